@@ -1,0 +1,174 @@
+"""What is compared: each way to load and to save as a small function, as its users call it.
+
+A library that is not here, or does not work on this machine, becomes a row that says why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from unittest import mock
+
+import torch
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library with its own file format."""
+
+    name: str
+    module: str
+    suffix: str
+    # Writes the file that the loads read.
+    save: Callable[[State, str], object]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to load or to save."""
+
+    name: str
+    library: Library
+    load: Callable[[str], State] | None = None
+    save: Callable[[State, str], object] | None = None
+    # Of these, the fastest in a first round is measured.
+    choices: tuple[Peer, ...] = ()
+    # Whether it computes SHA-256.
+    sha256: bool = False
+
+
+def _ops_load(copy: bool, verify: str = "none") -> Callable[[str], State]:
+    return lambda path: torch.ops.tensorizer.load(path, copy=copy, verify=verify)
+
+
+def _ops_save(hashes: str) -> Callable[[State, str], object]:
+    return lambda state, path: torch.ops.tensorizer.save(path, state, hashes=hashes)
+
+
+def _tensorizer_load(num_readers: int, verify: bool) -> Callable[[str], State]:
+    def load(path: str) -> State:
+        from tensorizer import TensorDeserializer
+
+        with TensorDeserializer(
+            path, device="cpu", num_readers=num_readers, verify_hash=verify
+        ) as deserializer:
+            return dict(deserializer.items())
+
+    return load
+
+
+def _tensorizer_save(state: State, path: str) -> None:
+    from tensorizer import TensorSerializer
+
+    serializer = TensorSerializer(path)
+    serializer.write_state_dict(state)
+    serializer.close()
+
+
+def _torch_load(mmap: bool) -> Callable[[str], State]:
+    return lambda path: torch.load(path, weights_only=True, mmap=mmap)
+
+
+def _safetensors_load(path: str) -> State:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def _safetensors_save(state: State, path: str) -> None:
+    from safetensors.torch import save_file
+
+    save_file(state, path)
+
+
+def _flashpack_load(parallel: bool) -> Callable[[str], State]:
+    def load(path: str) -> State:
+        from flashpack.deserialization import iterate_from_flash_tensor, read_flashpack_file
+
+        with mock.patch.dict(os.environ, FLASHPACK_CPU_PARALLEL_READ="1" if parallel else "0"):
+            storage, metadata = read_flashpack_file(path, device="cpu")
+        return dict(iterate_from_flash_tensor(storage, metadata))
+
+    return load
+
+
+def _flashpack_save(state: State, path: str) -> None:
+    import numpy
+    from flashpack import pack_to_file
+
+    # It is the only one that syncs. Nobody's disk is measured here, so that is taken out.
+    with mock.patch("os.fsync"), mock.patch.object(numpy.memmap, "flush"):
+        pack_to_file(state, path, target_dtype=None)
+
+
+def _streamer_load(path: str) -> State:
+    from runai_model_streamer import SafetensorsStreamer
+
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_file(path, device="cpu")
+        return dict(streamer.get_tensors())
+
+
+US = Library("tensorizer_ops", "tensorizer_ops", ".ours.tensors", _ops_save("all"))
+TENSORIZER = Library("tensorizer", "tensorizer", ".tensors", _tensorizer_save)
+TORCH = Library("torch", "torch", ".pt", lambda state, path: torch.save(state, path))
+SAFETENSORS = Library("safetensors", "safetensors.torch", ".safetensors", _safetensors_save)
+FLASHPACK = Library("flashpack", "flashpack", ".flashpack", _flashpack_save)
+# It has no format of its own.
+STREAMER = Library("Run:ai streamer", "runai_model_streamer", ".safetensors", _safetensors_save)
+
+LIBRARIES = (US, TENSORIZER, TORCH, SAFETENSORS, FLASHPACK, STREAMER)
+
+
+def _tensorizer_peer(name: str, verify: bool) -> Peer:
+    choices = tuple(
+        Peer(f"{name}, num_readers={n}", TENSORIZER, load=_tensorizer_load(n, verify))
+        for n in (1, 2, 4, 8)
+    )
+    return Peer(name, TENSORIZER, choices=choices, sha256=verify)
+
+
+PEERS = (
+    Peer("us, zero-copy", US, load=_ops_load(copy=False)),
+    Peer("us, copy", US, load=_ops_load(copy=True)),
+    Peer("us, copy, verify crc32", US, load=_ops_load(copy=True, verify="crc32")),
+    Peer("us, copy, verify all", US, load=_ops_load(copy=True, verify="all"), sha256=True),
+    Peer("us, zero-copy, verify all", US, load=_ops_load(copy=False, verify="all"), sha256=True),
+    _tensorizer_peer("tensorizer", verify=False),
+    _tensorizer_peer("tensorizer, verify_hash", verify=True),
+    Peer("torch.load", TORCH, load=_torch_load(mmap=False)),
+    Peer("torch.load, mmap", TORCH, load=_torch_load(mmap=True)),
+    Peer("safetensors", SAFETENSORS, load=_safetensors_load),
+    Peer("flashpack", FLASHPACK, load=_flashpack_load(parallel=False)),
+    Peer("flashpack, parallel read", FLASHPACK, load=_flashpack_load(parallel=True)),
+    Peer("Run:ai streamer", STREAMER, load=_streamer_load),
+    Peer("us, save hashes=none", US, save=_ops_save("none")),
+    Peer("us, save hashes=crc32", US, save=_ops_save("crc32")),
+    Peer("us, save hashes=all", US, save=_ops_save("all"), sha256=True),
+    Peer("tensorizer, save", TENSORIZER, save=_tensorizer_save, sha256=True),
+    Peer("torch.save", TORCH, save=TORCH.save),
+    Peer("safetensors, save", SAFETENSORS, save=_safetensors_save),
+    Peer("flashpack, save", FLASHPACK, save=_flashpack_save),
+)
+
+# The loader that checks what a library has saved.
+CHECKERS: dict[str, Callable[[str], State]] = {
+    US.name: _ops_load(copy=True),
+    TENSORIZER.name: _tensorizer_load(2, verify=False),
+    TORCH.name: _torch_load(mmap=False),
+    SAFETENSORS.name: _safetensors_load,
+    FLASHPACK.name: _flashpack_load(parallel=False),
+}
+
+
+def why_not(library: Library) -> str | None:
+    """Imports a library; why it cannot be measured here, if it cannot."""
+    try:
+        importlib.import_module(library.module)
+    except (ImportError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,93 @@
+"""The state dicts that are measured: seeded random bytes in four shapes of model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+Shapes = dict[str, tuple[int, ...]]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    title: str
+    dtype: torch.dtype
+    shapes: Callable[[bool], Shapes]
+    # How often one process repeats a load or save; a workload of milliseconds needs it.
+    repeats: int = 1
+    # Whether SHA-256 over it can use more than one core.
+    parallel_hash: bool = True
+
+
+def _large(quick: bool) -> Shapes:
+    return {f"layers.{i}.weight": (8 * MIB,) for i in range(6 if quick else 32)}
+
+
+def _small(quick: bool) -> Shapes:
+    return {f"layers.{i}.bias": (256,) for i in range(300 if quick else 3000)}
+
+
+def _single(quick: bool) -> Shapes:
+    return {"weight": ((192 if quick else 2048) * MIB // 4,)}
+
+
+def _transformer(quick: bool) -> Shapes:
+    """A decoder of about a billion parameters: grouped queries, gated MLP, tied embedding."""
+    width, wide, keys, layers, vocabulary = 2048, 8192, 512, 12, 128256
+    if quick:
+        width, wide, keys, layers, vocabulary = 1024, 4096, 256, 6, 32064
+    shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, width)}
+    for i in range(layers):
+        layer = f"model.layers.{i}."
+        shapes[layer + "self_attn.q_proj.weight"] = (width, width)
+        shapes[layer + "self_attn.k_proj.weight"] = (keys, width)
+        shapes[layer + "self_attn.v_proj.weight"] = (keys, width)
+        shapes[layer + "self_attn.o_proj.weight"] = (width, width)
+        shapes[layer + "mlp.gate_proj.weight"] = (wide, width)
+        shapes[layer + "mlp.up_proj.weight"] = (wide, width)
+        shapes[layer + "mlp.down_proj.weight"] = (width, wide)
+        shapes[layer + "input_layernorm.weight"] = (width,)
+        shapes[layer + "post_attention_layernorm.weight"] = (width,)
+    shapes["model.norm.weight"] = (width,)
+    return shapes
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("large", "1 GiB in tensors of 32 MiB", torch.float32, _large),
+        Workload("small", "3,000 tensors of 1 KiB", torch.float32, _small, repeats=11),
+        Workload("single", "one tensor of 2 GiB", torch.float32, _single, parallel_hash=False),
+        Workload("transformer", "a transformer's shapes in bfloat16", torch.bfloat16, _transformer),
+    )
+}
+
+
+def make(workload: Workload, quick: bool) -> dict[str, torch.Tensor]:
+    """The tensors of a workload; every 64 MiB of them is different.
+
+    Random numbers are slow to make, so 64 MiB of them are made once and then changed by a random
+    constant each time.
+    """
+    generator = torch.Generator().manual_seed(20240229)
+    lowest, highest = -(2**63), 2**63 - 1
+    block = torch.randint(lowest, highest, (8 * MIB,), generator=generator)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, shape in workload.shapes(quick).items():
+        tensor = torch.empty(shape, dtype=workload.dtype)
+        for part in tensor.view(-1).view(torch.int64).split(block.numel()):
+            constant = torch.randint(lowest, highest, (), generator=generator)
+            torch.bitwise_xor(block[: part.numel()], constant, out=part)
+        tensors[name] = tensor
+    return tensors
+
+
+def companion(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Up to 1 GiB of a single tensor's memory as tensors of 32 MiB, to compare the two in one run."""
+    data = next(iter(tensors.values())).view(-1)
+    return {f"part.{i}": part for i, part in enumerate(data.split(8 * MIB)[:32])}

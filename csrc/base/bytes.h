@@ -1,0 +1,96 @@
+// Runs of bytes, and the cursor that takes little-endian fields off one.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace tensorizer {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+inline std::string_view as_text(ConstBytes bytes) noexcept {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+inline ConstBytes as_bytes(std::string_view text) noexcept {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// The multiple of `alignment` at or after `value`; the caller knows that it fits.
+constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) noexcept {
+  return (value + alignment - 1) / alignment * alignment;
+}
+
+// Takes fields off the front. A field that does not fit makes the cursor bad for good, and every
+// take after that yields zeros and nothing: so a parser takes a group of fields and asks ok() once.
+class Cursor {
+ public:
+  explicit Cursor(ConstBytes bytes) noexcept : bytes_(bytes) {}
+
+  bool ok() const noexcept { return ok_; }
+  std::size_t position() const noexcept { return position_; }
+  std::size_t left() const noexcept { return ok_ ? bytes_.size() - position_ : 0; }
+
+  template <std::integral T>
+  T take() noexcept {
+    T value{};
+    const ConstBytes field = take_bytes(sizeof(T));
+    if (ok_) std::memcpy(&value, field.data(), sizeof(T));
+    return value;
+  }
+
+  ConstBytes take_bytes(std::uint64_t size) noexcept {
+    if (size > left()) {
+      ok_ = false;
+      return {};
+    }
+    const ConstBytes field = bytes_.subspan(position_, size);
+    position_ += size;
+    return field;
+  }
+
+  // A length of type Length, then that many bytes of text.
+  template <std::integral Length>
+  std::string_view take_text() noexcept {
+    return as_text(take_bytes(take<Length>()));
+  }
+
+ private:
+  ConstBytes bytes_;
+  std::size_t position_ = 0;
+  bool ok_ = true;
+};
+
+// Appends fields to a growing run of bytes: the Cursor's mirror image.
+class ByteWriter {
+ public:
+  explicit ByteWriter(std::vector<std::byte>& out) noexcept : out_(out) {}
+
+  template <std::integral T>
+  void put(T value) {
+    put_bytes({reinterpret_cast<const std::byte*>(&value), sizeof(T)});
+  }
+
+  void put_bytes(ConstBytes bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
+
+  // The caller has checked that the text's size fits Length.
+  template <std::integral Length>
+  void put_text(std::string_view text) {
+    put(static_cast<Length>(text.size()));
+    put_bytes(as_bytes(text));
+  }
+
+ private:
+  std::vector<std::byte>& out_;
+};
+
+}  // namespace tensorizer

@@ -1,0 +1,22 @@
+#include "base/cancel.h"
+
+#include "base/error.h"
+
+namespace tensorizer {
+
+namespace {
+std::atomic<InterruptHook> interrupt_hook{nullptr};
+}  // namespace
+
+void set_interrupt_hook(InterruptHook hook) noexcept { interrupt_hook.store(hook); }
+
+void Cancel::check() {
+  if (requested()) throw Error(ErrorKind::Cancelled, "the job was cancelled");
+  if (std::this_thread::get_id() != owner_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_poll_) return;
+  next_poll_ = now + kPollInterval;
+  if (const InterruptHook hook = interrupt_hook.load()) hook();
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,41 @@
+// How a running job learns that nobody wants its result any more.
+//
+// A Cancel is made by the thread that called into the library and shared with the job's workers.
+// Anyone may request(); whatever may run for more than a few milliseconds calls check() in between,
+// and whatever may wait calls check() at least every kPollInterval.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace tensorizer {
+
+inline constexpr std::chrono::milliseconds kPollInterval{50};
+
+// Called by check() on the thread that made the Cancel, at most every kPollInterval; throws what the
+// caller shall see when the host (Python: a pending signal) wants the job to stop. Empty in a
+// program that sets none.
+using InterruptHook = void (*)();
+void set_interrupt_hook(InterruptHook hook) noexcept;
+
+class Cancel {
+ public:
+  Cancel() noexcept : owner_(std::this_thread::get_id()) {}
+  Cancel(const Cancel&) = delete;
+  Cancel& operator=(const Cancel&) = delete;
+
+  void request() noexcept { requested_.store(true, std::memory_order_relaxed); }
+  bool requested() const noexcept { return requested_.load(std::memory_order_relaxed); }
+
+  // Throws Error(Cancelled) once requested, or what the interrupt hook throws.
+  void check();
+
+ private:
+  std::atomic<bool> requested_{false};
+  const std::thread::id owner_;
+  // Only the owner touches this.
+  std::chrono::steady_clock::time_point next_poll_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace tensorizer

@@ -1,0 +1,107 @@
+#include "base/error.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/utf8.h"
+
+namespace tensorizer {
+
+std::string_view kind_name(ErrorKind kind) noexcept {
+  switch (kind) {
+    case ErrorKind::NotFound:
+      return "NotFound";
+    case ErrorKind::NoSuchTensor:
+      return "NoSuchTensor";
+    case ErrorKind::PermissionDenied:
+      return "PermissionDenied";
+    case ErrorKind::Unavailable:
+      return "Unavailable";
+    case ErrorKind::TimedOut:
+      return "TimedOut";
+    case ErrorKind::InvalidFormat:
+      return "InvalidFormat";
+    case ErrorKind::InvalidArgument:
+      return "InvalidArgument";
+    case ErrorKind::OutOfSpace:
+      return "OutOfSpace";
+    case ErrorKind::SystemError:
+      return "SystemError";
+    case ErrorKind::HashMismatch:
+      return "HashMismatch";
+    case ErrorKind::Crypto:
+      return "Crypto";
+    case ErrorKind::Cancelled:
+      return "Cancelled";
+    case ErrorKind::Internal:
+      return "Internal";
+  }
+  return "Internal";
+}
+
+Error::Error(ErrorKind kind, const std::string& message, int system_errno, std::string path)
+    : std::runtime_error("tensorizer." + std::string(kind_name(kind)) + ": " + message),
+      kind_(kind),
+      system_errno_(system_errno),
+      path_(std::move(path)) {}
+
+std::string_view Error::message() const noexcept {
+  // "tensorizer." + kind + ": "
+  return std::string_view(what()).substr(11 + kind_name(kind_).size() + 2);
+}
+
+Error system_error(int system_errno, const std::string& doing, const std::string& path) {
+  ErrorKind kind = ErrorKind::SystemError;
+  switch (system_errno) {
+    case ENOENT:
+    case ENOTDIR:
+      kind = ErrorKind::NotFound;
+      break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      kind = ErrorKind::PermissionDenied;
+      break;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      kind = ErrorKind::OutOfSpace;
+      break;
+    default:
+      break;
+  }
+  return Error(kind, doing + " " + quote(path, 4096) + ": " + std::strerror(system_errno),
+               system_errno, path);
+}
+
+std::string quote(std::string_view text, std::size_t limit) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out = "'";
+  std::size_t at = 0;
+  while (at < text.size()) {
+    if (at >= limit) {
+      out += "...";
+      break;
+    }
+    const std::size_t length = utf8_sequence(text.substr(at));
+    const auto first = static_cast<unsigned char>(text[at]);
+    if (length > 1 || (length == 1 && first >= 0x20 && first != 0x7f && first != '\'' &&
+                       first != '\\')) {
+      out += text.substr(at, length);
+      at += length;
+      continue;
+    }
+    if (first == '\'' || first == '\\') {
+      out += '\\';
+      out += text[at];
+    } else {
+      out += "\\x";
+      out += kHex[first >> 4];
+      out += kHex[first & 15];
+    }
+    ++at;
+  }
+  return out + "'";
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,51 @@
+// SHA-256 over many messages at once.
+//
+// A Sha256 is the state of one message and may be fed piece by piece. sha256_update() feeds several
+// messages at the same time: where the processor has SHA instructions, independent messages
+// interleave in one thread and run up to twice as fast as one after another, so whoever has several
+// should pass them together.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/bytes.h"
+
+namespace tensorizer {
+
+using Sha256Digest = std::array<std::byte, 32>;
+
+class Sha256 {
+ public:
+  Sha256() noexcept;
+
+  void update(ConstBytes bytes) noexcept;
+
+  // The digest of everything fed so far. The state is spent afterwards.
+  Sha256Digest finish() noexcept;
+
+ private:
+  friend struct Sha256Access;
+
+  std::array<std::uint32_t, 8> state_;
+  std::uint64_t size_ = 0;
+  std::array<std::byte, 64> partial_;  // the first size_ % 64 bytes are waiting for a whole block
+};
+
+struct Sha256Update {
+  Sha256* message;
+  ConstBytes bytes;
+};
+
+// How many messages are worth passing together; 1 where the processor hashes one at a time.
+int sha256_lanes() noexcept;
+
+// Feeds every message its bytes. The messages must be different ones; the sizes may differ.
+void sha256_update(std::span<const Sha256Update> updates) noexcept;
+
+// digests[i] becomes what messages[i]->finish() returns: for small messages, whose padding is a
+// good part of the work. The messages must be different ones, and as many as digests.
+void sha256_finish(std::span<Sha256* const> messages, std::span<Sha256Digest> digests) noexcept;
+
+}  // namespace tensorizer

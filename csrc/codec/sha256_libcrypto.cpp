@@ -1,0 +1,31 @@
+// EVP offers no way to keep the raw state between calls, and its cost per call is more than a
+// block's. The functions under it are deprecated since 3.0 and still the fastest code for the
+// processor.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
+
+#include <array>
+#include <cstring>
+
+#include "codec/sha256_variants.h"
+
+namespace tensorizer {
+namespace {
+
+void compress(std::uint32_t* const states[], const std::byte* const blocks[],
+              std::size_t count) noexcept {
+  // With nothing waiting in the context, whole blocks go straight to the compression.
+  SHA256_CTX context{};
+  static_assert(sizeof(context.h) == sizeof(std::uint32_t) * 8);
+  std::memcpy(context.h, states[0], sizeof(context.h));
+  SHA256_Update(&context, blocks[0], count * kSha256BlockSize);
+  std::memcpy(states[0], context.h, sizeof(context.h));
+}
+
+constexpr std::array<Sha256Kernel, 1> kKernels{compress};
+
+}  // namespace
+
+Sha256Variant sha256_libcrypto() noexcept { return {kKernels}; }
+
+}  // namespace tensorizer

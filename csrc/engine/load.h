@@ -1,0 +1,49 @@
+// Loads the data of tensors from a Source into memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/move.h"
+#include "format/index.h"
+#include "io/source.h"
+
+namespace tensorizer {
+
+enum class Verify { None, Crc32, All };
+
+// Where the data of a tensor goes that cannot be read into its final memory.
+class StagedOutput {
+ public:
+  virtual ~StagedOutput() = default;
+  // Takes the bytes of the tensor's data that start at `position`, whole elements; from any worker,
+  // each byte once, in any order.
+  virtual void put(std::uint64_t position, ConstBytes bytes) = 0;
+};
+
+struct LoadItem {
+  std::uint32_t entry;  // which tensor of the index
+  // Where its data goes, or, in place, where it stands already, inside `LoadSettings::mapping`; empty
+  // when it is staged.
+  Bytes memory;
+  bool in_place = false;
+  StagedOutput* staged = nullptr;
+};
+
+struct LoadSettings {
+  Verify verify = Verify::None;
+  int threads = 1;
+  // The memory that a job may take beyond its outputs.
+  std::uint64_t memory_ceiling = 0;
+  // The whole source, when items stand in place.
+  ConstBytes mapping;
+};
+
+// Fills every item and checks what `verify` asks for: throws Error(HashMismatch) that names the tensor,
+// and Error(InvalidFormat) for a tensor that has nothing to verify. The dtypes that stand in tensor
+// headers only, and could not be known before, are set in `index`. Items may come in any order.
+void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadSettings& settings,
+          Progress& progress, Cancel& cancel);
+
+}  // namespace tensorizer

@@ -1,0 +1,263 @@
+#include "engine/move.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "codec/crc32.h"
+#include "engine/workers.h"
+
+namespace tensorizer {
+
+namespace {
+
+// A slice whose bytes have arrived and wait for their turn in the SHA-256.
+struct Arrived {
+  std::uint64_t position;
+  ConstBytes bytes;
+};
+
+// A cut tensor on its way. Everything but the values that only its current hasher touches is guarded
+// by the scheduler's mutex.
+struct CutState {
+  std::uint64_t slices_to_move = 0;
+  bool started = false;  // the first slice has moved, so the header is known
+  bool wants_crc32 = false;
+  bool wants_sha256 = false;
+  bool hashing = false;
+  std::uint64_t hashed = 0;
+  std::vector<Arrived> arrived;
+  std::vector<std::uint32_t> slice_crc32;
+  std::uint32_t header_crc32 = 0;
+  Sha256 sha256;
+};
+
+struct Batch {
+  std::vector<std::uint32_t> cut;
+  std::vector<ConstBytes> bytes;
+};
+
+class Scheduler {
+ public:
+  Scheduler(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel,
+            int workers)
+      : plan_(plan),
+        mover_(mover),
+        settings_(settings),
+        cancel_(cancel),
+        turns_(settings.threads, workers),
+        cuts_(plan.cut.size()),
+        unfinished_(plan.ranges.size()) {
+    for (std::size_t i = 0; i < cuts_.size(); ++i) {
+      const std::uint64_t size = plan.cut[i].size;
+      cuts_[i].slices_to_move = (size + plan.slice_size - 1) / plan.slice_size;
+      if (settings.crc32) cuts_[i].slice_crc32.resize(cuts_[i].slices_to_move);
+      unhashed_ += size;
+    }
+    unfinished_ += cuts_.size();
+  }
+
+  // What one worker does until the job is done.
+  void work() {
+    Worker worker{cancel_, turns_, {}};
+    Batch batch;
+    std::unique_lock lock(mutex_);
+    while (unfinished_ > 0) {
+      if (take_batch(batch)) {
+        lock.unlock();
+        cancel_.check();
+        hash(batch);
+        lock.lock();
+        settle(batch, lock, worker);
+      } else if (next_range_ < plan_.ranges.size() && moving_ < settings_.moves_in_flight) {
+        const Range& range = plan_.ranges[next_range_++];
+        ++moving_;
+        lock.unlock();
+        cancel_.check();
+        move_range(range, worker, lock);
+      } else {
+        changed_.wait_for(lock, kPollInterval);
+        lock.unlock();
+        cancel_.check();
+        lock.lock();
+      }
+    }
+  }
+
+ private:
+  void move_range(const Range& range, Worker& worker, std::unique_lock<std::mutex>& lock) {
+    if (range.count > 0) {
+      mover_.move_bundle(range, worker);
+      lock.lock();
+      --moving_;
+      done_with(1);
+      return;
+    }
+    const ConstBytes bytes = mover_.move_slice(range, worker);
+    CutState& cut = cuts_[range.cut];
+    if (settings_.crc32) {
+      const ComputeTurns::Turn turn(turns_);
+      cut.slice_crc32[range.position / plan_.slice_size] = crc32(0, bytes);
+    }
+    if (range.position == 0) start_digests(range, cut);
+    lock.lock();
+    --moving_;
+    if (range.position == 0) {
+      cut.started = true;
+      if (!cut.wants_sha256) {
+        unhashed_ -= plan_.cut[range.cut].size;
+        cut.arrived.clear();
+      }
+    }
+    if (!cut.started || cut.wants_sha256) {
+      if (settings_.sha256 || cut.wants_sha256) cut.arrived.push_back({range.position, bytes});
+      make_ready(range.cut);
+    }
+    --cut.slices_to_move;
+    done_with(1);
+    finish_if_complete(range.cut, lock, worker);
+  }
+
+  // Only the worker that moved the first slice is here; nobody hashes before `started` is set.
+  void start_digests(const Range& range, CutState& cut) {
+    const DigestStart start = mover_.digest_start(range.first);
+    cut.wants_crc32 = start.crc32;
+    cut.wants_sha256 = start.sha256;
+    for (const ConstBytes part : start.header) {
+      if (start.crc32) cut.header_crc32 = crc32(cut.header_crc32, part);
+      if (start.sha256) cut.sha256.update(part);
+    }
+  }
+
+  std::uint64_t left_to_hash(std::uint32_t cut) const {
+    return plan_.cut[cut].size - cuts_[cut].hashed;
+  }
+
+  // Puts a tensor whose next bytes are there, and that nobody is hashing, on the list.
+  void make_ready(std::uint32_t number) {
+    CutState& cut = cuts_[number];
+    if (!cut.started || !cut.wants_sha256 || cut.hashing) return;
+    const bool there = std::any_of(cut.arrived.begin(), cut.arrived.end(), [&](const Arrived& a) {
+      return a.position == cut.hashed;
+    });
+    if (!there) return;
+    cut.hashing = true;
+    ready_.push_back(number);
+    changed_.notify_one();
+  }
+
+  // More lanes make more bytes a second, but each tensor slower; the tensor with the most left must
+  // not be what the job ends up waiting for.
+  std::size_t lanes_wanted(std::uint64_t most_left) const {
+    const std::uint64_t fair =
+        unhashed_ / (static_cast<std::uint64_t>(settings_.threads) * std::max<std::uint64_t>(
+                                                                         most_left, 1));
+    return static_cast<std::size_t>(
+        std::clamp<std::uint64_t>(fair, 1, static_cast<std::uint64_t>(settings_.lanes)));
+  }
+
+  bool take_batch(Batch& batch) {
+    if (ready_.empty()) return false;
+    const auto most = std::max_element(
+        ready_.begin(), ready_.end(),
+        [&](std::uint32_t a, std::uint32_t b) { return left_to_hash(a) < left_to_hash(b); });
+    const std::size_t wanted = lanes_wanted(left_to_hash(*most));
+    const bool more_may_come =
+        next_range_ < plan_.ranges.size() && moving_ < settings_.moves_in_flight;
+    if (ready_.size() < wanted && more_may_come) return false;
+    const std::size_t count = std::min(wanted, ready_.size());
+    std::partial_sort(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count),
+                      ready_.end(), [&](std::uint32_t a, std::uint32_t b) {
+                        return left_to_hash(a) > left_to_hash(b);
+                      });
+    batch.cut.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
+    ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
+    batch.bytes.clear();
+    for (const std::uint32_t number : batch.cut) {
+      CutState& cut = cuts_[number];
+      const auto next = std::find_if(cut.arrived.begin(), cut.arrived.end(),
+                                     [&](const Arrived& a) { return a.position == cut.hashed; });
+      batch.bytes.push_back(next->bytes);
+      *next = cut.arrived.back();
+      cut.arrived.pop_back();
+    }
+    return true;
+  }
+
+  void hash(const Batch& batch) {
+    const ComputeTurns::Turn turn(turns_);
+    std::vector<Sha256Update> updates;
+    updates.reserve(batch.cut.size());
+    for (std::size_t i = 0; i < batch.cut.size(); ++i) {
+      updates.push_back({&cuts_[batch.cut[i]].sha256, batch.bytes[i]});
+    }
+    sha256_update(updates);
+  }
+
+  void settle(const Batch& batch, std::unique_lock<std::mutex>& lock, Worker& worker) {
+    for (std::size_t i = 0; i < batch.cut.size(); ++i) {
+      CutState& cut = cuts_[batch.cut[i]];
+      cut.hashing = false;
+      cut.hashed += batch.bytes[i].size();
+      unhashed_ -= batch.bytes[i].size();
+      make_ready(batch.cut[i]);
+    }
+    for (const std::uint32_t number : batch.cut) finish_if_complete(number, lock, worker);
+  }
+
+  // The lock is held before and after, but not while the mover finishes.
+  void finish_if_complete(std::uint32_t number, std::unique_lock<std::mutex>& lock,
+                          Worker& worker) {
+    CutState& cut = cuts_[number];
+    if (cut.slices_to_move > 0 || (cut.wants_sha256 && left_to_hash(number) > 0)) return;
+    lock.unlock();
+    Digests digests;
+    if (cut.wants_crc32) {
+      digests.crc32 = cut.header_crc32;
+      std::uint64_t left = plan_.cut[number].size;
+      for (const std::uint32_t slice : cut.slice_crc32) {
+        const std::uint64_t size = std::min(left, plan_.slice_size);
+        digests.crc32 = crc32_join(digests.crc32, slice, size);
+        left -= size;
+      }
+    }
+    if (cut.wants_sha256) digests.sha256 = cut.sha256.finish();
+    mover_.finish(plan_.cut[number].tensor, digests, worker);
+    lock.lock();
+    done_with(1);
+  }
+
+  void done_with(std::size_t count) {
+    unfinished_ -= count;
+    // A place to move has become free, or the job has ended.
+    changed_.notify_all();
+  }
+
+  const Plan& plan_;
+  Mover& mover_;
+  const MoveSettings& settings_;
+  Cancel& cancel_;
+  ComputeTurns turns_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<CutState> cuts_;
+  std::vector<std::uint32_t> ready_;  // cut tensors whose next bytes wait to be hashed
+  std::size_t next_range_ = 0;
+  int moving_ = 0;
+  std::size_t unfinished_;  // ranges to move and cut tensors to finish
+  std::uint64_t unhashed_ = 0;
+};
+
+}  // namespace
+
+void move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel) {
+  if (plan.ranges.empty()) return;
+  const int wanted = std::max(settings.threads, settings.moves_in_flight);
+  const int workers =
+      static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(wanted), plan.ranges.size()));
+  Scheduler scheduler(plan, mover, settings, cancel, workers);
+  run_workers(workers, cancel, [&] { scheduler.work(); });
+}
+
+}  // namespace tensorizer

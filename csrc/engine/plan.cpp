@@ -1,0 +1,82 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tensorizer {
+
+Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
+  Plan plan;
+  plan.slice_size = limits.slice_size;
+  bool open = false;  // the last range is a bundle that may grow
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  for (std::uint32_t i = 0; i < extents.size(); ++i) {
+    const Extent& extent = extents[i];
+    const std::uint64_t size = extent.header_size + extent.data_size;
+    if (size > limits.slice_size && !extent.whole && extent.data_size > 0) {
+      const auto cut = static_cast<std::uint32_t>(plan.cut.size());
+      plan.cut.push_back({i, extent.data_size});
+      for (std::uint64_t at = 0; at < extent.data_size; at += limits.slice_size) {
+        plan.ranges.push_back(
+            {i, 0, at, std::min(limits.slice_size, extent.data_size - at), cut});
+      }
+      open = false;
+      continue;
+    }
+    const bool alone = size > limits.slice_size;
+    if (open && !alone && extent.offset >= end && extent.offset - end <= limits.largest_gap &&
+        extent.offset + size - begin <= limits.bundle_size) {
+      plan.ranges.back().count += 1;
+    } else {
+      plan.ranges.push_back({i, 1, 0, 0, 0});
+      begin = extent.offset;
+      open = !alone;
+    }
+    end = extent.offset + size;
+  }
+  return plan;
+}
+
+void interleave(Plan& plan, int open) {
+  // Longest first into the lane with the least: lanes of about equal length.
+  std::vector<std::uint32_t> by_size(plan.cut.size());
+  std::iota(by_size.begin(), by_size.end(), 0U);
+  std::stable_sort(by_size.begin(), by_size.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return plan.cut[a].size > plan.cut[b].size;
+  });
+  std::vector<std::uint64_t> lane_size(static_cast<std::size_t>(open), 0);
+  std::vector<std::uint32_t> lane_of(plan.cut.size());
+  for (const std::uint32_t cut : by_size) {
+    const auto least = std::min_element(lane_size.begin(), lane_size.end());
+    lane_of[cut] = static_cast<std::uint32_t>(least - lane_size.begin());
+    *least += plan.cut[cut].size;
+  }
+  // Every lane goes forward at the pace that makes it end with the others.
+  struct Turn {
+    double when;
+    std::size_t range;
+  };
+  std::vector<Turn> turns;
+  turns.reserve(plan.ranges.size());
+  std::vector<std::uint64_t> passed(lane_size.size(), 0);
+  for (std::size_t i = 0; i < plan.ranges.size(); ++i) {
+    const Range& range = plan.ranges[i];
+    if (range.count > 0) {
+      turns.push_back({2.0, i});
+      continue;
+    }
+    const std::uint32_t lane = lane_of[range.cut];
+    turns.push_back(
+        {static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
+    passed[lane] += range.size;
+  }
+  std::stable_sort(turns.begin(), turns.end(),
+                   [](const Turn& a, const Turn& b) { return a.when < b.when; });
+  std::vector<Range> ranges;
+  ranges.reserve(turns.size());
+  for (const Turn& turn : turns) ranges.push_back(plan.ranges[turn.range]);
+  plan.ranges = std::move(ranges);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,58 @@
+// How a job is cut into pieces of work.
+//
+// Parallelism shall depend on bytes, never on how large or small the tensors are: a tensor larger
+// than a slice is cut into slices that move on their own, and neighbours that are smaller are tied
+// into bundles that move together.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tensorizer {
+
+// What a job does with one tensor; a job lists them in file order.
+struct Extent {
+  std::uint64_t offset;       // of its first byte that moves: its header's, or its data's
+  std::uint64_t header_size;  // 0 when the header does not move
+  std::uint64_t data_size;
+  bool whole;  // must not be cut, however large
+};
+
+struct Range {
+  // A bundle: tensors `first` to `first + count`. A slice: count is 0, `first` the tensor.
+  std::uint32_t first;
+  std::uint32_t count;
+  // A slice: its part of the tensor's data, and the tensor's number among those that are cut.
+  std::uint64_t position;
+  std::uint64_t size;
+  std::uint32_t cut;
+};
+
+// A tensor that moves in slices.
+struct CutTensor {
+  std::uint32_t tensor;
+  std::uint64_t size;
+};
+
+struct Plan {
+  std::vector<Range> ranges;  // in the order in which they should start
+  std::vector<CutTensor> cut;
+  std::uint64_t slice_size;
+};
+
+struct PlanLimits {
+  std::uint64_t slice_size;   // the largest slice, and the largest tensor that is not cut
+  std::uint64_t bundle_size;  // the longest bundle, gaps included
+  std::uint64_t largest_gap;  // what may lie unused between neighbours of a bundle
+};
+
+// Ranges in file order.
+Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits);
+
+// Reorders a plan so that at any time the slices of about `open` tensors take turns, and all of these
+// end at about the same time; bundles come last. For digests that must follow in order within a tensor
+// but run faster over several tensors at once.
+void interleave(Plan& plan, int open);
+
+}  // namespace tensorizer

@@ -1,0 +1,78 @@
+#include "engine/read_index.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "format/tensor_header.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Enough for the index of a few hundred tensors, so that mostly one read does.
+constexpr std::size_t kFirstRead = 64 << 10;
+// Where the size of the source is unknown, the index is believed a step at a time.
+constexpr std::size_t kLargestStep = 16 << 20;
+
+std::size_t read_more(Source& source, std::vector<std::byte>& bytes, std::size_t wanted,
+                      Cancel& cancel) {
+  const std::size_t have = bytes.size();
+  bytes.resize(wanted);
+  const std::size_t got =
+      source.read_up_to(source.start() + have, Bytes(bytes).subspan(have), cancel);
+  bytes.resize(have + got);
+  return got;
+}
+
+void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel& cancel) {
+  const std::span<const Entry> entries = index.entries();
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    if (entry.dtype) continue;
+    cancel.check();
+    if (entry.header_size() > largest_tensor_header(entry)) {
+      throw Error(ErrorKind::InvalidFormat,
+                  std::string(place.label) + ": " + describe(entry.name, i) +
+                      ": its header at offset " + std::to_string(entry.header_offset) + " has " +
+                      std::to_string(entry.header_size()) + " bytes, which is too long");
+    }
+    std::vector<std::byte> header(entry.header_size());
+    const Bytes piece(header);
+    source.read(entry.header_offset, {&piece, 1}, cancel);
+    index.set_dtype(
+        i, *parse_tensor_header(header, index.header(), entry, i, place).dtype.dtype);
+  }
+}
+
+}  // namespace
+
+FilePlace place_of(const Source& source) {
+  return {source.label(), source.start(), source.size()};
+}
+
+Index read_index(Source& source, Cancel& cancel) {
+  const FilePlace place = place_of(source);
+  std::vector<std::byte> bytes;
+  // A sequential source must not be read past the index.
+  read_more(source, bytes, source.sequential() ? kFileHeaderSize : kFirstRead, cancel);
+  const FileHeader header = parse_file_header(bytes, place);
+  const std::uint64_t wanted = kFileHeaderSize + header.index_size;
+  while (bytes.size() < wanted) {
+    const std::uint64_t step =
+        place.size ? wanted - bytes.size()
+                   : std::min<std::uint64_t>(wanted - bytes.size(), kLargestStep);
+    if (read_more(source, bytes, bytes.size() + step, cancel) < step) {
+      throw Error(ErrorKind::InvalidFormat,
+                  std::string(place.label) + ": the file ends at offset " +
+                      std::to_string(source.start() + bytes.size()) + ", inside its index of " +
+                      std::to_string(header.index_size) + " bytes");
+    }
+  }
+  bytes.resize(wanted);
+  bytes.erase(bytes.begin(), bytes.begin() + kFileHeaderSize);
+  Index index(header, std::move(bytes), place);
+  if (!source.sequential()) resolve_dtypes(source, index, place, cancel);
+  return index;
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,49 @@
+// Saves the data of tensors from memory into a Sink.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/move.h"
+#include "format/layout.h"
+#include "io/sink.h"
+
+namespace tensorizer {
+
+// Where the data of a tensor comes from that does not lie in memory as it is stored.
+class StagedInput {
+ public:
+  virtual ~StagedInput() = default;
+  // Fills `out` with the bytes of the tensor's data from `position` on, whole elements; from any
+  // worker.
+  virtual void get(std::uint64_t position, Bytes out) = 0;
+};
+
+// The data of one placed tensor.
+struct SaveItem {
+  ConstBytes memory;  // empty when it is staged
+  StagedInput* staged = nullptr;
+};
+
+struct SaveSettings {
+  int threads = 1;
+  // The memory that a job may take beyond its inputs.
+  std::uint64_t memory_ceiling = 0;
+};
+
+// Writes headers and data of the layout's tensors from number `first` on; items[i] is the data of
+// tensor `first + i`. `prefix_size` is the size of the prefix that is written, or reserved.
+void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
+                  std::span<const SaveItem> items, std::uint64_t prefix_size,
+                  const SaveSettings& settings, Progress& progress, Cancel& cancel);
+
+// Writes what stands behind the last tensor.
+void write_terminator(Sink& sink, const Layout& layout, std::uint64_t prefix_size,
+                      Cancel& cancel);
+
+// Saves a whole file, prefix and all, and makes it appear.
+void save_file(Sink& sink, const Layout& layout, std::span<const SaveItem> items,
+               const SaveSettings& settings, Progress& progress, Cancel& cancel);
+
+}  // namespace tensorizer

@@ -1,0 +1,287 @@
+#include "format/index.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "format/frame.h"
+#include "format/name.h"
+
+namespace tensorizer {
+
+namespace {
+
+// name length, type, dtype length, dimension count, three offsets
+constexpr std::uint64_t kSmallestEntry = 2 + 1 + 1 + 1 + 3 * 8;
+// header length, module index, type, name, dtype, shape, hash section length, data length
+constexpr std::uint64_t kSmallestTensorHeader = 8 + 2 + 1 + 2 + 1 + 1 + 2 + 8;
+
+constexpr auto kMaxSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+
+[[noreturn]] void fail(const FilePlace& place, const std::string& what) {
+  throw Error(ErrorKind::InvalidFormat, std::string(place.label) + ": " + what);
+}
+
+std::string at(std::uint64_t offset) { return " at offset " + std::to_string(offset); }
+
+}  // namespace
+
+FileHeader parse_file_header(ConstBytes bytes, const FilePlace& place) {
+  const std::size_t magic = std::min(kFileMagic.size(), bytes.size());
+  if (as_text(bytes).substr(0, magic) != kFileMagic.substr(0, magic)) {
+    fail(place, "this is no .tensors file: it starts with " +
+                    quote(as_text(bytes).substr(0, kFileMagic.size())) + at(place.start));
+  }
+  Cursor cursor(bytes);
+  cursor.take_bytes(kFileMagic.size());
+  FileHeader header;
+  header.version = cursor.take<std::uint32_t>();
+  const ConstBytes flags = cursor.take_bytes(kFlagBytes);
+  // What is called the file size, and a field that nothing uses: neither may be trusted.
+  cursor.take_bytes(2 * sizeof(std::uint64_t));
+  header.tensor_count = cursor.take<std::uint64_t>();
+  header.index_size = cursor.take<std::uint64_t>();
+  if (!cursor.ok()) {
+    fail(place, "the file ends inside its header, " + std::to_string(bytes.size()) + " of " +
+                    std::to_string(kFileHeaderSize) + " bytes" + at(place.start));
+  }
+  if (header.version < kOldestVersion || header.version > kNewestVersion) {
+    fail(place, "format version " + std::to_string(header.version) + at(place.start) +
+                    " is not one that can be read (1 to 5)");
+  }
+  const auto known = static_cast<std::uint8_t>(flags[0]);
+  std::uint8_t allowed = 0;
+  if (header.version >= kVersionWithMeta) allowed |= kEncryptedFlag;
+  if (header.version >= kVersionWithLongDimensions) allowed |= kLongDimensionsFlag;
+  const bool rest_is_zero = std::all_of(flags.begin() + 1, flags.end(),
+                                        [](std::byte flag) { return flag == std::byte{0}; });
+  if ((known & ~allowed) != 0 || !rest_is_zero) {
+    fail(place, "unknown feature flags for version " + std::to_string(header.version) +
+                    at(place.start + kFileMagic.size() + sizeof(std::uint32_t)));
+  }
+  header.encrypted = header.version == kEncryptedVersion || (known & kEncryptedFlag) != 0;
+  header.long_dimensions = (known & kLongDimensionsFlag) != 0;
+  const std::uint64_t index_start = place.start + kFileHeaderSize;
+  if (header.index_size > kMaxSigned - index_start ||
+      (place.size && index_start + header.index_size > *place.size)) {
+    fail(place, "the index" + at(index_start) + " claims " + std::to_string(header.index_size) +
+                    " bytes" +
+                    (place.size ? ", but the file ends at " + std::to_string(*place.size) : ""));
+  }
+  if (header.tensor_count > header.index_size / kSmallestEntry) {
+    fail(place, std::to_string(header.tensor_count) + " tensors are declared in an index of " +
+                    std::to_string(header.index_size) + " bytes" + at(index_start));
+  }
+  return header;
+}
+
+std::uint64_t Entry::memory_size() const noexcept {
+  std::uint64_t size = element_size;
+  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
+  return size;
+}
+
+struct Index::Parser {
+  Index& index;
+  const FilePlace& place;
+  Cursor cursor;
+  std::vector<std::size_t> dimension_counts;
+
+  Parser(Index& index, const FilePlace& place)
+      : index(index), place(place), cursor(ConstBytes(index.bytes_)) {}
+
+  std::uint64_t here() const { return place.start + kFileHeaderSize + cursor.position(); }
+
+  [[noreturn]] void fail_entry(const Entry& entry, std::uint64_t offset,
+                               const std::string& what) const {
+    fail(place, describe(entry.name, index.entries_.size()) + at(offset) + ": " + what);
+  }
+
+  void parse() {
+    const std::uint64_t count = index.header_.tensor_count;
+    index.entries_.reserve(count);
+    dimension_counts.reserve(count);
+    for (std::uint64_t i = 0; i < count; ++i) parse_entry();
+    // Only now do the dimensions stay where they are.
+    std::span<const std::int64_t> dimensions(index.dimensions_);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      index.entries_[i].shape = dimensions.first(dimension_counts[i]);
+      dimensions = dimensions.subspan(dimension_counts[i]);
+    }
+    check_blocks();
+    check_names();
+    check_frame();
+  }
+
+  void parse_entry() {
+    Entry entry{};
+    const std::uint64_t begin = here();
+    if (index.header_.long_dimensions) {
+      const auto version = cursor.take<std::uint32_t>();
+      if (cursor.ok() && version != kOldestVersion && version != kVersionWithLongDimensions) {
+        fail(place, "index entry " + std::to_string(index.entries_.size()) + at(begin) +
+                        " has version " + std::to_string(version) + ", which is unknown");
+      }
+      entry.long_dimensions = version == kVersionWithLongDimensions;
+    }
+    entry.name = cursor.take_text<std::uint16_t>();
+    const auto type = cursor.take<std::uint8_t>();
+    const std::string_view dtype = cursor.take_text<std::uint8_t>();
+    const std::size_t first_dimension = index.dimensions_.size();
+    const auto dimension_count = cursor.take<std::uint8_t>();
+    bool fits = true;
+    for (int i = 0; i < dimension_count; ++i) {
+      const std::uint64_t dimension =
+          entry.long_dimensions ? cursor.take<std::uint64_t>() : cursor.take<std::uint32_t>();
+      fits = fits && dimension <= kMaxSigned;
+      index.dimensions_.push_back(static_cast<std::int64_t>(dimension));
+    }
+    entry.header_offset = cursor.take<std::uint64_t>();
+    entry.data_offset = cursor.take<std::uint64_t>();
+    entry.data_size = cursor.take<std::uint64_t>();
+    if (!cursor.ok()) {
+      fail(place, "index entry " + std::to_string(index.entries_.size()) + at(begin) +
+                      " runs past the end of the index");
+    }
+    dimension_counts.push_back(dimension_count);
+    try {
+      check_name(entry.name);
+    } catch (const Error& error) {
+      fail_entry(entry, begin, "its name " + std::string(error.message()));
+    }
+    if (type > static_cast<std::uint8_t>(TensorType::StateDictEntry)) {
+      fail_entry(entry, begin, "unknown tensor type " + std::to_string(type));
+    }
+    entry.type = static_cast<TensorType>(type);
+    if (is_nested(entry.name) && entry.type != TensorType::StateDictEntry) {
+      fail_entry(entry, begin, "a nested name on a tensor that is no state-dict entry");
+    }
+    const std::optional<StoredDType> stored = parse_dtype(dtype);
+    if (!stored) fail_entry(entry, begin, "unknown dtype " + quote(dtype));
+    entry.dtype = stored->dtype;
+    entry.element_size = stored->size;
+    if (!fits) fail_entry(entry, begin, "a dimension is too large");
+    check_sizes(entry, begin, std::span(index.dimensions_).subspan(first_dimension));
+    index.entries_.push_back(entry);
+  }
+
+  void check_sizes(Entry& entry, std::uint64_t begin,
+                   std::span<const std::int64_t> shape) const {
+    // Strides are products of the dimensions that are not zero, so those must fit as well.
+    std::uint64_t product = entry.element_size;
+    bool empty = false;
+    for (const std::int64_t dimension : shape) {
+      if (dimension == 0) {
+        empty = true;
+      } else if (__builtin_mul_overflow(product, static_cast<std::uint64_t>(dimension),
+                                        &product) ||
+                 product > kMaxSigned) {
+        fail_entry(entry, begin, "its shape has too many elements");
+      }
+    }
+    const std::uint64_t wanted = empty ? 0 : product;
+    entry.meta = wanted != 0 && entry.data_size == 0;
+    const bool meta_allowed = index.header_.version >= kVersionWithMeta;
+    if (entry.data_size != wanted && !(entry.meta && meta_allowed)) {
+      fail_entry(entry, begin,
+                 "its data has " + std::to_string(entry.data_size) + " bytes where its shape has " +
+                     std::to_string(wanted));
+    }
+    const std::uint64_t prefix_end = place.start + kFileHeaderSize + index.header_.index_size;
+    if (entry.header_offset < prefix_end) {
+      fail_entry(entry, begin,
+                 "its header offset " + std::to_string(entry.header_offset) +
+                     " is inside the file's header or index, which end at " +
+                     std::to_string(prefix_end));
+    }
+    if (entry.data_offset < entry.header_offset ||
+        entry.header_size() < kSmallestTensorHeader) {
+      fail_entry(entry, begin,
+                 "its data offset " + std::to_string(entry.data_offset) +
+                     " leaves no room for a header that starts at " +
+                     std::to_string(entry.header_offset));
+    }
+    std::uint64_t end = 0;
+    if (__builtin_add_overflow(entry.data_offset, entry.data_size, &end) || end > kMaxSigned ||
+        (place.size && end > *place.size)) {
+      fail_entry(entry, begin,
+                 "its " + std::to_string(entry.data_size) + " bytes of data" +
+                     at(entry.data_offset) + " go past the end of the file" +
+                     (place.size ? ", which is at " + std::to_string(*place.size) : ""));
+    }
+  }
+
+  void check_blocks() const {
+    const std::vector<Entry>& entries = index.entries_;
+    std::vector<std::uint32_t> order(entries.size());
+    std::iota(order.begin(), order.end(), 0U);
+    const auto before = [&](std::uint32_t a, std::uint32_t b) {
+      return entries[a].header_offset < entries[b].header_offset;
+    };
+    if (!std::is_sorted(order.begin(), order.end(), before)) {
+      std::sort(order.begin(), order.end(), before);
+    }
+    for (std::size_t i = 1; i < order.size(); ++i) {
+      const Entry& first = entries[order[i - 1]];
+      const Entry& second = entries[order[i]];
+      if (first.end() > second.header_offset) {
+        fail(place, describe(second.name, order[i]) + at(second.header_offset) +
+                        " overlaps " + describe(first.name, order[i - 1]) + ", which ends at " +
+                        std::to_string(first.end()));
+      }
+    }
+  }
+
+  void check_names() const {
+    std::vector<std::string_view> names;
+    names.reserve(index.entries_.size());
+    for (const Entry& entry : index.entries_) names.push_back(entry.name);
+    const NameConflict conflict = find_conflict(names);
+    if (conflict.first == conflict.second) return;
+    fail(place, describe(names[conflict.second], conflict.second) +
+                    at(index.entries_[conflict.second].header_offset) + " " +
+                    std::string(conflict.reason) + " " +
+                    describe(names[conflict.first], conflict.first));
+  }
+
+  void check_frame() {
+    const std::uint64_t begin = here();
+    FrameCursor frame(cursor.take_bytes(cursor.left()));
+    while (frame.next()) {
+    }
+    if (!frame.ok()) {
+      fail(place, "a record behind the last index entry" + at(begin + frame.position()) +
+                      " runs past the end of the index");
+    }
+  }
+};
+
+Index::Index(const FileHeader& header, std::vector<std::byte> bytes, const FilePlace& place)
+    : header_(header), bytes_(std::move(bytes)) {
+  Parser(*this, place).parse();
+}
+
+std::vector<std::string_view> clean_names(std::span<const Entry> entries) {
+  const auto dotted = [](const Entry& entry) {
+    return entry.type != TensorType::StateDictEntry && entry.name.size() > 1 &&
+           entry.name.front() == '.';
+  };
+  std::vector<std::string_view> names;
+  names.reserve(entries.size());
+  for (const Entry& entry : entries) names.push_back(entry.name);
+  if (std::none_of(entries.begin(), entries.end(), dotted)) return names;
+  const std::unordered_set<std::string_view> stored(names.begin(), names.end());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const std::string_view shorter = entries[i].name.substr(1);
+    if (dotted(entries[i]) && !stored.contains(shorter)) names[i] = shorter;
+  }
+  return names;
+}
+
+std::string describe(std::string_view name, std::size_t entry) {
+  return "tensor " + quote(name) + " (index entry " + std::to_string(entry) + ")";
+}
+
+}  // namespace tensorizer

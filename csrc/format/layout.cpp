@@ -1,0 +1,107 @@
+#include "format/layout.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "format/name.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Releases of the format's first implementation cannot open an index in which an opaque dtype stands
+// next to an empty tensor: there only its numpy part is written.
+std::string index_dtype(const TensorSpec& spec) {
+  return spec.data_size() == 0 ? std::string(dtype_info(spec.dtype).numpy)
+                               : stored_dtype(spec.dtype);
+}
+
+std::uint64_t entry_size(const TensorSpec& spec, bool versioned) {
+  return (versioned ? sizeof(std::uint32_t) : 0) + sizeof(std::uint16_t) + spec.name.size() + 1 +
+         1 + index_dtype(spec).size() + 1 + spec.shape.size() * (spec.long_dimensions() ? 8 : 4) +
+         3 * sizeof(std::uint64_t);
+}
+
+std::uint32_t lowest_version(std::span<const PlacedTensor> tensors) {
+  std::uint32_t version = kOldestVersion;
+  for (const PlacedTensor& tensor : tensors) {
+    if (tensor.spec.long_dimensions()) return kVersionWithLongDimensions;
+    if (tensor.spec.meta) version = kVersionWithMeta;
+    if (dtype_info(tensor.spec.dtype).opaque) version = std::max(version, kVersionWithOpaque);
+  }
+  return version;
+}
+
+}  // namespace
+
+void Layout::add(TensorSpec spec) {
+  check_spec(spec);
+  const std::uint64_t offset = end();
+  const std::uint64_t size = tensor_header_size(spec, hashes_, base_ + offset);
+  tensors_.push_back({std::move(spec), offset, size});
+}
+
+void Layout::check_names() const {
+  std::vector<std::string_view> names;
+  names.reserve(tensors_.size());
+  for (const PlacedTensor& tensor : tensors_) names.push_back(tensor.spec.name);
+  const NameConflict conflict = find_conflict(names);
+  if (conflict.first == conflict.second) return;
+  throw Error(ErrorKind::InvalidArgument, "tensor " + quote(names[conflict.second]) + " " +
+                                              std::string(conflict.reason) + " " +
+                                              quote(names[conflict.first]));
+}
+
+bool Layout::has_long_dimensions() const noexcept {
+  return std::any_of(tensors_.begin(), tensors_.end(), [](const PlacedTensor& tensor) {
+    return tensor.spec.long_dimensions();
+  });
+}
+
+std::uint64_t Layout::prefix_size() const noexcept {
+  const bool versioned = has_long_dimensions();
+  std::uint64_t size = kFileHeaderSize;
+  for (const PlacedTensor& tensor : tensors_) size += entry_size(tensor.spec, versioned);
+  return align_up(size, kPrefixAlignment);
+}
+
+std::vector<std::byte> Layout::prefix(std::uint64_t start, std::uint64_t size) const {
+  const bool versioned = has_long_dimensions();
+  std::vector<std::byte> bytes;
+  bytes.reserve(size);
+  ByteWriter out(bytes);
+  out.put_bytes(as_bytes(kFileMagic));
+  out.put(lowest_version(tensors_));
+  out.put(versioned ? kLongDimensionsFlag : std::uint8_t{0});
+  bytes.resize(bytes.size() + kFlagBytes - 1);
+  std::uint64_t data_sizes = 0;
+  for (const PlacedTensor& tensor : tensors_) data_sizes += tensor.spec.data_size();
+  out.put(data_sizes);
+  out.put(std::uint64_t{0});
+  out.put(static_cast<std::uint64_t>(tensors_.size()));
+  out.put(size - kFileHeaderSize);
+  const std::uint64_t base = start + size;
+  for (const PlacedTensor& tensor : tensors_) {
+    const TensorSpec& spec = tensor.spec;
+    const bool long_dimensions = spec.long_dimensions();
+    if (versioned) out.put(long_dimensions ? kVersionWithLongDimensions : kOldestVersion);
+    out.put_text<std::uint16_t>(spec.name);
+    out.put(static_cast<std::uint8_t>(spec.type));
+    out.put_text<std::uint8_t>(index_dtype(spec));
+    out.put(static_cast<std::uint8_t>(spec.shape.size()));
+    for (const std::int64_t dimension : spec.shape) {
+      if (long_dimensions) {
+        out.put(static_cast<std::uint64_t>(dimension));
+      } else {
+        out.put(static_cast<std::uint32_t>(dimension));
+      }
+    }
+    out.put(base + tensor.header_offset);
+    out.put(base + tensor.data_offset());
+    out.put(spec.data_size());
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,218 @@
+#include "format/tensor_header.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "format/name.h"
+
+namespace tensorizer {
+
+namespace {
+
+enum class HashType : std::uint8_t { Crc32 = 0, Sha256 = 1 };
+
+constexpr std::uint64_t kAlignment = 64;
+constexpr std::uint64_t kPageAlignment = 4096;
+constexpr std::uint64_t kPageAligned = 64 << 10;  // data of this size and more
+constexpr std::size_t kLengthField = 8;
+
+// The header without its padding, hash values zero.
+std::vector<std::byte> unpadded(const TensorSpec& spec, HashKinds hashes, std::size_t* crc32_at,
+                                std::size_t* sha256_at) {
+  std::vector<std::byte> bytes;
+  ByteWriter out(bytes);
+  out.put(std::uint64_t{0});  // the header's length, when that is known
+  out.put(spec.module_index);
+  out.put(static_cast<std::uint8_t>(spec.type));
+  out.put_text<std::uint16_t>(spec.name);
+  out.put_text<std::uint8_t>(stored_dtype(spec.dtype));
+  out.put(static_cast<std::uint8_t>(spec.shape.size()));
+  for (const std::int64_t dimension : spec.shape) {
+    if (spec.long_dimensions()) {
+      out.put(static_cast<std::uint64_t>(dimension));
+    } else {
+      out.put(static_cast<std::uint32_t>(dimension));
+    }
+  }
+  const int count = (hashes.crc32 ? 1 : 0) + (hashes.sha256 ? 1 : 0);
+  const std::size_t section = 1 + (hashes.crc32 ? 2 + kCrc32Size : 0) +
+                              (hashes.sha256 ? 2 + kSha256Size : 0);
+  out.put(static_cast<std::uint16_t>(section));
+  out.put(static_cast<std::uint8_t>(count));
+  const auto put_hash = [&](HashType type, std::size_t size, std::size_t* at) {
+    out.put(static_cast<std::uint8_t>(type));
+    out.put(static_cast<std::uint8_t>(size));
+    *at = bytes.size();
+    bytes.resize(bytes.size() + size);
+  };
+  if (hashes.crc32) put_hash(HashType::Crc32, kCrc32Size, crc32_at);
+  if (hashes.sha256) put_hash(HashType::Sha256, kSha256Size, sha256_at);
+  out.put(std::uint64_t{0});  // the data's length
+  return bytes;
+}
+
+// Takes a header apart, zeroing hash values on the way.
+struct HeaderParser {
+  Bytes bytes;
+  const FileHeader& file;
+  const Entry& entry;
+  std::size_t number;
+  const FilePlace& place;
+  Cursor cursor;
+  TensorHeader header;
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(ErrorKind::InvalidFormat,
+                std::string(place.label) + ": " + describe(entry.name, number) +
+                    ": its header at offset " + std::to_string(entry.header_offset) + " " + what);
+  }
+
+  void parse() {
+    if (cursor.take<std::uint64_t>() != bytes.size()) {
+      fail("does not have the length that the index gives it, " + std::to_string(bytes.size()));
+    }
+    header.module_index = cursor.take<std::uint16_t>();
+    const auto type = cursor.take<std::uint8_t>();
+    const std::string_view name = cursor.take_text<std::uint16_t>();
+    const std::string_view dtype = cursor.take_text<std::uint8_t>();
+    const bool same_shape = take_shape();
+    const auto hash_section = cursor.take<std::uint16_t>();
+    Cursor hashes(cursor.take_bytes(hash_section));
+    if (!cursor.ok()) fail("is cut short");
+    if (name != entry.name) fail("has another name, " + quote(name));
+    if (type != static_cast<std::uint8_t>(entry.type)) fail("has another tensor type");
+    check_dtype(dtype);
+    if (!same_shape) fail("has another shape than its index entry");
+    take_hashes(hashes, cursor.position() - hash_section);
+    const std::size_t hashed_end = cursor.position();
+    if (file.encrypted) cursor.take_bytes(cursor.take<std::uint64_t>());
+    const std::size_t crypt_end = cursor.position();
+    if (!cursor.ok() || cursor.left() < kLengthField) fail("is cut short");
+    Cursor tail(ConstBytes(bytes).last(kLengthField));
+    if (tail.take<std::uint64_t>() != entry.data_size) {
+      fail("has another data length than its index entry");
+    }
+    header.hashed = {ConstBytes(bytes).first(hashed_end), ConstBytes(bytes).subspan(crypt_end)};
+  }
+
+  bool take_shape() {
+    bool same = cursor.take<std::uint8_t>() == entry.shape.size();
+    for (std::size_t i = 0; same && i < entry.shape.size(); ++i) {
+      const std::uint64_t dimension =
+          entry.long_dimensions ? cursor.take<std::uint64_t>() : cursor.take<std::uint32_t>();
+      same = dimension == static_cast<std::uint64_t>(entry.shape[i]);
+    }
+    return same;
+  }
+
+  void check_dtype(std::string_view stored) {
+    const std::optional<StoredDType> dtype = parse_dtype(stored);
+    if (!dtype || !dtype->dtype) fail("has an unknown dtype, " + quote(stored));
+    if (dtype->size != entry.element_size || (entry.dtype && entry.dtype != dtype->dtype)) {
+      fail("has another dtype than its index entry, " + quote(stored));
+    }
+    header.dtype = *dtype;
+  }
+
+  void take_hashes(Cursor hashes, std::size_t section_at) {
+    const auto count = hashes.take<std::uint8_t>();
+    for (int i = 0; i < count; ++i) {
+      const auto type = hashes.take<std::uint8_t>();
+      const auto size = hashes.take<std::uint8_t>();
+      const std::size_t value_at = section_at + hashes.position();
+      const ConstBytes value = hashes.take_bytes(size);
+      if (!hashes.ok()) fail("has a hash section that is cut short");
+      if (type == static_cast<std::uint8_t>(HashType::Crc32) && size == kCrc32Size) {
+        Cursor field(value);
+        header.crc32 = field.take<std::uint32_t>();
+      } else if (type == static_cast<std::uint8_t>(HashType::Sha256) && size == kSha256Size) {
+        header.sha256.emplace();
+        std::copy(value.begin(), value.end(), header.sha256->begin());
+      } else {
+        fail("has a hash of unknown type " + std::to_string(type) + " and size " +
+             std::to_string(size));
+      }
+      std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(value_at), size, std::byte{0});
+    }
+  }
+};
+
+}  // namespace
+
+bool TensorSpec::long_dimensions() const noexcept {
+  return std::any_of(shape.begin(), shape.end(), [](std::int64_t dimension) {
+    return dimension > std::numeric_limits<std::uint32_t>::max();
+  });
+}
+
+std::uint64_t TensorSpec::data_size() const noexcept {
+  if (meta) return 0;
+  std::uint64_t size = dtype_info(dtype).size;
+  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
+  return size;
+}
+
+void check_spec(const TensorSpec& spec) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::InvalidArgument, "tensor " + quote(spec.name) + " " + why);
+  };
+  try {
+    check_name(spec.name);
+  } catch (const Error& error) {
+    refuse("cannot be saved: its name " + std::string(error.message()));
+  }
+  if (spec.name.size() > std::numeric_limits<std::uint16_t>::max()) {
+    refuse("cannot be saved: its name has " + std::to_string(spec.name.size()) +
+           " bytes, and the format holds 65535");
+  }
+  if (is_nested(spec.name) && spec.type != TensorType::StateDictEntry) {
+    refuse("cannot be saved: only a state-dict entry may have a nested name");
+  }
+  if (spec.shape.size() > std::numeric_limits<std::uint8_t>::max()) {
+    refuse("has " + std::to_string(spec.shape.size()) +
+           " dimensions, and the format holds at most 255");
+  }
+}
+
+std::uint64_t tensor_header_size(const TensorSpec& spec, HashKinds hashes, std::uint64_t offset) {
+  const DTypeInfo& dtype = dtype_info(spec.dtype);
+  const std::uint64_t least =
+      kLengthField + sizeof(std::uint16_t) + 1 + sizeof(std::uint16_t) + spec.name.size() + 1 +
+      (dtype.opaque ? stored_dtype(spec.dtype).size() : dtype.numpy.size()) + 1 +
+      spec.shape.size() * (spec.long_dimensions() ? 8 : 4) + sizeof(std::uint16_t) + 1 +
+      (hashes.crc32 ? 2 + kCrc32Size : 0) + (hashes.sha256 ? 2 + kSha256Size : 0) + kLengthField;
+  const std::uint64_t alignment = spec.data_size() >= kPageAligned ? kPageAlignment : kAlignment;
+  return align_up(offset + least, alignment) - offset;
+}
+
+TensorHeaderImage::TensorHeaderImage(const TensorSpec& spec, HashKinds hashes, std::uint64_t size)
+    : bytes_(unpadded(spec, hashes, &crc32_at_, &sha256_at_)) {
+  bytes_.resize(size);
+  const std::uint64_t data_size = spec.data_size();
+  std::memcpy(bytes_.data(), &size, sizeof(size));
+  std::memcpy(bytes_.data() + size - sizeof(data_size), &data_size, sizeof(data_size));
+}
+
+void TensorHeaderImage::set_crc32(std::uint32_t value) noexcept {
+  std::memcpy(bytes_.data() + crc32_at_, &value, sizeof(value));
+}
+
+void TensorHeaderImage::set_sha256(std::span<const std::byte, kSha256Size> value) noexcept {
+  std::memcpy(bytes_.data() + sha256_at_, value.data(), value.size());
+}
+
+TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
+                                 std::size_t number, const FilePlace& place) {
+  HeaderParser parser{bytes, file, entry, number, place, Cursor(bytes), {}};
+  parser.parse();
+  return parser.header;
+}
+
+std::uint64_t largest_tensor_header(const Entry& entry) noexcept {
+  // MACs are 16 bytes for every 1 KiB of data at the most.
+  return (1 << 20) + entry.data_size / 64;
+}
+
+}  // namespace tensorizer

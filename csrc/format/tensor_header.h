@@ -1,0 +1,86 @@
+// The header in front of each tensor's data.
+//
+// Both hashes of a tensor cover its header, with the hash values zeroed and the crypt info left out,
+// followed by its data.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "format/index.h"
+
+namespace tensorizer {
+
+inline constexpr std::size_t kCrc32Size = 4;
+inline constexpr std::size_t kSha256Size = 32;
+
+// A tensor as its header tells it.
+struct TensorSpec {
+  std::string name;  // as stored
+  TensorType type = TensorType::StateDictEntry;
+  std::uint16_t module_index = 0;
+  DType dtype = DType::UInt8;
+  std::vector<std::int64_t> shape;
+  bool meta = false;
+
+  bool long_dimensions() const noexcept;
+  // The bytes that are stored: none for a meta tensor.
+  std::uint64_t data_size() const noexcept;
+};
+
+// Which hashes a header carries.
+struct HashKinds {
+  bool crc32 = false;
+  bool sha256 = false;
+};
+
+// Throws Error(InvalidArgument) for what the format cannot hold: a name that is malformed or too
+// long, a nested name on what is no state-dict entry, more than 255 dimensions.
+void check_spec(const TensorSpec& spec);
+
+// The size of the header when it starts at the absolute offset `offset`: padded, so that data starts
+// on a 64-byte boundary and, from 64 KiB up, on a 4 KiB boundary.
+std::uint64_t tensor_header_size(const TensorSpec& spec, HashKinds hashes, std::uint64_t offset);
+
+// A header in memory whose hash values are still to be set.
+class TensorHeaderImage {
+ public:
+  TensorHeaderImage(const TensorSpec& spec, HashKinds hashes, std::uint64_t size);
+
+  // The whole header; it is what the hashes cover until the values are set.
+  ConstBytes bytes() const noexcept { return bytes_; }
+
+  void set_crc32(std::uint32_t value) noexcept;
+  void set_sha256(std::span<const std::byte, kSha256Size> value) noexcept;
+
+ private:
+  std::size_t crc32_at_ = 0;
+  std::size_t sha256_at_ = 0;
+  std::vector<std::byte> bytes_;  // last: making it sets the two above
+};
+
+// A header read from a file.
+struct TensorHeader {
+  std::uint16_t module_index = 0;
+  StoredDType dtype{};
+  std::optional<std::uint32_t> crc32;
+  std::optional<std::array<std::byte, kSha256Size>> sha256;
+  // What the hashes cover of the header, in order.
+  std::array<ConstBytes, 2> hashed{};
+};
+
+// Checks the header that `bytes` (of entry.header_size()) holds against its index entry; `bytes` has
+// its hash values zeroed afterwards, and the result points into it. `number` is the entry's, for
+// messages.
+TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
+                                 std::size_t number, const FilePlace& place);
+
+// The longest header that a tensor may have: padding, and the MACs that encrypted data brings.
+std::uint64_t largest_tensor_header(const Entry& entry) noexcept;
+
+}  // namespace tensorizer

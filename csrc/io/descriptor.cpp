@@ -1,0 +1,123 @@
+#include "io/descriptor.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace tensorizer {
+
+int Descriptor::close() noexcept {
+  if (number_ < 0) return 0;
+  // On Linux the descriptor is gone even when close() was interrupted.
+  return ::close(std::exchange(number_, -1)) == 0 || errno == EINTR ? 0 : errno;
+}
+
+Descriptor open_descriptor(int folder, const std::string& path, int flags, unsigned mode) {
+  for (;;) {
+    const int number = openat(folder, path.c_str(), flags | O_CLOEXEC, mode);
+    if (number >= 0 || errno != EINTR) return Descriptor(number);
+  }
+}
+
+iovec Remaining::piece(std::size_t index) const noexcept {
+  if (bytes_ != nullptr) return {bytes_[index].data(), bytes_[index].size()};
+  // writev() takes the same struct as readv(), and leaves the bytes alone.
+  return {const_cast<std::byte*>(const_bytes_[index].data()), const_bytes_[index].size()};
+}
+
+std::span<iovec> Remaining::next(std::uint64_t most) noexcept {
+  std::size_t count = 0;
+  std::uint64_t wanted = std::min(most, left_);
+  std::uint64_t skip = taken_;
+  for (std::size_t index = index_; wanted > 0 && count < vectors_.size(); ++index) {
+    iovec vector = piece(index);
+    vector.iov_base = static_cast<std::byte*>(vector.iov_base) + skip;
+    vector.iov_len = std::min(vector.iov_len - skip, wanted);
+    skip = 0;
+    if (vector.iov_len == 0) continue;
+    vectors_[count++] = vector;
+    wanted -= vector.iov_len;
+  }
+  return {vectors_.data(), count};
+}
+
+void Remaining::advance(std::uint64_t moved) noexcept {
+  left_ -= moved;
+  while (moved > 0) {
+    const std::uint64_t of_piece = std::min(piece(index_).iov_len - taken_, moved);
+    taken_ += of_piece;
+    moved -= of_piece;
+    if (taken_ == piece(index_).iov_len) {
+      ++index_;
+      taken_ = 0;
+    }
+  }
+}
+
+std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pieces,
+                      const std::string& path, Cancel& cancel) {
+  Remaining remaining(pieces);
+  std::uint64_t done = 0;
+  while (remaining.left() > 0) {
+    cancel.check();
+    const std::span<iovec> vectors = remaining.next();
+    const ssize_t moved = preadv(file, vectors.data(), static_cast<int>(vectors.size()),
+                                 static_cast<off_t>(offset + done));
+    if (moved < 0) {
+      if (errno == EINTR) continue;
+      throw system_error(errno, "cannot read", path);
+    }
+    if (moved == 0) break;
+    remaining.advance(static_cast<std::uint64_t>(moved));
+    done += static_cast<std::uint64_t>(moved);
+  }
+  return done;
+}
+
+void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces,
+              const std::string& path, Cancel& cancel) {
+  Remaining remaining(pieces);
+  std::uint64_t done = 0;
+  while (remaining.left() > 0) {
+    cancel.check();
+    const std::span<iovec> vectors = remaining.next();
+    const ssize_t moved = pwritev(file, vectors.data(), static_cast<int>(vectors.size()),
+                                  static_cast<off_t>(offset + done));
+    if (moved < 0) {
+      if (errno == EINTR) continue;
+      throw_write_error(errno, path);
+    }
+    // The system reports what keeps it from moving any bytes; nothing at all would loop for ever.
+    if (moved == 0) throw_write_error(ENOSPC, path);
+    remaining.advance(static_cast<std::uint64_t>(moved));
+    done += static_cast<std::uint64_t>(moved);
+  }
+}
+
+void wait_until_ready(int stream, short events, const std::string& path, Cancel& cancel) {
+  for (;;) {
+    cancel.check();
+    pollfd polled{stream, events, 0};
+    const int ready = poll(&polled, 1, static_cast<int>(kPollInterval.count()));
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) throw system_error(errno, "cannot wait for", path);
+  }
+}
+
+void throw_write_error(int system_errno, const std::string& path) {
+  if (system_errno == EFAULT) {
+    throw Error(ErrorKind::SystemError,
+                "cannot write " + quote(path, 4096) +
+                    ": the memory of a tensor cannot be read; a file that it is mapped from may "
+                    "have been cut",
+                system_errno, path);
+  }
+  throw system_error(system_errno, "cannot write", path);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,89 @@
+// A file descriptor that closes itself, and reads and writes that move everything they were asked
+// to, whatever the system moves at once.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/cancel.h"
+
+namespace tensorizer {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) noexcept : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  int get() const noexcept { return number_; }
+  explicit operator bool() const noexcept { return number_ >= 0; }
+
+  // The errno of closing, which is where some network file systems report a failed write; or 0.
+  int close() noexcept;
+
+ private:
+  int number_ = -1;
+};
+
+// Opens relative to `folder` (AT_FDCWD: the working directory), with O_CLOEXEC; an empty Descriptor
+// and errno when the system refuses.
+Descriptor open_descriptor(int folder, const std::string& path, int flags, unsigned mode = 0);
+
+// What is left to move of a list of pieces, in the system's terms.
+class Remaining {
+ public:
+  // A call moves at most this much, so that a cancel is seen soon.
+  static constexpr std::uint64_t kMost = 8 << 20;
+
+  explicit Remaining(std::span<const Bytes> pieces) : Remaining(pieces.data(), nullptr, pieces) {}
+  explicit Remaining(std::span<const ConstBytes> pieces)
+      : Remaining(nullptr, pieces.data(), pieces) {}
+
+  std::uint64_t left() const noexcept { return left_; }
+
+  // The next pieces, of at most `most` bytes together; valid until the next call.
+  std::span<iovec> next(std::uint64_t most = kMost) noexcept;
+  void advance(std::uint64_t moved) noexcept;
+
+ private:
+  template <typename Piece>
+  Remaining(const Bytes* bytes, const ConstBytes* const_bytes, std::span<const Piece> pieces)
+      : bytes_(bytes), const_bytes_(const_bytes) {
+    for (const Piece piece : pieces) left_ += piece.size();
+  }
+
+  iovec piece(std::size_t index) const noexcept;
+
+  // One of them is null.
+  const Bytes* bytes_;
+  const ConstBytes* const_bytes_;
+  std::size_t index_ = 0;
+  std::uint64_t taken_ = 0;  // of the piece at index_
+  std::uint64_t left_ = 0;
+  std::array<iovec, 256> vectors_;
+};
+
+// Reads from `offset` on until the pieces are full or the file ends, and says how much that was.
+std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pieces,
+                      const std::string& path, Cancel& cancel);
+
+// Writes all pieces from `offset` on.
+void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces,
+              const std::string& path, Cancel& cancel);
+
+// Waits until poll() reports something about `events` (POLLIN, POLLOUT) or the cancel is requested.
+void wait_until_ready(int stream, short events, const std::string& path, Cancel& cancel);
+
+// The system_error() for a failed write, where EFAULT speaks of the caller's memory.
+[[noreturn]] void throw_write_error(int system_errno, const std::string& path);
+
+}  // namespace tensorizer

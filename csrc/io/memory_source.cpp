@@ -1,0 +1,54 @@
+#include <algorithm>
+#include <utility>
+
+#include "io/local.h"
+#include "io/source.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Few milliseconds of copying.
+constexpr std::size_t kBetweenChecks = 8 << 20;
+
+class MemorySource : public Source {
+ public:
+  MemorySource(ConstBytes bytes, std::shared_ptr<const void> owner)
+      : bytes_(bytes), owner_(std::move(owner)) {}
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const std::size_t done = read_up_to(offset, pieces[i], cancel);
+      offset += done;
+      if (done < pieces[i].size())
+        throw_source_ended(label_, offset, total_size(pieces.subspan(i)) - done);
+    }
+  }
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    if (offset >= bytes_.size()) return 0;
+    const std::size_t size = std::min<std::uint64_t>(out.size(), bytes_.size() - offset);
+    for (std::size_t at = 0; at < size; at += kBetweenChecks) {
+      cancel.check();
+      std::memcpy(out.data() + at, bytes_.data() + offset + at,
+                  std::min(kBetweenChecks, size - at));
+    }
+    return size;
+  }
+
+  std::optional<std::uint64_t> size() const override { return bytes_.size(); }
+  const std::string& label() const override { return label_; }
+
+ private:
+  const ConstBytes bytes_;
+  const std::shared_ptr<const void> owner_;
+  const std::string label_ = "the tensor that holds the file";
+};
+
+}  // namespace
+
+std::unique_ptr<Source> memory_source(ConstBytes bytes, std::shared_ptr<const void> owner) {
+  return std::make_unique<MemorySource>(bytes, std::move(owner));
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,39 @@
+#include "base/error.h"
+#include "io/local.h"
+#include "io/uri.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The scheme alone is named: what follows it may hold a password.
+[[noreturn]] void throw_unknown_scheme(const std::string& scheme) {
+  throw Error(
+      ErrorKind::InvalidArgument,
+      "the scheme " + quote(scheme) + " is unknown; known are a plain path, file:// and fd:N");
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&, Cancel& cancel) {
+  cancel.check();
+  const Uri split = split_uri(uri);
+  if (split.scheme.empty()) return open_path_source(expand_home(split.rest));
+  if (split.scheme == "file") return open_path_source(decode_file_uri(split.rest));
+  if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
+  throw_unknown_scheme(split.scheme);
+}
+
+std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
+                                Cancel& cancel) {
+  cancel.check();
+  const Uri split = split_uri(uri);
+  if (split.scheme.empty()) return open_path_sink(expand_home(split.rest), options, cancel);
+  if (split.scheme == "file") return open_path_sink(decode_file_uri(split.rest), options, cancel);
+  if (split.scheme == "fd") {
+    return open_descriptor_sink(parse_descriptor(split.rest), uri, options);
+  }
+  throw_unknown_scheme(split.scheme);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,76 @@
+// Where the bytes of a file go: the mirror image of a Source.
+//
+// A file is a prefix (header and index) and, behind it, sections whose sizes are known before their
+// bytes. Section offsets count from the end of the prefix, because only the prefix holds absolute
+// offsets and a writer that is fed one tensor at a time knows it last. Nothing can be seen under
+// the target's name before finish() returns, except where a target is written in place
+// (descriptors, devices, FIFOs, a file in a directory that cannot be written). A Sink that is
+// destroyed without finish() aborts; destructors never throw.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "base/cancel.h"
+#include "io/options.h"
+
+namespace tensorizer {
+
+enum class SectionKind : std::uint8_t { Header, Data, Terminator };
+
+// One labelled run of bytes behind the prefix: a tensor's header, a tensor's data, or the
+// terminator. Its name is the tensor's stored name.
+struct Section {
+  SectionKind kind;
+  std::string_view name;
+  std::uint64_t offset;  // from the end of the prefix
+  std::uint64_t size;
+};
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+
+  // True when bytes must come in ascending order, the prefix first, one write at a time.
+  virtual bool ascending() const = 0;
+
+  // Where in the target the prefix begins: not 0 for a descriptor that was handed over mid-file.
+  // The absolute offset of a section is start() + the prefix's size + its offset.
+  virtual std::uint64_t start() const { return 0; }
+
+  // Reserves room for a prefix of `size` bytes, a multiple of 4 KiB; called once, before anything
+  // is written.
+  virtual void reserve(std::uint64_t size) = 0;
+
+  // Writes the prefix: at least as long as reserved, a multiple of 4 KiB. Longer than reserved
+  // moves everything behind it up, which an ascending sink cannot.
+  virtual void write_prefix(ConstBytes prefix, Cancel& cancel) = 0;
+
+  // Writes the pieces, one after another, from the absolute position `offset` on, which lies behind
+  // the prefix. They may cover several neighbouring sections, or a part of one; `sections` says
+  // which. Safe from any thread unless ascending.
+  virtual void write(std::span<const Section> sections, std::uint64_t offset,
+                     std::span<const ConstBytes> pieces, Cancel& cancel) = 0;
+
+  // True when `descriptor_device` and `inode` are those of a file that is being written in place: a
+  // tensor that is mapped from it must not be read while it changes.
+  virtual bool overwrites(std::uint64_t device, std::uint64_t inode) const = 0;
+
+  // Makes the target appear, whole, of `size` bytes behind the prefix.
+  virtual void finish(std::uint64_t size, Cancel& cancel) = 0;
+
+  // Drops everything, leaving the target as it was before (in place: as far as it was written).
+  virtual void abort() noexcept = 0;
+
+  // For messages: the URI without secrets, quoted.
+  virtual const std::string& label() const = 0;
+};
+
+// Opens what `uri` names for writing: a plain path ("~" is expanded; missing parent directories are
+// created), file://, fd:N.
+std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options, Cancel& cancel);
+
+}  // namespace tensorizer

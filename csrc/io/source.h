@@ -1,0 +1,75 @@
+// Where the bytes of a file come from.
+//
+// A Source is opened once (open_source) and read from any thread. It throws Error, and its messages
+// name the place without any secret. Offsets count from the start of the file object that the
+// `.tensors` file lies in, and its magic stands at start().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/cancel.h"
+#include "io/mapping.h"
+#include "io/options.h"
+
+namespace tensorizer {
+
+// What makes reading this source fast.
+struct ReadHints {
+  // How many reads at once pay; 0 when more than the computing threads never do.
+  int reads_in_flight = 0;
+  // How large one read should be.
+  std::uint64_t read_size = 4 << 20;
+};
+
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  // Fills the pieces, one after another, with the bytes that start at `offset`, or throws: a source
+  // that ends earlier is Error(InvalidFormat). Safe from any thread, except on a sequential source.
+  // Ends soon after `cancel` is requested.
+  virtual void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) = 0;
+
+  // As read(), but fills as much of `out` as the source has from `offset` on and says how much that
+  // was: less than asked for only at the end of the source.
+  virtual std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) = 0;
+
+  // Where the source ends; nothing when that is known only by reading it.
+  virtual std::optional<std::uint64_t> size() const = 0;
+
+  // Where the magic stands: not 0 for a descriptor that was handed over mid-file.
+  virtual std::uint64_t start() const { return 0; }
+
+  // A private, writable mapping of the whole source (page 0 on), or null where there is none.
+  virtual std::shared_ptr<Mapping> map() { return nullptr; }
+
+  // The descriptor behind the source, or -1.
+  virtual int descriptor() const { return -1; }
+
+  // A sequential source gives its bytes once, in order: one read at a time, each at or after the
+  // end of the one before (what lies between is skipped).
+  virtual bool sequential() const { return false; }
+
+  // `offset` and `length`: the part that is about to be read.
+  virtual ReadHints hints(std::uint64_t offset, std::uint64_t length) {
+    (void)offset, (void)length;
+    return {};
+  }
+
+  // For messages: the URI without secrets, quoted.
+  virtual const std::string& label() const = 0;
+};
+
+// Opens what `uri` names: a plain path ("~" is expanded), file://, fd:N. Throws InvalidArgument for
+// a URI that is malformed or of a scheme that this build does not have, listing those it has.
+std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
+                                    Cancel& cancel);
+
+// A source over bytes in memory that `owner` keeps alive.
+std::unique_ptr<Source> memory_source(ConstBytes bytes, std::shared_ptr<const void> owner);
+
+}  // namespace tensorizer

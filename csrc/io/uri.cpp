@@ -1,0 +1,151 @@
+#include "io/uri.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The C library's functions follow the locale.
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+int hex_value(char c) {
+  if (is_digit(c)) return c - '0';
+  c = lower(c);
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+// The length of the scheme of "scheme://", 0 when there is none.
+std::size_t scheme_length(std::string_view uri) {
+  if (uri.empty() || !is_letter(uri[0])) return 0;
+  std::size_t length = 1;
+  while (length < uri.size()) {
+    const char c = uri[length];
+    if (!is_letter(c) && !is_digit(c) && c != '+' && c != '.' && c != '-') break;
+    ++length;
+  }
+  return uri.substr(length).starts_with("://") ? length : 0;
+}
+
+std::optional<int> parse_number(std::string_view digits) {
+  int number = -1;
+  const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (status != std::errc() || end != digits.data() + digits.size() || !is_digit(digits[0])) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+// The home directory of `user`, of the process's own user when that is empty; empty when unknown.
+std::string home_directory(const std::string& user) {
+  if (user.empty()) {
+    const char* home = std::getenv("HOME");
+    if (home != nullptr && *home != '\0') return home;
+  }
+  std::vector<char> buffer(1024);
+  for (;;) {
+    passwd entry;
+    passwd* found = nullptr;
+    const int status = user.empty()
+                           ? getpwuid_r(getuid(), &entry, buffer.data(), buffer.size(), &found)
+                           : getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+    if (status == ERANGE && buffer.size() < (1 << 20)) {
+      buffer.resize(buffer.size() * 2);
+    } else if (status != EINTR) {
+      return found == nullptr ? std::string() : found->pw_dir;
+    }
+  }
+}
+
+}  // namespace
+
+Uri split_uri(std::string_view uri) {
+  if (uri.empty()) throw Error(ErrorKind::InvalidArgument, "the path is empty");
+  const std::size_t length = scheme_length(uri);
+  if (uri.find('\0') != std::string_view::npos) {
+    throw Error(ErrorKind::InvalidArgument,
+                length == 0 ? "the path " + quote(uri) + " holds a NUL"
+                            : "the " + std::string(uri.substr(0, length)) + ":// URI holds a NUL");
+  }
+  if (length > 0) {
+    std::string scheme(uri.substr(0, length));
+    for (char& c : scheme) c = lower(c);
+    return {std::move(scheme), std::string(uri.substr(length + 3))};
+  }
+  if (uri.starts_with("fd:")) return {"fd", std::string(uri.substr(3))};
+  return {"", std::string(uri)};
+}
+
+std::string decode_file_uri(std::string_view rest) {
+  const std::size_t slash = rest.find('/');
+  std::string host(rest.substr(0, slash));
+  for (char& c : host) c = lower(c);
+  if (slash == std::string_view::npos || (!host.empty() && host != "localhost")) {
+    throw Error(ErrorKind::InvalidArgument,
+                "a file:// URI names a file of this machine by its whole path: file:///path or "
+                "file://localhost/path");
+  }
+  std::string path;
+  for (std::size_t at = slash; at < rest.size(); ++at) {
+    if (rest[at] != '%') {
+      path += rest[at];
+      continue;
+    }
+    const int high = at + 2 < rest.size() ? hex_value(rest[at + 1]) : -1;
+    const int low = at + 2 < rest.size() ? hex_value(rest[at + 2]) : -1;
+    if (high < 0 || low < 0) {
+      throw Error(ErrorKind::InvalidArgument, "the URI " + quote("file://" + std::string(rest)) +
+                                                  " has a '%' that two hexadecimal digits do not "
+                                                  "follow; a '%' itself is written %25");
+    }
+    if (high == 0 && low == 0) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the URI " + quote("file://" + std::string(rest)) + " holds a NUL (%00)");
+    }
+    path += static_cast<char>(high * 16 + low);
+    at += 2;
+  }
+  return path;
+}
+
+std::string expand_home(const std::string& path) {
+  if (!path.starts_with('~')) return path;
+  const std::size_t end = path.find('/');
+  std::string home = home_directory(path.substr(1, end == std::string::npos ? end : end - 1));
+  if (home.empty()) return path;
+  return end == std::string::npos ? home : home + path.substr(end);
+}
+
+int parse_descriptor(std::string_view rest) {
+  const std::optional<int> number = rest.empty() ? std::nullopt : parse_number(rest);
+  if (!number) {
+    throw Error(ErrorKind::InvalidArgument,
+                quote("fd:" + std::string(rest)) + " names no descriptor: fd:N takes a number");
+  }
+  return *number;
+}
+
+int descriptor_alias(std::string_view path) {
+  if (path == "/dev/stdin") return 0;
+  if (path == "/dev/stdout") return 1;
+  if (path == "/dev/stderr") return 2;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (path.starts_with(folder) && path.size() > folder.size()) {
+      return parse_number(path.substr(folder.size())).value_or(-1);
+    }
+  }
+  return -1;
+}
+
+}  // namespace tensorizer

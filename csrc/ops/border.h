@@ -1,0 +1,40 @@
+// The border between the library and whoever called it through torch.
+#pragma once
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/hooks.h"
+#include "transfer/options.h"
+
+namespace tensorizer {
+
+// Runs `body`; an Error that leaves it becomes the host's own exception where there is a host.
+template <typename Body>
+auto at_border(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    raise(error);
+  }
+}
+
+using StringDict = c10::Dict<std::string, std::string>;
+using TensorDict = c10::Dict<std::string, at::Tensor>;
+
+OptionList option_list(const std::optional<StringDict>& options);
+
+std::vector<std::string> string_vector(const c10::List<std::string>& strings);
+
+std::optional<std::vector<std::string>> string_vector(
+    const std::optional<c10::List<std::string>>& strings);
+
+TensorDict tensor_dict(const std::vector<std::string>& names,
+                       const std::vector<at::Tensor>& tensors);
+
+}  // namespace tensorizer

@@ -1,0 +1,197 @@
+#include "ops/classes.h"
+
+#include <limits>
+
+namespace tensorizer::ops {
+
+namespace {
+
+std::string hex(ConstBytes bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : bytes) {
+    text += kDigits[static_cast<unsigned>(byte) >> 4];
+    text += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
+std::string hex(std::uint32_t value) {
+  std::string text;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    const auto byte = static_cast<std::byte>(value >> shift);
+    text += hex(ConstBytes(&byte, 1));
+  }
+  return text;
+}
+
+const char* type_name(TensorType type) {
+  switch (type) {
+    case TensorType::Parameter:
+      return "parameter";
+    case TensorType::Buffer:
+      return "buffer";
+    case TensorType::StateDictEntry:
+      break;
+  }
+  return "state_dict";
+}
+
+std::tuple<std::int64_t, std::int64_t> as_tuple(std::pair<std::uint64_t, std::uint64_t> progress) {
+  return {static_cast<std::int64_t>(progress.first), static_cast<std::int64_t>(progress.second)};
+}
+
+}  // namespace
+
+ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options)
+    : options_(std::move(options)),
+      reader_(at_border([&] { return Reader(std::move(uri), option_list(options_)); })) {}
+
+ReaderClass::ReaderClass(at::Tensor data, std::optional<StringDict> options)
+    : options_(std::move(options)),
+      data_(data),
+      reader_(at_border([&] { return Reader(std::move(data), option_list(options_)); })) {}
+
+c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
+  auto& [uri, options, data] = state;
+  if (data) return c10::make_intrusive<ReaderClass>(*data, options);
+  return c10::make_intrusive<ReaderClass>(std::move(uri), options);
+}
+
+ReaderClass::State ReaderClass::state() const {
+  return {reader_.uri(), options_.value_or(StringDict()), data_};
+}
+
+c10::List<std::string> ReaderClass::names() {
+  return at_border([&] { return c10::List<std::string>(reader_.names()); });
+}
+
+std::vector<std::int64_t> ReaderClass::shape(std::string name) {
+  return at_border([&] { return reader_.shape(name); });
+}
+
+c10::ScalarType ReaderClass::dtype(std::string name) {
+  return at_border([&] { return reader_.dtype(name); });
+}
+
+StringDict ReaderClass::stored(std::string name) {
+  return at_border([&] {
+    const StoredTensor stored = reader_.stored(name);
+    StringDict dict;
+    dict.insert("name", stored.name);
+    dict.insert("type", type_name(stored.type));
+    dict.insert("module_index", std::to_string(stored.module_index));
+    dict.insert("header_offset", std::to_string(stored.header_offset));
+    dict.insert("data_offset", std::to_string(stored.data_offset));
+    dict.insert("data_size", std::to_string(stored.data_size));
+    if (stored.crc32) dict.insert("crc32", hex(*stored.crc32));
+    if (stored.sha256) dict.insert("sha256", hex(*stored.sha256));
+    return dict;
+  });
+}
+
+TensorDict ReaderClass::load(std::optional<c10::List<std::string>> names,
+                             std::optional<c10::Device> device,
+                             std::optional<c10::ScalarType> dtype, std::string verify, bool copy,
+                             std::int64_t threads) {
+  return at_border([&] {
+    const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
+    const auto wanted = string_vector(names);
+    return tensor_dict(wanted ? *wanted : reader_.names(), reader_.load(wanted, request));
+  });
+}
+
+void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor> out,
+                            std::string verify, std::int64_t threads) {
+  at_border([&] {
+    reader_.load_into(string_vector(names), out, parse_verify(verify), threads);
+  });
+}
+
+c10::Dict<std::string, double> ReaderClass::stats() {
+  const Reader::Stats stats = reader_.stats();
+  c10::Dict<std::string, double> dict;
+  dict.insert("loads", static_cast<double>(stats.loads));
+  dict.insert("tensors", static_cast<double>(stats.tensors));
+  dict.insert("bytes", static_cast<double>(stats.bytes));
+  dict.insert("seconds", stats.seconds);
+  return dict;
+}
+
+std::tuple<std::int64_t, std::int64_t> ReaderClass::progress() {
+  return as_tuple(reader_.progress());
+}
+
+void ReaderClass::cancel() { reader_.cancel(); }
+
+void ReaderClass::close() { reader_.close(); }
+
+WriterClass::WriterClass(std::string uri, std::optional<StringDict> options)
+    : writer_(at_border([&] { return std::make_unique<Writer>(uri, option_list(options)); })) {}
+
+void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
+                      std::int64_t module_index) {
+  at_border([&] {
+    if (type < 0 || type > static_cast<std::int64_t>(TensorType::StateDictEntry)) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "type is " + std::to_string(type) +
+                      ", and must be 0 (parameter), 1 (buffer) or 2 (state-dict entry)");
+    }
+    if (module_index < 0 || module_index > std::numeric_limits<std::uint16_t>::max()) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "module_index is " + std::to_string(module_index) + ", and must be from 0 to 65535");
+    }
+    writer_->add(name, tensor, static_cast<TensorType>(type),
+                 static_cast<std::uint16_t>(module_index));
+  });
+}
+
+std::tuple<std::int64_t, std::int64_t> WriterClass::progress() {
+  return as_tuple(writer_->progress());
+}
+
+void WriterClass::cancel() { writer_->cancel(); }
+
+void WriterClass::close() {
+  at_border([&] { writer_->close(); });
+}
+
+void WriterClass::abort() { writer_->abort(); }
+
+void define_classes(torch::Library& library) {
+  const auto none = [] { return torch::arg::none(); };
+  library.class_<ReaderClass>("Reader")
+      .def(torch::init<std::string, std::optional<StringDict>>(),
+           "A .tensors file that is open for loading; it opens on first use.",
+           {torch::arg("uri"), torch::arg("options") = none()})
+      .def("names", &ReaderClass::names)
+      .def("shape", &ReaderClass::shape, "", {torch::arg("name")})
+      .def("dtype", &ReaderClass::dtype, "", {torch::arg("name")})
+      .def("stored", &ReaderClass::stored, "", {torch::arg("name")})
+      .def("load", &ReaderClass::load, "",
+           {torch::arg("names") = none(), torch::arg("device") = none(),
+            torch::arg("dtype") = none(), torch::arg("verify") = "none",
+            torch::arg("copy") = false, torch::arg("threads") = 0})
+      .def("load_into", &ReaderClass::load_into, "",
+           {torch::arg("names"), torch::arg("out"), torch::arg("verify") = "none",
+            torch::arg("threads") = 0})
+      .def("stats", &ReaderClass::stats)
+      .def("progress", &ReaderClass::progress)
+      .def("cancel", &ReaderClass::cancel)
+      .def("close", &ReaderClass::close)
+      .def_pickle([](const c10::intrusive_ptr<ReaderClass>& reader) { return reader->state(); },
+                  [](ReaderClass::State state) { return ReaderClass::restore(std::move(state)); });
+  library.class_<WriterClass>("Writer")
+      .def(torch::init<std::string, std::optional<StringDict>>(),
+           "Takes tensors one at a time; the target appears with close().",
+           {torch::arg("uri"), torch::arg("options") = none()})
+      .def("add", &WriterClass::add, "",
+           {torch::arg("name"), torch::arg("tensor"), torch::arg("type") = 2,
+            torch::arg("module_index") = 0})
+      .def("progress", &WriterClass::progress)
+      .def("cancel", &WriterClass::cancel)
+      .def("close", &WriterClass::close)
+      .def("abort", &WriterClass::abort);
+}
+
+}  // namespace tensorizer::ops

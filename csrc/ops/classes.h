@@ -1,0 +1,61 @@
+// torch.classes.tensorizer.Reader and .Writer.
+#pragma once
+
+#include <torch/custom_class.h>
+
+#include <tuple>
+
+#include "ops/border.h"
+#include "transfer/reader.h"
+#include "transfer/writer.h"
+
+namespace tensorizer::ops {
+
+class ReaderClass final : public torch::CustomClassHolder {
+ public:
+  // What pickles: the URI and the options, or the file itself where it lies in memory.
+  using State = std::tuple<std::string, StringDict, std::optional<at::Tensor>>;
+
+  ReaderClass(std::string uri, std::optional<StringDict> options);
+  ReaderClass(at::Tensor data, std::optional<StringDict> options);
+  static c10::intrusive_ptr<ReaderClass> restore(State state);
+  State state() const;
+
+  c10::List<std::string> names();
+  std::vector<std::int64_t> shape(std::string name);
+  c10::ScalarType dtype(std::string name);
+  StringDict stored(std::string name);
+  TensorDict load(std::optional<c10::List<std::string>> names, std::optional<c10::Device> device,
+                  std::optional<c10::ScalarType> dtype, std::string verify, bool copy,
+                  std::int64_t threads);
+  void load_into(c10::List<std::string> names, std::vector<at::Tensor> out, std::string verify,
+                 std::int64_t threads);
+  c10::Dict<std::string, double> stats();
+  std::tuple<std::int64_t, std::int64_t> progress();
+  void cancel();
+  void close();
+
+ private:
+  std::optional<StringDict> options_;
+  std::optional<at::Tensor> data_;
+  Reader reader_;
+};
+
+class WriterClass final : public torch::CustomClassHolder {
+ public:
+  WriterClass(std::string uri, std::optional<StringDict> options);
+
+  void add(std::string name, at::Tensor tensor, std::int64_t type, std::int64_t module_index);
+  std::tuple<std::int64_t, std::int64_t> progress();
+  void cancel();
+  void close();
+  void abort();
+
+ private:
+  std::unique_ptr<Writer> writer_;
+};
+
+// Registers both with the library that is being defined.
+void define_classes(torch::Library& library);
+
+}  // namespace tensorizer::ops

@@ -1,0 +1,38 @@
+// The kernels of torch.ops.tensorizer: thin forms of Reader and save().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "ops/border.h"
+
+namespace tensorizer::ops {
+
+using Strings = c10::List<std::string>;
+using Options = std::optional<StringDict>;
+
+TensorDict load(const std::string& uri, const std::optional<Strings>& names,
+                std::optional<c10::Device> device, std::optional<c10::ScalarType> dtype,
+                const std::string& verify, bool copy, std::int64_t threads,
+                const Options& options);
+
+std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& names,
+                                     std::optional<c10::Device> device,
+                                     std::optional<c10::ScalarType> dtype,
+                                     const std::string& verify, bool copy, std::int64_t threads,
+                                     const Options& options);
+
+void load_into(const std::string& uri, const Strings& names, at::TensorList out,
+               const std::string& verify, std::int64_t threads, const Options& options);
+
+void save(const std::string& uri, const TensorDict& tensors, const std::string& hashes,
+          std::int64_t threads, const Options& options);
+
+void save_tensors(const std::string& uri, const Strings& names, at::TensorList tensors,
+                  const std::string& hashes, std::int64_t threads, const Options& options);
+
+Strings names(const std::string& uri, const Options& options);
+
+void verify(const std::string& uri, const std::string& verify, std::int64_t threads,
+            const Options& options);
+
+}  // namespace tensorizer::ops

@@ -1,0 +1,57 @@
+// torch.ops.tensorizer: every schema, and which kernel serves it.
+#include <torch/library.h>
+
+#include "ops/classes.h"
+#include "ops/kernels.h"
+
+namespace tensorizer::ops {
+
+namespace {
+
+c10::intrusive_ptr<ReaderClass> open(const at::Tensor& data, const Options& options) {
+  return c10::make_intrusive<ReaderClass>(data, options);
+}
+
+TORCH_LIBRARY(tensorizer, m) {
+  define_classes(m);
+  m.set_python_module("tensorizer_ops._fakes");
+  // Without this, TorchScript removes a save as dead code, and freezing runs a load once and for all.
+  const auto def = [&](const char* schema) {
+    m.def(torch::schema(schema, c10::AliasAnalysisKind::CONSERVATIVE), {at::Tag::pt2_compliant_tag});
+  };
+  def("load(str uri, *, str[]? names=None, Device? device=None, ScalarType? dtype=None, "
+      "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None) "
+      "-> Dict(str, Tensor)");
+  def("load_tensors(str uri, str[] names, *, Device? device=None, ScalarType? dtype=None, "
+      "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None) "
+      "-> Tensor[]");
+  def("save(str uri, Dict(str, Tensor) tensors, *, str hashes=\"all\", int threads=0, "
+      "Dict(str, str)? options=None) -> ()");
+  def("save_tensors(str uri, str[] names, Tensor[] tensors, *, str hashes=\"all\", "
+      "int threads=0, Dict(str, str)? options=None) -> ()");
+  def("names(str uri, *, Dict(str, str)? options=None) -> str[]");
+  def("verify(str uri, *, str verify=\"all\", int threads=0, Dict(str, str)? options=None) "
+      "-> ()");
+  def("open(Tensor data, *, Dict(str, str)? options=None) "
+      "-> __torch__.torch.classes.tensorizer.Reader");
+  // What this one changes, its schema says.
+  m.def("load_into(str uri, str[] names, Tensor(a!)[] out, *, str verify=\"none\", int threads=0, "
+        "Dict(str, str)? options=None) -> ()",
+        {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {
+  m.impl("load", &load);
+  m.impl("load_tensors", &load_tensors);
+  m.impl("save", &save);
+  m.impl("save_tensors", &save_tensors);
+  m.impl("names", &names);
+  m.impl("verify", &verify);
+  m.impl("open", &open);
+}
+
+TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) { m.impl("load_into", &load_into); }
+
+}  // namespace
+
+}  // namespace tensorizer::ops

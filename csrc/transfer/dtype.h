@@ -1,0 +1,18 @@
+// The format's element types as torch's.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include "format/dtype.h"
+
+namespace tensorizer {
+
+c10::ScalarType scalar_type(DType dtype) noexcept;
+
+// Throws Error(InvalidArgument) for what the format has no dtype for (quantized types).
+DType format_dtype(c10::ScalarType type, const std::string& tensor_name);
+
+// Whether `dtype=` applies: real floating tensors are cast, everything else keeps its type.
+bool is_castable(c10::ScalarType type) noexcept;
+
+}  // namespace tensorizer

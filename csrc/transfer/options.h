@@ -1,0 +1,49 @@
+// What travels in a job's `options`: names and values as text, checked strictly.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/load.h"
+#include "format/tensor_header.h"
+#include "io/options.h"
+
+namespace tensorizer {
+
+using OptionList = std::vector<std::pair<std::string, std::string>>;
+
+// The memory that a job may take beyond its tensors when the caller says nothing.
+inline constexpr std::uint64_t kMemoryCeiling = 48 << 20;
+
+struct LoadOptions {
+  SourceOptions source;
+  std::uint64_t memory_ceiling = kMemoryCeiling;
+};
+
+struct SaveOptions {
+  SinkOptions sink;
+  std::uint64_t memory_ceiling = kMemoryCeiling;
+};
+
+struct WriterOptions {
+  SaveOptions save;
+  HashKinds hashes{true, true};
+  int threads = 0;
+  std::uint64_t expected_tensors = 0;
+};
+
+// Throw Error(InvalidArgument) for an unknown name, listing the known ones, and for a malformed value.
+LoadOptions parse_load_options(const OptionList& options);
+SaveOptions parse_save_options(const OptionList& options);
+WriterOptions parse_writer_options(const OptionList& options);
+
+// "none", "crc32" or "all".
+Verify parse_verify(const std::string& text);
+// "all", "crc32", "sha256" or "none".
+HashKinds parse_hashes(const std::string& text);
+// 0 means every CPU that this process may use.
+int parse_threads(std::int64_t threads);
+
+}  // namespace tensorizer

@@ -1,0 +1,102 @@
+// A `.tensors` file that is open for loading.
+//
+// Safe from any thread; loads may run at the same time, except from a sequential source, whose bytes
+// come once. What was loaded outlives the reader.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transfer/options.h"
+
+namespace tensorizer {
+
+struct LoadRequest {
+  std::optional<c10::Device> device;         // the CPU when it is not said
+  std::optional<c10::ScalarType> dtype;      // for real floating tensors
+  Verify verify = Verify::None;
+  bool copy = false;  // own the memory, instead of sharing pages with the file
+  std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
+};
+
+// What the file says about one tensor.
+struct StoredTensor {
+  std::string name;
+  TensorType type;
+  std::uint16_t module_index;
+  std::optional<std::uint32_t> crc32;
+  std::optional<std::array<std::byte, kSha256Size>> sha256;
+  std::uint64_t header_offset;
+  std::uint64_t data_offset;
+  std::uint64_t data_size;
+};
+
+class Reader {
+ public:
+  // Opens nothing yet.
+  Reader(std::string uri, OptionList options);
+  // A file that lies in the memory of a contiguous byte tensor on the CPU.
+  Reader(at::Tensor data, OptionList options);
+  ~Reader();
+
+  const std::string& uri() const noexcept { return uri_; }
+  const OptionList& options() const noexcept { return option_list_; }
+  bool in_memory() const noexcept { return data_.defined(); }
+
+  std::vector<std::string> names();
+  std::vector<std::int64_t> shape(const std::string& name);
+  c10::ScalarType dtype(const std::string& name);
+  StoredTensor stored(const std::string& name);
+
+  // Every tensor of the file, in its order, or the named ones, in theirs.
+  std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names,
+                               const LoadRequest& request);
+  // Checks every name, shape and dtype before it touches any output.
+  void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,
+                 Verify verify, std::int64_t threads = 0);
+  // Throws at the first tensor that is not what was saved.
+  void verify(Verify verify, std::int64_t threads = 0);
+
+  // The bytes that the running job has moved, and is to move.
+  std::pair<std::uint64_t, std::uint64_t> progress() const;
+  // What has been loaded since the file was opened.
+  struct Stats {
+    std::uint64_t loads = 0;
+    std::uint64_t tensors = 0;
+    std::uint64_t bytes = 0;
+    double seconds = 0;
+  };
+  Stats stats() const;
+  // Ends the running jobs; their callers see Error(Cancelled).
+  void cancel();
+  // Nothing can be loaded afterwards.
+  void close();
+
+ private:
+  struct File;
+  class Job;
+
+  std::shared_ptr<File> file();
+  std::vector<std::uint32_t> select(File& file,
+                                    const std::optional<std::vector<std::string>>& names) const;
+  void run(File& file, std::vector<LoadItem> items, LoadSettings settings);
+
+  const std::string uri_;
+  const at::Tensor data_;
+  const OptionList option_list_;
+
+  std::mutex opening_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::shared_ptr<File> file_;
+  bool closed_ = false;
+  std::vector<Job*> jobs_;
+  std::pair<std::uint64_t, std::uint64_t> last_progress_{0, 0};
+  Stats stats_;
+};
+
+}  // namespace tensorizer

@@ -1,0 +1,101 @@
+#include "transfer/saving.h"
+
+#include <ATen/EmptyTensor.h>
+#include <sys/sysmacros.h>
+
+#include <array>
+#include <fstream>
+
+#include "base/error.h"
+#include "transfer/blocks.h"
+#include "transfer/dtype.h"
+#include "transfer/memory.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::array<std::byte, 16> kZeroElement{};
+
+// Addresses that are mapped from the file which a sink overwrites.
+std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
+  std::vector<ConstBytes> mapped;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    unsigned int major_number = 0;
+    unsigned int minor_number = 0;
+    unsigned long inode = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*x %x:%x %lu", &begin, &end, &major_number,
+                    &minor_number, &inode) == 5 &&
+        inode != 0 && sink.overwrites(makedev(major_number, minor_number), inode)) {
+      mapped.emplace_back(reinterpret_cast<const std::byte*>(begin), end - begin);
+    }
+  }
+  return mapped;
+}
+
+}  // namespace
+
+Saving prepare_saving(std::string name, const at::Tensor& tensor, TensorType type,
+                      std::uint16_t module_index) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::InvalidArgument, "tensor " + quote(name) + " cannot be saved: " + why);
+  };
+  if (!tensor.defined()) refuse("it is undefined");
+  if (tensor.layout() != c10::kStrided) {
+    refuse(std::string("its layout is ") + c10::str(tensor.layout()) +
+           ", and the format holds strided tensors only");
+  }
+  if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
+    refuse("it is a tensor subclass without memory of its own; pass a plain tensor");
+  }
+  Saving saving;
+  saving.tensor = tensor;
+  saving.spec.type = type;
+  saving.spec.module_index = module_index;
+  saving.spec.dtype = format_dtype(tensor.scalar_type(), name);
+  saving.spec.shape = tensor.sizes().vec();
+  if (tensor.is_meta()) {
+    // Other readers cannot open a meta tensor without dimensions, so that one has its zero written.
+    saving.spec.meta = tensor.dim() > 0 && tensor.numel() > 0;
+    if (tensor.dim() == 0) saving.item.memory = ConstBytes(kZeroElement).first(tensor.itemsize());
+  } else if (tensor.numel() > 0) {
+    if (!tensor.has_storage()) refuse("it has no memory of its own; pass a plain tensor");
+    const std::size_t needed = at::detail::computeStorageNbytes(
+        tensor.sizes(), tensor.strides(), tensor.itemsize(),
+        static_cast<std::size_t>(tensor.storage_offset()));
+    if (tensor.storage().nbytes() < needed) {
+      refuse("its storage has " + std::to_string(tensor.storage().nbytes()) + " of the " +
+             std::to_string(needed) + " bytes that its shape needs");
+    }
+    if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+      saving.item.memory = {static_cast<const std::byte*>(tensor.const_data_ptr()),
+                            tensor.nbytes()};
+    } else {
+      saving.staged = std::make_unique<TensorInput>(tensor);
+      saving.item.staged = saving.staged.get();
+    }
+  }
+  saving.spec.name = std::move(name);
+  return saving;
+}
+
+void check_not_overwritten(const Sink& sink, std::span<const Saving> savings) {
+  const std::vector<ConstBytes> overwritten = overwritten_memory(sink);
+  if (overwritten.empty()) return;
+  for (const Saving& saving : savings) {
+    if (!saving.tensor.is_cpu() || !saving.tensor.has_storage()) continue;
+    const auto* data = static_cast<const std::byte*>(saving.tensor.const_data_ptr());
+    for (const ConstBytes memory : overwritten) {
+      if (data >= memory.data() && data < memory.data() + memory.size()) {
+        throw Error(ErrorKind::InvalidArgument,
+                    sink.label() + " is written in place, and tensor " + quote(saving.spec.name) +
+                        " is mapped from it: load it with copy=True, or save to another file");
+      }
+    }
+  }
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,33 @@
+// Tensors as they are saved.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/save.h"
+#include "io/sink.h"
+
+namespace tensorizer {
+
+// What saving one tensor needs; it keeps the tensor alive.
+struct Saving {
+  TensorSpec spec;
+  SaveItem item;
+  at::Tensor tensor;
+  std::unique_ptr<StagedInput> staged;
+};
+
+// Throws Error(InvalidArgument) for a tensor that cannot be saved: one that is not strided, has a dtype
+// that the format does not hold, or no memory behind it.
+Saving prepare_saving(std::string name, const at::Tensor& tensor,
+                      TensorType type = TensorType::StateDictEntry,
+                      std::uint16_t module_index = 0);
+
+// Throws Error(InvalidArgument) when a file that is written in place is the one that a tensor is mapped
+// from: it would be overwritten while it is read.
+void check_not_overwritten(const Sink& sink, std::span<const Saving> savings);
+
+}  // namespace tensorizer

@@ -1,0 +1,154 @@
+#include "transfer/writer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tensorizer {
+
+namespace {
+
+// What the prefix of a Writer has room for when nobody says how many tensors will come, and what one
+// tensor takes of it when somebody does.
+constexpr std::uint64_t kReservedPrefix = 64 << 10;
+constexpr std::uint64_t kTypicalEntry = 128;
+
+}  // namespace
+
+void save(const std::string& uri, const std::vector<std::string>& names,
+          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
+          const OptionList& options) {
+  const SaveOptions parsed = parse_save_options(options);
+  if (names.size() != tensors.size()) {
+    throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
+                                                std::to_string(tensors.size()) + " tensors");
+  }
+  std::vector<Saving> savings;
+  savings.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    savings.push_back(prepare_saving(names[i], tensors[i]));
+  }
+  Cancel cancel;
+  const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
+  check_not_overwritten(*sink, savings);
+  // A prefix is a multiple of the alignment, so only where it starts matters.
+  Layout layout(hashes, sink->start());
+  std::vector<SaveItem> items;
+  items.reserve(savings.size());
+  for (Saving& saving : savings) {
+    layout.add(std::move(saving.spec));
+    items.push_back(saving.item);
+  }
+  layout.check_names();
+  Progress progress;
+  save_file(*sink, layout, items, {parse_threads(threads), parsed.memory_ceiling}, progress, cancel);
+}
+
+// The running call, so that cancel() finds it.
+class Writer::Job {
+ public:
+  explicit Job(Writer& writer) : writer_(writer) {
+    const std::lock_guard lock(writer_.cancel_mutex_);
+    writer_.running_ = &cancel;
+  }
+  ~Job() {
+    const std::lock_guard lock(writer_.cancel_mutex_);
+    writer_.running_ = nullptr;
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  Cancel cancel;
+
+ private:
+  Writer& writer_;
+};
+
+Writer::Writer(const std::string& uri, const OptionList& options)
+    : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
+  Job job(*this);
+  sink_ = open_sink(uri, options_.save.sink, job.cancel);
+  if (sink_->ascending()) {
+    throw Error(ErrorKind::InvalidArgument,
+                sink_->label() +
+                    " takes bytes in order, index first, which a Writer knows last: use save()");
+  }
+  reserved_ = std::max(kReservedPrefix,
+                       align_up(options_.expected_tensors * kTypicalEntry, kPrefixAlignment));
+  sink_->reserve(reserved_);
+  layout_ = std::make_unique<Layout>(options_.hashes, sink_->start());
+}
+
+Writer::~Writer() { abort_locked(); }
+
+void Writer::must_be_open() const {
+  if (state_ == State::Open) return;
+  throw Error(ErrorKind::InvalidArgument,
+              state_ == State::Closed ? "the writer is closed" : "the writer was aborted");
+}
+
+void Writer::abort_locked() noexcept {
+  if (state_ != State::Open) return;
+  state_ = State::Aborted;
+  if (sink_) sink_->abort();
+  sink_.reset();
+}
+
+void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType type,
+                 std::uint16_t module_index) {
+  const std::lock_guard lock(mutex_);
+  must_be_open();
+  Saving saving = prepare_saving(name, tensor, type, module_index);
+  check_spec(saving.spec);
+  check_not_overwritten(*sink_, {&saving, 1});
+  if (!names_.insert(name).second) {
+    throw Error(ErrorKind::InvalidArgument, "tensor " + quote(name) + " was added before");
+  }
+  Job job(*this);
+  try {
+    layout_->add(std::move(saving.spec));
+    tensorizer::save_tensors(*sink_, *layout_, layout_->tensors().size() - 1, {&saving.item, 1},
+                             reserved_, {threads_, options_.save.memory_ceiling}, progress_,
+                             job.cancel);
+  } catch (...) {
+    // There is a hole where the tensor should be.
+    abort_locked();
+    throw;
+  }
+}
+
+void Writer::close() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::Closed) return;
+  must_be_open();
+  Job job(*this);
+  try {
+    layout_->check_names();
+    const std::uint64_t size = std::max(reserved_, layout_->prefix_size());
+    write_terminator(*sink_, *layout_, reserved_, job.cancel);
+    sink_->write_prefix(layout_->prefix(sink_->start(), size), job.cancel);
+    sink_->finish(layout_->file_size(), job.cancel);
+  } catch (...) {
+    abort_locked();
+    throw;
+  }
+  state_ = State::Closed;
+  sink_.reset();
+}
+
+void Writer::abort() {
+  cancel();
+  const std::lock_guard lock(mutex_);
+  abort_locked();
+}
+
+std::pair<std::uint64_t, std::uint64_t> Writer::progress() const {
+  return {progress_.done, progress_.total};
+}
+
+void Writer::cancel() {
+  const std::lock_guard lock(cancel_mutex_);
+  if (running_) running_->request();
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,61 @@
+// Saves tensors to a `.tensors` file.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "transfer/options.h"
+#include "transfer/saving.h"
+
+namespace tensorizer {
+
+// Saves a whole file at once. The target appears when all of it is written, or stays as it was.
+void save(const std::string& uri, const std::vector<std::string>& names,
+          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
+          const OptionList& options);
+
+// Takes tensors one at a time. The target appears with close(); a Writer that goes without it, and one
+// whose add() failed, leaves everything as it was.
+class Writer {
+ public:
+  Writer(const std::string& uri, const OptionList& options);
+  ~Writer();
+
+  void add(const std::string& name, const at::Tensor& tensor, TensorType type,
+           std::uint16_t module_index);
+  void close();
+  void abort();
+
+  // The bytes that have been written, and those that add() has been given so far.
+  std::pair<std::uint64_t, std::uint64_t> progress() const;
+  // Ends the running add() or close(), whose caller sees Error(Cancelled).
+  void cancel();
+
+ private:
+  enum class State { Open, Closed, Aborted };
+  class Job;
+
+  void must_be_open() const;
+  void abort_locked() noexcept;
+
+  const WriterOptions options_;
+  const int threads_;
+  Progress progress_;
+
+  std::mutex mutex_;  // one call at a time; guards what follows
+  State state_ = State::Open;
+  std::unique_ptr<Sink> sink_;
+  std::uint64_t reserved_ = 0;
+  std::unique_ptr<Layout> layout_;
+  std::unordered_set<std::string> names_;
+
+  mutable std::mutex cancel_mutex_;
+  Cancel* running_ = nullptr;
+};
+
+}  // namespace tensorizer

@@ -1,0 +1,191 @@
+"""Builds the library, and the small module that ties it to Python.
+
+``libtensorizer_ops.so`` is everything in ``csrc``: it knows nothing of Python and serves C++ programs
+as well. ``_python`` is linked against it and stands beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import setup
+
+OLDEST_TORCH = (2, 11)
+
+# pkg-config's name: the packages of Debian and Fedora that have it.
+SYSTEM_LIBRARIES = {
+    "libcrypto": ("libssl-dev", "openssl-devel"),
+    "libdeflate": ("libdeflate-dev", "libdeflate-devel"),
+    "zlib": ("zlib1g-dev", "zlib-devel"),
+}
+
+PACKAGE = "tensorizer_ops"
+LIBRARY = "libtensorizer_ops"
+
+COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra", "-Werror"]
+
+# What the C++ headers of a compiler must have.
+COMPILER_PROBE = """
+#include <bit>
+#include <concepts>
+#include <semaphore>
+#include <span>
+static_assert(__cplusplus >= 202002L);
+static_assert(std::bit_ceil(3u) == 4u);
+std::span<const int> nothing;
+"""
+
+
+def how_to_install(debian: list[str], fedora: list[str]) -> str:
+    return (
+        f"`apt install {' '.join(debian)}` (Debian, Ubuntu) or "
+        f"`dnf install {' '.join(fedora)}` (Fedora)"
+    )
+
+
+def stop(sentence: str) -> None:
+    raise SystemExit(f"tensorizer_ops cannot be built: {sentence}.")
+
+
+def need_torch() -> str:
+    """Makes torch importable, and returns its X.Y."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        # pip builds in isolation, without the packages of the environment that it installs into.
+        # The library runs with no other torch than the one that it was built against, so it has to
+        # be the torch of that environment, never a fresh one.
+        sys.path += [path for path in site.getsitepackages() if path not in sys.path]
+        try:
+            import torch
+        except ModuleNotFoundError:
+            stop(
+                f"there is no torch in {sys.prefix}: run `pip install torch` first, "
+                "and pass --no-build-isolation where an installer builds in an environment of its own"
+            )
+    version = torch.__version__.partition("+")[0].split(".")[:2]
+    if tuple(map(int, version)) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        stop(f"torch {torch.__version__} is too old: run `pip install 'torch>={oldest}'`")
+    return ".".join(version)
+
+
+def need_tools() -> None:
+    # Where pip puts ninja, which is on the PATH in an activated environment only.
+    os.environ["PATH"] += os.pathsep + sysconfig.get_path("scripts")
+    tools = {
+        "pkg-config": ("pkg-config", "pkgconf-pkg-config"),
+        "ninja": ("ninja-build", "ninja-build"),
+    }
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        packages = how_to_install(*map(list, zip(*(tools[tool] for tool in missing))))
+        stop(f"there is no {' and no '.join(missing)}: run {packages}")
+
+
+def need_system_libraries() -> None:
+    missing = [
+        name
+        for name in SYSTEM_LIBRARIES
+        if subprocess.run(["pkg-config", "--exists", name], check=False).returncode
+    ]
+    if missing:
+        packages = how_to_install(*map(list, zip(*(SYSTEM_LIBRARIES[name] for name in missing))))
+        stop(f"pkg-config does not find {' and '.join(missing)}: run {packages}")
+
+
+def need_compiler() -> None:
+    compiler = os.environ.get("CXX", "c++")
+    command = [*shlex.split(compiler), "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
+    try:
+        probe = subprocess.run(command, input=COMPILER_PROBE, capture_output=True, text=True)
+    except FileNotFoundError:
+        packages = how_to_install(["build-essential"], ["gcc-c++"])
+        stop(f"there is no C++ compiler `{compiler}`: run {packages}, or set CXX")
+    if probe.returncode:
+        stop(f"`{compiler}` does not speak C++20: install g++ 11, clang++ 14 or later, and set CXX")
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").exists():
+        packages = how_to_install(["python3-dev"], ["python3-devel"])
+        stop(f"Python.h is not in {headers}: run {packages}")
+
+
+def pkg_config(option: str) -> list[str]:
+    output = subprocess.run(
+        ["pkg-config", option, *SYSTEM_LIBRARIES], check=True, capture_output=True, text=True
+    )
+    return shlex.split(output.stdout)
+
+
+def build_settings() -> dict[str, object]:
+    torch_version = need_torch()
+    need_tools()
+    need_system_libraries()
+    need_compiler()
+
+    from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
+
+    # Warnings in the headers of others are not ours to mend.
+    foreign = [*include_paths(), sysconfig.get_path("include")]
+    compile_flags = [*COMPILE_FLAGS, *(f"-isystem{path}" for path in foreign)]
+    csrc = Path("csrc")
+    sources = [path for path in csrc.rglob("*.cpp") if path.parts[1] != "cuda"]
+    include = str(csrc.resolve())
+    library = CppExtension(
+        f"{PACKAGE}.{LIBRARY}",
+        sorted(map(str, sources)),
+        include_dirs=[include],
+        extra_compile_args=[*compile_flags, *pkg_config("--cflags")],
+        # Nothing may stay undefined, so nothing of Python can slip in.
+        extra_link_args=[f"-Wl,-soname,{LIBRARY}.so", "-Wl,-z,defs", *pkg_config("--libs")],
+        py_limited_api=True,  # leaves out torch_python
+    )
+    python_module = CppExtension(
+        f"{PACKAGE}._python",
+        [f"{PACKAGE}/_python.cpp"],
+        include_dirs=[include],
+        libraries=["tensorizer_ops"],
+        extra_compile_args=compile_flags,
+        extra_link_args=["-Wl,-rpath,$ORIGIN"],
+    )
+
+    class Build(BuildExtension):
+        def finalize_options(self) -> None:
+            super().finalize_options()
+            # The same for every way to build, so that only what changed is compiled.
+            tag = f"torch-{torch_version}-{sys.implementation.cache_tag}"
+            self.objects = os.path.abspath(os.path.join("build", tag))
+
+        def build_extension(self, extension) -> None:
+            name = extension.name.rpartition(".")[2]
+            self.build_temp = os.path.join(self.objects, name)
+            if extension is python_module:
+                extension.library_dirs.append(os.path.dirname(self.get_ext_fullpath(library.name)))
+            try:
+                super().build_extension(extension)
+            except RuntimeError as error:  # torch's way to say that ninja has already said it
+                stop(f"{extension.name} does not compile ({error}); the compiler's messages are above")
+
+        def get_ext_filename(self, name: str) -> str:
+            if name.rpartition(".")[2] == LIBRARY:
+                return os.path.join(*name.split(".")) + ".so"
+            return super().get_ext_filename(name)
+
+        def run(self) -> None:
+            super().run()
+            folder = Path(PACKAGE) if self.inplace else Path(self.build_lib, PACKAGE)
+            (folder / "_build.py").write_text(f'TORCH = "{torch_version}"\n')
+
+    return {"ext_modules": [library, python_module], "cmdclass": {"build_ext": Build}}
+
+
+# These only describe or pack the sources, and work anywhere.
+describes = {"sdist", "egg_info", "--version", "--name"} & set(sys.argv[1:])
+setup(**({} if describes else build_settings()))

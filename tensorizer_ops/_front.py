@@ -1,0 +1,133 @@
+"""Typed fronts of the two ops that most programs need."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+
+Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Verify = Literal["none", "crc32", "all"]
+Hashes = Literal["all", "crc32", "sha256", "none"]
+
+
+def to_uri(target: Target) -> str:
+    """What the ops take for ``target``: a string as it is, a path as a path.
+
+    A path-like object is never a URI, and the bytes of a path need not be UTF-8: where they could be
+    mistaken for something else, or are no text, the path travels percent-encoded.
+    """
+    if isinstance(target, str):
+        return target
+    path = os.fsencode(os.path.abspath(target))
+    return "file://" + urllib.parse.quote_from_bytes(path)
+
+
+def load(
+    uri: Target,
+    *,
+    names: Sequence[str] | None = None,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+    verify: Verify = "none",
+    copy: bool = False,
+    threads: int = 0,
+    options: Mapping[str, str] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Load tensors from a ``.tensors`` file.
+
+    Args:
+        uri: a path, ``file://…``, or ``fd:N`` for an open descriptor (a pipe will do).
+        names: the tensors to load, in this order; all of the file by default.
+        device: where they go; torch's default device unless said otherwise.
+        dtype: what real floating tensors are cast to; all others keep their type.
+        verify: ``"crc32"`` checks the CRC32 of every tensor, ``"all"`` every hash that was saved;
+            ``"none"``, the default, trusts the file.
+        copy: tensors on the CPU share pages with the file unless this is true. Writing to them never
+            changes the file; but who changes the file in place changes them, and truncating it in
+            place ends the process that touches them.
+        threads: how many threads compute; 0 is every CPU that the process may use.
+        options: ``memory_ceiling``, the bytes of memory to use beyond the tensors.
+
+    Returns:
+        The tensors by name, in the order of the file or of ``names``.
+
+    Raises:
+        FileNotFoundError, PermissionError, OSError: the file cannot be read.
+        KeyError: a name is not in the file.
+        ValueError: the file is malformed, or an argument is.
+        tensorizer_ops.errors.HashMismatch: the data is not what was saved.
+    """
+    where = torch.get_default_device() if device is None else torch.device(device)
+    wanted = None if names is None else list(names)
+    given = None if options is None else dict(options)
+    if torch.compiler.is_compiling():
+        # A dict of tensors cannot cross into a graph, a list can.
+        known = torch.ops.tensorizer.names(to_uri(uri), options=given) if wanted is None else wanted
+        tensors = torch.ops.tensorizer.load_tensors(
+            to_uri(uri),
+            known,
+            device=where,
+            dtype=dtype,
+            verify=verify,
+            copy=copy,
+            threads=threads,
+            options=given,
+        )
+        return dict(zip(known, tensors, strict=True))
+    loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
+        to_uri(uri),
+        names=wanted,
+        device=where,
+        dtype=dtype,
+        verify=verify,
+        copy=copy,
+        threads=threads,
+        options=given,
+    )
+    return loaded
+
+
+def save(
+    uri: Target,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    hashes: Hashes = "all",
+    threads: int = 0,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Save tensors to a ``.tensors`` file.
+
+    The file appears under its name when all of it is written; until then, and whenever anything fails,
+    what was there before stays as it was.
+
+    Args:
+        uri: a path (missing directories are made), ``file://…``, or ``fd:N``.
+        tensors: what to save, by name: a ``state_dict()`` for example. Views, non-contiguous tensors
+            and tensors that share memory are each saved whole.
+        hashes: which hashes to write with every tensor.
+        threads: how many threads compute; 0 is every CPU that the process may use.
+        options: ``fsync`` (``"true"`` waits until the file is on stable storage), and
+            ``memory_ceiling``, the bytes of memory to use beyond the tensors.
+
+    Raises:
+        PermissionError, OSError: the file cannot be written.
+        ValueError: a tensor or a name is of a kind that the format does not hold.
+    """
+    given = None if options is None else dict(options)
+    if torch.compiler.is_compiling():
+        torch.ops.tensorizer.save_tensors(
+            to_uri(uri),
+            list(tensors.keys()),
+            list(tensors.values()),
+            hashes=hashes,
+            threads=threads,
+            options=given,
+        )
+        return
+    torch.ops.tensorizer.save(
+        to_uri(uri), dict(tensors), hashes=hashes, threads=threads, options=given
+    )

@@ -1,0 +1,76 @@
+// What Python adds to the library, and the only file that knows of it: an error becomes the Python
+// exception of its kind, and Ctrl-C stops a running job.
+//
+// The hooks are called from any thread, with or without the GIL, and until the process ends. Inside
+// the TorchScript interpreter no Python exception survives, only its text: there an Error stays an
+// Error.
+#define PY_SSIZE_T_CLEAN  // sizes of text are Py_ssize_t
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
+
+#include "base/cancel.h"
+#include "base/error.h"
+#include "base/hooks.h"
+
+namespace {
+
+using tensorizer::Error;
+using tensorizer::ErrorKind;
+
+// tensorizer_ops.errors._make. Never released: there is no moment after which nobody needs it.
+PyObject* make_exception = nullptr;
+
+// Whether a thread may still ask for the GIL: while Python shuts down, it would never come back.
+bool python_is_running() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsInitialized() && !Py_IsFinalizing();
+#else
+  return Py_IsInitialized() && !_Py_IsFinalizing();
+#endif
+}
+
+bool in_torchscript() { return !torch::jit::currentCallstack().empty(); }
+
+// Throws the Python exception that is set.
+[[noreturn]] void throw_python_error() {
+  python_error exception;
+  exception.persist();
+  throw exception;
+}
+
+void raise_in_python(const Error& error) {
+  if (!python_is_running() || in_torchscript()) return;
+  const pybind11::gil_scoped_acquire gil;
+  const std::string_view text = error.what();
+  const std::string kind(tensorizer::kind_name(error.kind()));
+  PyObject* exception = PyObject_CallFunction(
+      make_exception, "sy#iy#", kind.c_str(), text.data(), static_cast<Py_ssize_t>(text.size()),
+      error.system_errno(), error.path().data(), static_cast<Py_ssize_t>(error.path().size()));
+  if (exception != nullptr) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception);
+    Py_DECREF(exception);
+  }
+  throw_python_error();
+}
+
+void stop_on_signal() {
+  if (!python_is_running()) return;
+  const pybind11::gil_scoped_acquire gil;
+  if (in_torchscript()) {
+    if (PyOS_InterruptOccurred() == 0) return;
+    // Python sees the signal once the interpreter has returned.
+    PyErr_SetInterrupt();
+    throw Error(ErrorKind::Cancelled, "interrupted by a signal");
+  }
+  if (PyErr_CheckSignals() != 0) throw_python_error();
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_python, module) {
+  (void)module;
+  pybind11::object make = pybind11::module_::import("tensorizer_ops.errors").attr("_make");
+  make_exception = make.release().ptr();
+  tensorizer::set_raise_hook(&raise_in_python);
+  tensorizer::set_interrupt_hook(&stop_on_signal);
+}

@@ -1,0 +1,118 @@
+"""The exceptions of tensorizer_ops: one class per kind of error.
+
+Each is also the built-in exception that fits it, so ``except FileNotFoundError`` works. The text of
+every one starts with its kind (``tensorizer.NotFound: ...``), and is the same wherever the error
+surfaces: inside TorchScript and AOTInductor, where no type survives, it is all that is left.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os as _os
+
+
+class Error(Exception):
+    """Every error that comes from the library."""
+
+    def __str__(self) -> str:
+        # The plain text, where OSError would add its errno and KeyError would add quotes. An
+        # OSError with an errno has two or three arguments, and the text is the second.
+        return str(self.args[1] if len(self.args) > 1 else self.args[0])
+
+
+class NotFound(Error, FileNotFoundError):
+    """There is no such file or object."""
+
+
+class NoSuchTensor(Error, KeyError):
+    """The file has no tensor of that name."""
+
+
+class PermissionDenied(Error, PermissionError):
+    """The file or object is there, but not for this process."""
+
+
+class Unavailable(Error, ConnectionError):
+    """A server cannot be reached or does not serve at the moment."""
+
+
+class TimedOut(Error, TimeoutError):
+    """The other side did not answer in time."""
+
+
+class InvalidFormat(Error, ValueError):
+    """The bytes are not a valid ``.tensors`` file."""
+
+
+class InvalidArgument(Error, ValueError):
+    """The caller asks for what cannot be."""
+
+
+class OutOfSpace(Error, OSError):
+    """The disk or the quota is full."""
+
+
+class FileError(Error, OSError):
+    """Any other refusal of the operating system."""
+
+
+class IsADirectory(FileError, IsADirectoryError):
+    """The path is a directory, where a file is needed."""
+
+
+class FileExists(FileError, FileExistsError):
+    """The path is taken."""
+
+
+class BrokenPipe(FileError, BrokenPipeError):
+    """Whoever read from the pipe is gone."""
+
+
+class HashMismatch(Error):
+    """The bytes of a tensor are not those that were saved."""
+
+
+class Crypto(Error):
+    """Encrypted data cannot be decrypted: the key is wrong, or someone changed the data."""
+
+
+class Cancelled(Error, RuntimeError):
+    """The job was cancelled."""
+
+
+class Internal(Error, RuntimeError):
+    """A mistake in the library itself."""
+
+
+_BY_KIND: dict[str, type[Error]] = {
+    kind.__name__: kind
+    for kind in (
+        NotFound,
+        NoSuchTensor,
+        PermissionDenied,
+        Unavailable,
+        TimedOut,
+        InvalidFormat,
+        InvalidArgument,
+        OutOfSpace,
+        HashMismatch,
+        Crypto,
+        Cancelled,
+        Internal,
+    )
+}
+
+_BY_ERRNO: dict[int, type[FileError]] = {
+    _errno.EISDIR: IsADirectory,
+    _errno.EEXIST: FileExists,
+    _errno.EPIPE: BrokenPipe,
+}
+
+
+def _make(kind: str, text: bytes, errno: int, path: bytes) -> Error:
+    """The exception for an error of the library; its errno is 0 and its path empty if it has none."""
+    message = text.decode("utf-8", "backslashreplace")
+    kind_class = _BY_ERRNO.get(errno, FileError) if kind == "SystemError" else _BY_KIND[kind]
+    if issubclass(kind_class, OSError) and (errno or path):
+        return kind_class(errno or None, message, _os.fsdecode(path) if path else None)
+    return kind_class(message)

@@ -1,0 +1,111 @@
+"""Other processes: scripts of their own, forks, and FIFOs with someone at the other end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT = 120
+
+
+def environment() -> dict[str, str]:
+    """This process's, with the package importable from any directory."""
+    paths = [os.environ.get("PYTHONPATH", ""), str(ROOT), str(ROOT / "tests")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+def run_python(
+    code: str, *arguments: str, check: bool = True, stdin: bytes | int | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs `code` in a fresh interpreter; unless told otherwise it must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        env=environment(),
+        capture_output=True,
+        timeout=TIMEOUT,
+        **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
+    )
+    if check:
+        assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return done
+
+
+def fork(child: Callable[[], None]) -> int:
+    """Runs `child` in a fork of this process, which then ends: 0, or 1 where `child` raised."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        # Threads that torch started do not live on in a fork.
+        torch.set_num_threads(1)
+        child()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def wait(pid: int) -> int:
+    """The exit status of a fork; negative: the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@contextmanager
+def feed(fifo: str, data: bytes) -> Iterator[None]:
+    """A FIFO at `fifo` into which someone writes `data` once it is opened."""
+    os.mkfifo(fifo)
+
+    def write() -> None:
+        try:
+            with open(fifo, "wb", buffering=0) as stream:
+                view = memoryview(data)
+                while view:
+                    view = view[stream.write(view) :]
+        except BrokenPipeError:
+            pass  # the reader had enough
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        # Whoever was not opened by the test is freed here.
+        os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))
+        writer.join(TIMEOUT)
+        assert not writer.is_alive()
+
+
+class Drain:
+    """A FIFO out of which someone reads everything."""
+
+    def __init__(self, fifo: str) -> None:
+        self.data = b""
+        self._fifo = fifo
+        os.mkfifo(fifo)
+        self._reader = threading.Thread(target=self._read)
+
+    def _read(self) -> None:
+        with open(self._fifo, "rb") as stream:
+            self.data = stream.read()
+
+    def __enter__(self) -> Drain:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Whoever was not opened by the test is freed here.
+        os.close(os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK))
+        self._reader.join(TIMEOUT)
+        assert not self._reader.is_alive()

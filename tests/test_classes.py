@@ -1,0 +1,325 @@
+"""Reader and Writer: the ops with state."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from process import feed
+from raw_parse import parse
+from samples import assert_same, random_bytes, same, sample, zoo
+
+ops = torch.ops.tensorizer
+Reader = torch.classes.tensorizer.Reader
+Writer = torch.classes.tensorizer.Writer
+
+
+def load(reader: Any, names: list[str] | None = None, **changes: Any) -> dict[str, torch.Tensor]:
+    arguments = {"device": None, "dtype": None, "verify": "none", "copy": False, "threads": 0}
+    return dict(reader.load(names, *(arguments | changes).values()))
+
+
+def test_reader_tells_what_is_there(path: str) -> None:
+    tensors = {**zoo(), "scalar": torch.tensor(1), "empty": torch.empty(0, 3, dtype=torch.bfloat16)}
+    ops.save(path, tensors)
+    reader = Reader(path, None)
+    assert reader.names() == list(tensors)
+    for name, tensor in tensors.items():
+        assert reader.shape(name) == list(tensor.shape)
+        assert same_dtype(reader.dtype(name), tensor.dtype)
+    for attempt in (reader.shape, reader.dtype, reader.stored):
+        with pytest.raises(KeyError, match=r"tensorizer\.NoSuchTensor: .*'missing'"):
+            attempt("missing")
+
+
+def same_dtype(given: Any, dtype: torch.dtype) -> bool:
+    """Script methods hand a dtype over as its number."""
+    if isinstance(given, torch.dtype):
+        return given == dtype
+    return bool(given == dtype_number(dtype))
+
+
+@torch.jit.script
+def dtype_number(dtype: int) -> int:
+    return dtype
+
+
+def test_reader_knows_how_a_tensor_is_stored(path: str) -> None:
+    writer = Writer(path, {"hashes": "sha256"})
+    writer.add(".x", torch.arange(5), 1, 7)
+    writer.close()
+    entry = parse(Path(path).read_bytes())[".x"]
+    assert dict(Reader(path, None).stored("x")) == {
+        "name": ".x",
+        "type": "buffer",
+        "module_index": "7",
+        "header_offset": str(entry.header_offset),
+        "data_offset": str(entry.data_offset),
+        "data_size": "40",
+        "sha256": entry.digests()[1].hex(),
+    }
+    ops.save(path, {"y": torch.arange(5)}, hashes="crc32")
+    stored = Reader(path, None).stored("y")
+    assert stored["type"] == "state_dict"
+    assert stored["crc32"] == parse(Path(path).read_bytes())["y"].digests()[0][::-1].hex()
+
+
+def test_arguments_have_defaults(path: str) -> None:
+    ops.save(path, zoo())
+    reader = Reader(path)
+    assert_same(dict(reader.load()), zoo())
+    assert_same(dict(reader.load(["int8"], copy=True)), {"int8": zoo()["int8"]})
+    writer = Writer(path)
+    writer.add("x", torch.ones(3), module_index=4)
+    writer.close()
+    assert parse(Path(path).read_bytes())["x"].module_index == 4
+
+
+def test_reader_loads(path: str) -> None:
+    ops.save(path, zoo())
+    reader = Reader(path, {})
+    assert_same(load(reader), zoo())
+    assert_same(load(reader, copy=True, verify="all", threads=1), zoo())
+    for names in (["uint7"], ["int8", "bool"], [], list(reversed(zoo()))):
+        assert_same(load(reader, names), {name: zoo()[name] for name in names})
+    assert load(reader, ["float32"], dtype=torch.float16)["float32"].dtype == torch.float16
+    assert load(reader, ["float32"], device=torch.device("cpu"))["float32"].device.type == "cpu"
+    out = [torch.zeros(5, 7), torch.zeros(7, 5, dtype=torch.int16).t()]
+    reader.load_into(["float32", "int16"], out)
+    assert same(out[0], zoo()["float32"])
+    assert same(out[1], zoo()["int16"])
+
+
+def test_reader_arguments_are_checked(path: str) -> None:
+    ops.save(path, zoo())
+    reader = Reader(path, None)
+    for changes in ({"verify": "md5"}, {"threads": -1}):
+        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
+            load(reader, **changes)
+    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*'no such'"):
+        Reader(path, {"no such": "1"}).names()
+    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*'no such'"):
+        Writer(path + ".new", {"no such": "1"})
+    assert not os.path.exists(path + ".new")
+
+
+def test_reader_opens_on_first_use(path: str) -> None:
+    reader = Reader(path, None)
+    with pytest.raises(FileNotFoundError):
+        reader.names()
+    ops.save(path, zoo())
+    assert reader.names() == list(zoo())
+    ops.save(path, {"other": torch.ones(1)})
+    # An open reader goes on with the file that it opened.
+    assert_same(load(reader), zoo())
+
+
+def test_stats_and_progress(path: str) -> None:
+    tensors = {str(index): random_bytes(1 << 20, index) for index in range(5)}
+    ops.save(path, tensors)
+    reader = Reader(path, None)
+    before = reader.stats()
+    assert all(isinstance(value, float) for value in before.values())
+    load(reader, copy=True)
+    load(reader, ["0"], copy=True)
+    after = reader.stats()
+    assert after["bytes"] - before["bytes"] >= 6 << 20
+    assert after["seconds"] > 0
+    done, total = reader.progress()
+    assert done == total >= 1 << 20
+
+
+def test_use_after_close(path: str) -> None:
+    ops.save(path, zoo())
+    reader = Reader(path, None)
+    loaded = load(reader)
+    reader.close()
+    reader.close()
+    assert_same(loaded, zoo())
+    for attempt in (reader.names, lambda: load(reader), lambda: reader.shape("int8")):
+        with pytest.raises((ValueError, RuntimeError), match=r"tensorizer\.\w+: .*closed"):
+            attempt()
+
+
+def test_cancel_from_another_thread(tmp_path: Path) -> None:
+    fifo = str(tmp_path / "fifo")
+    ops.save(str(tmp_path / "file"), {"x": random_bytes(1 << 20)})
+    stop = threading.Event()
+
+    def stall() -> None:
+        with open(fifo, "wb") as stream:
+            stream.write((tmp_path / "file").read_bytes()[:100_000])
+            stream.flush()
+            stop.wait(20)
+
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=stall)
+    writer.start()
+    reader = Reader(fifo, None)
+    seconds = []
+
+    def cancel() -> None:
+        time.sleep(0.3)
+        seconds.append(time.monotonic())
+        reader.cancel()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    try:
+        with pytest.raises(RuntimeError, match=r"tensorizer\.Cancelled: "):
+            load(reader)
+        assert time.monotonic() - seconds[0] < 0.5
+    finally:
+        stop.set()
+        writer.join()
+        canceller.join()
+
+
+def test_one_reader_in_many_threads(path: str) -> None:
+    ops.save(path, {str(index): sample(torch.float32, (100, 99), index) for index in range(50)})
+    reader = Reader(path, None)
+    failures = []
+
+    def work(start: int) -> None:
+        try:
+            for index in range(start, start + 50):
+                name = str(index % 50)
+                got = load(reader, [name], copy=bool(index % 2), verify="all")[name]
+                assert same(got, sample(torch.float32, (100, 99), int(name)))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(start * 12,)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_reader_pickles_what_it_was_made_of(path: str) -> None:
+    ops.save(path, zoo())
+    reader = Reader(path, None)
+    reader.names()
+    for twin in (pickle.loads(pickle.dumps(reader)), copy.deepcopy(reader)):
+        assert_same(load(twin), zoo())
+    data = torch.frombuffer(bytearray(Path(path).read_bytes()), dtype=torch.uint8)
+    assert_same(load(pickle.loads(pickle.dumps(ops.open(data)))), zoo())
+
+
+def test_writer_cannot_be_pickled(path: str) -> None:
+    writer = Writer(path, None)
+    with pytest.raises(Exception, match=r"[Ww]riter|pickle"):
+        pickle.dumps(writer)
+    writer.abort()
+
+
+@pytest.mark.parametrize("fsync", ["true", "false"])
+@pytest.mark.parametrize("hashes", ["all", "none"])
+def test_writer_takes_one_tensor_at_a_time(path: str, fsync: str, hashes: str) -> None:
+    writer = Writer(path, {"fsync": fsync, "hashes": hashes})
+    for name, tensor in zoo().items():
+        assert not os.path.exists(path)
+        writer.add(name, tensor)
+    assert not os.path.exists(path)
+    done, total = writer.progress()
+    assert done == total > 0
+    writer.close()
+    assert os.listdir(os.path.dirname(path)) == ["model.tensors"]
+    assert_same(ops.load(path, verify="all" if hashes == "all" else "none"), zoo())
+
+
+def test_writer_types_and_module_indices(path: str) -> None:
+    writer = Writer(path, None)
+    writer.add("layer.w", torch.ones(2), 0, 3)
+    writer.add("layer.b", torch.ones(2), 1, 65535)
+    writer.add("entry", torch.ones(2), 2)
+    for kind, index in ((3, 0), (-1, 0), (0, 65536), (0, -1)):
+        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
+            writer.add(f"wrong {kind} {index}", torch.ones(2), kind, index)
+    writer.close()
+    entries = parse(Path(path).read_bytes()).entries
+    assert [(entry.kind, entry.module_index) for entry in entries] == [(0, 3), (1, 65535), (2, 0)]
+
+
+def test_what_the_writer_refuses_does_not_spoil_it(path: str) -> None:
+    writer = Writer(path, None)
+    writer.add("x", torch.ones(2))
+    for name, tensor in {
+        "x": torch.ones(2),
+        "": torch.ones(2),
+        "s": torch.eye(2).to_sparse(),
+    }.items():
+        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
+            writer.add(name, tensor)
+    writer.add("y", torch.ones(3))
+    writer.close()
+    assert_same(ops.load(path, verify="all"), {"x": torch.ones(2), "y": torch.ones(3)})
+
+
+def test_conflicting_names_end_the_writer(path: str) -> None:
+    ops.save(path, zoo())
+    writer = Writer(path, None)
+    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
+        writer.add('\x1e["x"]', torch.ones(2))
+        writer.add('\x1e["x",0]', torch.ones(2))
+        writer.close()
+    del writer
+    assert os.listdir(os.path.dirname(path)) == ["model.tensors"]
+    assert_same(ops.load(path), zoo())
+
+
+@pytest.mark.parametrize("end", ["abort", "drop", "abort twice"])
+def test_an_unfinished_writer_leaves_nothing(path: str, end: str) -> None:
+    for before in (None, zoo()):
+        if before is not None:
+            ops.save(path, before)
+        writer = Writer(path, None)
+        writer.add("x", random_bytes(1 << 20))
+        if end != "drop":
+            writer.abort()
+        if end == "abort twice":
+            writer.abort()
+        del writer
+        left = os.listdir(os.path.dirname(path))
+        assert left == ([] if before is None else ["model.tensors"])
+    assert_same(ops.load(path), zoo())
+
+
+def test_writer_after_its_end(path: str) -> None:
+    writer = Writer(path, None)
+    writer.add("x", torch.ones(2))
+    writer.close()
+    with pytest.raises((ValueError, RuntimeError), match=r"tensorizer\.\w+: .*closed"):
+        writer.add("y", torch.ones(2))
+    writer.abort()  # too late to take anything back
+    assert_same(ops.load(path), {"x": torch.ones(2)})
+    aborted = Writer(path + ".new", None)
+    aborted.abort()
+    for attempt in (lambda: aborted.add("y", torch.ones(2)), aborted.close):
+        with pytest.raises((ValueError, RuntimeError), match=r"tensorizer\.\w+: .*abort"):
+            attempt()
+
+
+def test_an_empty_writer(path: str) -> None:
+    Writer(path, None).close()
+    assert ops.load(path) == {}
+
+
+def test_names_through_a_pipe_then_load(tmp_path: Path) -> None:
+    ops.save(str(tmp_path / "file"), zoo())
+    fifo = str(tmp_path / "fifo")
+    with feed(fifo, (tmp_path / "file").read_bytes()):
+        reader = Reader(fifo, None)
+        assert reader.names() == list(zoo())
+        assert_same(load(reader), zoo())
+        with pytest.raises((ValueError, RuntimeError, OSError), match=r"tensorizer\."):
+            load(reader)

@@ -1,0 +1,195 @@
+"""Errors as Python's own exceptions."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from samples import zoo
+from tensorizer_ops import errors
+
+ops = torch.ops.tensorizer
+Reader = torch.classes.tensorizer.Reader
+Writer = torch.classes.tensorizer.Writer
+
+WAYS_TO_READ: dict[str, Callable[[str], object]] = {
+    "load": lambda path: ops.load(path),
+    "load.default": lambda path: ops.load.default(path),
+    "load_tensors": lambda path: ops.load_tensors(path, ["x"]),
+    "load_into": lambda path: ops.load_into(path, ["x"], [torch.zeros(3)]),
+    "names": lambda path: ops.names(path),
+    "verify": lambda path: ops.verify(path),
+    "front": lambda path: tensorizer_ops.load(path),
+    "reader": lambda path: Reader(path, None).names(),
+    "reader, loading": lambda path: Reader(path, None).load(None, None, None, "none", True, 1),
+}
+WAYS_TO_WRITE: dict[str, Callable[[str], object]] = {
+    "save": lambda path: ops.save(path, {"x": torch.ones(3)}),
+    "save_tensors": lambda path: ops.save_tensors(path, ["x"], [torch.ones(3)]),
+    "front": lambda path: tensorizer_ops.save(path, {"x": torch.ones(3)}),
+    "writer": lambda path: Writer(path, None),
+}
+
+
+@pytest.mark.parametrize("read", WAYS_TO_READ.values(), ids=WAYS_TO_READ)
+def test_no_such_file(path: str, read: Callable[[str], object]) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        read(path)
+    assert type(caught.value) is FileNotFoundError or issubclass(
+        type(caught.value), FileNotFoundError
+    )
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.filename == path
+    assert str(caught.value).startswith("tensorizer.NotFound: ")
+    assert path in str(caught.value)
+
+
+@pytest.mark.parametrize("write", WAYS_TO_WRITE.values(), ids=WAYS_TO_WRITE)
+def test_below_a_file(path: str, write: Callable[[str], object]) -> None:
+    Path(path).touch()
+    with pytest.raises(OSError, match=r"^tensorizer\.NotFound: ") as caught:
+        write(path + "/below")
+    assert caught.value.errno == errno.ENOTDIR
+    assert Path(path).read_bytes() == b""
+
+
+def test_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"^tensorizer\.") as caught:
+        ops.load(str(tmp_path))
+    assert caught.value.errno == errno.EISDIR
+    assert caught.value.filename == str(tmp_path)
+
+
+def test_a_link_to_itself(path: str) -> None:
+    os.symlink(path, path)
+    for attempt in (*WAYS_TO_READ.values(), *WAYS_TO_WRITE.values()):
+        with pytest.raises(OSError, match=r"^tensorizer\.") as caught:
+            attempt(path)
+        assert caught.value.errno == errno.ELOOP
+
+
+def test_a_file_name_that_is_too_long(tmp_path: Path) -> None:
+    path = str(tmp_path / ("x" * 300))
+    for attempt in (ops.load, lambda path: ops.save(path, zoo())):
+        with pytest.raises(OSError, match=r"^tensorizer\.") as caught:
+            attempt(path)
+        assert caught.value.errno == errno.ENAMETOOLONG
+    longest = str(tmp_path / ("x" * 255))
+    ops.save(longest, zoo())
+    assert os.listdir(tmp_path) == ["x" * 255]
+
+
+def test_too_many_open_files(path: str) -> None:
+    import resource
+
+    ops.save(path, zoo())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
+    blocked = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, hard))
+    try:
+        while True:
+            try:
+                blocked.append(os.dup(0))
+            except OSError:
+                break
+        with pytest.raises(OSError, match=r"^tensorizer\.") as caught:
+            ops.load(path)
+        assert caught.value.errno == errno.EMFILE
+        with pytest.raises(OSError, match=r"^tensorizer\."):
+            ops.save(path, {"x": torch.ones(1)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in blocked:
+            os.close(descriptor)
+    assert ops.names(path) == list(zoo())
+
+
+def failures(path: str) -> dict[str, tuple[type[BaseException], Callable[[], object]]]:
+    Path(path + ".bad").write_bytes(b"nonsense, and nothing else but nonsense" * 10)
+    ops.save(path, {"x": torch.arange(30)})
+    data = bytearray(Path(path).read_bytes())
+    data[-20] ^= 1
+    Path(path + ".changed").write_bytes(data)
+    return {
+        "NotFound": (FileNotFoundError, lambda: ops.load(path + ".none")),
+        "NoSuchTensor": (KeyError, lambda: ops.load(path, names=["none"])),
+        "InvalidFormat": (ValueError, lambda: ops.load(path + ".bad")),
+        "InvalidArgument": (ValueError, lambda: ops.load(path, threads=-1)),
+        "OutOfSpace": (OSError, lambda: ops.save("/dev/full", {"x": torch.ones(9999)})),
+        "HashMismatch": (errors.HashMismatch, lambda: ops.verify(path + ".changed")),
+    }
+
+
+KINDS = [
+    "NotFound",
+    "NoSuchTensor",
+    "InvalidFormat",
+    "InvalidArgument",
+    "OutOfSpace",
+    "HashMismatch",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_types_and_texts_survive_pickling(path: str, kind: str) -> None:
+    expected, attempt = failures(path)[kind]
+    with pytest.raises(expected) as caught:
+        attempt()
+    error = caught.value
+    assert str(error).startswith(f"tensorizer.{kind}: ")
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is type(error)
+    assert str(twin) == str(error)
+    if isinstance(error, OSError):
+        assert isinstance(twin, OSError)
+        assert error.errno is not None
+        assert (twin.errno, twin.filename) == (error.errno, error.filename)
+
+
+def test_hash_mismatch_is_an_exception_of_our_own() -> None:
+    assert issubclass(errors.HashMismatch, Exception)
+    assert not issubclass(errors.HashMismatch, (ValueError, OSError, KeyError))
+    assert errors.HashMismatch.__module__.startswith("tensorizer_ops")
+    assert errors.HashMismatch.__doc__
+
+
+def test_a_key_error_reads_like_its_message(path: str) -> None:
+    ops.save(path, {"it's": torch.ones(1)})
+    with pytest.raises(KeyError) as caught:
+        ops.load(path, names=["not\there"])
+    assert not str(caught.value).startswith(("'", '"'))
+    assert "\\x09" in str(caught.value)
+    assert "\t" not in str(caught.value)
+
+
+def test_errors_of_workers_arrive_as_themselves(path: str) -> None:
+    tensors = {str(index): torch.full((300_000,), index) for index in range(20)}
+    ops.save(path, tensors)
+    data = bytearray(Path(path).read_bytes())
+    data[len(data) // 2] ^= 4
+    Path(path).write_bytes(data)
+    for threads in (1, 2, 8):
+        for copy in (False, True):
+            with pytest.raises(errors.HashMismatch, match=r"^tensorizer\.HashMismatch: "):
+                ops.load(path, verify="all", copy=copy, threads=threads)
+
+
+def test_wrong_python_types(path: str) -> None:
+    for attempt in (
+        lambda: tensorizer_ops.load(3),
+        lambda: tensorizer_ops.load(None),
+        lambda: tensorizer_ops.save(path, [torch.ones(1)]),
+        lambda: tensorizer_ops.save(path, {"x": 3}),
+        lambda: tensorizer_ops.save(path, {3: torch.ones(1)}),
+    ):
+        with pytest.raises((TypeError, RuntimeError)):
+            attempt()
+    assert not os.path.exists(path)

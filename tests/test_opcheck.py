@@ -1,0 +1,52 @@
+"""torch.library.opcheck over every op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+ops = torch.ops.tensorizer
+
+CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "load": ((), {"names": ["x"], "verify": "all"}),
+    "load_tensors": ((["x", "h"],), {"dtype": torch.float64}),
+    "load_into": ((["x", "h"],), {}),
+    "save": (({"x": torch.rand(3, 4)},), {"hashes": "crc32"}),
+    "save_tensors": ((["x", "y"], [torch.rand(3, 4), torch.ones(2)]), {}),
+    "names": ((), {}),
+    "verify": ((), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_opcheck(path: str, name: str) -> None:
+    ops.save(path, {"x": torch.rand(3, 4), "h": torch.ones(5, dtype=torch.bfloat16)})
+    arguments, options = CASES[name]
+    if name == "load_into":
+        arguments = (*arguments, [torch.zeros(3, 4), torch.zeros(5, dtype=torch.bfloat16)])
+    place = path + ".new" if name.startswith("save") else path
+    torch.library.opcheck(getattr(ops, name).default, (place, *arguments), options)
+
+
+def test_opcheck_load_into_not_contiguous(path: str) -> None:
+    ops.save(path, {"x": torch.rand(3, 4)})
+    torch.library.opcheck(ops.load_into.default, (path, ["x"], [torch.zeros(4, 3).t()]))
+
+
+def test_opcheck_open(path: str) -> None:
+    ops.save(path, {"x": torch.rand(3, 4)})
+    with open(path, "rb") as stream:
+        data = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
+    torch.library.opcheck(
+        ops.open.default, (data,), test_utils=("test_schema", "test_autograd_registration")
+    )
+
+
+def test_every_op_is_checked() -> None:
+    schemas = torch._C._jit_get_all_schemas()
+    names = {s.name.split("::")[1] for s in schemas if s.name.startswith("tensorizer::")}
+    assert names == {*CASES, "open"}
+    for name in names:
+        assert torch.Tag.pt2_compliant_tag in getattr(ops, name).default.tags

@@ -1,0 +1,190 @@
+"""TorchScript: every op and both classes, after saving, loading and freezing of scripted code."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple  # noqa: UP035  (TorchScript reads these)
+
+import pytest
+import torch
+
+from raw_parse import parse
+from samples import assert_same, same, sample, zoo
+
+ops = torch.ops.tensorizer
+
+
+def through_a_file(script: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    buffer = io.BytesIO()
+    torch.jit.save(script, buffer)
+    buffer.seek(0)
+    return torch.jit.load(buffer)
+
+
+@torch.jit.script
+def use_every_op(path: str, tensors: Dict[str, torch.Tensor]) -> List[torch.Tensor]:  # noqa: UP006
+    torch.ops.tensorizer.save(path, tensors, hashes="sha256", threads=1)
+    names = torch.ops.tensorizer.names(path)
+    torch.ops.tensorizer.verify(path)
+    loaded = torch.ops.tensorizer.load(path, names=names, verify="all")
+    out = [torch.zeros_like(loaded[name]) for name in names]
+    torch.ops.tensorizer.load_into(path, names, out)
+    torch.ops.tensorizer.save_tensors(path, names, out, hashes="crc32")
+    return torch.ops.tensorizer.load_tensors(path, names, copy=True, verify="crc32")
+
+
+def test_every_op(path: str) -> None:
+    tensors = {"a": sample(torch.float32), "b": torch.arange(7), "c": torch.tensor(True)}
+    results = use_every_op(path, tensors)
+    assert_same(dict(zip(tensors, results, strict=True)), tensors)
+    assert set(parse(Path(path).read_bytes())["a"].hashes) == {0}
+
+
+@torch.jit.script
+def cast(path: str, options: Optional[Dict[str, str]]) -> torch.Tensor:  # noqa: UP006, UP045
+    loaded = torch.ops.tensorizer.load(
+        path, dtype=torch.float64, device=torch.device("cpu"), options=options
+    )
+    return loaded["x"]
+
+
+def test_optional_arguments(path: str) -> None:
+    ops.save(path, {"x": torch.ones(3)})
+    assert same(cast(path, None), torch.ones(3, dtype=torch.float64))
+    assert same(cast(path, {}), torch.ones(3, dtype=torch.float64))
+
+
+class SaveOnly(torch.nn.Module):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.ops.tensorizer.save(self.path, {"x": x})
+        torch.ops.tensorizer.save_tensors(self.path + ".list", ["x"], [x])
+        return x + 1
+
+
+class LoadConstant(torch.nn.Module):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, int]:  # noqa: UP006
+        torch.ops.tensorizer.verify(self.path)
+        loaded = torch.ops.tensorizer.load(self.path)["x"]
+        listed = torch.ops.tensorizer.load_tensors(self.path, ["x"])[0]
+        return x + loaded, x + listed, len(torch.ops.tensorizer.names(self.path))
+
+
+STAGES = {
+    "scripted": lambda script: script,
+    "saved": through_a_file,
+    "frozen": lambda script: torch.jit.freeze(script),
+    "frozen and saved": lambda script: through_a_file(torch.jit.freeze(script)),
+    "optimized": lambda script: torch.jit.optimize_for_inference(script),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+def test_saves_are_not_dead_code(path: str, stage: object) -> None:
+    script = stage(torch.jit.script(SaveOnly(path).eval()))
+    for step in range(3):
+        script(torch.full((4,), step))
+        assert same(ops.load(path, copy=True)["x"], torch.full((4,), step))
+        assert same(ops.load(path + ".list", copy=True)["x"], torch.full((4,), step))
+        Path(path).unlink()
+        Path(path + ".list").unlink()
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+def test_loads_are_not_baked_in(path: str, stage: object) -> None:
+    ops.save(path, {"x": torch.full((4,), 1000)})
+    script = stage(torch.jit.script(LoadConstant(path).eval()))
+    for step in range(3):
+        ops.save(path, {str(i): torch.ones(1) for i in range(step)} | {"x": torch.full((4,), step)})
+        loaded, listed, count = script(torch.zeros(4, dtype=torch.int64))
+        assert same(loaded, torch.full((4,), step))
+        assert same(listed, torch.full((4,), step))
+        assert count == step + 1
+    Path(path).unlink()
+    with pytest.raises(RuntimeError, match=r"tensorizer\.NotFound: "):
+        script(torch.zeros(4))
+
+
+@torch.jit.script
+def save_load_save_load(path: str) -> List[torch.Tensor]:  # noqa: UP006
+    torch.ops.tensorizer.save(path, {"x": torch.zeros(3)})
+    first = torch.ops.tensorizer.load(path)["x"]
+    torch.ops.tensorizer.save(path, {"x": torch.ones(3)})
+    second = torch.ops.tensorizer.load(path)["x"]
+    out = torch.zeros(3)
+    torch.ops.tensorizer.load_into(path, ["x"], [out])
+    torch.ops.tensorizer.save(path, {"x": torch.full([3], 2.0)})
+    third = torch.ops.tensorizer.load_tensors(path, ["x"])[0]
+    return [first, second, out, third]
+
+
+def test_order_is_kept(path: str) -> None:
+    for _ in range(3):
+        values = [tensor.tolist() for tensor in save_load_save_load(path)]
+        assert values == [[0.0] * 3, [1.0] * 3, [1.0] * 3, [2.0] * 3]
+
+
+class Holder(torch.nn.Module):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.reader = torch.classes.tensorizer.Reader(path, {})
+
+    def forward(self, name: str) -> torch.Tensor:
+        return self.reader.load([name], None, None, "all", False, 0)[name]
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+def test_a_module_that_holds_a_reader(path: str, stage: object) -> None:
+    ops.save(path, zoo())
+    script = stage(torch.jit.script(Holder(path).eval()))
+    for name in ("float32", "bfloat16", "bits8"):
+        assert same(script(name), zoo()[name])
+    with pytest.raises(RuntimeError, match=r"tensorizer\.NoSuchTensor: "):
+        script("missing")
+
+
+def test_a_saved_module_opens_its_file_on_first_use(path: str) -> None:
+    script = torch.jit.script(Holder(path).eval())
+    buffer = io.BytesIO()
+    torch.jit.save(script, buffer)
+    buffer.seek(0)
+    loaded = torch.jit.load(buffer)
+    ops.save(path, zoo())
+    assert same(loaded("int8"), zoo()["int8"])
+
+
+class Copier(torch.nn.Module):
+    def forward(self, source: str, target: str) -> int:
+        reader = torch.classes.tensorizer.Reader(source, None)
+        writer = torch.classes.tensorizer.Writer(target, {"hashes": "crc32"})
+        for name in reader.names():
+            writer.add(name, reader.load([name], None, None, "none", False, 1)[name], 2, 0)
+        writer.close()
+        reader.close()
+        return len(source)
+
+
+def test_both_classes_in_a_method(path: str) -> None:
+    ops.save(path, zoo())
+    script = through_a_file(torch.jit.script(Copier()))
+    script(path, path + ".copy")
+    assert_same(ops.load(path + ".copy", verify="all"), zoo())
+
+
+def test_errors_keep_their_words(path: str) -> None:
+    with pytest.raises(RuntimeError, match=r"tensorizer\.NotFound: "):
+        cast(path, None)
+    ops.save(path, {"y": torch.ones(3)})
+    with pytest.raises(RuntimeError, match=r"tensorizer\.InvalidArgument: "):
+        cast(path, {"no such": "1"})
+    Path(path).write_bytes(b"nonsense")
+    with pytest.raises(RuntimeError, match=r"tensorizer\.InvalidFormat: "):
+        cast(path, None)
