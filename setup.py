@@ -1,7 +1,7 @@
 """Builds the library, and the small module that ties it to Python.
 
-``libtensorizer_ops.so`` is everything in ``csrc``: it knows nothing of Python and serves C++ programs
-as well. ``_python`` is linked against it and stands beside it.
+``libtensorizer_ops.so`` is everything in ``csrc``: it knows nothing of Python, and serves C++
+programs as well. ``_python`` is linked against it and stands beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import NoReturn
 
 from setuptools import setup
 
@@ -43,14 +44,14 @@ std::span<const int> nothing;
 """
 
 
-def how_to_install(debian: list[str], fedora: list[str]) -> str:
-    return (
-        f"`apt install {' '.join(debian)}` (Debian, Ubuntu) or "
-        f"`dnf install {' '.join(fedora)}` (Fedora)"
-    )
+def how_to_install(*packages: tuple[str, str]) -> str:
+    """The commands that install packages, each given by its names in Debian and in Fedora."""
+    debian = " ".join(names[0] for names in packages)
+    fedora = " ".join(names[1] for names in packages)
+    return f"`apt install {debian}` (Debian, Ubuntu) or `dnf install {fedora}` (Fedora)"
 
 
-def stop(sentence: str) -> None:
+def stop(sentence: str) -> NoReturn:
     raise SystemExit(f"tensorizer_ops cannot be built: {sentence}.")
 
 
@@ -67,8 +68,8 @@ def need_torch() -> str:
             import torch
         except ModuleNotFoundError:
             stop(
-                f"there is no torch in {sys.prefix}: run `pip install torch` first, "
-                "and pass --no-build-isolation where an installer builds in an environment of its own"
+                f"there is no torch in {sys.prefix}: run `pip install torch` first "
+                "(and install with --no-build-isolation where that is another environment)"
             )
     version = torch.__version__.partition("+")[0].split(".")[:2]
     if tuple(map(int, version)) < OLDEST_TORCH:
@@ -86,7 +87,7 @@ def need_tools() -> None:
     }
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
-        packages = how_to_install(*map(list, zip(*(tools[tool] for tool in missing))))
+        packages = how_to_install(*(tools[tool] for tool in missing))
         stop(f"there is no {' and no '.join(missing)}: run {packages}")
 
 
@@ -97,7 +98,7 @@ def need_system_libraries() -> None:
         if subprocess.run(["pkg-config", "--exists", name], check=False).returncode
     ]
     if missing:
-        packages = how_to_install(*map(list, zip(*(SYSTEM_LIBRARIES[name] for name in missing))))
+        packages = how_to_install(*(SYSTEM_LIBRARIES[name] for name in missing))
         stop(f"pkg-config does not find {' and '.join(missing)}: run {packages}")
 
 
@@ -107,13 +108,13 @@ def need_compiler() -> None:
     try:
         probe = subprocess.run(command, input=COMPILER_PROBE, capture_output=True, text=True)
     except FileNotFoundError:
-        packages = how_to_install(["build-essential"], ["gcc-c++"])
+        packages = how_to_install(("build-essential", "gcc-c++"))
         stop(f"there is no C++ compiler `{compiler}`: run {packages}, or set CXX")
     if probe.returncode:
         stop(f"`{compiler}` does not speak C++20: install g++ 11, clang++ 14 or later, and set CXX")
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
-        packages = how_to_install(["python3-dev"], ["python3-devel"])
+        packages = how_to_install(("python3-dev", "python3-devel"))
         stop(f"Python.h is not in {headers}: run {packages}")
 
 
@@ -171,7 +172,7 @@ def build_settings() -> dict[str, object]:
             try:
                 super().build_extension(extension)
             except RuntimeError as error:  # torch's way to say that ninja has already said it
-                stop(f"{extension.name} does not compile ({error}); the compiler's messages are above")
+                stop(f"{error} {extension.name}; the compiler's messages are above")
 
         def get_ext_filename(self, name: str) -> str:
             if name.rpartition(".")[2] == LIBRARY:

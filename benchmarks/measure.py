@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from peers import CHECKERS, Peer, State
+from peers import CHECKERS, Library, Peer, State
 
 PAGE = mmap.PAGESIZE
 _FORK = multiprocessing.get_context("fork")
@@ -285,3 +285,18 @@ def measure(
         (_load if peer.load is not None else _save)(peer, path, state, repeats, pipe)
 
     return in_child(work, threads, watch)
+
+
+def write(library: Library, path: Path, state: State, threads: int) -> None:
+    """Makes the file that a library's loads read, and puts it on the disk."""
+
+    def work(pipe: Connection) -> None:
+        pipe.send(0)
+        pipe.recv()
+        library.save(state, str(path))
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        pipe.send(0)
+        pipe.send((0.0, 0.0))
+
+    in_child(work, threads, watch=False)

@@ -8,6 +8,9 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include "base/cancel.h"
 #include "base/error.h"
 #include "base/hooks.h"
@@ -20,6 +23,8 @@ using tensorizer::ErrorKind;
 // tensorizer_ops.errors._make. Never released: there is no moment after which nobody needs it.
 PyObject* make_exception = nullptr;
 
+pthread_t main_thread;
+
 // Whether a thread may still ask for the GIL: while Python shuts down, it would never come back.
 bool python_is_running() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -28,6 +33,9 @@ bool python_is_running() {
   return Py_IsInitialized() && !_Py_IsFinalizing();
 #endif
 }
+
+// Python handles signals on one thread only. In a child of fork() that is the only one it has.
+bool on_main_thread() { return pthread_self() == main_thread || gettid() == getpid(); }
 
 bool in_torchscript() { return !torch::jit::currentCallstack().empty(); }
 
@@ -54,7 +62,7 @@ void raise_in_python(const Error& error) {
 }
 
 void stop_on_signal() {
-  if (!python_is_running()) return;
+  if (!on_main_thread() || !python_is_running()) return;
   const pybind11::gil_scoped_acquire gil;
   if (in_torchscript()) {
     if (PyOS_InterruptOccurred() == 0) return;
@@ -71,6 +79,8 @@ PYBIND11_MODULE(_python, module) {
   (void)module;
   pybind11::object make = pybind11::module_::import("tensorizer_ops.errors").attr("_make");
   make_exception = make.release().ptr();
+  main_thread =
+      pybind11::module_::import("threading").attr("main_thread")().attr("ident").cast<pthread_t>();
   tensorizer::set_raise_hook(&raise_in_python);
   tensorizer::set_interrupt_hook(&stop_on_signal);
 }

@@ -110,7 +110,7 @@ _BY_ERRNO: dict[int, type[FileError]] = {
 
 
 def _make(kind: str, text: bytes, errno: int, path: bytes) -> Error:
-    """The exception for an error of the library; its errno is 0 and its path empty if it has none."""
+    """The exception for an error of the library; without an errno it is 0, without a path empty."""
     message = text.decode("utf-8", "backslashreplace")
     kind_class = _BY_ERRNO.get(errno, FileError) if kind == "SystemError" else _BY_KIND[kind]
     if issubclass(kind_class, OSError) and (errno or path):

@@ -154,8 +154,8 @@ def test_wrong_places_and_sizes(path: str, fields: dict[str, Any]) -> None:
 
 
 def test_two_tensors_at_one_place(path: str) -> None:
-    first = parse(pack(blocks())).entries[0]
     twin = blocks(dtype="<f4", shape=(2, 3), data=FLOATS)
+    first = parse(pack(twin)).entries[0]
     twin[1].index = {"header_offset": first.header_offset, "data_offset": first.data_offset}
     message = refused(path, pack(twin))
     assert says_where(message, "b")

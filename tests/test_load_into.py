@@ -93,8 +93,8 @@ def test_several_at_once_in_any_order(saved: str) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
-    "dtype": (lambda: torch.zeros(60, 80, dtype=torch.float64), "float64"),
-    "dtype of the same size": (lambda: torch.zeros(60, 80, dtype=torch.int32), "int"),
+    "dtype": (lambda: torch.zeros(60, 80, dtype=torch.float64), "float64|Double"),
+    "dtype of the same size": (lambda: torch.zeros(60, 80, dtype=torch.int32), "int32|Int"),
     "shape": (lambda: torch.zeros(80, 60), "60"),
     "number of elements": (lambda: torch.zeros(60, 81), "81"),
     "number of dimensions": (lambda: torch.zeros(4800), "4800"),

@@ -141,6 +141,7 @@ class Holder(torch.nn.Module):
         return self.reader.load([name], None, None, "all", False, 0)[name]
 
 
+@pytest.mark.keeps_files_open  # a frozen module's constants live as long as its executor's cache
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
 def test_a_module_that_holds_a_reader(path: str, stage: object) -> None:
     ops.save(path, zoo())

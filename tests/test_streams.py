@@ -188,7 +188,7 @@ def test_bytes_in_memory_of_any_layout(path: str) -> None:
     spread = torch.zeros(data.numel(), 3, dtype=torch.uint8)
     spread[:, 1] = data
     behind = torch.cat([torch.zeros(5, dtype=torch.uint8), data])[5:]
-    for view in (spread[:, 1], behind, data.view(torch.int8).view(torch.uint8)):
-        assert_same(load_all(ops.open(view), "all"), tensors())
-    with pytest.raises((ValueError, RuntimeError, TypeError), match="uint8"):
-        ops.open(torch.zeros(100))
+    assert_same(load_all(ops.open(behind), "all"), tensors())
+    for other in (spread[:, 1], data.reshape(1, -1), torch.zeros(100), data.to_sparse()):
+        with pytest.raises(ValueError, match="contiguous, one-dimensional uint8"):
+            ops.open(other)

@@ -1,0 +1,116 @@
+# The commands of the project. Each brings what it needs: Debian packages (with sudo, when something
+# is missing), a virtual environment in .venv, and torch in it. Nothing is done twice.
+#
+#   make demo    builds, and shows a model saved and loaded, beside its peers
+#   make test    everything that has to pass: lint, unit tests, fuzzing, sanitizers, Python tests
+#   make build   builds the package into .venv, from these sources (editable)
+#   make lint    formatting, types, and what the rooms of csrc know of each other
+#   make bench   measures loads and saves beside their peers and the machine's limit
+#   make fuzz    fuzzes the metadata parser for FUZZ_SECONDS (600)
+#   make asan    the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make tsan    the C++ tests under ThreadSanitizer
+#   make clean   removes what was built; .venv stays
+
+PYTHON ?= python3
+TORCH := torch==2.13.0
+FUZZ_SECONDS ?= 600
+PYTEST_WORKERS ?= 2
+export MAX_JOBS ?= $(shell nproc)
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP := $(BIN)/python -m pip
+STEP := @tools/step.sh
+# One of our own recipes as a step.
+RUN := $(MAKE) --no-print-directory
+
+BUILT := tensorizer_ops/_build.py
+# The folders as well: they change when a file comes or goes.
+SOURCES := $(shell find csrc) tensorizer_ops/_python.cpp setup.py pyproject.toml
+CPP_FILES := $(wildcard tensorizer_ops/*.cpp tests/cpp/*.cpp benchmarks/*.cpp) \
+	$(shell find csrc -name '*.h' -o -name '*.cpp')
+
+.PHONY: demo test build lint bench fuzz asan tsan clean cpp-test pytest
+.PHONY: build-packages test-packages
+
+build: $(BUILT)
+
+demo: build $(STAMPS)/demo
+	@$(BIN)/python examples/demo.py
+
+# Every step as a make of its own, so that each can be timed. The Python tests come last, because
+# they say what most people want to know.
+test: build $(STAMPS)/test | test-packages
+	$(STEP) lint $(RUN) lint
+	$(STEP) "C++ tests" $(RUN) cpp-test
+	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
+	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
+	$(STEP) fuzzing $(RUN) fuzz FUZZ_SECONDS=60
+	$(STEP) "Python tests" $(RUN) pytest
+
+lint: $(STAMPS)/test
+	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary tensorizer_ops
+	@$(BIN)/python tools/check_rooms.py
+
+cpp-test: | test-packages
+	@tools/cpp_tests.sh tests
+
+asan: | test-packages
+	@tools/cpp_tests.sh asan -DSANITIZE=address
+
+tsan: | test-packages
+	@tools/cpp_tests.sh tsan -DSANITIZE=thread
+
+fuzz: | test-packages
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+pytest: build $(STAMPS)/test
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) tests
+
+bench: build $(STAMPS)/bench
+	@$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf build dist *.egg-info tensorizer_ops/*.so $(BUILT)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# What the targets stand on.
+
+build-packages:
+	@tools/install_packages.sh tools/packages-build.txt
+
+test-packages: build-packages
+	@tools/install_packages.sh tools/packages-test.txt
+
+$(STAMPS)/torch: | build-packages
+	@echo "Setting up $(VENV) with $(TORCH)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install -qq $(TORCH)
+	@mkdir -p $(STAMPS) && touch $@
+
+# Torch is named with every requirement, so that none can bring another one.
+$(STAMPS)/build: tools/requirements-build.txt $(STAMPS)/torch
+	@$(PIP) install -qq $(TORCH) -r $<
+	@touch $@
+
+$(STAMPS)/demo: tools/requirements-demo.txt $(STAMPS)/torch
+	@$(PIP) install -qq $(TORCH) -r $<
+	@touch $@
+
+$(STAMPS)/test: tools/requirements-test.txt tools/requirements-demo.txt $(STAMPS)/torch
+	@$(PIP) install -qq $(TORCH) -r $<
+	@touch $@
+
+$(STAMPS)/bench: benchmarks/requirements.txt $(STAMPS)/torch
+	@$(PIP) install -qq $(TORCH) -r $<
+	@touch $@
+
+$(BUILT): $(SOURCES) $(STAMPS)/build
+	@echo "Building tensorizer_ops (the first time takes some minutes)"
+	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
+	@touch $@

@@ -1,0 +1,99 @@
+"""The limit program as one more thing to measure: its modes, where a file's data is, its figures."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import Failure, Timing
+
+BUILD = "g++ -std=c++20 -O2 -o {program} {source} -pthread -lcrypto -ldeflate"
+SOURCE = Path(__file__).with_name("limit.cpp")
+
+KIB = 1 << 10
+PIECES = (256 * KIB, 1024 * KIB, 2048 * KIB, 8192 * KIB)
+# What is hashed has to be in cache still when SHA-256 follows CRC32.
+HASHED_PIECE = 256 * KIB
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One mode of the limit program."""
+
+    name: str
+    mode: str
+    threads: int | None = None  # None: as many as everyone else has CPUs
+    cold: bool = False
+
+    @property
+    def sha256(self) -> bool:
+        return self.mode.endswith("-all")
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        return (HASHED_PIECE,) if self.sha256 else PIECES
+
+
+READ = Limit("limit, pread", "read")
+READ_CRC32 = Limit("limit, pread + crc32", "read-crc32")
+READ_ALL = Limit("bare work, pread + crc32 + libcrypto sha256", "read-all")
+WRITE = Limit("limit, pwrite", "write")
+WRITE_CRC32 = Limit("limit, pwrite + crc32", "write-crc32")
+WRITE_ALL = Limit("bare work, crc32 + libcrypto sha256 + pwrite", "write-all")
+COLD = tuple(
+    Limit(f"cold pread, {threads} at once", "read", threads=threads, cold=True)
+    for threads in (2, 8, 32)
+)
+
+
+def data_ranges(path: Path) -> list[tuple[int, int]]:
+    """Offset and size of every tensor's data in a .tensors file of version 1 to 4."""
+    with path.open("rb") as file:
+        magic, version, *_, count, length = struct.unpack("<5sI32sQQQQ", file.read(73))
+        index = file.read(length)
+    if magic != b"|TZR|" or version > 4:
+        raise Failure(f"{path.name} is no .tensors file of version 1 to 4")
+    ranges: list[tuple[int, int]] = []
+    position = 0
+    for _ in range(count):
+        (name,) = struct.unpack_from("<H", index, position)
+        position += 2 + name + 1
+        position += 1 + index[position]
+        position += 1 + 4 * index[position]
+        _, offset, size = struct.unpack_from("<QQQ", index, position)
+        position += 24
+        ranges.append((offset, size))
+    return ranges
+
+
+class Program:
+    """The built limit program, on one file."""
+
+    def __init__(self, program: Path, file: Path, threads: int) -> None:
+        if not program.exists():
+            build = BUILD.format(program=program, source=SOURCE)
+            raise Failure(f"{program} is not built: {build}")
+        self._program = program
+        self._threads = threads
+        self.file = file
+        self._ranges = file.with_name("ranges.txt")
+        lines = (f"{offset} {size}\n" for offset, size in data_ranges(file))
+        self._ranges.write_text("".join(lines))
+
+    def measure(self, limit: Limit, piece: int, repeats: int) -> Timing:
+        command = [
+            *(str(self._program), limit.mode, str(self.file), str(self._ranges)),
+            *("--threads", str(limit.threads or self._threads)),
+            *("--piece", str(piece), "--repeat", str(repeats)),
+            *("--output", str(self.file.with_name("limit.out"))),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Failure(done.stderr.strip())
+        seconds = json.loads(done.stdout)["seconds"]
+        typical = statistics.median(seconds[1:] or seconds)
+        return Timing(typical, typical, None)

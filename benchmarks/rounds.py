@@ -1,0 +1,208 @@
+"""All measurements of one workload, in rounds that measure everyone once."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import bare
+import workloads
+from bare import Limit, Program
+from measure import Failure, Timing, make_cold, make_warm, measure, settle, write
+from peers import LIBRARIES, PEERS, TENSORIZER, US, Library, Peer, State, why_not
+from targets import COMPANION, Row, Rows, When
+from workloads import Workload
+
+Entry = Limit | Peer
+
+
+def _peers(*names: str) -> list[Peer]:
+    return [peer for peer in PEERS if peer.name in names]
+
+
+# Who is compared with whom stands side by side: the machine is most alike then.
+ENTRIES: tuple[Entry, ...] = tuple(
+    dict.fromkeys(
+        (
+            *_peers("us, zero-copy", "safetensors"),
+            *(bare.READ, *_peers("us, copy", "tensorizer", "torch.load")),
+            *(bare.READ_CRC32, *_peers("us, copy, verify crc32")),
+            *(bare.READ_ALL, *_peers("us, copy, verify all", "tensorizer, verify_hash")),
+            *bare.COLD,
+            *(peer for peer in PEERS if peer.save is None),
+            *(bare.WRITE, *_peers("us, save hashes=none")),
+            *(bare.WRITE_CRC32, *_peers("us, save hashes=crc32")),
+            *(bare.WRITE_ALL, *_peers("us, save hashes=all")),
+            *(peer for peer in PEERS if peer.save is not None),
+        )
+    )
+)
+
+
+def is_save(entry: Entry) -> bool:
+    return entry.mode.startswith("write") if isinstance(entry, Limit) else entry.save is not None
+
+
+def is_cold(entry: Entry) -> bool:
+    return isinstance(entry, Limit) and entry.cold
+
+
+@dataclass(frozen=True)
+class Settings:
+    quick: bool
+    repeat: int
+    threads: int
+    only: Sequence[str]  # what names start with; "limit" is every mode of the limit program
+    program: Path
+    directory: Path
+
+
+class Bench:
+    def __init__(self, workload: Workload, settings: Settings) -> None:
+        self.workload = workload
+        self.rows: Rows = {}
+        self._settings = settings
+        self._state = workloads.make(workload, settings.quick)
+        self._companion: State = {}
+        self._entries = self._choose_entries()
+        self._pieces: dict[str, int] = {}
+        self._chosen: dict[str, Peer] = {}
+        self._program: Program | None = None
+        failures = self._write_files()
+        for entry in self._entries:
+            size = sum(tensor.nbytes for tensor in self._expected(entry).values())
+            library = entry.library.name if isinstance(entry, Peer) else "limit"
+            self.rows[entry.name] = Row(size, error=failures.get(library, ""))
+
+    def _choose_entries(self) -> list[Entry]:
+        entries = list(ENTRIES)
+        if self.workload.name == "single":
+            # The same load of the same bytes in smaller tensors, for comparison within each round.
+            self._companion = workloads.companion(self._state)
+            (copy,) = _peers("us, copy")
+            entries.insert(entries.index(copy) + 1, Peer(COMPANION, US, load=copy.load))
+
+        def wanted(entry: Entry) -> bool:
+            return any(
+                entry.name.startswith(name) or (name == "limit" and isinstance(entry, Limit))
+                for name in self._settings.only
+            )
+
+        return [entry for entry in entries if wanted(entry) or not self._settings.only]
+
+    def _path(self, library: Library) -> Path:
+        return self._settings.directory / f"model{library.suffix}"
+
+    def _companion_path(self) -> Path:
+        return self._settings.directory / f"companion{US.suffix}"
+
+    def _expected(self, entry: Entry) -> State:
+        return self._companion if entry.name == COMPANION else self._state
+
+    def _write_files(self) -> dict[str, str]:
+        """Makes the file that each library loads. Returns what cannot be measured, and why."""
+        failures: dict[str, str] = {}
+        files: dict[Path, tuple[Library, State]] = {}
+        needed = {entry.library for entry in self._entries if isinstance(entry, Peer)}
+        for library in LIBRARIES:
+            if reason := why_not(library):
+                failures[library.name] = reason
+            elif library in needed or library in (US, TENSORIZER):
+                files.setdefault(self._path(library), (library, self._state))
+                if library is US and self._companion:
+                    files[self._companion_path()] = (library, self._companion)
+        gc.freeze()  # a collection in a forked process would copy everything that it looks at
+        for path, (library, state) in files.items():
+            try:
+                write(library, path, state, self._settings.threads)
+            except Failure as failure:
+                failures[library.name] = str(failure)
+        try:
+            self._program = self._open_limit()
+        except Failure as failure:
+            failures["limit"] = str(failure)
+        return failures
+
+    def _open_limit(self) -> Program:
+        for library in (US, TENSORIZER):
+            if (path := self._path(library)).exists():
+                return Program(self._settings.program, path, self._settings.threads)
+        raise Failure("no .tensors file to read could be written")
+
+    def run(self) -> None:
+        for entry in self._entries:
+            self._attempt(entry, "rehearsal", self._rehearse)
+        for number in range(self._settings.repeat):
+            self._round(number, "warm", [entry for entry in self._entries if not is_cold(entry)])
+        for number in range(self._settings.repeat):
+            self._round(number, "cold", [entry for entry in self._entries if not is_save(entry)])
+
+    def _rehearse(self, entry: Entry) -> Timing:
+        """Untimed: the best choices are found, and memory is watched."""
+        row = self.rows[entry.name]
+        if isinstance(entry, Limit):
+            pieces = entry.pieces[:1] if self._settings.quick else entry.pieces
+            timings = {piece: self._measure(entry, piece=piece) for piece in pieces}
+            self._pieces[entry.name] = min(timings, key=lambda piece: timings[piece].ready)
+            row.choice = f"pieces of {self._pieces[entry.name] >> 10} KiB"
+            return timings[self._pieces[entry.name]]
+        if entry.choices:
+            choices = entry.choices[1:3] if self._settings.quick else entry.choices
+            best = min(choices, key=lambda choice: self._measure(choice).ready)
+            self._chosen[entry.name] = best
+            row.choice = best.name.rpartition(", ")[2]
+        timing = self._measure(entry, watch=True)
+        row.memory = timing.memory
+        return timing
+
+    def _round(self, number: int, when: When, entries: list[Entry]) -> None:
+        first = number * len(entries) // self._settings.repeat  # nobody is always the first
+        for entry in entries[first:] + entries[:first]:
+            row = self.rows[entry.name]
+            timing = self._attempt(
+                entry, f"{when} round {number + 1}", lambda entry: self._measure(entry, when)
+            )
+            row.ready[when].append(timing.ready if timing else None)
+            row.call[when].append(timing.seconds if timing else None)
+
+    def _attempt(self, entry: Entry, what: str, work: Callable[[Entry], Timing]) -> Timing | None:
+        row = self.rows[entry.name]
+        if row.error:
+            return None
+        if sys.stderr.isatty():
+            print(f"\r\033[K{self.workload.name}: {what}, {entry.name}", end="", file=sys.stderr)
+        try:
+            return work(entry)
+        except Failure as failure:
+            row.error = str(failure)
+            return None
+
+    def _measure(
+        self, entry: Entry, when: When = "warm", *, watch: bool = False, piece: int = 0
+    ) -> Timing:
+        settle()
+        path = self._file(entry)
+        cold = when == "cold" or is_cold(entry)
+        if cold:
+            make_cold(path)
+        elif not is_save(entry):
+            make_warm(path)
+        repeats = 1 if cold else self.workload.repeats
+        if isinstance(entry, Limit):
+            assert self._program is not None
+            return self._program.measure(entry, piece or self._pieces[entry.name], repeats)
+        peer = self._chosen.get(entry.name, entry)
+        state, threads = self._expected(entry), self._settings.threads
+        return measure(peer, path, state, repeats=repeats, threads=threads, watch=watch)
+
+    def _file(self, entry: Entry) -> Path:
+        """What is read, or written by a save."""
+        if isinstance(entry, Limit):
+            assert self._program is not None
+            return self._program.file
+        if is_save(entry):
+            return self._settings.directory / f"saved{entry.library.suffix}"
+        return self._companion_path() if entry.name == COMPANION else self._path(entry.library)

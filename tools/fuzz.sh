@@ -1,0 +1,18 @@
+#!/bin/sh
+# Builds the fuzz targets and runs each for some seconds: fuzz.sh SECONDS
+# Inputs that found new code are kept in build/fuzz/corpus; one that fails is left in build/fuzz.
+set -eu
+seconds=$1
+
+cmake -S tests/cpp -B build/fuzz -G Ninja --log-level=WARNING -DFUZZ=ON \
+    -DCMAKE_CXX_COMPILER=clang++-14 >/dev/null
+cmake --build build/fuzz
+
+for source in tests/cpp/fuzz_*.cpp; do
+    target=$(basename "$source" .cpp)
+    mkdir -p "build/fuzz/corpus/$target"
+    # The limit on memory is part of the test: no length in a file may make it take more.
+    "build/fuzz/$target" "build/fuzz/corpus/$target" "tests/cpp/corpus/$target" \
+        -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
+        -malloc_limit_mb=128 -artifact_prefix="build/fuzz/" -print_final_stats=1 -verbosity=0
+done
