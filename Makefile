@@ -31,6 +31,8 @@ SOURCES := $(shell find csrc) tensorizer_ops/_python.cpp setup.py pyproject.toml
 CPP_FILES := $(wildcard tensorizer_ops/*.cpp tests/cpp/*.cpp benchmarks/*.cpp) \
 	$(shell find csrc -name '*.h' -o -name '*.cpp')
 
+# Two at once would install into the same environment.
+.NOTPARALLEL:
 .PHONY: demo test build lint bench fuzz asan tsan clean cpp-test pytest
 .PHONY: build-packages test-packages
 

@@ -1,8 +1,9 @@
-"""The limit program as one more thing to measure: its modes, where a file's data is, its figures."""
+"""The limit program as one more thing to measure: its modes, where data is in a file, its figures."""
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import struct
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 
 from measure import Failure, Timing
 
-BUILD = "g++ -std=c++20 -O2 -o {program} {source} -pthread -lcrypto -ldeflate"
 SOURCE = Path(__file__).with_name("limit.cpp")
+FLAGS = ("-std=c++20", "-O2", "-pthread")
+LIBRARIES = ("-lcrypto", "-ldeflate")
 
 KIB = 1 << 10
 PIECES = (256 * KIB, 1024 * KIB, 2048 * KIB, 8192 * KIB)
@@ -70,13 +72,26 @@ def data_ranges(path: Path) -> list[tuple[int, int]]:
     return ranges
 
 
+def build(program: Path) -> None:
+    """Compiles the limit program, unless it is newer than its source."""
+    if program.exists() and program.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return
+    program.parent.mkdir(parents=True, exist_ok=True)
+    compiler = os.environ.get("CXX", "g++")
+    command = [compiler, *FLAGS, "-o", str(program), str(SOURCE), *LIBRARIES]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise Failure(f"no compiler: {error}") from None
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(command)}: {done.stderr.strip().splitlines()[0]}")
+
+
 class Program:
-    """The built limit program, on one file."""
+    """The limit program, built, on one file."""
 
     def __init__(self, program: Path, file: Path, threads: int) -> None:
-        if not program.exists():
-            build = BUILD.format(program=program, source=SOURCE)
-            raise Failure(f"{program} is not built: {build}")
+        build(program)
         self._program = program
         self._threads = threads
         self.file = file

@@ -1,8 +1,8 @@
 """One measurement: a fresh process loads or saves once, and is watched from outside.
 
-The processes are forked from one that has imported everything and used nothing, so that imports cost
-nobody anything and every load gets memory that is new to it. Before the clock starts, each process
-saves and loads something tiny: thread pools and late imports are not what is compared.
+The processes are forked from one that has imported everything and used nothing, so that imports
+cost nobody anything and every load gets memory that is new to it. Before the clock starts, each
+process saves and loads something tiny: thread pools and late imports are not what is compared.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def settle() -> None:
 def private_memory(process: int | str = "self") -> int:
     """The memory of a process that no file backs.
 
-    Pages of a mapped file are left out: they are the page cache, which the kernel takes back when it
-    likes. So a tensor counts when its loader gave it memory, and does not when it is a mapping.
+    Pages of a mapped file are left out: they are the page cache, which the kernel takes back when
+    it likes. So a tensor counts when its loader gave it memory, and does not when it is a mapping.
     """
     total = 0
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
@@ -225,7 +225,11 @@ def _typical(timings: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def in_child(work: Callable[[Connection], None], threads: int, watch: bool) -> Timing:
-    """Runs `work` in a new process, which sends: what it has, what its tensors take, its timings."""
+    """Runs `work` in a new process and watches its memory meanwhile.
+
+    It sends its memory, waits for an answer, and begins; then it sends what its tensors take, and
+    its timings.
+    """
 
     def child(pipe: Connection) -> None:
         torch.set_num_threads(threads)

@@ -9,26 +9,26 @@ from targets import Row, Rows, Verdict, When
 from workloads import Workload
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool) -> str:
-    """Columns; all but the first are aligned to the right."""
-    widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
+# Below this a load is all overhead, and is given in milliseconds.
+SMALL = 32 << 20
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: int, markdown: bool) -> str:
+    """Columns; the first `left` and the last are aligned to the left."""
+    columns = range(len(head))
+    widths = [max(len(line[i]) for line in (head, *lines)) for i in columns]
+    to_left = [i < left or i == len(head) - 1 for i in columns]
 
     def line(cells: Sequence[str]) -> str:
         padded = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            cells[i].ljust(widths[i]) if to_left[i] else cells[i].rjust(widths[i]) for i in columns
         ]
         return f"| {' | '.join(padded)} |" if markdown else "  ".join(padded).rstrip()
 
-    if markdown:
-        rule = "|".join(
-            "-" * (width + 2) if i == 0 else "-" * (width + 1) + ":"
-            for i, width in enumerate(widths)
-        )
-        rule = f"|{rule}|"
-    else:
-        rule = "  ".join("-" * width for width in widths)
-    return "\n".join([line(head), rule, *(line(cells) for cells in lines)])
+    rule = ["-" * (widths[i] - (not to_left[i])) + ":" * (not to_left[i]) for i in columns]
+    if not markdown:
+        rule = ["-" * width for width in widths]
+    return "\n".join([line(head), line(rule), *(line(cells) for cells in lines)])
 
 
 def _speeds(row: Row, when: When) -> tuple[str, str]:
@@ -38,8 +38,8 @@ def _speeds(row: Row, when: When) -> tuple[str, str]:
         return "-", "-"
 
     def show(value: float) -> str:
-        if row.bytes < 32 << 20:
-            return f"{value * 1000:.2f} ms"
+        if row.bytes < SMALL:
+            return f"{value * 1000:.2f}"
         return f"{row.bytes / value / 1e9:.2f}"
 
     return show(statistics.median(seconds)), show(min(seconds))
@@ -52,9 +52,10 @@ def results(workload: Workload, rows: Rows, markdown: bool) -> str:
         note = row.error or row.choice
         lines.append((name, *_speeds(row, "warm"), *_speeds(row, "cold"), memory, note))
     size = max((row.bytes for row in rows.values()), default=0)
-    head = ("GB/s", "warm", "best", "cold", "best", "MiB beyond tensors", "")
-    title = f"{workload.title} ({size / (1 << 20):,.0f} MiB)"
-    return f"{'### ' if markdown else ''}{title}\n\n{table(head, lines, markdown)}"
+    head = ("", "warm", "best", "cold", "best", "MiB beyond", "")
+    unit = "ms" if size < SMALL else "GB/s"
+    title = f"{workload.title} ({size / (1 << 20):,.1f} MiB), {unit}"
+    return f"{'### ' if markdown else ''}{title}\n\n{table(head, lines, 1, markdown)}"
 
 
 def verdicts(found: Sequence[Verdict], markdown: bool) -> str:
@@ -62,4 +63,4 @@ def verdicts(found: Sequence[Verdict], markdown: bool) -> str:
     lines = [(v.work, v.workload, v.against, v.required, v.measured, words[v.met]) for v in found]
     head = ("work", "on", "against", "at least", "measured", "")
     title = "### Targets" if markdown else "Targets"
-    return f"{title}\n\n{table(head, lines, markdown)}"
+    return f"{title}\n\n{table(head, lines, 3, markdown)}"

@@ -88,6 +88,6 @@ def make(workload: Workload, quick: bool) -> dict[str, torch.Tensor]:
 
 
 def companion(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Up to 1 GiB of a single tensor's memory as tensors of 32 MiB, to compare the two in one run."""
+    """Up to 1 GiB of a single tensor's memory as tensors of 32 MiB: to compare both in one run."""
     data = next(iter(tensors.values())).view(-1)
     return {f"part.{i}": part for i, part in enumerate(data.split(8 * MIB)[:32])}

@@ -21,7 +21,9 @@ def to_uri(target: Target) -> str:
     mistaken for something else, or are no text, the path travels percent-encoded.
     """
     if isinstance(target, str):
-        return target
+        # What os.fsdecode() makes of bytes that are not UTF-8 is no text that the ops could take.
+        if not any("\udc80" <= character <= "\udcff" for character in target):
+            return target
     path = os.fsencode(os.path.abspath(target))
     return "file://" + urllib.parse.quote_from_bytes(path)
 

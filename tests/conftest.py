@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,14 +40,14 @@ def shared_memory() -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_open(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """No test may end with a file of its directory still open in this process."""
+def nothing_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """No test ends with a file of its directory still open in this process, or still there."""
     yield
-    if request.node.get_closest_marker("keeps_files_open"):
-        return
     if _open_below(tmp_path):
         gc.collect()
-    assert not _open_below(tmp_path)
+    left = _open_below(tmp_path)
+    shutil.rmtree(tmp_path, ignore_errors=True)
+    assert not left or request.node.get_closest_marker("keeps_files_open")
 
 
 @pytest.fixture(autouse=True)

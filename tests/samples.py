@@ -8,15 +8,51 @@ from collections.abc import Mapping
 import torch
 
 # Types that numpy has, by their torch names; everything else is opaque in a file.
-NUMPY_NAMES = (
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 "
-    "complex128"
-).split()
-OPAQUE_NAMES = (
-    "bfloat16 complex32 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
-    "float4_e2m1fn_x2 uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 int5 int6 int7 "
-    "bits1x8 bits2x4 bits4x2 bits8 bits16"
-).split()
+NUMPY_NAMES = [
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
+OPAQUE_NAMES = [
+    "bfloat16",
+    "complex32",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+    "uint1",
+    "uint2",
+    "uint3",
+    "uint4",
+    "uint5",
+    "uint6",
+    "uint7",
+    "int1",
+    "int2",
+    "int3",
+    "int4",
+    "int5",
+    "int6",
+    "int7",
+    "bits1x8",
+    "bits2x4",
+    "bits4x2",
+    "bits8",
+    "bits16",
+]
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NUMPY_NAMES + OPAQUE_NAMES}
 SHAPES: dict[str, tuple[int, ...]] = {
     "scalar": (),

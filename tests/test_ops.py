@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tensorizer_ops.errors import HashMismatch
 
 import tensorizer_ops
 from raw_parse import parse
 from samples import DTYPES, assert_same, raw, same, sample, zoo
+from tensorizer_ops.errors import HashMismatch
 
 ops = torch.ops.tensorizer
 
@@ -51,7 +51,7 @@ def test_one_name_twice_does_not_alias(path: str, copy: bool) -> None:
     try:
         one, other = ops.load_tensors(path, ["x", "x"], copy=copy)
     except ValueError as error:
-        assert "'x'" in str(error)  # noqa: PT017
+        assert "'x'" in str(error)
         return
     one.zero_()
     assert same(other, torch.ones(1000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -219,6 +220,45 @@ def test_loads_and_saves_of_one_path_at_once(path: str) -> None:
         thread.join()
     assert failures == []
     assert os.listdir(os.path.dirname(path)) == ["model.tensors"]
+
+
+def test_savers_of_one_path_never_write_into_its_file(path: str) -> None:
+    """Whoever has opened the file keeps the bytes that he found, however many replace it."""
+    tensors = [{"x": torch.full((500,), float(index))} for index in range(6)]
+    ops.save(path, tensors[0])
+    end = time.monotonic() + 2
+
+    def save(index: int) -> None:
+        while time.monotonic() < end:
+            ops.save(path, tensors[index], threads=1, hashes="none")
+
+    threads = [threading.Thread(target=save, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    changed = 0
+    while time.monotonic() < end:
+        with open(path, "rb") as stream:
+            before = stream.read()
+            time.sleep(0.0005)
+            stream.seek(0)
+            changed += stream.read() != before
+    for thread in threads:
+        thread.join()
+    assert not changed
+    assert os.listdir(os.path.dirname(path)) == ["model.tensors"]
+
+
+def test_a_tensor_beyond_2_gib(path: str) -> None:
+    """More than a system call moves at once."""
+    size = (1 << 31) + 4099
+    tensor = torch.zeros(size, dtype=torch.uint8)
+    tensor[[0, 1 << 30, size - 1]] = torch.tensor([1, 2, 3], dtype=torch.uint8)
+    ops.save(path, {"x": tensor}, hashes="crc32")
+    del tensor
+    for copy in (False, True):
+        loaded = ops.load(path, copy=copy, verify="crc32")["x"]
+        assert loaded.shape == (size,)
+        assert loaded[[0, 1 << 30, size - 1]].tolist() == [1, 2, 3]
 
 
 def test_a_tensor_that_changes_meanwhile_does_no_harm(path: str) -> None:

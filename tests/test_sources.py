@@ -44,7 +44,7 @@ def test_path_like_objects(tmp_path: Path) -> None:
 
 def test_paths_that_are_not_utf8(tmp_path: Path) -> None:
     raw_path = os.fsencode(tmp_path) + b"/\xff\xfe %41 \x80.tensors"
-    for place in (raw_path, Path(os.fsdecode(raw_path)), os.fsdecode(raw_path)):
+    for place in (raw_path, Path(os.fsdecode(raw_path)), Named(raw_path)):
         tensorizer_ops.save(place, tensors())
         assert os.listdir(os.fsencode(tmp_path)) == [os.path.basename(raw_path)]
         assert_same(tensorizer_ops.load(place), tensors())
@@ -52,6 +52,14 @@ def test_paths_that_are_not_utf8(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         tensorizer_ops.load(raw_path)
     assert os.fsencode(caught.value.filename) == raw_path
+
+
+def test_text_that_stands_for_bytes(tmp_path: Path) -> None:
+    """What os.listdir() and sys.argv give for such a path."""
+    text = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.tensors")
+    tensorizer_ops.save(text, tensors())
+    assert os.listdir(os.fsencode(tmp_path)) == [b"\xff.tensors"]
+    assert_same(tensorizer_ops.load(text), tensors())
 
 
 @pytest.mark.parametrize("name", ["fd:0", "file:x", "http:", "~", "%41", "a?b#c", "s3:x"])

@@ -133,11 +133,10 @@ class LoadMover final : public Mover {
   Bytes read_bundle(std::span<const LoadItem> items, Worker& worker) {
     std::size_t kept = 0;
     std::size_t largest_gap = 0;
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
+    std::uint64_t begin = extent(items.front()).offset;
+    std::uint64_t end = begin;
     for (const LoadItem& item : items) {
       const Extent e = extent(item);
-      if (kept == 0 && end == 0) begin = end = e.offset;
       largest_gap = std::max<std::size_t>(largest_gap, e.offset - end);
       kept += e.header_size + (item.staged ? e.data_size : 0);
       end = e.offset + e.header_size + e.data_size;
@@ -146,18 +145,23 @@ class LoadMover final : public Mover {
     const Bytes unused = scratch.subspan(kept);
     std::vector<Bytes> pieces;
     pieces.reserve(3 * items.size());
+    const auto read_pieces = [&] {
+      if (!pieces.empty()) source_.read(begin, pieces, worker.cancel);
+      pieces.clear();
+    };
     std::size_t at = 0;
-    end = begin;
     for (const LoadItem& item : items) {
       const Extent e = extent(item);
       if (item.in_place) {
         // Its bytes are there, and so is its header.
+        read_pieces();
         if (e.header_size > 0) {
           std::memcpy(scratch.data() + at, settings_.mapping.data() + e.offset, e.header_size);
           at += e.header_size;
         }
         continue;
       }
+      if (pieces.empty()) begin = end = e.offset;
       if (e.offset > end) pieces.push_back(unused.first(e.offset - end));
       if (e.header_size > 0) pieces.push_back(scratch.subspan(at, e.header_size));
       at += e.header_size;
@@ -169,7 +173,7 @@ class LoadMover final : public Mover {
       }
       end = e.offset + e.header_size + e.data_size;
     }
-    if (!pieces.empty()) source_.read(begin, pieces, worker.cancel);
+    read_pieces();
     return scratch;
   }
 

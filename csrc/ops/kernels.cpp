@@ -1,6 +1,8 @@
 #include "ops/kernels.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "transfer/reader.h"
 #include "transfer/writer.h"
@@ -14,11 +16,25 @@ LoadRequest load_request(std::optional<c10::Device> device, std::optional<c10::S
   return {device, dtype, parse_verify(verify), copy, threads};
 }
 
-// What a compiler traces with, or holds back: such a tensor has no memory to fill.
+// What a compiler traces with, or holds back.
 bool is_symbolic(const at::Tensor& tensor) {
   const c10::DispatchKeySet keys = tensor.key_set();
-  return tensor.is_meta() || keys.has(c10::DispatchKey::Python) ||
-         keys.has(c10::DispatchKey::Functionalize) || !tensor.has_storage();
+  return keys.has(c10::DispatchKey::Python) || keys.has(c10::DispatchKey::Functionalize) ||
+         !tensor.has_storage();
+}
+
+// Whether somebody watches what is called instead of running it.
+bool is_traced() {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);
+}
+
+// Another op of the library, called so that whoever traces sees it.
+template <typename Signature>
+c10::TypedOperatorHandle<Signature> dispatched(const char* name) {
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow(("tensorizer::" + std::string(name)).c_str(), "")
+      .typed<Signature>();
 }
 
 }  // namespace
@@ -27,6 +43,12 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                 std::optional<c10::Device> device, std::optional<c10::ScalarType> dtype,
                 const std::string& verify, bool copy, std::int64_t threads,
                 const Options& options) {
+  if (is_traced()) {
+    const Strings known = names ? *names : ops::names(uri, options);
+    return tensor_dict(string_vector(known),
+                       dispatched<decltype(load_tensors)>("load_tensors")
+                           .call(uri, known, device, dtype, verify, copy, threads, options));
+  }
   return at_border([&] {
     const LoadRequest request = load_request(device, dtype, verify, copy, threads);
     Reader reader(uri, option_list(options));
@@ -48,14 +70,17 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
 
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options) {
-  if (std::any_of(out.begin(), out.end(), is_symbolic)) {
-    // Through the dispatcher, so that whoever traces sees a load and copies.
-    static const auto load_op =
-        c10::Dispatcher::singleton()
-            .findSchemaOrThrow("tensorizer::load_tensors", "")
-            .typed<decltype(load_tensors)>();
-    const std::vector<at::Tensor> loaded = load_op.call(uri, names, std::nullopt, std::nullopt,
-                                                        verify, false, threads, options);
+  if (is_traced() || std::any_of(out.begin(), out.end(), is_symbolic)) {
+    const std::vector<at::Tensor> loaded =
+        dispatched<decltype(load_tensors)>("load_tensors")
+            .call(uri, names, std::nullopt, std::nullopt, verify, false, threads, options);
+    TORCH_CHECK_VALUE(loaded.size() == out.size(), loaded.size(), " names and ", out.size(),
+                      " outputs");
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      TORCH_CHECK_VALUE(loaded[i].sym_sizes() == out[i].sym_sizes() &&
+                            loaded[i].scalar_type() == out[i].scalar_type(),
+                        "the output for tensor '", names.get(i), "' has another shape or dtype");
+    }
     for (std::size_t i = 0; i < out.size(); ++i) {
       at::Tensor output = out[i];
       output.copy_(loaded[i]);
@@ -70,17 +95,21 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
 
 void save(const std::string& uri, const TensorDict& tensors, const std::string& hashes,
           std::int64_t threads, const Options& options) {
+  std::vector<std::string> names;
+  std::vector<at::Tensor> values;
+  names.reserve(tensors.size());
+  values.reserve(tensors.size());
+  for (const auto& item : tensors) {
+    names.push_back(item.key());
+    values.push_back(item.value());
+  }
+  if (is_traced() || std::any_of(values.begin(), values.end(), is_symbolic)) {
+    dispatched<decltype(save_tensors)>("save_tensors")
+        .call(uri, Strings(names), values, hashes, threads, options);
+    return;
+  }
   at_border([&] {
-    std::vector<std::string> names;
-    std::vector<at::Tensor> values;
-    names.reserve(tensors.size());
-    values.reserve(tensors.size());
-    for (const auto& item : tensors) {
-      names.push_back(item.key());
-      values.push_back(item.value());
-    }
-    tensorizer::save(uri, names, values, parse_hashes(hashes), threads,
-                     option_list(options));
+    tensorizer::save(uri, names, values, parse_hashes(hashes), threads, option_list(options));
   });
 }
 

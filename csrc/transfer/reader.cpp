@@ -321,7 +321,7 @@ void Reader::load_into(const std::vector<std::string>& names,
     item.entry = selected[i];
     if (entry.meta) {
       output.zero_();
-    } else if (entry.data_size > 0) {
+    } else if (entry.data_size > 0 && !output.is_meta()) {
       if (output.device().is_cpu() && output.is_contiguous() && !output.is_conj() &&
           !output.is_neg()) {
         item.memory = tensor_bytes(output);
@@ -331,7 +331,9 @@ void Reader::load_into(const std::vector<std::string>& names,
       }
       output.unsafeGetTensorImpl()->bump_version();
     }
-    if (entry.data_size > 0 || verify != Verify::None) items.push_back(item);
+    const bool moves = item.staged || !item.memory.empty();
+    const bool checked = verify != Verify::None && entry.data_size == 0;
+    if (moves || checked) items.push_back(item);
   }
   run(*open, std::move(items), settings);
 }
