@@ -1,4 +1,4 @@
-"""The limit program as one more thing to measure: its modes, where data is in a file, its figures."""
+"""The limit program as one more thing to measure: its modes, where data lies, its figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import Failure, Timing
+from measure import Timing
+from memory import Failure
 
 SOURCE = Path(__file__).with_name("limit.cpp")
 FLAGS = ("-std=c++20", "-O2", "-pthread")

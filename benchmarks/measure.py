@@ -7,9 +7,6 @@ process saves and loads something tiny: thread pools and late imports are not wh
 
 from __future__ import annotations
 
-import bisect
-import ctypes
-import mmap
 import multiprocessing
 import os
 import signal
@@ -23,15 +20,12 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from peers import CHECKERS, Library, Peer, State
 
-PAGE = mmap.PAGESIZE
+from memory import Failure, State, fetch_memory, mapped, pages_of, private_memory, size_of, touch
+from peers import CHECKERS, Library, Peer
+
 _FORK = multiprocessing.get_context("fork")
 _TIME_OUT = 600.0
-
-
-class Failure(Exception):
-    """A measurement that gave no figure; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -39,111 +33,6 @@ class Timing:
     seconds: float  # until the call returned
     ready: float  # until, on top of that, every page of every tensor had been touched
     memory: int | None  # the peak of private memory beyond the tensors, where it was watched
-
-
-# -- page cache ------------------------------------------------------------------------------------
-
-
-def resident(path: Path) -> float:
-    """The part of a file that is in the page cache."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as view:
-        count = (len(view) + PAGE - 1) // PAGE
-        pages = (ctypes.c_ubyte * count)()
-        start = ctypes.c_char.from_buffer(view)
-        libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.mincore(ctypes.byref(start), ctypes.c_size_t(len(view)), pages)
-        del start
-        if failed:
-            raise OSError(ctypes.get_errno(), "mincore", str(path))
-        return sum(page & 1 for page in bytes(pages)) / count
-
-
-def make_cold(path: Path) -> None:
-    """Takes a file out of the page cache."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if (left := resident(path)) > 0.01:
-        raise Failure(f"{left:.0%} of {path.name} stays in the page cache")
-
-
-def make_warm(path: Path) -> None:
-    """Brings all of a file into the page cache."""
-    if resident(path) == 1.0:
-        return
-    buffer = bytearray(8 << 20)
-    with path.open("rb", buffering=0) as file:
-        while file.readinto(buffer):
-            pass
-    if (there := resident(path)) < 1.0:
-        raise Failure(f"only {there:.0%} of {path.name} stays in the page cache: too little memory")
-
-
-def settle() -> None:
-    """Waits until no earlier save is still on its way to the disk."""
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    if sum(int(fields[key].split()[0]) for key in ("Dirty", "Writeback")) > 64 << 10:
-        os.sync()
-
-
-# -- memory ----------------------------------------------------------------------------------------
-
-
-def private_memory(process: int | str = "self") -> int:
-    """The memory of a process that no file backs.
-
-    Pages of a mapped file are left out: they are the page cache, which the kernel takes back when
-    it likes. So a tensor counts when its loader gave it memory, and does not when it is a mapping.
-    """
-    total = 0
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith(("RssAnon:", "RssShmem:")):
-            total += int(line.split()[1]) << 10
-    return total
-
-
-def _file_mappings() -> tuple[list[int], list[int]]:
-    starts, ends = [], []
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, _, _, _, inode = line.split()[:5]
-        if inode != "0":
-            start, end = (int(address, 16) for address in addresses.split("-"))
-            starts.append(start)
-            ends.append(end)
-    return starts, ends
-
-
-def mapped(state: State) -> State:
-    """Those of the tensors that lie in a mapping of a file."""
-    starts, ends = _file_mappings()
-
-    def is_mapped(tensor: torch.Tensor) -> bool:
-        i = bisect.bisect_right(starts, tensor.data_ptr()) - 1
-        return i >= 0 and tensor.data_ptr() < ends[i]
-
-    return {name: tensor for name, tensor in state.items() if is_mapped(tensor)}
-
-
-def _spans(state: State) -> list[tuple[int, int]]:
-    """The whole pages that tensors lie on, neighbours merged, as (address, size)."""
-    spans: list[tuple[int, int]] = []
-    for start, size in sorted((tensor.data_ptr(), tensor.nbytes) for tensor in state.values()):
-        if size == 0:
-            continue
-        first, end = start // PAGE * PAGE, (start + size + PAGE - 1) // PAGE * PAGE
-        if spans and first <= sum(spans[-1]):
-            first = spans.pop()[0]
-        spans.append((first, end - first))
-    return spans
-
-
-def touch(spans: list[tuple[int, int]]) -> int:
-    """Reads one byte of every page."""
-    total = 0
-    for address, size in spans:
-        memory = (ctypes.c_uint8 * size).from_address(address)
-        total += int(torch.frombuffer(memory, dtype=torch.uint8)[::PAGE].sum())
-    return total
 
 
 # -- what happens in the process -------------------------------------------------------------------
@@ -173,6 +62,7 @@ def _warm_up(peer: Peer, directory: Path) -> None:
 
 def _load(peer: Peer, path: Path, expected: State, repeats: int, pipe: Connection) -> None:
     assert peer.load is not None
+    fetch_memory(2 * size_of(expected))  # the page cache may need as much as the tensors
     timings: list[tuple[float, float]] = []
     for i in range(repeats):
         state: State = {}  # the memory of the last repetition goes here
@@ -183,18 +73,18 @@ def _load(peer: Peer, path: Path, expected: State, repeats: int, pipe: Connectio
         state = peer.load(str(path))
         seconds = perf_counter() - start
         in_file = mapped(state)
-        spans = _spans(in_file)
+        spans = pages_of(in_file)
         start = perf_counter()
         touch(spans)
         timings.append((seconds, seconds + perf_counter() - start))
-    own = sum(tensor.nbytes for tensor in state.values())
-    pipe.send(own - sum(tensor.nbytes for tensor in in_file.values()))
+    pipe.send(size_of(state) - size_of(in_file))
     check(state, expected)
     pipe.send(_typical(timings))
 
 
 def _save(peer: Peer, path: Path, state: State, repeats: int, pipe: Connection) -> None:
     assert peer.save is not None
+    fetch_memory(size_of(state))
     timings: list[tuple[float, float]] = []
     for i in range(repeats):
         path.unlink(missing_ok=True)

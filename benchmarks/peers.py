@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-State = dict[str, torch.Tensor]
+from memory import State
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from targets import Row, Rows, Verdict, When
 from workloads import Workload
 
-
 # Below this a load is all overhead, and is given in milliseconds.
 SMALL = 32 << 20
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import bare
 import workloads
 from bare import Limit, Program
-from measure import Failure, Timing, make_cold, make_warm, measure, settle, write
-from peers import LIBRARIES, PEERS, TENSORIZER, US, Library, Peer, State, why_not
+from measure import Timing, measure, write
+from memory import Failure, State, make_cold, make_warm, settle, size_of
+from peers import LIBRARIES, PEERS, TENSORIZER, US, Library, Peer, why_not
 from targets import COMPANION, Row, Rows, When
 from workloads import Workload
 
@@ -73,7 +74,7 @@ class Bench:
         self._program: Program | None = None
         failures = self._write_files()
         for entry in self._entries:
-            size = sum(tensor.nbytes for tensor in self._expected(entry).values())
+            size = size_of(self._expected(entry))
             library = entry.library.name if isinstance(entry, Peer) else "limit"
             self.rows[entry.name] = Row(size, error=failures.get(library, ""))
 

@@ -32,9 +32,10 @@ from pathlib import Path
 # Before anything imports it: threads that exist already are missing in a forked process.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import report
 import torch
-from measure import Failure
+
+import report
+from memory import Failure
 from peers import US, why_not
 from rounds import Bench, Settings
 from targets import Rows, Verdict, judge

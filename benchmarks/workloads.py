@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from memory import State
+
 Shapes = dict[str, tuple[int, ...]]
 
 MIB = 1 << 20
@@ -68,7 +70,7 @@ WORKLOADS = {
 }
 
 
-def make(workload: Workload, quick: bool) -> dict[str, torch.Tensor]:
+def make(workload: Workload, quick: bool) -> State:
     """The tensors of a workload; every 64 MiB of them is different.
 
     Random numbers are slow to make, so 64 MiB of them are made once and then changed by a random
@@ -77,7 +79,7 @@ def make(workload: Workload, quick: bool) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(20240229)
     lowest, highest = -(2**63), 2**63 - 1
     block = torch.randint(lowest, highest, (8 * MIB,), generator=generator)
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: State = {}
     for name, shape in workload.shapes(quick).items():
         tensor = torch.empty(shape, dtype=workload.dtype)
         for part in tensor.view(-1).view(torch.int64).split(block.numel()):
@@ -87,7 +89,7 @@ def make(workload: Workload, quick: bool) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def companion(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def companion(tensors: State) -> State:
     """Up to 1 GiB of a single tensor's memory as tensors of 32 MiB: to compare both in one run."""
     data = next(iter(tensors.values())).view(-1)
     return {f"part.{i}": part for i, part in enumerate(data.split(8 * MIB)[:32])}

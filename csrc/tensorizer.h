@@ -3,8 +3,8 @@
 //     auto tensors = tensorizer::load("model.tensors");
 //     tensorizer::save("copy.tensors", tensors);
 //
-// What fails throws tensorizer::Error. A program that links this library has torch.ops.tensorizer and
-// torch.classes.tensorizer in its scripted modules as well.
+// What fails throws tensorizer::Error. A program that links this library has torch.ops.tensorizer
+// and torch.classes.tensorizer in its scripted modules as well.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -28,7 +28,6 @@ def _like_stored(
     }
 
 
-@register_fake("tensorizer::load_tensors")
 def _load_tensors(
     uri: str,
     names: list[str],
@@ -44,13 +43,16 @@ def _load_tensors(
     return [torch.empty_like(tensors[name]) for name in names]
 
 
-@register_fake("tensorizer::save_tensors")
 def _save_tensors(uri: str, names: list[str], tensors: list[torch.Tensor], **options: Any) -> None:
     # Tensors on the meta device bring a call here that nobody traces: it has a file to write.
     if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
         torch.ops.tensorizer.save(uri, dict(zip(names, tensors, strict=True)), **options)
 
 
-@register_fake("tensorizer::verify")
 def _verify(uri: str, **_: Any) -> None:
     return None
+
+
+register_fake("tensorizer::load_tensors", _load_tensors)
+register_fake("tensorizer::save_tensors", _save_tensors)
+register_fake("tensorizer::verify", _verify)

@@ -17,13 +17,12 @@ Hashes = Literal["all", "crc32", "sha256", "none"]
 def to_uri(target: Target) -> str:
     """What the ops take for ``target``: a string as it is, a path as a path.
 
-    A path-like object is never a URI, and the bytes of a path need not be UTF-8: where they could be
-    mistaken for something else, or are no text, the path travels percent-encoded.
+    A path-like object is never a URI, and the bytes of a path need not be UTF-8: where they could
+    be mistaken for something else, or are no text, the path travels percent-encoded.
     """
-    if isinstance(target, str):
-        # What os.fsdecode() makes of bytes that are not UTF-8 is no text that the ops could take.
-        if not any("\udc80" <= character <= "\udcff" for character in target):
-            return target
+    # What os.fsdecode() makes of bytes that are not UTF-8 is no text that the ops could take.
+    if isinstance(target, str) and not any("\udc80" <= c <= "\udcff" for c in target):
+        return target
     path = os.fsencode(os.path.abspath(target))
     return "file://" + urllib.parse.quote_from_bytes(path)
 
@@ -48,9 +47,9 @@ def load(
         dtype: what real floating tensors are cast to; all others keep their type.
         verify: ``"crc32"`` checks the CRC32 of every tensor, ``"all"`` every hash that was saved;
             ``"none"``, the default, trusts the file.
-        copy: tensors on the CPU share pages with the file unless this is true. Writing to them never
-            changes the file; but who changes the file in place changes them, and truncating it in
-            place ends the process that touches them.
+        copy: tensors on the CPU share pages with the file unless this is true. Writing to them
+            never changes the file; but who changes the file in place changes them, and truncating
+            it in place ends the process that touches them.
         threads: how many threads compute; 0 is every CPU that the process may use.
         options: ``memory_ceiling``, the bytes of memory to use beyond the tensors.
 
@@ -103,13 +102,13 @@ def save(
 ) -> None:
     """Save tensors to a ``.tensors`` file.
 
-    The file appears under its name when all of it is written; until then, and whenever anything fails,
-    what was there before stays as it was.
+    The file appears under its name when all of it is written; until then, and whenever anything
+    fails, what was there before stays as it was.
 
     Args:
         uri: a path (missing directories are made), ``file://…``, or ``fd:N``.
-        tensors: what to save, by name: a ``state_dict()`` for example. Views, non-contiguous tensors
-            and tensors that share memory are each saved whole.
+        tensors: what to save, by name: a ``state_dict()`` for example. Views, non-contiguous
+            tensors and tensors that share memory are each saved whole.
         hashes: which hashes to write with every tensor.
         threads: how many threads compute; 0 is every CPU that the process may use.
         options: ``fsync`` (``"true"`` waits until the file is on stable storage), and

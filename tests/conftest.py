@@ -24,6 +24,8 @@ def _open_below(directory: Path) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")
+    config.addinivalue_line("filterwarnings", "ignore:ComplexHalf")
     config.addinivalue_line("markers", "keeps_files_open: what others hold, stays open")
 
 

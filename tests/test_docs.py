@@ -11,7 +11,7 @@ import torch
 
 from process import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = {"sh", "bash", "shell", "console"}
 
@@ -41,6 +41,11 @@ def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text
     finally:
         sys.modules.pop("shown", None)
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_pages_are_there() -> None:
+    names = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "design.md", "format.md"}
+    assert names <= {page.name for page in PAGES}
 
 
 def test_the_readme_shows_python_and_torchscript() -> None:

@@ -119,14 +119,14 @@ def save_load_save_load(path: str) -> List[torch.Tensor]:  # noqa: UP006
     first = torch.ops.tensorizer.load(path)["x"]
     torch.ops.tensorizer.save(path, {"x": torch.ones(3)})
     second = torch.ops.tensorizer.load(path)["x"]
-    # The list is used again: of what a list holds, TorchScript does not see that it is written to.
-    out = [torch.zeros(3)]
-    torch.ops.tensorizer.load_into(path, ["x"], out)
+    # TorchScript does not see by itself that what a list holds is written to.
+    out = torch.zeros(3)
+    torch.ops.tensorizer.load_into(path, ["x"], [out])
     method_out = torch.zeros(3)
     torch.classes.tensorizer.Reader(path, None).load_into(["x"], [method_out], "none", 0)
     torch.ops.tensorizer.save(path, {"x": torch.full([3], 2.0)})
     third = torch.ops.tensorizer.load_tensors(path, ["x"])[0]
-    return [first, second, out[0], method_out, third]
+    return [first, second, out, method_out, third]
 
 
 def test_order_is_kept(path: str) -> None:

@@ -13,8 +13,8 @@ namespace tensorizer {
 
 inline constexpr std::chrono::milliseconds kPollInterval{50};
 
-// Called by check() on the thread that made the Cancel, at most every kPollInterval; throws what the
-// caller shall see when the host (Python: a pending signal) wants the job to stop. Empty in a
+// Called by check() on the thread that made the Cancel, at most every kPollInterval; throws what
+// the caller shall see when the host (Python: a pending signal) wants the job to stop. Empty in a
 // program that sets none.
 using InterruptHook = void (*)();
 void set_interrupt_hook(InterruptHook hook) noexcept;

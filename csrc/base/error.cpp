@@ -85,8 +85,11 @@ std::string quote(std::string_view text, std::size_t limit) {
     }
     const std::size_t length = utf8_sequence(text.substr(at));
     const auto first = static_cast<unsigned char>(text[at]);
-    if (length > 1 || (length == 1 && first >= 0x20 && first != 0x7f && first != '\'' &&
-                       first != '\\')) {
+    // U+0080 to U+009F are control characters.
+    const bool control =
+        first == 0xc2 && length == 2 && static_cast<unsigned char>(text[at + 1]) < 0xa0;
+    if ((length > 1 && !control) ||
+        (length == 1 && first >= 0x20 && first != 0x7f && first != '\'' && first != '\\')) {
       out += text.substr(at, length);
       at += length;
       continue;

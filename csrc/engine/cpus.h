@@ -3,7 +3,8 @@
 
 namespace tensorizer {
 
-// The CPUs that this process may use: its affinity, and the quota of its control groups, rounded up.
+// The CPUs that this process may use: its affinity, and the quota of its control groups, rounded
+// up.
 int usable_cpus();
 
 }  // namespace tensorizer

@@ -124,12 +124,12 @@ class LoadMover final : public Mover {
   void moved(std::uint64_t bytes) { progress_.done.fetch_add(bytes, std::memory_order_relaxed); }
 
   [[noreturn]] void fail(const LoadItem& item, ErrorKind kind, const std::string& what) const {
-    throw Error(kind, std::string(place_.label) + ": " +
-                          describe(entry(item).name, item.entry) + ": " + what);
+    throw Error(kind, std::string(place_.label) + ": " + describe(entry(item).name, item.entry) +
+                          ": " + what);
   }
 
-  // Reads the range of the bundle into its items, and what has no place there (headers, staged data)
-  // into scratch memory, in file order.
+  // Reads the range of the bundle into its items, and what has no place there (headers, staged
+  // data) into scratch memory, in file order.
   Bytes read_bundle(std::span<const LoadItem> items, Worker& worker) {
     std::size_t kept = 0;
     std::size_t largest_gap = 0;
@@ -235,8 +235,7 @@ class LoadMover final : public Mover {
 
   TensorHeader parse_header(const LoadItem& item, Bytes bytes) {
     const Entry& e = entry(item);
-    const TensorHeader header =
-        parse_tensor_header(bytes, index_.header(), e, item.entry, place_);
+    const TensorHeader header = parse_tensor_header(bytes, index_.header(), e, item.entry, place_);
     if (!e.dtype) index_.set_dtype(item.entry, *header.dtype.dtype);
     return header;
   }
@@ -301,15 +300,14 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   if (items.empty()) return;
 
   const std::uint64_t first = extents.front().offset;
-  const ReadHints hints =
-      source.hints(first, extents.back().offset + extents.back().header_size +
-                              extents.back().data_size - first);
+  const ReadHints hints = source.hints(
+      first, extents.back().offset + extents.back().header_size + extents.back().data_size - first);
   MoveSettings move_settings;
   move_settings.threads = settings.threads;
-  move_settings.moves_in_flight =
-      source.sequential()    ? 1
-      : settings.threads > 1 ? std::max(settings.threads, hints.reads_in_flight)
-                             : 1;
+  move_settings.moves_in_flight = source.sequential() ? 1
+                                  : settings.threads > 1
+                                      ? std::max(settings.threads, hints.reads_in_flight)
+                                      : 1;
   move_settings.crc32 = verify;
   move_settings.sha256 = verify;
   const bool lanes = settings.verify == Verify::All && !source.sequential();
@@ -317,15 +315,15 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
 
   // Every worker may hold a slice or a bundle in scratch memory.
   const int workers = std::max(move_settings.threads, move_settings.moves_in_flight);
-  const std::uint64_t fair_share = std::max(
-      kSmallestSlice, settings.memory_ceiling / (2 * static_cast<std::uint64_t>(workers)));
+  const std::uint64_t fair_share =
+      std::max(kSmallestSlice, settings.memory_ceiling / (2 * static_cast<std::uint64_t>(workers)));
   PlanLimits limits;
   limits.bundle_size = std::min(hints.read_size, fair_share);
   limits.slice_size = verify ? std::min(limits.bundle_size, kHashedSlice) : limits.bundle_size;
   // Slices end on page boundaries, so that no page is filled by two workers.
   limits.slice_size = limits.slice_size / kSmallestSlice * kSmallestSlice;
   limits.largest_gap = kLargestGap;
-  mover.set_chunk(limits.slice_size);
+  mover.set_chunk(staged_chunk(fair_share));
 
   Plan plan = plan_in_order(extents, limits);
   if (lanes) interleave(plan, settings.threads * move_settings.lanes);

@@ -24,8 +24,8 @@ class StagedOutput {
 
 struct LoadItem {
   std::uint32_t entry;  // which tensor of the index
-  // Where its data goes, or, in place, where it stands already, inside `LoadSettings::mapping`; empty
-  // when it is staged.
+  // Where its data goes, or, in place, where it stands already, inside `LoadSettings::mapping`;
+  // empty when it is staged.
   Bytes memory;
   bool in_place = false;
   StagedOutput* staged = nullptr;
@@ -40,9 +40,10 @@ struct LoadSettings {
   ConstBytes mapping;
 };
 
-// Fills every item and checks what `verify` asks for: throws Error(HashMismatch) that names the tensor,
-// and Error(InvalidFormat) for a tensor that has nothing to verify. The dtypes that stand in tensor
-// headers only, and could not be known before, are set in `index`. Items may come in any order.
+// Fills every item and checks what `verify` asks for: throws Error(HashMismatch) that names the
+// tensor, and Error(InvalidFormat) for a tensor that has nothing to verify. The dtypes that stand
+// in tensor headers only, and could not be known before, are set in `index`. Items may come in any
+// order.
 void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadSettings& settings,
           Progress& progress, Cancel& cancel);
 

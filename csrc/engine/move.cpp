@@ -17,8 +17,8 @@ struct Arrived {
   ConstBytes bytes;
 };
 
-// A cut tensor on its way. Everything but the values that only its current hasher touches is guarded
-// by the scheduler's mutex.
+// A cut tensor on its way. Everything but the values that only its current hasher touches is
+// guarded by the scheduler's mutex.
 struct CutState {
   std::uint64_t slices_to_move = 0;
   bool started = false;  // the first slice has moved, so the header is known
@@ -137,9 +137,8 @@ class Scheduler {
   void make_ready(std::uint32_t number) {
     CutState& cut = cuts_[number];
     if (!cut.started || !cut.wants_sha256 || cut.hashing) return;
-    const bool there = std::any_of(cut.arrived.begin(), cut.arrived.end(), [&](const Arrived& a) {
-      return a.position == cut.hashed;
-    });
+    const bool there = std::any_of(cut.arrived.begin(), cut.arrived.end(),
+                                   [&](const Arrived& a) { return a.position == cut.hashed; });
     if (!there) return;
     cut.hashing = true;
     ready_.push_back(number);
@@ -149,9 +148,8 @@ class Scheduler {
   // More lanes make more bytes a second, but each tensor slower; the tensor with the most left must
   // not be what the job ends up waiting for.
   std::size_t lanes_wanted(std::uint64_t most_left) const {
-    const std::uint64_t fair =
-        unhashed_ / (static_cast<std::uint64_t>(settings_.threads) * std::max<std::uint64_t>(
-                                                                         most_left, 1));
+    const std::uint64_t fair = unhashed_ / (static_cast<std::uint64_t>(settings_.threads) *
+                                            std::max<std::uint64_t>(most_left, 1));
     return static_cast<std::size_t>(
         std::clamp<std::uint64_t>(fair, 1, static_cast<std::uint64_t>(settings_.lanes)));
   }
@@ -166,10 +164,9 @@ class Scheduler {
         next_range_ < plan_.ranges.size() && moving_ < settings_.moves_in_flight;
     if (ready_.size() < wanted && more_may_come) return false;
     const std::size_t count = std::min(wanted, ready_.size());
-    std::partial_sort(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count),
-                      ready_.end(), [&](std::uint32_t a, std::uint32_t b) {
-                        return left_to_hash(a) > left_to_hash(b);
-                      });
+    std::partial_sort(
+        ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count), ready_.end(),
+        [&](std::uint32_t a, std::uint32_t b) { return left_to_hash(a) > left_to_hash(b); });
     batch.cut.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
     ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
     batch.bytes.clear();

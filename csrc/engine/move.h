@@ -1,9 +1,10 @@
 // The heart of a job: workers that move ranges and digest what passes through.
 //
-// What moves and how is the Mover's affair: a load reads, a save writes. move() decides who does what
-// when. A bundle is moved and digested by one worker. The slices of a cut tensor move in any order, on
-// any worker; their CRC32s are taken on the way and joined, and SHA-256 follows in order, over several
-// tensors at once, by whichever worker is free, while the bytes are likely to be in cache.
+// What moves and how is the Mover's affair: a load reads, a save writes. move() decides who does
+// what when. A bundle is moved and digested by one worker. The slices of a cut tensor move in any
+// order, on any worker; their CRC32s are taken on the way and joined, and SHA-256 follows in order,
+// over several tensors at once, by whichever worker is free, while the bytes are likely to be in
+// cache.
 #pragma once
 
 #include <atomic>
@@ -66,8 +67,8 @@ struct Worker {
   }
 };
 
-// All functions are called from any worker, several at a time, but never for the same range or tensor
-// at the same time as finish().
+// All functions are called from any worker, several at a time, but never for the same range or
+// tensor at the same time as finish().
 class Mover {
  public:
   virtual ~Mover() = default;
@@ -75,8 +76,8 @@ class Mover {
   // Moves whole tensors, digests included.
   virtual void move_bundle(const Range& range, Worker& worker) = 0;
 
-  // Moves one slice and returns where its bytes are. For a CRC32 they stay there until this worker's
-  // next call; for SHA-256 until finish().
+  // Moves one slice and returns where its bytes are. For a CRC32 they stay there until this
+  // worker's next call; for SHA-256 until finish().
   virtual ConstBytes move_slice(const Range& range, Worker& worker) = 0;
 
   // After the first slice of a tensor has moved.

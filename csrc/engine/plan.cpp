@@ -18,8 +18,7 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
       const auto cut = static_cast<std::uint32_t>(plan.cut.size());
       plan.cut.push_back({i, extent.data_size});
       for (std::uint64_t at = 0; at < extent.data_size; at += limits.slice_size) {
-        plan.ranges.push_back(
-            {i, 0, at, std::min(limits.slice_size, extent.data_size - at), cut});
+        plan.ranges.push_back({i, 0, at, std::min(limits.slice_size, extent.data_size - at), cut});
       }
       open = false;
       continue;
@@ -67,8 +66,7 @@ void interleave(Plan& plan, int open) {
       continue;
     }
     const std::uint32_t lane = lane_of[range.cut];
-    turns.push_back(
-        {static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
+    turns.push_back({static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
     passed[lane] += range.size;
   }
   std::stable_sort(turns.begin(), turns.end(),

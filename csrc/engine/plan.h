@@ -47,12 +47,21 @@ struct PlanLimits {
   std::uint64_t largest_gap;  // what may lie unused between neighbours of a bundle
 };
 
+// How much of a tensor that is not cut passes through scratch memory at a time, when a worker may
+// take `share`. Pieces are large, because those of a transposed tensor touch much more memory than
+// they take.
+constexpr std::uint64_t staged_chunk(std::uint64_t share) {
+  constexpr std::uint64_t kLargest = 8 << 20;
+  constexpr std::uint64_t kUnit = 64 << 10;
+  return (share < kLargest ? share : kLargest) / kUnit * kUnit;
+}
+
 // Ranges in file order.
 Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits);
 
-// Reorders a plan so that at any time the slices of about `open` tensors take turns, and all of these
-// end at about the same time; bundles come last. For digests that must follow in order within a tensor
-// but run faster over several tensors at once.
+// Reorders a plan so that at any time the slices of about `open` tensors take turns, and all of
+// these end at about the same time; bundles come last. For digests that must follow in order within
+// a tensor but run faster over several tensors at once.
 void interleave(Plan& plan, int open);
 
 }  // namespace tensorizer

@@ -39,16 +39,13 @@ void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel
     std::vector<std::byte> header(entry.header_size());
     const Bytes piece(header);
     source.read(entry.header_offset, {&piece, 1}, cancel);
-    index.set_dtype(
-        i, *parse_tensor_header(header, index.header(), entry, i, place).dtype.dtype);
+    index.set_dtype(i, *parse_tensor_header(header, index.header(), entry, i, place).dtype.dtype);
   }
 }
 
 }  // namespace
 
-FilePlace place_of(const Source& source) {
-  return {source.label(), source.start(), source.size()};
-}
+FilePlace place_of(const Source& source) { return {source.label(), source.start(), source.size()}; }
 
 Index read_index(Source& source, Cancel& cancel) {
   const FilePlace place = place_of(source);
@@ -58,9 +55,9 @@ Index read_index(Source& source, Cancel& cancel) {
   const FileHeader header = parse_file_header(bytes, place);
   const std::uint64_t wanted = kFileHeaderSize + header.index_size;
   while (bytes.size() < wanted) {
-    const std::uint64_t step =
-        place.size ? wanted - bytes.size()
-                   : std::min<std::uint64_t>(wanted - bytes.size(), kLargestStep);
+    const std::uint64_t step = place.size
+                                   ? wanted - bytes.size()
+                                   : std::min<std::uint64_t>(wanted - bytes.size(), kLargestStep);
     if (read_more(source, bytes, bytes.size() + step, cancel) < step) {
       throw Error(ErrorKind::InvalidFormat,
                   std::string(place.label) + ": the file ends at offset " +

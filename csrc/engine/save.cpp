@@ -19,7 +19,6 @@ struct SaveJob {
   const Layout& layout;
   std::size_t first;
   std::span<const SaveItem> items;
-  std::uint64_t base;  // the absolute offset of the end of the prefix
   Progress& progress;
 
   const PlacedTensor& tensor(std::size_t item) const { return layout.tensors()[first + item]; }
@@ -59,13 +58,13 @@ struct SaveJob {
   void write_header(std::size_t item, const TensorHeaderImage& header, Cancel& cancel) const {
     const Section section = header_section(item);
     const ConstBytes piece = header.bytes();
-    sink.write({&section, 1}, base + section.offset, {&piece, 1}, cancel);
+    sink.write({&section, 1}, section.offset, {&piece, 1}, cancel);
   }
 
   void write_data(std::size_t item, std::uint64_t position, ConstBytes bytes,
                   Cancel& cancel) const {
     const Section section = data_section(item);
-    sink.write({&section, 1}, base + section.offset + position, {&bytes, 1}, cancel);
+    sink.write({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
     progress.done.fetch_add(bytes.size(), std::memory_order_relaxed);
   }
 };
@@ -109,7 +108,7 @@ class SaveMover final : public Mover {
       pieces.push_back(data[i]);
       written += data[i].size();
     }
-    job_.sink.write(sections, job_.base + sections.front().offset, pieces, worker.cancel);
+    job_.sink.write(sections, sections.front().offset, pieces, worker.cancel);
     job_.progress.done.fetch_add(written, std::memory_order_relaxed);
   }
 
@@ -189,22 +188,20 @@ void save_ascending(const SaveJob& job, std::uint64_t chunk, Cancel& cancel) {
       job.set_digests(header, digests.finish());
     }
     job.write_header(item, header, cancel);
-    each_chunk([&](std::uint64_t at, ConstBytes bytes) {
-      job.write_data(item, at, bytes, cancel);
-    });
+    each_chunk(
+        [&](std::uint64_t at, ConstBytes bytes) { job.write_data(item, at, bytes, cancel); });
   }
 }
 
 }  // namespace
 
 void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
-                  std::span<const SaveItem> items, std::uint64_t prefix_size,
-                  const SaveSettings& settings, Progress& progress, Cancel& cancel) {
-  const SaveJob job{sink, layout, first, items, sink.start() + prefix_size, progress};
+                  std::span<const SaveItem> items, const SaveSettings& settings, Progress& progress,
+                  Cancel& cancel) {
+  const SaveJob job{sink, layout, first, items, progress};
   const HashKinds hashes = layout.hashes();
-  const std::uint64_t fair_share =
-      std::max(kSmallestSlice,
-               settings.memory_ceiling / (2 * static_cast<std::uint64_t>(settings.threads)));
+  const std::uint64_t fair_share = std::max(
+      kSmallestSlice, settings.memory_ceiling / (2 * static_cast<std::uint64_t>(settings.threads)));
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, fair_share);
   limits.slice_size = std::min(limits.bundle_size, hashes.sha256 ? kHashedSlice : kSlice) /
@@ -225,7 +222,7 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
   progress.total += total;
 
   if (sink.ascending()) {
-    save_ascending(job, limits.slice_size, cancel);
+    save_ascending(job, staged_chunk(fair_share), cancel);
     return;
   }
   MoveSettings move_settings;
@@ -236,16 +233,15 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
   move_settings.lanes = hashes.sha256 ? sha256_lanes() : 1;
   Plan plan = plan_in_order(extents, limits);
   if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
-  SaveMover mover(job, limits.slice_size);
+  SaveMover mover(job, staged_chunk(fair_share));
   move(plan, mover, move_settings, cancel);
 }
 
-void write_terminator(Sink& sink, const Layout& layout, std::uint64_t prefix_size,
-                      Cancel& cancel) {
+void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel) {
   const Section section{SectionKind::Terminator, {}, layout.end(), sizeof(kTerminator)};
   const ConstBytes terminator{reinterpret_cast<const std::byte*>(&kTerminator),
                               sizeof(kTerminator)};
-  sink.write({&section, 1}, sink.start() + prefix_size + layout.end(), {&terminator, 1}, cancel);
+  sink.write({&section, 1}, section.offset, {&terminator, 1}, cancel);
 }
 
 void save_file(Sink& sink, const Layout& layout, std::span<const SaveItem> items,
@@ -253,8 +249,8 @@ void save_file(Sink& sink, const Layout& layout, std::span<const SaveItem> items
   const std::uint64_t prefix_size = layout.prefix_size();
   sink.reserve(prefix_size);
   sink.write_prefix(layout.prefix(sink.start(), prefix_size), cancel);
-  save_tensors(sink, layout, 0, items, prefix_size, settings, progress, cancel);
-  write_terminator(sink, layout, prefix_size, cancel);
+  save_tensors(sink, layout, 0, items, settings, progress, cancel);
+  write_terminator(sink, layout, cancel);
   sink.finish(layout.file_size(), cancel);
 }
 

@@ -33,14 +33,13 @@ struct SaveSettings {
 };
 
 // Writes headers and data of the layout's tensors from number `first` on; items[i] is the data of
-// tensor `first + i`. `prefix_size` is the size of the prefix that is written, or reserved.
+// tensor `first + i`.
 void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
-                  std::span<const SaveItem> items, std::uint64_t prefix_size,
-                  const SaveSettings& settings, Progress& progress, Cancel& cancel);
+                  std::span<const SaveItem> items, const SaveSettings& settings, Progress& progress,
+                  Cancel& cancel);
 
 // Writes what stands behind the last tensor.
-void write_terminator(Sink& sink, const Layout& layout, std::uint64_t prefix_size,
-                      Cancel& cancel);
+void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel);
 
 // Saves a whole file, prefix and all, and makes it appear.
 void save_file(Sink& sink, const Layout& layout, std::span<const SaveItem> items,

@@ -1,8 +1,8 @@
 // The records behind the last index entry.
 //
 // Old readers count entries and never look at what follows in the index, so that is where things
-// about the file as a whole go: a magic, then records (kind u16, length u32, body) up to a kind 0 or
-// the end of the index. A reader skips the kinds that it does not know.
+// about the file as a whole go: a magic, then records (kind u16, length u32, body) up to a kind 0
+// or the end of the index. A reader skips the kinds that it does not know.
 #pragma once
 
 #include <cstdint>

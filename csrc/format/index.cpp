@@ -167,16 +167,14 @@ struct Index::Parser {
     index.entries_.push_back(entry);
   }
 
-  void check_sizes(Entry& entry, std::uint64_t begin,
-                   std::span<const std::int64_t> shape) const {
+  void check_sizes(Entry& entry, std::uint64_t begin, std::span<const std::int64_t> shape) const {
     // Strides are products of the dimensions that are not zero, so those must fit as well.
     std::uint64_t product = entry.element_size;
     bool empty = false;
     for (const std::int64_t dimension : shape) {
       if (dimension == 0) {
         empty = true;
-      } else if (__builtin_mul_overflow(product, static_cast<std::uint64_t>(dimension),
-                                        &product) ||
+      } else if (__builtin_mul_overflow(product, static_cast<std::uint64_t>(dimension), &product) ||
                  product > kMaxSigned) {
         fail_entry(entry, begin, "its shape has too many elements");
       }
@@ -196,8 +194,7 @@ struct Index::Parser {
                      " is inside the file's header or index, which end at " +
                      std::to_string(prefix_end));
     }
-    if (entry.data_offset < entry.header_offset ||
-        entry.header_size() < kSmallestTensorHeader) {
+    if (entry.data_offset < entry.header_offset || entry.header_size() < kSmallestTensorHeader) {
       fail_entry(entry, begin,
                  "its data offset " + std::to_string(entry.data_offset) +
                      " leaves no room for a header that starts at " +
@@ -227,8 +224,8 @@ struct Index::Parser {
       const Entry& first = entries[order[i - 1]];
       const Entry& second = entries[order[i]];
       if (first.end() > second.header_offset) {
-        fail(place, describe(second.name, order[i]) + at(second.header_offset) +
-                        " overlaps " + describe(first.name, order[i - 1]) + ", which ends at " +
+        fail(place, describe(second.name, order[i]) + at(second.header_offset) + " overlaps " +
+                        describe(first.name, order[i - 1]) + ", which ends at " +
                         std::to_string(first.end()));
       }
     }

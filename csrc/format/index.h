@@ -92,8 +92,8 @@ class Index {
   std::vector<Entry> entries_;            // in file order
 };
 
-// The names by which a program asks for tensors: as stored, but without the dot that a root module's
-// own tensors start with, unless that would make two names equal.
+// The names by which a program asks for tensors: as stored, but without the dot that a root
+// module's own tensors start with, unless that would make two names equal.
 std::vector<std::string_view> clean_names(std::span<const Entry> entries);
 
 // "tensor 'x' (index entry 3)", for messages.

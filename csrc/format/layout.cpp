@@ -9,8 +9,8 @@ namespace tensorizer {
 
 namespace {
 
-// Releases of the format's first implementation cannot open an index in which an opaque dtype stands
-// next to an empty tensor: there only its numpy part is written.
+// Releases of the format's first implementation cannot open an index in which an opaque dtype
+// stands next to an empty tensor: there only its numpy part is written.
 std::string index_dtype(const TensorSpec& spec) {
   return spec.data_size() == 0 ? std::string(dtype_info(spec.dtype).numpy)
                                : stored_dtype(spec.dtype);
@@ -53,9 +53,8 @@ void Layout::check_names() const {
 }
 
 bool Layout::has_long_dimensions() const noexcept {
-  return std::any_of(tensors_.begin(), tensors_.end(), [](const PlacedTensor& tensor) {
-    return tensor.spec.long_dimensions();
-  });
+  return std::any_of(tensors_.begin(), tensors_.end(),
+                     [](const PlacedTensor& tensor) { return tensor.spec.long_dimensions(); });
 }
 
 std::uint64_t Layout::prefix_size() const noexcept {

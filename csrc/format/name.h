@@ -23,8 +23,8 @@ inline bool is_nested(std::string_view name) noexcept {
   return !name.empty() && name.front() == kNestedMark;
 }
 
-// The steps of a stored name; one step for a plain name. Throws Error(InvalidFormat) with the reason
-// ("is not UTF-8", ...) for what is no name.
+// The steps of a stored name; one step for a plain name. Throws Error(InvalidFormat) with the
+// reason ("is not UTF-8", ...) for what is no name.
 NamePath parse_name(std::string_view name);
 
 // Throws like parse_name(), without making the path of a plain name.
@@ -37,9 +37,9 @@ struct NameConflict {
   std::string_view reason;
 };
 
-// Throws nothing about single names: the caller has checked those. Returns the positions of two names
-// that are equal, of which one is inside the other, or that mix keys and indices in one layer; both
-// positions are the same when there are none.
+// Throws nothing about single names: the caller has checked those. Returns the positions of two
+// names that are equal, of which one is inside the other, or that mix keys and indices in one
+// layer; both positions are the same when there are none.
 NameConflict find_conflict(std::span<const std::string_view> names);
 
 }  // namespace tensorizer

@@ -37,8 +37,8 @@ std::vector<std::byte> unpadded(const TensorSpec& spec, HashKinds hashes, std::s
     }
   }
   const int count = (hashes.crc32 ? 1 : 0) + (hashes.sha256 ? 1 : 0);
-  const std::size_t section = 1 + (hashes.crc32 ? 2 + kCrc32Size : 0) +
-                              (hashes.sha256 ? 2 + kSha256Size : 0);
+  const std::size_t section =
+      1 + (hashes.crc32 ? 2 + kCrc32Size : 0) + (hashes.sha256 ? 2 + kSha256Size : 0);
   out.put(static_cast<std::uint16_t>(section));
   out.put(static_cast<std::uint8_t>(count));
   const auto put_hash = [&](HashType type, std::size_t size, std::size_t* at) {
@@ -118,6 +118,7 @@ struct HeaderParser {
 
   void take_hashes(Cursor hashes, std::size_t section_at) {
     const auto count = hashes.take<std::uint8_t>();
+    if (!hashes.ok()) fail("has a hash section that is cut short");
     for (int i = 0; i < count; ++i) {
       const auto type = hashes.take<std::uint8_t>();
       const auto size = hashes.take<std::uint8_t>();

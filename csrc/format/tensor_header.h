@@ -1,7 +1,7 @@
 // The header in front of each tensor's data.
 //
-// Both hashes of a tensor cover its header, with the hash values zeroed and the crypt info left out,
-// followed by its data.
+// Both hashes of a tensor cover its header, with the hash values zeroed and the crypt info left
+// out, followed by its data.
 #pragma once
 
 #include <array>
@@ -43,8 +43,8 @@ struct HashKinds {
 // long, a nested name on what is no state-dict entry, more than 255 dimensions.
 void check_spec(const TensorSpec& spec);
 
-// The size of the header when it starts at the absolute offset `offset`: padded, so that data starts
-// on a 64-byte boundary and, from 64 KiB up, on a 4 KiB boundary.
+// The size of the header when it starts at the absolute offset `offset`: padded, so that data
+// starts on a 64-byte boundary and, from 64 KiB up, on a 4 KiB boundary.
 std::uint64_t tensor_header_size(const TensorSpec& spec, HashKinds hashes, std::uint64_t offset);
 
 // A header in memory whose hash values are still to be set.
@@ -74,9 +74,9 @@ struct TensorHeader {
   std::array<ConstBytes, 2> hashed{};
 };
 
-// Checks the header that `bytes` (of entry.header_size()) holds against its index entry; `bytes` has
-// its hash values zeroed afterwards, and the result points into it. `number` is the entry's, for
-// messages.
+// Checks the header that `bytes` (of entry.header_size()) holds against its index entry; `bytes`
+// has its hash values zeroed afterwards, and the result points into it. `number` is the entry's,
+// for messages.
 TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
                                  std::size_t number, const FilePlace& place);
 

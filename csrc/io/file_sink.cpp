@@ -66,19 +66,20 @@ class FileSink : public Sink {
 
   void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
              Cancel& cancel) override {
-    std::uint64_t end = offset;
+    const std::uint64_t begin = start_ + prefix_size_ + offset;
+    std::uint64_t end = begin;
     for (const ConstBytes piece : pieces) end += piece.size();
     allocate_ahead(end);
-    write_at(file(), offset, pieces, name_, cancel);
+    write_at(file(), begin, pieces, name_, cancel);
     std::uint64_t seen = written_.load(std::memory_order_relaxed);
     while (seen < end && !written_.compare_exchange_weak(seen, end, std::memory_order_relaxed)) {
     }
   }
 
-  bool overwrites(std::uint64_t device, std::uint64_t inode) const override {
+  std::optional<FileIdentity> overwritten() const override {
     struct stat status;
-    return in_place_ && fstat(in_place_.get(), &status) == 0 && status.st_dev == device &&
-           status.st_ino == inode;
+    if (!in_place_ || fstat(in_place_.get(), &status) != 0) return std::nullopt;
+    return FileIdentity{status.st_dev, status.st_ino};
   }
 
   void finish(std::uint64_t size, Cancel& cancel) override {

@@ -59,7 +59,14 @@ int status_flags(int number, const std::string& name) {
   return flags;
 }
 
-// Where the symbolic links that `path` ends in lead, whether there is anything or not.
+bool is_in_proc(const std::string& path) {
+  struct stat proc;
+  struct stat link;
+  return stat("/proc", &proc) == 0 && lstat(path.c_str(), &link) == 0 && link.st_dev == proc.st_dev;
+}
+
+// Where the symbolic links that `path` ends in lead, whether there is anything or not. Empty for a
+// link in /proc: what it leads to may have no name, or another one than it says.
 std::string follow_links(std::string path) {
   for (int links = 0; links < kMostLinks; ++links) {
     char text[PATH_MAX];
@@ -68,6 +75,7 @@ std::string follow_links(std::string path) {
       if (errno == EINVAL || errno == ENOENT) return path;
       throw system_error(errno, "cannot save to", path);
     }
+    if (is_in_proc(path)) return {};
     std::string target(text, static_cast<std::size_t>(length));
     if (target.starts_with('/')) {
       path = std::move(target);
@@ -98,17 +106,12 @@ std::unique_ptr<Sink> open_in_place(const std::string& path, InPlaceEnd end,
   return in_place_sink(std::move(file), 0, end, path, options);
 }
 
-std::unique_ptr<Sink> open_file_sink(const std::string& path, const struct stat& status,
-                                     const SinkOptions& options) {
+std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions& options) {
   // Replacing a file takes no right to write it, and would walk around the protection it has.
   if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) {
     throw system_error(errno, "cannot save to", path);
   }
-  const std::string target = follow_links(path);
-  struct stat found;
-  // A link in /proc leads to a file that may have no name, or another one.
-  if (lstat(target.c_str(), &found) == 0 && found.st_dev == status.st_dev &&
-      found.st_ino == status.st_ino) {
+  if (const std::string target = follow_links(path); !target.empty()) {
     if (std::unique_ptr<Sink> sink = replacing_sink(target, options)) return sink;
   }
   return open_in_place(path, InPlaceEnd::Cut, options);
@@ -156,7 +159,7 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
     if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
     return replacing_sink(follow_links(path), options);
   }
-  if (S_ISREG(status.st_mode)) return open_file_sink(path, status, options);
+  if (S_ISREG(status.st_mode)) return open_file_sink(path, options);
   if (S_ISBLK(status.st_mode)) return open_in_place(path, InPlaceEnd::Nothing, options);
   if (S_ISFIFO(status.st_mode)) {
     return stream_sink(open_fifo_for_writing(path, cancel), true, path);

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,14 @@ struct Section {
   std::uint64_t size;
 };
 
+// What tells a file from all others on this machine.
+struct FileIdentity {
+  std::uint64_t device;
+  std::uint64_t inode;
+
+  bool operator==(const FileIdentity&) const = default;
+};
+
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -38,7 +47,6 @@ class Sink {
   virtual bool ascending() const = 0;
 
   // Where in the target the prefix begins: not 0 for a descriptor that was handed over mid-file.
-  // The absolute offset of a section is start() + the prefix's size + its offset.
   virtual std::uint64_t start() const { return 0; }
 
   // Reserves room for a prefix of `size` bytes, a multiple of 4 KiB; called once, before anything
@@ -49,15 +57,15 @@ class Sink {
   // moves everything behind it up, which an ascending sink cannot.
   virtual void write_prefix(ConstBytes prefix, Cancel& cancel) = 0;
 
-  // Writes the pieces, one after another, from the absolute position `offset` on, which lies behind
-  // the prefix. They may cover several neighbouring sections, or a part of one; `sections` says
-  // which. Safe from any thread unless ascending.
+  // Writes the pieces, one after another, from `offset` on, counted from the end of the prefix.
+  // They may cover several neighbouring sections, or a part of one; `sections` says which. Safe
+  // from any thread unless ascending.
   virtual void write(std::span<const Section> sections, std::uint64_t offset,
                      std::span<const ConstBytes> pieces, Cancel& cancel) = 0;
 
-  // True when `descriptor_device` and `inode` are those of a file that is being written in place: a
-  // tensor that is mapped from it must not be read while it changes.
-  virtual bool overwrites(std::uint64_t device, std::uint64_t inode) const = 0;
+  // The regular file that is being written in place: a tensor that is mapped from it must not be
+  // read while it changes. Nothing where the target is replaced, or no file.
+  virtual std::optional<FileIdentity> overwritten() const { return std::nullopt; }
 
   // Makes the target appear, whole, of `size` bytes behind the prefix.
   virtual void finish(std::uint64_t size, Cancel& cancel) = 0;

@@ -76,11 +76,9 @@ class StreamSink : public Sink {
 
   void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
              Cancel& cancel) override {
-    fill_up_to(offset, cancel);
+    fill_up_to(prefix_size_ + offset, cancel);
     send(pieces, cancel);
   }
-
-  bool overwrites(std::uint64_t, std::uint64_t) const override { return false; }
 
   void finish(std::uint64_t size, Cancel& cancel) override {
     fill_up_to(prefix_size_ + size, cancel);

@@ -103,9 +103,7 @@ TensorDict ReaderClass::load(std::optional<c10::List<std::string>> names,
 
 void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor> out,
                             std::string verify, std::int64_t threads) {
-  at_border([&] {
-    reader_.load_into(string_vector(names), out, parse_verify(verify), threads);
-  });
+  at_border([&] { reader_.load_into(string_vector(names), out, parse_verify(verify), threads); });
 }
 
 c10::Dict<std::string, double> ReaderClass::stats() {
@@ -138,8 +136,8 @@ void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
                       ", and must be 0 (parameter), 1 (buffer) or 2 (state-dict entry)");
     }
     if (module_index < 0 || module_index > std::numeric_limits<std::uint16_t>::max()) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "module_index is " + std::to_string(module_index) + ", and must be from 0 to 65535");
+      throw Error(ErrorKind::InvalidArgument, "module_index is " + std::to_string(module_index) +
+                                                  ", and must be from 0 to 65535");
     }
     writer_->add(name, tensor, static_cast<TensorType>(type),
                  static_cast<std::uint16_t>(module_index));
@@ -170,8 +168,8 @@ void define_classes(torch::Library& library) {
       .def("stored", &ReaderClass::stored, "", {torch::arg("name")})
       .def("load", &ReaderClass::load, "",
            {torch::arg("names") = none(), torch::arg("device") = none(),
-            torch::arg("dtype") = none(), torch::arg("verify") = "none",
-            torch::arg("copy") = false, torch::arg("threads") = 0})
+            torch::arg("dtype") = none(), torch::arg("verify") = "none", torch::arg("copy") = false,
+            torch::arg("threads") = 0})
       .def("load_into", &ReaderClass::load_into, "",
            {torch::arg("names"), torch::arg("out"), torch::arg("verify") = "none",
             torch::arg("threads") = 0})

@@ -116,8 +116,8 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
 void save_tensors(const std::string& uri, const Strings& names, at::TensorList tensors,
                   const std::string& hashes, std::int64_t threads, const Options& options) {
   at_border([&] {
-    tensorizer::save(uri, string_vector(names), tensors.vec(), parse_hashes(hashes),
-                     threads, option_list(options));
+    tensorizer::save(uri, string_vector(names), tensors.vec(), parse_hashes(hashes), threads,
+                     option_list(options));
   });
 }
 
@@ -127,9 +127,7 @@ Strings names(const std::string& uri, const Options& options) {
 
 void verify(const std::string& uri, const std::string& verify, std::int64_t threads,
             const Options& options) {
-  at_border([&] {
-    Reader(uri, option_list(options)).verify(parse_verify(verify), threads);
-  });
+  at_border([&] { Reader(uri, option_list(options)).verify(parse_verify(verify), threads); });
 }
 
 }  // namespace tensorizer::ops

@@ -12,8 +12,7 @@ using Options = std::optional<StringDict>;
 
 TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                 std::optional<c10::Device> device, std::optional<c10::ScalarType> dtype,
-                const std::string& verify, bool copy, std::int64_t threads,
-                const Options& options);
+                const std::string& verify, bool copy, std::int64_t threads, const Options& options);
 
 std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& names,
                                      std::optional<c10::Device> device,

@@ -15,9 +15,11 @@ c10::intrusive_ptr<ReaderClass> open(const at::Tensor& data, const Options& opti
 TORCH_LIBRARY(tensorizer, m) {
   define_classes(m);
   m.set_python_module("tensorizer_ops._fakes");
-  // Without this, TorchScript removes a save as dead code, and freezing runs a load once and for all.
+  // Without this, TorchScript removes a save as dead code, and freezing runs a load once and for
+  // all.
   const auto def = [&](const char* schema) {
-    m.def(torch::schema(schema, c10::AliasAnalysisKind::CONSERVATIVE), {at::Tag::pt2_compliant_tag});
+    m.def(torch::schema(schema, c10::AliasAnalysisKind::CONSERVATIVE),
+          {at::Tag::pt2_compliant_tag});
   };
   def("load(str uri, *, str[]? names=None, Device? device=None, ScalarType? dtype=None, "
       "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None) "
@@ -34,8 +36,8 @@ TORCH_LIBRARY(tensorizer, m) {
       "-> ()");
   def("open(Tensor data, *, Dict(str, str)? options=None) "
       "-> __torch__.torch.classes.tensorizer.Reader");
-  // TorchScript takes "Tensor(a!)[] out" for a change of the list, not of the tensors in it, and drops
-  // the call as dead code; a compiler never sees this op, only what it is made of.
+  // TorchScript takes "Tensor(a!)[] out" for a change of the list, not of the tensors in it, and
+  // drops the call as dead code; a compiler never sees this op, only what it is made of.
   def("load_into(str uri, str[] names, Tensor[] out, *, str verify=\"none\", int threads=0, "
       "Dict(str, str)? options=None) -> ()");
 }
@@ -47,8 +49,8 @@ TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {
   m.impl("open", &open);
 }
 
-// A dict, a list of names and outputs that change mean nothing to a compiler: it sees what these ops
-// are made of instead.
+// A dict, a list of names and outputs that change mean nothing to a compiler: it sees what these
+// ops are made of instead.
 TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) {
   m.impl("load", &load);
   m.impl("load_into", &load_into);

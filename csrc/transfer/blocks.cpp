@@ -83,12 +83,12 @@ TensorInput::TensorInput(at::Tensor tensor) : tensor_(detached(tensor)) {}
 void TensorInput::get(std::uint64_t position, Bytes out) {
   const at::NoGradGuard no_grad;
   const auto size = static_cast<std::int64_t>(tensor_.element_size());
-  for_each_block(tensor_, static_cast<std::int64_t>(position) / size,
-                 static_cast<std::int64_t>(out.size()) / size, 0,
-                 [&](const at::Tensor& block, std::int64_t offset) {
-                   over(out.data() + offset * size, block.sizes(), tensor_.scalar_type())
-                       .copy_(block);
-                 });
+  for_each_block(
+      tensor_, static_cast<std::int64_t>(position) / size,
+      static_cast<std::int64_t>(out.size()) / size, 0,
+      [&](const at::Tensor& block, std::int64_t offset) {
+        over(out.data() + offset * size, block.sizes(), tensor_.scalar_type()).copy_(block);
+      });
 }
 
 TensorOutput::TensorOutput(at::Tensor tensor, c10::ScalarType stored)

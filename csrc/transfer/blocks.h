@@ -8,8 +8,8 @@
 
 namespace tensorizer {
 
-// Gives the elements of any strided tensor, on any device, as they are stored: contiguous, conjugate
-// and negative bits resolved.
+// Gives the elements of any strided tensor, on any device, as they are stored: contiguous,
+// conjugate and negative bits resolved.
 class TensorInput final : public StagedInput {
  public:
   explicit TensorInput(at::Tensor tensor);
@@ -19,8 +19,8 @@ class TensorInput final : public StagedInput {
   at::Tensor tensor_;
 };
 
-// Copies stored elements of type `stored` into any strided tensor, on any device, of this or another
-// type.
+// Copies stored elements of type `stored` into any strided tensor, on any device, of this or
+// another type.
 class TensorOutput final : public StagedOutput {
  public:
   TensorOutput(at::Tensor tensor, c10::ScalarType stored);

@@ -12,6 +12,9 @@ c10::ScalarType scalar_type(DType dtype) noexcept;
 // Throws Error(InvalidArgument) for what the format has no dtype for (quantized types).
 DType format_dtype(c10::ScalarType type, const std::string& tensor_name);
 
+// As in torch.float32, for messages.
+std::string dtype_name(c10::ScalarType type);
+
 // Whether `dtype=` applies: real floating tensors are cast, everything else keeps its type.
 bool is_castable(c10::ScalarType type) noexcept;
 

@@ -10,16 +10,17 @@
 
 namespace tensorizer {
 
-// A contiguous tensor that owns its memory, which is still to be filled. The whole 2 MiB blocks inside
-// a large one are advised to be huge pages: page faults, not the copy, are what filling it costs.
+// A contiguous tensor that owns its memory, which is still to be filled. The whole 2 MiB blocks
+// inside a large one are advised to be huge pages: page faults, not the copy, are what filling it
+// costs.
 at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type);
 
-// A tensor of zeros that takes memory only where it is written to, so that a shape from a file, which
-// costs that file nothing, costs nothing here.
+// A tensor of zeros that takes memory only where it is written to, so that a shape from a file,
+// which costs that file nothing, costs nothing here.
 at::Tensor new_zeros(at::IntArrayRef shape, c10::ScalarType type);
 
-// A tensor over bytes of a mapping. Its storage covers just these, keeps the mapping alive, and gives
-// back the memory of its whole pages when it goes.
+// A tensor over bytes of a mapping. Its storage covers just these, keeps the mapping alive, and
+// gives back the memory of its whole pages when it goes.
 at::Tensor mapped_tensor(std::shared_ptr<Mapping> mapping, Bytes part, at::IntArrayRef shape,
                          c10::ScalarType type);
 

@@ -14,9 +14,7 @@ namespace {
 constexpr std::uint64_t kSmallestCeiling = 1 << 20;
 constexpr std::int64_t kMostThreads = 1024;
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorKind::InvalidArgument, what);
-}
+[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::InvalidArgument, what); }
 
 struct Option {
   const char* name;
@@ -46,7 +44,8 @@ bool parse_number(const std::string& text, std::uint64_t& number) {
 }
 
 Option memory_option(std::uint64_t& ceiling) {
-  return {"memory_ceiling", "a number of bytes, 1048576 or more", [&ceiling](const std::string& text) {
+  return {"memory_ceiling", "a number of bytes, 1048576 or more",
+          [&ceiling](const std::string& text) {
             return parse_number(text, ceiling) && ceiling >= kSmallestCeiling;
           }};
 }

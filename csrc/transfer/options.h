@@ -34,7 +34,8 @@ struct WriterOptions {
   std::uint64_t expected_tensors = 0;
 };
 
-// Throw Error(InvalidArgument) for an unknown name, listing the known ones, and for a malformed value.
+// Throw Error(InvalidArgument) for an unknown name, listing the known ones, and for a malformed
+// value.
 LoadOptions parse_load_options(const OptionList& options);
 SaveOptions parse_save_options(const OptionList& options);
 WriterOptions parse_writer_options(const OptionList& options);

@@ -89,7 +89,8 @@ std::shared_ptr<Reader::File> Reader::file() {
     return file_;
   };
   if (auto file = opened()) return file;
-  // Whoever comes second shall find the file, not open another; cancel() must get through meanwhile.
+  // Whoever comes second shall find the file, not open another; cancel() must get through
+  // meanwhile.
   const std::lock_guard one_opens(opening_);
   if (auto file = opened()) return file;
   Job job(*this);
@@ -127,9 +128,9 @@ std::vector<std::uint32_t> Reader::select(
   for (const std::string& name : *names) {
     const auto found = file.by_name.find(name);
     if (found == file.by_name.end()) {
-      throw Error(ErrorKind::NoSuchTensor,
-                  file.source->label() + " has no tensor " + quote(name) + " among its " +
-                      std::to_string(file.names.size()) + "; names() lists them");
+      throw Error(ErrorKind::NoSuchTensor, file.source->label() + " has no tensor " + quote(name) +
+                                               " among its " + std::to_string(file.names.size()) +
+                                               "; names() lists them");
     }
     selected.push_back(found->second);
   }
@@ -167,9 +168,9 @@ StoredTensor Reader::stored(const std::string& name) {
   std::vector<std::byte> bytes(entry.header_size());
   const Bytes piece(bytes);
   open->source->read(entry.header_offset, {&piece, 1}, job.cancel);
-  const TensorHeader header = parse_tensor_header(bytes, open->index.header(), entry, number,
-                                                  place_of(*open->source));
-  return {std::string(entry.name), entry.type,         header.module_index, header.crc32,
+  const TensorHeader header =
+      parse_tensor_header(bytes, open->index.header(), entry, number, place_of(*open->source));
+  return {std::string(entry.name), entry.type,          header.module_index, header.crc32,
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
 }
 
@@ -193,9 +194,9 @@ std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string
   const std::vector<std::uint32_t> selected = select(*open, names);
   const c10::Device device = request.device.value_or(c10::Device(c10::kCPU));
   if (request.dtype && !is_castable(*request.dtype)) {
-    throw Error(ErrorKind::InvalidArgument,
-                std::string("dtype is ") + c10::toString(*request.dtype) +
-                    ", and must be a real floating type");
+    throw Error(ErrorKind::InvalidArgument, std::string("dtype is ") +
+                                                c10::toString(*request.dtype) +
+                                                ", and must be a real floating type");
   }
   const at::NoGradGuard no_grad;
 
@@ -207,8 +208,8 @@ std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string
   if (device.is_meta()) {
     for (const std::uint32_t number : selected) {
       const c10::ScalarType type = wanted_type(dtype(std::string(open->names[number])));
-      tensors.push_back(at::empty(open->entry(number).shape,
-                                  at::TensorOptions().device(device).dtype(type)));
+      tensors.push_back(
+          at::empty(open->entry(number).shape, at::TensorOptions().device(device).dtype(type)));
     }
     return tensors;
   }
@@ -226,8 +227,7 @@ std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string
     const std::uint32_t number = selected[i];
     const Entry& entry = open->entry(number);
     // On the way to another device the stored type travels, and the cast happens there.
-    const c10::ScalarType stored =
-        entry.dtype ? scalar_type(*entry.dtype) : c10::ScalarType::Byte;
+    const c10::ScalarType stored = entry.dtype ? scalar_type(*entry.dtype) : c10::ScalarType::Byte;
     const c10::ScalarType type = device.is_cpu() ? wanted_type(stored) : stored;
     LoadItem item;
     item.entry = number;
@@ -263,8 +263,8 @@ std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string
   for (const std::size_t i : unresolved) {
     const Entry& entry = open->entry(selected[i]);
     const c10::ScalarType stored = scalar_type(*entry.dtype);
-    tensors[i] = entry.meta ? new_zeros(entry.shape, stored)
-                            : tensors[i].view(stored).view(entry.shape);
+    tensors[i] =
+        entry.meta ? new_zeros(entry.shape, stored) : tensors[i].view(stored).view(entry.shape);
   }
   for (at::Tensor& tensor : tensors) {
     const c10::ScalarType stored = tensor.scalar_type();
@@ -275,7 +275,8 @@ std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string
 }
 
 void Reader::load_into(const std::vector<std::string>& names,
-                       const std::vector<at::Tensor>& outputs, Verify verify, std::int64_t threads) {
+                       const std::vector<at::Tensor>& outputs, Verify verify,
+                       std::int64_t threads) {
   if (names.size() != outputs.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
                                                 std::to_string(outputs.size()) + " outputs");
@@ -290,15 +291,15 @@ void Reader::load_into(const std::vector<std::string>& names,
     };
     if (output.layout() != c10::kStrided) refuse("needs an output that is strided");
     if (!output.sizes().equals(entry.shape)) {
-      refuse("has the shape " + c10::str(at::IntArrayRef(entry.shape)) +
-             ", and its output has " + c10::str(output.sizes()));
+      refuse("has the shape " + c10::str(at::IntArrayRef(entry.shape)) + ", and its output has " +
+             c10::str(output.sizes()));
     }
     if (!entry.dtype) {
       refuse("has a dtype that only its data tells: load it instead");
     }
     if (scalar_type(*entry.dtype) != output.scalar_type()) {
-      refuse(std::string("is ") + c10::toString(scalar_type(*entry.dtype)) +
-             ", and its output is " + c10::toString(output.scalar_type()));
+      refuse("is " + dtype_name(scalar_type(*entry.dtype)) + ", and its output is " +
+             dtype_name(output.scalar_type()));
     }
     if (output.requires_grad() && at::GradMode::is_enabled()) {
       refuse("has an output that requires grad: load under torch.no_grad()");

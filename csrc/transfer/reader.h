@@ -1,7 +1,7 @@
 // A `.tensors` file that is open for loading.
 //
-// Safe from any thread; loads may run at the same time, except from a sequential source, whose bytes
-// come once. What was loaded outlives the reader.
+// Safe from any thread; loads may run at the same time, except from a sequential source, whose
+// bytes come once. What was loaded outlives the reader.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,10 +17,10 @@
 namespace tensorizer {
 
 struct LoadRequest {
-  std::optional<c10::Device> device;         // the CPU when it is not said
-  std::optional<c10::ScalarType> dtype;      // for real floating tensors
+  std::optional<c10::Device> device;     // the CPU when it is not said
+  std::optional<c10::ScalarType> dtype;  // for real floating tensors
   Verify verify = Verify::None;
-  bool copy = false;  // own the memory, instead of sharing pages with the file
+  bool copy = false;         // own the memory, instead of sharing pages with the file
   std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
 };
 

@@ -20,6 +20,8 @@ constexpr std::array<std::byte, 16> kZeroElement{};
 // Addresses that are mapped from the file which a sink overwrites.
 std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
   std::vector<ConstBytes> mapped;
+  const std::optional<FileIdentity> file = sink.overwritten();
+  if (!file) return mapped;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     unsigned long begin = 0;
@@ -29,7 +31,7 @@ std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
     unsigned long inode = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx %*s %*x %x:%x %lu", &begin, &end, &major_number,
                     &minor_number, &inode) == 5 &&
-        inode != 0 && sink.overwrites(makedev(major_number, minor_number), inode)) {
+        *file == FileIdentity{makedev(major_number, minor_number), inode}) {
       mapped.emplace_back(reinterpret_cast<const std::byte*>(begin), end - begin);
     }
   }
@@ -63,9 +65,9 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, TensorType typ
     if (tensor.dim() == 0) saving.item.memory = ConstBytes(kZeroElement).first(tensor.itemsize());
   } else if (tensor.numel() > 0) {
     if (!tensor.has_storage()) refuse("it has no memory of its own; pass a plain tensor");
-    const std::size_t needed = at::detail::computeStorageNbytes(
-        tensor.sizes(), tensor.strides(), tensor.itemsize(),
-        static_cast<std::size_t>(tensor.storage_offset()));
+    const std::size_t needed =
+        at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                         static_cast<std::size_t>(tensor.storage_offset()));
     if (tensor.storage().nbytes() < needed) {
       refuse("its storage has " + std::to_string(tensor.storage().nbytes()) + " of the " +
              std::to_string(needed) + " bytes that its shape needs");

@@ -20,14 +20,13 @@ struct Saving {
   std::unique_ptr<StagedInput> staged;
 };
 
-// Throws Error(InvalidArgument) for a tensor that cannot be saved: one that is not strided, has a dtype
-// that the format does not hold, or no memory behind it.
+// Throws Error(InvalidArgument) for a tensor that cannot be saved: one that is not strided, has a
+// dtype that the format does not hold, or no memory behind it.
 Saving prepare_saving(std::string name, const at::Tensor& tensor,
-                      TensorType type = TensorType::StateDictEntry,
-                      std::uint16_t module_index = 0);
+                      TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
 
-// Throws Error(InvalidArgument) when a file that is written in place is the one that a tensor is mapped
-// from: it would be overwritten while it is read.
+// Throws Error(InvalidArgument) when a file that is written in place is the one that a tensor is
+// mapped from: it would be overwritten while it is read.
 void check_not_overwritten(const Sink& sink, std::span<const Saving> savings);
 
 }  // namespace tensorizer

@@ -8,8 +8,8 @@ namespace tensorizer {
 
 namespace {
 
-// What the prefix of a Writer has room for when nobody says how many tensors will come, and what one
-// tensor takes of it when somebody does.
+// What the prefix of a Writer has room for when nobody says how many tensors will come, and what
+// one tensor takes of it when somebody does.
 constexpr std::uint64_t kReservedPrefix = 64 << 10;
 constexpr std::uint64_t kTypicalEntry = 128;
 
@@ -41,7 +41,8 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   }
   layout.check_names();
   Progress progress;
-  save_file(*sink, layout, items, {parse_threads(threads), parsed.memory_ceiling}, progress, cancel);
+  save_file(*sink, layout, items, {parse_threads(threads), parsed.memory_ceiling}, progress,
+            cancel);
 }
 
 // The running call, so that cancel() finds it.
@@ -108,8 +109,7 @@ void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType t
   try {
     layout_->add(std::move(saving.spec));
     tensorizer::save_tensors(*sink_, *layout_, layout_->tensors().size() - 1, {&saving.item, 1},
-                             reserved_, {threads_, options_.save.memory_ceiling}, progress_,
-                             job.cancel);
+                             {threads_, options_.save.memory_ceiling}, progress_, job.cancel);
   } catch (...) {
     // There is a hole where the tensor should be.
     abort_locked();
@@ -125,7 +125,7 @@ void Writer::close() {
   try {
     layout_->check_names();
     const std::uint64_t size = std::max(reserved_, layout_->prefix_size());
-    write_terminator(*sink_, *layout_, reserved_, job.cancel);
+    write_terminator(*sink_, *layout_, job.cancel);
     sink_->write_prefix(layout_->prefix(sink_->start(), size), job.cancel);
     sink_->finish(layout_->file_size(), job.cancel);
   } catch (...) {

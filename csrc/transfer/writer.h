@@ -19,8 +19,8 @@ void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options);
 
-// Takes tensors one at a time. The target appears with close(); a Writer that goes without it, and one
-// whose add() failed, leaves everything as it was.
+// Takes tensors one at a time. The target appears with close(); a Writer that goes without it, and
+// one whose add() failed, leaves everything as it was.
 class Writer {
  public:
   Writer(const std::string& uri, const OptionList& options);

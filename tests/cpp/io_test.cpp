@@ -112,18 +112,17 @@ class IoTest : public testing::Test {
   }
 
   // `offset` counts from the end of a prefix of `prefix` bytes.
-  void write(Sink& sink, std::uint64_t offset, std::string_view text,
-             std::uint64_t prefix = kBlock) {
+  void write(Sink& sink, std::uint64_t offset, std::string_view text) {
     const ConstBytes piece = as_bytes(text);
     const Section section{SectionKind::Data, "t", offset, text.size()};
-    sink.write({&section, 1}, sink.start() + prefix + offset, {&piece, 1}, cancel_);
+    sink.write({&section, 1}, offset, {&piece, 1}, cancel_);
   }
 
   // Prefix first, then `data`.
   void save(Sink& sink, std::string_view prefix, std::string_view data) {
     sink.reserve(prefix.size());
     sink.write_prefix(as_bytes(prefix), cancel_);
-    write(sink, 0, data, prefix.size());
+    write(sink, 0, data);
     sink.finish(data.size(), cancel_);
   }
 
@@ -405,7 +404,7 @@ TEST_F(IoTest, ReplacesAFileWholeAndKeepsItsMode) {
   EXPECT_EQ(out->start(), 0u);
   struct stat status{};
   ASSERT_EQ(stat(target.c_str(), &status), 0);
-  EXPECT_FALSE(out->overwrites(status.st_dev, status.st_ino));
+  EXPECT_FALSE(out->overwritten().has_value());
   out->reserve(kBlock);
   write(*out, 5, "world");
   write(*out, 0, "hello");
@@ -537,8 +536,7 @@ TEST_F(IoTest, RespectsPermissions) {
     const auto out = sink(folder_ / "shut/open");
     struct stat status{};
     ASSERT_EQ(stat((folder_ / "shut/open").c_str(), &status), 0);
-    EXPECT_TRUE(out->overwrites(status.st_dev, status.st_ino));
-    EXPECT_FALSE(out->overwrites(status.st_dev, status.st_ino + 1));
+    EXPECT_EQ(out->overwritten(), (FileIdentity{status.st_dev, status.st_ino}));
     save(*out, prefix_, "data");
     EXPECT_EQ(read_file(folder_ / "shut/open"), prefix_ + "data");
   });
@@ -593,7 +591,7 @@ TEST_F(IoTest, WritesADescriptorInPlaceFromItsPosition) {
     out->write_prefix(as_bytes(longer), cancel_);
     struct stat status{};
     ASSERT_EQ(fstat(file.get(), &status), 0);
-    EXPECT_TRUE(out->overwrites(status.st_dev, status.st_ino));
+    EXPECT_EQ(out->overwritten(), (FileIdentity{status.st_dev, status.st_ino}));
     out->finish(4, cancel_);
     const std::size_t end = 100 + longer.size() + 4;
     EXPECT_EQ(lseek(file.get(), 0, SEEK_CUR), static_cast<off_t>(end));

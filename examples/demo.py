@@ -1,0 +1,330 @@
+"""A model saved and loaded: here, and by the libraries that people use for it.
+
+Run it with `make demo`, or in any environment that has tensorizer_ops; safetensors and tensorizer
+join in where they are installed. Everything is written to a temporary directory, which goes at the
+end (TMPDIR says where it is; 3 GB are enough).
+
+Every measurement is a process of its own, so that nobody finds memory that somebody else has
+prepared. Files are warm (in the page cache), settings are each library's defaults, nobody waits for
+the disk, and every byte that was loaded is compared with the model's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+import tensorizer_ops
+
+State = dict[str, torch.Tensor]
+
+ROUNDS = 3
+THREADS = torch.get_num_threads()
+FORK = multiprocessing.get_context("fork")
+
+
+# -- the libraries ---------------------------------------------------------------------------------
+
+
+def torch_load(path: str) -> State:
+    return torch.load(path, weights_only=True)
+
+
+def torch_load_mapped(path: str) -> State:
+    return torch.load(path, weights_only=True, mmap=True)
+
+
+def safetensors_load(path: str) -> State:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def safetensors_save(state: State, path: str) -> None:
+    from safetensors.torch import save_file
+
+    save_file(state, path)
+
+
+def tensorizer_load(path: str, verify: bool = False) -> State:
+    from tensorizer import TensorDeserializer
+
+    with TensorDeserializer(path, device="cpu", verify_hash=verify) as deserializer:
+        return dict(deserializer.items())
+
+
+def tensorizer_load_verified(path: str) -> State:
+    return tensorizer_load(path, verify=True)
+
+
+def tensorizer_save(state: State, path: str) -> None:
+    from tensorizer import TensorSerializer
+
+    serializer = TensorSerializer(path)
+    serializer.write_state_dict(state)
+    serializer.close()
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to load or to save; the last of its group is ours."""
+
+    group: str
+    name: str
+    suffix: str
+    load: Callable[[str], State] | None = None
+    save: Callable[[State, str], None] | None = None
+    module: str = "torch"
+
+
+COPIED = "Load into memory of its own"
+VERIFIED = "Load into memory of its own, with every SHA-256 checked"
+MAPPED = "Load through a mapping of the file (no copy)"
+SAVED_SHA256 = "Save with CRC32 and SHA-256"
+SAVED_CRC32 = "Save with CRC32"
+SAVED_PLAIN = "Save without checksums"
+
+WAYS = [
+    Way(COPIED, "torch.load", ".pt", load=torch_load),
+    Way(COPIED, "tensorizer", ".tensors", load=tensorizer_load, module="tensorizer"),
+    Way(
+        COPIED,
+        "tensorizer_ops, copy=True",
+        ".ours.tensors",
+        load=lambda path: tensorizer_ops.load(path, copy=True),
+    ),
+    Way(
+        VERIFIED,
+        "tensorizer, verify_hash=True",
+        ".tensors",
+        load=tensorizer_load_verified,
+        module="tensorizer",
+    ),
+    Way(
+        VERIFIED,
+        'tensorizer_ops, copy=True, verify="all"',
+        ".ours.tensors",
+        load=lambda path: tensorizer_ops.load(path, copy=True, verify="all"),
+    ),
+    Way(MAPPED, "torch.load, mmap=True", ".pt", load=torch_load_mapped),
+    Way(MAPPED, "safetensors", ".safetensors", load=safetensors_load, module="safetensors"),
+    Way(MAPPED, "tensorizer_ops", ".ours.tensors", load=tensorizer_ops.load),
+    Way(SAVED_SHA256, "tensorizer", ".tensors", save=tensorizer_save, module="tensorizer"),
+    Way(
+        SAVED_SHA256,
+        "tensorizer_ops",
+        ".ours.tensors",
+        save=lambda state, path: tensorizer_ops.save(path, state),
+    ),
+    Way(SAVED_CRC32, "torch.save", ".pt", save=torch.save),
+    Way(
+        SAVED_CRC32,
+        'tensorizer_ops, hashes="crc32"',
+        ".ours.tensors",
+        save=lambda state, path: tensorizer_ops.save(path, state, hashes="crc32"),
+    ),
+    Way(SAVED_PLAIN, "safetensors", ".safetensors", save=safetensors_save, module="safetensors"),
+    Way(
+        SAVED_PLAIN,
+        'tensorizer_ops, hashes="none"',
+        ".ours.tensors",
+        save=lambda state, path: tensorizer_ops.save(path, state, hashes="none"),
+    ),
+]
+
+# How the files that are loaded are made, and how those that were saved are checked.
+SAVERS: dict[str, Callable[[State, str], None]] = {
+    way.suffix: way.save for way in reversed(WAYS) if way.save is not None
+}
+LOADERS: dict[str, Callable[[str], State]] = {
+    way.suffix: way.load for way in reversed(WAYS) if way.load is not None
+}
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def check(state: State, expected: State) -> None:
+    """Raises unless both hold the same names, shapes, element types and bytes."""
+    if state.keys() != expected.keys():
+        raise AssertionError("other names came back than were saved")
+    for name, tensor in expected.items():
+        other = state[name].detach()
+        if other.dtype != tensor.dtype or not torch.equal(other, tensor):
+            raise AssertionError(f"{name} came back changed")
+
+
+def touch(state: State) -> int:
+    """Reads a byte of every page, which is when a mapping is paid for."""
+    sums = [t.detach().view(-1).view(torch.uint8)[::4096].sum() for t in state.values()]
+    return int(torch.stack(sums).sum())
+
+
+def measure(way: Way, path: str, state: State, last: bool) -> tuple[float, float]:
+    """Seconds until the call returned, and until every page was touched as well."""
+    tiny = {"tiny": torch.ones(8)}
+    tiny_path = path + ".tiny"
+    if way.load is not None:
+        SAVERS[way.suffix](tiny, tiny_path)
+        way.load(tiny_path)  # what is imported or set up late is not what is compared
+        start = perf_counter()
+        loaded = way.load(path)
+        returned = perf_counter()
+        touch(loaded)
+        touched = perf_counter()
+        check(loaded, state)
+    else:
+        assert way.save is not None
+        way.save(tiny, tiny_path)
+        start = perf_counter()
+        way.save(state, path)
+        returned = touched = perf_counter()
+        if last:
+            check(LOADERS[way.suffix](path), state)
+    os.unlink(tiny_path)
+    return returned - start, touched - start
+
+
+def in_a_process(work: Callable[[], tuple[float, float]]) -> tuple[float, float]:
+    def child(pipe: Connection) -> None:
+        torch.set_num_threads(THREADS)
+        pipe.send(work())
+
+    here, there = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=child, args=(there,))
+    process.start()
+    there.close()
+    try:
+        result: tuple[float, float] = here.recv()
+    except EOFError:
+        raise SystemExit("a measurement failed; its message is above") from None
+    process.join()
+    return result
+
+
+def compare(ways: list[Way], directory: Path, state: State) -> None:
+    """Measures the ways of one group in turns, and prints the best of each."""
+    size = sum(tensor.nbytes for tensor in state.values()) / 1e9
+    best: dict[Way, tuple[float, float]] = {}
+    for round_ in range(ROUNDS):
+        for way in ways:
+            path = directory / (("loaded" if way.load else "saved") + way.suffix)
+            last = round_ == ROUNDS - 1
+            times = in_a_process(lambda: measure(way, str(path), state, last))  # noqa: B023
+            best[way] = min(best.get(way, times), times, key=lambda pair: pair[1])
+            if way.save is not None:
+                path.unlink()
+    ours = best[ways[-1]][1]
+    mapped = ways[0].group == MAPPED
+    print(f"\n{ways[0].group}")
+    head = ("returns", "all touched") if mapped else ("", "seconds")
+    print(f"  {'':42} {head[0]:>9} {head[1]:>12} {'GB/s':>7}  times ours")
+    for way, (returned, touched) in best.items():
+        seconds = touched if mapped else returned
+        first = f"{returned:.4f}" if mapped else ""
+        ratio = seconds / (ours if mapped else best[ways[-1]][0])
+        print(
+            f"  {way.name:42} {first:>9} {seconds:12.3f} {size / seconds:7.2f}  "
+            + ("" if way is ways[-1] else f"{ratio:10.2f}")
+        )
+
+
+# -- what it shows ---------------------------------------------------------------------------------
+
+
+def build_model() -> torch.nn.Module:
+    """Ten transformer layers with half a gigabyte of weights."""
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        *(
+            torch.nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0, batch_first=True)
+            for _ in range(10)
+        )
+    ).eval()
+
+
+def show_a_restored_model(model: torch.nn.Module, path: str) -> None:
+    with torch.device("meta"):
+        restored = build_model()
+    start = perf_counter()
+    restored.load_state_dict(tensorizer_ops.load(path), assign=True)
+    seconds = perf_counter() - start
+    x = torch.rand(1, 8, 1024)
+    with torch.inference_mode():
+        same = torch.equal(restored(x), model(x))
+    assert same, "the restored model computes something else"
+    print(f"\nA new model had these weights {1000 * seconds:.1f} ms later, and computes the same.")
+
+
+def show_files_going_both_ways(directory: Path, state: State) -> None:
+    check(tensorizer_ops.load(directory / "loaded.tensors", verify="all"), state)
+    check(tensorizer_load(str(directory / "loaded.ours.tensors"), verify=True), state)
+    print(
+        "\nA file that tensorizer saved was loaded by tensorizer_ops, and the other way round;"
+        "\nboth with every hash checked, and with every byte as it was."
+    )
+
+
+class ScriptedLoader(torch.nn.Module):
+    def forward(self, path: str, x: torch.Tensor) -> torch.Tensor:
+        weights = torch.ops.tensorizer.load(path, names=["0.linear1.weight", "0.linear1.bias"])
+        return torch.nn.functional.linear(x, weights["0.linear1.weight"], weights["0.linear1.bias"])
+
+
+def show_torchscript(directory: Path, state: State) -> None:
+    script = str(directory / "loader.pt")
+    torch.jit.script(ScriptedLoader()).save(script)
+    scripted = torch.jit.load(script)
+    x = torch.rand(2, 1024)
+    y = scripted(str(directory / "loaded.ours.tensors"), x)
+    expected = torch.nn.functional.linear(x, state["0.linear1.weight"], state["0.linear1.bias"])
+    assert torch.equal(y, expected), "the scripted loader computes something else"
+    print("\nTorchScript: a scripted, saved and reloaded module loaded two of the weights itself.")
+
+
+def is_here(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        print(f"{module} is left out: {error}")
+        return False
+    return True
+
+
+def main() -> None:
+    # A thread pool would not survive the forks; the measured processes have their own.
+    torch.set_num_threads(1)
+    modules = {way.module for way in WAYS if is_here(way.module)} if WAYS else set()
+    ways = [way for way in WAYS if way.module in modules]
+    model = build_model()
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    size = sum(tensor.nbytes for tensor in state.values())
+    print(
+        f"A model of {size / 1e6:.0f} MB in {len(state)} tensors, {os.cpu_count()} CPUs, "
+        f"torch {torch.__version__}; the best of {ROUNDS} rounds"
+    )
+    with tempfile.TemporaryDirectory(prefix="tensorizer-demo-") as name:
+        directory = Path(name)
+        for suffix in {way.suffix: None for way in ways if way.load}:
+            SAVERS[suffix](state, str(directory / f"loaded{suffix}"))
+        os.sync()
+        for group in dict.fromkeys(way.group for way in ways):
+            compare([way for way in ways if way.group == group], directory, state)
+        torch.set_num_threads(THREADS)
+        show_a_restored_model(model, str(directory / "loaded.ours.tensors"))
+        if "tensorizer" in modules:
+            show_files_going_both_ways(directory, state)
+        show_torchscript(directory, state)
+
+
+if __name__ == "__main__":
+    main()
