@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measure import Timing
-from memory import Failure
+from memory import Failure, Reserve
 
 SOURCE = Path(__file__).with_name("limit.cpp")
 FLAGS = ("-std=c++20", "-O2", "-pthread")
@@ -97,17 +97,21 @@ class Program:
         self._threads = threads
         self.file = file
         self._ranges = file.with_name("ranges.txt")
-        lines = (f"{offset} {size}\n" for offset, size in data_ranges(file))
-        self._ranges.write_text("".join(lines))
+        ranges = data_ranges(file)
+        self._ranges.write_text("".join(f"{offset} {size}\n" for offset, size in ranges))
+        self._bytes = sum(size for _, size in ranges)
 
-    def measure(self, limit: Limit, piece: int, repeats: int) -> Timing:
+    def measure(self, limit: Limit, piece: int, repeats: int, reserve: Reserve) -> Timing:
         command = [
             *(str(self._program), limit.mode, str(self.file), str(self._ranges)),
             *("--threads", str(limit.threads or self._threads)),
             *("--piece", str(piece), "--repeat", str(repeats)),
             *("--output", str(self.file.with_name("limit.out"))),
         ]
+        # A write has its source in memory as well.
+        reserve.lend(self._bytes * (2 if limit.mode.startswith("write") else 1))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        reserve.take_back()
         if done.returncode != 0:
             raise Failure(done.stderr.strip())
         seconds = json.loads(done.stdout)["seconds"]

@@ -102,16 +102,6 @@ class Memory {
   unsigned char* data_;
 };
 
-// In a virtual machine, memory that nobody used for a while may have gone back to the host, and the
-// first who takes it again waits for it: 40 times longer than for the page fault (measured). That
-// is not what is compared, so it is brought back before the clock starts.
-void fetch_memory(std::size_t size) {
-  const Memory memory(size, true);
-  for (std::size_t i = 0; i < size; i += 4096) {
-    static_cast<volatile unsigned char*>(memory.data())[i] = 1;
-  }
-}
-
 void read_all(int descriptor, unsigned char* out, std::size_t size, std::size_t offset) {
   while (size > 0) {
     const ssize_t count = ::pread(descriptor, out, size, static_cast<off_t>(offset));
@@ -222,7 +212,6 @@ double seconds_of(const Job& job, const std::vector<Range>& turns, std::size_t m
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   if (!job.write) {
-    fetch_memory(2 * memory_size);  // the page cache may need as much as the ranges
     const auto start = Clock::now();
     const Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
     const Memory memory(memory_size, true);
@@ -238,7 +227,6 @@ double seconds_of(const Job& job, const std::vector<Range>& turns, std::size_t m
     }
   }
   ::unlink(job.output.c_str());
-  fetch_memory(memory_size);
   double seconds = 0;
   {
     const auto start = Clock::now();

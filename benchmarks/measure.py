@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from memory import Failure, State, fetch_memory, mapped, pages_of, private_memory, size_of, touch
+from memory import Failure, Reserve, State, mapped, pages_of, private_memory, size_of, touch
 from peers import CHECKERS, Library, Peer
 
 _FORK = multiprocessing.get_context("fork")
@@ -62,7 +62,6 @@ def _warm_up(peer: Peer, directory: Path) -> None:
 
 def _load(peer: Peer, path: Path, expected: State, repeats: int, pipe: Connection) -> None:
     assert peer.load is not None
-    fetch_memory(2 * size_of(expected))  # the page cache may need as much as the tensors
     timings: list[tuple[float, float]] = []
     for i in range(repeats):
         state: State = {}  # the memory of the last repetition goes here
@@ -84,7 +83,6 @@ def _load(peer: Peer, path: Path, expected: State, repeats: int, pipe: Connectio
 
 def _save(peer: Peer, path: Path, state: State, repeats: int, pipe: Connection) -> None:
     assert peer.save is not None
-    fetch_memory(size_of(state))
     timings: list[tuple[float, float]] = []
     for i in range(repeats):
         path.unlink(missing_ok=True)
@@ -114,8 +112,14 @@ def _typical(timings: list[tuple[float, float]]) -> tuple[float, float]:
 # -- and outside -----------------------------------------------------------------------------------
 
 
-def in_child(work: Callable[[Connection], None], threads: int, watch: bool) -> Timing:
-    """Runs `work` in a new process and watches its memory meanwhile.
+def in_child(
+    work: Callable[[Connection], None],
+    threads: int,
+    reserve: Reserve,
+    lend: int = 0,
+    watch: bool = False,
+) -> Timing:
+    """Runs `work` in a new process, with memory lent to it, and watches it meanwhile if told to.
 
     It sends its memory, waits for an answer, and begins; then it sends what its tensors take, and
     its timings.
@@ -146,6 +150,7 @@ def in_child(work: Callable[[Connection], None], threads: int, watch: bool) -> T
 
     try:
         baseline = peak = receive()
+        reserve.lend(lend)
         here.send("go")
         while watch and not here.poll(0.002):
             peak = max(peak, private_memory(str(process.pid)))
@@ -160,6 +165,7 @@ def in_child(work: Callable[[Connection], None], threads: int, watch: bool) -> T
             process.kill()
             process.join()
         here.close()
+        reserve.take_back()
     return Timing(seconds, ready, max(0, peak - baseline - tensors) if watch else None)
 
 
@@ -170,7 +176,14 @@ def _reason(exit_code: int | None) -> str:
 
 
 def measure(
-    peer: Peer, path: Path, state: State, *, repeats: int, threads: int, watch: bool = False
+    peer: Peer,
+    path: Path,
+    state: State,
+    *,
+    repeats: int,
+    threads: int,
+    reserve: Reserve,
+    watch: bool = False,
 ) -> Timing:
     """Loads from, or saves to, `path`, and checks every byte afterwards."""
 
@@ -178,10 +191,10 @@ def measure(
         _warm_up(peer, path.parent)
         (_load if peer.load is not None else _save)(peer, path, state, repeats, pipe)
 
-    return in_child(work, threads, watch)
+    return in_child(work, threads, reserve, size_of(state), watch)
 
 
-def write(library: Library, path: Path, state: State, threads: int) -> None:
+def write(library: Library, path: Path, state: State, threads: int, reserve: Reserve) -> None:
     """Makes the file that a library's loads read, and puts it on the disk."""
 
     def work(pipe: Connection) -> None:
@@ -193,4 +206,4 @@ def write(library: Library, path: Path, state: State, threads: int) -> None:
         pipe.send(0)
         pipe.send((0.0, 0.0))
 
-    in_child(work, threads, watch=False)
+    in_child(work, threads, reserve)

@@ -12,7 +12,7 @@ import bare
 import workloads
 from bare import Limit, Program
 from measure import Timing, measure, write
-from memory import Failure, State, make_cold, make_warm, settle, size_of
+from memory import Failure, Reserve, State, make_cold, make_warm, settle, size_of
 from peers import LIBRARIES, PEERS, TENSORIZER, US, Library, Peer, why_not
 from targets import COMPANION, Row, Rows, When
 from workloads import Workload
@@ -59,6 +59,7 @@ class Settings:
     only: Sequence[str]  # what names start with; "limit" is every mode of the limit program
     program: Path
     directory: Path
+    reserve: Reserve
 
 
 class Bench:
@@ -118,7 +119,7 @@ class Bench:
         gc.freeze()  # a collection in a forked process would copy everything that it looks at
         for path, (library, state) in files.items():
             try:
-                write(library, path, state, self._settings.threads)
+                write(library, path, state, self._settings.threads, self._settings.reserve)
             except Failure as failure:
                 failures[library.name] = str(failure)
         try:
@@ -192,12 +193,20 @@ class Bench:
         elif not is_save(entry):
             make_warm(path)
         repeats = 1 if cold else self.workload.repeats
+        reserve = self._settings.reserve
         if isinstance(entry, Limit):
             assert self._program is not None
-            return self._program.measure(entry, piece or self._pieces[entry.name], repeats)
-        peer = self._chosen.get(entry.name, entry)
-        state, threads = self._expected(entry), self._settings.threads
-        return measure(peer, path, state, repeats=repeats, threads=threads, watch=watch)
+            piece = piece or self._pieces[entry.name]
+            return self._program.measure(entry, piece, repeats, reserve)
+        return measure(
+            self._chosen.get(entry.name, entry),
+            path,
+            self._expected(entry),
+            repeats=repeats,
+            threads=self._settings.threads,
+            reserve=reserve,
+            watch=watch,
+        )
 
     def _file(self, entry: Entry) -> Path:
         """What is read, or written by a save."""

@@ -35,7 +35,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import torch
 
 import report
-from memory import Failure
+from memory import Failure, Reserve
 from peers import US, why_not
 from rounds import Bench, Settings
 from targets import Rows, Verdict, judge
@@ -145,10 +145,12 @@ def main() -> None:
     if (not arguments.peers or "us" in arguments.peers) and why_not(US) is None:
         imported = import_seconds(3 if arguments.quick else 10)
     results: dict[str, Rows] = {}
+    chosen = [WORKLOADS[name] for name in arguments.workloads]
+    reserve = Reserve(2 * max(workload.bytes(arguments.quick) for workload in chosen))
     with tempfile.TemporaryDirectory(prefix="benchmark-", dir=arguments.directory) as directory:
         about = machine(Path(directory), arguments.threads)
-        for name in arguments.workloads:
-            place = Path(directory) / name
+        for workload in chosen:
+            place = Path(directory) / workload.name
             place.mkdir()
             settings = Settings(
                 quick=arguments.quick,
@@ -157,13 +159,14 @@ def main() -> None:
                 only=arguments.peers,
                 program=arguments.limit,
                 directory=place,
+                reserve=reserve,
             )
-            bench = Bench(WORKLOADS[name], settings)
+            bench = Bench(workload, settings)
             bench.run()
-            results[name] = bench.rows
+            results[workload.name] = bench.rows
             if sys.stderr.isatty():
                 print("\r\033[K", end="", file=sys.stderr)
-            print(report.results(WORKLOADS[name], bench.rows, arguments.markdown), end="\n\n")
+            print(report.results(workload, bench.rows, arguments.markdown), end="\n\n")
             sys.stdout.flush()
             del bench  # its tensors, before the next ones are made
             for file in place.iterdir():

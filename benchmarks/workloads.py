@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,8 +23,9 @@ class Workload:
     shapes: Callable[[bool], Shapes]
     # How often one process repeats a load or save; a workload of milliseconds needs it.
     repeats: int = 1
-    # Whether SHA-256 over it can use more than one core.
-    parallel_hash: bool = True
+
+    def bytes(self, quick: bool) -> int:
+        return sum(math.prod(shape) for shape in self.shapes(quick).values()) * self.dtype.itemsize
 
 
 def _large(quick: bool) -> Shapes:
@@ -64,7 +66,7 @@ WORKLOADS = {
     for workload in (
         Workload("large", "1 GiB in tensors of 32 MiB", torch.float32, _large),
         Workload("small", "3,000 tensors of 1 KiB", torch.float32, _small, repeats=11),
-        Workload("single", "one tensor of 2 GiB", torch.float32, _single, parallel_hash=False),
+        Workload("single", "one tensor of 2 GiB", torch.float32, _single),
         Workload("transformer", "a transformer's shapes in bfloat16", torch.bfloat16, _transformer),
     )
 }

@@ -8,7 +8,23 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import register_fake
 
+# Private in torch, so perhaps not there in the next one.
+try:
+    from torch._library.effects import EffectType
+
+    _register_effect = torch.library._register_effectful_op
+except (ImportError, AttributeError):
+    _register_effect = None  # type: ignore[assignment]
+
 Options = dict[str, str] | None
+
+
+def _need_effects() -> None:
+    if _register_effect is None:
+        raise NotImplementedError(
+            f"torch {torch.__version__} cannot be told that this call has an effect, and would "
+            "drop it from compiled code: call it outside of what is compiled"
+        )
 
 
 def _like_stored(
@@ -47,12 +63,24 @@ def _save_tensors(uri: str, names: list[str], tensors: list[torch.Tensor], **opt
     # Tensors on the meta device bring a call here that nobody traces: it has a file to write.
     if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
         torch.ops.tensorizer.save(uri, dict(zip(names, tensors, strict=True)), **options)
+    else:
+        _need_effects()
 
 
 def _verify(uri: str, **_: Any) -> None:
-    return None
+    _need_effects()
 
 
 register_fake("tensorizer::load_tensors", _load_tensors)
 register_fake("tensorizer::save_tensors", _save_tensors)
 register_fake("tensorizer::verify", _verify)
+
+# A call without a result, or whose result depends on a file, is dropped or moved by a compiler that
+# is not told of its effect.
+if _register_effect is not None:
+    for _op in (
+        torch.ops.tensorizer.load_tensors.default,
+        torch.ops.tensorizer.save_tensors.default,
+        torch.ops.tensorizer.verify.default,
+    ):
+        _register_effect(_op, EffectType.ORDERED)
