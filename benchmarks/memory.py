@@ -76,7 +76,7 @@ class Reserve:
     """
 
     def __init__(self, size: int) -> None:
-        self._memory = mmap.mmap(-1, size)
+        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._memory.madvise(mmap.MADV_DONTFORK)
         self._lent = size

@@ -143,7 +143,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
     imported = None
     if (not arguments.peers or "us" in arguments.peers) and why_not(US) is None:
-        imported = import_seconds(3 if arguments.quick else 10)
+        imported = import_seconds(1 if arguments.quick else 10)
     results: dict[str, Rows] = {}
     chosen = [WORKLOADS[name] for name in arguments.workloads]
     reserve = Reserve(2 * max(workload.bytes(arguments.quick) for workload in chosen))

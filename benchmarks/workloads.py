@@ -29,7 +29,7 @@ class Workload:
 
 
 def _large(quick: bool) -> Shapes:
-    return {f"layers.{i}.weight": (8 * MIB,) for i in range(6 if quick else 32)}
+    return {f"layers.{i}.weight": (8 * MIB,) for i in range(3 if quick else 32)}
 
 
 def _small(quick: bool) -> Shapes:
@@ -37,14 +37,14 @@ def _small(quick: bool) -> Shapes:
 
 
 def _single(quick: bool) -> Shapes:
-    return {"weight": ((192 if quick else 2048) * MIB // 4,)}
+    return {"weight": ((96 if quick else 2048) * MIB // 4,)}
 
 
 def _transformer(quick: bool) -> Shapes:
     """A decoder of about a billion parameters: grouped queries, gated MLP, tied embedding."""
     width, wide, keys, layers, vocabulary = 2048, 8192, 512, 12, 128256
     if quick:
-        width, wide, keys, layers, vocabulary = 1024, 4096, 256, 6, 32064
+        width, wide, keys, layers, vocabulary = 1024, 4096, 256, 3, 16032
     shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, width)}
     for i in range(layers):
         layer = f"model.layers.{i}."

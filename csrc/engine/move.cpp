@@ -17,17 +17,22 @@ struct Arrived {
   ConstBytes bytes;
 };
 
+struct SliceCrc32 {
+  std::uint32_t value;
+  std::uint64_t size;
+};
+
 // A cut tensor on its way. Everything but the values that only its current hasher touches is
 // guarded by the scheduler's mutex.
 struct CutState {
-  std::uint64_t slices_to_move = 0;
+  std::uint32_t slices_to_move = 0;
   bool started = false;  // the first slice has moved, so the header is known
   bool wants_crc32 = false;
   bool wants_sha256 = false;
   bool hashing = false;
   std::uint64_t hashed = 0;
   std::vector<Arrived> arrived;
-  std::vector<std::uint32_t> slice_crc32;
+  std::vector<SliceCrc32> crc32s;
   std::uint32_t header_crc32 = 0;
   Sha256 sha256;
 };
@@ -49,10 +54,9 @@ class Scheduler {
         cuts_(plan.cut.size()),
         unfinished_(plan.ranges.size()) {
     for (std::size_t i = 0; i < cuts_.size(); ++i) {
-      const std::uint64_t size = plan.cut[i].size;
-      cuts_[i].slices_to_move = (size + plan.slice_size - 1) / plan.slice_size;
-      if (settings.crc32) cuts_[i].slice_crc32.resize(cuts_[i].slices_to_move);
-      unhashed_ += size;
+      cuts_[i].slices_to_move = plan.cut[i].slices;
+      if (settings.crc32) cuts_[i].crc32s.resize(plan.cut[i].slices);
+      unhashed_ += plan.cut[i].size;
     }
     unfinished_ += cuts_.size();
   }
@@ -97,7 +101,7 @@ class Scheduler {
     CutState& cut = cuts_[range.cut];
     if (settings_.crc32) {
       const ComputeTurns::Turn turn(turns_);
-      cut.slice_crc32[range.position / plan_.slice_size] = crc32(0, bytes);
+      cut.crc32s[range.slice] = {crc32(0, bytes), bytes.size()};
     }
     if (range.position == 0) start_digests(range, cut);
     lock.lock();
@@ -211,11 +215,8 @@ class Scheduler {
     Digests digests;
     if (cut.wants_crc32) {
       digests.crc32 = cut.header_crc32;
-      std::uint64_t left = plan_.cut[number].size;
-      for (const std::uint32_t slice : cut.slice_crc32) {
-        const std::uint64_t size = std::min(left, plan_.slice_size);
-        digests.crc32 = crc32_join(digests.crc32, slice, size);
-        left -= size;
+      for (const SliceCrc32& slice : cut.crc32s) {
+        digests.crc32 = crc32_join(digests.crc32, slice.value, slice.size);
       }
     }
     if (cut.wants_sha256) digests.sha256 = cut.sha256.finish();

@@ -7,7 +7,6 @@ namespace tensorizer {
 
 Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
   Plan plan;
-  plan.slice_size = limits.slice_size;
   bool open = false;  // the last range is a bundle that may grow
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -16,10 +15,16 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
     const std::uint64_t size = extent.header_size + extent.data_size;
     if (size > limits.slice_size && !extent.whole && extent.data_size > 0) {
       const auto cut = static_cast<std::uint32_t>(plan.cut.size());
-      plan.cut.push_back({i, extent.data_size});
-      for (std::uint64_t at = 0; at < extent.data_size; at += limits.slice_size) {
-        plan.ranges.push_back({i, 0, at, std::min(limits.slice_size, extent.data_size - at), cut});
+      // Rounded, so that slices hold whole elements wherever data begins.
+      const std::uint64_t begin = (extent.offset + extent.header_size) / kSliceUnit * kSliceUnit;
+      std::uint32_t slices = 0;
+      for (std::uint64_t at = 0; at < extent.data_size; ++slices) {
+        const std::uint64_t to_boundary = limits.slice_size - (begin + at) % limits.slice_size;
+        const std::uint64_t piece = std::min(to_boundary, extent.data_size - at);
+        plan.ranges.push_back({i, 0, at, piece, cut, slices});
+        at += piece;
       }
+      plan.cut.push_back({i, extent.data_size, slices});
       open = false;
       continue;
     }
@@ -28,7 +33,7 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
         extent.offset + size - begin <= limits.bundle_size) {
       plan.ranges.back().count += 1;
     } else {
-      plan.ranges.push_back({i, 1, 0, 0, 0});
+      plan.ranges.push_back({i, 1, 0, 0, 0, 0});
       begin = extent.offset;
       open = !alone;
     }

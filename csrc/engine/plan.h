@@ -23,23 +23,28 @@ struct Range {
   // A bundle: tensors `first` to `first + count`. A slice: count is 0, `first` the tensor.
   std::uint32_t first;
   std::uint32_t count;
-  // A slice: its part of the tensor's data, and the tensor's number among those that are cut.
+  // A slice: its part of the tensor's data, the tensor's number among those that are cut, and its
+  // own number among the tensor's slices.
   std::uint64_t position;
   std::uint64_t size;
   std::uint32_t cut;
+  std::uint32_t slice;
 };
 
 // A tensor that moves in slices.
 struct CutTensor {
   std::uint32_t tensor;
   std::uint64_t size;
+  std::uint32_t slices;
 };
 
 struct Plan {
   std::vector<Range> ranges;  // in the order in which they should start
   std::vector<CutTensor> cut;
-  std::uint64_t slice_size;
 };
+
+// Slices end on multiples of this within a tensor.
+inline constexpr std::uint64_t kSliceUnit = 64;
 
 struct PlanLimits {
   std::uint64_t slice_size;   // the largest slice, and the largest tensor that is not cut
@@ -56,7 +61,8 @@ constexpr std::uint64_t staged_chunk(std::uint64_t share) {
   return (share < kLargest ? share : kLargest) / kUnit * kUnit;
 }
 
-// Ranges in file order.
+// Ranges in file order. Slices end where multiples of their size stand in the file: what the system
+// keeps of a file, it keeps in blocks that start there.
 Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits);
 
 // Reorders a plan so that at any time the slices of about `open` tensors take turns, and all of

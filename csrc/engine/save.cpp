@@ -9,8 +9,9 @@ namespace tensorizer {
 
 namespace {
 
-constexpr std::uint64_t kSlice = 1 << 20;
-constexpr std::uint64_t kHashedSlice = 512 << 10;
+// What a file system keeps of a file that is written in such pieces, it keeps in huge pages:
+// whoever maps it soon afterwards has few page faults.
+constexpr std::uint64_t kSlice = 2 << 20;
 constexpr std::uint64_t kSmallestSlice = 64 << 10;
 constexpr std::uint64_t kBundle = 2 << 20;
 
@@ -204,8 +205,7 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
       kSmallestSlice, settings.memory_ceiling / (2 * static_cast<std::uint64_t>(settings.threads)));
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, fair_share);
-  limits.slice_size = std::min(limits.bundle_size, hashes.sha256 ? kHashedSlice : kSlice) /
-                      kSmallestSlice * kSmallestSlice;
+  limits.slice_size = std::min(kSlice, fair_share) / kSmallestSlice * kSmallestSlice;
   limits.largest_gap = 0;
 
   std::vector<Extent> extents;
@@ -215,7 +215,7 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
     const PlacedTensor& tensor = job.tensor(i);
     const std::uint64_t size = tensor.spec.data_size();
     // Staged bytes are gone before a digest that goes in order could come back to them.
-    extents.push_back({tensor.header_offset, tensor.header_size, size,
+    extents.push_back({settings.begin + tensor.header_offset, tensor.header_size, size,
                        items[i].staged != nullptr && hashes.sha256});
     total += size;
   }
@@ -249,7 +249,9 @@ void save_file(Sink& sink, const Layout& layout, std::span<const SaveItem> items
   const std::uint64_t prefix_size = layout.prefix_size();
   sink.reserve(prefix_size);
   sink.write_prefix(layout.prefix(sink.start(), prefix_size), cancel);
-  save_tensors(sink, layout, 0, items, settings, progress, cancel);
+  SaveSettings placed = settings;
+  placed.begin = sink.start() + prefix_size;
+  save_tensors(sink, layout, 0, items, placed, progress, cancel);
   write_terminator(sink, layout, cancel);
   sink.finish(layout.file_size(), cancel);
 }

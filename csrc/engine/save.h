@@ -30,6 +30,8 @@ struct SaveSettings {
   int threads = 1;
   // The memory that a job may take beyond its inputs.
   std::uint64_t memory_ceiling = 0;
+  // Where the prefix ends in the target.
+  std::uint64_t begin = 0;
 };
 
 // Writes headers and data of the layout's tensors from number `first` on; items[i] is the data of

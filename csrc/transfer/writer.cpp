@@ -41,7 +41,7 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   }
   layout.check_names();
   Progress progress;
-  save_file(*sink, layout, items, {parse_threads(threads), parsed.memory_ceiling}, progress,
+  save_file(*sink, layout, items, {parse_threads(threads), parsed.memory_ceiling, 0}, progress,
             cancel);
 }
 
@@ -109,7 +109,8 @@ void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType t
   try {
     layout_->add(std::move(saving.spec));
     tensorizer::save_tensors(*sink_, *layout_, layout_->tensors().size() - 1, {&saving.item, 1},
-                             {threads_, options_.save.memory_ceiling}, progress_, job.cancel);
+                             {threads_, options_.save.memory_ceiling, sink_->start() + reserved_},
+                             progress_, job.cancel);
   } catch (...) {
     // There is a hole where the tensor should be.
     abort_locked();
