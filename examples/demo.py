@@ -93,7 +93,6 @@ VERIFIED = "Load into memory of its own, with every SHA-256 checked"
 MAPPED = "Load without a copy (a mapping of the file), then touch every page"
 SAVED_SHA256 = "Save with CRC32 and SHA-256"
 SAVED_CRC32 = "Save with CRC32"
-SAVED_PLAIN = "Save without checksums"
 
 WAYS = [
     Way(COPIED, "torch.load", ".pt", load=torch_load),
@@ -134,18 +133,12 @@ WAYS = [
         ".ours.tensors",
         save=lambda state, path: tensorizer_ops.save(path, state, hashes="crc32"),
     ),
-    Way(SAVED_PLAIN, "safetensors", ".safetensors", save=safetensors_save, module="safetensors"),
-    Way(
-        SAVED_PLAIN,
-        'tensorizer_ops, hashes="none"',
-        ".ours.tensors",
-        save=lambda state, path: tensorizer_ops.save(path, state, hashes="none"),
-    ),
 ]
 
 # How the files that are loaded are made, and how those that were saved are checked.
 SAVERS: dict[str, Callable[[State, str], None]] = {
-    way.suffix: way.save for way in reversed(WAYS) if way.save is not None
+    ".safetensors": safetensors_save,
+    **{way.suffix: way.save for way in reversed(WAYS) if way.save is not None},
 }
 LOADERS: dict[str, Callable[[str], State]] = {
     way.suffix: way.load for way in reversed(WAYS) if way.load is not None
@@ -257,17 +250,6 @@ def print_table(group: str, best: dict[Way, tuple[float, float]], size: float) -
         print(row if times is ours else f"{row}  {ratio:.1f} times as fast")
 
 
-def lay_alike(path: str) -> None:
-    """Copies a file, so that all lie in the page cache in pieces of the same size.
-
-    How large they are, which depends on how a file was written, is what mapping it costs.
-    """
-    with open(path, "rb", buffering=0) as old, open(path + ".copy", "wb", buffering=0) as new:
-        while block := old.read(8 << 20):
-            new.write(block)
-    os.replace(path + ".copy", path)
-
-
 # -- what it shows ---------------------------------------------------------------------------------
 
 
@@ -345,9 +327,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tensorizer-demo-") as name:
         directory = Path(name)
         for suffix in {way.suffix: None for way in ways if way.load}:
-            path = str(directory / f"loaded{suffix}")
-            SAVERS[suffix](state, path)
-            lay_alike(path)
+            SAVERS[suffix](state, str(directory / f"loaded{suffix}"))
         os.sync()
         for group in dict.fromkeys(way.group for way in ways):
             compare([way for way in ways if way.group == group], directory, state)

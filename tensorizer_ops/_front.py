@@ -62,12 +62,13 @@ def load(
         ValueError: the file is malformed, or an argument is.
         tensorizer_ops.errors.HashMismatch: the data is not what was saved.
     """
-    where = torch.get_default_device() if device is None else torch.device(device)
     wanted = None if names is None else list(names)
     given = None if options is None else dict(options)
     if torch.compiler.is_compiling():
         # A dict of tensors cannot cross into a graph, a list can.
         known = torch.ops.tensorizer.names(to_uri(uri), options=given) if wanted is None else wanted
+        # The default device is no value in a graph, but a tensor that is made there has it.
+        where = torch.empty(0).device if device is None else torch.device(device)
         tensors = torch.ops.tensorizer.load_tensors(
             to_uri(uri),
             known,
@@ -79,6 +80,7 @@ def load(
             options=given,
         )
         return dict(zip(known, tensors, strict=True))
+    where = torch.get_default_device() if device is None else torch.device(device)
     loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
         to_uri(uri),
         names=wanted,

@@ -28,7 +28,7 @@ class Steps(torch.nn.Module):
         ops.load_into(self.path, ["x"], [second])
         x.add_(1)
         tensorizer_ops.save(self.path, {"x": x})
-        third = ops.load_tensors(self.path, ["x"])[0]
+        third = tensorizer_ops.load(self.path, names=["x"])["x"]
         x.add_(1)
         ops.save_tensors(self.path, ["x"], [x])
         return first, second, third

@@ -113,8 +113,9 @@ class Scheduler {
         cut.arrived.clear();
       }
     }
-    if (!cut.started || cut.wants_sha256) {
-      if (settings_.sha256 || cut.wants_sha256) cut.arrived.push_back({range.position, bytes});
+    // What the tensor wants is only known, and only safe to read, once it has started.
+    if (settings_.sha256 && (!cut.started || cut.wants_sha256)) {
+      cut.arrived.push_back({range.position, bytes});
       make_ready(range.cut);
     }
     --cut.slices_to_move;
