@@ -1,0 +1,172 @@
+// Callers who change their mind: every kind of job ends soon, whoever stops it.
+#include <chrono>
+#include <thread>
+
+#include "memory_file.h"
+#include "support.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace testing_support;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+#ifdef __SANITIZE_THREAD__
+constexpr milliseconds kSoon{1000};
+#else
+constexpr milliseconds kSoon{200};
+#endif
+
+// A file with one tensor of zeros, far larger than what moves in the time of a test: every read and
+// write takes a while, without a look at the cancel.
+class SlowFile final : public Source, public Sink, public StagedOutput, public StagedInput {
+ public:
+  SlowFile(std::int64_t size, milliseconds pause, HashKinds hashes = {true, true})
+      : layout_(hashes, 0), pause_(pause) {
+    TensorSpec spec;
+    spec.name = "large";
+    spec.shape = {size};
+    layout_.add(spec);
+    const PlacedTensor& tensor = layout_.tensors()[0];
+    head_ = layout_.prefix(0, layout_.prefix_size());
+    const TensorHeaderImage header(tensor.spec, hashes, tensor.header_size);
+    head_.insert(head_.end(), header.bytes().begin(), header.bytes().end());
+  }
+
+  const Layout& layout() const { return layout_; }
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    std::this_thread::sleep_for(pause_);
+    for (const Bytes piece : pieces) offset += read_up_to(offset, piece, cancel);
+  }
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel&) override {
+    for (std::size_t i = 0; i < out.size() && offset + i < head_.size(); ++i) {
+      out[i] = head_[offset + i];
+    }
+    return out.size();
+  }
+  std::optional<std::uint64_t> size() const override {
+    return layout_.prefix_size() + layout_.file_size();
+  }
+  const std::string& label() const override { return label_; }
+
+  bool ascending() const override { return is_ascending; }
+  std::uint64_t start() const override { return 0; }
+  void reserve(std::uint64_t) override {}
+  void write_prefix(ConstBytes, Cancel&) override {}
+  void write(std::span<const Section>, std::uint64_t, std::span<const ConstBytes>,
+             Cancel&) override {
+    std::this_thread::sleep_for(pause_);
+  }
+  void finish(std::uint64_t, Cancel&) override {}
+  void abort() noexcept override {}
+
+  void put(std::uint64_t, ConstBytes) override {}
+  void get(std::uint64_t, Bytes) override {}
+
+  bool is_ascending = false;
+
+ private:
+  Layout layout_;
+  milliseconds pause_;
+  std::vector<std::byte> head_;
+  std::string label_ = "'slow'";
+};
+
+constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kHuge = std::int64_t{1} << 34;
+constexpr std::int64_t kLarge = 32 * kMiB;
+
+struct JobKind {
+  bool saves;
+  bool staged;  // a huge tensor through scratch memory; else slices of real memory
+  bool ascending;
+  Verify verify;
+  int threads;
+};
+
+std::vector<JobKind> all_kinds() {
+  std::vector<JobKind> kinds;
+  for (const bool saves : {false, true}) {
+    for (const bool staged : {false, true}) {
+      for (const Verify verify : {Verify::None, Verify::Crc32, Verify::All}) {
+        for (const int threads : {1, 3}) kinds.push_back({saves, staged, false, verify, threads});
+      }
+      if (saves) kinds.push_back({saves, staged, true, Verify::None, 1});
+    }
+  }
+  return kinds;
+}
+
+// A job on the slow file, of many seconds.
+class Job {
+ public:
+  explicit Job(const JobKind& kind)
+      : kind_(kind),
+        file_(kind.staged ? kHuge : kLarge, milliseconds(kind.staged ? 3 : 20),
+              {kind.verify != Verify::None, kind.verify == Verify::All}),
+        memory_(kind.staged ? 0 : kLarge) {
+    file_.is_ascending = kind.ascending;
+  }
+
+  void run(Cancel& cancel) {
+    Progress progress;
+    // The least of it, where slices shall be many.
+    const std::uint64_t ceiling = kind_.staged ? 8 * kMiB : 0;
+    if (kind_.saves) {
+      const SaveItem item{memory_, kind_.staged ? &file_ : nullptr};
+      save_file(file_, file_.layout(), {&item, 1},
+                {.threads = kind_.threads, .memory_ceiling = ceiling}, progress, cancel);
+      return;
+    }
+    Index index = read_index(file_, cancel);
+    LoadSettings settings;
+    settings.verify = kind_.verify;
+    settings.threads = kind_.threads;
+    settings.memory_ceiling = ceiling;
+    load(file_, index, {{0, memory_, false, kind_.staged ? &file_ : nullptr}}, settings, progress,
+         cancel);
+  }
+
+ private:
+  JobKind kind_;
+  SlowFile file_;
+  std::vector<std::byte> memory_;
+};
+
+TEST(Cancel, EndsAJobSoon) {
+  for (const JobKind& kind : all_kinds()) {
+    Job job(kind);
+    Cancel cancel;
+    Clock::time_point asked;
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(40));
+      asked = Clock::now();
+      cancel.request();
+    });
+    EXPECT_EQ(kind_of([&] { job.run(cancel); }), ErrorKind::Cancelled);
+    const Clock::time_point ended = Clock::now();
+    other.join();
+    EXPECT_LT(ended - asked, kSoon);
+  }
+}
+
+std::atomic<Clock::time_point> interrupted_at{};
+
+TEST(Interrupt, EndsAJobSoonWithWhatTheHostThrows) {
+  for (const JobKind& kind : all_kinds()) {
+    Job job(kind);
+    interrupted_at = Clock::now() + milliseconds(30);
+    set_interrupt_hook([] {
+      if (Clock::now() >= interrupted_at.load()) throw 42;
+    });
+    Cancel cancel;
+    EXPECT_THROW(job.run(cancel), int);
+    EXPECT_LT(Clock::now() - interrupted_at.load(), kSoon);
+    set_interrupt_hook(nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace tensorizer

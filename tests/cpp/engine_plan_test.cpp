@@ -1,0 +1,302 @@
+// How jobs are cut, and that what is cut is moved: every byte once, and digested in order.
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "codec/crc32.h"
+#include "engine/move.h"
+#include "engine/plan.h"
+#include "support.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace testing_support;
+
+constexpr PlanLimits kLimits{.slice_size = 4096, .bundle_size = 16384, .largest_gap = 512};
+
+std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
+  std::vector<Extent> extents;
+  std::uint64_t offset = dice.below(10000);
+  for (std::uint64_t left = dice.below(40); left > 0; --left) {
+    Extent extent{};
+    offset += dice.one_in(3) ? dice.below(2 * limits.largest_gap + 2) : 0;
+    extent.offset = offset;
+    extent.header_size = dice.one_in(3) ? 0 : dice.below(300);
+    switch (dice.below(5)) {
+      case 0:
+        extent.data_size = 0;
+        break;
+      case 1:
+        extent.data_size = dice.below(2 * limits.slice_size);
+        break;
+      case 2:
+        extent.data_size = dice.below(10 * limits.slice_size);
+        break;
+      case 3:
+        extent.data_size = limits.slice_size - 1 + dice.below(3);
+        break;
+      default:
+        extent.data_size = dice.below(500);
+    }
+    extent.whole = dice.one_in(6);
+    offset += extent.header_size + extent.data_size;
+    extents.push_back(extent);
+  }
+  return extents;
+}
+
+// Every tensor once, whole or in slices that follow each other, none larger than it may be.
+void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLimits& limits,
+                bool in_order) {
+  std::vector<int> moved(extents.size(), 0);
+  std::vector<std::uint64_t> position(extents.size(), 0);
+  std::uint32_t last = 0;
+  for (const Range& range : plan.ranges) {
+    if (in_order) {
+      EXPECT_GE(range.first, last);
+      last = range.first;
+    }
+    const Extent& extent = extents[range.first];
+    if (range.count == 0) {
+      ASSERT_LT(range.cut, plan.cut.size());
+      EXPECT_EQ(plan.cut[range.cut].tensor, range.first);
+      EXPECT_EQ(plan.cut[range.cut].size, extent.data_size);
+      EXPECT_FALSE(extent.whole);
+      EXPECT_EQ(range.position, position[range.first]);
+      EXPECT_GT(range.size, 0U);
+      EXPECT_LE(range.size, limits.slice_size);
+      position[range.first] += range.size;
+      // All but the last are as large as slices are.
+      if (position[range.first] < extent.data_size) {
+        EXPECT_EQ(range.size, plan.slice_size);
+      }
+      if (position[range.first] == extent.data_size) ++moved[range.first];
+      continue;
+    }
+    for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+      ASSERT_LT(i, extents.size());
+      ++moved[i];
+      if (i == range.first) continue;
+      const std::uint64_t end =
+          extents[i - 1].offset + extents[i - 1].header_size + extents[i - 1].data_size;
+      EXPECT_GE(extents[i].offset, end);
+      EXPECT_LE(extents[i].offset - end, limits.largest_gap);
+    }
+    const Extent& back = extents[range.first + range.count - 1];
+    const std::uint64_t length = back.offset + back.header_size + back.data_size - extent.offset;
+    EXPECT_TRUE(range.count == 1 || length <= limits.bundle_size) << length;
+    EXPECT_TRUE(range.count > 1 || extent.whole || extent.data_size <= limits.slice_size);
+  }
+  EXPECT_EQ(std::count(moved.begin(), moved.end(), 1), static_cast<std::ptrdiff_t>(extents.size()));
+}
+
+TEST(Plan, MovesEveryByteOnce) {
+  Dice dice(31);
+  for (int round = 0; round < 2000; ++round) {
+    const std::vector<Extent> extents = random_extents(dice, kLimits);
+    Plan plan = plan_in_order(extents, kLimits);
+    check_plan(plan, extents, kLimits, true);
+    const std::size_t ranges = plan.ranges.size();
+    interleave(plan, static_cast<int>(1 + dice.below(9)));
+    EXPECT_EQ(plan.ranges.size(), ranges);
+    check_plan(plan, extents, kLimits, false);
+  }
+}
+
+TEST(Plan, TiesNeighboursTogether) {
+  std::vector<Extent> extents;
+  for (std::uint64_t i = 0; i < 100; ++i) extents.push_back({i * 1000, 100, 900, false});
+  const Plan plan = plan_in_order(extents, kLimits);
+  EXPECT_EQ(plan.ranges.size(), 7U);
+  EXPECT_TRUE(plan.cut.empty());
+  EXPECT_EQ(plan.ranges[0].count, 16U);
+}
+
+TEST(Plan, DoesNotMindWhatItHasNoPlaceFor) {
+  EXPECT_TRUE(plan_in_order({}, kLimits).ranges.empty());
+  Plan empty = plan_in_order({}, kLimits);
+  interleave(empty, 4);
+  EXPECT_TRUE(empty.ranges.empty());
+  // The same bytes twice, and backwards.
+  const std::vector<Extent> extents{
+      {5000, 10, 10, false}, {5000, 10, 10, false}, {0, 10, 10, false}};
+  EXPECT_EQ(plan_in_order(extents, kLimits).ranges.size(), 3U);
+}
+
+TEST(Interleave, EndsItsTensorsTogether) {
+  // One large tensor and many of a quarter of its size, two at a time.
+  std::vector<Extent> extents{{0, 0, 40 * 4096, false}};
+  for (int i = 0; i < 4; ++i)
+    extents.push_back({extents.back().offset + 40 * 4096, 0, 10 * 4096, false});
+  Plan plan = plan_in_order(extents, kLimits);
+  interleave(plan, 2);
+  ASSERT_EQ(plan.ranges.size(), 80U);
+  // The large one has every other turn all the way.
+  std::uint64_t large = 0;
+  for (std::size_t i = 0; i < plan.ranges.size(); ++i) {
+    large += plan.ranges[i].first == 0 ? 1 : 0;
+    EXPECT_NEAR(static_cast<double>(large), static_cast<double>(i + 1) / 2, 1.0);
+  }
+}
+
+TEST(Interleave, PutsBundlesLast) {
+  const std::vector<Extent> extents{
+      {0, 10, 10, false}, {1000, 0, 9000, false}, {10000, 10, 10, false}};
+  Plan plan = plan_in_order(extents, kLimits);
+  interleave(plan, 3);
+  ASSERT_EQ(plan.ranges.size(), 5U);
+  EXPECT_EQ(plan.ranges[2].position, 8192U);
+  EXPECT_EQ(plan.ranges[3].count, 1U);
+  EXPECT_EQ(plan.ranges[4].count, 1U);
+}
+
+// ---- the plan at work
+
+// Moves nothing, but knows what it was asked for.
+class RecordingMover final : public Mover {
+ public:
+  explicit RecordingMover(std::span<const Extent> extents)
+      : extents_(extents), states_(extents.size()) {
+    for (std::size_t i = 0; i < extents.size(); ++i) {
+      states_[i].data = pattern(extents[i].data_size, static_cast<std::uint32_t>(i));
+      states_[i].header = pattern(extents[i].header_size, static_cast<std::uint32_t>(i) + 77);
+    }
+  }
+
+  void move_bundle(const Range& range, Worker&) override {
+    const Moving moving(*this);
+    for (std::uint32_t i = range.first; i < range.first + range.count; ++i) ++states_[i].finished;
+  }
+
+  ConstBytes move_slice(const Range& range, Worker&) override {
+    const Moving moving(*this);
+    if (fail_on == "slice" && range.position > 0) throw Error(ErrorKind::Internal, "slice");
+    if (slow) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    State& state = states_[range.first];
+    state.moved += range.size;
+    return ConstBytes(state.data).subspan(range.position, range.size);
+  }
+
+  DigestStart digest_start(std::uint32_t tensor) override {
+    if (fail_on == "start") throw Error(ErrorKind::Internal, "start");
+    State& state = states_[tensor];
+    ++state.started;
+    return {{state.header, {}}, wants_crc32(tensor), wants_sha256(tensor)};
+  }
+
+  void finish(std::uint32_t tensor, const Digests& digests, Worker&) override {
+    if (fail_on == "finish") throw Error(ErrorKind::Internal, "finish");
+    State& state = states_[tensor];
+    EXPECT_EQ(state.moved, extents_[tensor].data_size);
+    EXPECT_EQ(state.started, 1);
+    if (wants_crc32(tensor)) {
+      EXPECT_EQ(digests.crc32, crc32(crc32(0, state.header), state.data));
+    }
+    if (wants_sha256(tensor)) {
+      Sha256 sha256;
+      sha256.update(state.header);
+      sha256.update(state.data);
+      EXPECT_EQ(digests.sha256, sha256.finish());
+    }
+    ++state.finished;
+  }
+
+  void expect_all() const {
+    for (const State& state : states_) EXPECT_EQ(state.finished, 1);
+  }
+  int most_moving() const { return most_moving_; }
+
+  bool crc32_wanted = false;
+  bool sha256_wanted = false;
+  bool mixed = false;  // only some of the tensors want them
+  bool slow = false;
+  std::string fail_on;
+
+ private:
+  struct State {
+    std::vector<std::byte> data;
+    std::vector<std::byte> header;
+    std::atomic<std::uint64_t> moved{0};
+    std::atomic<int> started{0};
+    std::atomic<int> finished{0};
+  };
+
+  class Moving {
+   public:
+    explicit Moving(RecordingMover& mover) : mover_(mover) {
+      const int now = ++mover_.moving_;
+      int most = mover_.most_moving_;
+      while (now > most && !mover_.most_moving_.compare_exchange_weak(most, now)) {
+      }
+    }
+    ~Moving() { --mover_.moving_; }
+    Moving(const Moving&) = delete;
+    Moving& operator=(const Moving&) = delete;
+
+   private:
+    RecordingMover& mover_;
+  };
+
+  bool wants_crc32(std::uint32_t tensor) const {
+    return crc32_wanted && !(mixed && tensor % 3 == 0);
+  }
+  bool wants_sha256(std::uint32_t tensor) const {
+    return sha256_wanted && !(mixed && tensor % 2 == 0);
+  }
+
+  std::span<const Extent> extents_;
+  std::vector<State> states_;
+  std::atomic<int> moving_{0};
+  std::atomic<int> most_moving_{0};
+};
+
+MoveSettings random_settings(Dice& dice) {
+  MoveSettings settings;
+  settings.threads = static_cast<int>(1 + dice.below(4));
+  settings.moves_in_flight = static_cast<int>(1 + dice.below(6));
+  settings.crc32 = dice.one_in(2);
+  settings.sha256 = dice.one_in(2);
+  settings.lanes = static_cast<int>(1 + dice.below(4));
+  return settings;
+}
+
+TEST(Move, MovesAndDigestsEverything) {
+  Dice dice(41);
+  for (int round = 0; round < 150; ++round) {
+    const std::vector<Extent> extents = random_extents(dice, kLimits);
+    const MoveSettings settings = random_settings(dice);
+    Plan plan = plan_in_order(extents, kLimits);
+    if (dice.one_in(2)) interleave(plan, settings.threads * settings.lanes);
+    RecordingMover mover(extents);
+    mover.crc32_wanted = settings.crc32;
+    mover.sha256_wanted = settings.sha256;
+    mover.mixed = dice.one_in(3);
+    mover.slow = dice.one_in(4);
+    Cancel cancel;
+    move(plan, mover, settings, cancel);
+    mover.expect_all();
+    EXPECT_LE(mover.most_moving(), settings.moves_in_flight);
+    EXPECT_FALSE(cancel.requested());
+  }
+}
+
+TEST(Move, EndsWithTheFirstError) {
+  Dice dice(42);
+  std::vector<Extent> extents;
+  for (std::uint64_t i = 0; i < 8; ++i) extents.push_back({i * 50000, 100, 49900, false});
+  for (int round = 0; round < 30; ++round) {
+    MoveSettings settings = random_settings(dice);
+    Plan plan = plan_in_order(extents, kLimits);
+    if (dice.one_in(2)) interleave(plan, 4);
+    RecordingMover mover(extents);
+    mover.crc32_wanted = settings.crc32;
+    mover.sha256_wanted = settings.sha256;
+    mover.fail_on = dice.pick(std::vector<std::string>{"slice", "start", "finish"});
+    Cancel cancel;
+    EXPECT_EQ(error_of([&] { move(plan, mover, settings, cancel); }).message(), mover.fail_on);
+  }
+}
+
+}  // namespace
+}  // namespace tensorizer

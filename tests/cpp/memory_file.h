@@ -1,0 +1,242 @@
+// Files in memory for the engine to write and read, which check how they are used.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/load.h"
+#include "engine/read_index.h"
+#include "engine/save.h"
+#include "io/sink.h"
+#include "io/source.h"
+#include "support.h"
+
+namespace tensorizer::testing_support {
+
+// Takes a file, and fails the test when a byte comes twice, outside its sections or, where the sink
+// is ascending, out of order.
+class MemorySink final : public Sink {
+ public:
+  explicit MemorySink(bool ascending = false, std::uint64_t start = 0)
+      : ascending_(ascending), start_(start) {}
+
+  bool ascending() const override { return ascending_; }
+  std::uint64_t start() const override { return start_; }
+  void reserve(std::uint64_t size) override {
+    EXPECT_EQ(size % 4096, 0U);
+    prefix_size_ = size;
+  }
+
+  void write_prefix(ConstBytes prefix, Cancel&) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(prefix.size(), prefix_size_);
+    take(start_, prefix);
+  }
+
+  void write(std::span<const Section> sections, std::uint64_t offset,
+             std::span<const ConstBytes> pieces, Cancel& cancel) override {
+    cancel.check();
+    const std::lock_guard lock(mutex_);
+    std::uint64_t end = offset;
+    for (const ConstBytes piece : pieces) {
+      take(start_ + prefix_size_ + end, piece);
+      end += piece.size();
+    }
+    EXPECT_LE(sections.front().offset, offset);
+    EXPECT_GE(sections.back().offset + sections.back().size, end);
+    for (std::size_t i = 1; i < sections.size(); ++i) {
+      EXPECT_EQ(sections[i - 1].offset + sections[i - 1].size, sections[i].offset);
+    }
+  }
+
+  void finish(std::uint64_t size, Cancel&) override {
+    EXPECT_FALSE(finished);
+    finished = true;
+    // One run, whole.
+    EXPECT_EQ(runs_.size(), 1U);
+    EXPECT_EQ(runs_.begin()->second, start_ + prefix_size_ + size);
+    EXPECT_EQ(bytes.size(), start_ + prefix_size_ + size);
+  }
+
+  void abort() noexcept override {}
+  const std::string& label() const override { return label_; }
+
+  // The file object, from its first byte on: `start` bytes, then the magic.
+  std::vector<std::byte> bytes;
+  bool finished = false;
+
+ private:
+  void take(std::uint64_t offset, ConstBytes piece) {
+    if (piece.empty()) return;
+    const std::uint64_t end = offset + piece.size();
+    if (ascending_) {
+      EXPECT_EQ(offset, runs_.empty() ? start_ : runs_.begin()->second);
+    }
+    if (bytes.size() < end) bytes.resize(end);
+    std::memcpy(bytes.data() + offset, piece.data(), piece.size());
+    // Joined with its neighbours, of which neither may reach into it.
+    auto after = runs_.lower_bound(offset);
+    std::uint64_t run_end = end;
+    if (after != runs_.end()) {
+      EXPECT_LE(end, after->first);
+      if (after->first == end) {
+        run_end = after->second;
+        after = runs_.erase(after);
+      }
+    }
+    if (after != runs_.begin()) {
+      const auto before = std::prev(after);
+      EXPECT_LE(before->second, offset);
+      if (before->second == offset) {
+        before->second = run_end;
+        return;
+      }
+    }
+    runs_[offset] = run_end;
+  }
+
+  const bool ascending_;
+  const std::uint64_t start_;
+  const std::string label_ = "'memory'";
+  std::mutex mutex_;
+  std::uint64_t prefix_size_ = 0;
+  std::map<std::uint64_t, std::uint64_t> runs_;  // what has been written: begin to end
+};
+
+// Does not know where it ends.
+class UnsizedSource : public Source {
+ public:
+  explicit UnsizedSource(ConstBytes bytes) : source_(memory_source(bytes, nullptr)) {}
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    source_->read(offset, pieces, cancel);
+  }
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    return source_->read_up_to(offset, out, cancel);
+  }
+  std::optional<std::uint64_t> size() const override { return std::nullopt; }
+  const std::string& label() const override { return source_->label(); }
+
+ private:
+  const std::unique_ptr<Source> source_;
+};
+
+inline Index read(ConstBytes bytes) {
+  Cancel cancel;
+  return read_index(*memory_source(bytes, nullptr), cancel);
+}
+
+inline Index read_unsized(ConstBytes bytes) {
+  Cancel cancel;
+  UnsizedSource source(bytes);
+  return read_index(source, cancel);
+}
+
+// Gives its bytes once, in order, one read at a time, and fails the test when it is asked
+// otherwise.
+class SequentialSource final : public UnsizedSource {
+ public:
+  using UnsizedSource::UnsizedSource;
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    const std::unique_lock lock(one_, std::try_to_lock);
+    EXPECT_TRUE(lock.owns_lock()) << "two reads at once";
+    EXPECT_GE(offset, position_);
+    position_ = offset;
+    for (const Bytes piece : pieces) position_ += piece.size();
+    UnsizedSource::read(offset, pieces, cancel);
+  }
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    EXPECT_GE(offset, position_);
+    position_ = offset + out.size();
+    return UnsizedSource::read_up_to(offset, out, cancel);
+  }
+  bool sequential() const override { return true; }
+
+  // Up to where it has been read.
+  std::uint64_t position() const { return position_; }
+
+ private:
+  std::mutex one_;
+  std::uint64_t position_ = 0;
+};
+
+// A tensor on its way into memory, whole elements at a time.
+class MemoryOutput final : public StagedOutput {
+ public:
+  MemoryOutput(std::size_t size, std::size_t element) : bytes(size), element_(element) {}
+
+  void put(std::uint64_t position, ConstBytes from) override {
+    EXPECT_EQ(position % element_, 0U);
+    EXPECT_EQ(from.size() % element_, 0U);
+    if (from.empty()) return;
+    ASSERT_LE(position + from.size(), bytes.size());
+    std::memcpy(bytes.data() + position, from.data(), from.size());
+    taken += from.size();
+  }
+
+  std::vector<std::byte> bytes;
+  std::atomic<std::uint64_t> taken{0};
+
+ private:
+  std::size_t element_;
+};
+
+class MemoryInput final : public StagedInput {
+ public:
+  MemoryInput(ConstBytes bytes, std::size_t element) : bytes_(bytes), element_(element) {}
+
+  void get(std::uint64_t position, Bytes out) override {
+    EXPECT_EQ(position % element_, 0U);
+    EXPECT_EQ(out.size() % element_, 0U);
+    if (out.empty()) return;
+    ASSERT_LE(position + out.size(), bytes_.size());
+    std::memcpy(out.data(), bytes_.data() + position, out.size());
+  }
+
+ private:
+  ConstBytes bytes_;
+  std::size_t element_;
+};
+
+// A tensor to save, and what is expected back.
+struct Sample {
+  TensorSpec spec;
+  std::vector<std::byte> data;
+};
+
+inline Sample sample(std::string name, std::size_t size, std::uint32_t seed = 1) {
+  Sample made;
+  made.spec.name = std::move(name);
+  made.spec.shape = {static_cast<std::int64_t>(size)};
+  made.data = pattern(size, seed);
+  return made;
+}
+
+inline Layout layout_of(std::span<const Sample> samples, HashKinds hashes,
+                        std::uint64_t start = 0) {
+  Layout layout(hashes, start);
+  for (const Sample& each : samples) layout.add(each.spec);
+  return layout;
+}
+
+inline std::vector<std::byte> saved(std::span<const Sample> samples,
+                                    HashKinds hashes = {true, true}) {
+  const Layout layout = layout_of(samples, hashes);
+  std::vector<SaveItem> items;
+  for (const Sample& each : samples) items.push_back({each.data, nullptr});
+  MemorySink sink;
+  Progress progress;
+  Cancel cancel;
+  save_file(sink, layout, items, {}, progress, cancel);
+  EXPECT_TRUE(sink.finished);
+  return std::move(sink.bytes);
+}
+
+}  // namespace tensorizer::testing_support
