@@ -60,7 +60,7 @@ struct Worker {
   // The scratch buffer, at least `size` bytes; what it held before is lost.
   Bytes take_scratch(std::size_t size) {
     if (scratch.size() < size) {
-      scratch.clear();
+      scratch = std::vector<std::byte>();  // frees the old memory before it takes new
       scratch.resize(size);
     }
     return Bytes(scratch).first(size);

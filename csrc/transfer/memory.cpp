@@ -1,9 +1,10 @@
 #include "transfer/memory.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -27,16 +28,28 @@ void release_mapped(void* context) {
   mapped->mapping->discard(mapped->part);
 }
 
-void release_zeros(void* context) {
+void unmap(void* context) {
   const std::unique_ptr<Bytes> memory(static_cast<Bytes*>(context));
   munmap(memory->data(), memory->size());
 }
 
+c10::DataPtr owned(Bytes memory) {
+  return {memory.data(), new Bytes(memory), unmap, c10::Device(c10::kCPU)};
+}
+
+// Fresh zero pages, or nothing.
+Bytes map_pages(std::uint64_t size, int flags) {
+  void* memory =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  if (memory == MAP_FAILED) return {};
+  return {static_cast<std::byte*>(memory), size};
+}
+
 at::Tensor over(c10::DataPtr data, std::uint64_t size, at::IntArrayRef shape,
                 c10::ScalarType type) {
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                                       static_cast<std::int64_t>(size),
-                                                       std::move(data), nullptr, false);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(size), std::move(data),
+      c10::GetCPUAllocator(), true);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
       c10::scalarTypeToTypeMeta(type));
@@ -44,27 +57,41 @@ at::Tensor over(c10::DataPtr data, std::uint64_t size, at::IntArrayRef shape,
   return tensor;
 }
 
-void advise_huge_pages(Bytes memory) {
-  const auto begin = align_up(reinterpret_cast<std::uintptr_t>(memory.data()), kHugePage);
-  const auto end =
-      (reinterpret_cast<std::uintptr_t>(memory.data()) + memory.size()) / kHugePage * kHugePage;
+std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type) {
+  std::uint64_t size = c10::elementSize(type);
+  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
+  return size;
+}
+
+// Pages that start on a huge page's boundary and end with the page that `size` ends in, so that no
+// huge page reaches past them; or nothing.
+Bytes map_huge_pages(std::uint64_t size) {
+  const std::uint64_t wanted = align_up(size, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
+  const Bytes mapped = map_pages(wanted + kHugePage, 0);
+  if (mapped.empty()) return {};
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uint64_t before = align_up(begin, kHugePage) - begin;
+  const Bytes kept = mapped.subspan(before, wanted);
+  if (before > 0) munmap(mapped.data(), before);
+  if (before < kHugePage) munmap(kept.data() + wanted, kHugePage - before);
   // Advice: where it is not taken, nothing is lost but speed.
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  madvise(kept.data(), wanted, MADV_HUGEPAGE);
+  return kept;
 }
 
 }  // namespace
 
 at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type) {
-  at::Tensor tensor = at::detail::empty_cpu(shape, type);
-  if (const Bytes bytes = tensor_bytes(tensor); bytes.size() >= kHugePage) {
-    advise_huge_pages(bytes);
+  if (const std::uint64_t size = byte_size(shape, type); size >= kHugePage) {
+    if (const Bytes memory = map_huge_pages(size); !memory.empty()) {
+      return over(owned(memory), size, shape, type);
+    }
   }
-  return tensor;
+  return at::detail::empty_cpu(shape, type);
 }
 
 at::Tensor new_zeros(at::IntArrayRef shape, c10::ScalarType type) {
-  std::uint64_t size = c10::elementSize(type);
-  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
+  const std::uint64_t size = byte_size(shape, type);
   if (size < kLazyZeros) {
     // Some types have no fill kernel, but all of them are zero where their bytes are.
     at::Tensor tensor = at::detail::empty_cpu(shape, type);
@@ -72,16 +99,13 @@ at::Tensor new_zeros(at::IntArrayRef shape, c10::ScalarType type) {
     std::fill(bytes.begin(), bytes.end(), std::byte{0});
     return tensor;
   }
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
+  const Bytes memory = map_pages(size, MAP_NORESERVE);
+  if (memory.empty()) {
     throw Error(ErrorKind::SystemError,
                 "no address space for a tensor of " + std::to_string(size) + " bytes of zeros",
                 ENOMEM);
   }
-  auto* context = new Bytes(static_cast<std::byte*>(memory), size);
-  return over(c10::DataPtr(memory, context, release_zeros, c10::Device(c10::kCPU)), size, shape,
-              type);
+  return over(owned(memory), size, shape, type);
 }
 
 at::Tensor mapped_tensor(std::shared_ptr<Mapping> mapping, Bytes part, at::IntArrayRef shape,

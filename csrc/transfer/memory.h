@@ -10,9 +10,9 @@
 
 namespace tensorizer {
 
-// A contiguous tensor that owns its memory, which is still to be filled. The whole 2 MiB blocks
-// inside a large one are advised to be huge pages: page faults, not the copy, are what filling it
-// costs.
+// A contiguous tensor that owns its memory, which is still to be filled. A large one starts on a
+// 2 MiB boundary, and its whole 2 MiB blocks are advised to be huge pages: page faults, not the
+// copy, are what filling it costs. No memory is taken beyond its size.
 at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type);
 
 // A tensor of zeros that takes memory only where it is written to, so that a shape from a file,

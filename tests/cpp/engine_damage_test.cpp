@@ -1,6 +1,7 @@
 // Damaged files, and the ceiling on memory.
 #include "memory_file.h"
 #include "memory_watch.h"
+#include "raw_file.h"
 #include "support.h"
 
 namespace tensorizer {
@@ -201,6 +202,43 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
                   cancel);
         EXPECT_LE(watch.peak(), ceiling) << threads;
       }
+    }
+  }
+}
+
+// Headers may be as long as a file likes to pad them; only those on their way are kept.
+TEST(MemoryCeiling, HoldsWithLongHeaders) {
+  constexpr std::size_t kSize = 200000;
+  constexpr std::uint64_t kCeiling = 8 * kMiB;
+  std::vector<RawTensor> tensors;
+  for (int i = 0; i < 32; ++i) {
+    tensors.push_back({.name = "t" + std::to_string(i),
+                       .dtype = std::string("|V1\0torch.bits8", 15),
+                       .shape = {kSize},
+                       .data = std::string(kSize, 'x'),
+                       .index_dtype = "|V1",
+                       .padding = 900000});
+  }
+  const RawFile file(tensors, 2);
+  std::vector<std::vector<std::byte>> memory(tensors.size());
+  std::vector<LoadItem> items;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    memory[i].resize(kSize);
+    items.push_back({i, memory[i], false, nullptr});
+  }
+  for (const Verify verify : {Verify::None, Verify::All}) {
+    for (const bool sequential : {false, true}) {
+      const auto source =
+          sequential ? std::unique_ptr<Source>(std::make_unique<SequentialSource>(file.bytes))
+                     : memory_source(file.bytes, nullptr);
+      Cancel cancel;
+      Progress progress;
+      Index index = read_index(*source, cancel);
+      LoadSettings settings = verified(verify);
+      settings.memory_ceiling = sequential ? 0 : kCeiling;
+      const MemoryWatch watch;
+      load(*source, index, items, settings, progress, cancel);
+      EXPECT_LE(watch.peak(), kCeiling);
     }
   }
 }

@@ -51,6 +51,7 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
                 bool in_order) {
   std::vector<int> moved(extents.size(), 0);
   std::vector<std::uint64_t> position(extents.size(), 0);
+  std::vector<std::uint32_t> slices(extents.size(), 0);
   std::uint32_t last = 0;
   for (const Range& range : plan.ranges) {
     if (in_order) {
@@ -67,9 +68,14 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
       EXPECT_GT(range.size, 0U);
       EXPECT_LE(range.size, limits.slice_size);
       position[range.first] += range.size;
-      // All but the last are as large as slices are.
+      EXPECT_EQ(range.slice, slices[range.first]++);
+      // All but the last end where every slice of the file may end, at whole elements.
       if (position[range.first] < extent.data_size) {
-        EXPECT_EQ(range.size, plan.slice_size);
+        const std::uint64_t begin = extent.offset + extent.header_size;
+        EXPECT_EQ(position[range.first] % kSliceUnit, 0U);
+        EXPECT_LT((begin + position[range.first]) % limits.slice_size, kSliceUnit);
+      } else {
+        EXPECT_EQ(plan.cut[range.cut].slices, slices[range.first]);
       }
       if (position[range.first] == extent.data_size) ++moved[range.first];
       continue;
@@ -142,7 +148,7 @@ TEST(Interleave, EndsItsTensorsTogether) {
 
 TEST(Interleave, PutsBundlesLast) {
   const std::vector<Extent> extents{
-      {0, 10, 10, false}, {1000, 0, 9000, false}, {10000, 10, 10, false}};
+      {0, 10, 10, false}, {4096, 0, 9000, false}, {14000, 10, 10, false}};
   Plan plan = plan_in_order(extents, kLimits);
   interleave(plan, 3);
   ASSERT_EQ(plan.ranges.size(), 5U);
