@@ -11,17 +11,24 @@ namespace {
 
 // Enough for the index of a few hundred tensors, so that mostly one read does.
 constexpr std::size_t kFirstRead = 64 << 10;
-// Where the size of the source is unknown, the index is believed a step at a time.
+// Where the size of the source is unknown, a length that the file claims is believed a step at a
+// time.
 constexpr std::size_t kLargestStep = 16 << 20;
 
-std::size_t read_more(Source& source, std::vector<std::byte>& bytes, std::size_t wanted,
-                      Cancel& cancel) {
-  const std::size_t have = bytes.size();
-  bytes.resize(wanted);
-  const std::size_t got =
-      source.read_up_to(source.start() + have, Bytes(bytes).subspan(have), cancel);
-  bytes.resize(have + got);
-  return got;
+// Grows `bytes`, which stand at `offset`, to `size`; false when the source ends before that.
+bool read_on(Source& source, std::uint64_t offset, std::vector<std::byte>& bytes,
+             std::uint64_t size, Cancel& cancel) {
+  const bool sized = source.size().has_value();
+  while (bytes.size() < size) {
+    const std::size_t have = bytes.size();
+    const std::uint64_t step =
+        sized ? size - have : std::min<std::uint64_t>(size - have, kLargestStep);
+    bytes.resize(have + step);
+    const std::size_t got = source.read_up_to(offset + have, Bytes(bytes).subspan(have), cancel);
+    bytes.resize(have + got);
+    if (got < step) return false;
+  }
+  return true;
 }
 
 void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel& cancel) {
@@ -36,9 +43,13 @@ void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel
                       ": its header at offset " + std::to_string(entry.header_offset) + " has " +
                       std::to_string(entry.header_size()) + " bytes, which is too long");
     }
-    std::vector<std::byte> header(entry.header_size());
-    const Bytes piece(header);
-    source.read(entry.header_offset, {&piece, 1}, cancel);
+    std::vector<std::byte> header;
+    if (!read_on(source, entry.header_offset, header, entry.header_size(), cancel)) {
+      throw Error(ErrorKind::InvalidFormat,
+                  std::string(place.label) + ": " + describe(entry.name, i) +
+                      ": the file ends at offset " +
+                      std::to_string(entry.header_offset + header.size()) + ", inside its header");
+    }
     index.set_dtype(i, *parse_tensor_header(header, index.header(), entry, i, place).dtype.dtype);
   }
 }
@@ -51,19 +62,15 @@ Index read_index(Source& source, Cancel& cancel) {
   const FilePlace place = place_of(source);
   std::vector<std::byte> bytes;
   // A sequential source must not be read past the index.
-  read_more(source, bytes, source.sequential() ? kFileHeaderSize : kFirstRead, cancel);
+  read_on(source, source.start(), bytes, source.sequential() ? kFileHeaderSize : kFirstRead,
+          cancel);
   const FileHeader header = parse_file_header(bytes, place);
   const std::uint64_t wanted = kFileHeaderSize + header.index_size;
-  while (bytes.size() < wanted) {
-    const std::uint64_t step = place.size
-                                   ? wanted - bytes.size()
-                                   : std::min<std::uint64_t>(wanted - bytes.size(), kLargestStep);
-    if (read_more(source, bytes, bytes.size() + step, cancel) < step) {
-      throw Error(ErrorKind::InvalidFormat,
-                  std::string(place.label) + ": the file ends at offset " +
-                      std::to_string(source.start() + bytes.size()) + ", inside its index of " +
-                      std::to_string(header.index_size) + " bytes");
-    }
+  if (!read_on(source, source.start(), bytes, wanted, cancel)) {
+    throw Error(ErrorKind::InvalidFormat, std::string(place.label) + ": the file ends at offset " +
+                                              std::to_string(source.start() + bytes.size()) +
+                                              ", inside its index of " +
+                                              std::to_string(header.index_size) + " bytes");
   }
   bytes.resize(wanted);
   bytes.erase(bytes.begin(), bytes.begin() + kFileHeaderSize);

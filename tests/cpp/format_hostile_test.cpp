@@ -78,6 +78,25 @@ TEST(HostileFile, IsNotBelievedWhatItDeclares) {
       refusal(file), "index entry 2 at offset " + std::to_string(file.entries_end) + " runs past"));
 }
 
+TEST(HostileFile, IsNotBelievedTheLengthOfAHeader) {
+  // A tensor of 2^60 bytes may have a header of 2^54, and where the file ends is not known.
+  RawFile file(
+      {RawTensor{
+          .dtype = "<V2", .shape = {std::uint64_t{1} << 59}, .data = "", .long_dimensions = true}},
+      5);
+  file.set("0.data_size", std::uint64_t{1} << 60);
+  file.set("0.data_offset", file.index_end + (std::uint64_t{1} << 53));
+  const MemoryWatch watch;
+  const Error error = error_of([&] { read_unsized(file.bytes); });
+  EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
+  EXPECT_TRUE(contains(error.what(), "tensor 'weight' (index entry 0): the file ends at offset " +
+                                         std::to_string(file.bytes.size())))
+      << error.what();
+  EXPECT_LT(watch.peak(), 40U << 20);
+  file.set("0.data_offset", file.index_end + (std::uint64_t{1} << 55));
+  EXPECT_TRUE(contains(error_of([&] { read_unsized(file.bytes); }).what(), "which is too long"));
+}
+
 TEST(HostileFile, IsRefusedWithItsTensorAndOffset) {
   const RawFile good({RawTensor{.name = "first"}, RawTensor{.name = "w", .shape = {1, 2}}});
   const std::uint64_t end = good.bytes.size();

@@ -1,13 +1,16 @@
-// Everything that is parsed of a file before its data: the header, the index and the records behind
-// it, and every tensor's header. Any bytes either parse, to places inside the file, or are refused
-// with Error(InvalidFormat).
+// Everything that is parsed of a file: the header, the index and the records behind it, every
+// tensor's header, and the data against its hashes. Any bytes either parse, to places inside the
+// file that no two tensors share, or are refused with the fitting Error.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
+#include "engine/load.h"
 #include "engine/read_index.h"
+#include "format/name.h"
 #include "format/tensor_header.h"
 #include "io/source.h"
 
@@ -36,19 +39,34 @@ class EndlessSource final : public Source {
   Source& source_;
 };
 
-void parse(Source& source, std::uint64_t size) {
-  Cancel cancel;
-  const Index index = read_index(source, cancel);
-  const std::span<const Entry> entries = index.entries();
-  require(entries.size() <= size);
-  require(clean_names(entries).size() == entries.size());
-  const bool sized = source.size().has_value();
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Entry& entry = entries[i];
+void check_names(std::span<const Entry> entries) {
+  const std::vector<std::string_view> names = clean_names(entries);
+  require(names.size() == entries.size());
+  const std::unordered_set<std::string_view> different(names.begin(), names.end());
+  require(different.size() == names.size());
+  for (const Entry& entry : entries) require(!parse_name(entry.name).empty());
+}
+
+void check_places(std::span<const Entry> entries, std::optional<std::uint64_t> size) {
+  std::vector<const Entry*> in_order;
+  for (const Entry& entry : entries) {
     require(entry.header_offset <= entry.data_offset);
     require(entry.data_offset <= entry.end());
-    require(!sized || entry.end() <= size);
-    require(entry.meta || entry.memory_size() == entry.data_size);
+    require(!size || entry.end() <= *size);
+    require(entry.meta ? entry.data_size == 0 : entry.memory_size() == entry.data_size);
+    in_order.push_back(&entry);
+  }
+  std::sort(in_order.begin(), in_order.end(),
+            [](const Entry* a, const Entry* b) { return a->header_offset < b->header_offset; });
+  for (std::size_t i = 1; i < in_order.size(); ++i) {
+    require(in_order[i - 1]->end() <= in_order[i]->header_offset);
+  }
+}
+
+void check_headers(Source& source, const Index& index, std::uint64_t size, Cancel& cancel) {
+  for (std::size_t i = 0; i < index.entries().size(); ++i) {
+    const Entry& entry = index.entries()[i];
+    require(entry.dtype.has_value());
     if (entry.header_size() > std::min(size, largest_tensor_header(entry))) continue;
     std::vector<std::byte> header(entry.header_size());
     const Bytes piece(header);
@@ -60,6 +78,37 @@ void parse(Source& source, std::uint64_t size) {
       require(error.kind() == ErrorKind::InvalidFormat);
     }
   }
+}
+
+// As no two tensors share a byte, all of their data together is no larger than the file.
+void load_all(Source& source, Index& index, Verify verify, Cancel& cancel) {
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<LoadItem> items;
+  for (const Entry& entry : index.entries()) {
+    memory.emplace_back(entry.data_size);
+    items.push_back({static_cast<std::uint32_t>(items.size()), memory.back(), false, nullptr});
+  }
+  LoadSettings settings;
+  settings.verify = verify;
+  Progress progress;
+  try {
+    load(source, index, items, settings, progress, cancel);
+    require(progress.done == progress.total);
+  } catch (const Error& error) {
+    require(error.kind() == ErrorKind::InvalidFormat || error.kind() == ErrorKind::HashMismatch ||
+            (error.kind() == ErrorKind::Crypto && index.header().encrypted));
+  }
+}
+
+void parse(Source& source, std::uint64_t size) {
+  Cancel cancel;
+  Index index = read_index(source, cancel);
+  check_names(index.entries());
+  check_places(index.entries(), source.size());
+  check_headers(source, index, size, cancel);
+  if (!source.size()) return;
+  load_all(source, index, Verify::None, cancel);
+  load_all(source, index, Verify::All, cancel);
 }
 
 }  // namespace

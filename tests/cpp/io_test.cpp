@@ -563,7 +563,7 @@ TEST_P(GrowthTest, AGrownPrefixMovesTheDataUp) {
   out->reserve(kBlock);
   write(*out, 0, data);
   out->write_prefix(as_bytes(longer), cancel_);
-  write(*out, data.size(), "more", longer.size());
+  write(*out, data.size(), "more");
   out->finish(data.size() + 4, cancel_);
   EXPECT_TRUE(read_file(folder / "f") == longer + data + "more");
   EXPECT_EQ(folder.entries(), 1u);
@@ -677,7 +677,7 @@ TEST_F(IoTest, WritesManyPiecesFromManyThreads) {
       for (std::size_t at = 0; at < share; at += 1024) {
         pieces.push_back(as_bytes(std::string_view(data).substr(part * share + at, 1024)));
       }
-      out->write({}, kBlock + part * share, pieces, cancel_);
+      out->write({}, part * share, pieces, cancel_);
     });
   }
   for (std::thread& thread : threads) thread.join();
