@@ -14,6 +14,9 @@ from raw_format import INDEX_START, Block, pack, pack_header
 PREAMBLE = """
 import os, signal, sys, threading, time, torch, tensorizer_ops
 
+# A shell lets what it runs in the background ignore SIGINT, and so would this interpreter.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ops = torch.ops.tensorizer
 Reader, Writer = torch.classes.tensorizer.Reader, torch.classes.tensorizer.Writer
 directory, big = sys.argv[1:]
