@@ -22,6 +22,7 @@
 #include "io/sink.h"
 #include "io/source.h"
 #include "io/uri.h"
+#include "support.h"
 
 namespace tensorizer {
 namespace {
@@ -32,19 +33,9 @@ using std::chrono::milliseconds;
 
 constexpr std::uint64_t kBlock = 4096;
 
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::Internal, "nothing was thrown");
-}
-
-ErrorKind kind_of(const std::function<void()>& action) { return error_of(action).kind(); }
-
-std::string message_of(const std::function<void()>& action) { return error_of(action).what(); }
+using testing_support::error_of;
+using testing_support::kind_of;
+using testing_support::message_of;
 
 // Bytes that differ from place to place.
 std::string pattern(std::size_t size, unsigned seed = 1) {
