@@ -14,7 +14,8 @@ namespace {
 
 // Bytes between wanted ones that are cheaper to read along than to skip with another read.
 constexpr std::uint64_t kLargestGap = 16 << 10;
-constexpr std::uint64_t kHashedSlice = 512 << 10;
+// A huge page: smaller slices would let two workers meet in one, where both clear it and one waits.
+constexpr std::uint64_t kHashedSlice = 2 << 20;
 constexpr std::uint64_t kSmallestSlice = 64 << 10;
 
 class LoadMover final : public Mover {
@@ -319,8 +320,9 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   PlanLimits limits;
   limits.bundle_size = std::min(hints.read_size, fair_share);
   limits.slice_size = verify ? std::min(limits.bundle_size, kHashedSlice) : limits.bundle_size;
-  // Slices end on page boundaries, so that no page is filled by two workers.
+  // Slices end on page boundaries of the tensor, so that no page is filled by two workers.
   limits.slice_size = limits.slice_size / kSmallestSlice * kSmallestSlice;
+  limits.slices_follow_file = false;
   limits.largest_gap = kLargestGap;
   mover.set_chunk(staged_chunk(fair_share));
 

@@ -16,7 +16,9 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
     if (size > limits.slice_size && !extent.whole && extent.data_size > 0) {
       const auto cut = static_cast<std::uint32_t>(plan.cut.size());
       // Rounded, so that slices hold whole elements wherever data begins.
-      const std::uint64_t begin = (extent.offset + extent.header_size) / kSliceUnit * kSliceUnit;
+      const std::uint64_t begin =
+          limits.slices_follow_file ? (extent.offset + extent.header_size) / kSliceUnit * kSliceUnit
+                                    : 0;
       std::uint32_t slices = 0;
       for (std::uint64_t at = 0; at < extent.data_size; ++slices) {
         const std::uint64_t to_boundary = limits.slice_size - (begin + at) % limits.slice_size;

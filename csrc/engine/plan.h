@@ -50,6 +50,8 @@ struct PlanLimits {
   std::uint64_t slice_size;   // the largest slice, and the largest tensor that is not cut
   std::uint64_t bundle_size;  // the longest bundle, gaps included
   std::uint64_t largest_gap;  // what may lie unused between neighbours of a bundle
+  // Whether slices end on multiples of their size in the file, or in the tensor.
+  bool slices_follow_file;
 };
 
 // How much of a tensor that is not cut passes through scratch memory at a time, when a worker may
@@ -61,8 +63,7 @@ constexpr std::uint64_t staged_chunk(std::uint64_t share) {
   return (share < kLargest ? share : kLargest) / kUnit * kUnit;
 }
 
-// Ranges in file order. Slices end where multiples of their size stand in the file: what the system
-// keeps of a file, it keeps in blocks that start there.
+// Ranges in file order.
 Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits);
 
 // Reorders a plan so that at any time the slices of about `open` tensors take turns, and all of

@@ -207,6 +207,9 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
   limits.bundle_size = std::min(kBundle, fair_share);
   limits.slice_size = std::min(kSlice, fair_share) / kSmallestSlice * kSmallestSlice;
   limits.largest_gap = 0;
+  // What the system keeps of a file, it keeps in blocks that start there; a block that two writes
+  // share becomes many small ones, and the file slow to map.
+  limits.slices_follow_file = true;
 
   std::vector<Extent> extents;
   extents.reserve(items.size());

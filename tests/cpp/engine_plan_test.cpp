@@ -13,7 +13,8 @@ namespace {
 
 using namespace testing_support;
 
-constexpr PlanLimits kLimits{.slice_size = 4096, .bundle_size = 16384, .largest_gap = 512};
+constexpr PlanLimits kLimits{
+    .slice_size = 4096, .bundle_size = 16384, .largest_gap = 512, .slices_follow_file = true};
 
 std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
   std::vector<Extent> extents;
@@ -69,9 +70,10 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
       EXPECT_LE(range.size, limits.slice_size);
       position[range.first] += range.size;
       EXPECT_EQ(range.slice, slices[range.first]++);
-      // All but the last end where every slice of the file may end, at whole elements.
+      // All but the last end where every slice may end, at whole elements.
       if (position[range.first] < extent.data_size) {
-        const std::uint64_t begin = extent.offset + extent.header_size;
+        const std::uint64_t begin =
+            limits.slices_follow_file ? extent.offset + extent.header_size : 0;
         EXPECT_EQ(position[range.first] % kSliceUnit, 0U);
         EXPECT_LT((begin + position[range.first]) % limits.slice_size, kSliceUnit);
       } else {
@@ -100,13 +102,15 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
 TEST(Plan, MovesEveryByteOnce) {
   Dice dice(31);
   for (int round = 0; round < 2000; ++round) {
-    const std::vector<Extent> extents = random_extents(dice, kLimits);
-    Plan plan = plan_in_order(extents, kLimits);
-    check_plan(plan, extents, kLimits, true);
+    PlanLimits limits = kLimits;
+    limits.slices_follow_file = dice.one_in(2);
+    const std::vector<Extent> extents = random_extents(dice, limits);
+    Plan plan = plan_in_order(extents, limits);
+    check_plan(plan, extents, limits, true);
     const std::size_t ranges = plan.ranges.size();
     interleave(plan, static_cast<int>(1 + dice.below(9)));
     EXPECT_EQ(plan.ranges.size(), ranges);
-    check_plan(plan, extents, kLimits, false);
+    check_plan(plan, extents, limits, false);
   }
 }
 
