@@ -18,9 +18,9 @@ FLAGS = ("-std=c++20", "-O2", "-pthread")
 LIBRARIES = ("-lcrypto", "-ldeflate")
 
 KIB = 1 << 10
-PIECES = (256 * KIB, 1024 * KIB, 2048 * KIB, 8192 * KIB)
-# What is hashed has to be in cache still when SHA-256 follows CRC32.
-HASHED_PIECE = 256 * KIB
+# The best of 256 KiB to 8 MiB, found once: a choice in every run would be made by chance. What is
+# hashed has to be in cache still when SHA-256 follows CRC32, and a disk likes large reads.
+PIECE, PIECE_ALL, PIECE_COLD = 1024 * KIB, 256 * KIB, 2048 * KIB
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Limit:
     cold: bool = False
 
     @property
-    def sha256(self) -> bool:
-        return self.mode.endswith("-all")
+    def hashes(self) -> bool:
+        return "-" in self.mode
 
     @property
-    def pieces(self) -> tuple[int, ...]:
-        return (HASHED_PIECE,) if self.sha256 else PIECES
+    def piece(self) -> int:
+        return PIECE_COLD if self.cold else PIECE_ALL if self.mode.endswith("-all") else PIECE
 
 
 READ = Limit("limit, pread", "read")
@@ -101,11 +101,11 @@ class Program:
         self._ranges.write_text("".join(f"{offset} {size}\n" for offset, size in ranges))
         self._bytes = sum(size for _, size in ranges)
 
-    def measure(self, limit: Limit, piece: int, repeats: int, reserve: Reserve) -> Timing:
+    def measure(self, limit: Limit, repeats: int, reserve: Reserve) -> Timing:
         command = [
             *(str(self._program), limit.mode, str(self.file), str(self._ranges)),
             *("--threads", str(limit.threads or self._threads)),
-            *("--piece", str(piece), "--repeat", str(repeats)),
+            *("--piece", str(limit.piece), "--repeat", str(repeats)),
             *("--output", str(self.file.with_name("limit.out"))),
         ]
         # A write has its source in memory as well.

@@ -37,8 +37,10 @@ class Peer:
     save: Callable[[State, str], object] | None = None
     # Of these, the fastest in a first round is measured.
     choices: tuple[Peer, ...] = ()
-    # Whether it computes SHA-256.
-    sha256: bool = False
+    # Whether it computes sums of what it moves.
+    hashes: bool = False
+    # A load that only maps a file takes milliseconds, and one process repeats it this often.
+    repeats: int = 1
 
 
 def _ops_load(copy: bool, verify: str = "none") -> Callable[[str], State]:
@@ -129,27 +131,29 @@ def _tensorizer_peer(name: str, verify: bool) -> Peer:
         Peer(f"{name}, num_readers={n}", TENSORIZER, load=_tensorizer_load(n, verify))
         for n in (1, 2, 4, 8)
     )
-    return Peer(name, TENSORIZER, choices=choices, sha256=verify)
+    return Peer(name, TENSORIZER, choices=choices, hashes=verify)
 
+
+_MAPPED = 7
 
 PEERS = (
-    Peer("us, zero-copy", US, load=_ops_load(copy=False)),
+    Peer("us, zero-copy", US, load=_ops_load(copy=False), repeats=_MAPPED),
     Peer("us, copy", US, load=_ops_load(copy=True)),
-    Peer("us, copy, verify crc32", US, load=_ops_load(copy=True, verify="crc32")),
-    Peer("us, copy, verify all", US, load=_ops_load(copy=True, verify="all"), sha256=True),
-    Peer("us, zero-copy, verify all", US, load=_ops_load(copy=False, verify="all"), sha256=True),
+    Peer("us, copy, verify crc32", US, load=_ops_load(copy=True, verify="crc32"), hashes=True),
+    Peer("us, copy, verify all", US, load=_ops_load(copy=True, verify="all"), hashes=True),
+    Peer("us, zero-copy, verify all", US, load=_ops_load(copy=False, verify="all"), hashes=True),
     _tensorizer_peer("tensorizer", verify=False),
     _tensorizer_peer("tensorizer, verify_hash", verify=True),
     Peer("torch.load", TORCH, load=_torch_load(mmap=False)),
-    Peer("torch.load, mmap", TORCH, load=_torch_load(mmap=True)),
-    Peer("safetensors", SAFETENSORS, load=_safetensors_load),
-    Peer("flashpack", FLASHPACK, load=_flashpack_load(parallel=False)),
+    Peer("torch.load, mmap", TORCH, load=_torch_load(mmap=True), repeats=_MAPPED),
+    Peer("safetensors", SAFETENSORS, load=_safetensors_load, repeats=_MAPPED),
+    Peer("flashpack", FLASHPACK, load=_flashpack_load(parallel=False), repeats=_MAPPED),
     Peer("flashpack, parallel read", FLASHPACK, load=_flashpack_load(parallel=True)),
     Peer("Run:ai streamer", STREAMER, load=_streamer_load),
     Peer("us, save hashes=none", US, save=_ops_save("none")),
-    Peer("us, save hashes=crc32", US, save=_ops_save("crc32")),
-    Peer("us, save hashes=all", US, save=_ops_save("all"), sha256=True),
-    Peer("tensorizer, save", TENSORIZER, save=_tensorizer_save, sha256=True),
+    Peer("us, save hashes=crc32", US, save=_ops_save("crc32"), hashes=True),
+    Peer("us, save hashes=all", US, save=_ops_save("all"), hashes=True),
+    Peer("tensorizer, save", TENSORIZER, save=_tensorizer_save, hashes=True),
     Peer("torch.save", TORCH, save=TORCH.save),
     Peer("safetensors, save", SAFETENSORS, save=_safetensors_save),
     Peer("flashpack, save", FLASHPACK, save=_flashpack_save),

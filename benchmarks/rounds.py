@@ -51,6 +51,11 @@ def is_cold(entry: Entry) -> bool:
     return isinstance(entry, Limit) and entry.cold
 
 
+def has_cold(entry: Entry) -> bool:
+    """A disk hides what hashing costs."""
+    return not is_save(entry) and not entry.hashes
+
+
 @dataclass(frozen=True)
 class Settings:
     quick: bool
@@ -70,7 +75,6 @@ class Bench:
         self._state = workloads.make(workload, settings.quick)
         self._companion: State = {}
         self._entries = self._choose_entries()
-        self._pieces: dict[str, int] = {}
         self._chosen: dict[str, Peer] = {}
         self._program: Program | None = None
         failures = self._write_files()
@@ -88,12 +92,14 @@ class Bench:
             entries.insert(entries.index(copy) + 1, Peer(COMPANION, US, load=copy.load))
 
         def wanted(entry: Entry) -> bool:
-            return any(
+            if self.workload.name == "single" and entry.hashes:
+                return False  # one SHA-256 is one chain, whoever computes it
+            return not self._settings.only or any(
                 entry.name.startswith(name) or (name == "limit" and isinstance(entry, Limit))
                 for name in self._settings.only
             )
 
-        return [entry for entry in entries if wanted(entry) or not self._settings.only]
+        return [entry for entry in entries if wanted(entry)]
 
     def _path(self, library: Library) -> Path:
         return self._settings.directory / f"model{library.suffix}"
@@ -140,27 +146,17 @@ class Bench:
         for number in range(self._settings.repeat):
             self._round(number, "warm", [entry for entry in self._entries if not is_cold(entry)])
         for number in range(self._settings.repeat):
-            self._round(number, "cold", [entry for entry in self._entries if not is_save(entry)])
+            self._round(number, "cold", [entry for entry in self._entries if has_cold(entry)])
 
     def _rehearse(self, entry: Entry) -> Timing:
         """Untimed: the best choices are found, and memory is watched."""
         row = self.rows[entry.name]
-        tries = 1 if self._settings.quick else 2
-
-        def quickest(entry: Entry, piece: int = 0) -> Timing:
-            timings = [self._measure(entry, piece=piece) for _ in range(tries)]
-            return min(timings, key=lambda timing: timing.ready)
-
         if isinstance(entry, Limit):
-            pieces = entry.pieces[:1] if self._settings.quick else entry.pieces
-            by_piece = {piece: quickest(entry, piece) for piece in pieces}
-            piece = min(by_piece, key=lambda piece: by_piece[piece].ready)
-            self._pieces[entry.name] = piece
-            row.choice = f"pieces of {piece >> 10} KiB"
-            return by_piece[piece]
+            row.choice = f"pieces of {entry.piece >> 10} KiB"
+            return self._measure(entry)
         if entry.choices:
             choices = entry.choices[1:3] if self._settings.quick else entry.choices
-            best = min(choices, key=lambda choice: quickest(choice).ready)
+            best = min(choices, key=lambda choice: self._measure(choice).ready)
             self._chosen[entry.name] = best
             row.choice = best.name.rpartition(", ")[2]
         timing = self._measure(entry, watch=True)
@@ -189,9 +185,7 @@ class Bench:
             row.error = str(failure)
             return None
 
-    def _measure(
-        self, entry: Entry, when: When = "warm", *, watch: bool = False, piece: int = 0
-    ) -> Timing:
+    def _measure(self, entry: Entry, when: When = "warm", *, watch: bool = False) -> Timing:
         settle()
         path = self._file(entry)
         cold = when == "cold" or is_cold(entry)
@@ -199,12 +193,12 @@ class Bench:
             make_cold(path)
         elif not is_save(entry):
             make_warm(path)
-        repeats = 1 if cold else self.workload.repeats
+        own = entry.repeats if isinstance(entry, Peer) else 1
+        repeats = 1 if cold else max(self.workload.repeats, own)
         reserve = self._settings.reserve
         if isinstance(entry, Limit):
             assert self._program is not None
-            piece = piece or self._pieces[entry.name]
-            return self._program.measure(entry, piece, repeats, reserve)
+            return self._program.measure(entry, repeats, reserve)
         return measure(
             self._chosen.get(entry.name, entry),
             path,

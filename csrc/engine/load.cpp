@@ -1,6 +1,7 @@
 #include "engine/load.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -37,11 +38,7 @@ class LoadMover final : public Mover {
   Extent extent(const LoadItem& item) const {
     const Entry& e = entry(item);
     const bool header = needs_header(item);
-    if (header && e.header_size() > largest_tensor_header(e)) {
-      fail(item, ErrorKind::InvalidFormat,
-           "its header at offset " + std::to_string(e.header_offset) + " has " +
-               std::to_string(e.header_size()) + " bytes, which is too long");
-    }
+    if (header) check_header_size(e, item.entry, place_);
     // Staged bytes are gone before a digest that goes in order could come back to them.
     const bool whole = item.staged != nullptr && settings_.verify != Verify::None;
     return {header ? e.header_offset : e.data_offset, header ? e.header_size() : 0, e.data_size,
@@ -276,6 +273,8 @@ class LoadMover final : public Mover {
 
 void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadSettings& settings,
           Progress& progress, Cancel& cancel) {
+  progress.total = progress.done = 0;
+  if (items.empty()) return;
   const std::span<const Entry> entries = index.entries();
   std::sort(items.begin(), items.end(), [&](const LoadItem& a, const LoadItem& b) {
     return entries[a.entry].header_offset < entries[b.entry].header_offset;
@@ -296,8 +295,6 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
     total += entries[item.entry].data_size;
   }
   progress.total = total;
-  progress.done = 0;
-  if (items.empty()) return;
 
   const std::uint64_t first = extents.front().offset;
   const ReadHints hints = source.hints(
@@ -313,15 +310,18 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   const bool lanes = settings.verify == Verify::All && !source.sequential();
   move_settings.lanes = lanes ? sha256_lanes() : 1;
 
-  // Every worker may hold a slice or a bundle in scratch memory.
+  // Every worker may hold a bundle, or a slice of what is staged, in scratch memory.
   const int workers = std::max(move_settings.threads, move_settings.moves_in_flight);
   const std::uint64_t fair_share =
       std::max(kSmallestSlice, settings.memory_ceiling / (2 * static_cast<std::uint64_t>(workers)));
   PlanLimits limits;
   limits.bundle_size = std::min(hints.read_size, fair_share);
-  limits.slice_size = verify ? std::min(limits.bundle_size, kHashedSlice) : limits.bundle_size;
-  // Slices end on page boundaries of the tensor, so that no page is filled by two workers.
-  limits.slice_size = limits.slice_size / kSmallestSlice * kSmallestSlice;
+  const bool staged =
+      std::any_of(items.begin(), items.end(), [](const LoadItem& item) { return item.staged; });
+  // A power of two, so that no slice ends inside a page of the tensor.
+  limits.slice_size = std::bit_floor(std::min(
+      hints.read_size, staged ? fair_share : std::max(settings.memory_ceiling, kSmallestSlice)));
+  if (verify) limits.slice_size = std::min(limits.slice_size, kHashedSlice);
   limits.slices_follow_file = false;
   limits.largest_gap = kLargestGap;
   mover.set_chunk(staged_chunk(fair_share));

@@ -37,12 +37,7 @@ void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel
     const Entry& entry = entries[i];
     if (entry.dtype) continue;
     cancel.check();
-    if (entry.header_size() > largest_tensor_header(entry)) {
-      throw Error(ErrorKind::InvalidFormat,
-                  std::string(place.label) + ": " + describe(entry.name, i) +
-                      ": its header at offset " + std::to_string(entry.header_offset) + " has " +
-                      std::to_string(entry.header_size()) + " bytes, which is too long");
-    }
+    check_header_size(entry, i, place);
     std::vector<std::byte> header;
     if (!read_on(source, entry.header_offset, header, entry.header_size(), cancel)) {
       throw Error(ErrorKind::InvalidFormat,

@@ -211,9 +211,13 @@ TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entr
   return parser.header;
 }
 
-std::uint64_t largest_tensor_header(const Entry& entry) noexcept {
-  // MACs are 16 bytes for every 1 KiB of data at the most.
-  return (1 << 20) + entry.data_size / 64;
+void check_header_size(const Entry& entry, std::size_t number, const FilePlace& place) {
+  // Padding, and the MACs of encrypted data: 16 bytes for every 1 KiB of it at the most.
+  if (entry.header_size() <= (1 << 20) + entry.data_size / 64) return;
+  throw Error(ErrorKind::InvalidFormat,
+              std::string(place.label) + ": " + describe(entry.name, number) +
+                  ": its header at offset " + std::to_string(entry.header_offset) + " has " +
+                  std::to_string(entry.header_size()) + " bytes, which is too long");
 }
 
 }  // namespace tensorizer

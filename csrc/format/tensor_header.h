@@ -80,7 +80,8 @@ struct TensorHeader {
 TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
                                  std::size_t number, const FilePlace& place);
 
-// The longest header that a tensor may have: padding, and the MACs that encrypted data brings.
-std::uint64_t largest_tensor_header(const Entry& entry) noexcept;
+// Throws Error(InvalidFormat) when the entry's header has no business being as long as it is, so
+// that what follows may take memory for it.
+void check_header_size(const Entry& entry, std::size_t number, const FilePlace& place);
 
 }  // namespace tensorizer

@@ -12,17 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "transfer/options.h"
+#include "transfer/open_file.h"
+#include "transfer/targets.h"
 
 namespace tensorizer {
-
-struct LoadRequest {
-  std::optional<c10::Device> device;     // the CPU when it is not said
-  std::optional<c10::ScalarType> dtype;  // for real floating tensors
-  Verify verify = Verify::None;
-  bool copy = false;         // own the memory, instead of sharing pages with the file
-  std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
-};
 
 // What the file says about one tensor.
 struct StoredTensor {
@@ -78,13 +71,10 @@ class Reader {
   void close();
 
  private:
-  struct File;
   class Job;
 
-  std::shared_ptr<File> file();
-  std::vector<std::uint32_t> select(File& file,
-                                    const std::optional<std::vector<std::string>>& names) const;
-  void run(File& file, std::vector<LoadItem> items, LoadSettings settings);
+  std::shared_ptr<OpenFile> file();
+  void run(OpenFile& file, const Targets& targets, Verify verify, std::int64_t threads);
 
   const std::string uri_;
   const at::Tensor data_;
@@ -92,7 +82,7 @@ class Reader {
 
   std::mutex opening_;
   mutable std::mutex mutex_;  // guards what follows
-  std::shared_ptr<File> file_;
+  std::shared_ptr<OpenFile> file_;
   bool closed_ = false;
   std::vector<Job*> jobs_;
   std::pair<std::uint64_t, std::uint64_t> last_progress_{0, 0};

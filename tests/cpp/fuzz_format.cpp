@@ -67,10 +67,12 @@ void check_headers(Source& source, const Index& index, std::uint64_t size, Cance
   for (std::size_t i = 0; i < index.entries().size(); ++i) {
     const Entry& entry = index.entries()[i];
     require(entry.dtype.has_value());
-    if (entry.header_size() > std::min(size, largest_tensor_header(entry))) continue;
-    std::vector<std::byte> header(entry.header_size());
-    const Bytes piece(header);
     try {
+      check_header_size(entry, i, place_of(source));
+      // A source of unknown size may end long before the header does.
+      if (entry.header_size() > size) continue;
+      std::vector<std::byte> header(entry.header_size());
+      const Bytes piece(header);
       source.read(entry.header_offset, {&piece, 1}, cancel);
       parse_tensor_header(header, index.header(), entry, i, place_of(source));
     } catch (const Error& error) {

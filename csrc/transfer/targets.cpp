@@ -1,0 +1,159 @@
+#include "transfer/targets.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "base/error.h"
+#include "transfer/dtype.h"
+#include "transfer/memory.h"
+
+namespace tensorizer {
+
+namespace {
+
+// What a mapping must give for data to be used where it lies.
+constexpr std::uint64_t kZeroCopyAlignment = 64;
+
+void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& output) {
+  const Entry& entry = file.entry(number);
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::InvalidArgument, file.describe_entry(number) + " " + why);
+  };
+  if (output.layout() != c10::kStrided) refuse("needs an output that is strided");
+  if (!output.sizes().equals(entry.shape)) {
+    refuse("has the shape " + c10::str(at::IntArrayRef(entry.shape)) + ", and its output has " +
+           c10::str(output.sizes()));
+  }
+  if (!entry.dtype) {
+    refuse("has a dtype that only its data tells: load it instead");
+  }
+  if (scalar_type(*entry.dtype) != output.scalar_type()) {
+    refuse("is " + dtype_name(scalar_type(*entry.dtype)) + ", and its output is " +
+           dtype_name(output.scalar_type()));
+  }
+  if (output.requires_grad() && at::GradMode::is_enabled()) {
+    refuse("has an output that requires grad: load under torch.no_grad()");
+  }
+  if (at::has_internal_overlap(output) == at::MemOverlap::Yes) {
+    refuse("has an output whose elements share memory: give it a clone()");
+  }
+}
+
+}  // namespace
+
+NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
+                       const LoadRequest& request)
+    : file_(file),
+      selected_(selected),
+      request_(request),
+      device_(request.device.value_or(c10::Device(c10::kCPU))) {
+  if (request.dtype && !is_castable(*request.dtype)) {
+    throw Error(ErrorKind::InvalidArgument, std::string("dtype is ") +
+                                                c10::toString(*request.dtype) +
+                                                ", and must be a real floating type");
+  }
+  tensors_.reserve(selected.size());
+  if (device_.is_meta()) {
+    for (const std::uint32_t number : selected) {
+      const auto options =
+          at::TensorOptions().device(device_).dtype(wanted_type(file.dtype(number)));
+      tensors_.push_back(at::empty(file.entry(number).shape, options));
+    }
+    return;
+  }
+  if (!request.copy) targets_.mapping = file.source().map();
+  std::vector<bool> seen(file.names().size());
+  for (const std::uint32_t number : selected) {
+    const Entry& entry = file.entry(number);
+    LoadItem item;
+    item.entry = number;
+    if (!entry.dtype) unresolved_.push_back(tensors_.size());
+    tensors_.push_back(make(number, !seen[number], item));
+    seen[number] = true;
+    // What lies in place moves only to be verified.
+    const bool moves = !item.in_place && (entry.data_size > 0 || !entry.dtype);
+    if (moves || request.verify != Verify::None) targets_.items.push_back(item);
+  }
+}
+
+c10::ScalarType NewTensors::wanted_type(c10::ScalarType stored) const {
+  return request_.dtype && is_castable(stored) ? *request_.dtype : stored;
+}
+
+// The memory for one tensor, and how to fill it. No two results share bytes, so a mapping serves
+// the first one of a name only.
+at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item) {
+  const Entry& entry = file_.entry(number);
+  if (!entry.dtype) {
+    const at::Tensor tensor =
+        new_tensor(static_cast<std::int64_t>(entry.data_size), c10::ScalarType::Byte);
+    item.memory = tensor_bytes(tensor);
+    return tensor;
+  }
+  // On the way to another device the stored type travels, and the cast happens there.
+  const c10::ScalarType stored = scalar_type(*entry.dtype);
+  const c10::ScalarType type = device_.is_cpu() ? wanted_type(stored) : stored;
+  if (entry.meta) return new_zeros(entry.shape, type);
+  if (type != stored && entry.data_size > 0) {
+    const at::Tensor tensor = new_tensor(entry.shape, type);
+    targets_.staged.push_back(std::make_unique<TensorOutput>(tensor, stored));
+    item.staged = targets_.staged.back().get();
+    return tensor;
+  }
+  if (targets_.mapping && first && entry.data_size > 0 &&
+      entry.data_offset % kZeroCopyAlignment == 0) {
+    item.memory = targets_.mapping->bytes().subspan(entry.data_offset, entry.data_size);
+    item.in_place = true;
+    return mapped_tensor(targets_.mapping, item.memory, entry.shape, type);
+  }
+  const at::Tensor tensor = new_tensor(entry.shape, type);
+  item.memory = tensor_bytes(tensor);
+  return tensor;
+}
+
+std::vector<at::Tensor> NewTensors::finish() {
+  for (const std::size_t i : unresolved_) {
+    const Entry& entry = file_.entry(selected_[i]);
+    const c10::ScalarType stored = scalar_type(*entry.dtype);
+    tensors_[i] =
+        entry.meta ? new_zeros(entry.shape, stored) : tensors_[i].view(stored).view(entry.shape);
+  }
+  for (at::Tensor& tensor : tensors_) {
+    const c10::ScalarType stored = tensor.scalar_type();
+    if (!device_.is_cpu()) tensor = tensor.to(device_);
+    if (wanted_type(stored) != stored) tensor = tensor.to(wanted_type(stored));
+  }
+  return std::move(tensors_);
+}
+
+Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
+                      std::span<const at::Tensor> outputs, Verify verify) {
+  for (std::size_t i = 0; i < selected.size(); ++i) check_output(file, selected[i], outputs[i]);
+  const at::NoGradGuard no_grad;
+  Targets targets;
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    const Entry& entry = file.entry(selected[i]);
+    at::Tensor output = outputs[i];
+    LoadItem item;
+    item.entry = selected[i];
+    if (entry.meta) {
+      output.zero_();
+    } else if (entry.data_size > 0 && !output.is_meta()) {
+      if (output.device().is_cpu() && output.is_contiguous() && !output.is_conj() &&
+          !output.is_neg()) {
+        item.memory = tensor_bytes(output);
+      } else {
+        targets.staged.push_back(std::make_unique<TensorOutput>(output, output.scalar_type()));
+        item.staged = targets.staged.back().get();
+      }
+      output.unsafeGetTensorImpl()->bump_version();
+    }
+    const bool moves = item.staged || !item.memory.empty();
+    const bool checked = verify != Verify::None && entry.data_size == 0;
+    if (moves || checked) targets.items.push_back(item);
+  }
+  return targets;
+}
+
+}  // namespace tensorizer

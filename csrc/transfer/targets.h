@@ -1,0 +1,59 @@
+// Where the tensors of a load go.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/load.h"
+#include "io/mapping.h"
+#include "transfer/blocks.h"
+#include "transfer/open_file.h"
+
+namespace tensorizer {
+
+struct LoadRequest {
+  std::optional<c10::Device> device;     // the CPU when it is not said
+  std::optional<c10::ScalarType> dtype;  // for real floating tensors
+  Verify verify = Verify::None;
+  bool copy = false;         // own the memory, instead of sharing pages with the file
+  std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
+};
+
+// What the engine is to fill; valid while this lives.
+struct Targets {
+  std::vector<LoadItem> items;
+  std::shared_ptr<Mapping> mapping;
+  std::vector<std::unique_ptr<TensorOutput>> staged;
+};
+
+// Tensors that a load makes.
+class NewTensors {
+ public:
+  // The request is checked before anything is made.
+  NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const LoadRequest& request);
+  const Targets& targets() const noexcept { return targets_; }
+  // The tensors, once the targets are filled.
+  std::vector<at::Tensor> finish();
+
+ private:
+  c10::ScalarType wanted_type(c10::ScalarType stored) const;
+  at::Tensor make(std::uint32_t number, bool first, LoadItem& item);
+
+  OpenFile& file_;
+  const std::span<const std::uint32_t> selected_;
+  const LoadRequest& request_;
+  const c10::Device device_;
+  Targets targets_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::size_t> unresolved_;  // whose dtype comes with their data
+};
+
+// Tensors that the caller gives. Every shape, dtype and output is checked before any is touched.
+Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
+                      std::span<const at::Tensor> outputs, Verify verify);
+
+}  // namespace tensorizer

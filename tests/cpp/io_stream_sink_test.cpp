@@ -1,0 +1,107 @@
+// Sinks on streams: in order, and stopped at any time.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "io/descriptor.h"
+#include "io/sink.h"
+#include "io_support.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace testing_support;
+
+TEST_F(IoTest, WritesAPipeInOrder) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Descriptor reading(ends[0]);
+  Descriptor writing(ends[1]);
+  const std::string data = text_pattern(1'000'000);
+  std::string seen;
+  std::thread reader([&] {
+    char buffer[10'000];
+    for (ssize_t count; (count = ::read(reading.get(), buffer, sizeof(buffer))) > 0;) {
+      seen.append(buffer, static_cast<std::size_t>(count));
+    }
+  });
+  {
+    const auto out = sink("fd:" + std::to_string(writing.get()));
+    EXPECT_TRUE(out->ascending());
+    out->reserve(kBlock);
+    EXPECT_EQ(kind_of([&] { write(*out, 0, "x"); }), ErrorKind::Internal);
+    out->write_prefix(as_bytes(prefix_), cancel_);
+    write(*out, 0, data);
+    write(*out, data.size() + 5, "end");
+    EXPECT_EQ(kind_of([&] { write(*out, 0, "x"); }), ErrorKind::Internal);
+    out->finish(data.size() + 10, cancel_);
+    EXPECT_EQ(kind_of([&] { write(*out, data.size() + 10, "x"); }), ErrorKind::Internal);
+  }
+  EXPECT_EQ(fcntl(writing.get(), F_GETFL) & O_NONBLOCK, 0);
+  writing.close();
+  reader.join();
+  EXPECT_TRUE(seen == prefix_ + data + std::string(5, '\0') + "end" + std::string(2, '\0'));
+}
+
+TEST_F(IoTest, AReaderThatGoesAwayIsAnErrorAndNoSignal) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Descriptor reading(ends[0]);
+  const Descriptor writing(ends[1]);
+  const auto out = sink("fd:" + std::to_string(writing.get()));
+  reading.close();
+  const Error error = error_of([&] { save(*out, prefix_, "data"); });
+  EXPECT_EQ(error.kind(), ErrorKind::Unavailable);
+  EXPECT_EQ(error.system_errno(), EPIPE);
+  // Nobody to open it for: the descriptor itself is used.
+  EXPECT_EQ(kind_of([&] { save(*sink("fd:" + std::to_string(writing.get())), prefix_, ""); }),
+            ErrorKind::Unavailable);
+
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const Descriptor left(ends[0]);
+  Descriptor right(ends[1]);
+  const auto socket = sink("fd:" + std::to_string(left.get()));
+  right.close();
+  EXPECT_EQ(kind_of([&] { save(*socket, prefix_, "data"); }), ErrorKind::Unavailable);
+}
+
+TEST_F(IoTest, CancelsAPipeThatNobodyEmpties) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const Descriptor reading(ends[0]);
+  const Descriptor writing(ends[1]);
+  const auto out = sink("fd:" + std::to_string(writing.get()));
+  expect_cancelled_soon([&] { save(*out, prefix_, text_pattern(1 << 20)); });
+}
+
+TEST_F(IoTest, CancelsASocketThatNobodyEmpties) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const Descriptor left(ends[0]);
+  const Descriptor right(ends[1]);
+  const auto out = sink("fd:" + std::to_string(left.get()));
+  expect_cancelled_soon([&] { save(*out, prefix_, text_pattern(4 << 20)); });
+}
+
+TEST_F(IoTest, WaitsForTheReaderOfAFifo) {
+  ASSERT_EQ(mkfifo((folder_ / "p").c_str(), 0600), 0);
+  std::string seen;
+  std::thread reader([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    seen = read_file(folder_ / "p");
+  });
+  save(*sink(folder_ / "p"), prefix_, "data");
+  reader.join();
+  EXPECT_EQ(seen, prefix_ + "data");
+  EXPECT_TRUE(fs::is_fifo(folder_ / "p"));
+  expect_cancelled_soon([&] { sink(folder_ / "p"); });
+}
+
+}  // namespace
+}  // namespace tensorizer

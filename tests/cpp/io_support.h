@@ -1,0 +1,116 @@
+// What the tests of the io room share: files in a folder of their own, and how to read and write
+// them.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <thread>
+
+#include "io/sink.h"
+#include "io/source.h"
+#include "support.h"
+
+namespace tensorizer::testing_support {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kBlock = 4096;
+
+inline std::string text_pattern(std::size_t size, std::uint32_t seed = 1) {
+  return std::string(as_text(pattern(size, seed)));
+}
+
+inline std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void write_file(const fs::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+inline mode_t mode_of(const fs::path& path) {
+  struct stat status{};
+  EXPECT_EQ(stat(path.c_str(), &status), 0);
+  return status.st_mode & 07777;
+}
+
+class Folder {
+ public:
+  explicit Folder(const std::string& parent) {
+    std::string text = parent + "/io_test_XXXXXX";
+    if (mkdtemp(text.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    path_ = text;
+  }
+  ~Folder() { fs::remove_all(path_); }
+
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+  std::size_t entries() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
+  }
+
+ private:
+  fs::path path_;
+};
+
+class IoTest : public testing::Test {
+ protected:
+  std::unique_ptr<Source> source(const std::string& uri) { return open_source(uri, {}, cancel_); }
+  std::unique_ptr<Sink> sink(const std::string& uri, SinkOptions options = {}) {
+    return open_sink(uri, options, cancel_);
+  }
+
+  std::string read(Source& source, std::uint64_t offset, std::size_t size) {
+    std::string text(size, '\0');
+    const Bytes bytes = std::as_writable_bytes(std::span(text));
+    source.read(offset, {&bytes, 1}, cancel_);
+    return text;
+  }
+
+  std::string read_up_to(Source& source, std::uint64_t offset, std::size_t size) {
+    std::string text(size, '\0');
+    text.resize(source.read_up_to(offset, std::as_writable_bytes(std::span(text)), cancel_));
+    return text;
+  }
+
+  // `offset` counts from the end of a prefix of `prefix` bytes.
+  void write(Sink& sink, std::uint64_t offset, std::string_view text) {
+    const ConstBytes piece = as_bytes(text);
+    const Section section{SectionKind::Data, "t", offset, text.size()};
+    sink.write({&section, 1}, offset, {&piece, 1}, cancel_);
+  }
+
+  // Prefix first, then `data`.
+  void save(Sink& sink, std::string_view prefix, std::string_view data) {
+    sink.reserve(prefix.size());
+    sink.write_prefix(as_bytes(prefix), cancel_);
+    write(sink, 0, data);
+    sink.finish(data.size(), cancel_);
+  }
+
+  void expect_cancelled_soon(const std::function<void()>& action) {
+    std::thread other([this] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      cancel_.request();
+    });
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(kind_of(action), ErrorKind::Cancelled);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(300));
+    other.join();
+  }
+
+  Folder folder_{testing::TempDir()};
+  Cancel cancel_;
+  const std::string prefix_ = text_pattern(kBlock, 7);
+};
+
+}  // namespace tensorizer::testing_support
