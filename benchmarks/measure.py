@@ -21,7 +21,17 @@ from typing import Any
 
 import torch
 
-from memory import Failure, Reserve, State, mapped, pages_of, private_memory, size_of, touch
+from memory import (
+    Failure,
+    Reserve,
+    State,
+    mapped,
+    pages_as_bytes,
+    pages_of,
+    private_memory,
+    size_of,
+    touch,
+)
 from peers import CHECKERS, Library, Peer
 
 _FORK = multiprocessing.get_context("fork")
@@ -72,9 +82,9 @@ def _load(peer: Peer, path: Path, expected: State, repeats: int, pipe: Connectio
         state = peer.load(str(path))
         seconds = perf_counter() - start
         in_file = mapped(state)
-        spans = pages_of(in_file)
+        pages = pages_as_bytes(pages_of(in_file))
         start = perf_counter()
-        touch(spans)
+        touch(pages)
         timings.append((seconds, seconds + perf_counter() - start))
     pipe.send(size_of(state) - size_of(in_file))
     check(state, expected)
@@ -191,7 +201,9 @@ def measure(
         _warm_up(peer, path.parent)
         (_load if peer.load is not None else _save)(peer, path, state, repeats, pipe)
 
-    return in_child(work, threads, reserve, size_of(state), watch)
+    # A save needs memory for the file, and another time as much when the file is checked.
+    lend = size_of(state) * (1 if peer.save is None else 2)
+    return in_child(work, threads, reserve, lend, watch)
 
 
 def write(library: Library, path: Path, state: State, threads: int, reserve: Reserve) -> None:

@@ -103,6 +103,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peers", default="", help="what names start with: us,limit,torch.load")
     parser.add_argument("--repeat", type=int, help="rounds (5; 1 with --quick)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--hold",
+        action="store_true",
+        help="hold all memory that nobody needs: for a virtual machine whose host takes it away",
+    )
     parser.add_argument("--directory", type=Path, help="where files go while this runs")
     parser.add_argument("--limit", type=Path, default=HERE.parent / "build" / "limit")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/DATE-CPU.json")
@@ -156,6 +161,7 @@ def main() -> None:
                 quick=arguments.quick,
                 repeat=arguments.repeat,
                 threads=arguments.threads,
+                hold=arguments.hold,
                 only=arguments.peers,
                 program=arguments.limit,
                 directory=place,
