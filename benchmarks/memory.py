@@ -67,14 +67,6 @@ def settle() -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-_KEPT_FREE = 1 << 30
-
-
-def _fill(memory: mmap.mmap, size: int) -> None:
-    start = ctypes.c_char.from_buffer(memory)
-    ctypes.memset(ctypes.byref(start), 1, size)
-
-
 class Reserve:
     """Memory that is held between measurements and lent to each of them.
 
@@ -84,31 +76,11 @@ class Reserve:
     """
 
     def __init__(self, size: int) -> None:
-        self._memory = self._map(size)
-        self._rest: mmap.mmap | None = None
+        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._memory.madvise(mmap.MADV_DONTFORK)
         self._lent = size
         self.take_back()
-
-    @staticmethod
-    def _map(size: int) -> mmap.mmap:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        memory.madvise(mmap.MADV_DONTFORK)
-        return memory
-
-    def hold_rest(self) -> None:
-        """Takes what else is free, so that whoever needs memory gets what was lent."""
-        self.release_rest()
-        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        size = (int(fields["MemFree"].split()[0]) << 10) - _KEPT_FREE
-        if size > 0:
-            self._rest = self._map(size // PAGE * PAGE)
-            _fill(self._rest, len(self._rest))
-
-    def release_rest(self) -> None:
-        if self._rest is not None:
-            self._rest.close()
-        self._rest = None
 
     def lend(self, size: int) -> None:
         self._lent = min((size + PAGE - 1) // PAGE * PAGE, len(self._memory))
@@ -116,7 +88,8 @@ class Reserve:
             self._memory.madvise(mmap.MADV_DONTNEED, 0, self._lent)
 
     def take_back(self) -> None:
-        _fill(self._memory, self._lent)
+        start = ctypes.c_char.from_buffer(self._memory)
+        ctypes.memset(ctypes.byref(start), 1, self._lent)
         self._lent = 0
 
 

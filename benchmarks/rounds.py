@@ -61,7 +61,6 @@ class Settings:
     quick: bool
     repeat: int
     threads: int
-    hold: bool
     only: Sequence[str]  # what names start with; "limit" is every mode of the limit program
     program: Path
     directory: Path
@@ -142,13 +141,10 @@ class Bench:
         raise Failure("no .tensors file to read could be written")
 
     def run(self) -> None:
-        if self._settings.hold:
-            self._settings.reserve.hold_rest()
         # Cold reads come last: what they bring into the page cache comes in smaller pages than what
         # a save leaves there, and mapping it takes longer.
         self._measure_all("warm", [entry for entry in self._entries if not is_cold(entry)])
         self._measure_all("cold", [entry for entry in self._entries if has_cold(entry)])
-        self._settings.reserve.release_rest()
 
     def _measure_all(self, when: When, entries: list[Entry]) -> None:
         for entry in entries:

@@ -3,8 +3,9 @@
     python benchmarks/run.py [--quick] [--workloads large,small] [--peers us,limit,tensorizer]
 
 All figures of a workload are taken in rounds: each round measures everyone once, so that whatever
-else the machine does hits everyone alike, and a target is judged by the median of the ratios within
-rounds. Everyone gets the CPUs that this process may use: `taskset -c 0,1` gives figures for two.
+else the machine does hits everyone alike. What disturbs a measurement makes it slower, never
+faster, so a target is judged by everyone's best round. Everyone gets the CPUs that this process may
+use: `taskset -c 0,1` gives figures for two.
 
 Nothing is synced to the disk: a save ends when the kernel has the bytes, for everyone. Every loaded
 or saved byte is compared with the original, outside of the timing. A load ends when its values are
@@ -101,13 +102,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small files, one round: a smoke test")
     parser.add_argument("--workloads", default=names, help=f"of {names}")
     parser.add_argument("--peers", default="", help="what names start with: us,limit,torch.load")
-    parser.add_argument("--repeat", type=int, help="rounds (5; 1 with --quick)")
+    parser.add_argument("--repeat", type=int, help="rounds (3; 1 with --quick)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument(
-        "--hold",
-        action="store_true",
-        help="hold all memory that nobody needs: for a virtual machine whose host takes it away",
-    )
     parser.add_argument("--directory", type=Path, help="where files go while this runs")
     parser.add_argument("--limit", type=Path, default=HERE.parent / "build" / "limit")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/DATE-CPU.json")
@@ -117,7 +113,7 @@ def parse() -> argparse.Namespace:
     if unknown := set(arguments.workloads) - WORKLOADS.keys():
         parser.error(f"unknown workload {', '.join(sorted(unknown))}; there are {names}")
     arguments.peers = [name for name in arguments.peers.split(",") if name]
-    arguments.repeat = arguments.repeat or (1 if arguments.quick else 5)
+    arguments.repeat = arguments.repeat or (1 if arguments.quick else 3)
     return arguments
 
 
@@ -161,7 +157,6 @@ def main() -> None:
                 quick=arguments.quick,
                 repeat=arguments.repeat,
                 threads=arguments.threads,
-                hold=arguments.hold,
                 only=arguments.peers,
                 program=arguments.limit,
                 directory=place,

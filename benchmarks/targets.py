@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,24 +82,16 @@ class Verdict:
 
 
 def _ratio(target: Target, rows: Rows) -> float | None:
-    """The median over rounds: what happened to the machine in a round happened to both."""
+    """Best against best: other work on the machine can only make a round slower."""
 
-    def speeds(name: str) -> list[float | None] | None:
+    def best(name: str) -> float | None:
         row = rows.get(name)
-        if row is None:
-            return None
-        return [row.bytes / seconds if seconds else None for seconds in row.ready[target.when]]
+        seconds = [value for value in row.ready[target.when] if value] if row else []
+        return row.bytes / min(seconds) if row and seconds else None
 
-    def median(values: list[float | None]) -> float:
-        return statistics.median([value for value in values if value] or [0.0])
-
-    mine = speeds(target.mine)
-    others = [values for name in target.other if (values := speeds(name))]
-    if not mine or not others:
-        return None
-    best = max(others, key=median)
-    ratios = [a / b for a, b in zip(mine, best, strict=True) if a and b]
-    return statistics.median(ratios) if ratios else None
+    mine = best(target.mine)
+    others = [speed for name in target.other if (speed := best(name))]
+    return mine / max(others) if mine and others else None
 
 
 def _verdict(
