@@ -148,6 +148,8 @@ def pages_as_bytes(spans: list[tuple[int, int]]) -> list[torch.Tensor]:
 
 
 def touch(pages: list[torch.Tensor]) -> int:
+    # One thread: torch would share one long span among several, but not many short ones.
+    torch.set_num_threads(1)
     return sum(int(bytes_.sum()) for bytes_ in pages)
 
 

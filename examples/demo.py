@@ -2,7 +2,7 @@
 
 Run it with `make demo`, or in any environment that has tensorizer_ops; safetensors and tensorizer
 join in where they are installed. Everything is written to a temporary directory, which goes at the
-end (TMPDIR says where it is; 3 GB are enough).
+end (TMPDIR says where it is; 2 GB are enough).
 
 Every measurement is a process of its own, so that nobody finds memory that somebody else has
 prepared. Files are warm (in the page cache), settings are each library's defaults, nobody waits for
@@ -254,12 +254,12 @@ def print_table(group: str, best: dict[Way, tuple[float, float]], size: float) -
 
 
 def build_model() -> torch.nn.Module:
-    """Ten transformer layers with half a gigabyte of weights."""
+    """Six transformer layers with 300 MB of weights."""
     torch.manual_seed(1)
     return torch.nn.Sequential(
         *(
             torch.nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0, batch_first=True)
-            for _ in range(10)
+            for _ in range(6)
         )
     ).eval()
 
