@@ -2,6 +2,7 @@
 //
 //     auto tensors = tensorizer::load("model.tensors");
 //     tensorizer::save("copy.tensors", tensors);
+//     tensorizer::load_into(module, "model.tensors");  // a torch::jit::Module
 //
 // What fails throws tensorizer::Error. A program that links this library has torch.ops.tensorizer
 // and torch.classes.tensorizer in its scripted modules as well.
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transfer/module.h"
 #include "transfer/options.h"
 #include "transfer/reader.h"
 #include "transfer/writer.h"

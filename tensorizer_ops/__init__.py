@@ -4,6 +4,8 @@ Importing this package registers ``torch.ops.tensorizer`` and ``torch.classes.te
 :func:`load` and :func:`save` are typed Python fronts of the same.
 """
 
+import os as _os
+
 from tensorizer_ops import errors
 from tensorizer_ops._library import load_library as _load_library
 
@@ -12,6 +14,16 @@ __version__ = "0.1.0"
 _load_library()
 
 from tensorizer_ops import _fakes as _fakes  # noqa: E402
+from tensorizer_ops._dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
 from tensorizer_ops._front import load, save  # noqa: E402
+from tensorizer_ops._modules import externalize, load_into  # noqa: E402
 
-__all__ = ["__version__", "errors", "load", "save"]
+_register_with_dynamo()
+
+
+def cmake_prefix_path() -> str:
+    """Where CMake finds the package ``TensorizerOps``; torch's own path has to be given as well."""
+    return _os.path.join(_os.path.dirname(__file__), "share", "cmake")
+
+
+__all__ = ["__version__", "cmake_prefix_path", "errors", "externalize", "load", "load_into", "save"]

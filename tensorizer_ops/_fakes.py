@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -27,21 +28,17 @@ def _need_effects() -> None:
         )
 
 
-def _like_stored(
-    uri: str,
-    names: list[str] | None,
-    device: torch.device | None,
-    dtype: torch.dtype | None,
-    options: Options,
+def _read_shapes(
+    uri: str, options: tuple[tuple[str, str], ...], dtype: torch.dtype | None, version: str | None
 ) -> dict[str, torch.Tensor]:
-    # Read from the file itself, so that a program is traced with the shapes that it will load.
-    reader = torch.classes.tensorizer.Reader(uri, options)
-    stored = reader.load(names, torch.device("meta"), dtype, "none", False, 0)
-    where = torch.device("cpu") if device is None else device
-    return {
-        name: torch.empty(tensor.shape, dtype=tensor.dtype, device=where)
-        for name, tensor in stored.items()
-    }
+    """What a file of this version holds, on the meta device: from its index, and nothing else."""
+    reader = torch.classes.tensorizer.Reader(uri, dict(options))
+    shapes: dict[str, torch.Tensor] = reader.load(None, torch.device("meta"), dtype, "none", False)
+    return shapes
+
+
+# One trace asks many times.
+_known_shapes = functools.lru_cache(maxsize=16)(_read_shapes)
 
 
 def _load_tensors(
@@ -54,9 +51,19 @@ def _load_tensors(
     copy: bool = False,
     threads: int = 0,
     options: Options = None,
+    traced: list[str] | None = None,
 ) -> list[torch.Tensor]:
-    tensors = _like_stored(uri, names, device, dtype, options)
-    return [torch.empty_like(tensors[name]) for name in names]
+    reader = torch.classes.tensorizer.Reader(uri, options)
+    version = reader._traced_version()
+    read = _read_shapes if version is None else _known_shapes
+    stored = read(uri, tuple(sorted((options or {}).items())), dtype, version)
+    if unknown := [name for name in names if name not in stored]:
+        reader.shape(unknown[0])  # says what is wrong
+    where = torch.device("cpu") if device is None else device
+    # A name that comes twice gives two tensors.
+    return [
+        torch.empty(stored[name].shape, dtype=stored[name].dtype, device=where) for name in names
+    ]
 
 
 def _save_tensors(uri: str, names: list[str], tensors: list[torch.Tensor], **options: Any) -> None:

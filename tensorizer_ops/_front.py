@@ -9,6 +9,8 @@ from typing import Literal
 
 import torch
 
+from tensorizer_ops import _traced
+
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Verify = Literal["none", "crc32", "all"]
 Hashes = Literal["all", "crc32", "sha256", "none"]
@@ -65,13 +67,11 @@ def load(
     wanted = None if names is None else list(names)
     given = None if options is None else dict(options)
     if torch.compiler.is_compiling():
-        # A dict of tensors cannot cross into a graph, a list can.
-        known = torch.ops.tensorizer.names(to_uri(uri), options=given) if wanted is None else wanted
         # The default device is no value in a graph, but a tensor that is made there has it.
         where = torch.empty(0).device if device is None else torch.device(device)
-        tensors = torch.ops.tensorizer.load_tensors(
+        return _traced.load(
             to_uri(uri),
-            known,
+            names=wanted,
             device=where,
             dtype=dtype,
             verify=verify,
@@ -79,7 +79,6 @@ def load(
             threads=threads,
             options=given,
         )
-        return dict(zip(known, tensors, strict=True))
     where = torch.get_default_device() if device is None else torch.device(device)
     loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
         to_uri(uri),
@@ -122,14 +121,7 @@ def save(
     """
     given = None if options is None else dict(options)
     if torch.compiler.is_compiling():
-        torch.ops.tensorizer.save_tensors(
-            to_uri(uri),
-            list(tensors.keys()),
-            list(tensors.values()),
-            hashes=hashes,
-            threads=threads,
-            options=given,
-        )
+        _traced.save(to_uri(uri), tensors, hashes=hashes, threads=threads, options=given)
         return
     torch.ops.tensorizer.save(
         to_uri(uri), dict(tensors), hashes=hashes, threads=threads, options=given

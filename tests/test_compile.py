@@ -1,15 +1,31 @@
-"""What a compiler makes of the ops: nothing is dropped, and the order stays."""
+"""What a compiler makes of the ops: nothing is dropped, nothing moves, and files may not change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 import tensorizer_ops
+from tensorizer_ops import _dynamo, _fakes
 
 ops = torch.ops.tensorizer
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # What inductor keeps on disk knows nothing of effects, nor of files.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
 
 
 class Steps(torch.nn.Module):
@@ -19,7 +35,7 @@ class Steps(torch.nn.Module):
         super().__init__()
         self.path = path
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         tensorizer_ops.save(self.path, {"x": x})
         first = ops.load_tensors(self.path, ["x"])[0]
         x.add_(1)
@@ -28,24 +44,25 @@ class Steps(torch.nn.Module):
         ops.load_into(self.path, ["x"], [second])
         x.add_(1)
         tensorizer_ops.save(self.path, {"x": x})
-        third = tensorizer_ops.load(self.path, names=["x"])["x"]
+        third = tensorizer_ops.load(self.path, names=["x"])["x"] + 0
         x.add_(1)
         ops.save_tensors(self.path, ["x"], [x])
-        return first, second, third
+        fourth = tensorizer_ops.load(self.path)["x"] + 0
+        ops.load_into(self.path, ["x"], [third])
+        return first, second, third, fourth
 
 
-def compiled(steps: Steps, backend: str) -> Callable[..., object]:
+def compiled(steps: torch.nn.Module, backend: str) -> Callable[..., object]:
     return torch.compile(steps, fullgraph=True, backend=backend)
 
 
-def exported(steps: Steps, strict: bool, decomposed: bool) -> Callable[..., object]:
+def exported(steps: torch.nn.Module, strict: bool, decomposed: bool) -> Callable[..., object]:
     program = torch.export.export(steps, (torch.zeros(3),), strict=strict)
     return (program.run_decompositions() if decomposed else program).module()
 
 
-WAYS = {
-    "eager": lambda steps: compiled(steps, "eager"),
-    "aot_eager": lambda steps: compiled(steps, "aot_eager"),
+WAYS: dict[str, Callable[[torch.nn.Module], Callable[..., object]]] = {
+    **{name: lambda steps, name=name: compiled(steps, name) for name in BACKENDS},
     "export": lambda steps: exported(steps, False, False),
     "strict export": lambda steps: exported(steps, True, False),
     "decomposed export": lambda steps: exported(steps, False, True),
@@ -59,5 +76,93 @@ def test_nothing_is_dropped_or_moved(path: str, way: str) -> None:
     ops.save(path, {"x": torch.full((3,), 9.0)})
     for start in (0.0, 5.0):
         values = [tensor.tolist() for tensor in function(torch.full((3,), start))]
-        assert values == [[start] * 3, [start + 1] * 3, [start + 2] * 3]
+        assert values == [[start] * 3, [start + 1] * 3, [start + 3] * 3, [start + 3] * 3]
         assert ops.load(path)["x"].tolist() == [start + 3] * 3
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dicts_and_names_need_no_graph_break(path: str, backend: str, dynamic: bool) -> None:
+    state = {"weight": torch.randn(4, 3), "bias": torch.randn(4), "count": torch.tensor(7)}
+    ops.save(path, state)
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        loaded = ops.load(path, dtype=torch.float64)
+        some = ops.load.default(path, names=["bias"])
+        ops.save(path + ".out", {"x": x, **some})
+        total = torch.zeros((), dtype=torch.float64)
+        for name in ops.names(path):
+            total = total + loaded[name].sum()
+        return torch.nn.functional.linear(x.double(), loaded["weight"], loaded["bias"]) + total
+
+    function = torch.compile(work, fullgraph=True, backend=backend, dynamic=dynamic)
+    for rows in (2, 5):
+        x = torch.randn(rows, 3)
+        assert torch.allclose(function(x), work(x))
+        assert torch.equal(ops.load(path + ".out")["x"], x)
+
+
+LOADS: dict[str, Callable[[str], torch.Tensor]] = {
+    "load_tensors": lambda path: ops.load_tensors(path, ["x"])[0],
+    "load": lambda path: ops.load(path)["x"],
+    "tensorizer_ops.load": lambda path: tensorizer_ops.load(path)["x"],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("load", LOADS)
+def test_a_file_that_changed_since_tracing_is_an_error(path: str, backend: str, load: str) -> None:
+    ops.save(path, {"x": torch.zeros(3)})
+    function = torch.compile(lambda: LOADS[load](path) + 1, fullgraph=True, backend=backend)
+    assert function().tolist() == [1, 1, 1]
+    ops.save(path, {"x": torch.ones(3)})
+    assert function().tolist() == [2, 2, 2]
+    ops.save(path, {"x": torch.ones(4)})
+    with pytest.raises(ValueError, match=r"'x'.* is float32\[4\], and was float32\[3\]"):
+        function()
+    ops.save(path, {"x": torch.ones(3, dtype=torch.int32)})
+    with pytest.raises(ValueError, match=r"'x'.* is int32\[3\], and was float32\[3\]"):
+        function()
+    ops.save(path, {"y": torch.ones(3)})
+    with pytest.raises(KeyError, match="'x'"):
+        function()
+
+
+def test_a_file_must_be_there_while_tracing(path: str) -> None:
+    function = torch.compile(lambda: ops.load(path, names=["x"])["x"], fullgraph=True)
+    with pytest.raises(Exception, match="while a program is traced, the file has to be there"):
+        function()
+
+
+def test_tracing_takes_nothing_from_a_pipe(tmp_path: Path) -> None:
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    keep_open = os.open(fifo, os.O_RDWR)
+    try:
+        for load in (lambda: ops.load_tensors(fifo, ["x"]), lambda: ops.load(fifo, names=["x"])):
+            with pytest.raises(Exception, match="gives its bytes once, and tracing would take"):
+                torch.compile(load, fullgraph=True, backend="eager")()
+    finally:
+        os.close(keep_open)
+
+
+def test_a_file_is_asked_for_its_shapes_once(path: str) -> None:
+    for size, misses in ((3, 1), (5, 2)):
+        ops.save(path, {f"t{i}": torch.zeros(size) for i in range(4)})
+        if misses == 1:
+            _fakes._known_shapes.cache_clear()
+        function = torch.compile(
+            lambda size=size: ops.load(path)["t1"] + size, fullgraph=True, backend="aot_eager"
+        )
+        assert function().tolist() == [size] * size
+        assert _fakes._known_shapes.cache_info().misses == misses
+
+
+def test_importing_the_package_does_not_import_the_compiler() -> None:
+    code = "import sys, tensorizer_ops; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_torch_still_has_the_private_parts_that_are_used() -> None:
+    assert _fakes._register_effect is not None
+    _dynamo._register()  # raises where _register_where_possible() keeps quiet

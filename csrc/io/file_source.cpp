@@ -62,6 +62,20 @@ class FileSource : public Source {
   std::optional<std::uint64_t> size() const override { return size_; }
   std::uint64_t start() const override { return start_; }
 
+  std::optional<std::string> version() const override {
+    struct stat status;
+    if (fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+    std::string text;
+    for (const auto part :
+         {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),
+          static_cast<std::int64_t>(status.st_size),
+          static_cast<std::int64_t>(status.st_mtim.tv_sec),
+          static_cast<std::int64_t>(status.st_mtim.tv_nsec)}) {
+      text += std::to_string(part) + " ";
+    }
+    return text;
+  }
+
   std::shared_ptr<Mapping> map() override {
     if (size_ == 0) return nullptr;
     try {

@@ -41,6 +41,10 @@ class Source {
   // Where the source ends; nothing when that is known only by reading it.
   virtual std::optional<std::uint64_t> size() const = 0;
 
+  // A text that is another one when the bytes are others, as far as that can be told without
+  // reading them (a file's size and time of change); nothing where it cannot.
+  virtual std::optional<std::string> version() const { return std::nullopt; }
+
   // Where the magic stands: not 0 for a descriptor that was handed over mid-file.
   virtual std::uint64_t start() const { return 0; }
 

@@ -2,6 +2,9 @@
 
 #include <limits>
 
+#include "transfer/fill.h"
+#include "transfer/tracing.h"
+
 namespace tensorizer::ops {
 
 namespace {
@@ -106,6 +109,29 @@ void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor
   at_border([&] { reader_.load_into(string_vector(names), out, parse_verify(verify), threads); });
 }
 
+std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
+                                          std::vector<at::Tensor> tensors,
+                                          std::optional<c10::Device> device, bool strict,
+                                          std::string verify, std::int64_t threads) {
+  return at_border([&] {
+    return tensorizer::fill(reader_, string_vector(names), tensors,
+                            {device, strict, parse_verify(verify), threads});
+  });
+}
+
+std::optional<std::string> ReaderClass::traced_version() {
+  return at_border(
+      [&] { return tensorizer::traced_version(reader_.uri(), option_list(options_)); });
+}
+
+c10::List<std::string> ReaderClass::trace(c10::List<std::string> names,
+                                          std::optional<c10::ScalarType> dtype) {
+  return at_border([&] {
+    return c10::List<std::string>(
+        tensorizer::trace(reader_.uri(), string_vector(names), dtype, option_list(options_)));
+  });
+}
+
 c10::Dict<std::string, double> ReaderClass::stats() {
   const Reader::Stats stats = reader_.stats();
   c10::Dict<std::string, double> dict;
@@ -173,6 +199,9 @@ void define_classes(torch::Library& library) {
       .def("load_into", &ReaderClass::load_into, "",
            {torch::arg("names"), torch::arg("out"), torch::arg("verify") = "none",
             torch::arg("threads") = 0})
+      .def("_fill", &ReaderClass::fill)
+      .def("_traced_version", &ReaderClass::traced_version)
+      .def("_trace", &ReaderClass::trace)
       .def("stats", &ReaderClass::stats)
       .def("progress", &ReaderClass::progress)
       .def("cancel", &ReaderClass::cancel)

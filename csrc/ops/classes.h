@@ -30,6 +30,13 @@ class ReaderClass final : public torch::CustomClassHolder {
                   std::int64_t threads);
   void load_into(c10::List<std::string> names, std::vector<at::Tensor> out, std::string verify,
                  std::int64_t threads);
+  // What takes the places of a module's tensors; see transfer/fill.h.
+  std::vector<at::Tensor> fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+                               std::optional<c10::Device> device, bool strict, std::string verify,
+                               std::int64_t threads);
+  // For those who trace; see transfer/tracing.h.
+  std::optional<std::string> traced_version();
+  c10::List<std::string> trace(c10::List<std::string> names, std::optional<c10::ScalarType> dtype);
   c10::Dict<std::string, double> stats();
   std::tuple<std::int64_t, std::int64_t> progress();
   void cancel();

@@ -5,6 +5,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "transfer/reader.h"
+#include "transfer/tracing.h"
 #include "transfer/writer.h"
 
 namespace tensorizer::ops {
@@ -37,6 +38,17 @@ c10::TypedOperatorHandle<Signature> dispatched(const char* name) {
       .typed<Signature>();
 }
 
+// A load that somebody traces: with it goes what the file holds now.
+std::vector<at::Tensor> load_traced(const std::string& uri, const Strings& names,
+                                    std::optional<c10::Device> device,
+                                    std::optional<c10::ScalarType> dtype, const std::string& verify,
+                                    bool copy, std::int64_t threads, const Options& options) {
+  return dispatched<decltype(load_tensors)>("load_tensors")
+      .call(uri, names, device, dtype, verify, copy, threads, options, at_border([&] {
+              return Strings(trace(uri, string_vector(names), dtype, option_list(options)));
+            }));
+}
+
 }  // namespace
 
 TensorDict load(const std::string& uri, const std::optional<Strings>& names,
@@ -46,8 +58,7 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
   if (is_traced()) {
     const Strings known = names ? *names : ops::names(uri, options);
     return tensor_dict(string_vector(known),
-                       dispatched<decltype(load_tensors)>("load_tensors")
-                           .call(uri, known, device, dtype, verify, copy, threads, options));
+                       load_traced(uri, known, device, dtype, verify, copy, threads, options));
   }
   return at_border([&] {
     const LoadRequest request = load_request(device, dtype, verify, copy, threads);
@@ -61,9 +72,10 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
                                      std::optional<c10::Device> device,
                                      std::optional<c10::ScalarType> dtype,
                                      const std::string& verify, bool copy, std::int64_t threads,
-                                     const Options& options) {
+                                     const Options& options, const std::optional<Strings>& traced) {
   return at_border([&] {
-    const LoadRequest request = load_request(device, dtype, verify, copy, threads);
+    LoadRequest request = load_request(device, dtype, verify, copy, threads);
+    request.traced = string_vector(traced);
     return Reader(uri, option_list(options)).load(string_vector(names), request);
   });
 }
@@ -72,8 +84,7 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options) {
   if (is_traced() || std::any_of(out.begin(), out.end(), is_symbolic)) {
     const std::vector<at::Tensor> loaded =
-        dispatched<decltype(load_tensors)>("load_tensors")
-            .call(uri, names, std::nullopt, std::nullopt, verify, false, threads, options);
+        load_traced(uri, names, std::nullopt, std::nullopt, verify, false, threads, options);
     TORCH_CHECK_VALUE(loaded.size() == out.size(), loaded.size(), " names and ", out.size(),
                       " outputs");
     for (std::size_t i = 0; i < out.size(); ++i) {

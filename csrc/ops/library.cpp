@@ -24,9 +24,10 @@ TORCH_LIBRARY(tensorizer, m) {
   def("load(str uri, *, str[]? names=None, Device? device=None, ScalarType? dtype=None, "
       "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None) "
       "-> Dict(str, Tensor)");
+  // `traced` is what tracing saw of the file: the call fails when it does not hold any more.
   def("load_tensors(str uri, str[] names, *, Device? device=None, ScalarType? dtype=None, "
-      "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None) "
-      "-> Tensor[]");
+      "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None, "
+      "str[]? traced=None) -> Tensor[]");
   def("save(str uri, Dict(str, Tensor) tensors, *, str hashes=\"all\", int threads=0, "
       "Dict(str, str)? options=None) -> ()");
   def("save_tensors(str uri, str[] names, Tensor[] tensors, *, str hashes=\"all\", "

@@ -64,4 +64,8 @@ bool is_castable(ScalarType type) noexcept {
   return c10::isFloatingType(type) && type != ScalarType::Float4_e2m1fn_x2;
 }
 
+ScalarType cast_type(ScalarType stored, std::optional<ScalarType> dtype) noexcept {
+  return dtype && is_castable(stored) ? *dtype : stored;
+}
+
 }  // namespace tensorizer

@@ -18,4 +18,7 @@ std::string dtype_name(c10::ScalarType type);
 // Whether `dtype=` applies: real floating tensors are cast, everything else keeps its type.
 bool is_castable(c10::ScalarType type) noexcept;
 
+// What a tensor of type `stored` becomes when `dtype` is asked for.
+c10::ScalarType cast_type(c10::ScalarType stored, std::optional<c10::ScalarType> dtype) noexcept;
+
 }  // namespace tensorizer

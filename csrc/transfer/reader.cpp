@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "engine/read_index.h"
 #include "transfer/memory.h"
+#include "transfer/tracing.h"
 
 namespace tensorizer {
 
@@ -71,6 +72,8 @@ std::shared_ptr<OpenFile> Reader::file() {
   return file;
 }
 
+std::string Reader::label() { return file()->source().label(); }
+
 std::vector<std::string> Reader::names() {
   const std::shared_ptr<OpenFile> open = file();
   return {open->names().begin(), open->names().end()};
@@ -125,6 +128,7 @@ std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string
   const at::NoGradGuard no_grad;
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
+  if (request.traced) check_traced(*open, selected, request.dtype, *request.traced);
   NewTensors tensors(*open, selected, request);
   run(*open, tensors.targets(), request.verify, request.threads);
   return tensors.finish();

@@ -41,6 +41,8 @@ class Reader {
   const OptionList& options() const noexcept { return option_list_; }
   bool in_memory() const noexcept { return data_.defined(); }
 
+  // For messages: the URI without secrets, quoted.
+  std::string label();
   std::vector<std::string> names();
   std::vector<std::int64_t> shape(const std::string& name);
   c10::ScalarType dtype(const std::string& name);

@@ -57,7 +57,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   if (device_.is_meta()) {
     for (const std::uint32_t number : selected) {
       const auto options =
-          at::TensorOptions().device(device_).dtype(wanted_type(file.dtype(number)));
+          at::TensorOptions().device(device_).dtype(cast_type(file.dtype(number), request.dtype));
       tensors_.push_back(at::empty(file.entry(number).shape, options));
     }
     return;
@@ -77,10 +77,6 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   }
 }
 
-c10::ScalarType NewTensors::wanted_type(c10::ScalarType stored) const {
-  return request_.dtype && is_castable(stored) ? *request_.dtype : stored;
-}
-
 // The memory for one tensor, and how to fill it. No two results share bytes, so a mapping serves
 // the first one of a name only.
 at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item) {
@@ -93,7 +89,7 @@ at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item) {
   }
   // On the way to another device the stored type travels, and the cast happens there.
   const c10::ScalarType stored = scalar_type(*entry.dtype);
-  const c10::ScalarType type = device_.is_cpu() ? wanted_type(stored) : stored;
+  const c10::ScalarType type = device_.is_cpu() ? cast_type(stored, request_.dtype) : stored;
   if (entry.meta) return new_zeros(entry.shape, type);
   if (type != stored && entry.data_size > 0) {
     const at::Tensor tensor = new_tensor(entry.shape, type);
@@ -122,7 +118,8 @@ std::vector<at::Tensor> NewTensors::finish() {
   for (at::Tensor& tensor : tensors_) {
     const c10::ScalarType stored = tensor.scalar_type();
     if (!device_.is_cpu()) tensor = tensor.to(device_);
-    if (wanted_type(stored) != stored) tensor = tensor.to(wanted_type(stored));
+    const c10::ScalarType type = cast_type(stored, request_.dtype);
+    if (type != stored) tensor = tensor.to(type);
   }
   return std::move(tensors_);
 }

@@ -21,6 +21,8 @@ struct LoadRequest {
   Verify verify = Verify::None;
   bool copy = false;         // own the memory, instead of sharing pages with the file
   std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
+  // What tracing saw of each tensor (tracing.h), in a program that was traced.
+  std::optional<std::vector<std::string>> traced = std::nullopt;
 };
 
 // What the engine is to fill; valid while this lives.
@@ -40,7 +42,6 @@ class NewTensors {
   std::vector<at::Tensor> finish();
 
  private:
-  c10::ScalarType wanted_type(c10::ScalarType stored) const;
   at::Tensor make(std::uint32_t number, bool first, LoadItem& item);
 
   OpenFile& file_;

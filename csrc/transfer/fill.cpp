@@ -1,0 +1,136 @@
+#include "transfer/fill.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <map>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "transfer/tracing.h"
+
+namespace tensorizer {
+
+namespace {
+
+// A complaint with all that it is about: "a, b, c".
+class Complaint {
+ public:
+  explicit Complaint(std::string title) : title_(std::move(title)) {}
+  void add(const std::string& item) { list_ += (list_.empty() ? "" : ", ") + item; }
+  std::string text() const { return list_.empty() ? "" : "\n  " + title_ + ": " + list_; }
+
+ private:
+  std::string title_;
+  std::string list_;
+};
+
+// Whether a tensor has a shape but no memory for it.
+bool is_placeholder(const at::Tensor& tensor) {
+  return tensor.is_meta() || tensor.storage().nbytes() < tensor.nbytes();
+}
+
+// For each tensor, the number of the first that is the same one.
+std::vector<std::size_t> find_ties(const std::vector<at::Tensor>& tensors) {
+  using Identity = std::tuple<const void*, std::int64_t, std::vector<std::int64_t>>;
+  std::map<Identity, std::size_t> first;
+  std::vector<std::size_t> ties;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    std::vector<std::int64_t> shape = tensor.sizes().vec();
+    shape.insert(shape.end(), tensor.strides().begin(), tensor.strides().end());
+    const Identity identity{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(),
+                            std::move(shape)};
+    ties.push_back(first.emplace(identity, i).first->second);
+  }
+  return ties;
+}
+
+// One tensor of the module, under all of its names.
+struct Place {
+  at::Tensor tensor;
+  std::vector<std::size_t> numbers;
+  std::string in_file;  // empty when the file has none of its names
+};
+
+std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& names,
+                               const std::vector<at::Tensor>& tensors, bool strict) {
+  std::unordered_map<std::string, bool> used;  // the file's names
+  for (std::string& name : reader.names()) used.emplace(std::move(name), false);
+  const std::vector<std::size_t> ties = find_ties(tensors);
+  std::map<std::size_t, Place> by_first;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    Place& place = by_first[ties[i]];
+    place.tensor = tensors[ties[i]];
+    place.numbers.push_back(i);
+    const auto found = used.find(names[i]);
+    if (found == used.end()) continue;
+    found->second = true;
+    if (place.in_file.empty()) place.in_file = names[i];
+  }
+
+  Complaint missing("missing in the file");
+  Complaint unexpected("only in the file");
+  Complaint different("different");
+  std::vector<Place> places;
+  for (auto& [first, place] : by_first) {
+    if (place.in_file.empty()) {
+      missing.add(quote(names[first]));
+      continue;
+    }
+    const std::string stored =
+        describe_shape(reader.dtype(place.in_file), reader.shape(place.in_file));
+    const std::string here = describe_shape(place.tensor.scalar_type(), place.tensor.sizes());
+    if (stored != here) {
+      different.add(quote(place.in_file) + " (" + stored + " in the file, " + here + " here)");
+    }
+    places.push_back(std::move(place));
+  }
+  for (const std::string& name : reader.names()) {
+    if (!used[name]) unexpected.add(quote(name));
+  }
+  const std::string complaints =
+      (strict ? missing.text() + unexpected.text() : "") + different.text();
+  if (!complaints.empty()) {
+    throw Error(ErrorKind::InvalidArgument, reader.label() + " does not fit:" + complaints);
+  }
+  return places;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& names,
+                             const std::vector<at::Tensor>& tensors, const FillRequest& request) {
+  const at::NoGradGuard no_grad;
+  const std::vector<Place> places = find_places(reader, names, tensors, request.strict);
+  std::unordered_map<c10::Device, std::vector<const Place*>> fresh;
+  std::vector<std::string> kept_names;
+  std::vector<at::Tensor> kept;
+  for (const Place& place : places) {
+    const c10::Device here =
+        place.tensor.is_meta() ? c10::Device(c10::kCPU) : place.tensor.device();
+    const c10::Device device = request.device.value_or(here);
+    if (is_placeholder(place.tensor) || device != here) {
+      fresh[device].push_back(&place);
+    } else {
+      kept_names.push_back(place.in_file);
+      kept.push_back(place.tensor);
+    }
+  }
+  std::vector<at::Tensor> filled = tensors;
+  reader.load_into(kept_names, kept, request.verify, request.threads);
+  for (const auto& [device, wanted] : fresh) {
+    std::vector<std::string> wanted_names;
+    for (const Place* place : wanted) wanted_names.push_back(place->in_file);
+    LoadRequest load;
+    load.device = device;
+    load.verify = request.verify;
+    load.threads = request.threads;
+    const std::vector<at::Tensor> loaded = reader.load(wanted_names, load);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      for (const std::size_t number : wanted[i]->numbers) filled[number] = loaded[i];
+    }
+  }
+  return filled;
+}
+
+}  // namespace tensorizer

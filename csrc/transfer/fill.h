@@ -1,0 +1,28 @@
+// Fills the tensors of a module from a file.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transfer/reader.h"
+
+namespace tensorizer {
+
+struct FillRequest {
+  std::optional<c10::Device> device;  // where the tensors are when it is not said
+  bool strict = true;  // whether names that only one side has are an error, as in load_state_dict
+  Verify verify = Verify::None;
+  std::int64_t threads = 0;
+};
+
+// What takes the place of each tensor: the same one, filled where it is, or a new one for another
+// device and for a placeholder, which has a shape but no memory for it (on the meta device, or
+// spread out from less). Tied tensors stay tied, and need one of their names only.
+// Checks everything before it touches anything, and lists all that does not fit.
+std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& names,
+                             const std::vector<at::Tensor>& tensors, const FillRequest& request);
+
+}  // namespace tensorizer

@@ -1,0 +1,162 @@
+"""Modules whose weights live in a ``.tensors`` file."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from tensorizer_ops import errors
+from tensorizer_ops._front import Hashes, Target, Verify, save, to_uri
+
+
+def _slots(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
+    """Every parameter and persistent buffer: its name, its owner, its name there, and itself."""
+    persistent = module.state_dict(keep_vars=True).keys()
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        own = [
+            *owner.named_parameters(recurse=False, remove_duplicate=False),
+            *owner.named_buffers(recurse=False, remove_duplicate=False),
+        ]
+        for leaf, tensor in own:
+            name = f"{prefix}.{leaf}" if prefix else leaf
+            if name in persistent:
+                yield name, owner, leaf, tensor
+
+
+def load_into(
+    module: torch.nn.Module,
+    uri: Target,
+    *,
+    device: torch.device | str | int | None = None,
+    strict: bool = True,
+    verify: Verify = "none",
+    threads: int = 0,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Fill a module's parameters and buffers from a ``.tensors`` file, in one call.
+
+    What has memory is filled where it is. What has none (a module on the meta device, or one that
+    :func:`externalize` wrote) or goes to another device gets a new tensor, on the CPU without a
+    copy. Tied weights stay tied. Works for any module, scripted ones included.
+
+    Args:
+        module: what to fill; its names are those of its ``state_dict()``.
+        uri: as for :func:`load`.
+        device: where the tensors shall be; where they are, unless said otherwise.
+        strict: whether a tensor that only the module or only the file has is an error.
+        verify: as for :func:`load`.
+        threads: as for :func:`load`.
+        options: as for :func:`load`.
+
+    Raises:
+        ValueError: missing, unexpected or different tensors, all of them listed. Nothing has been
+            touched then.
+        FileNotFoundError, PermissionError, OSError: the file cannot be read.
+    """
+    slots = list(_slots(module))
+    given = [tensor.detach() for *_, tensor in slots]
+    reader = torch.classes.tensorizer.Reader(
+        to_uri(uri), None if options is None else dict(options)
+    )
+    where = None if device is None else torch.device(device)
+    names = [name for name, *_ in slots]
+    filled = reader._fill(names, given, where, strict, verify, threads)
+    made: dict[int, torch.Tensor] = {}  # so that what was one object stays one
+    for (_, owner, leaf, tensor), old, new in zip(slots, given, filled, strict=True):
+        if new is old:
+            continue
+        if id(tensor) not in made:
+            if isinstance(tensor, torch.nn.Parameter):
+                new = torch.nn.Parameter(new, requires_grad=False)
+            made[id(tensor)] = new.requires_grad_(tensor.requires_grad)
+        setattr(owner, leaf, made[id(tensor)])
+
+
+def externalize(
+    module: torch.jit.ScriptModule,
+    uri: Target,
+    script: str | os.PathLike[str] | None = None,
+    *,
+    hashes: Hashes = "all",
+    options: Mapping[str, str] | None = None,
+) -> str:
+    """Save a scripted module's weights to a ``.tensors`` file, and its code beside it.
+
+    The code is a TorchScript file in which every weight has its shape and no data: load it with
+    ``torch.jit.load`` and fill it with :func:`load_into`, or with ``tensorizer::load_into`` in C++.
+    The module itself stays as it is.
+
+    Args:
+        module: not frozen: freezing turns weights into code.
+        uri: where the weights go, as for :func:`save`.
+        script: where the code goes; by default beside the weights, with the suffix ``.pt``.
+        hashes: as for :func:`save`.
+        options: as for :func:`save`.
+
+    Returns:
+        The path of the TorchScript file.
+
+    Raises:
+        ValueError: the module has no weights to save.
+    """
+    slots = list(_slots(module))
+    if not slots:
+        raise errors.InvalidArgument(
+            "the module has no parameters and no buffers; a frozen module keeps its weights in its "
+            "code: externalize it before it is frozen"
+        )
+    place = os.fspath(script) if script is not None else _beside(uri)
+    first: dict[object, str] = {}
+    empty: dict[object, torch.Tensor] = {}
+    for name, _, _, tensor in slots:
+        first.setdefault(_identity(tensor), name)
+        empty.setdefault(_identity(tensor), _placeholder(tensor))
+    code = torch.jit._recursive.wrap_cpp_module(_copy(module._c))
+    owners = dict(code.named_modules(remove_duplicate=False))
+    for name, _, leaf, tensor in slots:
+        owners[name.rpartition(".")[0]]._c.setattr(leaf, empty[_identity(tensor)])
+    weights = {
+        name: tensor.detach() for name, _, _, tensor in slots if first[_identity(tensor)] == name
+    }
+    unfinished = f"{place}.{os.getpid()}.tmp"
+    try:
+        torch.jit.save(code, unfinished)
+        save(uri, weights, hashes=hashes, options=options)
+        os.replace(unfinished, place)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
+        raise
+    return place
+
+
+def _identity(tensor: torch.Tensor) -> object:
+    """The same for two tensors that are tied to each other."""
+    memory = tensor.untyped_storage().data_ptr()
+    return memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _copy(module: torch._C.ScriptModule) -> torch._C.ScriptModule:
+    """A module with slots of its own and the same tensors in them."""
+    copied = copy.copy(module)
+    for name, child in torch._C.ModuleDict(copied).items():
+        copied.setattr(name, _copy(child))
+    return copied
+
+
+def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
+    """The shape of a tensor over the memory of one element."""
+    element = torch.zeros((), dtype=tensor.dtype)
+    return element.expand(tensor.shape).requires_grad_(tensor.requires_grad)
+
+
+def _beside(uri: Target) -> str:
+    if isinstance(uri, str) and "://" in uri:
+        raise errors.InvalidArgument(
+            "script= says where the code goes when the weights go to a URI"
+        )
+    return os.path.splitext(os.fsdecode(uri))[0] + ".pt"

@@ -1,0 +1,92 @@
+"""A C++ program without Python, built as an outside project from the installed package."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from process import ROOT
+
+EXAMPLE = ROOT / "examples" / "cpp"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, and beside it the program that the README shows."""
+    project = tmp_path_factory.mktemp("project")
+    shutil.copytree(EXAMPLE, project, dirs_exist_ok=True)
+    readme = (ROOT / "README.md").read_text()
+    (program,) = re.findall(r"^```cpp\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    (package,) = re.findall(r"^```cmake\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    (project / "program.cpp").write_text(program)
+    with (project / "CMakeLists.txt").open("a") as file:
+        file.write(f"add_executable(program program.cpp)\n{package}")
+    prefixes = f"{torch.utils.cmake_prefix_path};{tensorizer_ops.cmake_prefix_path()}"
+    configure = ["cmake", "-S", str(project), "-B", str(project / "build"), "-G", "Ninja"]
+    subprocess.run([*configure, f"-DCMAKE_PREFIX_PATH={prefixes}"], check=True)
+    subprocess.run(["cmake", "--build", str(project / "build")], check=True)
+    return project / "build"
+
+
+@pytest.fixture
+def serve(programs: Path) -> Path:
+    return programs / "serve"
+
+
+def test_the_program_of_the_readme_runs(programs: Path, tmp_path: Path) -> None:
+    subprocess.run([programs / "program"], cwd=tmp_path, check=True)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> tuple[torch.jit.ScriptModule, str, str]:
+    torch.manual_seed(3)
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    scripted = torch.jit.script(layers.eval())
+    weights = str(tmp_path / "weights.tensors")
+    return scripted, tensorizer_ops.externalize(scripted, weights), weights
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, env=environment
+    )
+
+
+def test_it_serves_what_python_computes(
+    serve: Path, model: tuple[torch.jit.ScriptModule, str, str]
+) -> None:
+    scripted, code, weights = model
+    done = run(serve, code, weights, 6)
+    assert done.returncode == 0, done.stderr
+    with torch.inference_mode():
+        expected = scripted(torch.ones(1, 6))
+    values = [float(value) for value in done.stdout.splitlines()[0].split()]
+    assert values == pytest.approx(expected[0].tolist(), abs=1e-3)
+
+
+def test_there_is_no_python_in_it(serve: Path) -> None:
+    libraries = run("ldd", serve).stdout
+    assert "libtensorizer_ops.so" in libraries and "libtorch_cpu.so" in libraries
+    assert "libpython" not in libraries and "torch_python" not in libraries
+
+
+def test_errors_are_typed(serve: Path, model: tuple[torch.jit.ScriptModule, str, str]) -> None:
+    _, code, weights = model
+    done = run(serve, code, weights + ".none", 6)
+    assert done.returncode == 1
+    assert done.stderr.startswith("NotFound: ") and "weights.tensors.none" in done.stderr
+    place = torch.classes.tensorizer.Reader(weights, None).stored("0.weight")
+    with open(weights, "r+b") as file:
+        file.seek(int(place["data_offset"]))
+        file.write(b"\xff\xff\xff")
+    done = run(serve, code, weights, 6)
+    assert done.returncode == 1
+    assert done.stderr.startswith("HashMismatch: ")

@@ -1,0 +1,157 @@
+"""Modules whose weights live in a file: filled in place, made new, tied, scripted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tensorizer_ops
+from tensorizer_ops import externalize, load_into
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(30, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, 30, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.tensor(3.0))
+        self.register_buffer("scratch", torch.ones(4), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.embed(tokens))) * self.scale
+
+
+TOKENS = torch.arange(12)
+
+
+def make(seed: int) -> Tied:
+    torch.manual_seed(seed)
+    model = Tied().eval()
+    model.norm.running_mean.uniform_()
+    model.scale.fill_(seed)
+    return model
+
+
+def same_state(a: nn.Module, b: nn.Module) -> bool:
+    x, y = a.state_dict(), b.state_dict()
+    return list(x) == list(y) and all(torch.equal(x[name], y[name]) for name in x)
+
+
+@pytest.fixture
+def saved(path: str) -> Tied:
+    model = make(1)
+    tensorizer_ops.save(path, model.state_dict())
+    return model
+
+
+def test_what_has_memory_is_filled_where_it_is(path: str, saved: Tied) -> None:
+    model = make(2)
+    before = {name: (id(p), p.data_ptr()) for name, p in model.named_parameters()}
+    load_into(model, path, verify="all")
+    assert same_state(model, saved)
+    assert before == {name: (id(p), p.data_ptr()) for name, p in model.named_parameters()}
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_module_without_memory_gets_new_tensors_that_stay_tied(path: str, saved: Tied) -> None:
+    with torch.device("meta"):
+        model = Tied().eval()
+    model.scratch = torch.ones(4)
+    load_into(model, path)
+    assert same_state(model, saved)
+    assert model.head.weight is model.embed.weight
+    assert isinstance(model.embed.weight, nn.Parameter) and model.embed.weight.requires_grad
+    assert torch.equal(model(TOKENS), saved(TOKENS))
+
+
+def test_one_name_of_a_tied_tensor_is_enough(path: str) -> None:
+    source = make(1)
+    state = source.state_dict()
+    del state["embed.weight"]
+    tensorizer_ops.save(path, state)
+    model = make(2)
+    load_into(model, path)
+    assert same_state(model, source)
+
+
+def test_everything_that_does_not_fit_is_listed_and_nothing_touched(path: str) -> None:
+    state = make(1).state_dict()
+    del state["norm.bias"], state["scale"]
+    state["extra"] = torch.ones(1)
+    state["norm.weight"] = torch.ones(9)
+    state["norm.running_mean"] = state["norm.running_mean"].double()
+    tensorizer_ops.save(path, state)
+    model = make(2)
+    with pytest.raises(ValueError) as failure:
+        load_into(model, path)
+    message = str(failure.value)
+    for part in (
+        "missing in the file: 'scale', 'norm.bias'",
+        "only in the file: 'extra'",
+        "'norm.weight' (float32[9] in the file, float32[8] here)",
+        "'norm.running_mean' (float64[8] in the file, float32[8] here)",
+    ):
+        assert part in message
+    with pytest.raises(ValueError, match="different") as failure:
+        load_into(model, path, strict=False)
+    assert "missing" not in str(failure.value)
+    assert same_state(model, make(2))
+
+
+def test_not_strict_fills_what_there_is(path: str) -> None:
+    tensorizer_ops.save(path, {"scale": torch.tensor(7.0), "extra": torch.ones(1)})
+    model = make(2)
+    load_into(model, path, strict=False)
+    assert model.scale == 7
+    assert torch.equal(model.embed.weight, make(2).embed.weight)
+
+
+def test_an_externalized_module_is_small_and_computes_the_same(tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tied = make(1)
+            self.wide = nn.Linear(1000, 1000)
+
+        def forward(
+            self, tokens: torch.Tensor, x: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.tied(tokens), self.wide(x)
+
+    scripted = torch.jit.script(Model().eval())
+    x = torch.rand(2, 1000)
+    expected = scripted(TOKENS, x)
+    weights = tmp_path / "weights.tensors"
+    code = externalize(scripted, weights)
+    assert code == str(tmp_path / "weights.pt")
+    assert sorted(os.listdir(tmp_path)) == ["weights.pt", "weights.tensors"]
+    assert os.path.getsize(code) < 100_000 < os.path.getsize(weights)
+    names = torch.ops.tensorizer.names(str(weights))
+    assert ("tied.embed.weight" in names) != ("tied.head.weight" in names)
+    assert all(torch.equal(a, b) for a, b in zip(scripted(TOKENS, x), expected, strict=True))
+
+    restored = torch.jit.load(code)
+    load_into(restored, weights)
+    assert all(torch.equal(a, b) for a, b in zip(restored(TOKENS, x), expected, strict=True))
+    state = restored.state_dict()
+    with torch.no_grad():
+        state["tied.embed.weight"].fill_(5)
+    assert torch.equal(state["tied.head.weight"], state["tied.embed.weight"])
+    assert [p.requires_grad for p in restored.parameters()] == [
+        p.requires_grad for p in scripted.parameters()
+    ]
+
+
+def test_what_cannot_be_externalized_leaves_nothing_behind(tmp_path: Path) -> None:
+    scripted = torch.jit.script(make(1))
+    with pytest.raises(ValueError, match="frozen"):
+        externalize(torch.jit.freeze(scripted), tmp_path / "weights.tensors")
+    with pytest.raises(OSError):
+        externalize(scripted, "/proc/no/weights.tensors", tmp_path / "code.pt")
+    assert os.listdir(tmp_path) == []
