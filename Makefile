@@ -78,6 +78,7 @@ bench: build $(STAMPS)/bench
 
 clean:
 	rm -rf build dist *.egg-info tensorizer_ops/*.so $(BUILT)
+	rm -rf tensorizer_ops/include tensorizer_ops/share
 	rm -rf .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

@@ -7,6 +7,7 @@ programs as well. ``_python`` is linked against it and stands beside it.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import site
@@ -31,6 +32,10 @@ PACKAGE = "tensorizer_ops"
 LIBRARY = "libtensorizer_ops"
 
 COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra", "-Werror"]
+
+# What a C++ program includes; the headers that these include are installed with them.
+PUBLIC_HEADERS = ["tensorizer.h"]
+INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 # What the C++ headers of a compiler must have.
 COMPILER_PROBE = """
@@ -125,6 +130,27 @@ def pkg_config(option: str) -> list[str]:
     return shlex.split(output.stdout)
 
 
+def install_for_cpp(folder: Path) -> None:
+    """Puts the headers and the CMake package beside the library.
+
+    Rooms include each other as "io/source.h". Outside, where others have an "io" as well, it is
+    "tensorizer_ops/io/source.h".
+    """
+    csrc = Path("csrc")
+    include = folder / "include" / PACKAGE
+    shutil.rmtree(folder / "include", ignore_errors=True)
+    wanted = list(PUBLIC_HEADERS)
+    for name in wanted:
+        text = (csrc / name).read_text()
+        wanted += [found for found in INCLUDE.findall(text) if found not in wanted]
+        (include / name).parent.mkdir(parents=True, exist_ok=True)
+        (include / name).write_text(INCLUDE.sub(rf'#include "{PACKAGE}/\1"', text))
+    config = Path("TensorizerOps", "TensorizerOpsConfig.cmake")
+    place = folder / "share" / "cmake" / config
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(csrc / config.name, place)
+
+
 def build_settings() -> dict[str, object]:
     torch_version = need_torch()
     need_tools()
@@ -183,6 +209,7 @@ def build_settings() -> dict[str, object]:
             super().run()
             folder = Path(PACKAGE) if self.inplace else Path(self.build_lib, PACKAGE)
             (folder / "_build.py").write_text(f'TORCH = "{torch_version}"\n')
+            install_for_cpp(folder)
 
     return {"ext_modules": [library, python_module], "cmdclass": {"build_ext": Build}}
 
