@@ -1,0 +1,141 @@
+// Copies to, from and on devices, as CUDA's go.
+//
+// Between a device and pinned memory that lies as it has to, a copy that must not block is work for
+// a stream, which reaches the memory when it comes to it. Anything else on the host is copied and
+// converted there: before the stream has to start, or after it was waited for.
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/library.h>
+
+#include "control.h"
+#include "host_allocator.h"
+#include "memory.h"
+#include "streams.h"
+
+namespace sim_device {
+
+namespace {
+
+// The same bytes with a type that has kernels, which some types have not.
+at::Tensor plain(const at::Tensor& tensor) {
+  switch (tensor.element_size()) {
+    case 1:
+      return tensor.view(c10::kByte);
+    case 2:
+      return tensor.view(c10::kShort);
+    case 4:
+      return tensor.view(c10::kInt);
+    case 8:
+      return tensor.view(c10::kLong);
+    default:
+      return tensor.view(c10::kComplexDouble);
+  }
+}
+
+at::Tensor empty_on_host(const at::Tensor& like) {
+  return at::empty(like.sizes(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
+}
+
+// Whether streams can reach a tensor on the host by themselves.
+bool is_reachable(const at::Tensor& host, const at::Tensor& device) {
+  return is_pinned(host.const_data_ptr()) && host.is_contiguous() && host.dtype() == device.dtype();
+}
+
+// Pinned memory that is freed before its copy is over has to wait for it.
+void keep_pinned(const at::Tensor& host, const c10::Stream& stream) {
+  host_allocator().record_event(host.mutable_data_ptr(), host.storage().data_ptr().get_context(),
+                                stream);
+}
+
+// The caller waits: for a copy, not with a call that can be left out.
+void finish(const Moment& end) {
+  add(Counter::Blocking);
+  wait_on_host(end);
+}
+
+// A tensor over the memory of another one, which it does not keep alive: as a device knows it.
+at::Tensor by_address(const at::Tensor& host) {
+  return at::from_blob(host.mutable_data_ptr(), host.sizes(), host.strides(),
+                       at::TensorOptions().dtype(host.dtype()));
+}
+
+Moment give_copy(const c10::Stream& stream, const at::Tensor& to, const at::Tensor& from) {
+  const auto seen = [](const at::Tensor& tensor) {
+    return tensor.is_privateuseone() ? as_seen_by_streams(tensor) : tensor;
+  };
+  return launch(stream, {to, from}, [to = seen(to), from = seen(from)] {
+    const at::NoGradGuard no_grad;
+    to.copy_(from);
+  });
+}
+
+void copy_to_device(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  if (!non_blocking) check_may_wait("a copy that blocks");
+  const c10::Stream stream = current_stream(to.device().index());
+  if (is_reachable(from, to)) {
+    const Moment end = give_copy(stream, to, by_address(from));
+    if (!non_blocking) return finish(end);
+    keep_pinned(from, stream);
+    add(Counter::AsyncToDevice);
+    return;
+  }
+  at::Tensor staged = empty_on_host(to);
+  staged.copy_(from);
+  add(Counter::Staged);
+  const Moment end = give_copy(stream, to, staged);
+  if (!non_blocking) finish(end);
+}
+
+void copy_to_host(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  const c10::Stream stream = current_stream(from.device().index());
+  const bool reachable = is_reachable(to, from);
+  if (!non_blocking || !reachable) check_may_wait("a copy that blocks");
+  if (reachable) {
+    const Moment end = give_copy(stream, by_address(to), from);
+    if (!non_blocking) return finish(end);
+    keep_pinned(to, stream);
+    add(Counter::AsyncToHost);
+    return;
+  }
+  const at::Tensor staged = empty_on_host(from);
+  add(Counter::Staged);
+  finish(give_copy(stream, staged, from));
+  to.copy_(staged);
+}
+
+// On the stream of the source, between which and the one of the destination all is in order.
+void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
+  const c10::Stream stream = current_stream(from.device().index());
+  const c10::Stream other = current_stream(to.device().index());
+  wait_in_stream(stream, end_of(other));
+  const Moment end = give_copy(stream, to, from);
+  wait_in_stream(other, end);
+  add(Counter::OnDevice);
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
+  if (destination.numel() == 0) return destination;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.is_conj() == destination.is_conj() && self.is_neg() == destination.is_neg(),
+      "sim: conjugate and negative bits are not implemented");
+  const bool converts = self.dtype() != destination.dtype();
+  const at::Tensor expanded = self.expand_as(destination);
+  const at::Tensor from = converts ? expanded : plain(expanded);
+  const at::Tensor to = converts ? destination : plain(destination);
+  if (from.is_privateuseone() && to.is_privateuseone()) {
+    copy_on_device(to, from);
+  } else if (to.is_privateuseone()) {
+    copy_to_device(to, from, non_blocking);
+  } else {
+    copy_to_host(to, from, non_blocking);
+  }
+  return destination;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_copy_from", copy_from); }
+
+}  // namespace
+
+}  // namespace sim_device
