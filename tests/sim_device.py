@@ -26,8 +26,8 @@ TORCH = Path(torch.__file__).resolve().parent
 def _fingerprint() -> str:
     """Of everything that the library is made of."""
     digest = hashlib.sha256(f"{TORCH} {torch.__version__} {os.environ.get('CXX')}".encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(SOURCES)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 

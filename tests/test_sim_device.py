@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -443,7 +444,49 @@ def test_only_waits_can_be_left_out() -> None:
         torch.ops.sim.skip("copies.staged")
 
 
-# It is built once.
+# It serves everyone.
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_threads(lazy: bool) -> None:
+    sim.set_lazy(lazy)
+    data = pattern(30_000)
+
+    def work(number: int) -> bool:
+        tensors = [torch.empty(len(data), dtype=torch.uint8, device="sim") for _ in range(3)]
+        for _ in range(3):
+            upload(tensors, data + number, slots=3)
+        return all(torch.equal(tensor.cpu(), data + number) for tensor in tensors)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(8)))
+    assert not sim.violations()
+
+
+def run_program(*arguments: str) -> list[str]:
+    program = sim.build().parent / "upload"
+    done = subprocess.run([program, *arguments], capture_output=True, timeout=60, check=True)
+    return done.stdout.decode().splitlines()
+
+
+def test_a_program_without_python() -> None:
+    program = sim.build().parent / "upload"
+    linked = subprocess.run(["ldd", program], capture_output=True, check=True)
+    assert b"torch_cpu" in linked.stdout and b"torch_python" not in linked.stdout
+    assert run_program("sim:0", "50000") == ["right"]
+    assert run_program("sim:1", "5000000") == ["right"]
+
+
+@pytest.mark.parametrize("nth", ["1", "2", "10", "0"])
+def test_a_program_that_does_not_wait_for_its_ring(nth: str) -> None:
+    assert run_program("sim:0", "50000", "event.synchronize", nth) == ["wrong"]
+
+
+def test_a_program_that_is_not_in_order_with_its_stream() -> None:
+    _, *violations = run_program("sim:0", "50000", "event.block", "1")
+    assert len(violations) == 13 and "has not waited for it" in violations[0]
+    assert run_program("sim:0", "50000", "event.block", "2")[0] == "wrong"
+    assert run_program("sim:0", "50000", "host.record_event") == ["wrong"]
 
 
 def test_processes_that_build_at_once() -> None:
@@ -454,3 +497,4 @@ def test_processes_that_build_at_once() -> None:
     ]
     for process in processes:
         assert process.communicate(timeout=300)[0] == b"1.0\n"
+        assert process.returncode == 0
