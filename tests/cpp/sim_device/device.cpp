@@ -54,7 +54,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return pool_stream(with_index(device).index());
   }
   c10::Stream getNewStream(c10::Device device, int) const override {
-    return new_stream(with_index(device).index());
+    return pool_stream(with_index(device).index());
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return exchange_current_stream(stream);

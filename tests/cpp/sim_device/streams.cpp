@@ -17,7 +17,7 @@ namespace sim_device {
 
 namespace {
 
-constexpr std::size_t kPoolSize = 4;
+constexpr std::size_t kPoolSize = 8;
 
 struct Queue {
   c10::Stream stream;
@@ -41,17 +41,12 @@ struct Streams {
 
   Streams() {
     for (c10::DeviceIndex device = 0; device < kDevices; ++device) {
-      for (std::size_t i = 0; i < 1 + kPoolSize; ++i) add_stream(device);
+      for (c10::StreamId id = 0; id <= static_cast<c10::StreamId>(kPoolSize); ++id) {
+        const c10::Stream stream(c10::Stream::UNSAFE, c10::Device(kSim, device), id);
+        queues.push_back(std::make_unique<Queue>(Queue{.stream = stream, .number = queues.size()}));
+        of_device.at(static_cast<std::size_t>(device)).push_back(queues.back().get());
+      }
     }
-  }
-
-  c10::Stream add_stream(c10::DeviceIndex device) {
-    std::vector<Queue*>& others = of_device.at(static_cast<std::size_t>(device));
-    const c10::Stream stream(c10::Stream::UNSAFE, c10::Device(kSim, device),
-                             static_cast<c10::StreamId>(others.size()));
-    queues.push_back(std::make_unique<Queue>(Queue{.stream = stream, .number = queues.size()}));
-    others.push_back(queues.back().get());
-    return stream;
   }
 
   Queue& queue(const c10::Stream& stream) {
@@ -230,13 +225,7 @@ c10::Stream pool_stream(c10::DeviceIndex device) {
   return streams().of_device.at(static_cast<std::size_t>(device)).at(id)->stream;
 }
 
-c10::Stream new_stream(c10::DeviceIndex device) {
-  const std::lock_guard lock(streams().mutex);
-  return streams().add_stream(device);
-}
-
 std::vector<c10::Stream> streams_of(c10::DeviceIndex device) {
-  const std::lock_guard lock(streams().mutex);
   std::vector<c10::Stream> found;
   for (const Queue* queue : streams().of_device.at(static_cast<std::size_t>(device))) {
     found.push_back(queue->stream);

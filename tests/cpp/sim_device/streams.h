@@ -64,7 +64,6 @@ void set_lazy(bool lazy);
 c10::Stream default_stream(c10::DeviceIndex device);
 // One of a few, in turn.
 c10::Stream pool_stream(c10::DeviceIndex device);
-c10::Stream new_stream(c10::DeviceIndex device);
 std::vector<c10::Stream> streams_of(c10::DeviceIndex device);
 
 // The stream of the calling thread.
