@@ -57,13 +57,17 @@ def _load() -> None:
     torch.ops.load_library(build())
     torch.utils.rename_privateuse1_backend("sim")
     module = types.ModuleType("torch.sim")
-    # What torch looks for in such a module.
-    module.is_available = lambda: True  # type: ignore[attr-defined]
-    module.is_initialized = lambda: True  # type: ignore[attr-defined]
-    module.device_count = torch.ops.sim.device_count  # type: ignore[attr-defined]
-    module.current_device = torch.accelerator.current_device_index  # type: ignore[attr-defined]
-    module._is_in_bad_fork = lambda: False  # type: ignore[attr-defined]
-    module.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]
+    # What torch asks such a module for. This device has no random numbers.
+    module.__dict__.update(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=torch.ops.sim.device_count,
+        current_device=torch.accelerator.current_device_index,
+        _is_in_bad_fork=lambda: False,
+        manual_seed_all=lambda seed: None,
+        get_rng_state=lambda device=None: torch.empty(0, dtype=torch.uint8),
+        set_rng_state=lambda state, device=None: None,
+    )
     torch._register_device_module("sim", module)
 
 
