@@ -63,6 +63,7 @@ def _load() -> None:
         is_initialized=lambda: True,
         device_count=torch.ops.sim.device_count,
         current_device=torch.accelerator.current_device_index,
+        device=lambda device: torch.accelerator.device_index(torch.device(device).index),
         _is_in_bad_fork=lambda: False,
         manual_seed_all=lambda seed: None,
         get_rng_state=lambda device=None: torch.empty(0, dtype=torch.uint8),
