@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,13 +20,20 @@ NEW = 0xA5
 FREED = 0xDD
 
 
+def alive() -> list[int]:
+    return [sim.counter(name) for name in ("device.blocks", "pinned.blocks", "events")]
+
+
 @pytest.fixture(autouse=True)
 def fresh_device() -> Iterator[None]:
+    """Every test starts with the device as it was at first, and leaves nothing on it."""
     sim.reset()
-    before = [sim.counter(name) for name in ("device.blocks", "pinned.blocks", "events")]
+    before = alive()
     yield
+    if alive() != before:
+        gc.collect()
     sim.reset()
-    assert [sim.counter(name) for name in ("device.blocks", "pinned.blocks", "events")] == before
+    assert alive() == before
 
 
 def pattern(size: int) -> torch.Tensor:
@@ -220,16 +229,30 @@ def test_host_has_no_access(access: str) -> None:
 
 def test_memory_must_not_be_freed_under_a_stream() -> None:
     side = torch.Stream("sim")
-    source = pinned(5000)
-    tensor = torch.empty(5000, dtype=torch.uint8, device="sim")
+    target = pinned(5000)
+    tensor = torch.zeros(5000, dtype=torch.uint8, device="sim")
     side.wait_stream(torch.accelerator.current_stream())
     with sim.use(side):
-        tensor.copy_(source, non_blocking=True)
+        target.copy_(tensor, non_blocking=True)
     del tensor
     (violation,) = sim.violations()
     assert "which nobody has recorded" in violation
-    torch.accelerator.synchronize()
+    torch.accelerator.current_stream().synchronize()
+    side.synchronize()
     assert "works on 5000 bytes" in sim.violations()[1]
+    assert is_all(target, FREED)
+
+
+def test_freed_memory_goes_back_to_the_system() -> None:
+    def resident() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssShmem"))
+
+    before = resident()
+    for _ in range(8):
+        torch.zeros(40 << 20, dtype=torch.uint8, device="sim")
+        torch.accelerator.synchronize()
+    assert resident() - before < 128 << 20
 
 
 @pytest.mark.parametrize("how", ["record", "join", "synchronize"])
@@ -357,15 +380,13 @@ def upload(tensors: list[torch.Tensor], data: torch.Tensor, slots: int = 2) -> N
     home.wait_event(done)
 
 
-def uploaded_rightly(fail: bool = False) -> bool:
+def uploaded_rightly() -> bool:
     data = pattern(6000)
     tensors = [torch.empty(6000, dtype=torch.uint8, device="sim") for _ in range(2)]
     upload(tensors, data)
     right = all(torch.equal(tensor.cpu(), data) for tensor in tensors)
     del tensors
-    sim.set_lazy(False)
     torch.accelerator.synchronize()
-    sim.set_lazy(True)
     return right and not sim.violations()
 
 

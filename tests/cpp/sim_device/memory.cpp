@@ -101,7 +101,7 @@ class Memory {
     }
     block.streams_to_pass = streams.size();
     for (const c10::Stream& stream : streams) {
-      enqueue_upkeep(stream, [this, address] { pass(address); });
+      enqueue(stream, [this, address] { pass(address); });
     }
   }
 

@@ -149,15 +149,6 @@ Moment enqueue(const c10::Stream& stream, std::function<void()> work) {
   return give(streams().queue(stream), std::move(work));
 }
 
-Moment enqueue_upkeep(const c10::Stream& stream, std::function<void()> work) {
-  const std::lock_guard lock(streams().mutex);
-  Queue& queue = streams().queue(stream);
-  const bool idle = queue.done == queue.given;
-  Moment end = give(queue, std::move(work));
-  if (idle) want(queue, queue.given);
-  return end;
-}
-
 Moment end_of(const c10::Stream& stream) {
   const std::lock_guard lock(streams().mutex);
   return end_of(streams().queue(stream));

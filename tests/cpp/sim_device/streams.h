@@ -41,8 +41,6 @@ struct Moment {
 // Gives a stream work to do, and returns the moment when it is done. Work that throws is a
 // violation. `work` and what it holds are destroyed on the thread of the stream.
 Moment enqueue(const c10::Stream& stream, std::function<void()> work);
-// The same for what the device does by itself: an idle stream does it at once, however lazy.
-Moment enqueue_upkeep(const c10::Stream& stream, std::function<void()> work);
 // The moment when a stream has done all it has to do now.
 Moment end_of(const c10::Stream& stream);
 // Whether work that is given to `stream` now is certain to start after `moment`.

@@ -3,15 +3,16 @@
 //
 //   upload DEVICE BYTES [LEFT_OUT [NTH]]    prints "right" or "wrong", and what was violated
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iostream>
 #include <vector>
@@ -28,13 +29,12 @@ struct Slot {
   c10::Event free;
 };
 
-// The storage keeps the allocator's own context, by which copies find the block that has to wait.
+// The storage keeps the allocator's own context, by which copies find the block that has to wait,
+// also when they take a part of it. A tensor that is made from a pointer does not.
 at::Tensor pinned(c10::DeviceType type, std::int64_t size) {
-  at::HostAllocator* const allocator = at::getHostAllocator(type);
-  const auto bytes = static_cast<std::size_t>(size);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes),
-                       allocator, false);
-  return at::empty({0}, c10::kByte).set_(std::move(storage), 0, {size}, {1});
+  return at::detail::empty_generic({size}, at::getHostAllocator(type),
+                                   c10::DispatchKeySet(c10::DispatchKey::CPU), c10::kByte,
+                                   std::nullopt);
 }
 
 void upload(const std::vector<std::uint8_t>& bytes, const at::Tensor& target) {
