@@ -12,8 +12,8 @@ namespace sim_device {
 
 namespace {
 
-// Memory is taken only where it is written to.
-constexpr std::size_t kSpace = std::size_t{1} << 40;
+// Memory is taken only where it is written to. ThreadSanitizer has no room for much more.
+constexpr std::size_t kSpace = std::size_t{256} << 30;
 constexpr std::size_t kAllSpace = kSpace * kDevices;
 
 void* map(int descriptor, int protection) {

@@ -16,7 +16,7 @@ using Address = std::uintptr_t;
 
 inline Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 
-// The addresses of a device start here, and are too many to be used up.
+// The addresses of a device start here.
 Address first_address(c10::DeviceIndex device);
 // These throw for an address that is not on a device.
 c10::Device device_of(Address address);

@@ -74,6 +74,8 @@ class Memory {
       TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
     }
     const Span span{next_[device], size};
+    TORCH_CHECK(device_of(span.start + size - 1) == home.device(),
+                "sim: the addresses are used up, which never come back");
     next_[device] += (size + kAlignment - 1) / kAlignment * kAlignment;
     held_[device] += size;
     add(Counter::DeviceBlocks);
