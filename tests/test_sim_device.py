@@ -312,6 +312,8 @@ def test_a_view_inside_a_pinned_block_protects_nothing() -> None:
 
 
 def test_out_of_memory() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="tried to allocate 4611686018427387904 bytes"):
+        torch.empty(1 << 62, dtype=torch.uint8, device="sim")
     sim.set_limit(10_000)
     held = torch.empty(6_000, dtype=torch.uint8, device="sim")
     with pytest.raises(torch.OutOfMemoryError, match="6000 of 10000 bytes are taken"):

@@ -49,7 +49,7 @@ struct Skip {
 };
 
 std::array<std::atomic<std::int64_t>, kNames.size()> counters;
-std::atomic<std::int64_t> byte_limit{0};
+std::atomic<std::int64_t> byte_limit{kUsualLimit};
 std::atomic<bool> capture{false};
 
 std::mutex mutex;  // guards what follows
@@ -131,7 +131,7 @@ void check_may_wait(const char* what) {
 
 void reset_control() {
   skip_nothing();
-  set_limit(0);
+  set_limit(kUsualLimit);
   set_capturing(false);
   for (Counter counter{}; counter < Counter::Events;
        counter = static_cast<Counter>(static_cast<int>(counter) + 1)) {

@@ -58,7 +58,9 @@ bool is_left_out(Counter wait);
 void violation(const std::string& what);
 std::vector<std::string> violations();
 
-// The bytes that may be held on one device; 0 for any number.
+// The bytes that may be held on one device. At first it is what a small device has: a program that
+// asks for much too much gets the answer of a device, and does not fill the machine.
+inline constexpr std::int64_t kUsualLimit = std::int64_t{4} << 30;
 void set_limit(std::int64_t bytes);
 std::int64_t limit();
 

@@ -66,13 +66,9 @@ class Memory {
     // What was freed may be gone once the streams have done their work.
     if (!fits(device, size)) settle();
     const std::lock_guard lock(mutex_);
-    const auto most = static_cast<std::size_t>(limit());
-    if (most != 0 && held_[device] + size > most) {
-      std::ostringstream text;
-      text << "sim out of memory: tried to allocate " << size << " bytes on " << home.device()
-           << ", where " << held_[device] << " of " << most << " bytes are taken";
-      TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
-    }
+    TORCH_CHECK_WITH(OutOfMemoryError, is_room(device, size),
+                     "sim out of memory: tried to allocate ", size, " bytes on ", home.device(),
+                     ", where ", held_[device], " of ", limit(), " bytes are taken");
     const Span span{next_[device], size};
     TORCH_CHECK(device_of(span.start + size - 1) == home.device(),
                 "sim: the addresses are used up, which never come back");
@@ -134,11 +130,15 @@ class Memory {
  private:
   bool fits(std::size_t device, std::size_t size) {
     const std::lock_guard lock(mutex_);
-    const auto most = static_cast<std::size_t>(limit());
-    return most == 0 || held_[device] + size <= most;
+    return is_room(device, size);
   }
 
   // What follows wants the mutex held.
+
+  bool is_room(std::size_t device, std::size_t size) const {
+    const auto most = static_cast<std::size_t>(limit());
+    return size <= most && held_[device] <= most - size;
+  }
 
   Block* find(const Span& span) {
     auto found = blocks_.upper_bound(span.start);
