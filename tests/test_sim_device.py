@@ -110,6 +110,18 @@ def test_casts() -> None:
     assert torch.equal(torch.empty(7, 3, dtype=torch.half).copy_(there), tensor.half())
 
 
+def test_bits_that_conjugate_and_negate() -> None:
+    tensor = torch.randn(5, 4, dtype=torch.complex64)
+    there = tensor.to("sim")
+    for view in (torch.conj, lambda t: t.conj().imag, lambda t: t.t().conj()):
+        assert torch.equal(view(there).cpu(), view(tensor))
+        assert torch.equal(view(there).clone().cpu(), view(tensor))
+        assert torch.equal(view(tensor).to("sim").cpu(), view(tensor))
+        target = torch.zeros_like(there)
+        view(target).copy_(view(tensor))
+        assert torch.equal(view(target).cpu(), view(tensor))
+
+
 def test_filling_resizing_and_sharing_storage() -> None:
     tensor = torch.zeros(4, 5, device="sim")
     assert is_all(tensor, 0)

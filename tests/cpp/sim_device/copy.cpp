@@ -36,13 +36,17 @@ at::Tensor plain(const at::Tensor& tensor) {
   }
 }
 
+// Whether its elements are to be conjugated or negated when they are read.
+bool has_bits(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
+
 at::Tensor empty_on_host(const at::Tensor& like) {
   return at::empty(like.sizes(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
 }
 
 // Whether streams can reach a tensor on the host by themselves.
 bool is_reachable(const at::Tensor& host, const at::Tensor& device) {
-  return is_pinned(host.const_data_ptr()) && host.is_contiguous() && host.dtype() == device.dtype();
+  return is_pinned(host.const_data_ptr()) && host.is_contiguous() && !has_bits(host) &&
+         host.dtype() == device.dtype();
 }
 
 // Pinned memory that is freed before its copy is over has to wait for it.
@@ -68,7 +72,8 @@ Moment give_copy(const c10::Stream& stream, const at::Tensor& to, const at::Tens
     return tensor.is_privateuseone() ? as_seen_by_streams(tensor) : tensor;
   };
   return launch(stream, {to, from}, [to = seen(to), from = seen(from)] {
-    if (to.dtype() == from.dtype() && to.is_contiguous() && from.is_contiguous()) {
+    const bool plain = to.dtype() == from.dtype() && !has_bits(to) && !has_bits(from);
+    if (plain && to.is_contiguous() && from.is_contiguous()) {
       // One thread, however many others torch would wake for it.
       std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
       return;
@@ -124,10 +129,8 @@ void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
   if (destination.numel() == 0) return destination;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      self.is_conj() == destination.is_conj() && self.is_neg() == destination.is_neg(),
-      "sim: conjugate and negative bits are not implemented");
-  const bool converts = self.dtype() != destination.dtype();
+  const bool converts =
+      self.dtype() != destination.dtype() || has_bits(self) || has_bits(destination);
   const at::Tensor expanded = self.expand_as(destination);
   const at::Tensor from = converts ? expanded : plain(expanded);
   const at::Tensor to = converts ? destination : plain(destination);
@@ -142,6 +145,14 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_copy_from", copy_from); }
+
+// What torch does with these bits is to copy the tensor, which comes here again, without end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
 
 }  // namespace
 

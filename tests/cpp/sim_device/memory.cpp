@@ -270,8 +270,12 @@ void resize_storage(c10::StorageImpl& storage, std::size_t size) {
 }
 
 at::Tensor as_seen_by_streams(const at::Tensor& tensor) {
-  return at::from_blob(seen_by_streams(address_of(tensor.const_data_ptr())), tensor.sizes(),
-                       tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
+  const at::Tensor seen =
+      at::from_blob(seen_by_streams(address_of(tensor.const_data_ptr())), tensor.sizes(),
+                    tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
+  seen._set_conj(tensor.is_conj());
+  seen._set_neg(tensor.is_neg());
+  return seen;
 }
 
 Moment launch(const c10::Stream& stream, const std::vector<at::Tensor>& tensors,
