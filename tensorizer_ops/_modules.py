@@ -110,18 +110,16 @@ def externalize(
             "code: externalize it before it is frozen"
         )
     place = os.fspath(script) if script is not None else _beside(uri)
-    first: dict[object, str] = {}
+    weights: dict[str, torch.Tensor] = {}
     empty: dict[object, torch.Tensor] = {}
     for name, _, _, tensor in slots:
-        first.setdefault(_identity(tensor), name)
-        empty.setdefault(_identity(tensor), _placeholder(tensor))
+        if _identity(tensor) not in empty:
+            empty[_identity(tensor)] = _placeholder(tensor)
+            weights[name] = tensor.detach()
     code = torch.jit._recursive.wrap_cpp_module(_copy(module._c))
     owners = dict(code.named_modules(remove_duplicate=False))
     for name, _, leaf, tensor in slots:
         owners[name.rpartition(".")[0]]._c.setattr(leaf, empty[_identity(tensor)])
-    weights = {
-        name: tensor.detach() for name, _, _, tensor in slots if first[_identity(tensor)] == name
-    }
     unfinished = f"{place}.{os.getpid()}.tmp"
     try:
         torch.jit.save(code, unfinished)

@@ -8,6 +8,7 @@ types and shapes, so that the call fails when the file is another one by the tim
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -41,50 +42,26 @@ def load_tensors(
     uri: str,
     names: Sequence[str],
     *,
-    device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
-    verify: str = "none",
-    copy: bool = False,
-    threads: int = 0,
     options: Options = None,
+    **how: Any,
 ) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = torch.ops.tensorizer.load_tensors(
         uri,
         list(names),
-        device=device,
         dtype=dtype,
-        verify=verify,
-        copy=copy,
-        threads=threads,
         options=_plain(options),
         traced=shapes_now(uri, names, dtype, options),
+        **how,
     )
     return tensors
 
 
 def load(
-    uri: str,
-    *,
-    names: Sequence[str] | None = None,
-    device: torch.device | str | int | None = None,
-    dtype: torch.dtype | None = None,
-    verify: str = "none",
-    copy: bool = False,
-    threads: int = 0,
-    options: Options = None,
+    uri: str, *, names: Sequence[str] | None = None, options: Options = None, **how: Any
 ) -> dict[str, torch.Tensor]:
     known = names_now(uri, options) if names is None else list(names)
-    tensors = load_tensors(
-        uri,
-        known,
-        device=device,
-        dtype=dtype,
-        verify=verify,
-        copy=copy,
-        threads=threads,
-        options=options,
-    )
-    return dict(zip(known, tensors, strict=True))
+    return dict(zip(known, load_tensors(uri, known, options=options, **how), strict=True))
 
 
 def save(
