@@ -29,6 +29,11 @@ def to_uri(target: Target) -> str:
     return "file://" + urllib.parse.quote_from_bytes(path)
 
 
+def first_use(device: torch.device) -> None:
+    """Initialize a device as torch does, or raise what torch raises when there is none."""
+    torch.empty(0, device=device)
+
+
 def load(
     uri: Target,
     *,
@@ -53,7 +58,8 @@ def load(
             never changes the file; but who changes the file in place changes them, and truncating
             it in place ends the process that touches them.
         threads: how many threads compute; 0 is every CPU that the process may use.
-        options: ``memory_ceiling``, the bytes of memory to use beyond the tensors.
+        options: ``memory_ceiling``, the bytes of memory to use beyond the tensors, and ``staging``,
+            those of pinned memory on the way to a device.
 
     Returns:
         The tensors by name, in the order of the file or of ``names``.
@@ -80,6 +86,7 @@ def load(
             options=given,
         )
     where = torch.get_default_device() if device is None else torch.device(device)
+    first_use(where)
     loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
         to_uri(uri),
         names=wanted,
@@ -112,8 +119,9 @@ def save(
             tensors and tensors that share memory are each saved whole.
         hashes: which hashes to write with every tensor.
         threads: how many threads compute; 0 is every CPU that the process may use.
-        options: ``fsync`` (``"true"`` waits until the file is on stable storage), and
-            ``memory_ceiling``, the bytes of memory to use beyond the tensors.
+        options: ``fsync`` (``"true"`` waits until the file is on stable storage),
+            ``memory_ceiling``, the bytes of memory to use beyond the tensors, and ``staging``,
+            those of pinned memory on the way from a device.
 
     Raises:
         PermissionError, OSError: the file cannot be written.

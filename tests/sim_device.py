@@ -8,6 +8,7 @@ it, so that whoever forgets to wait finds nothing done. After a fork the child c
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import os
 import subprocess
@@ -87,12 +88,13 @@ WAITS = [
 ]
 
 # As in torch.ops.sim: counter(name), counters(), violations(), set_lazy(bool), set_limit(bytes),
-# set_capturing(bool), reset().
+# set_pooled(bool), set_capturing(bool), reset().
 counter = torch.ops.sim.counter
 counters = torch.ops.sim.counters
 violations = torch.ops.sim.violations
 set_lazy = torch.ops.sim.set_lazy
 set_limit = torch.ops.sim.set_limit
+set_pooled = torch.ops.sim.set_pooled
 set_capturing = torch.ops.sim.set_capturing
 reset = torch.ops.sim.reset
 
@@ -116,3 +118,20 @@ def use(stream: torch.Stream) -> Iterator[None]:
         yield
     finally:
         torch.accelerator.set_stream(before)
+
+
+def alive() -> list[int]:
+    """What is there on the devices now."""
+    return [counter(name) for name in ("device.blocks", "pinned.blocks", "events")]
+
+
+@contextmanager
+def fresh() -> Iterator[None]:
+    """The devices as they were at first; nothing may be left on them at the end."""
+    reset()
+    before = alive()
+    yield
+    if alive() != before:
+        gc.collect()
+    reset()
+    assert alive() == before

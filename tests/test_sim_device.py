@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import subprocess
 import sys
@@ -20,20 +19,10 @@ NEW = 0xA5
 FREED = 0xDD
 
 
-def alive() -> list[int]:
-    return [sim.counter(name) for name in ("device.blocks", "pinned.blocks", "events")]
-
-
 @pytest.fixture(autouse=True)
 def fresh_device() -> Iterator[None]:
-    """Every test starts with the device as it was at first, and leaves nothing on it."""
-    sim.reset()
-    before = alive()
-    yield
-    if alive() != before:
-        gc.collect()
-    sim.reset()
-    assert alive() == before
+    with sim.fresh():
+        yield
 
 
 def pattern(size: int) -> torch.Tensor:

@@ -17,7 +17,6 @@ namespace {
 constexpr std::uint64_t kLargestGap = 16 << 10;
 // A huge page: smaller slices would let two workers meet in one, where both clear it and one waits.
 constexpr std::uint64_t kHashedSlice = 2 << 20;
-constexpr std::uint64_t kSmallestSlice = 64 << 10;
 
 class LoadMover final : public Mover {
  public:
@@ -40,7 +39,7 @@ class LoadMover final : public Mover {
     const bool header = needs_header(item);
     if (header) check_header_size(e, item.entry, place_);
     // Staged bytes are gone before a digest that goes in order could come back to them.
-    const bool whole = item.staged != nullptr && settings_.verify != Verify::None;
+    const bool whole = item.staged && settings_.verify != Verify::None;
     return {header ? e.header_offset : e.data_offset, header ? e.header_size() : 0, e.data_size,
             whole};
   }
@@ -49,7 +48,8 @@ class LoadMover final : public Mover {
 
   void move_bundle(const Range& range, Worker& worker) override {
     const std::span<const LoadItem> items = items_.subspan(range.first, range.count);
-    if (items.size() == 1 && items[0].staged && entry(items[0]).data_size > chunk_) {
+    const Extent first = extent(items.front());
+    if (items.size() == 1 && items[0].staged && first.header_size + first.data_size > chunk_) {
       move_staged(range.first, worker);
       return;
     }
@@ -65,7 +65,7 @@ class LoadMover final : public Mover {
       if (settings_.verify == Verify::None && !header.empty()) parse_header(item, header);
       if (item.staged) {
         const ComputeTurns::Turn turn(worker.turns);
-        item.staged->put(0, scratch.subspan(at, e.data_size));
+        worker.stage.pass(*item.staged, 0, scratch.subspan(at, e.data_size));
         at += e.data_size;
       }
       moved(e.data_size);
@@ -76,7 +76,7 @@ class LoadMover final : public Mover {
     const LoadItem& item = items_[range.first];
     const Entry& e = entry(item);
     const bool header = range.position == 0 && needs_header(item);
-    const Bytes target = item.staged ? worker.take_scratch(range.size)
+    const Bytes target = item.staged ? worker.stage.take(range.size)
                                      : item.memory.subspan(range.position, range.size);
     if (item.in_place) {
       if (header) headers_[range.first] = copy_header(e);
@@ -90,7 +90,7 @@ class LoadMover final : public Mover {
     }
     if (item.staged) {
       const ComputeTurns::Turn turn(worker.turns);
-      item.staged->put(range.position, target);
+      worker.stage.pass(*item.staged, range.position, target);
     }
     moved(range.size);
     return target;
@@ -126,7 +126,7 @@ class LoadMover final : public Mover {
   }
 
   // Reads the range of the bundle into its items, and what has no place there (headers, staged
-  // data) into scratch memory, in file order.
+  // data) into staging memory, in file order.
   Bytes read_bundle(std::span<const LoadItem> items, Worker& worker) {
     std::size_t kept = 0;
     std::size_t largest_gap = 0;
@@ -138,7 +138,7 @@ class LoadMover final : public Mover {
       kept += e.header_size + (item.staged ? e.data_size : 0);
       end = e.offset + e.header_size + e.data_size;
     }
-    const Bytes scratch = worker.take_scratch(kept + largest_gap);
+    const Bytes scratch = worker.stage.take(kept + largest_gap);
     const Bytes unused = scratch.subspan(kept);
     std::vector<Bytes> pieces;
     pieces.reserve(3 * items.size());
@@ -174,7 +174,7 @@ class LoadMover final : public Mover {
     return scratch;
   }
 
-  // The item's header in the scratch memory of its bundle; `at` goes on to its data.
+  // The item's header in the staging memory of its bundle; `at` goes on to its data.
   Bytes take_header(const LoadItem& item, Bytes scratch, std::size_t& at) const {
     if (!needs_header(item)) return {};
     const Bytes header = scratch.subspan(at, entry(item).header_size());
@@ -204,25 +204,26 @@ class LoadMover final : public Mover {
     }
   }
 
-  // A staged tensor that is larger than scratch memory may be, piece by piece.
+  // A staged tensor that is larger than staging memory may be, piece by piece.
   void move_staged(std::uint32_t tensor, Worker& worker) {
     const LoadItem& item = items_[tensor];
     const Entry& e = entry(item);
     std::vector<std::byte> header(e.header_size());
     const Bytes header_piece(header);
     source_.read(e.header_offset, {&header_piece, 1}, worker.cancel);
-    RunningDigests digests(digests_wanted(item, parse_header(item, header)));
-    const Bytes scratch = worker.take_scratch(chunk_);
+    const TensorHeader parsed = parse_header(item, header);
+    const bool verified = settings_.verify != Verify::None;
+    RunningDigests digests(verified ? digests_wanted(item, parsed) : DigestStart{});
     for (std::uint64_t at = 0; at < e.data_size; at += chunk_) {
       worker.cancel.check();
-      const Bytes piece = scratch.first(std::min(chunk_, e.data_size - at));
+      const Bytes piece = worker.stage.take(std::min(chunk_, e.data_size - at));
       source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
       const ComputeTurns::Turn turn(worker.turns);
       digests.update(piece);
-      item.staged->put(at, piece);
+      worker.stage.pass(*item.staged, at, piece);
       moved(piece.size());
     }
-    compare(item, expected_[tensor], digests.finish());
+    if (verified) compare(item, expected_[tensor], digests.finish());
   }
 
   std::vector<std::byte> copy_header(const Entry& e) const {
@@ -309,11 +310,10 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   move_settings.sha256 = verify;
   const bool lanes = settings.verify == Verify::All && !source.sequential();
   move_settings.lanes = lanes ? sha256_lanes() : 1;
+  move_settings.make_stage = settings.make_stage;
 
-  // Every worker may hold a bundle, or a slice of what is staged, in scratch memory.
   const int workers = std::max(move_settings.threads, move_settings.moves_in_flight);
-  const std::uint64_t fair_share =
-      std::max(kSmallestSlice, settings.memory_ceiling / (2 * static_cast<std::uint64_t>(workers)));
+  const std::uint64_t fair_share = fair_share_of(settings.memory_ceiling, workers);
   PlanLimits limits;
   limits.bundle_size = std::min(hints.read_size, fair_share);
   const bool staged =

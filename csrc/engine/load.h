@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,22 +14,14 @@ namespace tensorizer {
 
 enum class Verify { None, Crc32, All };
 
-// Where the data of a tensor goes that cannot be read into its final memory.
-class StagedOutput {
- public:
-  virtual ~StagedOutput() = default;
-  // Takes the bytes of the tensor's data that start at `position`, whole elements; from any worker,
-  // each byte once, in any order.
-  virtual void put(std::uint64_t position, ConstBytes bytes) = 0;
-};
-
 struct LoadItem {
   std::uint32_t entry;  // which tensor of the index
   // Where its data goes, or, in place, where it stands already, inside `LoadSettings::mapping`;
   // empty when it is staged.
   Bytes memory;
   bool in_place = false;
-  StagedOutput* staged = nullptr;
+  // What a stage knows the tensor by, when it cannot be read into its final memory.
+  std::optional<std::uint32_t> staged;
 };
 
 struct LoadSettings {
@@ -38,6 +31,7 @@ struct LoadSettings {
   std::uint64_t memory_ceiling = 0;
   // The whole source, when items stand in place.
   ConstBytes mapping;
+  MakeStage make_stage = std::make_unique<HeapStage>;
 };
 
 // Fills every item and checks what `verify` asks for: throws Error(HashMismatch) that names the

@@ -63,7 +63,8 @@ class Scheduler {
 
   // What one worker does until the job is done.
   void work() {
-    Worker worker{cancel_, turns_, {}};
+    const std::unique_ptr<Stage> stage = settings_.make_stage();
+    Worker worker{cancel_, turns_, *stage};
     Batch batch;
     std::unique_lock lock(mutex_);
     while (unfinished_ > 0) {

@@ -16,6 +16,7 @@
 #include "base/cancel.h"
 #include "engine/digest.h"
 #include "engine/plan.h"
+#include "engine/stage.h"
 
 namespace tensorizer {
 
@@ -55,16 +56,7 @@ class ComputeTurns {
 struct Worker {
   Cancel& cancel;
   ComputeTurns& turns;
-  std::vector<std::byte> scratch;
-
-  // The scratch buffer, at least `size` bytes; what it held before is lost.
-  Bytes take_scratch(std::size_t size) {
-    if (scratch.size() < size) {
-      scratch = std::vector<std::byte>();  // frees the old memory before it takes new
-      scratch.resize(size);
-    }
-    return Bytes(scratch).first(size);
-  }
+  Stage& stage;
 };
 
 // All functions are called from any worker, several at a time, but never for the same range or
@@ -93,6 +85,7 @@ struct MoveSettings {
   bool crc32 = false;       // whether any tensor wants it
   bool sha256 = false;
   int lanes = 1;  // over how many tensors SHA-256 should go at once
+  MakeStage make_stage = std::make_unique<HeapStage>;
 };
 
 void move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel);

@@ -5,6 +5,7 @@
 // into bundles that move together.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -54,13 +55,21 @@ struct PlanLimits {
   bool slices_follow_file;
 };
 
-// How much of a tensor that is not cut passes through scratch memory at a time, when a worker may
+inline constexpr std::uint64_t kSmallestSlice = 64 << 10;
+
+// The largest piece that a worker may take of memory for all: each may hold one, and have another
+// that is still on its way. A power of two, because that is what allocators give.
+constexpr std::uint64_t fair_share_of(std::uint64_t memory, int workers) {
+  const std::uint64_t share = memory / (2 * static_cast<std::uint64_t>(workers));
+  return std::bit_floor(share < kSmallestSlice ? kSmallestSlice : share);
+}
+
+// How much of a tensor that is not cut passes through staging memory at a time, when a worker may
 // take `share`. Pieces are large, because those of a transposed tensor touch much more memory than
 // they take.
 constexpr std::uint64_t staged_chunk(std::uint64_t share) {
   constexpr std::uint64_t kLargest = 8 << 20;
-  constexpr std::uint64_t kUnit = 64 << 10;
-  return (share < kLargest ? share : kLargest) / kUnit * kUnit;
+  return share < kLargest ? share : kLargest;
 }
 
 // Ranges in file order.

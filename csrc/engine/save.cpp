@@ -12,7 +12,6 @@ namespace {
 // What a file system keeps of a file that is written in such pieces, it keeps in huge pages:
 // whoever maps it soon afterwards has few page faults.
 constexpr std::uint64_t kSlice = 2 << 20;
-constexpr std::uint64_t kSmallestSlice = 64 << 10;
 constexpr std::uint64_t kBundle = 2 << 20;
 
 struct SaveJob {
@@ -38,12 +37,13 @@ struct SaveJob {
     if (layout.hashes().sha256) header.set_sha256(digests.sha256);
   }
 
-  // Bytes of an item's data: where they are, or brought into `scratch`.
+  // Bytes of an item's data: where they are, or brought into memory of the stage.
   ConstBytes data(std::size_t item, std::uint64_t position, std::uint64_t size,
-                  Bytes scratch) const {
+                  Stage& stage) const {
     if (!items[item].staged) return items[item].memory.subspan(position, size);
-    const Bytes out = scratch.first(size);
-    items[item].staged->get(position, out);
+    const Bytes out = stage.take(size);
+    stage.pass(*items[item].staged, position, out);
+    stage.wait();
     return out;
   }
 
@@ -114,9 +114,7 @@ class SaveMover final : public Mover {
   }
 
   ConstBytes move_slice(const Range& range, Worker& worker) override {
-    const Bytes scratch =
-        job_.items[range.first].staged ? worker.take_scratch(range.size) : Bytes();
-    const ConstBytes bytes = job_.data(range.first, range.position, range.size, scratch);
+    const ConstBytes bytes = job_.data(range.first, range.position, range.size, worker.stage);
     job_.write_data(range.first, range.position, bytes, worker.cancel);
     return bytes;
   }
@@ -140,25 +138,33 @@ class SaveMover final : public Mover {
     for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
       if (job_.items[i].staged) staged += job_.data_size(i);
     }
-    Bytes scratch = worker.take_scratch(staged);
+    Bytes left = staged > 0 ? worker.stage.take(staged) : Bytes();
     for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
       headers.push_back(job_.header(i));
       const std::uint64_t size = job_.data_size(i);
-      data.push_back(size > 0 ? job_.data(i, 0, size, scratch) : ConstBytes());
-      if (job_.items[i].staged) scratch = scratch.subspan(size);
+      if (!job_.items[i].staged) {
+        data.push_back(job_.items[i].memory.first(size));
+        continue;
+      }
+      worker.stage.pass(*job_.items[i].staged, 0, left.first(size));
+      data.push_back(left.first(size));
+      left = left.subspan(size);
     }
+    if (staged > 0) worker.stage.wait();
   }
 
-  // A staged tensor that is larger than scratch memory may be, piece by piece.
+  // A staged tensor that is larger than a piece of staging memory may be.
   void move_staged(std::uint32_t item, Worker& worker) {
     TensorHeaderImage header = job_.header(item);
     RunningDigests digests(job_.digest_start(header));
-    const Bytes scratch = worker.take_scratch(chunk_);
     const std::uint64_t size = job_.data_size(item);
     for (std::uint64_t at = 0; at < size; at += chunk_) {
       worker.cancel.check();
-      const ConstBytes bytes = job_.data(item, at, std::min(chunk_, size - at), scratch);
-      digests.update(bytes);
+      const ConstBytes bytes = job_.data(item, at, std::min(chunk_, size - at), worker.stage);
+      {
+        const ComputeTurns::Turn turn(worker.turns);
+        digests.update(bytes);
+      }
       job_.write_data(item, at, bytes, worker.cancel);
     }
     job_.set_digests(header, digests.finish());
@@ -172,14 +178,13 @@ class SaveMover final : public Mover {
 
 // For a sink that takes bytes in ascending order: a tensor's digests stand in front of its data, so
 // everything is read twice.
-void save_ascending(const SaveJob& job, std::uint64_t chunk, Cancel& cancel) {
-  std::vector<std::byte> scratch(chunk);
+void save_ascending(const SaveJob& job, std::uint64_t chunk, Stage& stage, Cancel& cancel) {
   for (std::size_t item = 0; item < job.items.size(); ++item) {
     const std::uint64_t size = job.data_size(item);
     const auto each_chunk = [&](auto&& use) {
       for (std::uint64_t at = 0; at < size; at += chunk) {
         cancel.check();
-        use(at, job.data(item, at, std::min(chunk, size - at), scratch));
+        use(at, job.data(item, at, std::min(chunk, size - at), stage));
       }
     };
     TensorHeaderImage header = job.header(item);
@@ -201,8 +206,8 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
                   Cancel& cancel) {
   const SaveJob job{sink, layout, first, items, progress};
   const HashKinds hashes = layout.hashes();
-  const std::uint64_t fair_share = std::max(
-      kSmallestSlice, settings.memory_ceiling / (2 * static_cast<std::uint64_t>(settings.threads)));
+  const int workers = std::max(settings.threads, settings.moves_in_flight);
+  const std::uint64_t fair_share = fair_share_of(settings.memory_ceiling, workers);
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, fair_share);
   limits.slice_size = std::min(kSlice, fair_share) / kSmallestSlice * kSmallestSlice;
@@ -219,21 +224,22 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
     const std::uint64_t size = tensor.spec.data_size();
     // Staged bytes are gone before a digest that goes in order could come back to them.
     extents.push_back({settings.begin + tensor.header_offset, tensor.header_size, size,
-                       items[i].staged != nullptr && hashes.sha256});
+                       items[i].staged && hashes.sha256});
     total += size;
   }
   progress.total += total;
 
   if (sink.ascending()) {
-    save_ascending(job, staged_chunk(fair_share), cancel);
+    save_ascending(job, staged_chunk(fair_share), *settings.make_stage(), cancel);
     return;
   }
   MoveSettings move_settings;
   move_settings.threads = settings.threads;
-  move_settings.moves_in_flight = settings.threads;
+  move_settings.moves_in_flight = std::max(settings.threads, settings.moves_in_flight);
   move_settings.crc32 = hashes.crc32;
   move_settings.sha256 = hashes.sha256;
   move_settings.lanes = hashes.sha256 ? sha256_lanes() : 1;
+  move_settings.make_stage = settings.make_stage;
   Plan plan = plan_in_order(extents, limits);
   if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
   SaveMover mover(job, staged_chunk(fair_share));

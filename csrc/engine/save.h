@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,19 +12,11 @@
 
 namespace tensorizer {
 
-// Where the data of a tensor comes from that does not lie in memory as it is stored.
-class StagedInput {
- public:
-  virtual ~StagedInput() = default;
-  // Fills `out` with the bytes of the tensor's data from `position` on, whole elements; from any
-  // worker.
-  virtual void get(std::uint64_t position, Bytes out) = 0;
-};
-
 // The data of one placed tensor.
 struct SaveItem {
   ConstBytes memory;  // empty when it is staged
-  StagedInput* staged = nullptr;
+  // What a stage knows the tensor by, when its data does not lie in memory as it is stored.
+  std::optional<std::uint32_t> staged;
 };
 
 struct SaveSettings {
@@ -32,6 +25,9 @@ struct SaveSettings {
   std::uint64_t memory_ceiling = 0;
   // Where the prefix ends in the target.
   std::uint64_t begin = 0;
+  // How many workers move data; those that do not compute wait for what is staged.
+  int moves_in_flight = 1;
+  MakeStage make_stage = std::make_unique<HeapStage>;
 };
 
 // Writes headers and data of the layout's tensors from number `first` on; items[i] is the data of

@@ -1,8 +1,6 @@
 #include "transfer/blocks.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace tensorizer {
 
@@ -37,10 +35,6 @@ void for_each_block(const at::Tensor& tensor, std::int64_t first, std::int64_t c
   if (count > 0) part_of_row(0, count);
 }
 
-at::Tensor over(std::byte* memory, at::IntArrayRef shape, c10::ScalarType type) {
-  return at::from_blob(memory, shape, at::TensorOptions().dtype(type));
-}
-
 // A type without copy kernels (bits, sub-byte integers) moves as the bytes of its elements.
 at::Tensor as_plain(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -71,40 +65,41 @@ at::Tensor as_plain(const at::Tensor& tensor) {
   }
 }
 
-at::Tensor detached(const at::Tensor& tensor) {
-  const at::NoGradGuard no_grad;
-  return as_plain(tensor.detach());
-}
-
 }  // namespace
 
-TensorInput::TensorInput(at::Tensor tensor) : tensor_(detached(tensor)) {}
-
-void TensorInput::get(std::uint64_t position, Bytes out) {
+Elements::Elements(const at::Tensor& tensor, c10::ScalarType stored) {
   const at::NoGradGuard no_grad;
-  const auto size = static_cast<std::int64_t>(tensor_.element_size());
-  for_each_block(
-      tensor_, static_cast<std::int64_t>(position) / size,
-      static_cast<std::int64_t>(out.size()) / size, 0,
-      [&](const at::Tensor& block, std::int64_t offset) {
-        over(out.data() + offset * size, block.sizes(), tensor_.scalar_type()).copy_(block);
-      });
+  tensor_ = as_plain(tensor.detach());
+  stored_ = stored == tensor.scalar_type() ? tensor_.scalar_type() : stored;
+  if (stored_ == tensor_.scalar_type() && tensor_.is_contiguous() && !tensor_.is_conj() &&
+      !tensor_.is_neg()) {
+    bytes_ = tensor_.view(-1).view(c10::ScalarType::Byte);
+  }
 }
 
-TensorOutput::TensorOutput(at::Tensor tensor, c10::ScalarType stored)
-    : tensor_(detached(tensor)),
-      stored_(stored == tensor.scalar_type() ? tensor_.scalar_type() : stored) {}
+at::Tensor Elements::bytes(std::uint64_t position, std::int64_t size) const {
+  return bytes_.defined() ? bytes_.narrow(0, static_cast<std::int64_t>(position), size) : bytes_;
+}
 
-void TensorOutput::put(std::uint64_t position, ConstBytes bytes) {
+template <typename Copy>
+void Elements::for_each_pair(std::uint64_t position, const at::Tensor& bytes,
+                             const Copy& copy) const {
   const at::NoGradGuard no_grad;
-  const auto size = static_cast<std::int64_t>(c10::elementSize(stored_));
-  // Only read from, but torch has no tensor over constant memory.
-  auto* memory = const_cast<std::byte*>(bytes.data());
-  for_each_block(tensor_, static_cast<std::int64_t>(position) / size,
-                 static_cast<std::int64_t>(bytes.size()) / size, 0,
+  const at::Tensor flat = bytes.view(stored_);
+  const auto first = static_cast<std::int64_t>(position / c10::elementSize(stored_));
+  for_each_block(tensor_, first, flat.numel(), 0,
                  [&](const at::Tensor& block, std::int64_t offset) {
-                   block.copy_(over(memory + offset * size, block.sizes(), stored_));
+                   copy(block, flat.narrow(0, offset, block.numel()).view(block.sizes()));
                  });
+}
+
+void Elements::get(std::uint64_t position, const at::Tensor& bytes) const {
+  for_each_pair(position, bytes, [](const at::Tensor& block, at::Tensor to) { to.copy_(block); });
+}
+
+void Elements::put(std::uint64_t position, const at::Tensor& bytes) const {
+  for_each_pair(position, bytes,
+                [](at::Tensor block, const at::Tensor& from) { block.copy_(from); });
 }
 
 }  // namespace tensorizer

@@ -1,33 +1,30 @@
-// Runs of elements of a tensor that does not lie in memory as it is stored.
+// The elements of a tensor, in row-major order, however it lies in memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/load.h"
-#include "engine/save.h"
-
 namespace tensorizer {
 
-// Gives the elements of any strided tensor, on any device, as they are stored: contiguous,
-// conjugate and negative bits resolved.
-class TensorInput final : public StagedInput {
+// Those of any strided tensor, on any device; as they are stored, they are contiguous and of type
+// `stored`, conjugate and negative bits resolved.
+class Elements {
  public:
-  explicit TensorInput(at::Tensor tensor);
-  void get(std::uint64_t position, Bytes out) override;
+  Elements(const at::Tensor& tensor, c10::ScalarType stored);
+
+  c10::Device device() const { return tensor_.device(); }
+  // The tensor's own bytes from `position` on, where they lie as they are stored; or nothing.
+  at::Tensor bytes(std::uint64_t position, std::int64_t size) const;
+
+  // Copies the elements from `position` on to, or from, bytes that hold whole elements.
+  void get(std::uint64_t position, const at::Tensor& bytes) const;
+  void put(std::uint64_t position, const at::Tensor& bytes) const;
 
  private:
-  at::Tensor tensor_;
-};
+  template <typename Copy>
+  void for_each_pair(std::uint64_t position, const at::Tensor& bytes, const Copy& copy) const;
 
-// Copies stored elements of type `stored` into any strided tensor, on any device, of this or
-// another type.
-class TensorOutput final : public StagedOutput {
- public:
-  TensorOutput(at::Tensor tensor, c10::ScalarType stored);
-  void put(std::uint64_t position, ConstBytes bytes) override;
-
- private:
   at::Tensor tensor_;
+  at::Tensor bytes_;
   c10::ScalarType stored_;
 };
 

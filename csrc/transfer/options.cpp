@@ -43,9 +43,8 @@ bool parse_number(const std::string& text, std::uint64_t& number) {
   return error == std::errc() && stopped == end && !text.empty();
 }
 
-Option memory_option(std::uint64_t& ceiling) {
-  return {"memory_ceiling", "a number of bytes, 1048576 or more",
-          [&ceiling](const std::string& text) {
+Option memory_option(const char* name, std::uint64_t& ceiling) {
+  return {name, "a number of bytes, 1048576 or more", [&ceiling](const std::string& text) {
             return parse_number(text, ceiling) && ceiling >= kSmallestCeiling;
           }};
 }
@@ -61,14 +60,17 @@ Option fsync_option(SinkOptions& sink) {
 
 LoadOptions parse_load_options(const OptionList& options) {
   LoadOptions parsed;
-  const Option known[] = {memory_option(parsed.memory_ceiling)};
+  const Option known[] = {memory_option("memory_ceiling", parsed.memory_ceiling),
+                          memory_option("staging", parsed.staging)};
   apply_options(options, known);
   return parsed;
 }
 
 SaveOptions parse_save_options(const OptionList& options) {
   SaveOptions parsed;
-  const Option known[] = {fsync_option(parsed.sink), memory_option(parsed.memory_ceiling)};
+  const Option known[] = {fsync_option(parsed.sink),
+                          memory_option("memory_ceiling", parsed.memory_ceiling),
+                          memory_option("staging", parsed.staging)};
   apply_options(options, known);
   return parsed;
 }
@@ -77,7 +79,8 @@ WriterOptions parse_writer_options(const OptionList& options) {
   WriterOptions parsed;
   const Option known[] = {
       fsync_option(parsed.save.sink),
-      memory_option(parsed.save.memory_ceiling),
+      memory_option("memory_ceiling", parsed.save.memory_ceiling),
+      memory_option("staging", parsed.save.staging),
       {"hashes", "'all', 'crc32', 'sha256' or 'none'",
        [&](const std::string& text) {
          parsed.hashes = parse_hashes(text);

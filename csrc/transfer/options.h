@@ -16,15 +16,19 @@ using OptionList = std::vector<std::pair<std::string, std::string>>;
 
 // The memory that a job may take beyond its tensors when the caller says nothing.
 inline constexpr std::uint64_t kMemoryCeiling = 48 << 20;
+// The pinned memory that a job may take for its way to or from a device.
+inline constexpr std::uint64_t kStaging = 128 << 20;
 
 struct LoadOptions {
   SourceOptions source;
   std::uint64_t memory_ceiling = kMemoryCeiling;
+  std::uint64_t staging = kStaging;
 };
 
 struct SaveOptions {
   SinkOptions sink;
   std::uint64_t memory_ceiling = kMemoryCeiling;
+  std::uint64_t staging = kStaging;
 };
 
 struct WriterOptions {

@@ -106,15 +106,19 @@ StoredTensor Reader::stored(const std::string& name) {
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
 }
 
-void Reader::run(OpenFile& file, const Targets& targets, Verify verify, std::int64_t threads) {
+void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads) {
   LoadSettings settings;
   settings.verify = verify;
   settings.threads = parse_threads(threads);
-  settings.memory_ceiling = file.options().memory_ceiling;
+  targets.staging.begin();
+  settings.memory_ceiling =
+      targets.staging.is_pinned() ? file.options().staging : file.options().memory_ceiling;
+  settings.make_stage = [&targets] { return targets.staging.make_stage(); };
   if (targets.mapping) settings.mapping = targets.mapping->bytes();
   const auto begin = std::chrono::steady_clock::now();
   Job job(*this);
   tensorizer::load(file.source(), file.index(), targets.items, settings, job.progress, job.cancel);
+  targets.staging.finish();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const std::lock_guard lock(mutex_);
   stats_.loads += 1;
@@ -143,16 +147,13 @@ void Reader::load_into(const std::vector<std::string>& names,
   }
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
-  run(*open, given_tensors(*open, selected, outputs, verify), verify, threads);
+  Targets targets = given_tensors(*open, selected, outputs, verify);
+  run(*open, targets, verify, threads);
 }
 
 void Reader::verify(Verify verify, std::int64_t threads) {
-  // Nothing is kept: the bytes pass through scratch memory, a piece at a time.
-  class Nowhere final : public StagedOutput {
-    void put(std::uint64_t, ConstBytes) override {}
-  };
   const std::shared_ptr<OpenFile> open = file();
-  Nowhere nowhere;
+  // What has no place is not kept: there are no tensors that a stage could pass it to.
   Targets targets;
   targets.mapping = open->source().map();
   for (std::uint32_t i = 0; i < open->names().size(); ++i) {
@@ -163,7 +164,7 @@ void Reader::verify(Verify verify, std::int64_t threads) {
       item.memory = targets.mapping->bytes().subspan(entry.data_offset, entry.data_size);
       item.in_place = true;
     } else if (entry.data_size > 0) {
-      item.staged = &nowhere;
+      item.staged = 0;
     }
     targets.items.push_back(item);
   }

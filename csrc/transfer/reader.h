@@ -76,7 +76,7 @@ class Reader {
   class Job;
 
   std::shared_ptr<OpenFile> file();
-  void run(OpenFile& file, const Targets& targets, Verify verify, std::int64_t threads);
+  void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads);
 
   const std::string uri_;
   const at::Tensor data_;

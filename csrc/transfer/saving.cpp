@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "transfer/blocks.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
 
@@ -40,7 +39,7 @@ std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
 
 }  // namespace
 
-Saving prepare_saving(std::string name, const at::Tensor& tensor, TensorType type,
+Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& staging, TensorType type,
                       std::uint16_t module_index) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument, "tensor " + quote(name) + " cannot be saved: " + why);
@@ -76,12 +75,21 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, TensorType typ
       saving.item.memory = {static_cast<const std::byte*>(tensor.const_data_ptr()),
                             tensor.nbytes()};
     } else {
-      saving.staged = std::make_unique<TensorInput>(tensor);
-      saving.item.staged = saving.staged.get();
+      saving.item.staged = staging.add(tensor, tensor.scalar_type());
     }
   }
   saving.spec.name = std::move(name);
   return saving;
+}
+
+SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging) {
+  SaveSettings settings;
+  settings.threads = threads;
+  settings.memory_ceiling = staging.is_pinned() ? options.staging : options.memory_ceiling;
+  // While some wait for what comes from a device, others compute and write.
+  settings.moves_in_flight = staging.is_pinned() ? 2 * threads : threads;
+  settings.make_stage = [&staging] { return staging.make_stage(); };
+  return settings;
 }
 
 void check_not_overwritten(const Sink& sink, std::span<const Saving> savings) {

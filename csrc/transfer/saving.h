@@ -3,12 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/save.h"
 #include "io/sink.h"
+#include "transfer/options.h"
+#include "transfer/staging.h"
 
 namespace tensorizer {
 
@@ -17,13 +18,15 @@ struct Saving {
   TensorSpec spec;
   SaveItem item;
   at::Tensor tensor;
-  std::unique_ptr<StagedInput> staged;
 };
 
 // Throws Error(InvalidArgument) for a tensor that cannot be saved: one that is not strided, has a
 // dtype that the format does not hold, or no memory behind it.
-Saving prepare_saving(std::string name, const at::Tensor& tensor,
+Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& staging,
                       TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
+
+// For tensors that are all prepared.
+SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);
 
 // Throws Error(InvalidArgument) when a file that is written in place is the one that a tensor is
 // mapped from: it would be overwritten while it is read.

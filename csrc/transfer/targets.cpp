@@ -1,5 +1,6 @@
 #include "transfer/targets.h"
 
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -62,7 +63,8 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
     }
     return;
   }
-  if (!request.copy) targets_.mapping = file.source().map();
+  if (!device_.is_cpu()) at::globalContext().lazyInitDevice(device_.type());
+  if (!request.copy && device_.is_cpu()) targets_.mapping = file.source().map();
   std::vector<bool> seen(file.names().size());
   for (const std::uint32_t number : selected) {
     const Entry& entry = file.entry(number);
@@ -82,30 +84,40 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
 at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item) {
   const Entry& entry = file_.entry(number);
   if (!entry.dtype) {
-    const at::Tensor tensor =
-        new_tensor(static_cast<std::int64_t>(entry.data_size), c10::ScalarType::Byte);
-    item.memory = tensor_bytes(tensor);
+    const at::Tensor tensor = allocate({static_cast<std::int64_t>(entry.data_size)}, at::kByte);
+    fill(tensor, at::kByte, item);
     return tensor;
   }
-  // On the way to another device the stored type travels, and the cast happens there.
   const c10::ScalarType stored = scalar_type(*entry.dtype);
-  const c10::ScalarType type = device_.is_cpu() ? cast_type(stored, request_.dtype) : stored;
-  if (entry.meta) return new_zeros(entry.shape, type);
-  if (type != stored && entry.data_size > 0) {
-    const at::Tensor tensor = new_tensor(entry.shape, type);
-    targets_.staged.push_back(std::make_unique<TensorOutput>(tensor, stored));
-    item.staged = targets_.staged.back().get();
-    return tensor;
-  }
-  if (targets_.mapping && first && entry.data_size > 0 &&
+  const c10::ScalarType type = cast_type(stored, request_.dtype);
+  if (entry.meta) return zeros(entry.shape, type);
+  if (targets_.mapping && first && type == stored && entry.data_size > 0 &&
       entry.data_offset % kZeroCopyAlignment == 0) {
     item.memory = targets_.mapping->bytes().subspan(entry.data_offset, entry.data_size);
     item.in_place = true;
     return mapped_tensor(targets_.mapping, item.memory, entry.shape, type);
   }
-  const at::Tensor tensor = new_tensor(entry.shape, type);
-  item.memory = tensor_bytes(tensor);
+  const at::Tensor tensor = allocate(entry.shape, type);
+  if (entry.data_size > 0) fill(tensor, stored, item);
   return tensor;
+}
+
+at::Tensor NewTensors::allocate(at::IntArrayRef shape, c10::ScalarType type) const {
+  if (device_.is_cpu()) return new_tensor(shape, type);
+  return at::empty(shape, at::TensorOptions(device_).dtype(type));
+}
+
+at::Tensor NewTensors::zeros(at::IntArrayRef shape, c10::ScalarType type) const {
+  if (device_.is_cpu()) return new_zeros(shape, type);
+  return allocate(shape, type).zero_();
+}
+
+void NewTensors::fill(const at::Tensor& tensor, c10::ScalarType stored, LoadItem& item) {
+  if (device_.is_cpu() && tensor.scalar_type() == stored) {
+    item.memory = tensor_bytes(tensor);
+  } else {
+    item.staged = targets_.staging.add(tensor, stored);
+  }
 }
 
 std::vector<at::Tensor> NewTensors::finish() {
@@ -113,13 +125,9 @@ std::vector<at::Tensor> NewTensors::finish() {
     const Entry& entry = file_.entry(selected_[i]);
     const c10::ScalarType stored = scalar_type(*entry.dtype);
     tensors_[i] =
-        entry.meta ? new_zeros(entry.shape, stored) : tensors_[i].view(stored).view(entry.shape);
-  }
-  for (at::Tensor& tensor : tensors_) {
-    const c10::ScalarType stored = tensor.scalar_type();
-    if (!device_.is_cpu()) tensor = tensor.to(device_);
+        entry.meta ? zeros(entry.shape, stored) : tensors_[i].view(stored).view(entry.shape);
     const c10::ScalarType type = cast_type(stored, request_.dtype);
-    if (type != stored) tensor = tensor.to(type);
+    if (type != stored) tensors_[i] = tensors_[i].to(type);
   }
   return std::move(tensors_);
 }
@@ -141,8 +149,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
           !output.is_neg()) {
         item.memory = tensor_bytes(output);
       } else {
-        targets.staged.push_back(std::make_unique<TensorOutput>(output, output.scalar_type()));
-        item.staged = targets.staged.back().get();
+        item.staged = targets.staging.add(output, output.scalar_type());
       }
       output.unsafeGetTensorImpl()->bump_version();
     }

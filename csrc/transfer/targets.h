@@ -10,8 +10,8 @@
 
 #include "engine/load.h"
 #include "io/mapping.h"
-#include "transfer/blocks.h"
 #include "transfer/open_file.h"
+#include "transfer/staging.h"
 
 namespace tensorizer {
 
@@ -29,7 +29,7 @@ struct LoadRequest {
 struct Targets {
   std::vector<LoadItem> items;
   std::shared_ptr<Mapping> mapping;
-  std::vector<std::unique_ptr<TensorOutput>> staged;
+  Staging staging{Staging::Direction::Load};
 };
 
 // Tensors that a load makes.
@@ -37,12 +37,15 @@ class NewTensors {
  public:
   // The request is checked before anything is made.
   NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const LoadRequest& request);
-  const Targets& targets() const noexcept { return targets_; }
+  Targets& targets() noexcept { return targets_; }
   // The tensors, once the targets are filled.
   std::vector<at::Tensor> finish();
 
  private:
   at::Tensor make(std::uint32_t number, bool first, LoadItem& item);
+  at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type) const;
+  at::Tensor zeros(at::IntArrayRef shape, c10::ScalarType type) const;
+  void fill(const at::Tensor& tensor, c10::ScalarType stored, LoadItem& item);
 
   OpenFile& file_;
   const std::span<const std::uint32_t> selected_;

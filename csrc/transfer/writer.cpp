@@ -23,11 +23,13 @@ void save(const std::string& uri, const std::vector<std::string>& names,
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
                                                 std::to_string(tensors.size()) + " tensors");
   }
+  Staging staging(Staging::Direction::Save);
   std::vector<Saving> savings;
   savings.reserve(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    savings.push_back(prepare_saving(names[i], tensors[i]));
+    savings.push_back(prepare_saving(names[i], tensors[i], staging));
   }
+  staging.begin();
   Cancel cancel;
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
@@ -41,8 +43,9 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   }
   layout.check_names();
   Progress progress;
-  save_file(*sink, layout, items, {parse_threads(threads), parsed.memory_ceiling, 0}, progress,
+  save_file(*sink, layout, items, save_settings(parsed, parse_threads(threads), staging), progress,
             cancel);
+  staging.finish();
 }
 
 // The running call, so that cancel() finds it.
@@ -99,7 +102,9 @@ void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType t
                  std::uint16_t module_index) {
   const std::lock_guard lock(mutex_);
   must_be_open();
-  Saving saving = prepare_saving(name, tensor, type, module_index);
+  Staging staging(Staging::Direction::Save);
+  Saving saving = prepare_saving(name, tensor, staging, type, module_index);
+  staging.begin();
   check_spec(saving.spec);
   check_not_overwritten(*sink_, {&saving, 1});
   if (!names_.insert(name).second) {
@@ -108,9 +113,11 @@ void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType t
   Job job(*this);
   try {
     layout_->add(std::move(saving.spec));
+    SaveSettings settings = save_settings(options_.save, threads_, staging);
+    settings.begin = sink_->start() + reserved_;
     tensorizer::save_tensors(*sink_, *layout_, layout_->tensors().size() - 1, {&saving.item, 1},
-                             {threads_, options_.save.memory_ceiling, sink_->start() + reserved_},
-                             progress_, job.cancel);
+                             settings, progress_, job.cancel);
+    staging.finish();
   } catch (...) {
     // There is a hole where the tensor should be.
     abort_locked();

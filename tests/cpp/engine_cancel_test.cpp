@@ -20,7 +20,7 @@ constexpr milliseconds kSoon{200};
 
 // A file with one tensor of zeros, far larger than what moves in the time of a test: every read and
 // write takes a while, without a look at the cancel.
-class SlowFile final : public Source, public Sink, public StagedOutput, public StagedInput {
+class SlowFile final : public Source, public Sink {
  public:
   SlowFile(std::int64_t size, milliseconds pause, HashKinds hashes = {true, true})
       : layout_(hashes, 0), pause_(pause) {
@@ -62,9 +62,6 @@ class SlowFile final : public Source, public Sink, public StagedOutput, public S
   void finish(std::uint64_t, Cancel&) override {}
   void abort() noexcept override {}
 
-  void put(std::uint64_t, ConstBytes) override {}
-  void get(std::uint64_t, Bytes) override {}
-
   bool is_ascending = false;
 
  private:
@@ -80,7 +77,7 @@ constexpr std::int64_t kLarge = 32 * kMiB;
 
 struct JobKind {
   bool saves;
-  bool staged;  // a huge tensor through scratch memory; else slices of real memory
+  bool staged;  // a huge tensor through a stage; else slices of real memory
   bool ascending;
   Verify verify;
   int threads;
@@ -110,12 +107,16 @@ class Job {
     file_.is_ascending = kind.ascending;
   }
 
+  std::optional<std::uint32_t> staged() const {
+    return kind_.staged ? std::optional<std::uint32_t>(0) : std::nullopt;
+  }
+
   void run(Cancel& cancel) {
     Progress progress;
     // The least of it, where slices shall be many.
     const std::uint64_t ceiling = kind_.staged ? 8 * kMiB : 0;
     if (kind_.saves) {
-      const SaveItem item{memory_, kind_.staged ? &file_ : nullptr};
+      const SaveItem item{memory_, staged()};
       save_file(file_, file_.layout(), {&item, 1},
                 {.threads = kind_.threads, .memory_ceiling = ceiling}, progress, cancel);
       return;
@@ -125,8 +126,7 @@ class Job {
     settings.verify = kind_.verify;
     settings.threads = kind_.threads;
     settings.memory_ceiling = ceiling;
-    load(file_, index, {{0, memory_, false, kind_.staged ? &file_ : nullptr}}, settings, progress,
-         cancel);
+    load(file_, index, {{0, memory_, false, staged()}}, settings, progress, cancel);
   }
 
  private:

@@ -44,20 +44,21 @@ std::vector<Sample> samples_of_all_sizes(Dice& dice) {
 
 std::size_t element_size(const Sample& sample) { return dtype_info(sample.spec.dtype).size; }
 
-void save(std::span<const Sample> samples, Sink& sink, HashKinds hashes,
-          const SaveSettings& settings, bool staged) {
+void save(std::span<const Sample> samples, Sink& sink, HashKinds hashes, SaveSettings settings,
+          bool staged) {
   const Layout layout = layout_of(samples, hashes, sink.start());
-  std::vector<std::unique_ptr<MemoryInput>> inputs;
+  StagedMemories inputs;
   std::vector<SaveItem> items;
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const Sample& each = samples[i];
-    inputs.push_back(std::make_unique<MemoryInput>(each.data, element_size(each)));
+    inputs.push_back(std::make_unique<StagedMemory>(each.data, element_size(each)));
     // Every other one, so that both kinds meet in one bundle.
     const bool stage = staged && i % 2 == 0;
-    items.push_back(stage ? SaveItem{{}, inputs.back().get()} : SaveItem{each.data, nullptr});
+    items.push_back(stage ? SaveItem{{}, static_cast<std::uint32_t>(i)} : SaveItem{each.data, {}});
     total += each.data.size();
   }
+  settings.make_stage = [&] { return std::make_unique<LateStage>(inputs, true); };
   Progress progress;
   Cancel cancel;
   save_file(sink, layout, items, settings, progress, cancel);
@@ -69,9 +70,9 @@ enum class Into { Memory, Staged, Mixed };
 
 // Loads the chosen entries and expects the data of their samples.
 void expect_loaded(Source& source, Index& index, std::span<const Sample> samples,
-                   std::vector<std::uint32_t> chosen, Into into, const LoadSettings& settings) {
+                   std::vector<std::uint32_t> chosen, Into into, LoadSettings settings) {
   std::vector<std::vector<std::byte>> memory(samples.size());
-  std::vector<std::unique_ptr<MemoryOutput>> outputs(samples.size());
+  StagedMemories outputs(samples.size());
   std::vector<LoadItem> items;
   std::uint64_t total = 0;
   for (const std::uint32_t entry : chosen) {
@@ -80,14 +81,16 @@ void expect_loaded(Source& source, Index& index, std::span<const Sample> samples
     LoadItem item{};
     item.entry = entry;
     if (into == Into::Staged || (into == Into::Mixed && entry % 2 == 0)) {
-      outputs[entry] = std::make_unique<MemoryOutput>(expected.data.size(), element_size(expected));
-      item.staged = outputs[entry].get();
+      outputs[entry] = std::make_unique<StagedMemory>(std::vector<std::byte>(expected.data.size()),
+                                                      element_size(expected));
+      item.staged = entry;
     } else {
       memory[entry].resize(expected.data.size());
       item.memory = memory[entry];
     }
     items.push_back(item);
   }
+  settings.make_stage = [&] { return std::make_unique<LateStage>(outputs, false); };
   Progress progress;
   Cancel cancel;
   load(source, index, items, settings, progress, cancel);
@@ -98,7 +101,7 @@ void expect_loaded(Source& source, Index& index, std::span<const Sample> samples
     EXPECT_TRUE(same(staged ? outputs[entry]->bytes : memory[entry], samples[entry].data))
         << samples[entry].spec.name << " of " << samples[entry].data.size();
     if (staged) {
-      EXPECT_EQ(outputs[entry]->taken, samples[entry].data.size());
+      EXPECT_EQ(outputs[entry]->passed, samples[entry].data.size());
     }
     EXPECT_EQ(index.entries()[entry].dtype, samples[entry].spec.dtype);
   }
@@ -252,8 +255,10 @@ TEST(Load, VerifiesInPlace) {
         read[i].resize(entry.data_size);
         const bool in_place = i % 3 != 0;
         items.push_back(
-            {i, in_place ? Bytes(file).subspan(entry.data_offset, entry.data_size) : Bytes(read[i]),
-             in_place, nullptr});
+            {i,
+             in_place ? Bytes(file).subspan(entry.data_offset, entry.data_size) : Bytes(read[i]),
+             in_place,
+             {}});
       }
       Progress progress;
       Cancel cancel;
@@ -286,8 +291,8 @@ TEST(Load, RefusesToVerifyWithoutHashes) {
     std::vector<std::byte> out(size);
     Progress progress;
     Cancel cancel;
-    const Error error = error_of(
-        [&] { load(*source, index, {{0, out, false, nullptr}}, settings, progress, cancel); });
+    const Error error =
+        error_of([&] { load(*source, index, {{0, out, false, {}}}, settings, progress, cancel); });
     EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
     EXPECT_TRUE(contains(error.what(), "tensor 'bare' (index entry 0): there is nothing to verify"))
         << error.what();
@@ -307,7 +312,7 @@ TEST(Save, MayComeInParts) {
   for (std::size_t first = 0; first < samples.size();) {
     const std::size_t count = std::min<std::size_t>(1 + dice.below(5), samples.size() - first);
     std::vector<SaveItem> items;
-    for (std::size_t i = first; i < first + count; ++i) items.push_back({samples[i].data, nullptr});
+    for (std::size_t i = first; i < first + count; ++i) items.push_back({samples[i].data, {}});
     save_tensors(sink, layout, first, items, {}, progress, cancel);
     first += count;
   }

@@ -88,7 +88,7 @@ void load_all(Source& source, Index& index, Verify verify, Cancel& cancel) {
   std::vector<LoadItem> items;
   for (const Entry& entry : index.entries()) {
     memory.emplace_back(entry.data_size);
-    items.push_back({static_cast<std::uint32_t>(items.size()), memory.back(), false, nullptr});
+    items.push_back({static_cast<std::uint32_t>(items.size()), memory.back(), false, {}});
   }
   LoadSettings settings;
   settings.verify = verify;

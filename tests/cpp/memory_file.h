@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -167,42 +169,67 @@ class SequentialSource final : public UnsizedSource {
   std::uint64_t position_ = 0;
 };
 
-// A tensor on its way into memory, whole elements at a time.
-class MemoryOutput final : public StagedOutput {
- public:
-  MemoryOutput(std::size_t size, std::size_t element) : bytes(size), element_(element) {}
-
-  void put(std::uint64_t position, ConstBytes from) override {
-    EXPECT_EQ(position % element_, 0U);
-    EXPECT_EQ(from.size() % element_, 0U);
-    if (from.empty()) return;
-    ASSERT_LE(position + from.size(), bytes.size());
-    std::memcpy(bytes.data() + position, from.data(), from.size());
-    taken += from.size();
-  }
+// A tensor that is staged.
+struct StagedMemory {
+  StagedMemory(std::vector<std::byte> data, std::size_t element_size)
+      : bytes(std::move(data)), element(element_size) {}
 
   std::vector<std::byte> bytes;
-  std::atomic<std::uint64_t> taken{0};
-
- private:
-  std::size_t element_;
+  std::size_t element;
+  std::atomic<std::uint64_t> passed{0};
 };
+using StagedMemories = std::vector<std::unique_ptr<StagedMemory>>;
 
-class MemoryInput final : public StagedInput {
+// Two pieces of memory in turn, as those that a device copies from and to: what a load passes is
+// read when its piece is taken again, and what a save asks for is there when it has waited.
+class LateStage final : public Stage {
  public:
-  MemoryInput(ConstBytes bytes, std::size_t element) : bytes_(bytes), element_(element) {}
-
-  void get(std::uint64_t position, Bytes out) override {
-    EXPECT_EQ(position % element_, 0U);
-    EXPECT_EQ(out.size() % element_, 0U);
-    if (out.empty()) return;
-    ASSERT_LE(position + out.size(), bytes_.size());
-    std::memcpy(out.data(), bytes_.data() + position, out.size());
+  LateStage(const StagedMemories& tensors, bool saves) : tensors_(tensors), saves_(saves) {}
+  ~LateStage() override {
+    copy(pieces_[0]);
+    copy(pieces_[1]);
   }
 
+  Bytes take(std::size_t size) override {
+    current_ = 1 - current_;
+    copy(pieces_[current_]);
+    pieces_[current_].memory.assign(size, std::byte{0xA5});
+    return pieces_[current_].memory;
+  }
+  void pass(std::uint32_t tensor, std::uint64_t position, Bytes bytes) override {
+    StagedMemory& staged = *tensors_[tensor];
+    EXPECT_EQ(position % staged.element, 0U);
+    EXPECT_EQ(bytes.size() % staged.element, 0U);
+    ASSERT_LE(position + bytes.size(), staged.bytes.size());
+    staged.passed += bytes.size();
+    pieces_[current_].copies.push_back(
+        {Bytes(staged.bytes).subspan(position, bytes.size()), bytes});
+  }
+  void wait() override { copy(pieces_[current_]); }
+
  private:
-  ConstBytes bytes_;
-  std::size_t element_;
+  struct Copy {
+    Bytes tensor;
+    Bytes memory;
+  };
+  struct Piece {
+    std::vector<std::byte> memory;
+    std::vector<Copy> copies;
+  };
+
+  void copy(Piece& piece) {
+    for (const Copy& c : piece.copies) {
+      if (c.memory.empty()) continue;
+      const Bytes from = saves_ ? c.tensor : c.memory;
+      std::memcpy((saves_ ? c.memory : c.tensor).data(), from.data(), from.size());
+    }
+    piece.copies.clear();
+  }
+
+  const StagedMemories& tensors_;
+  const bool saves_;
+  std::array<Piece, 2> pieces_;
+  std::size_t current_ = 0;
 };
 
 // A tensor to save, and what is expected back.
@@ -230,7 +257,7 @@ inline std::vector<std::byte> saved(std::span<const Sample> samples,
                                     HashKinds hashes = {true, true}) {
   const Layout layout = layout_of(samples, hashes);
   std::vector<SaveItem> items;
-  for (const Sample& each : samples) items.push_back({each.data, nullptr});
+  for (const Sample& each : samples) items.push_back({each.data, {}});
   MemorySink sink;
   Progress progress;
   Cancel cancel;

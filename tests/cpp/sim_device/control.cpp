@@ -50,6 +50,7 @@ struct Skip {
 
 std::array<std::atomic<std::int64_t>, kNames.size()> counters;
 std::atomic<std::int64_t> byte_limit{kUsualLimit};
+std::atomic<bool> pooled{true};
 std::atomic<bool> capture{false};
 
 std::mutex mutex;  // guards what follows
@@ -122,6 +123,9 @@ std::vector<std::string> violations() {
 void set_limit(std::int64_t bytes) { byte_limit = bytes; }
 std::int64_t limit() { return byte_limit; }
 
+void set_pooled(bool is) { pooled = is; }
+bool is_pooled() { return pooled; }
+
 void set_capturing(bool capturing) { capture = capturing; }
 bool is_capturing() { return capture; }
 
@@ -132,6 +136,7 @@ void check_may_wait(const char* what) {
 void reset_control() {
   skip_nothing();
   set_limit(kUsualLimit);
+  set_pooled(true);
   set_capturing(false);
   for (Counter counter{}; counter < Counter::Events;
        counter = static_cast<Counter>(static_cast<int>(counter) + 1)) {

@@ -64,6 +64,10 @@ inline constexpr std::int64_t kUsualLimit = std::int64_t{4} << 30;
 void set_limit(std::int64_t bytes);
 std::int64_t limit();
 
+// Whether the device has streams beside the default one, as it has at first.
+void set_pooled(bool pooled);
+bool is_pooled();
+
 // While this is set, every stream says that it is being captured, and the host must not wait.
 void set_capturing(bool capturing);
 bool is_capturing();

@@ -51,6 +51,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return default_stream(with_index(device).index());
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    TORCH_CHECK(is_pooled(), "sim: no streams from a pool");
     return pool_stream(with_index(device).index());
   }
   c10::Stream getNewStream(c10::Device device, int) const override {

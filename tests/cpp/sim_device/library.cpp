@@ -37,6 +37,7 @@ TORCH_LIBRARY(sim, m) {
   m.def("set_lazy(bool lazy) -> ()", set_lazy);
   m.def("skip(str what, int nth=0) -> ()", skip_named);
   m.def("set_limit(int bytes) -> ()", set_limit);
+  m.def("set_pooled(bool pooled) -> ()", set_pooled);
   m.def("set_capturing(bool capturing) -> ()", set_capturing);
 }
 

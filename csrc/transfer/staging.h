@@ -1,0 +1,46 @@
+// The tensors of a job whose bytes cannot move straight between a file and their memory: those on
+// other devices, those of another type than they are stored with, and those that are not
+// contiguous.
+//
+// What goes to or comes from a device passes through pinned memory, two pieces for each worker, on
+// streams beside the caller's: while the device copies one piece, the worker fills or empties the
+// other. Types are cast, and strides resolved, on the device. The pinned memory goes back to its
+// allocator with the job, so that the next one finds it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/stage.h"
+#include "transfer/blocks.h"
+#include "transfer/side_streams.h"
+
+namespace tensorizer {
+
+class Staging {
+ public:
+  enum class Direction { Load, Save };
+
+  explicit Staging(Direction direction) : direction_(direction) {}
+
+  // Keeps the tensor, and returns what stages know it by.
+  std::uint32_t add(const at::Tensor& tensor, c10::ScalarType stored);
+
+  // On the caller's thread, when all tensors are there. What the job does on devices comes after
+  // all that their current streams have been given.
+  void begin();
+  // Whether anything passes through pinned memory.
+  bool is_pinned() const { return !devices_.empty(); }
+  // On the thread of a worker. What passes through where there are no tensors goes nowhere.
+  std::unique_ptr<Stage> make_stage() const;
+  // On the caller's thread, when the job is done: the current streams go on when all is there. A
+  // job that is dropped before is waited for.
+  void finish();
+
+ private:
+  Direction direction_;
+  std::vector<Elements> tensors_;
+  std::vector<std::unique_ptr<SideStreams>> devices_;  // goes first, and waits
+};
+
+}  // namespace tensorizer
