@@ -71,7 +71,7 @@ fuzz: | test-packages
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 pytest: build $(STAMPS)/test
-	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) tests
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup tests
 
 bench: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/run.py

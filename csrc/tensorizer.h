@@ -1,8 +1,9 @@
-// The front door for C++ programs: load, load_into, save, Reader, Writer.
+// The front door for C++ programs: load, load_into, load_constants, save, Reader, Writer.
 //
 //     auto tensors = tensorizer::load("model.tensors");
 //     tensorizer::save("copy.tensors", tensors);
 //     tensorizer::load_into(module, "model.tensors");  // a torch::jit::Module
+//     tensorizer::load_constants(package, "model.tensors");  // an AOTIModelPackageLoader
 //
 // What fails throws tensorizer::Error. A program that links this library has torch.ops.tensorizer
 // and torch.classes.tensorizer in its scripted modules as well.
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transfer/constants.h"
 #include "transfer/module.h"
 #include "transfer/options.h"
 #include "transfer/reader.h"

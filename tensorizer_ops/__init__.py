@@ -16,7 +16,7 @@ _load_library()
 from tensorizer_ops import _fakes as _fakes  # noqa: E402
 from tensorizer_ops._dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
 from tensorizer_ops._front import load, save  # noqa: E402
-from tensorizer_ops._modules import externalize, load_into  # noqa: E402
+from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
 
 _register_with_dynamo()
 
@@ -26,4 +26,13 @@ def cmake_prefix_path() -> str:
     return _os.path.join(_os.path.dirname(__file__), "share", "cmake")
 
 
-__all__ = ["__version__", "cmake_prefix_path", "errors", "externalize", "load", "load_into", "save"]
+__all__ = [
+    "__version__",
+    "cmake_prefix_path",
+    "errors",
+    "externalize",
+    "load",
+    "load_constants",
+    "load_into",
+    "save",
+]

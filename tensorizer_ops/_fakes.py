@@ -49,7 +49,7 @@ def _load_tensors(
     dtype: torch.dtype | None = None,
     verify: str = "none",
     copy: bool = False,
-    threads: int = 0,
+    threads: int | None = None,
     options: Options = None,
     traced: list[str] | None = None,
 ) -> list[torch.Tensor]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from tensorizer_ops import errors
-from tensorizer_ops._front import Hashes, Target, Verify, save, to_uri
+from tensorizer_ops import _python, errors
+from tensorizer_ops._front import Hashes, Target, Verify, first_use, save, to_uri
 
 
 def _slots(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
@@ -63,6 +63,8 @@ def load_into(
         to_uri(uri), None if options is None else dict(options)
     )
     where = None if device is None else torch.device(device)
+    if where is not None:
+        first_use(where)
     names = [name for name, *_ in slots]
     filled = reader._fill(names, given, where, strict, verify, threads)
     made: dict[int, torch.Tensor] = {}  # so that what was one object stays one
@@ -74,6 +76,43 @@ def load_into(
                 new = torch.nn.Parameter(new, requires_grad=False)
             made[id(tensor)] = new.requires_grad_(tensor.requires_grad)
         setattr(owner, leaf, made[id(tensor)])
+
+
+def load_constants(
+    model: object,
+    uri: Target,
+    *,
+    strict: bool = False,
+    verify: Verify = "none",
+    threads: int = 0,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Fill a package of AOTInductor that was made without its weights, in one call.
+
+    The weights go straight into the memory where the program uses them, on its device. A program
+    believes that their strides are what they were when it was compiled, and a file has none: they
+    have to be contiguous then.
+
+    Args:
+        model: what ``torch._inductor.aoti_load_package`` returned, for a package that was compiled
+            with the option ``aot_inductor.package_constants_in_so`` off.
+        uri: as for :func:`load`.
+        strict: whether a tensor that only the file has is an error. Programs leave out what they do
+            not use, and contain small constants themselves, so a ``state_dict()`` often has more.
+            One that only the program has always is an error.
+        verify: as for :func:`load`.
+        threads: as for :func:`load`.
+        options: as for :func:`load`.
+
+    Raises:
+        TypeError: the model is not such a package.
+        ValueError: missing, unexpected or different tensors, all of them listed. No weight has been
+            touched then.
+        FileNotFoundError, PermissionError, OSError: the file cannot be read.
+    """
+    loader = getattr(model, "loader", model)
+    given = list((options or {}).items())
+    _python.load_constants(loader, to_uri(uri), strict, verify, threads, given)
 
 
 def externalize(

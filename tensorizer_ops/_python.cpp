@@ -1,19 +1,24 @@
 // What Python adds to the library, and the only file that knows of it: an error becomes the Python
-// exception of its kind, and Ctrl-C stops a running job.
+// exception of its kind, Ctrl-C stops a running job, and a package of AOTInductor is reached behind
+// its Python object.
 //
 // The hooks are called from any thread, with or without the GIL, and until the process ends. Inside
 // the TorchScript interpreter no Python exception survives, only its text: there an Error stays an
 // Error.
 #define PY_SSIZE_T_CLEAN  // sizes of text are Py_ssize_t
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 
 #include <pthread.h>
+#include <pybind11/stl.h>
 #include <unistd.h>
 
 #include "base/cancel.h"
 #include "base/error.h"
 #include "base/hooks.h"
+#include "ops/border.h"
+#include "transfer/constants.h"
 
 namespace {
 
@@ -73,10 +78,34 @@ void stop_on_signal() {
   if (PyErr_CheckSignals() != 0) throw_python_error();
 }
 
+using Package = torch::inductor::AOTIModelPackageLoader;
+
+// The loader in a Python object of torch's, whose class is derived from it and not in any header.
+Package& package_of(const pybind11::object& object) {
+  const pybind11::detail::type_info* type = pybind11::detail::get_type_info(Py_TYPE(object.ptr()));
+  if (type != nullptr &&
+      std::string_view(type->type->tp_name).ends_with("AOTIModelPackageLoader")) {
+    pybind11::detail::type_caster_generic caster(type);
+    if (caster.load(object, false)) return *static_cast<Package*>(caster.value);
+  }
+  throw pybind11::type_error("not the loader of a package of AOTInductor");
+}
+
+void load_constants(const pybind11::object& package, const std::string& uri, bool strict,
+                    const std::string& verify, std::int64_t threads,
+                    const tensorizer::OptionList& options) {
+  Package& loader = package_of(package);
+  const pybind11::gil_scoped_release no_gil;
+  tensorizer::at_border([&] {
+    tensorizer::load_constants(loader, uri, {strict, tensorizer::parse_verify(verify), threads},
+                               options);
+  });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_python, module) {
-  (void)module;
+  module.def("load_constants", torch::wrap_pybind_function(load_constants));
   pybind11::object make = pybind11::module_::import("tensorizer_ops.errors").attr("_make");
   make_exception = make.release().ptr();
   main_thread =

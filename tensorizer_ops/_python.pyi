@@ -1,1 +1,10 @@
-# Built from _python.cpp; importing it is all that there is to do.
+# Built from _python.cpp.
+
+def load_constants(
+    package: object,
+    uri: str,
+    strict: bool,
+    verify: str,
+    threads: int,
+    options: list[tuple[str, str]],
+) -> None: ...

@@ -43,6 +43,7 @@ def load_tensors(
     names: Sequence[str],
     *,
     dtype: torch.dtype | None = None,
+    threads: int | None = None,
     options: Options = None,
     **how: Any,
 ) -> list[torch.Tensor]:
@@ -50,6 +51,7 @@ def load_tensors(
         uri,
         list(names),
         dtype=dtype,
+        threads=threads or None,
         options=_plain(options),
         traced=shapes_now(uri, names, dtype, options),
         **how,
@@ -77,6 +79,6 @@ def save(
         list(tensors.keys()),
         list(tensors.values()),
         hashes=hashes,
-        threads=threads,
+        threads=threads or None,
         options=_plain(options),
     )

@@ -114,8 +114,9 @@ std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
                                           std::optional<c10::Device> device, bool strict,
                                           std::string verify, std::int64_t threads) {
   return at_border([&] {
-    return tensorizer::fill(reader_, string_vector(names), tensors,
-                            {device, strict, parse_verify(verify), threads});
+    return tensorizer::fill(
+        reader_, string_vector(names), tensors,
+        {device, strict ? Names::Same : Names::Any, parse_verify(verify), threads});
   });
 }
 

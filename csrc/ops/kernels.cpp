@@ -38,15 +38,27 @@ c10::TypedOperatorHandle<Signature> dispatched(const char* name) {
       .typed<Signature>();
 }
 
+std::optional<std::int64_t> unless_default(std::int64_t threads) {
+  return threads == 0 ? std::nullopt : std::optional(threads);
+}
+
 // A load that somebody traces: with it goes what the file holds now.
 std::vector<at::Tensor> load_traced(const std::string& uri, const Strings& names,
                                     std::optional<c10::Device> device,
                                     std::optional<c10::ScalarType> dtype, const std::string& verify,
                                     bool copy, std::int64_t threads, const Options& options) {
   return dispatched<decltype(load_tensors)>("load_tensors")
-      .call(uri, names, device, dtype, verify, copy, threads, options, at_border([&] {
+      .call(uri, names, device, dtype, verify, copy, unless_default(threads), options,
+            at_border([&] {
               return Strings(trace(uri, string_vector(names), dtype, option_list(options)));
             }));
+}
+
+// Where all of them are, if that is one place.
+std::optional<c10::Device> common_device(at::TensorList tensors) {
+  const auto is_elsewhere = [&](const at::Tensor& t) { return t.device() != tensors[0].device(); };
+  if (tensors.empty() || std::any_of(tensors.begin(), tensors.end(), is_elsewhere)) return {};
+  return tensors[0].device();
 }
 
 }  // namespace
@@ -71,10 +83,11 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
 std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& names,
                                      std::optional<c10::Device> device,
                                      std::optional<c10::ScalarType> dtype,
-                                     const std::string& verify, bool copy, std::int64_t threads,
-                                     const Options& options, const std::optional<Strings>& traced) {
+                                     const std::string& verify, bool copy,
+                                     std::optional<std::int64_t> threads, const Options& options,
+                                     const std::optional<Strings>& traced) {
   return at_border([&] {
-    LoadRequest request = load_request(device, dtype, verify, copy, threads);
+    LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
     request.traced = string_vector(traced);
     return Reader(uri, option_list(options)).load(string_vector(names), request);
   });
@@ -84,7 +97,7 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options) {
   if (is_traced() || std::any_of(out.begin(), out.end(), is_symbolic)) {
     const std::vector<at::Tensor> loaded =
-        load_traced(uri, names, std::nullopt, std::nullopt, verify, false, threads, options);
+        load_traced(uri, names, common_device(out), std::nullopt, verify, false, threads, options);
     TORCH_CHECK_VALUE(loaded.size() == out.size(), loaded.size(), " names and ", out.size(),
                       " outputs");
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -116,7 +129,7 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
   }
   if (is_traced() || std::any_of(values.begin(), values.end(), is_symbolic)) {
     dispatched<decltype(save_tensors)>("save_tensors")
-        .call(uri, Strings(names), values, hashes, threads, options);
+        .call(uri, Strings(names), values, hashes, unless_default(threads), options);
     return;
   }
   at_border([&] {
@@ -125,10 +138,11 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
 }
 
 void save_tensors(const std::string& uri, const Strings& names, at::TensorList tensors,
-                  const std::string& hashes, std::int64_t threads, const Options& options) {
+                  const std::string& hashes, std::optional<std::int64_t> threads,
+                  const Options& options) {
   at_border([&] {
-    tensorizer::save(uri, string_vector(names), tensors.vec(), parse_hashes(hashes), threads,
-                     option_list(options));
+    tensorizer::save(uri, string_vector(names), tensors.vec(), parse_hashes(hashes),
+                     threads.value_or(0), option_list(options));
   });
 }
 
@@ -136,9 +150,10 @@ Strings names(const std::string& uri, const Options& options) {
   return at_border([&] { return Strings(Reader(uri, option_list(options)).names()); });
 }
 
-void verify(const std::string& uri, const std::string& verify, std::int64_t threads,
+void verify(const std::string& uri, const std::string& verify, std::optional<std::int64_t> threads,
             const Options& options) {
-  at_border([&] { Reader(uri, option_list(options)).verify(parse_verify(verify), threads); });
+  at_border(
+      [&] { Reader(uri, option_list(options)).verify(parse_verify(verify), threads.value_or(0)); });
 }
 
 }  // namespace tensorizer::ops

@@ -17,8 +17,9 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
 std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& names,
                                      std::optional<c10::Device> device,
                                      std::optional<c10::ScalarType> dtype,
-                                     const std::string& verify, bool copy, std::int64_t threads,
-                                     const Options& options, const std::optional<Strings>& traced);
+                                     const std::string& verify, bool copy,
+                                     std::optional<std::int64_t> threads, const Options& options,
+                                     const std::optional<Strings>& traced);
 
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options);
@@ -27,11 +28,12 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
           std::int64_t threads, const Options& options);
 
 void save_tensors(const std::string& uri, const Strings& names, at::TensorList tensors,
-                  const std::string& hashes, std::int64_t threads, const Options& options);
+                  const std::string& hashes, std::optional<std::int64_t> threads,
+                  const Options& options);
 
 Strings names(const std::string& uri, const Options& options);
 
-void verify(const std::string& uri, const std::string& verify, std::int64_t threads,
+void verify(const std::string& uri, const std::string& verify, std::optional<std::int64_t> threads,
             const Options& options);
 
 }  // namespace tensorizer::ops

@@ -24,16 +24,18 @@ TORCH_LIBRARY(tensorizer, m) {
   def("load(str uri, *, str[]? names=None, Device? device=None, ScalarType? dtype=None, "
       "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None) "
       "-> Dict(str, Tensor)");
-  // `traced` is what tracing saw of the file: the call fails when it does not hold any more.
+  // What stands in graphs. `traced` is what tracing saw of the file: the call fails when it does
+  // not hold any more. `threads` is nothing by default, because AOTInductor loses a default that is
+  // a number.
   def("load_tensors(str uri, str[] names, *, Device? device=None, ScalarType? dtype=None, "
-      "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None, "
+      "str verify=\"none\", bool copy=False, int? threads=None, Dict(str, str)? options=None, "
       "str[]? traced=None) -> Tensor[]");
   def("save(str uri, Dict(str, Tensor) tensors, *, str hashes=\"all\", int threads=0, "
       "Dict(str, str)? options=None) -> ()");
   def("save_tensors(str uri, str[] names, Tensor[] tensors, *, str hashes=\"all\", "
-      "int threads=0, Dict(str, str)? options=None) -> ()");
+      "int? threads=None, Dict(str, str)? options=None) -> ()");
   def("names(str uri, *, Dict(str, str)? options=None) -> str[]");
-  def("verify(str uri, *, str verify=\"all\", int threads=0, Dict(str, str)? options=None) "
+  def("verify(str uri, *, str verify=\"all\", int? threads=None, Dict(str, str)? options=None) "
       "-> ()");
   def("open(Tensor data, *, Dict(str, str)? options=None) "
       "-> __torch__.torch.classes.tensorizer.Reader");

@@ -53,7 +53,7 @@ struct Place {
 };
 
 std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& names,
-                               const std::vector<at::Tensor>& tensors, bool strict) {
+                               const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   std::unordered_map<std::string, bool> used;  // the file's names
   for (std::string& name : reader.names()) used.emplace(std::move(name), false);
   const std::vector<std::size_t> ties = find_ties(tensors);
@@ -88,8 +88,9 @@ std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& n
   for (const std::string& name : reader.names()) {
     if (!used[name]) unexpected.add(quote(name));
   }
-  const std::string complaints =
-      (strict ? missing.text() + unexpected.text() : "") + different.text();
+  const std::string complaints = (request.names != Names::Any ? missing.text() : "") +
+                                 (request.names == Names::Same ? unexpected.text() : "") +
+                                 different.text();
   if (!complaints.empty()) {
     throw Error(ErrorKind::InvalidArgument, reader.label() + " does not fit:" + complaints);
   }
@@ -101,7 +102,7 @@ std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& n
 std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& names,
                              const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   const at::NoGradGuard no_grad;
-  const std::vector<Place> places = find_places(reader, names, tensors, request.strict);
+  const std::vector<Place> places = find_places(reader, names, tensors, request);
   std::unordered_map<c10::Device, std::vector<const Place*>> fresh;
   std::vector<std::string> kept_names;
   std::vector<at::Tensor> kept;

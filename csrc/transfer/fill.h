@@ -11,9 +11,12 @@
 
 namespace tensorizer {
 
+// Which names a file must have: the same ones, all of those that are to be filled, or any.
+enum class Names { Same, All, Any };
+
 struct FillRequest {
   std::optional<c10::Device> device;  // where the tensors are when it is not said
-  bool strict = true;  // whether names that only one side has are an error, as in load_state_dict
+  Names names = Names::Same;
   Verify verify = Verify::None;
   std::int64_t threads = 0;
 };

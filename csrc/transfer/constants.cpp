@@ -1,0 +1,69 @@
+#include "transfer/constants.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/strides.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+
+#include <unordered_map>
+
+namespace tensorizer {
+
+namespace {
+
+using Package = torch::inductor::AOTIModelPackageLoader;
+using Constants = std::unordered_map<std::string, at::Tensor>;
+
+// A package allocates its constants when it is given tensors to copy, copies the bytes that they
+// have, and takes over their strides, but not their shape. So from tensors without bytes it gets
+// memory to be filled, without a second copy of the weights anywhere.
+at::Tensor without_bytes(at::IntArrayRef strides, c10::ScalarType type) {
+  return at::empty_strided(std::vector<std::int64_t>(strides.size(), 0), strides, type);
+}
+
+template <typename AnyPackage>
+void give(AnyPackage& package, Constants& constants) {
+  if constexpr (requires { package.load_constants(constants, false, true, false, true); }) {
+    // From tensors on the CPU, wherever the program runs.
+    package.load_constants(constants, false, true, false, true);
+  } else {
+    package.load_constants(constants, false, true);
+  }
+}
+
+// The constants, with the shapes that the program has for them and memory to be filled.
+Constants allocate(Package& package) {
+  constexpr std::size_t kMostDimensions = 64;
+  const std::vector<std::int64_t> no_strides(kMostDimensions, 0);
+  Constants constants;
+  for (const std::string& name : package.get_constant_fqns()) {
+    constants.emplace(name, without_bytes(no_strides, at::kByte));
+  }
+  // The first time tells the shapes, the second time says the strides.
+  give(package, constants);
+  for (const auto& [name, tensor] : package.get_runner()->extract_constants_map(false)) {
+    constants[name] = without_bytes(c10::contiguous_strides(tensor.sizes()), tensor.scalar_type());
+  }
+  give(package, constants);
+  return package.get_runner()->extract_constants_map(false);
+}
+
+}  // namespace
+
+void load_constants(Package& package, const std::string& uri, const ConstantsRequest& request,
+                    const OptionList& options) {
+  Reader reader(uri, options);
+  reader.names();  // a file that is not there shall be noticed first
+  std::vector<std::string> names;
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, tensor] : allocate(package)) {
+    names.push_back(name);
+    tensors.push_back(tensor);
+  }
+  FillRequest fill_request;
+  fill_request.names = request.strict ? Names::Same : Names::All;
+  fill_request.verify = request.verify;
+  fill_request.threads = request.threads;
+  fill(reader, names, tensors, fill_request);
+}
+
+}  // namespace tensorizer
