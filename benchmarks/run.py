@@ -106,12 +106,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--directory", type=Path, help="where files go while this runs")
     parser.add_argument("--limit", type=Path, default=HERE.parent / "build" / "limit")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/DATE-CPU.json")
+    parser.add_argument("--json", type=Path, help="benchmarks/results/DATE-CPU.json, for all of it")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     arguments = parser.parse_args()
     arguments.workloads = arguments.workloads.split(",")
     if unknown := set(arguments.workloads) - WORKLOADS.keys():
         parser.error(f"unknown workload {', '.join(sorted(unknown))}; there are {names}")
+    arguments.only_some = bool(arguments.peers) or set(arguments.workloads) != WORKLOADS.keys()
     arguments.peers = [name for name in arguments.peers.split(",") if name]
     arguments.repeat = arguments.repeat or (1 if arguments.quick else 3)
     return arguments
@@ -174,11 +175,13 @@ def main() -> None:
                 file.unlink()
     verdicts = judge(results, imported)
     print(report.verdicts(verdicts, arguments.markdown))
-    slug = re.sub(r"[^a-z0-9]+", "-", str(about["cpu"]).lower()).strip("-")
-    date = datetime.date.today().isoformat()
-    path = arguments.json or HERE / "results" / f"{date}-{slug}.json"
-    write_json(path, about, results, imported, verdicts)
-    print(f"\n{path}")
+    path = arguments.json
+    if path is None and not (arguments.quick or arguments.only_some):
+        slug = re.sub(r"[^a-z0-9]+", "-", str(about["cpu"]).lower()).strip("-")
+        path = HERE / "results" / f"{datetime.date.today().isoformat()}-{slug}.json"
+    if path is not None:
+        write_json(path, about, results, imported, verdicts)
+        print(f"\n{path}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import bare
 
 When = Literal["warm", "cold"]
 
+COPY = "us, copy"
 COMPANION = "us, copy, the 32 MiB case"
 MEMORY_CEILING = 64 << 20
 IMPORT_CEILING = 0.060
@@ -21,7 +22,7 @@ class Row:
     bytes: int
     choice: str = ""
     error: str = ""
-    # One entry per round, None where it failed. Seconds until the values were in memory, and until
+    # One entry per try, None where it failed. Seconds until the values were in memory, and until
     # the call returned.
     ready: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
     call: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
@@ -45,7 +46,6 @@ class Target:
 
 
 _MODELS = ("large", "transformer")
-_COPY = "us, copy"
 _CRC32 = "us, copy, verify crc32"
 _ALL = "us, copy, verify all"
 _SAVE = "us, save hashes=all"
@@ -53,21 +53,21 @@ _BARE = "bare libcrypto work"
 _COLD = tuple(limit.name for limit in bare.COLD)
 
 TARGETS = (
-    Target("load by copy", _COPY, "limit", (bare.READ.name,), 0.9, _MODELS),
-    Target("load by copy", _COPY, "tensorizer", ("tensorizer",), 2.5, _MODELS),
-    Target("load by copy", _COPY, "torch.load", ("torch.load",), 4, _MODELS),
+    Target("load by copy", COPY, "limit", (bare.READ.name,), 0.9, _MODELS),
+    Target("load by copy", COPY, "tensorizer", ("tensorizer",), 2.5, _MODELS),
+    Target("load by copy", COPY, "torch.load", ("torch.load",), 4, _MODELS),
     Target("load zero-copy, touch", "us, zero-copy", "safetensors", ("safetensors",), 1.0, _MODELS),
     Target("load, verify all", _ALL, _BARE, (bare.READ_ALL.name,), 1.35, _MODELS),
     Target("load, verify all", _ALL, "tensorizer", ("tensorizer, verify_hash",), 2.2, _MODELS),
     Target("load, verify crc32", _CRC32, "limit", (bare.READ_CRC32.name,), 0.9, _MODELS),
-    Target("cold load by copy", _COPY, "best cold pread", _COLD, 0.9, _MODELS, when="cold"),
+    Target("cold load by copy", COPY, "best cold pread", _COLD, 0.9, _MODELS, when="cold"),
     Target("save, both hashes", _SAVE, _BARE, (bare.WRITE_ALL.name,), 1.25, _MODELS),
     Target("save, both hashes", _SAVE, "tensorizer", ("tensorizer, save",), 2, _MODELS),
     Target("save, both hashes", _SAVE, "torch.save", ("torch.save",), 1.7, _MODELS),
     Target("save, crc32", "us, save hashes=crc32", "limit", (bare.WRITE_CRC32.name,), 0.9, _MODELS),
     Target("small tensors, load", "us, zero-copy", "safetensors", ("safetensors",), 5, ("small",)),
     Target("small tensors, save", _SAVE, "safetensors", ("safetensors, save",), 3, ("small",)),
-    Target("one tensor, load by copy", _COPY, "the 32 MiB case", (COMPANION,), 0.9, ("single",)),
+    Target("one tensor, load by copy", COPY, "the 32 MiB case", (COMPANION,), 0.9, ("single",)),
 )
 
 
