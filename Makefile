@@ -33,7 +33,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tests/cpp/*.cpp benchmarks/*.cpp) \
 
 # Two at once would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint bench fuzz asan tsan clean cpp-test pytest
+.PHONY: demo test build lint bench bench-gpu fuzz asan tsan clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -75,6 +75,9 @@ pytest: build $(STAMPS)/test
 
 bench: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/run.py
+
+bench-gpu: build $(STAMPS)/bench
+	@$(BIN)/python benchmarks/gpu.py
 
 clean:
 	rm -rf build dist *.egg-info tensorizer_ops/*.so $(BUILT)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,43 @@ def test_it_serves_what_python_computes(
     assert values == pytest.approx(expected[0].tolist(), abs=1e-3)
 
 
-def test_there_is_no_python_in_it(serve: Path) -> None:
-    libraries = run("ldd", serve).stdout
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Path]:
+    """A model, and a package of it without weights."""
+    torch.manual_seed(4)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    place = tmp_path_factory.mktemp("package") / "model.pt2"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._inductor.aoti_compile_and_package(
+            torch.export.export(module.eval(), (torch.ones(1, 6),)),
+            package_path=str(place),
+            inductor_configs={"aot_inductor.package_constants_in_so": False},
+        )
+    return module, place
+
+
+def test_it_serves_a_package(
+    programs: Path, package: tuple[torch.nn.Module, Path], tmp_path: Path
+) -> None:
+    module, place = package
+    weights = tmp_path / "weights.tensors"
+    tensorizer_ops.save(weights, module.state_dict())
+    done = run(programs / "serve_package", place, weights, 6)
+    assert done.returncode == 0, done.stderr
+    with torch.inference_mode():
+        expected = module(torch.ones(1, 6))
+    values = [float(value) for value in done.stdout.splitlines()[0].split()]
+    assert values == pytest.approx(expected[0].tolist(), abs=1e-3)
+    tensorizer_ops.save(weights, {"0.weight": torch.ones(6)})
+    done = run(programs / "serve_package", place, weights, 6)
+    assert done.returncode == 1
+    assert done.stderr.startswith("InvalidArgument: ") and "missing in the file" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["serve", "serve_package"])
+def test_there_is_no_python_in_it(programs: Path, name: str) -> None:
+    libraries = run("ldd", programs / name).stdout
     assert "libtensorizer_ops.so" in libraries and "libtorch_cpu.so" in libraries
     assert "libpython" not in libraries and "torch_python" not in libraries
 

@@ -183,21 +183,30 @@ def test_cancel_from_another_thread(tmp_path: Path) -> None:
         canceller.join()
 
 
-def test_one_reader_in_many_threads(path: str) -> None:
-    ops.save(path, {str(index): sample(torch.float32, (100, 99), index) for index in range(50)})
+def test_many_threads(path: str) -> None:
+    """One reader, and the ops; one file, and one for each thread."""
+    for place in (path, *(f"{path}.{number}" for number in range(8))):
+        ops.save(place, {str(i): sample(torch.float32, (100, 99), i) for i in range(50)})
     reader = Reader(path, None)
     failures = []
 
-    def work(start: int) -> None:
+    def work(number: int) -> None:
         try:
-            for index in range(start, start + 50):
+            for index in range(number * 6, number * 6 + 50):
                 name = str(index % 50)
-                got = load(reader, [name], copy=bool(index % 2), verify="all")[name]
-                assert same(got, sample(torch.float32, (100, 99), int(name)))
+                how = {"copy": bool(index % 2), "verify": "all"}
+                own = f"{path}.{number}"
+                for got in (
+                    load(reader, [name], **how)[name],
+                    ops.load(path, names=[name], **how)[name],
+                    ops.load(own, names=[name], **how)[name],
+                ):
+                    assert same(got, sample(torch.float32, (100, 99), int(name)))
+                ops.save(own, ops.load(own, copy=bool(index % 2)))
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(start * 12,)) for start in range(4)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

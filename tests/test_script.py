@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple  # noqa: UP035  (TorchScript reads these)
 
 import pytest
 import torch
 
+from process import run_python
 from raw_parse import parse
 from samples import assert_same, same, sample, zoo
 
@@ -192,3 +194,35 @@ def test_errors_keep_their_words(path: str) -> None:
     Path(path).write_bytes(b"nonsense")
     with pytest.raises(RuntimeError, match=r"tensorizer\.InvalidFormat: "):
         cast(path, None)
+
+
+FORKED = """
+import os, sys, threading, torch, tensorizer_ops
+
+@torch.jit.script
+def load(path: str) -> torch.Tensor:
+    return torch.ops.tensorizer.load(path)["x"]
+
+@torch.jit.script
+def load_both(first: str, second: str) -> torch.Tensor:
+    a = torch.jit.fork(load, first)
+    b = torch.jit.fork(load, second)
+    return torch.jit.wait(a) - torch.jit.wait(b)
+
+def feed():
+    # The second one comes first: whoever waits for the first one before waits for ever.
+    for number, fifo in ((2, sys.argv[2]), (5, sys.argv[1])):
+        torch.ops.tensorizer.save(fifo, {"x": torch.full((1000,), number)})
+
+threading.Thread(target=feed, daemon=True).start()
+torch.set_num_interop_threads(2)
+assert (load_both(sys.argv[1], sys.argv[2]) == 3).all()
+"""
+
+
+def test_forked_loads_overlap(tmp_path: Path) -> None:
+    fifos = [str(tmp_path / name) for name in ("first", "second")]
+    for fifo in fifos:
+        os.mkfifo(fifo)
+    (tmp_path / "forked.py").write_text(FORKED)  # what is scripted needs a file
+    run_python("import sys; sys.path.append(sys.argv.pop(1)); import forked", str(tmp_path), *fifos)

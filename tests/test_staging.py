@@ -218,6 +218,12 @@ def test_the_second_device(saved: str, tensors: dict[str, torch.Tensor]) -> None
     assert is_right(loaded, tensors)
 
 
+def test_a_device_that_is_not_there(saved: str) -> None:
+    for call in (tensorizer_ops.load, ops.load):
+        with pytest.raises(RuntimeError, match="there is no device 7"):
+            call(saved, device="sim:7")
+
+
 def test_threads_of_the_caller(saved: str, tensors: dict[str, torch.Tensor]) -> None:
     reader = torch.classes.tensorizer.Reader(saved, SMALL)
 

@@ -61,6 +61,16 @@ TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) {
   m.impl("names", &names);
 }
 
+// torch.func does not know dicts, and what these ops take or give is no affair of vmap or grad.
+// Tensors that it has wrapped come to save_tensors, where it sees them.
+void pass_torch_func(torch::Library& m) {
+  for (const char* op : {"load", "load_tensors", "save", "names", "verify"}) {
+    m.impl(op, torch::CppFunction::makeFallthrough());
+  }
+}
+TORCH_LIBRARY_IMPL(tensorizer, FuncTorchDynamicLayerFrontMode, m) { pass_torch_func(m); }
+TORCH_LIBRARY_IMPL(tensorizer, FuncTorchDynamicLayerBackMode, m) { pass_torch_func(m); }
+
 }  // namespace
 
 }  // namespace tensorizer::ops

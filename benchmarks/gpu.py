@@ -1,0 +1,210 @@
+"""Measures loads onto a device, and saves from it, beside their peers and beside the limit.
+
+    python benchmarks/gpu.py [--quick] [--device cuda] [--json FILE]
+
+The files are in the page cache. The limit is what copying from pinned memory that is already there
+takes, to tensors of the same shapes, which no loader can beat. A load ends when its values are on
+the device; every loaded byte is compared with the original, outside of the timing. Whoever is not
+installed, or does not know the device, becomes a row that says so. GB are 10^9 bytes; a target is
+judged by everyone's best round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import tensorizer_ops
+import workloads
+
+State = dict[str, torch.Tensor]
+PINNED_PIECE = 32 << 20
+TARGETS = {"large": 0.95, "transformer": 0.9}
+
+
+def pinned_copy(state: State, device: torch.device) -> Callable[[], State]:
+    """The same bytes, from pinned memory that holds something already: pieces of it in turn."""
+    piece = torch.ones(PINNED_PIECE, dtype=torch.uint8, pin_memory=True)
+
+    def load() -> State:
+        loaded: State = {}
+        for name, tensor in state.items():
+            loaded[name] = torch.empty_like(tensor, device=device)
+            flat = loaded[name].view(-1).view(torch.uint8)
+            for part in flat.split(PINNED_PIECE):
+                part.copy_(piece[: part.numel()], non_blocking=True)
+        return loaded
+
+    return load
+
+
+def tensorizer_load(path: Path, device: torch.device) -> State:
+    from tensorizer import TensorDeserializer
+
+    with TensorDeserializer(str(path), device=device) as deserializer:
+        return dict(deserializer.items())
+
+
+def safetensors_load(path: Path, device: torch.device) -> State:
+    from safetensors.torch import load_file
+
+    return load_file(path, device=str(device))
+
+
+def fastsafetensors_load(path: Path, device: torch.device) -> State:
+    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+    loader = SafeTensorsFileLoader(SingleGroup(), str(device))
+    loader.add_filenames({0: [str(path)]})
+    buffer = loader.copy_files_to_device()
+    return {name: buffer.get_tensor(name) for name in buffer.key_to_rank_lidx}
+
+
+def instanttensor_load(path: Path, device: torch.device) -> State:
+    import instanttensor
+
+    with instanttensor.safe_open([str(path)], framework="pt", device=str(device)) as file:
+        return {name: tensor.clone() for name, tensor in file.tensors()}
+
+
+def streamer_load(path: Path, device: torch.device) -> State:
+    from runai_model_streamer import SafetensorsStreamer
+
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_file(str(path), device=str(device))
+        return dict(streamer.get_tensors())
+
+
+def safetensors_save(state: State, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(state, path)
+
+
+class Rows:
+    """Seconds by name, and why somebody has none."""
+
+    def __init__(self, device: torch.device, repeat: int) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self.errors: dict[str, str] = {}
+        self._device = device
+        self._repeat = repeat
+
+    def measure(self, works: dict[str, Callable[[], object]], check: State | None) -> None:
+        for number in range(self._repeat + 1):  # the first one warms up, and is checked
+            for name, work in works.items():
+                if name not in self.errors:
+                    self._attempt(name, work, number, check)
+
+    def _attempt(
+        self, name: str, work: Callable[[], object], number: int, check: State | None
+    ) -> None:
+        gc.collect()
+        torch.accelerator.synchronize(self._device)
+        try:
+            start = time.perf_counter()
+            done = work()
+            torch.accelerator.synchronize(self._device)
+            seconds = time.perf_counter() - start
+        except Exception as error:  # whatever it is that a library cannot do here
+            self.errors[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
+            return
+        if number > 0:
+            self.seconds.setdefault(name, []).append(seconds)
+        elif check is not None and name != "limit, pinned copy":
+            assert isinstance(done, dict)
+            if wrong := [key for key, tensor in check.items() if not same(done[key], tensor)]:
+                self.errors[name] = f"loaded {wrong[0]} wrongly"
+
+
+def same(loaded: torch.Tensor, expected: torch.Tensor) -> bool:
+    return loaded.dtype == expected.dtype and torch.equal(
+        loaded.cpu().view(torch.uint8), expected.view(torch.uint8)
+    )
+
+
+def run(workload: workloads.Workload, device: torch.device, quick: bool, repeat: int) -> Rows:
+    state = workloads.make(workload, quick)
+    rows = Rows(device, repeat)
+    with tempfile.TemporaryDirectory() as directory:
+        ours, theirs = Path(directory, "m.tensors"), Path(directory, "m.safetensors")
+        saved = Path(directory, "saved")
+        tensorizer_ops.save(ours, state)
+        loads: dict[str, Callable[[], object]] = {
+            "limit, pinned copy": pinned_copy(state, device),
+            "us": lambda: tensorizer_ops.load(ours, device=device),
+            "us, verify all": lambda: tensorizer_ops.load(ours, device=device, verify="all"),
+            "tensorizer": lambda: tensorizer_load(ours, device),
+        }
+        try:
+            safetensors_save(state, theirs)
+        except ImportError:
+            rows.errors["safetensors"] = "not installed"
+        else:
+            loads |= {
+                "safetensors": lambda: safetensors_load(theirs, device),
+                "fastsafetensors": lambda: fastsafetensors_load(theirs, device),
+                "InstantTensor": lambda: instanttensor_load(theirs, device),
+                "Run:ai streamer": lambda: streamer_load(theirs, device),
+            }
+        rows.measure(loads, state)
+        there = {name: tensor.to(device) for name, tensor in state.items()}
+        saves: dict[str, Callable[[], object]] = {
+            "us, save hashes=all": lambda: tensorizer_ops.save(saved, there),
+            "us, save hashes=none": lambda: tensorizer_ops.save(saved, there, hashes="none"),
+            "torch.save": lambda: torch.save(there, saved),
+            "safetensors, save": lambda: safetensors_save(there, saved),
+        }
+        rows.measure(saves, None)
+        tensorizer_ops.save(saved, there)
+        if not all(
+            same(tensor, state[name]) for name, tensor in tensorizer_ops.load(saved).items()
+        ):
+            rows.errors["us, save hashes=all"] = "saved wrongly"
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="small files: a smoke test")
+    parser.add_argument("--device", help="the accelerator, unless said otherwise")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device or torch.accelerator.current_accelerator() or "cpu")
+    if device.type == "cpu":
+        parser.error("there is no accelerator here: benchmarks/run.py measures the CPU")
+    results: dict[str, object] = {}
+    for name in TARGETS:
+        workload = workloads.WORKLOADS[name]
+        size = workload.bytes(arguments.quick)
+        rows = run(workload, device, arguments.quick, arguments.repeat)
+        print(f"{workload.title} ({size / (1 << 20):,.0f} MiB), GB/s: median, best")
+        for row, seconds in rows.seconds.items():
+            median, best = (size / f(seconds) / 1e9 for f in (statistics.median, min))
+            print(f"  {row:24} {median:8.2f} {best:8.2f}")
+        for row, error in rows.errors.items():
+            print(f"  {row:24} {error}")
+        if {"us", "limit, pinned copy"} <= rows.seconds.keys():
+            ratio = min(rows.seconds["limit, pinned copy"]) / min(rows.seconds["us"])
+            met = "met" if ratio >= TARGETS[name] else "NOT MET"
+            print(f"  us against the limit: {ratio:.2f}, at least {TARGETS[name]}: {met}\n")
+        results[name] = {"bytes": size, "seconds": rows.seconds, "errors": rows.errors}
+    if arguments.json:
+        about = {"device": str(device), "torch": torch.__version__, "host": platform.machine()}
+        arguments.json.write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
