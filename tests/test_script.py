@@ -214,9 +214,11 @@ def feed():
     for number, fifo in ((2, sys.argv[2]), (5, sys.argv[1])):
         torch.ops.tensorizer.save(fifo, {"x": torch.full((1000,), number)})
 
-threading.Thread(target=feed, daemon=True).start()
+feeder = threading.Thread(target=feed, daemon=True)
+feeder.start()
 torch.set_num_interop_threads(2)
 assert (load_both(sys.argv[1], sys.argv[2]) == 3).all()
+feeder.join()
 """
 
 
