@@ -48,7 +48,8 @@ def load(
     """Load tensors from a ``.tensors`` file.
 
     Args:
-        uri: a path, ``file://…``, or ``fd:N`` for an open descriptor (a pipe will do).
+        uri: a path, ``file://…``, ``https://…``, or ``fd:N`` for an open descriptor (a pipe will
+            do).
         names: the tensors to load, in this order; all of the file by default.
         device: where they go; torch's default device unless said otherwise.
         dtype: what real floating tensors are cast to; all others keep their type.
@@ -58,8 +59,9 @@ def load(
             never changes the file; but who changes the file in place changes them, and truncating
             it in place ends the process that touches them.
         threads: how many threads compute; 0 is every CPU that the process may use.
-        options: ``memory_ceiling``, the bytes of memory to use beyond the tensors, and ``staging``,
-            those of pinned memory on the way to a device.
+        options: ``memory_ceiling``, the bytes of memory to use beyond the tensors, ``staging``,
+            those of pinned memory on the way to a device, and for servers those of
+            ``docs/remote.md``.
 
     Returns:
         The tensors by name, in the order of the file or of ``names``.

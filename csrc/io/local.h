@@ -47,10 +47,4 @@ std::unique_ptr<Sink> in_place_sink(Descriptor file, std::uint64_t start, InPlac
 // no write on it waits.
 std::unique_ptr<Sink> stream_sink(Descriptor stream, bool non_blocking, const std::string& name);
 
-std::uint64_t total_size(std::span<const Bytes> pieces) noexcept;
-
-// The error of a source that ends at byte `end` while `missing` more were asked for.
-[[noreturn]] void throw_source_ended(const std::string& label, std::uint64_t end,
-                                     std::uint64_t missing);
-
 }  // namespace tensorizer

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "io/http.h"
 #include "io/local.h"
 #include "io/uri.h"
 
@@ -7,21 +8,24 @@ namespace tensorizer {
 namespace {
 
 // The scheme alone is named: what follows it may hold a password.
-[[noreturn]] void throw_unknown_scheme(const std::string& scheme) {
-  throw Error(
-      ErrorKind::InvalidArgument,
-      "the scheme " + quote(scheme) + " is unknown; known are a plain path, file:// and fd:N");
+[[noreturn]] void throw_unknown_scheme(const std::string& scheme, const std::string& known) {
+  throw Error(ErrorKind::InvalidArgument,
+              "the scheme " + quote(scheme) + " is unknown; known are a plain path, " + known);
 }
 
 }  // namespace
 
-std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&, Cancel& cancel) {
+std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
+                                    Cancel& cancel) {
   cancel.check();
   const Uri split = split_uri(uri);
   if (split.scheme.empty()) return open_path_source(expand_home(split.rest));
   if (split.scheme == "file") return open_path_source(decode_file_uri(split.rest));
   if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
-  throw_unknown_scheme(split.scheme);
+  if (split.scheme == "http" || split.scheme == "https") {
+    return open_http_source(split.scheme + "://" + split.rest, options.http, cancel);
+  }
+  throw_unknown_scheme(split.scheme, "file://, fd:N, http:// and https://");
 }
 
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
@@ -33,7 +37,7 @@ std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& optio
   if (split.scheme == "fd") {
     return open_descriptor_sink(parse_descriptor(split.rest), uri, options);
   }
-  throw_unknown_scheme(split.scheme);
+  throw_unknown_scheme(split.scheme, "file:// and fd:N");
 }
 
 }  // namespace tensorizer

@@ -68,10 +68,17 @@ class Source {
   virtual const std::string& label() const = 0;
 };
 
-// Opens what `uri` names: a plain path ("~" is expanded), file://, fd:N. Throws InvalidArgument for
-// a URI that is malformed or of a scheme that this build does not have, listing those it has.
+// Opens what `uri` names: a plain path ("~" is expanded), file://, fd:N, http(s)://. Throws
+// InvalidArgument for a URI that is malformed or of a scheme that this build does not have, listing
+// those it has.
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel);
+
+// For those who write one.
+std::uint64_t total_size(std::span<const Bytes> pieces) noexcept;
+// The error of a source that ends at byte `end` while `missing` more were asked for.
+[[noreturn]] void throw_source_ended(const std::string& label, std::uint64_t end,
+                                     std::uint64_t missing);
 
 // A source over bytes in memory that `owner` keeps alive.
 std::unique_ptr<Source> memory_source(ConstBytes bytes, std::shared_ptr<const void> owner);

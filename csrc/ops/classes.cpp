@@ -62,6 +62,7 @@ c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
 }
 
 ReaderClass::State ReaderClass::state() const {
+  at_border([&] { refuse_secrets(reader_.uri(), reader_.options(), "a pickled Reader"); });
   return {reader_.uri(), options_.value_or(StringDict()), data_};
 }
 

@@ -44,6 +44,10 @@ LoadOptions parse_load_options(const OptionList& options);
 SaveOptions parse_save_options(const OptionList& options);
 WriterOptions parse_writer_options(const OptionList& options);
 
+// Throws Error(InvalidArgument) where the URI or an option holds a secret that `keeper` ("a pickled
+// Reader") would keep, instead of naming it.
+void refuse_secrets(const std::string& uri, const OptionList& options, const std::string& keeper);
+
 // "none", "crc32" or "all".
 Verify parse_verify(const std::string& text);
 // "all", "crc32", "sha256" or "none".

@@ -7,6 +7,7 @@
 namespace tensorizer {
 
 std::optional<std::string> traced_version(const std::string& uri, const OptionList& options) {
+  refuse_secrets(uri, options, "a traced program");
   Cancel cancel;
   std::unique_ptr<Source> source;
   try {

@@ -1,0 +1,393 @@
+#include "io/http_connection.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <exception>
+#include <mutex>
+
+#include "base/error.h"
+#include "io/secret.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Slower than this, for as long as a stall may last, is a stall.
+constexpr double kFloorPerSecond = 1024;
+
+using Clock = std::chrono::steady_clock;
+
+void initialize_curl() {
+  static const CURLcode status = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (status != CURLE_OK) throw Error(ErrorKind::Internal, "libcurl cannot be initialized");
+}
+
+template <typename Value>
+void set(CURL* handle, CURLoption option, Value value) {
+  if (curl_easy_setopt(handle, option, value) != CURLE_OK) {
+    throw Error(ErrorKind::Internal, "libcurl refuses option " + std::to_string(option));
+  }
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r' ||
+                           text.back() == '\n')) {
+    text.remove_suffix(1);
+  }
+  return text;
+}
+
+bool same_letters(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::optional<std::uint64_t> parse_number(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || status != std::errc() || end != text.data() + text.size()) return {};
+  return number;
+}
+
+// "bytes 0-99/1234", or "bytes 0-99/*".
+void parse_content_range(std::string_view text, HttpAnswer& answer) {
+  if (!text.starts_with("bytes ")) return;
+  text = trimmed(text.substr(6));
+  const std::size_t dash = text.find('-');
+  const std::size_t slash = text.find('/');
+  if (dash == std::string_view::npos || slash == std::string_view::npos || dash > slash) return;
+  const auto begin = parse_number(text.substr(0, dash));
+  const auto last = parse_number(text.substr(dash + 1, slash - dash - 1));
+  if (!begin || !last || *last < *begin || *last == UINT64_MAX) return;
+  answer.begin = *begin;
+  answer.end = *last + 1;
+  answer.object.size = parse_number(text.substr(slash + 1));
+}
+
+void parse_header(std::string_view line, HttpAnswer& answer,
+                  std::optional<std::uint64_t>& content_length) {
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return;
+  const std::string_view name = line.substr(0, colon);
+  const std::string_view value = trimmed(line.substr(colon + 1));
+  if (same_letters(name, "etag")) {
+    if (value.starts_with('"')) answer.object.etag = value;
+  } else if (same_letters(name, "last-modified")) {
+    answer.object.last_modified = value;
+  } else if (same_letters(name, "content-range")) {
+    parse_content_range(value, answer);
+  } else if (same_letters(name, "content-length")) {
+    content_length = parse_number(value);
+  } else if (same_letters(name, "content-encoding")) {
+    answer.encoded = !same_letters(value, "identity");
+  } else if (same_letters(name, "retry-after")) {
+    if (const auto seconds = parse_number(value)) {
+      answer.retry_after = std::chrono::seconds(std::min<std::uint64_t>(*seconds, 3600));
+    }
+  }
+}
+
+HttpFailure failure_of(CURLcode code, const char* detail) {
+  HttpFailure failure;
+  failure.what = *detail != '\0' ? detail : curl_easy_strerror(code);
+  switch (code) {
+    case CURLE_OPERATION_TIMEDOUT:
+      failure.timed_out = failure.temporary = true;
+      break;
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_ENGINE_NOTFOUND:
+    case CURLE_URL_MALFORMAT:
+    case CURLE_COULDNT_RESOLVE_PROXY:
+      failure.is_argument = true;
+      break;
+    // What another try would meet again.
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_SSL_CIPHER:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
+    case CURLE_SSL_CLIENTCERT:
+    case CURLE_TOO_MANY_REDIRECTS:
+    case CURLE_OUT_OF_MEMORY:
+      break;
+    default:
+      failure.temporary = true;
+  }
+  return failure;
+}
+
+}  // namespace
+
+class HttpShare {
+ public:
+  HttpShare() : handle_(curl_share_init()) {
+    if (handle_ == nullptr) throw Error(ErrorKind::Internal, "libcurl has no memory");
+    curl_share_setopt(handle_, CURLSHOPT_LOCKFUNC, &lock);
+    curl_share_setopt(handle_, CURLSHOPT_UNLOCKFUNC, &unlock);
+    curl_share_setopt(handle_, CURLSHOPT_USERDATA, this);
+    curl_share_setopt(handle_, CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS);
+    curl_share_setopt(handle_, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION);
+  }
+  ~HttpShare() { curl_share_cleanup(handle_); }
+  HttpShare(const HttpShare&) = delete;
+  HttpShare& operator=(const HttpShare&) = delete;
+
+  CURLSH* handle() const { return handle_; }
+
+ private:
+  static void lock(CURL*, curl_lock_data data, curl_lock_access, void* self) {
+    static_cast<HttpShare*>(self)->mutexes_.at(data).lock();
+  }
+  static void unlock(CURL*, curl_lock_data data, void* self) {
+    static_cast<HttpShare*>(self)->mutexes_.at(data).unlock();
+  }
+
+  std::array<std::mutex, CURL_LOCK_DATA_LAST> mutexes_;
+  CURLSH* handle_;
+};
+
+std::shared_ptr<HttpShare> make_http_share() {
+  initialize_curl();
+  return std::make_shared<HttpShare>();
+}
+
+class HttpConnection::Impl {
+ public:
+  Impl(std::string url, const HttpOptions& options, std::shared_ptr<HttpShare> share)
+      : options_(options), share_(std::move(share)), easy_(curl_easy_init()) {
+    multi_ = curl_multi_init();
+    if (easy_ == nullptr || multi_ == nullptr) {
+      throw Error(ErrorKind::Internal, "libcurl has no memory");
+    }
+    set_up(url);
+  }
+  ~Impl() {
+    give_up();
+    curl_multi_cleanup(multi_);
+    curl_easy_cleanup(easy_);
+    curl_slist_free_all(headers_);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  std::optional<HttpFailure> get(const HttpRequest& request, HttpReceiver& receiver,
+                                 Cancel& cancel) {
+    give_up();
+    prepare(request);
+    receiver_ = &receiver;
+    const CURLMcode added = curl_multi_add_handle(multi_, easy_);
+    if (added != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(added));
+    under_way_ = true;
+    return run(cancel);
+  }
+
+  bool paused() const { return paused_; }
+
+  std::optional<HttpFailure> go_on(Cancel& cancel) {
+    paused_ = false;
+    const CURLcode status = curl_easy_pause(easy_, CURLPAUSE_CONT);
+    if (status != CURLE_OK) return failure_of(status, error_.data());
+    return run(cancel);
+  }
+
+ private:
+  void give_up() noexcept {
+    if (under_way_) curl_multi_remove_handle(multi_, easy_);
+    under_way_ = paused_ = false;
+  }
+
+  // Until the end of the request, unless the receiver pauses it.
+  std::optional<HttpFailure> run(Cancel& cancel) {
+    struct Ended {
+      Impl& impl;
+      ~Ended() {
+        if (!impl.paused_) impl.give_up();
+      }
+    } ended{*this};
+    return wait(cancel);
+  }
+
+  void set_up(const std::string& url) {
+    set(easy_, CURLOPT_URL, url.c_str());
+    set(easy_, CURLOPT_SHARE, share_->handle());
+    set(easy_, CURLOPT_NOSIGNAL, 1L);
+    set(easy_, CURLOPT_QUICK_EXIT, 1L);
+    set(easy_, CURLOPT_PROTOCOLS_STR, "http,https");
+    set(easy_, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    set(easy_, CURLOPT_FOLLOWLOCATION, 1L);
+    set(easy_, CURLOPT_MAXREDIRS, 10L);
+    set(easy_, CURLOPT_NETRC, static_cast<long>(CURL_NETRC_OPTIONAL));
+    set(easy_, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_ANY));
+    set(easy_, CURLOPT_TCP_KEEPALIVE, 1L);
+    set(easy_, CURLOPT_BUFFERSIZE, static_cast<long>(CURL_MAX_READ_SIZE));
+    set(easy_, CURLOPT_USERAGENT, "tensorizer_ops");
+    set(easy_, CURLOPT_ERRORBUFFER, error_.data());
+    set(easy_, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout * 1000));
+    if (!options_.ca_file.empty()) set(easy_, CURLOPT_CAINFO, options_.ca_file.c_str());
+    if (!options_.client_cert.empty()) set(easy_, CURLOPT_SSLCERT, options_.client_cert.c_str());
+    if (!options_.client_key.empty()) set(easy_, CURLOPT_SSLKEY, options_.client_key.c_str());
+    if (options_.insecure) {
+      set(easy_, CURLOPT_SSL_VERIFYPEER, 0L);
+      set(easy_, CURLOPT_SSL_VERIFYHOST, 0L);
+    }
+    if (options_.max_bandwidth > 0) {
+      const std::uint64_t share =
+          std::max<std::uint64_t>(options_.max_bandwidth / options_.connections, 1);
+      set(easy_, CURLOPT_MAX_RECV_SPEED_LARGE, static_cast<curl_off_t>(share));
+    }
+    set(easy_, CURLOPT_HEADERFUNCTION, &on_header);
+    set(easy_, CURLOPT_HEADERDATA, this);
+    set(easy_, CURLOPT_WRITEFUNCTION, &on_body);
+    set(easy_, CURLOPT_WRITEDATA, this);
+  }
+
+  void add_header(const std::string& line) {
+    curl_slist* longer = curl_slist_append(headers_, line.c_str());
+    if (longer == nullptr) throw Error(ErrorKind::Internal, "libcurl has no memory");
+    headers_ = longer;
+  }
+
+  void prepare(const HttpRequest& request) {
+    curl_slist_free_all(headers_);
+    headers_ = nullptr;
+    for (const auto& [name, named] : options_.headers) {
+      const std::string value = resolve_secret(named);
+      // Without a value, libcurl would leave such a header out.
+      add_header(value.empty() ? name + ";" : name + ": " + value);
+    }
+    if (!request.if_match.empty()) add_header("If-Match: " + request.if_match);
+    set(easy_, CURLOPT_HTTPHEADER, headers_);
+    if (request.end) {
+      const std::string range =
+          std::to_string(request.begin) + "-" + std::to_string(*request.end - 1);
+      set(easy_, CURLOPT_RANGE, range.c_str());
+    } else {
+      set(easy_, CURLOPT_RANGE, static_cast<const char*>(nullptr));
+    }
+    answer_ = {};
+    content_length_.reset();
+    headed_ = wanted_ = false;
+    received_ = 0;
+    exception_ = nullptr;
+    error_[0] = '\0';
+  }
+
+  std::optional<HttpFailure> wait(Cancel& cancel) {
+    Clock::time_point since = Clock::now();
+    std::uint64_t before = received_;
+    for (;;) {
+      int running = 0;
+      const CURLMcode status = curl_multi_perform(multi_, &running);
+      if (status != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(status));
+      if (exception_) std::rethrow_exception(exception_);
+      if (running == 0) break;
+      paused_ = paused_ || receiver_->has_enough();
+      if (paused_) return {};
+      cancel.check();
+      const std::chrono::duration<double> waited = Clock::now() - since;
+      if (waited.count() >= options_.stall_timeout) {
+        if (static_cast<double>(received_ - before) < kFloorPerSecond * waited.count()) {
+          return HttpFailure{.what = "nothing came, or next to nothing, for " +
+                                     std::to_string(static_cast<int>(waited.count())) + " s",
+                             .temporary = true,
+                             .timed_out = true};
+        }
+        since = Clock::now();
+        before = received_;
+      }
+      curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
+    }
+    int left = 0;
+    const CURLMsg* message = curl_multi_info_read(multi_, &left);
+    const CURLcode code = message != nullptr ? message->data.result : CURLE_FAILED_INIT;
+    if (code != CURLE_OK) return failure_of(code, error_.data());
+    // An answer without a body has not been handed over yet.
+    if (!headed_) hand_over_head();
+    return {};
+  }
+
+  void hand_over_head() {
+    long status = 0;
+    curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
+    answer_.status = static_cast<int>(status);
+    if (status == 200) {
+      answer_.begin = 0;
+      answer_.end = answer_.object.size = content_length_;
+    }
+    headed_ = true;
+    wanted_ = receiver_->head(answer_);
+  }
+
+  static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self) {
+    auto& impl = *static_cast<Impl*>(self);
+    const std::string_view line(data, size * count);
+    if (line.starts_with("HTTP/")) {  // of the answer after a redirect, or after a 100
+      impl.answer_ = {};
+      impl.content_length_.reset();
+    } else {
+      parse_header(line, impl.answer_, impl.content_length_);
+    }
+    impl.received_ += line.size();
+    return size * count;
+  }
+
+  // Nothing may be thrown through libcurl.
+  static std::size_t on_body(const char* data, std::size_t size, std::size_t count, void* self) {
+    auto& impl = *static_cast<Impl*>(self);
+    try {
+      if (!impl.headed_) impl.hand_over_head();
+      const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size * count);
+      if (impl.wanted_ && !impl.receiver_->body(bytes)) {
+        impl.paused_ = true;
+        return CURL_WRITEFUNC_PAUSE;
+      }
+      impl.received_ += size * count;
+      return size * count;
+    } catch (...) {
+      impl.exception_ = std::current_exception();
+      return 0;
+    }
+  }
+
+  const HttpOptions& options_;
+  const std::shared_ptr<HttpShare> share_;
+  CURL* easy_;
+  CURLM* multi_ = nullptr;
+  curl_slist* headers_ = nullptr;
+  std::array<char, CURL_ERROR_SIZE> error_{};
+
+  // Of the current request.
+  bool under_way_ = false;
+  bool paused_ = false;
+  HttpReceiver* receiver_ = nullptr;
+  HttpAnswer answer_;
+  std::optional<std::uint64_t> content_length_;
+  bool headed_ = false;
+  bool wanted_ = false;
+  std::uint64_t received_ = 0;
+  std::exception_ptr exception_;
+};
+
+HttpConnection::HttpConnection(std::string url, const HttpOptions& options,
+                               std::shared_ptr<HttpShare> share)
+    : impl_(std::make_unique<Impl>(std::move(url), options, std::move(share))) {}
+
+HttpConnection::~HttpConnection() = default;
+
+std::optional<HttpFailure> HttpConnection::get(const HttpRequest& request, HttpReceiver& receiver,
+                                               Cancel& cancel) {
+  return impl_->get(request, receiver, cancel);
+}
+
+bool HttpConnection::paused() const { return impl_->paused(); }
+
+std::optional<HttpFailure> HttpConnection::go_on(Cancel& cancel) { return impl_->go_on(cancel); }
+
+}  // namespace tensorizer

@@ -1,0 +1,400 @@
+// A file on a web server, read in ranges; or, where the server has no ranges, in order.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "io/http.h"
+#include "io/http_connection.h"
+#include "io/secret.h"
+
+namespace tensorizer {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What the first request asks for: most often the index, and the first tensors.
+constexpr std::uint64_t kFirstRequest = 1 << 20;
+// A try that brings less than this is counted as one that failed.
+constexpr std::uint64_t kSomeProgress = 64 << 10;
+constexpr std::chrono::milliseconds kFirstPause{50};
+constexpr std::chrono::milliseconds kLongestPause{10000};
+
+bool is_temporary(int status) {
+  return status == 408 || status == 429 || status == 500 || (status >= 502 && status <= 504);
+}
+
+ErrorKind kind_of(int status) {
+  switch (status) {
+    case 401:
+    case 403:
+    case 407:
+      return ErrorKind::PermissionDenied;
+    case 404:
+    case 410:
+      return ErrorKind::NotFound;
+    case 408:
+    case 504:
+      return ErrorKind::TimedOut;
+    default:
+      return ErrorKind::Unavailable;
+  }
+}
+
+// A URL as it may travel: bytes that may not stand in one become %XX.
+std::string escaped(std::string_view url) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string text;
+  for (const char c : url) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte > 0x20 && byte < 0x7F && c != '"' && c != '<' && c != '>') {
+      text += c;
+    } else {
+      text += {'%', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return text;
+}
+
+// Pieces that are filled one after another.
+class Filling {
+ public:
+  explicit Filling(std::span<const Bytes> pieces) : pieces_(pieces), left_(total_size(pieces)) {}
+
+  std::uint64_t left() const noexcept { return left_; }
+  // As much of `bytes` as there is room for, and how much that was.
+  std::size_t fill(ConstBytes bytes) {
+    std::size_t done = 0;
+    while (done < bytes.size() && left_ > 0) {
+      const Bytes piece = pieces_.front().subspan(filled_);
+      const std::size_t count = std::min(piece.size(), bytes.size() - done);
+      if (count > 0) std::memcpy(piece.data(), bytes.data() + done, count);
+      done += count;
+      filled_ += count;
+      left_ -= count;
+      if (filled_ == pieces_.front().size()) {
+        pieces_ = pieces_.subspan(1);
+        filled_ = 0;
+      }
+    }
+    return done;
+  }
+
+ private:
+  std::span<const Bytes> pieces_;
+  std::size_t filled_ = 0;  // of the first piece
+  std::uint64_t left_;
+};
+
+// Tries again what may go better another time, and says what it was when it does not.
+class Tries {
+ public:
+  Tries(const HttpOptions& options, const std::string& label)
+      : options_(options), label_(label), start_(Clock::now()) {}
+
+  // After a request that did not bring all that was asked for; returns when it is time for the next
+  // one, or throws.
+  void failed(const std::optional<HttpFailure>& failure, const HttpAnswer& answer,
+              std::uint64_t brought, Cancel& cancel) {
+    if (brought >= kSomeProgress) count_ = 0;
+    const bool temporary = failure ? failure->temporary : is_temporary(answer.status);
+    if (!temporary || count_ >= options_.retries || too_late()) give_up(failure, answer.status);
+    pause(answer.retry_after, cancel);
+    ++count_;
+    ++all_;
+  }
+
+ private:
+  bool too_late() const {
+    const std::chrono::duration<double> spent = Clock::now() - start_;
+    return options_.timeout > 0 && spent.count() >= options_.timeout;
+  }
+
+  [[noreturn]] void give_up(const std::optional<HttpFailure>& failure, int status) const {
+    const std::string tries = all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
+    if (!failure) {
+      throw Error(kind_of(status), "the server of " + label_ + " answers with status " +
+                                       std::to_string(status) + tries);
+    }
+    const ErrorKind kind = failure->is_argument ? ErrorKind::InvalidArgument
+                           : failure->timed_out ? ErrorKind::TimedOut
+                                                : ErrorKind::Unavailable;
+    throw Error(kind, "cannot load " + label_ + tries + ": " + quote(failure->what));
+  }
+
+  void pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const {
+    static thread_local std::minstd_rand random{std::random_device{}()};
+    std::chrono::milliseconds pause =
+        std::min(kFirstPause * (1 << std::min(count_, 10)), kLongestPause);
+    // Many that failed at once shall not come back at once.
+    pause += std::chrono::milliseconds(random() % static_cast<unsigned>(pause.count()));
+    if (wanted) pause = std::max<std::chrono::milliseconds>(pause, *wanted);
+    const Clock::time_point end = Clock::now() + pause;
+    while (Clock::now() < end) {
+      cancel.check();
+      if (too_late()) return;
+      std::this_thread::sleep_for(std::min<Clock::duration>(kPollInterval, end - Clock::now()));
+    }
+  }
+
+  const HttpOptions& options_;
+  const std::string& label_;
+  const Clock::time_point start_;
+  int count_ = 0;  // without progress
+  int all_ = 0;
+};
+
+class HttpSource final : public Source {
+ public:
+  HttpSource(std::string_view url, const HttpOptions& options, Cancel& cancel)
+      : url_(escaped(url)), options_(options), label_(quote(without_secrets(url), 4096)) {
+    open(cancel);
+  }
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    const std::uint64_t wanted = total_size(pieces);
+    Filling filling(pieces);
+    const std::uint64_t done = fill(offset, filling, cancel);
+    if (done < wanted) throw_source_ended(label_, offset + done, wanted - done);
+  }
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    Filling filling({&out, 1});
+    return fill(offset, filling, cancel);
+  }
+
+  std::optional<std::uint64_t> size() const override { return object_.size; }
+  std::optional<std::string> version() const override {
+    if (object_.etag.empty() && object_.last_modified.empty()) return std::nullopt;
+    return object_.etag + " " + object_.last_modified + " " +
+           std::to_string(object_.size.value_or(0));
+  }
+  bool sequential() const override { return sequential_ != nullptr; }
+  ReadHints hints(std::uint64_t, std::uint64_t) override {
+    return {options_.connections, options_.chunk_size};
+  }
+  const std::string& label() const override { return label_; }
+
+ private:
+  // The file from its first byte on: the first ones are kept; where the server has no ranges, the
+  // rest comes in order, into what it is asked for.
+  class Stream final : public HttpReceiver {
+   public:
+    bool head(const HttpAnswer& given) override {
+      answer = given;
+      return is_good();
+    }
+    bool body(ConstBytes bytes) override {
+      if (has_enough()) return false;
+      if (target != nullptr) bytes = bytes.subspan(target->fill(bytes));
+      held.insert(held.end(), bytes.begin(), bytes.end());
+      return true;
+    }
+    bool has_enough() const override {
+      return target != nullptr ? target->left() == 0 : held.size() >= kFirstRequest;
+    }
+    bool is_good() const {
+      const bool from_start = answer.status == 206 && answer.begin == 0 && answer.end;
+      return !answer.encoded && (answer.status == 200 || from_start);
+    }
+
+    HttpAnswer answer;
+    std::vector<std::byte> held;  // what came and went to no target
+    Filling* target = nullptr;
+  };
+
+  // A range of it.
+  class Range final : public HttpReceiver {
+   public:
+    Range(const HttpSource& source, std::uint64_t begin, std::uint64_t end, Filling& filling)
+        : source_(source), begin_(begin), end_(end), filling_(filling) {}
+
+    bool head(const HttpAnswer& given) override {
+      answer = given;
+      // The file is not that one any more, or not that long.
+      if (answer.status == 412 || answer.status == 416) source_.throw_changed();
+      if (answer.status == 200) source_.throw_wrong("has no ranges any more");
+      if (answer.status != 206) return false;
+      source_.check_same(answer.object);
+      if (answer.encoded) source_.throw_wrong("sends the file encoded");
+      if (answer.begin != begin_ || answer.end != end_) {
+        source_.throw_wrong("sends another range than it was asked for");
+      }
+      return true;
+    }
+    bool body(ConstBytes bytes) override {
+      if (bytes.size() > end_ - begin_ - brought) {
+        source_.throw_wrong("sends more than it was asked for");
+      }
+      filling_.fill(bytes);
+      brought += bytes.size();
+      return true;
+    }
+
+    HttpAnswer answer;
+    std::uint64_t brought = 0;
+
+   private:
+    const HttpSource& source_;
+    const std::uint64_t begin_;
+    const std::uint64_t end_;
+    Filling& filling_;
+  };
+
+  [[noreturn]] void throw_wrong(const std::string& what) const {
+    throw Error(ErrorKind::Unavailable, "the server of " + label_ + " " + what);
+  }
+
+  [[noreturn]] void throw_changed() const {
+    throw Error(ErrorKind::Unavailable, label_ + " has changed while it was loaded");
+  }
+
+  void check_same(const HttpIdentity& object) const {
+    const bool same = object_.etag.empty() ? object.last_modified == object_.last_modified
+                                           : object.etag == object_.etag;
+    if (!same || object.size != object_.size) throw_changed();
+  }
+
+  void open(Cancel& cancel) {
+    std::unique_ptr<HttpConnection> connection = take();
+    Tries tries(options_, label_);
+    for (;;) {
+      stream_ = {};
+      const auto failure = connection->get({0, kFirstRequest, {}}, stream_, cancel);
+      const HttpAnswer& answer = stream_.answer;
+      if (!failure && answer.status == 416) break;  // an empty file has no first byte
+      if (!failure && answer.encoded) throw_wrong("sends the file encoded");
+      if (!failure && stream_.is_good()) break;
+      if (!failure && answer.status == 206) {
+        throw_wrong("sends another range than it was asked for");
+      }
+      tries.failed(failure, answer, stream_.held.size(), cancel);
+    }
+    object_ = stream_.answer.object;
+    if (stream_.answer.status == 200 && connection->paused()) {
+      sequential_ = std::move(connection);
+      return;
+    }
+    if (stream_.answer.status != 206) object_.size = stream_.held.size();
+    if (!object_.size) throw_wrong("does not say how long the file is");
+    if (stream_.held.size() < std::min(kFirstRequest, *object_.size)) {
+      throw_wrong("sends less than it was asked for");
+    }
+    give_back(std::move(connection));
+  }
+
+  // Fills as much as there is, and says how much that was.
+  std::uint64_t fill(std::uint64_t offset, Filling& filling, Cancel& cancel) {
+    const std::uint64_t wanted = filling.left();
+    if (sequential_) {
+      fill_in_order(offset, filling, cancel);
+      return wanted - filling.left();
+    }
+    const ConstBytes first(stream_.held);
+    if (offset < first.size()) offset += filling.fill(first.subspan(offset));
+    if (filling.left() > 0 && offset < *object_.size) {
+      fetch(offset, std::min(offset + filling.left(), *object_.size), filling, cancel);
+    }
+    return wanted - filling.left();
+  }
+
+  void fetch(std::uint64_t offset, std::uint64_t end, Filling& filling, Cancel& cancel) {
+    std::unique_ptr<HttpConnection> connection = take();
+    Tries tries(options_, label_);
+    while (offset < end) {
+      Range range(*this, offset, end, filling);
+      const auto failure = connection->get({offset, end, object_.etag}, range, cancel);
+      offset += range.brought;
+      if (offset < end) tries.failed(failure, range.answer, range.brought, cancel);
+    }
+    give_back(std::move(connection));
+  }
+
+  void fill_in_order(std::uint64_t offset, Filling& filling, Cancel& cancel) {
+    if (offset < position_) {
+      throw Error(ErrorKind::Internal, label_ + " is read at byte " + std::to_string(offset) +
+                                           " after it gave its bytes up to " +
+                                           std::to_string(position_));
+    }
+    std::vector<std::byte> skipped(std::min<std::uint64_t>(offset - position_, kFirstRequest));
+    while (position_ < offset) {
+      const Bytes piece =
+          Bytes(skipped).first(std::min<std::uint64_t>(offset - position_, skipped.size()));
+      Filling skipping({&piece, 1});
+      take_in_order(skipping, cancel);
+      if (skipping.left() > 0) return;
+    }
+    take_in_order(filling, cancel);
+  }
+
+  void take_in_order(Filling& filling, Cancel& cancel) {
+    std::vector<std::byte>& held = stream_.held;
+    const std::size_t taken = filling.fill(ConstBytes(held).subspan(held_taken_));
+    held_taken_ += taken;
+    position_ += taken;
+    if (filling.left() == 0 || !sequential_->paused()) return;
+    held.clear();
+    held_taken_ = 0;
+    const std::uint64_t wanted = filling.left();
+    stream_.target = &filling;
+    const auto failure = sequential_->go_on(cancel);
+    stream_.target = nullptr;
+    position_ += wanted - filling.left();
+    if (failure) {
+      throw Error(failure->timed_out ? ErrorKind::TimedOut : ErrorKind::Unavailable,
+                  "cannot load " + label_ + " after byte " + std::to_string(position_) + ": " +
+                      quote(failure->what) +
+                      "; its server has no ranges, so that it cannot be "
+                      "taken up there");
+    }
+  }
+
+  // Connections that are not in use. A child of fork() must not touch those of its parent.
+  std::unique_ptr<HttpConnection> take() {
+    const std::lock_guard lock(mutex_);
+    if (process_ != getpid()) {
+      for (std::unique_ptr<HttpConnection>& connection : idle_) connection.release();
+      idle_.clear();
+      share_ = make_http_share();
+      process_ = getpid();
+    }
+    if (idle_.empty()) return std::make_unique<HttpConnection>(url_, options_, share_);
+    std::unique_ptr<HttpConnection> connection = std::move(idle_.back());
+    idle_.pop_back();
+    return connection;
+  }
+  void give_back(std::unique_ptr<HttpConnection> connection) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(connection));
+  }
+
+  const std::string url_;
+  const HttpOptions options_;
+  const std::string label_;
+  HttpIdentity object_;
+  Stream stream_;  // of the first request
+
+  // Where the server has no ranges.
+  std::unique_ptr<HttpConnection> sequential_;
+  std::uint64_t position_ = 0;
+  std::size_t held_taken_ = 0;
+
+  std::mutex mutex_;
+  pid_t process_ = getpid();
+  std::shared_ptr<HttpShare> share_ = make_http_share();
+  std::vector<std::unique_ptr<HttpConnection>> idle_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_http_source(std::string_view url, const HttpOptions& options,
+                                         Cancel& cancel) {
+  return std::make_unique<HttpSource>(url, options, cancel);
+}
+
+}  // namespace tensorizer

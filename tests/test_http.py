@@ -1,0 +1,269 @@
+"""Files on web servers, with real ones."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from samples import assert_same, sample, zoo
+from web import PASSWORD, Web, free_port, nginx
+
+ops = torch.ops.tensorizer
+
+LARGE = {f"t{i}": sample(torch.float32, (300, 1000 + i), i) for i in range(12)}  # 14 MB
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    with nginx(tmp_path_factory.mktemp("web")) as server:
+        ops.save(str(server.root / "zoo.tensors"), zoo())
+        ops.save(str(server.root / "large.tensors"), LARGE)
+        ops.save(str(server.root / "a b+c%d é.tensors"), {"x": torch.ones(3)})
+        (server.root / "empty").write_bytes(b"")
+        (server.root / "nonsense").write_bytes(b"<html>" * 100)
+        yield server
+
+
+@pytest.fixture
+def large(web: Web) -> Callable[..., dict[str, torch.Tensor]]:
+    def load(folder: str = "", **how: object) -> dict[str, torch.Tensor]:
+        loaded: dict[str, torch.Tensor] = ops.load(web.url(f"{folder}large.tensors"), **how)
+        return loaded
+
+    return load
+
+
+@pytest.mark.parametrize("verify", ["none", "crc32", "all"])
+@pytest.mark.parametrize("folder", ["", "no-ranges/", "no-etag/", "moved/", "gzip/"])
+def test_every_kind_of_server(web: Web, folder: str, verify: str) -> None:
+    assert_same(ops.load(web.url(folder + "zoo.tensors"), verify=verify), zoo())
+    options = {"chunk_size": "300000"}
+    loaded = ops.load(web.url(folder + "large.tensors"), verify=verify, options=options)
+    assert_same(loaded, LARGE)
+
+
+def test_in_two_rounds(web: Web) -> None:
+    web.requests()
+    options = {"chunk_size": str(1 << 20), "connections": "4"}
+    assert_same(ops.load(web.url("large.tensors"), options=options), LARGE)
+    requests = web.requests()
+    assert all(" 206 " in line and '"GET ' in line for line in requests)
+    assert len(requests) == 1 + 2 * len(LARGE), "each tensor is a piece of 1 MiB and a rest"
+    assert_same(ops.load(web.url("zoo.tensors")), zoo())
+    assert len(web.requests()) == 1
+
+
+def test_a_part_of_a_file_is_a_part_of_its_bytes(web: Web) -> None:
+    reader = torch.classes.tensorizer.Reader(web.url("large.tensors"), None)
+    assert reader.names() == list(LARGE)
+    web.requests()
+    loaded = reader.load(["t7"], None, None, "none", False, 0)
+    assert_same(loaded, {"t7": LARGE["t7"]})
+    sent = sum(int(line.split('"')[2].split()[1]) for line in web.requests())
+    assert LARGE["t7"].nbytes <= sent < LARGE["t7"].nbytes + 10_000
+
+
+def test_names_that_have_to_be_escaped(web: Web) -> None:
+    for name in ("a b+c%25d é.tensors", "a%20b+c%25d%20%C3%A9.tensors"):
+        assert ops.load(web.url(name))["x"].tolist() == [1, 1, 1]
+
+
+def test_scripted_and_compiled(web: Web) -> None:
+    @torch.jit.script
+    def load(url: str) -> torch.Tensor:
+        return torch.ops.tensorizer.load(url)["float32"]
+
+    assert_same({"x": load(web.url("zoo.tensors"))}, {"x": zoo()["float32"]})
+
+
+ERRORS = [
+    ("missing.tensors", FileNotFoundError, "status 404"),
+    ("forbidden/zoo.tensors", PermissionError, "status 403"),
+    ("private/zoo.tensors", PermissionError, "status 401"),
+    ("empty", ValueError, "InvalidFormat"),
+    ("nonsense", ValueError, "InvalidFormat"),
+    ("round/zoo.tensors", ConnectionError, "redirects"),
+    ("busy/zoo.tensors", ConnectionError, "status 503, after 2 more tries"),
+]
+
+
+@pytest.mark.parametrize(("path", "kind", "text"), ERRORS, ids=[path for path, *_ in ERRORS])
+def test_answers_that_are_errors(web: Web, path: str, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text) as error:
+        ops.load(web.url(path), options={"retries": "2"})
+    assert path in str(error.value)
+
+
+def test_servers_that_are_not_there() -> None:
+    options = {"retries": "1", "connect_timeout": "1"}
+    with pytest.raises(ConnectionError, match="after 1 more tries"):
+        ops.load(f"http://127.0.0.1:{free_port()}/x", options=options)
+    with pytest.raises(ConnectionError, match="host"):
+        ops.load("http://no-such-host.invalid/x", options=options)
+    with pytest.raises(ValueError, match="InvalidArgument"):
+        ops.load("http://")
+
+
+def test_passwords_and_tokens(web: Web) -> None:
+    url = web.url("private/zoo.tensors")
+    secret = PASSWORD.replace(" ", "%20")
+    assert_same(ops.load(url.replace("//", f"//me:{secret}@")), zoo())
+    for wrong in (url.replace("//", "//me:se%20same@"), web.url("token/zoo.tensors?sig=se%20same")):
+        with pytest.raises(PermissionError) as error:
+            ops.load(wrong, options={"header.X-Secret": "sesame"})
+        assert "sesame" not in str(error.value) and "same" not in str(error.value)
+    token = {"header.Authorization": "Bearer a-token"}
+    assert_same(ops.load(web.url("token/zoo.tensors"), options=token), zoo())
+
+
+def test_secrets_that_are_named(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = web.url("token/zoo.tensors")
+    monkeypatch.setenv("A_TOKEN", "Bearer a-token")
+    (tmp_path / "token").write_text("Bearer a-token\nand more\n")
+    for named in ("env:A_TOKEN", f"file:{tmp_path}/token"):
+        options = {"header.Authorization": named}
+        assert_same(ops.load(url, options=options), zoo())
+        reader = pickle.loads(pickle.dumps(torch.classes.tensorizer.Reader(url, options)))
+        assert reader.names() == list(zoo())
+    for named, kind in (("env:NO_TOKEN", ValueError), ("file:/no/token", FileNotFoundError)):
+        with pytest.raises(kind):
+            ops.load(url, options={"header.Authorization": named})
+
+
+def test_nothing_keeps_a_secret(web: Web) -> None:
+    url = web.url("zoo.tensors")
+    secret = {"header.X-Secret": "sesame"}
+    for place, options in ((url, secret), (url + "?sig=sesame", None), (url + "?x", {})):
+        reader = torch.classes.tensorizer.Reader(place, options)
+        assert reader.names() == list(zoo())
+        with pytest.raises(ValueError, match="a pickled Reader would keep: name it") as error:
+            pickle.dumps(reader)
+        assert "sesame" not in str(error.value)
+        with pytest.raises(Exception, match="a traced program would keep: name it") as traced:
+            torch.compile(
+                lambda place=place, options=options: ops.load(place, options=options)["bool"],
+                backend="eager",
+                fullgraph=True,
+            )()
+        assert "sesame" not in str(traced.value).partition("from user code")[0]
+
+
+def test_tls(web: Web) -> None:
+    url = web.tls_url("large.tensors")
+    with pytest.raises(ConnectionError, match="certificate"):
+        ops.load(url)
+    assert_same(ops.load(url, options={"ca_file": web.ca}), LARGE)
+    assert_same(ops.load(url, options={"insecure": "true"}), LARGE)
+    assert any("HTTP/2" in line for line in web.requests())
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1"):
+        ops.load(url.replace("localhost", "127.0.0.1"), options={"ca_file": web.ca})
+    with pytest.raises(ValueError):
+        ops.load(url, options={"ca_file": "/nowhere.pem"})
+    members = web.tls_url("members/zoo.tensors")
+    with pytest.raises(PermissionError):
+        ops.load(members, options={"ca_file": web.ca})
+    certificate = {
+        "ca_file": web.ca,
+        "client_cert": str(web.folder / "client.pem"),
+        "client_key": str(web.folder / "client.key"),
+    }
+    assert_same(ops.load(members, options=certificate), zoo())
+
+
+def test_options_are_checked(web: Web) -> None:
+    for name, value in (
+        ("connections", "0"),
+        ("chunk_size", "10"),
+        ("retries", "-1"),
+        ("stall_timeout", "soon"),
+        ("insecure", "yes"),
+        ("header.X", "a\r\nb: c"),
+        ("header.", "x"),
+        ("header.a b", "x"),
+    ):
+        with pytest.raises(ValueError, match="InvalidArgument"):
+            ops.load(web.url("zoo.tensors"), options={name: value})
+
+
+def test_a_slow_server_is_not_a_stalled_one(web: Web) -> None:
+    start = time.monotonic()
+    options = {"stall_timeout": "1", "connections": "4"}
+    assert_same(ops.load(web.url("slow/large.tensors"), options=options), LARGE)
+    assert time.monotonic() - start > 2
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+        stop = threading.Event()
+
+        def take() -> None:
+            server.settimeout(0.1)
+            while not stop.is_set():
+                try:
+                    held.append(server.accept()[0])
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        stop.set()
+        thread.join()
+        for connection in held:
+            connection.close()
+
+
+def test_silence_is_a_stall(silent: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match="nothing came"):
+        ops.load(silent, options={"stall_timeout": "0.5", "retries": "1"})
+    assert 1 < time.monotonic() - start < 5
+    with pytest.raises(TimeoutError):
+        ops.load(silent, options={"stall_timeout": "0.5", "timeout": "1", "retries": "100"})
+    assert time.monotonic() - start < 10
+
+
+def test_a_reader_can_be_cancelled(silent: str) -> None:
+    reader = torch.classes.tensorizer.Reader(silent, None)
+    cancelled = 0.0
+
+    def cancel() -> None:
+        nonlocal cancelled
+        time.sleep(0.3)
+        cancelled = time.monotonic()
+        reader.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(tensorizer_ops.errors.Cancelled):
+        reader.names()
+    assert time.monotonic() - cancelled < 0.2
+    thread.join()
+
+
+def test_a_file_that_is_replaced_is_no_mixture(web: Web) -> None:
+    place = web.root / "replaced.tensors"
+    ops.save(str(place), LARGE)
+    reader = torch.classes.tensorizer.Reader(web.url("replaced.tensors"), None)
+    reader.names()
+    ops.save(str(place), {name: tensor + 1 for name, tensor in LARGE.items()})
+    os.utime(place, (0, 0))  # an ETag of nginx is the time in seconds, and the size
+    with pytest.raises(ConnectionError, match="has changed while it was loaded"):
+        reader.load(None, None, None, "none", False, 0)
+
+
+def test_saving_is_refused(web: Web) -> None:
+    with pytest.raises(ValueError, match="InvalidArgument"):
+        ops.save(web.url("new.tensors"), zoo())

@@ -1,0 +1,86 @@
+"""Whatever a web server does wrong, a load ends in the right bytes or in a clear error."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import tensorizer_ops
+from faults import FAULTS, HARMLESS, Fault, FaultyServer, faulty_server, right
+from samples import assert_same, sample
+
+ops = torch.ops.tensorizer
+
+TENSORS = {f"t{i}": sample(torch.int32, (90_000 + i,), i) for i in range(12)}  # 4 MB
+OPTIONS = {
+    "stall_timeout": "0.2",
+    "retries": "8",
+    "chunk_size": str(256 << 10),
+    "connections": "4",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyServer]:
+    path = tmp_path_factory.mktemp("faults") / "m.tensors"
+    ops.save(str(path), TENSORS)
+    content = path.read_bytes()
+    path.unlink()
+    with faulty_server(content) as server:
+        yield server
+
+
+def load(server: FaultyServer, verify: str = "all") -> dict[str, torch.Tensor]:
+    start = time.monotonic()
+    try:
+        loaded: dict[str, torch.Tensor] = ops.load(server.url, verify=verify, options=OPTIONS)
+        return loaded
+    finally:
+        assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize("fault", HARMLESS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_faults_that_pass(server: FaultyServer, fault: Fault, first: int) -> None:
+    server.meet([*[right] * first, fault, fault, fault], seed=first)
+    assert_same(load(server), TENSORS)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("another_range", ConnectionError, "another range than it was asked for"),
+        ("another_size", ConnectionError, "has changed while it was loaded"),
+        ("another_file", ConnectionError, "has changed while it was loaded"),
+        ("no_range", ConnectionError, "has no ranges any more"),
+        ("flip", tensorizer_ops.errors.HashMismatch, "t"),
+    ],
+)
+def test_faults_that_do_not(
+    server: FaultyServer, name: str, kind: type[Exception], text: str
+) -> None:
+    (fault,) = [fault for fault in FAULTS if fault.__name__ == name]
+    server.meet([right, fault], seed=1)
+    with pytest.raises(kind, match=text):
+        load(server)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_any_faults(server: FaultyServer, block: int) -> None:
+    """300 seeded scripts."""
+    ends = {"right": 0, "error": 0}
+    for seed in range(block * 30, block * 30 + 30):
+        dice = random.Random(seed)
+        pool = HARMLESS if seed % 2 else FAULTS
+        server.meet([dice.choice(pool) for _ in range(dice.randrange(1, 9))], seed)
+        try:
+            assert_same(load(server), TENSORS)
+            ends["right"] += 1
+        except (tensorizer_ops.errors.Error, OSError) as error:
+            assert str(error).startswith("tensorizer."), error
+            ends["error"] += 1
+    assert ends["right"] >= 15 and ends["error"] > 0

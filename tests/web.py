@@ -1,0 +1,136 @@
+"""Web servers: nginx as it comes, on a free port of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PASSWORD = "open sesame"
+
+CONFIGURATION = """
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+worker_processes 1;
+events {{ worker_connections 256; }}
+http {{
+  access_log {folder}/access.log combined;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  sendfile on;
+  default_type application/octet-stream;
+  server {{
+    listen 127.0.0.1:{port};
+    root {root};
+    location /no-ranges/ {{ alias {root}/; max_ranges 0; }}
+    location /slow/ {{ alias {root}/; limit_rate 1m; }}
+    location /private/ {{
+      alias {root}/; auth_basic "private"; auth_basic_user_file {folder}/users;
+    }}
+    location /forbidden/ {{ return 403; }}
+    location /moved/ {{ rewrite ^/moved/(.*)$ /$1 redirect; }}
+    location /round/ {{ rewrite ^/round/(.*)$ /round/$1 redirect; }}
+    location /busy/ {{ return 503; }}
+    location /no-etag/ {{ alias {root}/; etag off; }}
+    location /gzip/ {{ alias {root}/; gzip on; gzip_types *; gzip_min_length 1; }}
+    location /token/ {{
+      alias {root}/; if ($http_authorization != "Bearer a-token") {{ return 401; }}
+    }}
+  }}
+  server {{
+    listen 127.0.0.1:{tls_port} ssl http2;
+    root {root};
+    ssl_certificate {folder}/server.pem;
+    ssl_certificate_key {folder}/server.key;
+    ssl_client_certificate {folder}/ca.pem;
+    ssl_verify_client optional;
+    location /members/ {{ alias {root}/; if ($ssl_client_verify != SUCCESS) {{ return 403; }} }}
+  }}
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Web:
+    folder: Path
+    root: Path
+    port: int
+    tls_port: int
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}/{path}"
+
+    def tls_url(self, path: str) -> str:
+        return f"https://localhost:{self.tls_port}/{path}"
+
+    @property
+    def ca(self) -> str:
+        return str(self.folder / "ca.pem")
+
+    def requests(self) -> list[str]:
+        """The lines of what it was asked since the last time."""
+        log = self.folder / "access.log"
+        lines = log.read_text().splitlines()
+        log.write_text("")
+        return lines
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def make_certificates(folder: Path) -> None:
+    """An authority, and what it has signed for the server and for a client."""
+    new = ("req", "-newkey", "rsa:2048", "-nodes", "-subj")
+    openssl(folder, *new, "/CN=authority", "-x509", "-keyout", "ca.key", "-out", "ca.pem")
+    (folder / "names").write_text("subjectAltName=DNS:localhost")
+    for name in ("server", "client"):
+        openssl(folder, *new, f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        sign = ("x509", "-req", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+        files = ("-in", f"{name}.csr", "-out", f"{name}.pem", "-extfile", "names")
+        openssl(folder, *sign, *files)
+
+
+@contextmanager
+def nginx(folder: Path) -> Iterator[Web]:
+    root = folder / "files"
+    root.mkdir()
+    make_certificates(folder)
+    (folder / "users").write_text(f"me:{{PLAIN}}{PASSWORD}\n")
+    web = Web(folder, root, free_port(), free_port())
+    configuration = folder / "nginx.conf"
+    configuration.write_text(
+        CONFIGURATION.format(folder=folder, root=root, port=web.port, tls_port=web.tls_port)
+        + ("user root;\n" if os.getuid() == 0 else "")
+    )
+    program = "/usr/sbin/nginx"
+    process = subprocess.Popen([program, "-c", str(configuration), "-e", str(folder / "error.log")])
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            assert process.poll() is None, (folder / "error.log").read_text()
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", web.port)) == 0:
+                    break
+            assert time.monotonic() < deadline, "nginx does not answer"
+            time.sleep(0.02)
+        yield web
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
