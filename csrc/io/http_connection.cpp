@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <chrono>
 #include <exception>
 #include <mutex>
 
@@ -29,66 +29,6 @@ template <typename Value>
 void set(CURL* handle, CURLoption option, Value value) {
   if (curl_easy_setopt(handle, option, value) != CURLE_OK) {
     throw Error(ErrorKind::Internal, "libcurl refuses option " + std::to_string(option));
-  }
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r' ||
-                           text.back() == '\n')) {
-    text.remove_suffix(1);
-  }
-  return text;
-}
-
-bool same_letters(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](char x, char y) { return lower(x) == lower(y); });
-}
-
-std::optional<std::uint64_t> parse_number(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || status != std::errc() || end != text.data() + text.size()) return {};
-  return number;
-}
-
-// "bytes 0-99/1234", or "bytes 0-99/*".
-void parse_content_range(std::string_view text, HttpAnswer& answer) {
-  if (!text.starts_with("bytes ")) return;
-  text = trimmed(text.substr(6));
-  const std::size_t dash = text.find('-');
-  const std::size_t slash = text.find('/');
-  if (dash == std::string_view::npos || slash == std::string_view::npos || dash > slash) return;
-  const auto begin = parse_number(text.substr(0, dash));
-  const auto last = parse_number(text.substr(dash + 1, slash - dash - 1));
-  if (!begin || !last || *last < *begin || *last == UINT64_MAX) return;
-  answer.begin = *begin;
-  answer.end = *last + 1;
-  answer.object.size = parse_number(text.substr(slash + 1));
-}
-
-void parse_header(std::string_view line, HttpAnswer& answer,
-                  std::optional<std::uint64_t>& content_length) {
-  const std::size_t colon = line.find(':');
-  if (colon == std::string_view::npos) return;
-  const std::string_view name = line.substr(0, colon);
-  const std::string_view value = trimmed(line.substr(colon + 1));
-  if (same_letters(name, "etag")) {
-    if (value.starts_with('"')) answer.object.etag = value;
-  } else if (same_letters(name, "last-modified")) {
-    answer.object.last_modified = value;
-  } else if (same_letters(name, "content-range")) {
-    parse_content_range(value, answer);
-  } else if (same_letters(name, "content-length")) {
-    content_length = parse_number(value);
-  } else if (same_letters(name, "content-encoding")) {
-    answer.encoded = !same_letters(value, "identity");
-  } else if (same_letters(name, "retry-after")) {
-    if (const auto seconds = parse_number(value)) {
-      answer.retry_after = std::chrono::seconds(std::min<std::uint64_t>(*seconds, 3600));
-    }
   }
 }
 
@@ -224,7 +164,8 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_FOLLOWLOCATION, 1L);
     set(easy_, CURLOPT_MAXREDIRS, 10L);
     set(easy_, CURLOPT_NETRC, static_cast<long>(CURL_NETRC_OPTIONAL));
-    set(easy_, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_ANY));
+    // Sent at once: any other kind costs each request another round.
+    set(easy_, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
     set(easy_, CURLOPT_TCP_KEEPALIVE, 1L);
     set(easy_, CURLOPT_BUFFERSIZE, static_cast<long>(CURL_MAX_READ_SIZE));
     set(easy_, CURLOPT_USERAGENT, "tensorizer_ops");
@@ -272,7 +213,6 @@ class HttpConnection::Impl {
       set(easy_, CURLOPT_RANGE, static_cast<const char*>(nullptr));
     }
     answer_ = {};
-    content_length_.reset();
     headed_ = wanted_ = false;
     received_ = 0;
     exception_ = nullptr;
@@ -319,7 +259,7 @@ class HttpConnection::Impl {
     answer_.status = static_cast<int>(status);
     if (status == 200) {
       answer_.begin = 0;
-      answer_.end = answer_.object.size = content_length_;
+      answer_.end = answer_.object.size = answer_.content_length;
     }
     headed_ = true;
     wanted_ = receiver_->head(answer_);
@@ -330,9 +270,8 @@ class HttpConnection::Impl {
     const std::string_view line(data, size * count);
     if (line.starts_with("HTTP/")) {  // of the answer after a redirect, or after a 100
       impl.answer_ = {};
-      impl.content_length_.reset();
     } else {
-      parse_header(line, impl.answer_, impl.content_length_);
+      impl.answer_.take_header(line);
     }
     impl.received_ += line.size();
     return size * count;
@@ -368,7 +307,6 @@ class HttpConnection::Impl {
   bool paused_ = false;
   HttpReceiver* receiver_ = nullptr;
   HttpAnswer answer_;
-  std::optional<std::uint64_t> content_length_;
   bool headed_ = false;
   bool wanted_ = false;
   std::uint64_t received_ = 0;

@@ -1,38 +1,17 @@
 // One conversation with a web server: requests, one after another, over a connection that is kept.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "io/http_answer.h"
 #include "io/options.h"
 
 namespace tensorizer {
-
-// What every answer about one object says the same.
-struct HttpIdentity {
-  std::string etag;           // a strong one, or empty
-  std::string last_modified;  // or empty
-  std::optional<std::uint64_t> size;
-};
-
-// The head of an answer, as far as it matters here.
-struct HttpAnswer {
-  int status = 0;
-  HttpIdentity object;
-  // Of the object, which bytes follow: all of them, from 0, unless the status is 206.
-  std::uint64_t begin = 0;
-  std::optional<std::uint64_t> end;
-  bool encoded = false;  // the body is not the object's own bytes
-  std::optional<std::chrono::seconds> retry_after;
-};
 
 struct HttpRequest {
   // Of the object; all of it when there is no end.

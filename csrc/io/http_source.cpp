@@ -4,47 +4,19 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <random>
-#include <thread>
 
 #include "base/error.h"
 #include "io/http.h"
 #include "io/http_connection.h"
+#include "io/http_tries.h"
 #include "io/secret.h"
 
 namespace tensorizer {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // What the first request asks for: most often the index, and the first tensors.
 constexpr std::uint64_t kFirstRequest = 1 << 20;
-// A try that brings less than this is counted as one that failed.
-constexpr std::uint64_t kSomeProgress = 64 << 10;
-constexpr std::chrono::milliseconds kFirstPause{50};
-constexpr std::chrono::milliseconds kLongestPause{10000};
-
-bool is_temporary(int status) {
-  return status == 408 || status == 429 || status == 500 || (status >= 502 && status <= 504);
-}
-
-ErrorKind kind_of(int status) {
-  switch (status) {
-    case 401:
-    case 403:
-    case 407:
-      return ErrorKind::PermissionDenied;
-    case 404:
-    case 410:
-      return ErrorKind::NotFound;
-    case 408:
-    case 504:
-      return ErrorKind::TimedOut;
-    default:
-      return ErrorKind::Unavailable;
-  }
-}
 
 // A URL as it may travel: bytes that may not stand in one become %XX.
 std::string escaped(std::string_view url) {
@@ -89,64 +61,6 @@ class Filling {
   std::span<const Bytes> pieces_;
   std::size_t filled_ = 0;  // of the first piece
   std::uint64_t left_;
-};
-
-// Tries again what may go better another time, and says what it was when it does not.
-class Tries {
- public:
-  Tries(const HttpOptions& options, const std::string& label)
-      : options_(options), label_(label), start_(Clock::now()) {}
-
-  // After a request that did not bring all that was asked for; returns when it is time for the next
-  // one, or throws.
-  void failed(const std::optional<HttpFailure>& failure, const HttpAnswer& answer,
-              std::uint64_t brought, Cancel& cancel) {
-    if (brought >= kSomeProgress) count_ = 0;
-    const bool temporary = failure ? failure->temporary : is_temporary(answer.status);
-    if (!temporary || count_ >= options_.retries || too_late()) give_up(failure, answer.status);
-    pause(answer.retry_after, cancel);
-    ++count_;
-    ++all_;
-  }
-
- private:
-  bool too_late() const {
-    const std::chrono::duration<double> spent = Clock::now() - start_;
-    return options_.timeout > 0 && spent.count() >= options_.timeout;
-  }
-
-  [[noreturn]] void give_up(const std::optional<HttpFailure>& failure, int status) const {
-    const std::string tries = all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
-    if (!failure) {
-      throw Error(kind_of(status), "the server of " + label_ + " answers with status " +
-                                       std::to_string(status) + tries);
-    }
-    const ErrorKind kind = failure->is_argument ? ErrorKind::InvalidArgument
-                           : failure->timed_out ? ErrorKind::TimedOut
-                                                : ErrorKind::Unavailable;
-    throw Error(kind, "cannot load " + label_ + tries + ": " + quote(failure->what));
-  }
-
-  void pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const {
-    static thread_local std::minstd_rand random{std::random_device{}()};
-    std::chrono::milliseconds pause =
-        std::min(kFirstPause * (1 << std::min(count_, 10)), kLongestPause);
-    // Many that failed at once shall not come back at once.
-    pause += std::chrono::milliseconds(random() % static_cast<unsigned>(pause.count()));
-    if (wanted) pause = std::max<std::chrono::milliseconds>(pause, *wanted);
-    const Clock::time_point end = Clock::now() + pause;
-    while (Clock::now() < end) {
-      cancel.check();
-      if (too_late()) return;
-      std::this_thread::sleep_for(std::min<Clock::duration>(kPollInterval, end - Clock::now()));
-    }
-  }
-
-  const HttpOptions& options_;
-  const std::string& label_;
-  const Clock::time_point start_;
-  int count_ = 0;  // without progress
-  int all_ = 0;
 };
 
 class HttpSource final : public Source {
@@ -262,7 +176,7 @@ class HttpSource final : public Source {
 
   void open(Cancel& cancel) {
     std::unique_ptr<HttpConnection> connection = take();
-    Tries tries(options_, label_);
+    HttpTries tries(options_, label_);
     for (;;) {
       stream_ = {};
       const auto failure = connection->get({0, kFirstRequest, {}}, stream_, cancel);
@@ -305,7 +219,7 @@ class HttpSource final : public Source {
 
   void fetch(std::uint64_t offset, std::uint64_t end, Filling& filling, Cancel& cancel) {
     std::unique_ptr<HttpConnection> connection = take();
-    Tries tries(options_, label_);
+    HttpTries tries(options_, label_);
     while (offset < end) {
       Range range(*this, offset, end, filling);
       const auto failure = connection->get({offset, end, object_.etag}, range, cancel);
