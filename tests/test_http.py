@@ -107,7 +107,8 @@ def test_servers_that_are_not_there() -> None:
     options = {"retries": "1", "connect_timeout": "1"}
     with pytest.raises(ConnectionError, match="after 1 more tries"):
         ops.load(f"http://127.0.0.1:{free_port()}/x", options=options)
-    with pytest.raises(ConnectionError, match="host"):
+    # Without a network, asking for a name may take its time.
+    with pytest.raises((ConnectionError, TimeoutError), match=r"(?i)resolv"):
         ops.load("http://no-such-host.invalid/x", options=options)
     with pytest.raises(ValueError, match="InvalidArgument"):
         ops.load("http://")
@@ -249,7 +250,7 @@ def test_a_reader_can_be_cancelled(silent: str) -> None:
     thread.start()
     with pytest.raises(tensorizer_ops.errors.Cancelled):
         reader.names()
-    assert time.monotonic() - cancelled < 0.2
+    assert time.monotonic() - cancelled < 0.4
     thread.join()
 
 
