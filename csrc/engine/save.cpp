@@ -210,7 +210,7 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
   const std::uint64_t fair_share = fair_share_of(settings.memory_ceiling, workers);
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, fair_share);
-  limits.slice_size = std::min(kSlice, fair_share) / kSmallestSlice * kSmallestSlice;
+  limits.slice_size = std::min(kSlice, fair_share);
   limits.largest_gap = 0;
   // What the system keeps of a file, it keeps in blocks that start there; a block that two writes
   // share becomes many small ones, and the file slow to map.

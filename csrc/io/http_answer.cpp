@@ -1,7 +1,8 @@
 #include "io/http_answer.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/number.h"
 
 namespace tensorizer {
 
@@ -20,13 +21,6 @@ bool same_letters(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [&](char x, char y) { return lower(x) == lower(y); });
-}
-
-std::optional<std::uint64_t> parse_number(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || status != std::errc() || end != text.data() + text.size()) return {};
-  return number;
 }
 
 // "bytes 0-99/1234", or "bytes 0-99/*".

@@ -9,7 +9,6 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "io/secret.h"
 
 namespace tensorizer {
 
@@ -198,8 +197,7 @@ class HttpConnection::Impl {
   void prepare(const HttpRequest& request) {
     curl_slist_free_all(headers_);
     headers_ = nullptr;
-    for (const auto& [name, named] : options_.headers) {
-      const std::string value = resolve_secret(named);
+    for (const auto& [name, value] : options_.headers) {
       // Without a value, libcurl would leave such a header out.
       add_header(value.empty() ? name + ";" : name + ": " + value);
     }

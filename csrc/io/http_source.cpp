@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "io/descriptor.h"
 #include "io/http.h"
 #include "io/http_connection.h"
 #include "io/http_tries.h"
@@ -33,53 +34,46 @@ std::string escaped(std::string_view url) {
   return text;
 }
 
-// Pieces that are filled one after another.
-class Filling {
- public:
-  explicit Filling(std::span<const Bytes> pieces) : pieces_(pieces), left_(total_size(pieces)) {}
-
-  std::uint64_t left() const noexcept { return left_; }
-  // As much of `bytes` as there is room for, and how much that was.
-  std::size_t fill(ConstBytes bytes) {
-    std::size_t done = 0;
-    while (done < bytes.size() && left_ > 0) {
-      const Bytes piece = pieces_.front().subspan(filled_);
-      const std::size_t count = std::min(piece.size(), bytes.size() - done);
-      if (count > 0) std::memcpy(piece.data(), bytes.data() + done, count);
-      done += count;
-      filled_ += count;
-      left_ -= count;
-      if (filled_ == pieces_.front().size()) {
-        pieces_ = pieces_.subspan(1);
-        filled_ = 0;
-      }
+// Copies as much of `bytes` as there is room for, and says how much that was.
+std::size_t fill(Remaining& remaining, ConstBytes bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size() && remaining.left() > 0) {
+    std::size_t copied = 0;
+    for (const iovec piece : remaining.next(bytes.size() - done)) {
+      std::memcpy(piece.iov_base, bytes.data() + done + copied, piece.iov_len);
+      copied += piece.iov_len;
     }
-    return done;
+    remaining.advance(copied);
+    done += copied;
   }
+  return done;
+}
 
- private:
-  std::span<const Bytes> pieces_;
-  std::size_t filled_ = 0;  // of the first piece
-  std::uint64_t left_;
-};
+// What is named is looked up once.
+HttpOptions with_secrets(HttpOptions options) {
+  for (auto& [name, value] : options.headers) value = resolve_secret(value);
+  return options;
+}
 
 class HttpSource final : public Source {
  public:
   HttpSource(std::string_view url, const HttpOptions& options, Cancel& cancel)
-      : url_(escaped(url)), options_(options), label_(quote(without_secrets(url), 4096)) {
+      : url_(escaped(url)),
+        options_(with_secrets(options)),
+        label_(quote(without_secrets(url), 4096)) {
     open(cancel);
   }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     const std::uint64_t wanted = total_size(pieces);
-    Filling filling(pieces);
-    const std::uint64_t done = fill(offset, filling, cancel);
+    Remaining remaining(pieces);
+    const std::uint64_t done = fill_from(offset, remaining, cancel);
     if (done < wanted) throw_source_ended(label_, offset + done, wanted - done);
   }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    Filling filling({&out, 1});
-    return fill(offset, filling, cancel);
+    Remaining remaining(std::span<const Bytes>(&out, 1));
+    return fill_from(offset, remaining, cancel);
   }
 
   std::optional<std::uint64_t> size() const override { return object_.size; }
@@ -105,7 +99,7 @@ class HttpSource final : public Source {
     }
     bool body(ConstBytes bytes) override {
       if (has_enough()) return false;
-      if (target != nullptr) bytes = bytes.subspan(target->fill(bytes));
+      if (target != nullptr) bytes = bytes.subspan(fill(*target, bytes));
       held.insert(held.end(), bytes.begin(), bytes.end());
       return true;
     }
@@ -119,14 +113,14 @@ class HttpSource final : public Source {
 
     HttpAnswer answer;
     std::vector<std::byte> held;  // what came and went to no target
-    Filling* target = nullptr;
+    Remaining* target = nullptr;
   };
 
   // A range of it.
   class Range final : public HttpReceiver {
    public:
-    Range(const HttpSource& source, std::uint64_t begin, std::uint64_t end, Filling& filling)
-        : source_(source), begin_(begin), end_(end), filling_(filling) {}
+    Range(const HttpSource& source, std::uint64_t begin, std::uint64_t end, Remaining& remaining)
+        : source_(source), begin_(begin), end_(end), remaining_(remaining) {}
 
     bool head(const HttpAnswer& given) override {
       answer = given;
@@ -145,7 +139,7 @@ class HttpSource final : public Source {
       if (bytes.size() > end_ - begin_ - brought) {
         source_.throw_wrong("sends more than it was asked for");
       }
-      filling_.fill(bytes);
+      fill(remaining_, bytes);
       brought += bytes.size();
       return true;
     }
@@ -157,7 +151,7 @@ class HttpSource final : public Source {
     const HttpSource& source_;
     const std::uint64_t begin_;
     const std::uint64_t end_;
-    Filling& filling_;
+    Remaining& remaining_;
   };
 
   [[noreturn]] void throw_wrong(const std::string& what) const {
@@ -203,25 +197,25 @@ class HttpSource final : public Source {
   }
 
   // Fills as much as there is, and says how much that was.
-  std::uint64_t fill(std::uint64_t offset, Filling& filling, Cancel& cancel) {
-    const std::uint64_t wanted = filling.left();
+  std::uint64_t fill_from(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
+    const std::uint64_t wanted = remaining.left();
     if (sequential_) {
-      fill_in_order(offset, filling, cancel);
-      return wanted - filling.left();
+      fill_in_order(offset, remaining, cancel);
+      return wanted - remaining.left();
     }
     const ConstBytes first(stream_.held);
-    if (offset < first.size()) offset += filling.fill(first.subspan(offset));
-    if (filling.left() > 0 && offset < *object_.size) {
-      fetch(offset, std::min(offset + filling.left(), *object_.size), filling, cancel);
+    if (offset < first.size()) offset += fill(remaining, first.subspan(offset));
+    if (remaining.left() > 0 && offset < *object_.size) {
+      fetch(offset, std::min(offset + remaining.left(), *object_.size), remaining, cancel);
     }
-    return wanted - filling.left();
+    return wanted - remaining.left();
   }
 
-  void fetch(std::uint64_t offset, std::uint64_t end, Filling& filling, Cancel& cancel) {
+  void fetch(std::uint64_t offset, std::uint64_t end, Remaining& remaining, Cancel& cancel) {
     std::unique_ptr<HttpConnection> connection = take();
     HttpTries tries(options_, label_);
     while (offset < end) {
-      Range range(*this, offset, end, filling);
+      Range range(*this, offset, end, remaining);
       const auto failure = connection->get({offset, end, object_.etag}, range, cancel);
       offset += range.brought;
       if (offset < end) tries.failed(failure, range.answer, range.brought, cancel);
@@ -229,7 +223,7 @@ class HttpSource final : public Source {
     give_back(std::move(connection));
   }
 
-  void fill_in_order(std::uint64_t offset, Filling& filling, Cancel& cancel) {
+  void fill_in_order(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
     if (offset < position_) {
       throw Error(ErrorKind::Internal, label_ + " is read at byte " + std::to_string(offset) +
                                            " after it gave its bytes up to " +
@@ -239,26 +233,26 @@ class HttpSource final : public Source {
     while (position_ < offset) {
       const Bytes piece =
           Bytes(skipped).first(std::min<std::uint64_t>(offset - position_, skipped.size()));
-      Filling skipping({&piece, 1});
+      Remaining skipping(std::span<const Bytes>(&piece, 1));
       take_in_order(skipping, cancel);
       if (skipping.left() > 0) return;
     }
-    take_in_order(filling, cancel);
+    take_in_order(remaining, cancel);
   }
 
-  void take_in_order(Filling& filling, Cancel& cancel) {
+  void take_in_order(Remaining& remaining, Cancel& cancel) {
     std::vector<std::byte>& held = stream_.held;
-    const std::size_t taken = filling.fill(ConstBytes(held).subspan(held_taken_));
+    const std::size_t taken = fill(remaining, ConstBytes(held).subspan(held_taken_));
     held_taken_ += taken;
     position_ += taken;
-    if (filling.left() == 0 || !sequential_->paused()) return;
+    if (remaining.left() == 0 || !sequential_->paused()) return;
     held.clear();
     held_taken_ = 0;
-    const std::uint64_t wanted = filling.left();
-    stream_.target = &filling;
+    const std::uint64_t wanted = remaining.left();
+    stream_.target = &remaining;
     const auto failure = sequential_->go_on(cancel);
     stream_.target = nullptr;
-    position_ += wanted - filling.left();
+    position_ += wanted - remaining.left();
     if (failure) {
       throw Error(failure->timed_out ? ErrorKind::TimedOut : ErrorKind::Unavailable,
                   "cannot load " + label_ + " after byte " + std::to_string(position_) + ": " +

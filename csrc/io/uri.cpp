@@ -4,12 +4,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <vector>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace tensorizer {
 
@@ -38,13 +39,10 @@ std::size_t scheme_length(std::string_view uri) {
   return uri.substr(length).starts_with("://") ? length : 0;
 }
 
-std::optional<int> parse_number(std::string_view digits) {
-  int number = -1;
-  const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (status != std::errc() || end != digits.data() + digits.size() || !is_digit(digits[0])) {
-    return std::nullopt;
-  }
-  return number;
+std::optional<int> parse_descriptor_number(std::string_view digits) {
+  const std::optional<std::uint64_t> number = parse_number(digits);
+  if (!number || *number > std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(*number);
 }
 
 // The home directory of `user`, of the process's own user when that is empty; empty when unknown.
@@ -128,7 +126,7 @@ std::string expand_home(const std::string& path) {
 }
 
 int parse_descriptor(std::string_view rest) {
-  const std::optional<int> number = rest.empty() ? std::nullopt : parse_number(rest);
+  const std::optional<int> number = parse_descriptor_number(rest);
   if (!number) {
     throw Error(ErrorKind::InvalidArgument,
                 quote("fd:" + std::string(rest)) + " names no descriptor: fd:N takes a number");
@@ -142,7 +140,7 @@ int descriptor_alias(std::string_view path) {
   if (path == "/dev/stderr") return 2;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
     if (path.starts_with(folder) && path.size() > folder.size()) {
-      return parse_number(path.substr(folder.size())).value_or(-1);
+      return parse_descriptor_number(path.substr(folder.size())).value_or(-1);
     }
   }
   return -1;

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <span>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "engine/cpus.h"
 #include "io/secret.h"
 
@@ -46,15 +49,19 @@ void apply_options(const OptionList& given, std::span<const Option> known) {
   }
 }
 
-bool parse_number(const std::string& text, std::uint64_t& number) {
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stopped == end && !text.empty();
+// Leaves `number` as it is where the text is none from `least` to `most`.
+template <typename Number>
+bool take_number(const std::string& text, Number& number, std::uint64_t least,
+                 std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) {
+  const std::optional<std::uint64_t> given = parse_number(text);
+  if (!given || *given < least || *given > most) return false;
+  number = static_cast<Number>(*given);
+  return true;
 }
 
 Option memory_option(const char* name, std::uint64_t& ceiling) {
   return {name, "a number of bytes, 1048576 or more", [&ceiling](const std::string& text) {
-            return parse_number(text, ceiling) && ceiling >= kSmallestCeiling;
+            return take_number(text, ceiling, kSmallestCeiling);
           }};
 }
 
@@ -84,10 +91,7 @@ Option text_option(const char* name, std::string& text) {
 Option number_option(const char* name, const char* value, int& number, std::uint64_t least,
                      std::uint64_t most) {
   return {name, value, [&number, least, most](const std::string& text) {
-            std::uint64_t given = 0;
-            if (!parse_number(text, given) || given < least || given > most) return false;
-            number = static_cast<int>(given);
-            return true;
+            return take_number(text, number, least, most);
           }};
 }
 
@@ -125,12 +129,11 @@ std::vector<Option> http_options(HttpOptions& http) {
       number_option("connections", "a number from 1 to 256", http.connections, 1, 256),
       {"chunk_size", "a number of bytes, 65536 or more",
        [&http](const std::string& text) {
-         return parse_number(text, http.chunk_size) && http.chunk_size >= (64 << 10) &&
-                http.chunk_size <= (std::uint64_t{1} << 40);
+         return take_number(text, http.chunk_size, 64 << 10, std::uint64_t{1} << 40);
        }},
       number_option("retries", "a number from 0 to 1000", http.retries, 0, 1000),
       {"max_bandwidth", "a number of bytes per second, or 0 for no limit",
-       [&http](const std::string& text) { return parse_number(text, http.max_bandwidth); }},
+       [&http](const std::string& text) { return take_number(text, http.max_bandwidth, 0); }},
   };
 }
 
@@ -169,16 +172,10 @@ WriterOptions parse_writer_options(const OptionList& options) {
          return true;
        }},
       {"threads", "a number of threads, or 0 for every CPU",
-       [&](const std::string& text) {
-         std::uint64_t threads = 0;
-         if (!parse_number(text, threads) || threads > kMostThreads) return false;
-         parsed.threads = static_cast<int>(threads);
-         return true;
-       }},
+       [&](const std::string& text) { return take_number(text, parsed.threads, 0, kMostThreads); }},
       {"expected_tensors", "a number of tensors",
        [&](const std::string& text) {
-         return parse_number(text, parsed.expected_tensors) &&
-                parsed.expected_tensors <= (std::uint64_t{1} << 32);
+         return take_number(text, parsed.expected_tensors, 0, std::uint64_t{1} << 32);
        }},
   };
   apply_options(options, known);
