@@ -27,8 +27,9 @@ TORCH = Path(torch.__file__).resolve().parent
 def _fingerprint() -> str:
     """Of everything that the library is made of."""
     digest = hashlib.sha256(f"{TORCH} {torch.__version__} {os.environ.get('CXX')}".encode())
-    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(SOURCES)}\n".encode() + path.read_bytes())
+    files = [SOURCES.parent / "common.cmake", *SOURCES.rglob("*")]
+    for path in sorted(path for path in files if path.is_file()):
+        digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -76,16 +77,7 @@ def _load() -> None:
 _load()
 
 # What a test may leave out, one at a time, with `skip`.
-WAITS = [
-    "event.block",
-    "event.query",
-    "event.synchronize",
-    "stream.query",
-    "stream.synchronize",
-    "device.synchronize",
-    "record_data_ptr",
-    "host.record_event",
-]
+WAITS = torch.ops.sim.waits()
 
 # As in torch.ops.sim: counter(name), counters(), violations(), set_lazy(bool), set_limit(bytes),
 # set_pooled(bool), set_capturing(bool), reset().

@@ -80,6 +80,10 @@ std::int64_t value(Counter counter) { return slot(counter); }
 
 std::vector<std::string> counter_names() { return {kNames.begin(), kNames.end()}; }
 
+std::vector<std::string> wait_names() {
+  return {kNames.begin(), kNames.begin() + static_cast<std::size_t>(Counter::Skipped)};
+}
+
 Counter counter_named(const std::string& name) {
   const auto* const found = std::find(kNames.begin(), kNames.end(), name);
   TORCH_CHECK_VALUE(found != kNames.end(), "no counter is named ", name, ", but ",

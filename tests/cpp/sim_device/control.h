@@ -44,6 +44,8 @@ void add(Counter counter, std::int64_t amount = 1);
 std::int64_t value(Counter counter);
 // The names of all counters, in their order.
 std::vector<std::string> counter_names();
+// Of those, the ones that can be left out.
+std::vector<std::string> wait_names();
 // Throws where there is none of that name, and says which there are.
 Counter counter_named(const std::string& name);
 

@@ -32,6 +32,7 @@ TORCH_LIBRARY(sim, m) {
   m.def("counter(str name) -> int",
         [](const std::string& name) { return value(counter_named(name)); });
   m.def("counters() -> str[]", counter_names);
+  m.def("waits() -> str[]", wait_names);
   m.def("violations() -> str[]", violations);
   m.def("reset() -> ()", reset);
   m.def("set_lazy(bool lazy) -> ()", set_lazy);
