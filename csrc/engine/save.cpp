@@ -14,11 +14,33 @@ namespace {
 constexpr std::uint64_t kSlice = 2 << 20;
 constexpr std::uint64_t kBundle = 2 << 20;
 
+Section header_section_of(const PlacedTensor& tensor) {
+  return {SectionKind::Header, tensor.spec.name, tensor.header_offset, tensor.header_size};
+}
+Section data_section_of(const PlacedTensor& tensor) {
+  return {SectionKind::Data, tensor.spec.name, tensor.data_offset(), tensor.spec.data_size()};
+}
+Section terminator_section(const Layout& layout) {
+  return {SectionKind::Terminator, {}, layout.end(), sizeof(kTerminator)};
+}
+
+std::vector<Section> all_sections(const Layout& layout) {
+  std::vector<Section> sections;
+  sections.reserve(2 * layout.tensors().size() + 1);
+  for (const PlacedTensor& tensor : layout.tensors()) {
+    sections.push_back(header_section_of(tensor));
+    if (tensor.spec.data_size() > 0) sections.push_back(data_section_of(tensor));
+  }
+  sections.push_back(terminator_section(layout));
+  return sections;
+}
+
 struct SaveJob {
   Sink& sink;
   const Layout& layout;
   std::size_t first;
   std::span<const SaveItem> items;
+  const SaveSettings& settings;
   Progress& progress;
 
   const PlacedTensor& tensor(std::size_t item) const { return layout.tensors()[first + item]; }
@@ -47,14 +69,8 @@ struct SaveJob {
     return out;
   }
 
-  Section header_section(std::size_t item) const {
-    const PlacedTensor& t = tensor(item);
-    return {SectionKind::Header, t.spec.name, t.header_offset, t.header_size};
-  }
-  Section data_section(std::size_t item) const {
-    const PlacedTensor& t = tensor(item);
-    return {SectionKind::Data, t.spec.name, t.data_offset(), t.spec.data_size()};
-  }
+  Section header_section(std::size_t item) const { return header_section_of(tensor(item)); }
+  Section data_section(std::size_t item) const { return data_section_of(tensor(item)); }
 
   void write_header(std::size_t item, const TensorHeaderImage& header, Cancel& cancel) const {
     const Section section = header_section(item);
@@ -65,7 +81,11 @@ struct SaveJob {
   void write_data(std::size_t item, std::uint64_t position, ConstBytes bytes,
                   Cancel& cancel) const {
     const Section section = data_section(item);
-    sink.write({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
+    if (settings.memory_stays && !items[item].staged) {
+      sink.lend({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
+    } else {
+      sink.write({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
+    }
     progress.done.fetch_add(bytes.size(), std::memory_order_relaxed);
   }
 };
@@ -204,9 +224,10 @@ void save_ascending(const SaveJob& job, std::uint64_t chunk, Stage& stage, Cance
 void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
                   std::span<const SaveItem> items, const SaveSettings& settings, Progress& progress,
                   Cancel& cancel) {
-  const SaveJob job{sink, layout, first, items, progress};
+  const SaveJob job{sink, layout, first, items, settings, progress};
   const HashKinds hashes = layout.hashes();
-  const int workers = std::max(settings.threads, settings.moves_in_flight);
+  const int workers =
+      std::max({settings.threads, settings.moves_in_flight, sink.writes_in_flight()});
   const std::uint64_t fair_share = fair_share_of(settings.memory_ceiling, workers);
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, fair_share);
@@ -235,7 +256,7 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
   }
   MoveSettings move_settings;
   move_settings.threads = settings.threads;
-  move_settings.moves_in_flight = std::max(settings.threads, settings.moves_in_flight);
+  move_settings.moves_in_flight = workers;
   move_settings.crc32 = hashes.crc32;
   move_settings.sha256 = hashes.sha256;
   move_settings.lanes = hashes.sha256 ? sha256_lanes() : 1;
@@ -247,7 +268,7 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
 }
 
 void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel) {
-  const Section section{SectionKind::Terminator, {}, layout.end(), sizeof(kTerminator)};
+  const Section section = terminator_section(layout);
   const ConstBytes terminator{reinterpret_cast<const std::byte*>(&kTerminator),
                               sizeof(kTerminator)};
   sink.write({&section, 1}, section.offset, {&terminator, 1}, cancel);
@@ -257,9 +278,11 @@ void save_file(Sink& sink, const Layout& layout, std::span<const SaveItem> items
                const SaveSettings& settings, Progress& progress, Cancel& cancel) {
   const std::uint64_t prefix_size = layout.prefix_size();
   sink.reserve(prefix_size);
+  sink.announce(all_sections(layout), cancel);
   sink.write_prefix(layout.prefix(sink.start(), prefix_size), cancel);
   SaveSettings placed = settings;
   placed.begin = sink.start() + prefix_size;
+  placed.memory_stays = true;
   save_tensors(sink, layout, 0, items, placed, progress, cancel);
   write_terminator(sink, layout, cancel);
   sink.finish(layout.file_size(), cancel);

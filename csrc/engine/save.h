@@ -25,6 +25,8 @@ struct SaveSettings {
   std::uint64_t memory_ceiling = 0;
   // Where the prefix ends in the target.
   std::uint64_t begin = 0;
+  // Whether the inputs stay as they are until the sink is finished.
+  bool memory_stays = false;
   // How many workers move data; those that do not compute wait for what is staged.
   int moves_in_flight = 1;
   MakeStage make_stage = std::make_unique<HeapStage>;

@@ -14,4 +14,7 @@ namespace tensorizer {
 std::unique_ptr<Source> open_http_source(std::string_view url, const HttpOptions& options,
                                          Cancel& cancel);
 
+// Whether a header of this value would end where it should.
+bool is_header_value(std::string_view value);
+
 }  // namespace tensorizer

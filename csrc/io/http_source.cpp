@@ -51,7 +51,13 @@ std::size_t fill(Remaining& remaining, ConstBytes bytes) {
 
 // What is named is looked up once.
 HttpOptions with_secrets(HttpOptions options) {
-  for (auto& [name, value] : options.headers) value = resolve_secret(value);
+  for (auto& [name, value] : options.headers) {
+    value = resolve_secret(value);
+    if (!is_header_value(value)) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the secret for header " + quote(name) + " is not printable, in one line");
+    }
+  }
   return options;
 }
 
@@ -299,6 +305,11 @@ class HttpSource final : public Source {
 };
 
 }  // namespace
+
+bool is_header_value(std::string_view value) {
+  return std::none_of(value.begin(), value.end(),
+                      [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7F; });
+}
 
 std::unique_ptr<Source> open_http_source(std::string_view url, const HttpOptions& options,
                                          Cancel& cancel) {

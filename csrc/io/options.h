@@ -30,6 +30,7 @@ struct SourceOptions {
 };
 
 struct SinkOptions {
+  HttpOptions http;
   // Wait until the bytes, and the name, are on stable storage.
   bool fsync = false;
 };

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
+#include <unordered_map>
 
 #include "base/error.h"
 
@@ -13,6 +15,45 @@ namespace {
 
 constexpr std::string_view kVariable = "env:";
 constexpr std::string_view kFile = "file:";
+constexpr std::string_view kNamed = "named:";
+
+struct NamedSecrets {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::string> secrets;
+};
+
+// Never destroyed: a load may still run when the process ends.
+NamedSecrets& named_secrets() {
+  static auto* const named = new NamedSecrets;
+  return *named;
+}
+
+std::string from_environment(const std::string& name) {
+  const char* found = std::getenv(name.c_str());
+  if (found != nullptr) return found;
+  throw Error(ErrorKind::InvalidArgument,
+              "a secret shall come from the environment, which has no " + quote(name));
+}
+
+std::string from_file(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) {
+    throw system_error(errno == 0 ? EIO : errno, "cannot read a secret from", path);
+  }
+  if (line.ends_with('\r')) line.pop_back();
+  return line;
+}
+
+std::string from_names(const std::string& name) {
+  NamedSecrets& named = named_secrets();
+  const std::lock_guard lock(named.mutex);
+  const auto found = named.secrets.find(name);
+  if (found != named.secrets.end()) return found->second;
+  throw Error(ErrorKind::InvalidArgument,
+              "no secret has the name " + quote(name) + ": set_secret() gives it one");
+}
 
 // Where the parts of a URI lie that may be secret: what stands between its scheme and its host, and
 // what follows its path.
@@ -36,29 +77,24 @@ Parts split(std::string_view uri) {
 }  // namespace
 
 bool names_secret(std::string_view value) {
-  return value.starts_with(kVariable) || value.starts_with(kFile);
+  return value.starts_with(kVariable) || value.starts_with(kFile) || value.starts_with(kNamed);
 }
 
 std::string resolve_secret(const std::string& value) {
-  if (value.starts_with(kVariable)) {
-    const std::string name = value.substr(kVariable.size());
-    const char* found = std::getenv(name.c_str());
-    if (found == nullptr) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "a secret shall come from the environment, which has no " + quote(name));
-    }
-    return found;
+  if (value.starts_with(kVariable)) return from_environment(value.substr(kVariable.size()));
+  if (value.starts_with(kFile)) return from_file(value.substr(kFile.size()));
+  if (value.starts_with(kNamed)) return from_names(value.substr(kNamed.size()));
+  return value;
+}
+
+void set_secret(const std::string& name, std::string secret) {
+  NamedSecrets& named = named_secrets();
+  const std::lock_guard lock(named.mutex);
+  if (secret.empty()) {
+    named.secrets.erase(name);
+  } else {
+    named.secrets[name] = std::move(secret);
   }
-  if (!value.starts_with(kFile)) return value;
-  const std::string path = value.substr(kFile.size());
-  errno = 0;
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) {
-    throw system_error(errno == 0 ? EIO : errno, "cannot read a secret from", path);
-  }
-  if (line.ends_with('\r')) line.pop_back();
-  return line;
 }
 
 bool holds_secret(std::string_view uri) {

@@ -49,9 +49,18 @@ class Sink {
   // Where in the target the prefix begins: not 0 for a descriptor that was handed over mid-file.
   virtual std::uint64_t start() const { return 0; }
 
+  // How many writes at once pay; 0 when more than the computing threads never do.
+  virtual int writes_in_flight() const { return 0; }
+
   // Reserves room for a prefix of `size` bytes, a multiple of 4 KiB; called once, before anything
   // is written.
   virtual void reserve(std::uint64_t size) = 0;
+
+  // Then, from those who know all of the file beforehand: every section, in order, the terminator
+  // last. Throws where the target cannot hold them.
+  virtual void announce(std::span<const Section> sections, Cancel& cancel) {
+    (void)sections, (void)cancel;
+  }
 
   // Writes the prefix: at least as long as reserved, a multiple of 4 KiB. Longer than reserved
   // moves everything behind it up, which an ascending sink cannot.
@@ -62,6 +71,13 @@ class Sink {
   // from any thread unless ascending.
   virtual void write(std::span<const Section> sections, std::uint64_t offset,
                      std::span<const ConstBytes> pieces, Cancel& cancel) = 0;
+
+  // The same, of bytes that stay where they are, as they are, until finish() or abort(): who would
+  // otherwise copy them need not.
+  virtual void lend(std::span<const Section> sections, std::uint64_t offset,
+                    std::span<const ConstBytes> pieces, Cancel& cancel) {
+    write(sections, offset, pieces, cancel);
+  }
 
   // The regular file that is being written in place: a tensor that is mapped from it must not be
   // read while it changes. Nothing where the target is replaced, or no file.

@@ -1,0 +1,14 @@
+// The options for what lies on servers.
+#pragma once
+
+#include <vector>
+
+#include "io/options.h"
+#include "transfer/option_kinds.h"
+
+namespace tensorizer {
+
+// Each keeps references to what it sets.
+std::vector<Option> http_options(HttpOptions& http);
+
+}  // namespace tensorizer
