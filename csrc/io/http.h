@@ -5,14 +5,15 @@
 #include <string_view>
 
 #include "base/cancel.h"
+#include "io/http_place.h"
 #include "io/options.h"
 #include "io/source.h"
 
 namespace tensorizer {
 
-// An http:// or https:// URL; see docs/remote.md.
-std::unique_ptr<Source> open_http_source(std::string_view url, const HttpOptions& options,
-                                         Cancel& cancel);
+// Opens a file on a web server.
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpPlace> place, const HttpOptions& options,
+                                    Cancel& cancel);
 
 // Whether a header of this value would end where it should.
 bool is_header_value(std::string_view value);

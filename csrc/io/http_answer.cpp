@@ -1,6 +1,9 @@
 #include "io/http_answer.h"
 
+#include <curl/curl.h>
+
 #include <algorithm>
+#include <ctime>
 
 #include "base/number.h"
 
@@ -17,10 +20,26 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-bool same_letters(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](char x, char y) { return lower(x) == lower(y); });
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  }
+  return result;
+}
+
+// Seconds, or a date.
+std::optional<std::chrono::seconds> parse_retry_after(const std::string& value) {
+  std::uint64_t seconds = 0;
+  if (const auto number = parse_number(value)) {
+    seconds = *number;
+  } else {
+    const std::time_t date = curl_getdate(value.c_str(), nullptr);
+    if (date == -1) return std::nullopt;
+    const std::time_t now = std::time(nullptr);
+    seconds = date > now ? static_cast<std::uint64_t>(date - now) : 0;
+  }
+  return std::chrono::seconds(std::min<std::uint64_t>(seconds, 3600));
 }
 
 // "bytes 0-99/1234", or "bytes 0-99/*".
@@ -43,23 +62,29 @@ void parse_content_range(std::string_view text, HttpAnswer& answer) {
 void HttpAnswer::take_header(std::string_view line) {
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return;
-  const std::string_view name = line.substr(0, colon);
-  const std::string_view value = trimmed(line.substr(colon + 1));
-  if (same_letters(name, "etag")) {
+  const std::string name = lower(line.substr(0, colon));
+  const std::string value(trimmed(line.substr(colon + 1)));
+  if (name == "etag") {
     if (value.starts_with('"')) object.etag = value;
-  } else if (same_letters(name, "last-modified")) {
+  } else if (name == "last-modified") {
     object.last_modified = value;
-  } else if (same_letters(name, "content-range")) {
+  } else if (name == "content-range") {
     parse_content_range(value, *this);
-  } else if (same_letters(name, "content-length")) {
+  } else if (name == "content-length") {
     content_length = parse_number(value);
-  } else if (same_letters(name, "content-encoding")) {
-    encoded = !same_letters(value, "identity");
-  } else if (same_letters(name, "retry-after")) {
-    if (const auto seconds = parse_number(value)) {
-      retry_after = std::chrono::seconds(std::min<std::uint64_t>(*seconds, 3600));
-    }
+  } else if (name == "content-encoding") {
+    encoded = lower(value) != "identity";
+  } else if (name == "retry-after") {
+    retry_after = parse_retry_after(value);
   }
+  headers.emplace_back(name, value);
+}
+
+std::string_view HttpAnswer::header(std::string_view name) const {
+  for (const auto& [known, value] : headers) {
+    if (known == name) return value;
+  }
+  return {};
 }
 
 }  // namespace tensorizer

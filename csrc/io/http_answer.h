@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tensorizer {
 
@@ -26,9 +28,15 @@ struct HttpAnswer {
   bool encoded = false;  // the body is not the object's own bytes
   std::optional<std::chrono::seconds> retry_after;
   std::optional<std::uint64_t> content_length;
+  // All of the head, names in lower case.
+  std::vector<std::pair<std::string, std::string>> headers;
+  // What came in a body that nobody wanted, its beginning: why the server refuses.
+  std::string refusal;
 
   // Takes one line of the head, "name: value"; what makes no sense is as if it were not there.
   void take_header(std::string_view line);
+  // The header of a name in lower case; empty where there is none.
+  std::string_view header(std::string_view name) const;
 };
 
 }  // namespace tensorizer

@@ -16,6 +16,9 @@ namespace {
 
 // Slower than this, for as long as a stall may last, is a stall.
 constexpr double kFloorPerSecond = 1024;
+constexpr long kUploadBuffer = 512 << 10;
+// Of a refusal, enough to say why.
+constexpr std::size_t kLongestRefusal = 16 << 10;
 
 using Clock = std::chrono::steady_clock;
 
@@ -80,6 +83,43 @@ class HttpShare {
 
   CURLSH* handle() const { return handle_; }
 
+  // Adds what a request took that has ended.
+  void count(CURL* easy) noexcept {
+    const auto seconds = [easy](CURLINFO info) {
+      curl_off_t microseconds = 0;
+      curl_easy_getinfo(easy, info, &microseconds);
+      return static_cast<double>(microseconds) / 1e6;
+    };
+    long connects = 0;
+    curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &connects);
+    curl_off_t bytes = 0;
+    curl_easy_getinfo(easy, CURLINFO_SIZE_DOWNLOAD_T, &bytes);
+    // Each of these times counts from the start of the request, and is 0 for what did not happen.
+    const double lookup = seconds(CURLINFO_NAMELOOKUP_TIME_T);
+    const double connect = std::max(seconds(CURLINFO_CONNECT_TIME_T), lookup);
+    const double tls = std::max(seconds(CURLINFO_APPCONNECT_TIME_T), connect);
+    const double first_byte = std::max(seconds(CURLINFO_STARTTRANSFER_TIME_T), tls);
+    const double total = std::max(seconds(CURLINFO_TOTAL_TIME_T), first_byte);
+    const std::lock_guard lock(stats_mutex_);
+    stats_.requests += 1;
+    stats_.connections += static_cast<std::uint64_t>(connects);
+    stats_.received += static_cast<std::uint64_t>(bytes);
+    stats_.lookup += lookup;
+    stats_.connect += connect - lookup;
+    stats_.tls += tls - connect;
+    stats_.first_byte += first_byte - tls;
+    stats_.transfer += total - first_byte;
+  }
+
+  void count_retry() {
+    const std::lock_guard lock(stats_mutex_);
+    stats_.retries += 1;
+  }
+  SourceStats stats() const {
+    const std::lock_guard lock(stats_mutex_);
+    return stats_;
+  }
+
  private:
   static void lock(CURL*, curl_lock_data data, curl_lock_access, void* self) {
     static_cast<HttpShare*>(self)->mutexes_.at(data).lock();
@@ -90,6 +130,8 @@ class HttpShare {
 
   std::array<std::mutex, CURL_LOCK_DATA_LAST> mutexes_;
   CURLSH* handle_;
+  mutable std::mutex stats_mutex_;
+  SourceStats stats_;
 };
 
 std::shared_ptr<HttpShare> make_http_share() {
@@ -97,15 +139,22 @@ std::shared_ptr<HttpShare> make_http_share() {
   return std::make_shared<HttpShare>();
 }
 
+SourceStats stats_of(const HttpShare& share) { return share.stats(); }
+void count_retry(HttpShare& share) { share.count_retry(); }
+
+void HttpRequest::ask_for_range(std::uint64_t begin, std::uint64_t end) {
+  headers.push_back("Range: bytes=" + std::to_string(begin) + "-" + std::to_string(end - 1));
+}
+
 class HttpConnection::Impl {
  public:
-  Impl(std::string url, const HttpOptions& options, std::shared_ptr<HttpShare> share)
+  Impl(const HttpOptions& options, std::shared_ptr<HttpShare> share)
       : options_(options), share_(std::move(share)), easy_(curl_easy_init()) {
     multi_ = curl_multi_init();
     if (easy_ == nullptr || multi_ == nullptr) {
       throw Error(ErrorKind::Internal, "libcurl has no memory");
     }
-    set_up(url);
+    set_up();
   }
   ~Impl() {
     give_up();
@@ -116,8 +165,7 @@ class HttpConnection::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  std::optional<HttpFailure> get(const HttpRequest& request, HttpReceiver& receiver,
-                                 Cancel& cancel) {
+  HttpOutcome ask(const HttpRequest& request, HttpReceiver& receiver, Cancel& cancel) {
     give_up();
     prepare(request);
     receiver_ = &receiver;
@@ -129,44 +177,51 @@ class HttpConnection::Impl {
 
   bool paused() const { return paused_; }
 
-  std::optional<HttpFailure> go_on(Cancel& cancel) {
+  HttpOutcome go_on(Cancel& cancel) {
     paused_ = false;
     const CURLcode status = curl_easy_pause(easy_, CURLPAUSE_CONT);
-    if (status != CURLE_OK) return failure_of(status, error_.data());
+    if (status != CURLE_OK) return {failure_of(status, error_.data()), answer_, {}};
     return run(cancel);
   }
 
  private:
   void give_up() noexcept {
-    if (under_way_) curl_multi_remove_handle(multi_, easy_);
+    if (under_way_) {
+      share_->count(easy_);
+      curl_multi_remove_handle(multi_, easy_);
+    }
     under_way_ = paused_ = false;
   }
 
-  // Until the end of the request, unless the receiver pauses it.
-  std::optional<HttpFailure> run(Cancel& cancel) {
+  // Until the end of the request, unless it pauses.
+  HttpOutcome run(Cancel& cancel) {
     struct Ended {
       Impl& impl;
       ~Ended() {
         if (!impl.paused_) impl.give_up();
       }
     } ended{*this};
-    return wait(cancel);
+    HttpOutcome outcome;
+    outcome.failure = wait(cancel);
+    outcome.answer = answer_;
+    const char* url = nullptr;
+    curl_easy_getinfo(easy_, CURLINFO_EFFECTIVE_URL, &url);
+    if (url != nullptr) outcome.url = url;
+    return outcome;
   }
 
-  void set_up(const std::string& url) {
-    set(easy_, CURLOPT_URL, url.c_str());
+  void set_up() {
     set(easy_, CURLOPT_SHARE, share_->handle());
     set(easy_, CURLOPT_NOSIGNAL, 1L);
     set(easy_, CURLOPT_QUICK_EXIT, 1L);
     set(easy_, CURLOPT_PROTOCOLS_STR, "http,https");
     set(easy_, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-    set(easy_, CURLOPT_FOLLOWLOCATION, 1L);
     set(easy_, CURLOPT_MAXREDIRS, 10L);
-    set(easy_, CURLOPT_NETRC, static_cast<long>(CURL_NETRC_OPTIONAL));
     // Sent at once: any other kind costs each request another round.
     set(easy_, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
     set(easy_, CURLOPT_TCP_KEEPALIVE, 1L);
     set(easy_, CURLOPT_BUFFERSIZE, static_cast<long>(CURL_MAX_READ_SIZE));
+    set(easy_, CURLOPT_UPLOAD_BUFFERSIZE, kUploadBuffer);
     set(easy_, CURLOPT_USERAGENT, "tensorizer_ops");
     set(easy_, CURLOPT_ERRORBUFFER, error_.data());
     set(easy_, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout * 1000));
@@ -181,11 +236,16 @@ class HttpConnection::Impl {
       const std::uint64_t share =
           std::max<std::uint64_t>(options_.max_bandwidth / options_.connections, 1);
       set(easy_, CURLOPT_MAX_RECV_SPEED_LARGE, static_cast<curl_off_t>(share));
+      set(easy_, CURLOPT_MAX_SEND_SPEED_LARGE, static_cast<curl_off_t>(share));
     }
     set(easy_, CURLOPT_HEADERFUNCTION, &on_header);
     set(easy_, CURLOPT_HEADERDATA, this);
     set(easy_, CURLOPT_WRITEFUNCTION, &on_body);
     set(easy_, CURLOPT_WRITEDATA, this);
+    set(easy_, CURLOPT_READFUNCTION, &on_send);
+    set(easy_, CURLOPT_READDATA, this);
+    set(easy_, CURLOPT_SEEKFUNCTION, &on_rewind);
+    set(easy_, CURLOPT_SEEKDATA, this);
   }
 
   void add_header(const std::string& line) {
@@ -197,29 +257,36 @@ class HttpConnection::Impl {
   void prepare(const HttpRequest& request) {
     curl_slist_free_all(headers_);
     headers_ = nullptr;
-    for (const auto& [name, value] : options_.headers) {
+    for (const std::string& line : request.headers) {
       // Without a value, libcurl would leave such a header out.
-      add_header(value.empty() ? name + ";" : name + ": " + value);
+      add_header(line.ends_with(": ") ? line.substr(0, line.size() - 2) + ";" : line);
     }
-    if (!request.if_match.empty()) add_header("If-Match: " + request.if_match);
     set(easy_, CURLOPT_HTTPHEADER, headers_);
-    if (request.end) {
-      const std::string range =
-          std::to_string(request.begin) + "-" + std::to_string(*request.end - 1);
-      set(easy_, CURLOPT_RANGE, range.c_str());
-    } else {
-      set(easy_, CURLOPT_RANGE, static_cast<const char*>(nullptr));
+    set(easy_, CURLOPT_URL, request.url.c_str());
+    set(easy_, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
+    set(easy_, CURLOPT_NETRC,
+        static_cast<long>(request.log_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
+    // Each of these two undoes the other.
+    set(easy_, CURLOPT_HTTPGET, 1L);
+    if (request.body != nullptr) {
+      set(easy_, CURLOPT_UPLOAD, 1L);
+      set(easy_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
     }
+    set(easy_, CURLOPT_NOBODY, request.method == "HEAD" ? 1L : 0L);
+    set(easy_, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+    body_ = request.body;
+    patience_ = request.patience;
     answer_ = {};
     headed_ = wanted_ = false;
-    received_ = 0;
+    passed_ = 0;
     exception_ = nullptr;
     error_[0] = '\0';
   }
 
   std::optional<HttpFailure> wait(Cancel& cancel) {
     Clock::time_point since = Clock::now();
-    std::uint64_t before = received_;
+    std::uint64_t before = passed_;
+    const double patience = options_.stall_timeout + patience_;
     for (;;) {
       int running = 0;
       const CURLMcode status = curl_multi_perform(multi_, &running);
@@ -230,15 +297,15 @@ class HttpConnection::Impl {
       if (paused_) return {};
       cancel.check();
       const std::chrono::duration<double> waited = Clock::now() - since;
-      if (waited.count() >= options_.stall_timeout) {
-        if (static_cast<double>(received_ - before) < kFloorPerSecond * waited.count()) {
+      if (waited.count() >= patience) {
+        if (static_cast<double>(passed_ - before) < kFloorPerSecond * waited.count()) {
           return HttpFailure{.what = "nothing came, or next to nothing, for " +
                                      std::to_string(static_cast<int>(waited.count())) + " s",
                              .temporary = true,
                              .timed_out = true};
         }
         since = Clock::now();
-        before = received_;
+        before = passed_;
       }
       curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
     }
@@ -271,7 +338,7 @@ class HttpConnection::Impl {
     } else {
       impl.answer_.take_header(line);
     }
-    impl.received_ += line.size();
+    impl.passed_ += line.size();
     return size * count;
   }
 
@@ -281,16 +348,43 @@ class HttpConnection::Impl {
     try {
       if (!impl.headed_) impl.hand_over_head();
       const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size * count);
-      if (impl.wanted_ && !impl.receiver_->body(bytes)) {
+      if (!impl.wanted_) {
+        impl.keep_refusal(as_text(bytes));
+      } else if (!impl.receiver_->body(bytes)) {
         impl.paused_ = true;
         return CURL_WRITEFUNC_PAUSE;
       }
-      impl.received_ += size * count;
+      impl.passed_ += size * count;
       return size * count;
     } catch (...) {
       impl.exception_ = std::current_exception();
       return 0;
     }
+  }
+
+  void keep_refusal(std::string_view text) {
+    answer_.refusal += text.substr(0, kLongestRefusal - answer_.refusal.size());
+  }
+
+  static std::size_t on_send(char* data, std::size_t size, std::size_t count, void* self) {
+    auto& impl = *static_cast<Impl*>(self);
+    if (impl.body_ == nullptr) return 0;
+    try {
+      const auto given = impl.body_->give({reinterpret_cast<std::byte*>(data), size * count});
+      impl.paused_ = !given;
+      impl.passed_ += given.value_or(0);
+      return given ? *given : CURL_READFUNC_PAUSE;
+    } catch (...) {
+      impl.exception_ = std::current_exception();
+      return CURL_READFUNC_ABORT;
+    }
+  }
+
+  static int on_rewind(void* self, curl_off_t offset, int origin) {
+    const auto& impl = *static_cast<Impl*>(self);
+    const bool done = impl.body_ != nullptr && offset == 0 && origin == SEEK_SET &&
+                      impl.body_->rewind();
+    return done ? CURL_SEEKFUNC_OK : CURL_SEEKFUNC_CANTSEEK;
   }
 
   const HttpOptions& options_;
@@ -307,23 +401,24 @@ class HttpConnection::Impl {
   HttpAnswer answer_;
   bool headed_ = false;
   bool wanted_ = false;
-  std::uint64_t received_ = 0;
+  std::uint64_t passed_ = 0;  // bytes, in both directions
+  HttpBody* body_ = nullptr;
+  double patience_ = 0;
   std::exception_ptr exception_;
 };
 
-HttpConnection::HttpConnection(std::string url, const HttpOptions& options,
-                               std::shared_ptr<HttpShare> share)
-    : impl_(std::make_unique<Impl>(std::move(url), options, std::move(share))) {}
+HttpConnection::HttpConnection(const HttpOptions& options, std::shared_ptr<HttpShare> share)
+    : impl_(std::make_unique<Impl>(options, std::move(share))) {}
 
 HttpConnection::~HttpConnection() = default;
 
-std::optional<HttpFailure> HttpConnection::get(const HttpRequest& request, HttpReceiver& receiver,
-                                               Cancel& cancel) {
-  return impl_->get(request, receiver, cancel);
+HttpOutcome HttpConnection::ask(const HttpRequest& request, HttpReceiver& receiver,
+                                Cancel& cancel) {
+  return impl_->ask(request, receiver, cancel);
 }
 
 bool HttpConnection::paused() const { return impl_->paused(); }
 
-std::optional<HttpFailure> HttpConnection::go_on(Cancel& cancel) { return impl_->go_on(cancel); }
+HttpOutcome HttpConnection::go_on(Cancel& cancel) { return impl_->go_on(cancel); }
 
 }  // namespace tensorizer

@@ -5,19 +5,43 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "io/http_answer.h"
 #include "io/options.h"
+#include "io/source.h"
 
 namespace tensorizer {
 
+// What goes along with a request.
+class HttpBody {
+ public:
+  virtual ~HttpBody() = default;
+  virtual std::uint64_t size() const = 0;
+  // The next bytes, as many as fit and there are. Nothing when it has none now: it is asked again
+  // when the request goes on.
+  virtual std::optional<std::size_t> give(Bytes out) = 0;
+  // From its beginning again; false when that cannot be.
+  virtual bool rewind() = 0;
+};
+
 struct HttpRequest {
-  // Of the object; all of it when there is no end.
-  std::uint64_t begin = 0;
-  std::optional<std::uint64_t> end;
-  std::string if_match;  // an ETag, or empty
+  std::string method = "GET";
+  std::string url;
+  // Whole lines: "name: value".
+  std::vector<std::string> headers;
+  HttpBody* body = nullptr;
+  // Whether another place that the server names is asked instead.
+  bool follow_redirects = true;
+  // Whether the URL's own password and ~/.netrc are shown.
+  bool log_in = true;
+  // Seconds that the server may take beyond a stall, because it has much to do.
+  double patience = 0;
+
+  // Of the object, from `begin` on, before `end`.
+  void ask_for_range(std::uint64_t begin, std::uint64_t end);
 };
 
 // Why a request did not get all of its answer, and whether another try may.
@@ -26,6 +50,13 @@ struct HttpFailure {
   bool temporary = false;
   bool timed_out = false;
   bool is_argument = false;  // the caller's own files or options are wrong
+};
+
+// What came of a request, or has come so far.
+struct HttpOutcome {
+  std::optional<HttpFailure> failure;
+  HttpAnswer answer;
+  std::string url;  // of the server that has answered, after all redirects
 };
 
 // Who takes an answer. What he throws ends the request.
@@ -40,26 +71,29 @@ class HttpReceiver {
   virtual bool has_enough() const { return false; }
 };
 
-// What all connections to one server share: names that were looked up, TLS sessions.
+// What all connections to one server share: names that were looked up, TLS sessions, and the
+// account of what they did.
 class HttpShare;
 std::shared_ptr<HttpShare> make_http_share();
+SourceStats stats_of(const HttpShare& share);
+void count_retry(HttpShare& share);
 
 // One thread at a time.
 class HttpConnection {
  public:
-  HttpConnection(std::string url, const HttpOptions& options, std::shared_ptr<HttpShare> share);
+  // Keeps a reference to the options.
+  HttpConnection(const HttpOptions& options, std::shared_ptr<HttpShare> share);
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  // Asks, and hands the answer to the receiver, until it has all of it or does not take more now.
-  // Ends within kPollInterval of a cancel, wherever it waits. What has not come to its end when the
-  // next request starts is given up.
-  std::optional<HttpFailure> get(const HttpRequest& request, HttpReceiver& receiver,
-                                 Cancel& cancel);
-  // Whether the receiver did not take more, and the same again.
+  // Asks, and hands the answer to the receiver, until it has all of it, or does not take more or
+  // the body gives no more now. Ends within kPollInterval of a cancel, wherever it waits. What has
+  // not come to its end when the next request starts is given up.
+  HttpOutcome ask(const HttpRequest& request, HttpReceiver& receiver, Cancel& cancel);
+  // Whether the receiver or the body had it pause, and the same again.
   bool paused() const;
-  std::optional<HttpFailure> go_on(Cancel& cancel);
+  HttpOutcome go_on(Cancel& cancel);
 
  private:
   class Impl;

@@ -1,16 +1,12 @@
 // A file on a web server, read in ranges; or, where the server has no ranges, in order.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
 #include "base/error.h"
 #include "io/descriptor.h"
 #include "io/http.h"
-#include "io/http_connection.h"
+#include "io/http_client.h"
 #include "io/http_tries.h"
-#include "io/secret.h"
 
 namespace tensorizer {
 
@@ -18,21 +14,6 @@ namespace {
 
 // What the first request asks for: most often the index, and the first tensors.
 constexpr std::uint64_t kFirstRequest = 1 << 20;
-
-// A URL as it may travel: bytes that may not stand in one become %XX.
-std::string escaped(std::string_view url) {
-  constexpr std::string_view kHex = "0123456789ABCDEF";
-  std::string text;
-  for (const char c : url) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte > 0x20 && byte < 0x7F && c != '"' && c != '<' && c != '>') {
-      text += c;
-    } else {
-      text += {'%', kHex[byte >> 4], kHex[byte & 15]};
-    }
-  }
-  return text;
-}
 
 // Copies as much of `bytes` as there is room for, and says how much that was.
 std::size_t fill(Remaining& remaining, ConstBytes bytes) {
@@ -49,24 +30,10 @@ std::size_t fill(Remaining& remaining, ConstBytes bytes) {
   return done;
 }
 
-// What is named is looked up once.
-HttpOptions with_secrets(HttpOptions options) {
-  for (auto& [name, value] : options.headers) {
-    value = resolve_secret(value);
-    if (!is_header_value(value)) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "the secret for header " + quote(name) + " is not printable, in one line");
-    }
-  }
-  return options;
-}
-
 class HttpSource final : public Source {
  public:
-  HttpSource(std::string_view url, const HttpOptions& options, Cancel& cancel)
-      : url_(escaped(url)),
-        options_(with_secrets(options)),
-        label_(quote(without_secrets(url), 4096)) {
+  HttpSource(std::unique_ptr<HttpPlace> place, const HttpOptions& options, Cancel& cancel)
+      : client_(std::move(place), options) {
     open(cancel);
   }
 
@@ -74,7 +41,7 @@ class HttpSource final : public Source {
     const std::uint64_t wanted = total_size(pieces);
     Remaining remaining(pieces);
     const std::uint64_t done = fill_from(offset, remaining, cancel);
-    if (done < wanted) throw_source_ended(label_, offset + done, wanted - done);
+    if (done < wanted) throw_source_ended(label(), offset + done, wanted - done);
   }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
@@ -90,19 +57,17 @@ class HttpSource final : public Source {
   }
   bool sequential() const override { return sequential_ != nullptr; }
   ReadHints hints(std::uint64_t, std::uint64_t) override {
-    return {options_.connections, options_.chunk_size};
+    return {client_.options().connections, client_.options().chunk_size};
   }
-  const std::string& label() const override { return label_; }
+  SourceStats stats() const override { return client_.stats(); }
+  const std::string& label() const override { return client_.label(); }
 
  private:
   // The file from its first byte on: the first ones are kept; where the server has no ranges, the
   // rest comes in order, into what it is asked for.
   class Stream final : public HttpReceiver {
    public:
-    bool head(const HttpAnswer& given) override {
-      answer = given;
-      return is_good();
-    }
+    bool head(const HttpAnswer& answer) override { return is_good(answer); }
     bool body(ConstBytes bytes) override {
       if (has_enough()) return false;
       if (target != nullptr) bytes = bytes.subspan(fill(*target, bytes));
@@ -112,12 +77,11 @@ class HttpSource final : public Source {
     bool has_enough() const override {
       return target != nullptr ? target->left() == 0 : held.size() >= kFirstRequest;
     }
-    bool is_good() const {
+    static bool is_good(const HttpAnswer& answer) {
       const bool from_start = answer.status == 206 && answer.begin == 0 && answer.end;
       return !answer.encoded && (answer.status == 200 || from_start);
     }
 
-    HttpAnswer answer;
     std::vector<std::byte> held;  // what came and went to no target
     Remaining* target = nullptr;
   };
@@ -128,8 +92,7 @@ class HttpSource final : public Source {
     Range(const HttpSource& source, std::uint64_t begin, std::uint64_t end, Remaining& remaining)
         : source_(source), begin_(begin), end_(end), remaining_(remaining) {}
 
-    bool head(const HttpAnswer& given) override {
-      answer = given;
+    bool head(const HttpAnswer& answer) override {
       // The file is not that one any more, or not that long.
       if (answer.status == 412 || answer.status == 416) source_.throw_changed();
       if (answer.status == 200) source_.throw_wrong("has no ranges any more");
@@ -150,7 +113,6 @@ class HttpSource final : public Source {
       return true;
     }
 
-    HttpAnswer answer;
     std::uint64_t brought = 0;
 
    private:
@@ -161,11 +123,11 @@ class HttpSource final : public Source {
   };
 
   [[noreturn]] void throw_wrong(const std::string& what) const {
-    throw Error(ErrorKind::Unavailable, "the server of " + label_ + " " + what);
+    throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
   }
 
   [[noreturn]] void throw_changed() const {
-    throw Error(ErrorKind::Unavailable, label_ + " has changed while it was loaded");
+    throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded");
   }
 
   void check_same(const HttpIdentity& object) const {
@@ -175,31 +137,35 @@ class HttpSource final : public Source {
   }
 
   void open(Cancel& cancel) {
-    std::unique_ptr<HttpConnection> connection = take();
-    HttpTries tries(options_, label_);
+    std::unique_ptr<HttpConnection> connection = client_.take();
+    HttpTries tries(client_, "load");
+    HttpRequest request;
+    request.ask_for_range(0, kFirstRequest);
+    HttpAnswer answer;
     for (;;) {
       stream_ = {};
-      const auto failure = connection->get({0, kFirstRequest, {}}, stream_, cancel);
-      const HttpAnswer& answer = stream_.answer;
-      if (!failure && answer.status == 416) break;  // an empty file has no first byte
-      if (!failure && answer.encoded) throw_wrong("sends the file encoded");
-      if (!failure && stream_.is_good()) break;
-      if (!failure && answer.status == 206) {
-        throw_wrong("sends another range than it was asked for");
+      const HttpOutcome outcome = tries.ask(*connection, request, stream_, cancel);
+      answer = outcome.answer;
+      if (!outcome.failure) {
+        if (answer.status == 416) break;  // an empty file has no first byte
+        const bool file = answer.status == 200 || answer.status == 206;
+        if (file && answer.encoded) throw_wrong("sends the file encoded");
+        if (Stream::is_good(answer)) break;
+        if (file) throw_wrong("sends another range than it was asked for");
       }
-      tries.failed(failure, answer, stream_.held.size(), cancel);
+      tries.failed(outcome, stream_.held.size(), cancel);
     }
-    object_ = stream_.answer.object;
-    if (stream_.answer.status == 200 && connection->paused()) {
+    object_ = answer.object;
+    if (answer.status == 200 && connection->paused()) {
       sequential_ = std::move(connection);
       return;
     }
-    if (stream_.answer.status != 206) object_.size = stream_.held.size();
+    if (answer.status != 206) object_.size = stream_.held.size();
     if (!object_.size) throw_wrong("does not say how long the file is");
     if (stream_.held.size() < std::min(kFirstRequest, *object_.size)) {
       throw_wrong("sends less than it was asked for");
     }
-    give_back(std::move(connection));
+    client_.give_back(std::move(connection));
   }
 
   // Fills as much as there is, and says how much that was.
@@ -218,20 +184,23 @@ class HttpSource final : public Source {
   }
 
   void fetch(std::uint64_t offset, std::uint64_t end, Remaining& remaining, Cancel& cancel) {
-    std::unique_ptr<HttpConnection> connection = take();
-    HttpTries tries(options_, label_);
+    std::unique_ptr<HttpConnection> connection = client_.take();
+    HttpTries tries(client_, "load");
     while (offset < end) {
       Range range(*this, offset, end, remaining);
-      const auto failure = connection->get({offset, end, object_.etag}, range, cancel);
+      HttpRequest request;
+      request.ask_for_range(offset, end);
+      if (!object_.etag.empty()) request.headers.push_back("If-Match: " + object_.etag);
+      const HttpOutcome outcome = tries.ask(*connection, request, range, cancel);
       offset += range.brought;
-      if (offset < end) tries.failed(failure, range.answer, range.brought, cancel);
+      if (offset < end) tries.failed(outcome, range.brought, cancel);
     }
-    give_back(std::move(connection));
+    client_.give_back(std::move(connection));
   }
 
   void fill_in_order(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
     if (offset < position_) {
-      throw Error(ErrorKind::Internal, label_ + " is read at byte " + std::to_string(offset) +
+      throw Error(ErrorKind::Internal, label() + " is read at byte " + std::to_string(offset) +
                                            " after it gave its bytes up to " +
                                            std::to_string(position_));
     }
@@ -256,40 +225,19 @@ class HttpSource final : public Source {
     held_taken_ = 0;
     const std::uint64_t wanted = remaining.left();
     stream_.target = &remaining;
-    const auto failure = sequential_->go_on(cancel);
+    const std::optional<HttpFailure> failure = sequential_->go_on(cancel).failure;
     stream_.target = nullptr;
     position_ += wanted - remaining.left();
     if (failure) {
       throw Error(failure->timed_out ? ErrorKind::TimedOut : ErrorKind::Unavailable,
-                  "cannot load " + label_ + " after byte " + std::to_string(position_) + ": " +
+                  "cannot load " + label() + " after byte " + std::to_string(position_) + ": " +
                       quote(failure->what) +
                       "; its server has no ranges, so that it cannot be "
                       "taken up there");
     }
   }
 
-  // Connections that are not in use. A child of fork() must not touch those of its parent.
-  std::unique_ptr<HttpConnection> take() {
-    const std::lock_guard lock(mutex_);
-    if (process_ != getpid()) {
-      for (std::unique_ptr<HttpConnection>& connection : idle_) connection.release();
-      idle_.clear();
-      share_ = make_http_share();
-      process_ = getpid();
-    }
-    if (idle_.empty()) return std::make_unique<HttpConnection>(url_, options_, share_);
-    std::unique_ptr<HttpConnection> connection = std::move(idle_.back());
-    idle_.pop_back();
-    return connection;
-  }
-  void give_back(std::unique_ptr<HttpConnection> connection) {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(connection));
-  }
-
-  const std::string url_;
-  const HttpOptions options_;
-  const std::string label_;
+  HttpClient client_;
   HttpIdentity object_;
   Stream stream_;  // of the first request
 
@@ -297,23 +245,13 @@ class HttpSource final : public Source {
   std::unique_ptr<HttpConnection> sequential_;
   std::uint64_t position_ = 0;
   std::size_t held_taken_ = 0;
-
-  std::mutex mutex_;
-  pid_t process_ = getpid();
-  std::shared_ptr<HttpShare> share_ = make_http_share();
-  std::vector<std::unique_ptr<HttpConnection>> idle_;
 };
 
 }  // namespace
 
-bool is_header_value(std::string_view value) {
-  return std::none_of(value.begin(), value.end(),
-                      [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7F; });
-}
-
-std::unique_ptr<Source> open_http_source(std::string_view url, const HttpOptions& options,
-                                         Cancel& cancel) {
-  return std::make_unique<HttpSource>(url, options, cancel);
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpPlace> place, const HttpOptions& options,
+                                    Cancel& cancel) {
+  return std::make_unique<HttpSource>(std::move(place), options, cancel);
 }
 
 }  // namespace tensorizer

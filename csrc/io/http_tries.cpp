@@ -14,6 +14,8 @@ using Clock = std::chrono::steady_clock;
 
 // A try that brings less than this is counted as one that failed.
 constexpr std::uint64_t kSomeProgress = 64 << 10;
+// What is mended each time, and fails each time, is not mended.
+constexpr int kMostMended = 3;
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{10000};
 constexpr std::chrono::milliseconds kLongestWanted{60000};
@@ -41,36 +43,55 @@ ErrorKind kind_of(int status) {
 
 }  // namespace
 
-HttpTries::HttpTries(const HttpOptions& options, const std::string& label)
-    : options_(options), label_(label), start_(Clock::now()) {}
+HttpTries::HttpTries(HttpClient& client, const char* doing)
+    : client_(client), doing_(doing), start_(Clock::now()) {}
 
-void HttpTries::failed(const std::optional<HttpFailure>& failure, const HttpAnswer& answer,
-                       std::uint64_t brought, Cancel& cancel) {
+HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
+                           Cancel& cancel) {
+  client_.place().complete(request, cancel);
+  HttpOutcome outcome = connection.ask(request, receiver, cancel);
+  refusal_ = client_.place().learn(outcome);
+  return outcome;
+}
+
+void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel) {
   if (brought >= kSomeProgress) count_ = 0;
+  const int status = outcome.answer.status;
   // A connection that is closed says "206" before it says nothing more.
   const bool temporary =
-      failure ? failure->temporary : is_temporary(answer.status) || answer.status == 206;
-  if (!temporary || count_ >= options_.retries || too_late()) give_up(failure, answer.status);
-  pause(answer.retry_after, cancel);
-  ++count_;
+      outcome.failure ? outcome.failure->temporary
+                      : refusal_.temporary || is_temporary(status) || status == 206;
+  const bool mended = refusal_.mended && mended_ < kMostMended;
+  if (!mended && (!temporary || count_ >= client_.options().retries)) give_up(outcome);
+  if (too_late()) give_up(outcome);
+  client_.count_retry();
   ++all_;
+  if (mended) {
+    ++mended_;
+    return;
+  }
+  pause(outcome.answer.retry_after, cancel);
+  ++count_;
 }
 
 bool HttpTries::too_late() const {
   const std::chrono::duration<double> spent = Clock::now() - start_;
-  return options_.timeout > 0 && spent.count() >= options_.timeout;
+  return client_.options().timeout > 0 && spent.count() >= client_.options().timeout;
 }
 
-void HttpTries::give_up(const std::optional<HttpFailure>& failure, int status) const {
+void HttpTries::give_up(const HttpOutcome& outcome) const {
   const std::string tries = all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
-  if (!failure) {
-    throw Error(kind_of(status), "the server of " + label_ + " answers with status " +
-                                     std::to_string(status) + tries);
+  if (!outcome.failure) {
+    const std::string why = refusal_.what.empty() ? "" : ": " + refusal_.what;
+    throw Error(refusal_.kind.value_or(kind_of(outcome.answer.status)),
+                "the server of " + client_.label() + " answers with status " +
+                    std::to_string(outcome.answer.status) + tries + why);
   }
-  const ErrorKind kind = failure->is_argument ? ErrorKind::InvalidArgument
-                         : failure->timed_out ? ErrorKind::TimedOut
-                                              : ErrorKind::Unavailable;
-  throw Error(kind, "cannot load " + label_ + tries + ": " + quote(failure->what));
+  const ErrorKind kind = outcome.failure->is_argument ? ErrorKind::InvalidArgument
+                         : outcome.failure->timed_out ? ErrorKind::TimedOut
+                                                      : ErrorKind::Unavailable;
+  throw Error(kind, std::string("cannot ") + doing_ + " " + client_.label() + tries + ": " +
+                        quote(outcome.failure->what));
 }
 
 void HttpTries::pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const {

@@ -6,31 +6,36 @@
 #include <string>
 
 #include "base/cancel.h"
-#include "io/http_connection.h"
+#include "io/http_client.h"
 
 namespace tensorizer {
 
-// The tries at one piece of a file. What may go better another time is tried again, after a pause;
-// what will not, or has not for too long, is an Error that says what it was.
+// The tries at one thing that is asked of a server. What may go better another time is tried again,
+// after a pause; what will not, or has not for too long, is an Error that says what it was.
 class HttpTries {
  public:
-  // Both are kept as references.
-  HttpTries(const HttpOptions& options, const std::string& label);
+  // Keeps a reference. `doing`: "load" or "save".
+  HttpTries(HttpClient& client, const char* doing);
 
-  // After a request that did not bring all that was asked for: returns when it is time for the next
+  // One try: the request is completed and asked, and the place has learned from what came of it.
+  HttpOutcome ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
+                  Cancel& cancel);
+
+  // After a try that did not bring all that was asked for: returns when it is time for the next
   // one, or throws.
-  void failed(const std::optional<HttpFailure>& failure, const HttpAnswer& answer,
-              std::uint64_t brought, Cancel& cancel);
+  void failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel);
 
  private:
   bool too_late() const;
-  [[noreturn]] void give_up(const std::optional<HttpFailure>& failure, int status) const;
+  [[noreturn]] void give_up(const HttpOutcome& outcome) const;
   void pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const;
 
-  const HttpOptions& options_;
-  const std::string& label_;
+  HttpClient& client_;
+  const char* const doing_;
   const std::chrono::steady_clock::time_point start_;
-  int count_ = 0;  // in a row, without progress
+  HttpRefusal refusal_;  // of the last try
+  int count_ = 0;        // in a row, without progress
+  int mended_ = 0;
   int all_ = 0;
 };
 

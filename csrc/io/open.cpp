@@ -23,7 +23,8 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
   if (split.scheme == "file") return open_path_source(decode_file_uri(split.rest));
   if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
   if (split.scheme == "http" || split.scheme == "https") {
-    return open_http_source(split.scheme + "://" + split.rest, options.http, cancel);
+    return http_source(url_place(split.scheme + "://" + split.rest, options.http), options.http,
+                       cancel);
   }
   throw_unknown_scheme(split.scheme, "file://, fd:N, http:// and https://");
 }

@@ -25,6 +25,19 @@ struct ReadHints {
   std::uint64_t read_size = 4 << 20;
 };
 
+// What a source that is a server did so far. Seconds are those of all connections together.
+struct SourceStats {
+  std::uint64_t requests = 0;
+  std::uint64_t connections = 0;
+  std::uint64_t retries = 0;
+  std::uint64_t received = 0;  // bytes
+  double lookup = 0;           // of names
+  double connect = 0;
+  double tls = 0;
+  double first_byte = 0;  // from the request to the first byte of its answer
+  double transfer = 0;
+};
+
 class Source {
  public:
   virtual ~Source() = default;
@@ -63,6 +76,8 @@ class Source {
     (void)offset, (void)length;
     return {};
   }
+
+  virtual SourceStats stats() const { return {}; }
 
   // For messages: the URI without secrets, quoted.
   virtual const std::string& label() const = 0;
