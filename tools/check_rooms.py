@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent / "csrc"
 
 # From the bottom up. The front door, files of csrc itself, knows all of them.
-ROOMS = ["base", "io", "codec", "format", "engine", "transfer", "ops"]
+ROOMS = ["base", "codec", "io", "format", "engine", "transfer", "ops"]
 ROOMS_WITH_TORCH = {"transfer", "ops"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -30,6 +31,8 @@ class HttpBody {
 struct HttpRequest {
   std::string method = "GET";
   std::string url;
+  // Parameters, as they are: the place escapes them, and puts them into the URL.
+  std::vector<std::pair<std::string, std::string>> query;
   // Whole lines: "name: value".
   std::vector<std::string> headers;
   HttpBody* body = nullptr;

@@ -43,8 +43,8 @@ ErrorKind kind_of(int status) {
 
 }  // namespace
 
-HttpTries::HttpTries(HttpClient& client, const char* doing)
-    : client_(client), doing_(doing), start_(Clock::now()) {}
+HttpTries::HttpTries(HttpClient& client, const char* doing, int retries)
+    : client_(client), doing_(doing), retries_(retries), start_(Clock::now()) {}
 
 HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
                            Cancel& cancel) {
@@ -62,7 +62,7 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
       outcome.failure ? outcome.failure->temporary
                       : refusal_.temporary || is_temporary(status) || status == 206;
   const bool mended = refusal_.mended && mended_ < kMostMended;
-  if (!mended && (!temporary || count_ >= client_.options().retries)) give_up(outcome);
+  if (!mended && (!temporary || count_ >= retries_)) give_up(outcome);
   if (too_late()) give_up(outcome);
   client_.count_retry();
   ++all_;

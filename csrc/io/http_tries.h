@@ -15,7 +15,9 @@ namespace tensorizer {
 class HttpTries {
  public:
   // Keeps a reference. `doing`: "load" or "save".
-  HttpTries(HttpClient& client, const char* doing);
+  HttpTries(HttpClient& client, const char* doing)
+      : HttpTries(client, doing, client.options().retries) {}
+  HttpTries(HttpClient& client, const char* doing, int retries);
 
   // One try: the request is completed and asked, and the place has learned from what came of it.
   HttpOutcome ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
@@ -32,6 +34,7 @@ class HttpTries {
 
   HttpClient& client_;
   const char* const doing_;
+  const int retries_;
   const std::chrono::steady_clock::time_point start_;
   HttpRefusal refusal_;  // of the last try
   int count_ = 0;        // in a row, without progress
