@@ -13,12 +13,20 @@ __version__ = "0.1.0"
 
 _load_library()
 
-from tensorizer_ops import _fakes as _fakes  # noqa: E402
+from tensorizer_ops import _fakes as _fakes, _python  # noqa: E402
 from tensorizer_ops._dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
 from tensorizer_ops._front import load, save  # noqa: E402
 from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
 
 _register_with_dynamo()
+
+
+def set_secret(name: str, secret: str | None) -> None:
+    """Keeps a secret in this process, for options whose value is ``named:NAME``.
+
+    It is in no program, pickle or message. ``None`` forgets it.
+    """
+    _python.set_secret(name, secret or "")
 
 
 def cmake_prefix_path() -> str:
@@ -35,4 +43,5 @@ __all__ = [
     "load_constants",
     "load_into",
     "save",
+    "set_secret",
 ]

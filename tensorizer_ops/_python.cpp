@@ -17,6 +17,8 @@
 #include "base/cancel.h"
 #include "base/error.h"
 #include "base/hooks.h"
+#include "base/log.h"
+#include "io/secret.h"
 #include "ops/border.h"
 #include "transfer/constants.h"
 
@@ -78,6 +80,19 @@ void stop_on_signal() {
   if (PyErr_CheckSignals() != 0) throw_python_error();
 }
 
+void log_in_python(const std::string& text) {
+  if (!python_is_running()) return;
+  const pybind11::gil_scoped_acquire gil;
+  try {
+    const pybind11::object logger =
+        pybind11::module_::import("logging").attr("getLogger")("tensorizer_ops");
+    logger.attr("info")("%s", text);
+  } catch (pybind11::error_already_set& error) {
+    // A handler that fails is no reason for a load to fail.
+    error.discard_as_unraisable("tensorizer_ops");
+  }
+}
+
 using Package = torch::inductor::AOTIModelPackageLoader;
 
 // The loader in a Python object of torch's, whose class is derived from it and not in any header.
@@ -112,4 +127,8 @@ PYBIND11_MODULE(_python, module) {
       pybind11::module_::import("threading").attr("main_thread")().attr("ident").cast<pthread_t>();
   tensorizer::set_raise_hook(&raise_in_python);
   tensorizer::set_interrupt_hook(&stop_on_signal);
+  tensorizer::set_log_hook(&log_in_python);
+  module.def("set_secret", [](const std::string& name, const std::string& secret) {
+    tensorizer::set_secret(name, secret);
+  });
 }

@@ -135,9 +135,18 @@ def test_secrets_that_are_named(web: Web, tmp_path: Path, monkeypatch: pytest.Mo
         assert_same(ops.load(url, options=options), zoo())
         reader = pickle.loads(pickle.dumps(torch.classes.tensorizer.Reader(url, options)))
         assert reader.names() == list(zoo())
-    for named, kind in (("env:NO_TOKEN", ValueError), ("file:/no/token", FileNotFoundError)):
+    tensorizer_ops.set_secret("a token", "Bearer a-token")
+    assert_same(ops.load(url, options={"header.Authorization": "named:a token"}), zoo())
+    tensorizer_ops.set_secret("a token", "Bearer\r\nX-Forged: yes")
+    for named, kind in (
+        ("env:NO_TOKEN", ValueError),
+        ("file:/no/token", FileNotFoundError),
+        ("named:no token", ValueError),
+        ("named:a token", ValueError),
+    ):
         with pytest.raises(kind):
             ops.load(url, options={"header.Authorization": named})
+    tensorizer_ops.set_secret("a token", None)
 
 
 def test_nothing_keeps_a_secret(web: Web) -> None:
@@ -265,6 +274,37 @@ def test_a_file_that_is_replaced_is_no_mixture(web: Web) -> None:
         reader.load(None, None, None, "none", False, 0)
 
 
-def test_saving_is_refused(web: Web) -> None:
-    with pytest.raises(ValueError, match="InvalidArgument"):
-        ops.save(web.url("new.tensors"), zoo())
+def test_where_a_redirect_led_to_is_asked_at_once(web: Web) -> None:
+    reader = torch.classes.tensorizer.Reader(web.url("moved/large.tensors"), None)
+    reader.names()
+    web.requests()
+    assert_same(reader.load(None, None, None, "none", False, 0), LARGE)
+    requests = web.requests()
+    assert requests and not any("/moved/" in line for line in requests)
+    # It answers no more: the way there may lead elsewhere by now.
+    (web.root / "large.tensors").rename(web.root / "elsewhere.tensors")
+    try:
+        with pytest.raises(FileNotFoundError):
+            reader.load(None, None, None, "none", False, 0)
+        assert any("/moved/" in line for line in web.requests())
+    finally:
+        (web.root / "elsewhere.tensors").rename(web.root / "large.tensors")
+    assert_same(reader.load(None, None, None, "none", False, 0), LARGE)
+
+
+def test_a_load_says_where_its_time_went(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"ca_file": web.ca, "connections": "3"}
+    reader = torch.classes.tensorizer.Reader(web.tls_url("large.tensors"), options)
+    with caplog.at_level("INFO", logger="tensorizer_ops"):
+        reader.load(None, None, None, "all", False, 0)
+    (record,) = caplog.records
+    assert "13.8 MiB" in record.message and web.tls_url("large.tensors") in record.message
+    stats = reader.stats()
+    assert stats["loads"] == 1 and stats["tensors"] == len(LARGE)
+    size = (web.root / "large.tensors").stat().st_size
+    assert stats["received"] >= size - 8 and 1 + len(LARGE) <= stats["requests"] < 40
+    assert 1 <= stats["connections"] <= 4 and stats["retries"] == 0
+    for where in ("seconds", "verify", "connect", "tls", "first_byte", "transfer"):
+        assert stats[where] > 0, where
+    reader.close()
+    assert reader.stats() == stats

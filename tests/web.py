@@ -42,6 +42,15 @@ http {{
     location /busy/ {{ return 503; }}
     location /no-etag/ {{ alias {root}/; etag off; }}
     location /gzip/ {{ alias {root}/; gzip on; gzip_types *; gzip_min_length 1; }}
+    location /put/ {{
+      alias {root}/put/; dav_methods PUT; create_full_put_path on; client_max_body_size 0;
+    }}
+    location /put-small/ {{ alias {root}/put/; dav_methods PUT; client_max_body_size 1m; }}
+    location /put-moved/ {{ return 307 /put/$request_uri; }}
+    location /put-private/ {{
+      alias {root}/put/; dav_methods PUT; client_max_body_size 0;
+      auth_basic "private"; auth_basic_user_file {folder}/users;
+    }}
     location /token/ {{
       alias {root}/; if ($http_authorization != "Bearer a-token") {{ return 401; }}
     }}

@@ -55,7 +55,7 @@ class LoadMover final : public Mover {
     }
     const Bytes scratch = read_bundle(items, worker);
     if (settings_.verify != Verify::None) {
-      const ComputeTurns::Turn turn(worker.turns);
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
       verify_bundle(range, items, scratch);
     }
     std::size_t at = 0;
@@ -64,7 +64,7 @@ class LoadMover final : public Mover {
       const Bytes header = take_header(item, scratch, at);
       if (settings_.verify == Verify::None && !header.empty()) parse_header(item, header);
       if (item.staged) {
-        const ComputeTurns::Turn turn(worker.turns);
+        const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
         worker.stage.pass(*item.staged, 0, scratch.subspan(at, e.data_size));
         at += e.data_size;
       }
@@ -89,7 +89,7 @@ class LoadMover final : public Mover {
       source_.read(e.data_offset + range.position, {&target, 1}, worker.cancel);
     }
     if (item.staged) {
-      const ComputeTurns::Turn turn(worker.turns);
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
       worker.stage.pass(*item.staged, range.position, target);
     }
     moved(range.size);
@@ -218,8 +218,11 @@ class LoadMover final : public Mover {
       worker.cancel.check();
       const Bytes piece = worker.stage.take(std::min(chunk_, e.data_size - at));
       source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
-      const ComputeTurns::Turn turn(worker.turns);
-      digests.update(piece);
+      if (verified) {
+        const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+        digests.update(piece);
+      }
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
       worker.stage.pass(*item.staged, at, piece);
       moved(piece.size());
     }
@@ -328,7 +331,7 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
 
   Plan plan = plan_in_order(extents, limits);
   if (lanes) interleave(plan, settings.threads * move_settings.lanes);
-  move(plan, mover, move_settings, cancel);
+  progress.computed = move(plan, mover, move_settings, cancel);
 }
 
 }  // namespace tensorizer

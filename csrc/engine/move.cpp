@@ -61,6 +61,8 @@ class Scheduler {
     unfinished_ += cuts_.size();
   }
 
+  ComputeTime computed() const noexcept { return turns_.spent(); }
+
   // What one worker does until the job is done.
   void work() {
     const std::unique_ptr<Stage> stage = settings_.make_stage();
@@ -101,7 +103,7 @@ class Scheduler {
     const ConstBytes bytes = mover_.move_slice(range, worker);
     CutState& cut = cuts_[range.cut];
     if (settings_.crc32) {
-      const ComputeTurns::Turn turn(turns_);
+      const ComputeTurns::Turn turn(turns_, ComputeTurns::Work::Digest);
       cut.crc32s[range.slice] = {crc32(0, bytes), bytes.size()};
     }
     if (range.position == 0) start_digests(range, cut);
@@ -188,7 +190,7 @@ class Scheduler {
   }
 
   void hash(const Batch& batch) {
-    const ComputeTurns::Turn turn(turns_);
+    const ComputeTurns::Turn turn(turns_, ComputeTurns::Work::Digest);
     std::vector<Sha256Update> updates;
     updates.reserve(batch.cut.size());
     for (std::size_t i = 0; i < batch.cut.size(); ++i) {
@@ -251,13 +253,14 @@ class Scheduler {
 
 }  // namespace
 
-void move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel) {
-  if (plan.ranges.empty()) return;
+ComputeTime move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel) {
+  if (plan.ranges.empty()) return {};
   const int wanted = std::max(settings.threads, settings.moves_in_flight);
   const int workers =
       static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(wanted), plan.ranges.size()));
   Scheduler scheduler(plan, mover, settings, cancel, workers);
   run_workers(workers, cancel, [&] { scheduler.work(); });
+  return scheduler.computed();
 }
 
 }  // namespace tensorizer

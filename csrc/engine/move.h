@@ -7,7 +7,9 @@
 // cache.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <semaphore>
 #include <vector>
@@ -20,24 +22,36 @@
 
 namespace tensorizer {
 
+// Seconds that workers computed, all of them together.
+struct ComputeTime {
+  double digests = 0;
+  double copies = 0;  // to where tensors belong, and casts
+};
+
 // How far a job is; read from any thread.
 struct Progress {
   std::atomic<std::uint64_t> done{0};
   std::atomic<std::uint64_t> total{0};
+  ComputeTime computed;  // when it has ended
 };
 
 // At most `threads` workers compute at a time; the rest wait for bytes.
 class ComputeTurns {
  public:
+  enum class Work : std::uint8_t { Digest, Copy };
+
   // Everyone's turn, always, when there are no more workers than threads.
   ComputeTurns(int threads, int workers) : limited_(workers > threads), turns_(threads) {}
 
   class Turn {
    public:
-    explicit Turn(ComputeTurns& turns) : turns_(turns) {
+    Turn(ComputeTurns& turns, Work work) : turns_(turns), work_(work) {
       if (turns_.limited_) turns_.turns_.acquire();
+      begin_ = Clock::now();
     }
     ~Turn() {
+      const std::chrono::nanoseconds spent = Clock::now() - begin_;
+      turns_.spent_[static_cast<std::size_t>(work_)] += static_cast<std::uint64_t>(spent.count());
       if (turns_.limited_) turns_.turns_.release();
     }
     Turn(const Turn&) = delete;
@@ -45,11 +59,20 @@ class ComputeTurns {
 
    private:
     ComputeTurns& turns_;
+    const Work work_;
+    std::chrono::steady_clock::time_point begin_;
   };
 
+  ComputeTime spent() const noexcept {
+    return {static_cast<double>(spent_[0]) / 1e9, static_cast<double>(spent_[1]) / 1e9};
+  }
+
  private:
+  using Clock = std::chrono::steady_clock;
+
   bool limited_;
   std::counting_semaphore<> turns_;
+  std::array<std::atomic<std::uint64_t>, 2> spent_{};  // nanoseconds
 };
 
 // What belongs to one worker.
@@ -88,6 +111,6 @@ struct MoveSettings {
   MakeStage make_stage = std::make_unique<HeapStage>;
 };
 
-void move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel);
+ComputeTime move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -107,7 +107,7 @@ class SaveMover final : public Mover {
     data.reserve(range.count);
     gather(range, headers, data, worker);
     {
-      const ComputeTurns::Turn turn(worker.turns);
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
       std::vector<DigestStart> starts;
       starts.reserve(range.count);
       for (const TensorHeaderImage& header : headers) starts.push_back(job_.digest_start(header));
@@ -182,7 +182,7 @@ class SaveMover final : public Mover {
       worker.cancel.check();
       const ConstBytes bytes = job_.data(item, at, std::min(chunk_, size - at), worker.stage);
       {
-        const ComputeTurns::Turn turn(worker.turns);
+        const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
         digests.update(bytes);
       }
       job_.write_data(item, at, bytes, worker.cancel);
@@ -226,8 +226,11 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
                   Cancel& cancel) {
   const SaveJob job{sink, layout, first, items, settings, progress};
   const HashKinds hashes = layout.hashes();
+  const bool lent = settings.memory_stays &&
+                    std::none_of(items.begin(), items.end(),
+                                 [](const SaveItem& item) { return item.staged.has_value(); });
   const int workers =
-      std::max({settings.threads, settings.moves_in_flight, sink.writes_in_flight()});
+      std::max({settings.threads, settings.moves_in_flight, sink.writes_in_flight(lent)});
   const std::uint64_t fair_share = fair_share_of(settings.memory_ceiling, workers);
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, fair_share);
@@ -264,7 +267,7 @@ void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
   Plan plan = plan_in_order(extents, limits);
   if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
   SaveMover mover(job, staged_chunk(fair_share));
-  move(plan, mover, move_settings, cancel);
+  progress.computed = move(plan, mover, move_settings, cancel);
 }
 
 void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel) {

@@ -36,6 +36,8 @@ struct HttpRequest {
   // Whole lines: "name: value".
   std::vector<std::string> headers;
   HttpBody* body = nullptr;
+  // Whom it shows as the one who asks, where its place wants to know that again.
+  std::string shown;
   // Whether another place that the server names is asked instead.
   bool follow_redirects = true;
   // Whether the URL's own password and ~/.netrc are shown.

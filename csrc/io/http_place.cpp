@@ -56,7 +56,7 @@ class UrlPlace final : public HttpPlace {
 
   // Where a redirect led to is asked at once from then on, for as long as it answers: the way there
   // costs a round for each request, and what it leads to is often valid for some time only.
-  HttpRefusal learn(const HttpOutcome& outcome) override {
+  HttpRefusal learn(const HttpRequest&, const HttpOutcome& outcome) override {
     const int status = outcome.answer.status;
     const std::lock_guard lock(mutex_);
     if (!outcome.failure && (status == 200 || status == 206)) {

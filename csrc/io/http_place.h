@@ -30,8 +30,8 @@ class HttpPlace {
   // the headers that are particular to it, are set. Called anew for every try.
   virtual void complete(HttpRequest& request, Cancel& cancel) = 0;
 
-  // After every request, whatever came of it.
-  virtual HttpRefusal learn(const HttpOutcome& outcome) = 0;
+  // After every request that it completed, whatever came of it.
+  virtual HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) = 0;
 
   // For messages: the URI without secrets, quoted.
   virtual const std::string& label() const = 0;

@@ -50,7 +50,7 @@ HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, Http
                            Cancel& cancel) {
   client_.place().complete(request, cancel);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
-  refusal_ = client_.place().learn(outcome);
+  refusal_ = client_.place().learn(request, outcome);
   return outcome;
 }
 

@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "io/http.h"
 #include "io/local.h"
+#include "io/s3.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -8,9 +9,11 @@ namespace tensorizer {
 namespace {
 
 // The scheme alone is named: what follows it may hold a password.
-[[noreturn]] void throw_unknown_scheme(const std::string& scheme, const std::string& known) {
+[[noreturn]] void throw_unknown_scheme(const std::string& scheme) {
   throw Error(ErrorKind::InvalidArgument,
-              "the scheme " + quote(scheme) + " is unknown; known are a plain path, " + known);
+              "the scheme " + quote(scheme) +
+                  " is unknown; known are a plain path, file://, fd:N, http://, https://, s3:// "
+                  "and gs://");
 }
 
 }  // namespace
@@ -26,7 +29,12 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
     return http_source(url_place(split.scheme + "://" + split.rest, options.http), options.http,
                        cancel);
   }
-  throw_unknown_scheme(split.scheme, "file://, fd:N, http:// and https://");
+  if (split.scheme == "s3" || split.scheme == "gs") {
+    return http_source(
+        s3_place(split.scheme, parse_s3_name(split.rest), options.s3, options.http), options.http,
+        cancel);
+  }
+  throw_unknown_scheme(split.scheme);
 }
 
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
@@ -38,7 +46,14 @@ std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& optio
   if (split.scheme == "fd") {
     return open_descriptor_sink(parse_descriptor(split.rest), uri, options);
   }
-  throw_unknown_scheme(split.scheme, "file:// and fd:N");
+  if (split.scheme == "http" || split.scheme == "https") {
+    return http_sink(url_place(split.scheme + "://" + split.rest, options.http), options.http);
+  }
+  if (split.scheme == "s3" || split.scheme == "gs") {
+    return s3_sink(s3_place(split.scheme, parse_s3_name(split.rest), options.s3, options.http),
+                   options);
+  }
+  throw_unknown_scheme(split.scheme);
 }
 
 }  // namespace tensorizer

@@ -33,6 +33,8 @@ struct SinkOptions {
   HttpOptions http;
   // Wait until the bytes, and the name, are on stable storage.
   bool fsync = false;
+  // Of an upload whose size nobody knows beforehand.
+  std::uint64_t part_size = 16 << 20;
 };
 
 }  // namespace tensorizer

@@ -49,8 +49,15 @@ class Sink {
   // Where in the target the prefix begins: not 0 for a descriptor that was handed over mid-file.
   virtual std::uint64_t start() const { return 0; }
 
-  // How many writes at once pay; 0 when more than the computing threads never do.
-  virtual int writes_in_flight() const { return 0; }
+  // How many writes at once pay, where all bytes are lent or not; 0 when more than the computing
+  // threads never do.
+  virtual int writes_in_flight(bool lent) const {
+    (void)lent;
+    return 0;
+  }
+
+  // How much room for the prefix serves those who do not know how long it will be.
+  virtual std::uint64_t usual_prefix() const { return 64 << 10; }
 
   // Reserves room for a prefix of `size` bytes, a multiple of 4 KiB; called once, before anything
   // is written.

@@ -37,6 +37,7 @@ struct SourceStats {
   double first_byte = 0;  // from the request to the first byte of its answer
   double transfer = 0;
 };
+SourceStats operator-(const SourceStats& now, const SourceStats& before);
 
 class Source {
  public:

@@ -136,11 +136,23 @@ c10::List<std::string> ReaderClass::trace(c10::List<std::string> names,
 
 c10::Dict<std::string, double> ReaderClass::stats() {
   const Reader::Stats stats = reader_.stats();
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   c10::Dict<std::string, double> dict;
-  dict.insert("loads", static_cast<double>(stats.loads));
-  dict.insert("tensors", static_cast<double>(stats.tensors));
-  dict.insert("bytes", static_cast<double>(stats.bytes));
+  dict.insert("loads", number(stats.loads));
+  dict.insert("tensors", number(stats.tensors));
+  dict.insert("bytes", number(stats.bytes));
   dict.insert("seconds", stats.seconds);
+  dict.insert("verify", stats.computed.digests);
+  dict.insert("copy", stats.computed.copies);
+  dict.insert("requests", number(stats.source.requests));
+  dict.insert("connections", number(stats.source.connections));
+  dict.insert("retries", number(stats.source.retries));
+  dict.insert("received", number(stats.source.received));
+  dict.insert("lookup", stats.source.lookup);
+  dict.insert("connect", stats.source.connect);
+  dict.insert("tls", stats.source.tls);
+  dict.insert("first_byte", stats.source.first_byte);
+  dict.insert("transfer", stats.source.transfer);
   return dict;
 }
 

@@ -58,6 +58,8 @@ WriterOptions parse_writer_options(const OptionList& options) {
                    }});
   known.push_back(number_option("threads", "a number of threads, or 0 for every CPU",
                                 parsed.threads, 0, kMostThreads));
+  known.push_back(number_option("part_size", "a number of bytes, from 5242880 to 5368709120",
+                                parsed.save.sink.part_size, 5 << 20, std::uint64_t{5} << 30));
   known.push_back(number_option("expected_tensors", "a number of tensors",
                                 parsed.expected_tensors, 0, std::uint64_t{1} << 32));
   apply_options(options, known);

@@ -3,13 +3,37 @@
 #include <ATen/core/grad_mode.h>
 
 #include <chrono>
+#include <cstdio>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/read_index.h"
 #include "transfer/memory.h"
 #include "transfer/tracing.h"
 
 namespace tensorizer {
+
+namespace {
+
+// Where the time of a load went that came from a server.
+std::string describe_load(const std::string& label, const Progress& progress, double seconds,
+                          const SourceStats& source) {
+  char text[400];
+  std::snprintf(text, sizeof(text),
+                ": %.1f MiB in %.3f s; %llu requests over %llu new connections, %llu tried again; "
+                "seconds of all connections together: look-up %.3f, connect %.3f, TLS %.3f, first "
+                "byte %.3f, transfer %.3f; of all threads: verify %.3f, copy %.3f",
+                static_cast<double>(progress.total) / (1 << 20), seconds,
+                static_cast<unsigned long long>(source.requests),
+                static_cast<unsigned long long>(source.connections),
+                static_cast<unsigned long long>(source.retries), source.lookup, source.connect,
+                source.tls, source.first_byte, source.transfer, progress.computed.digests,
+                progress.computed.copies);
+  return "loaded " + label + text;
+}
+
+}  // namespace
 
 // One running load, so that progress() and cancel() find it.
 class Reader::Job {
@@ -120,11 +144,22 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   tensorizer::load(file.source(), file.index(), targets.items, settings, job.progress, job.cancel);
   targets.staging.finish();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  const std::lock_guard lock(mutex_);
+  count(file, job.progress, targets.items.size(), seconds.count());
+}
+
+void Reader::count(OpenFile& file, const Progress& progress, std::size_t tensors, double seconds) {
+  std::unique_lock lock(mutex_);
   stats_.loads += 1;
-  stats_.tensors += targets.items.size();
-  stats_.bytes += job.progress.total;
-  stats_.seconds += seconds.count();
+  stats_.tensors += tensors;
+  stats_.bytes += progress.total;
+  stats_.seconds += seconds;
+  stats_.computed.digests += progress.computed.digests;
+  stats_.computed.copies += progress.computed.copies;
+  const SourceStats source = file.source().stats();
+  const SourceStats since = source - std::exchange(logged_, source);
+  lock.unlock();
+  if (since.requests == 0 || !is_logged()) return;
+  log(describe_load(file.source().label(), progress, seconds, since));
 }
 
 std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string>>& names,
@@ -184,7 +219,9 @@ std::pair<std::uint64_t, std::uint64_t> Reader::progress() const {
 
 Reader::Stats Reader::stats() const {
   const std::lock_guard lock(mutex_);
-  return stats_;
+  Stats stats = stats_;
+  if (file_) stats.source = file_->source().stats();
+  return stats;
 }
 
 void Reader::cancel() {
@@ -195,6 +232,7 @@ void Reader::cancel() {
 void Reader::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
+  if (file_) stats_.source = file_->source().stats();
   file_.reset();
   for (Job* job : jobs_) job->cancel.request();
 }

@@ -65,6 +65,8 @@ class Reader {
     std::uint64_t tensors = 0;
     std::uint64_t bytes = 0;
     double seconds = 0;
+    ComputeTime computed;
+    SourceStats source;
   };
   Stats stats() const;
   // Ends the running jobs; their callers see Error(Cancelled).
@@ -77,6 +79,7 @@ class Reader {
 
   std::shared_ptr<OpenFile> file();
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads);
+  void count(OpenFile& file, const Progress& progress, std::size_t tensors, double seconds);
 
   const std::string uri_;
   const at::Tensor data_;
@@ -88,7 +91,8 @@ class Reader {
   bool closed_ = false;
   std::vector<Job*> jobs_;
   std::pair<std::uint64_t, std::uint64_t> last_progress_{0, 0};
-  Stats stats_;
+  Stats stats_;  // but those of the source, while it is open
+  SourceStats logged_;
 };
 
 }  // namespace tensorizer

@@ -8,9 +8,7 @@ namespace tensorizer {
 
 namespace {
 
-// What the prefix of a Writer has room for when nobody says how many tensors will come, and what
-// one tensor takes of it when somebody does.
-constexpr std::uint64_t kReservedPrefix = 64 << 10;
+// What one tensor takes of the prefix.
 constexpr std::uint64_t kTypicalEntry = 128;
 
 }  // namespace
@@ -77,7 +75,7 @@ Writer::Writer(const std::string& uri, const OptionList& options)
                 sink_->label() +
                     " takes bytes in order, index first, which a Writer knows last: use save()");
   }
-  reserved_ = std::max(kReservedPrefix,
+  reserved_ = std::max(sink_->usual_prefix(),
                        align_up(options_.expected_tensors * kTypicalEntry, kPrefixAlignment));
   sink_->reserve(reserved_);
   layout_ = std::make_unique<Layout>(options_.hashes, sink_->start());

@@ -49,6 +49,11 @@ TEST(HttpAnswer, KnowsTheRest) {
   EXPECT_FALSE(answer_of("Content-Length: -7").content_length);
   EXPECT_EQ(answer_of("Retry-After: 99999999").retry_after, std::chrono::seconds(3600));
   EXPECT_FALSE(answer_of("Retry-After: soon").retry_after);
+  EXPECT_EQ(answer_of("Retry-After: Fri, 24 May 2013 00:00:00 GMT").retry_after,
+            std::chrono::seconds(0));
+  EXPECT_EQ(answer_of("Retry-After: Fri, 24 May 2099 00:00:00 GMT").retry_after,
+            std::chrono::seconds(3600));
+  EXPECT_EQ(answer_of("X-Any:  thing \r\n").header("x-any"), "thing");
   answer_of("no colon");
   answer_of(":");
   answer_of("");

@@ -1,0 +1,244 @@
+#include <openssl/evp.h>
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <ctime>
+#include <mutex>
+
+#include "base/error.h"
+#include "codec/hmac.h"
+#include "io/s3.h"
+#include "io/s3_config.h"
+#include "io/s3_credentials.h"
+#include "io/s3_sign.h"
+#include "io/secret.h"
+#include "io/xml.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::string_view kGoogle = "https://storage.googleapis.com";
+// A clock that is wrong by more than this has its requests refused.
+constexpr std::time_t kSkew = 60;
+
+bool is_host_label(std::string_view bucket) {
+  return bucket.size() <= 63 && std::all_of(bucket.begin(), bucket.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+         });
+}
+
+std::string aws_endpoint(const std::string& region) {
+  return "https://s3." + region + ".amazonaws.com" + (region.starts_with("cn-") ? ".cn" : "");
+}
+
+// CoreWeave's stores know buckets by their host names only.
+bool wants_host_names(const std::string& endpoint) {
+  const std::size_t begin = endpoint.find("://") + 3;
+  const std::string_view host =
+      std::string_view(endpoint).substr(begin, endpoint.find_first_of(":/", begin) - begin);
+  return host.ends_with("cwobject.com") || host.ends_with("cwlota.com");
+}
+
+// All but the end of an upload: then the key is known already.
+bool carries_data(const HttpRequest& request) {
+  return request.method == "GET" || request.method == "PUT" ||
+         (request.method == "POST" && request.query.front().first == "uploads");
+}
+
+std::string base64(ConstBytes bytes) {
+  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
+  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                     reinterpret_cast<const unsigned char*>(bytes.data()),
+                                     static_cast<int>(bytes.size()));
+  text.resize(static_cast<std::size_t>(length));
+  return text;
+}
+
+// The three headers that show a key of the customer's own.
+NamedTexts customer_key_headers(const std::string& given) {
+  constexpr std::size_t kKeySize = 32;
+  const std::string key = resolve_secret(given);
+  std::array<unsigned char, kKeySize + 1> raw{};
+  const bool fits = key.size() == 44 && key.ends_with('=') && key[42] != '=';
+  if (!fits || EVP_DecodeBlock(raw.data(), reinterpret_cast<const unsigned char*>(key.data()),
+                               static_cast<int>(key.size())) != kKeySize + 1) {
+    throw Error(ErrorKind::InvalidArgument,
+                "option 's3_sse_customer_key' must be 32 bytes in base64");
+  }
+  std::array<std::byte, 16> md5;
+  unsigned int size = 0;
+  if (EVP_Digest(raw.data(), kKeySize, reinterpret_cast<unsigned char*>(md5.data()), &size,
+                 EVP_md5(), nullptr) != 1) {
+    throw Error(ErrorKind::Unavailable, "libcrypto gives no MD5, which keys of customers need");
+  }
+  const std::string prefix = "x-amz-server-side-encryption-customer-";
+  return {{prefix + "algorithm", "AES256"}, {prefix + "key", key}, {prefix + "key-MD5", base64(md5)}};
+}
+
+// Where the objects of a bucket are asked for.
+struct Address {
+  std::string scheme;  // with "://"
+  std::string host;    // with its port
+  std::string path;    // escaped
+};
+
+Address address_of(const std::string& endpoint, const S3Name& name, bool by_host) {
+  const std::size_t host = endpoint.find("://") + 3;
+  const std::size_t slash = std::min(endpoint.find('/', host), endpoint.size());
+  Address address;
+  address.scheme = endpoint.substr(0, host);
+  address.host = (by_host ? name.bucket + "." : "") + endpoint.substr(host, slash - host);
+  std::string folder = endpoint.substr(slash);
+  while (folder.ends_with('/')) folder.pop_back();
+  address.path = folder + (by_host ? "" : "/" + escape_uri(name.bucket, false)) + "/" +
+                 escape_uri(name.key, true);
+  return address;
+}
+
+class S3Place final : public HttpPlace {
+ public:
+  S3Place(const std::string& scheme, const S3Name& name, const S3Options& options,
+          const HttpOptions& http)
+      : name_(name),
+        options_(options),
+        headers_(header_lines(http)),
+        label_(quote(scheme + "://" + name.bucket + "/" + name.key, 4096)),
+        credentials_(options, http) {
+    const S3Settings settings = s3_settings(options);
+    endpoint_ = settings.endpoint;
+    region_ = settings.region;
+    if (endpoint_.empty() && scheme == "gs") endpoint_ = kGoogle;
+    if (!endpoint_.empty() && region_.empty()) region_ = scheme == "gs" ? "auto" : "us-east-1";
+    if (region_.empty()) region_ = "us-east-1";
+    if (!options.sse_customer_key.empty()) key_headers_ = customer_key_headers(options.sse_customer_key);
+  }
+
+  void complete(HttpRequest& request, Cancel& cancel) override {
+    const S3Credentials credentials = credentials_.get(cancel);
+    const std::lock_guard lock(mutex_);
+    const std::string endpoint = endpoint_.empty() ? aws_endpoint(region_) : endpoint_;
+    const Address address = address_of(endpoint, name_, by_host(endpoint));
+    if (!options_.version_id.empty() && request.method == "GET") {
+      request.query.emplace_back("versionId", options_.version_id);
+    }
+    request.url = address.scheme + address.host + address.path;
+    if (!request.query.empty()) request.url += "?" + escape_query(request.query);
+    // A signature is for one host only, and nothing else shows who asks.
+    request.follow_redirects = false;
+    request.log_in = false;
+    request.headers.insert(request.headers.end(), headers_.begin(), headers_.end());
+    const auto add = [&](const std::string& name, const std::string& value) {
+      request.headers.push_back(name + ": " + value);
+    };
+    if (options_.requester_pays) add("x-amz-request-payer", "requester");
+    if (carries_data(request)) {
+      for (const auto& [name, value] : key_headers_) add(name, value);
+    }
+    if (credentials.anonymous) return;
+    request.shown = credentials.key_id;
+    if (!credentials.session_token.empty()) add("x-amz-security-token", credentials.session_token);
+    const std::time_t now = std::time(nullptr) + clock_offset_;
+    add("x-amz-content-sha256", std::string(kUnsignedPayload));
+    add("x-amz-date", signing_time(now));
+
+    SignedRequest to_sign{request.method, address.path, request.query, {{"host", address.host}},
+                          std::string(kUnsignedPayload)};
+    for (const std::string& line : request.headers) {
+      const std::size_t colon = line.find(": ");
+      const std::string name = line.substr(0, colon);
+      // What proxies may change is not signed.
+      if (name.starts_with("x-amz-")) to_sign.headers.emplace_back(name, line.substr(colon + 2));
+    }
+    add("Authorization",
+        authorization(to_sign, {region_, "s3", now}, credentials.key_id, credentials.secret));
+  }
+
+  HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {
+    HttpRefusal refusal;
+    const HttpAnswer& answer = outcome.answer;
+    if (outcome.failure || answer.status < 300) return refusal;
+    const std::string code = xml_text(answer.refusal, "Code").value_or("");
+    const std::string message = xml_text(answer.refusal, "Message").value_or("");
+    if (!code.empty()) refusal.what = quote(code + (message.empty() ? "" : ": " + message));
+
+    const std::lock_guard lock(mutex_);
+    if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
+      refusal.kind = ErrorKind::PermissionDenied;
+      refusal.mended = credentials_.refused(request.shown);
+    } else if (code == "RequestTimeTooSkewed") {
+      refusal.kind = ErrorKind::PermissionDenied;
+      refusal.mended = set_clock(answer.header("date"));
+    } else if (answer.status == 301 || answer.status == 307 || answer.status == 400 ||
+               answer.status == 403) {
+      refusal.mended = set_region(answer);
+    }
+    if (code == "RequestTimeout" || code == "SlowDown") refusal.temporary = true;
+    if (answer.status == 400 && !refusal.kind) refusal.kind = kind_of_bad_request(code);
+    return refusal;
+  }
+
+  const std::string& label() const override { return label_; }
+
+ private:
+  bool by_host(const std::string& endpoint) const {
+    if (!options_.addressing.empty()) return options_.addressing == "virtual";
+    if (wants_host_names(endpoint)) return true;
+    // A dot in the bucket's name would be one too many for the certificate.
+    return endpoint_.empty() && is_host_label(name_.bucket);
+  }
+
+  bool set_region(const HttpAnswer& answer) {
+    std::string region(answer.header("x-amz-bucket-region"));
+    if (region.empty()) region = xml_text(answer.refusal, "Region").value_or("");
+    if (region.empty() || region == region_ || !is_host_label(region)) return false;
+    region_ = region;
+    return true;
+  }
+
+  bool set_clock(std::string_view date) {
+    const std::time_t there = curl_getdate(std::string(date).c_str(), nullptr);
+    if (there == -1) return false;
+    const std::time_t offset = there - std::time(nullptr);
+    if (std::abs(offset - clock_offset_) < kSkew) return false;
+    clock_offset_ = offset;
+    return true;
+  }
+
+  static ErrorKind kind_of_bad_request(const std::string& code) {
+    return code.starts_with("InvalidAccessKey") || code == "AuthorizationHeaderMalformed"
+               ? ErrorKind::PermissionDenied
+               : ErrorKind::Unavailable;
+  }
+
+  const S3Name name_;
+  const S3Options options_;
+  const std::vector<std::string> headers_;
+  const std::string label_;
+  S3CredentialsChain credentials_;
+  NamedTexts key_headers_;
+
+  std::mutex mutex_;  // guards what follows
+  std::string endpoint_;
+  std::string region_;
+  std::time_t clock_offset_ = 0;
+};
+
+}  // namespace
+
+S3Name parse_s3_name(std::string_view rest) {
+  const std::size_t slash = rest.find('/');
+  if (slash == 0 || slash == std::string_view::npos || slash + 1 == rest.size()) {
+    throw Error(ErrorKind::InvalidArgument,
+                quote(rest) + " names no object: an s3:// URI is s3://BUCKET/KEY");
+  }
+  return {std::string(rest.substr(0, slash)), std::string(rest.substr(slash + 1))};
+}
+
+std::unique_ptr<HttpPlace> s3_place(const std::string& scheme, const S3Name& name,
+                                    const S3Options& options, const HttpOptions& http) {
+  return std::make_unique<S3Place>(scheme, name, options, http);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,268 @@
+// Saves an object: its parts go up as they fill, and it appears when all of them are there.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "base/error.h"
+#include "codec/crc32.h"
+#include "io/http_client.h"
+#include "io/http_tries.h"
+#include "io/http_upload.h"
+#include "io/s3.h"
+#include "io/s3_parts.h"
+#include "io/xml.h"
+
+namespace tensorizer {
+
+namespace {
+
+// S3's own limits.
+constexpr std::uint64_t kMostParts = 10000;
+constexpr std::uint64_t kLargestPart = std::uint64_t{5} << 30;
+// Where the size is known beforehand.
+constexpr std::uint64_t kSmallestPart = 8 << 20;
+// Parts of the others lie in memory until they are up.
+constexpr int kCopiesInFlight = 4;
+// To put a file of many parts together may take minutes.
+constexpr double kPatience = 600;
+
+std::string crc32_text(std::uint32_t crc) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (const int shift : {26, 20, 14, 8, 2}) text += kDigits[(crc >> shift) & 63];
+  text += kDigits[(crc << 4) & 63];
+  return text + "==";
+}
+
+// What a server has given as a name may hold anything.
+std::string xml_escaped(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '&') {
+      escaped += "&amp;";
+    } else if (c == '<') {
+      escaped += "&lt;";
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+class S3Sink final : public Sink {
+ public:
+  S3Sink(std::unique_ptr<HttpPlace> place, const SinkOptions& options)
+      : client_(std::move(place), options.http), part_size_(options.part_size) {}
+  ~S3Sink() override { abort(); }
+
+  bool ascending() const override { return false; }
+  int writes_in_flight(bool lent) const override {
+    return lent ? client_.options().connections
+                : std::min(client_.options().connections, kCopiesInFlight);
+  }
+  std::uint64_t usual_prefix() const override { return kRoom; }
+
+  void reserve(std::uint64_t size) override { prefix_size_ = size; }
+
+  void announce(std::span<const Section> sections, Cancel&) override {
+    const Section& last = sections.back();
+    const std::uint64_t total = prefix_size_ + last.offset + last.size;
+    part_size_ = std::max(kSmallestPart, (total + kMostParts - 1) / kMostParts);
+    if (part_size_ > kLargestPart) {
+      throw Error(ErrorKind::InvalidArgument,
+                  label() + " would have " + std::to_string(total) +
+                      " bytes, which are more than an object in S3 may have");
+    }
+    total_ = total;
+  }
+
+  void write_prefix(ConstBytes prefix, Cancel& cancel) override {
+    if (prefix.size() != prefix_size_) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the index of " + label() + " takes " + std::to_string(prefix.size()) +
+                      " bytes, and has room for " + std::to_string(prefix_size_) +
+                      ": set option 'expected_tensors' to how many tensors will come");
+    }
+    take(0, {&prefix, 1}, false, cancel);
+  }
+  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+             Cancel& cancel) override {
+    take(prefix_size_ + offset, pieces, false, cancel);
+  }
+  void lend(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+            Cancel& cancel) override {
+    take(prefix_size_ + offset, pieces, true, cancel);
+  }
+
+  void finish(std::uint64_t size, Cancel& cancel) override {
+    std::vector<UploadPart> rest = parts().finish(prefix_size_ + size);
+    if (only_) rest.push_back(std::move(*only_));
+    only_.reset();
+    if (upload_id_.empty() && rest.size() == 1) {
+      put(rest.front(), {}, cancel);
+    } else {
+      for (UploadPart& part : rest) upload(part, cancel);
+      complete(cancel);
+    }
+    upload_id_.clear();
+  }
+
+  void abort() noexcept override {
+    if (upload_id_.empty()) return;
+    try {
+      Cancel cancel;
+      HttpRequest request;
+      request.method = "DELETE";
+      request.query = {{"uploadId", std::exchange(upload_id_, {})}};
+      ask(request, cancel, 1);
+    } catch (...) {
+      // Nobody is there to be told; the bucket's own rules remove what was left.
+    }
+  }
+
+  const std::string& label() const override { return client_.label(); }
+
+ private:
+  // For an index of some thousand tensors, because parts cannot be moved.
+  static constexpr std::uint64_t kRoom = 1 << 20;
+
+  struct Uploaded {
+    std::string etag;
+    std::string crc32;
+  };
+
+  UploadParts& parts() {
+    const std::lock_guard lock(mutex_);
+    if (!parts_) parts_.emplace(part_size_, total_);
+    return *parts_;
+  }
+
+  void take(std::uint64_t offset, std::span<const ConstBytes> pieces, bool stay, Cancel& cancel) {
+    for (UploadPart& part : parts().add(offset, pieces, stay)) upload(part, cancel);
+  }
+
+  void upload(UploadPart& part, Cancel& cancel) {
+    if (part.number >= kMostParts) {
+      throw Error(ErrorKind::InvalidArgument,
+                  label() + " would have more than " + std::to_string(kMostParts) + " parts of " +
+                      std::to_string(part_size_) + " bytes: set option 'part_size'");
+    }
+    if (total_ && *total_ <= part_size_) {
+      only_ = std::move(part);  // one request makes it appear, in finish()
+      return;
+    }
+    const Uploaded uploaded =
+        put(part, {{"partNumber", std::to_string(part.number + 1)}, {"uploadId", start(cancel)}},
+            cancel);
+    const std::lock_guard lock(mutex_);
+    uploaded_[part.number + 1] = uploaded;
+  }
+
+  // The upload's name, which the first part asks for.
+  std::string start(Cancel& cancel) {
+    const std::lock_guard lock(start_mutex_);
+    if (!upload_id_.empty()) return upload_id_;
+    HttpRequest request;
+    request.method = "POST";
+    request.query = {{"uploads", ""}};
+    request.headers = {"Content-Type: application/octet-stream", "x-amz-checksum-algorithm: CRC32"};
+    const std::string answer = ask(request, cancel).text;
+    upload_id_ = xml_text(answer, "UploadId").value_or("");
+    if (upload_id_.empty()) throw_wrong("begins no upload");
+    return upload_id_;
+  }
+
+  // Puts a part, or the object.
+  Uploaded put(const UploadPart& part, NamedTexts query, Cancel& cancel) {
+    std::uint32_t crc = 0;
+    for (const ConstBytes piece : part.pieces) crc = crc32(crc, piece);
+    Uploaded uploaded;
+    uploaded.crc32 = crc32_text(crc);
+    HttpRequest request;
+    request.method = "PUT";
+    request.query = std::move(query);
+    request.headers = {"x-amz-checksum-crc32: " + uploaded.crc32};
+    if (request.query.empty()) request.headers.push_back("Content-Type: application/octet-stream");
+    MemoryBody body(part.pieces);
+    request.body = &body;
+    const HttpAnswer answer = ask(request, cancel).answer;
+    const std::string_view theirs = answer.header("x-amz-checksum-crc32");
+    if (!theirs.empty() && theirs != uploaded.crc32) throw_wrong("has stored other bytes");
+    uploaded.etag = answer.header("etag");
+    if (!request.query.empty() && uploaded.etag.empty()) throw_wrong("gives a part no ETag");
+    return uploaded;
+  }
+
+  void complete(Cancel& cancel) {
+    std::string text = "<CompleteMultipartUpload>";
+    for (const auto& [number, part] : uploaded_) {
+      text += "<Part><PartNumber>" + std::to_string(number) + "</PartNumber><ETag>" +
+              xml_escaped(part.etag) + "</ETag><ChecksumCRC32>" + part.crc32 +
+              "</ChecksumCRC32></Part>";
+    }
+    text += "</CompleteMultipartUpload>";
+    HttpRequest request;
+    request.method = "POST";
+    request.query = {{"uploadId", upload_id_}};
+    request.headers = {"Content-Type: application/xml"};
+    request.patience = kPatience;
+    const ConstBytes bytes = as_bytes(text);
+    MemoryBody body({&bytes, 1});
+    request.body = &body;
+    const std::string answer = ask(request, cancel).text;
+    // A server that has said 200 to keep the connection may still find that it cannot.
+    if (const auto code = xml_text(answer, "Code"); code && answer.find("<Error") != answer.npos) {
+      throw_wrong("does not complete the upload: " +
+                  quote(*code + ": " + xml_text(answer, "Message").value_or("")));
+    }
+  }
+
+  struct Reply {
+    HttpAnswer answer;
+    std::string text;
+  };
+
+  // Asks until there is an answer.
+  Reply ask(HttpRequest& request, Cancel& cancel, std::optional<int> retries = {}) {
+    std::unique_ptr<HttpConnection> connection = client_.take();
+    HttpTries tries(client_, "save", retries.value_or(client_.options().retries));
+    for (;;) {
+      TextReceiver receiver;
+      if (request.body != nullptr) request.body->rewind();
+      const HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
+      if (!outcome.failure && outcome.answer.status >= 200 && outcome.answer.status < 300) {
+        client_.give_back(std::move(connection));
+        return {outcome.answer, std::move(receiver.text)};
+      }
+      tries.failed(outcome, 0, cancel);
+    }
+  }
+
+  [[noreturn]] void throw_wrong(const std::string& what) const {
+    throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
+  }
+
+  HttpClient client_;
+  std::uint64_t part_size_;
+  std::uint64_t prefix_size_ = 0;
+  std::optional<std::uint64_t> total_;
+
+  std::mutex start_mutex_;
+  std::string upload_id_;
+
+  std::mutex mutex_;  // guards what follows
+  std::optional<UploadParts> parts_;
+  std::map<std::uint64_t, Uploaded> uploaded_;
+  std::optional<UploadPart> only_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpPlace> place, const SinkOptions& options) {
+  return std::make_unique<S3Sink>(std::move(place), options);
+}
+
+}  // namespace tensorizer

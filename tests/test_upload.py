@@ -1,0 +1,82 @@
+"""Saves to web servers that take a PUT."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from recorder import recorder
+from samples import assert_same, random_bytes, zoo
+from web import PASSWORD, Web, nginx
+
+ops = torch.ops.tensorizer
+
+LARGE = {f"t{i}": random_bytes((3 << 20) + i, i) for i in range(5)}
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    with nginx(tmp_path_factory.mktemp("web")) as server:
+        (server.root / "put").mkdir()
+        yield server
+
+
+@pytest.mark.parametrize("hashes", ["all", "none"])
+@pytest.mark.parametrize("name", ["zoo", "large", "none"])
+def test_a_save_is_one_put(web: Web, path: str, name: str, hashes: str) -> None:
+    tensors = {"zoo": zoo(), "large": LARGE, "none": {}}[name]
+    web.requests()
+    ops.save(web.url(f"put/a/{name}"), tensors, hashes=hashes)
+    assert [line.split('"')[1].split()[0] for line in web.requests()] == ["PUT"]
+    ops.save(path, tensors, hashes=hashes)
+    stored = web.root / "put" / "a" / name
+    assert stored.read_bytes() == Path(path).read_bytes()
+    assert_same(ops.load(web.url(f"put/a/{name}")), tensors)
+    stored.unlink()
+
+
+def test_redirects_and_passwords(web: Web) -> None:
+    ops.save(web.url("put-moved/x"), LARGE)
+    assert_same(ops.load(web.url("put/put-moved/x")), LARGE)
+    secret = PASSWORD.replace(" ", "%20")
+    private = web.url("put-private/y")
+    ops.save(private.replace("//", f"//me:{secret}@"), LARGE)
+    assert_same(ops.load(web.url("put/y")), LARGE)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "text"),
+    [
+        ("put-private/z", PermissionError, "401"),
+        ("forbidden/z", PermissionError, "403"),
+        ("put-small/z", ConnectionError, "413"),
+        ("z", ConnectionError, "405"),
+    ],
+)
+def test_refusals(web: Web, place: str, kind: type[Exception], text: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(kind, match=text):
+        ops.save(web.url(place), LARGE)
+    assert time.monotonic() - start < 10
+    assert not (web.root / "put" / "z").exists()
+
+
+@pytest.mark.parametrize("most", [0, 5 << 20])
+def test_what_breaks_leaves_the_old_file(web: Web, most: int) -> None:
+    old = {"x": torch.ones(3)}
+    ops.save(web.url("put/old"), old)
+    with recorder(web.port) as between:
+        between.most = most
+        with pytest.raises(ConnectionError, match="cannot save"):
+            ops.save(f"http://127.0.0.1:{between.port}/put/old", LARGE)
+        assert len(between.requests) == 1, "what is gone cannot be sent again"
+    assert_same(ops.load(web.url("put/old"), verify="all"), old)
+
+
+def test_a_writer_is_refused(web: Web) -> None:
+    with pytest.raises(ValueError, match="index first"):
+        torch.classes.tensorizer.Writer(web.url("put/x"), None)
