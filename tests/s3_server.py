@@ -36,6 +36,15 @@ class S3:
             "s3_region": "us-east-1",
         } | more
 
+    def environment(self) -> dict[str, str]:
+        """The same, as AWS's own tools take it."""
+        return {
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+        }
+
     def objects(self, bucket: str = "bucket") -> list[str]:
         """The keys in a bucket."""
         folder = self.root / bucket

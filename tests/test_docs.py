@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from process import ROOT
+from s3_server import S3, s3_server
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -29,8 +31,20 @@ def blocks(languages: set[str]) -> list[tuple[str, str]]:
 PYTHON = blocks({"python", "py"})
 
 
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
 @pytest.mark.parametrize("text", [text for _, text in PYTHON], ids=[name for name, _ in PYTHON])
-def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_python_blocks_run(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    if "s3://" in text:
+        # The machine that a page speaks of has a bucket, and the keys to it in its environment.
+        for name, value in request.getfixturevalue("s3").environment().items():
+            monkeypatch.setenv(name, value)
     # TorchScript reads the source of what it compiles, so the block is a module with a file.
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
