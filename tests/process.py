@@ -104,8 +104,11 @@ class Drain:
         self._reader.start()
         return self
 
+    def wait(self) -> None:
+        self._reader.join(TIMEOUT)
+        assert not self._reader.is_alive()
+
     def __exit__(self, *_: object) -> None:
         # Whoever was not opened by the test is freed here.
         os.close(os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK))
-        self._reader.join(TIMEOUT)
-        assert not self._reader.is_alive()
+        self.wait()

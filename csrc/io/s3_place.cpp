@@ -33,6 +33,17 @@ std::string aws_endpoint(const std::string& region) {
   return "https://s3." + region + ".amazonaws.com" + (region.starts_with("cn-") ? ".cn" : "");
 }
 
+void check_endpoint(const std::string& endpoint) {
+  const bool web = endpoint.starts_with("http://") || endpoint.starts_with("https://");
+  const std::string_view rest = std::string_view(endpoint).substr(endpoint.find("://") + 3);
+  const bool plain = std::all_of(rest.begin(), rest.end(), [](unsigned char c) {
+    return c > 0x20 && c < 0x7F && c != '@' && c != '?' && c != '#' && c != '\\';
+  });
+  if (web && plain && !rest.empty() && rest.front() != '/') return;
+  throw Error(ErrorKind::InvalidArgument, "the endpoint " + quote(without_secrets(endpoint)) +
+                                              " is no http:// or https:// URL of a host");
+}
+
 // CoreWeave's stores know buckets by their host names only.
 bool wants_host_names(const std::string& endpoint) {
   const std::size_t begin = endpoint.find("://") + 3;
@@ -101,25 +112,20 @@ class S3Place final : public HttpPlace {
  public:
   S3Place(const std::string& scheme, const S3Name& name, const S3Options& options,
           const HttpOptions& http)
-      : name_(name),
+      : google_(scheme == "gs"),
+        name_(name),
         options_(options),
         headers_(header_lines(http)),
         label_(quote(scheme + "://" + name.bucket + "/" + name.key, 4096)),
         credentials_(options, http) {
-    const S3Settings settings = s3_settings(options);
-    endpoint_ = settings.endpoint;
-    region_ = settings.region;
-    if (endpoint_.empty() && scheme == "gs") endpoint_ = kGoogle;
-    if (!endpoint_.empty() && region_.empty()) region_ = scheme == "gs" ? "auto" : "us-east-1";
-    if (region_.empty()) region_ = "us-east-1";
     if (!options.sse_customer_key.empty()) key_headers_ = customer_key_headers(options.sse_customer_key);
   }
 
   void complete(HttpRequest& request, Cancel& cancel) override {
     const S3Credentials credentials = credentials_.get(cancel);
     const std::lock_guard lock(mutex_);
-    const std::string endpoint = endpoint_.empty() ? aws_endpoint(region_) : endpoint_;
-    const Address address = address_of(endpoint, name_, by_host(endpoint));
+    if (!settings_) settings_ = find_settings(cancel);
+    const Address address = find_address();
     if (!options_.version_id.empty() && request.method == "GET") {
       request.query.emplace_back("versionId", options_.version_id);
     }
@@ -138,6 +144,7 @@ class S3Place final : public HttpPlace {
     }
     if (credentials.anonymous) return;
     request.shown = credentials.key_id;
+    last_used_ = credentials;
     if (!credentials.session_token.empty()) add("x-amz-security-token", credentials.session_token);
     const std::time_t now = std::time(nullptr) + clock_offset_;
     add("x-amz-content-sha256", std::string(kUnsignedPayload));
@@ -152,7 +159,7 @@ class S3Place final : public HttpPlace {
       if (name.starts_with("x-amz-")) to_sign.headers.emplace_back(name, line.substr(colon + 2));
     }
     add("Authorization",
-        authorization(to_sign, {region_, "s3", now}, credentials.key_id, credentials.secret));
+        authorization(to_sign, {settings_->region, "s3", now}, credentials.key_id, credentials.secret));
   }
 
   HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {
@@ -166,7 +173,9 @@ class S3Place final : public HttpPlace {
     const std::lock_guard lock(mutex_);
     if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
       refusal.kind = ErrorKind::PermissionDenied;
-      refusal.mended = credentials_.refused(request.shown);
+      // Another thread may have got new ones meanwhile.
+      if (request.shown == last_used_.key_id) credentials_.refused(last_used_);
+      refusal.mended = true;
     } else if (code == "RequestTimeTooSkewed") {
       refusal.kind = ErrorKind::PermissionDenied;
       refusal.mended = set_clock(answer.header("date"));
@@ -182,18 +191,37 @@ class S3Place final : public HttpPlace {
   const std::string& label() const override { return label_; }
 
  private:
-  bool by_host(const std::string& endpoint) const {
-    if (!options_.addressing.empty()) return options_.addressing == "virtual";
-    if (wants_host_names(endpoint)) return true;
+  S3Settings find_settings(Cancel& cancel) const {
+    S3Settings settings = S3Config(options_, cancel).settings();
+    if (options_.endpoint.starts_with("http://") && !options_.force_http) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "option 's3_endpoint' is " + quote(without_secrets(options_.endpoint)) +
+                      ", which everyone on the way can read: set option 'force_http' to 'true' if "
+                      "that is meant");
+    }
+    if (settings.endpoint.empty() && google_) settings.endpoint = kGoogle;
+    if (settings.region.empty()) settings.region = google_ ? "auto" : "us-east-1";
+    if (!settings.endpoint.empty() && settings.endpoint.find("://") == std::string::npos) {
+      settings.endpoint = (settings.force_http ? "http://" : "https://") + settings.endpoint;
+    }
+    if (!settings.endpoint.empty()) check_endpoint(settings.endpoint);
+    return settings;
+  }
+
+  Address find_address() const {
+    const std::string& given = settings_->endpoint;
+    const std::string endpoint = given.empty() ? aws_endpoint(settings_->region) : given;
     // A dot in the bucket's name would be one too many for the certificate.
-    return endpoint_.empty() && is_host_label(name_.bucket);
+    bool by_host = wants_host_names(endpoint) || (given.empty() && is_host_label(name_.bucket));
+    if (!settings_->addressing.empty()) by_host = settings_->addressing == "virtual";
+    return address_of(endpoint, name_, by_host);
   }
 
   bool set_region(const HttpAnswer& answer) {
     std::string region(answer.header("x-amz-bucket-region"));
     if (region.empty()) region = xml_text(answer.refusal, "Region").value_or("");
-    if (region.empty() || region == region_ || !is_host_label(region)) return false;
-    region_ = region;
+    if (region.empty() || region == settings_->region || !is_host_label(region)) return false;
+    settings_->region = region;
     return true;
   }
 
@@ -212,6 +240,7 @@ class S3Place final : public HttpPlace {
                : ErrorKind::Unavailable;
   }
 
+  const bool google_;
   const S3Name name_;
   const S3Options options_;
   const std::vector<std::string> headers_;
@@ -220,8 +249,8 @@ class S3Place final : public HttpPlace {
   NamedTexts key_headers_;
 
   std::mutex mutex_;  // guards what follows
-  std::string endpoint_;
-  std::string region_;
+  std::optional<S3Settings> settings_;
+  S3Credentials last_used_;
   std::time_t clock_offset_ = 0;
 };
 
