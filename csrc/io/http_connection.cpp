@@ -266,6 +266,7 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
     set(easy_, CURLOPT_NETRC,
         static_cast<long>(request.log_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
+    set(easy_, CURLOPT_NOPROXY, request.direct ? "*" : nullptr);
     // Each of these two undoes the other.
     set(easy_, CURLOPT_HTTPGET, 1L);
     if (request.body != nullptr) {
@@ -322,7 +323,9 @@ class HttpConnection::Impl {
     long status = 0;
     curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
     answer_.status = static_cast<int>(status);
-    if (status == 200) {
+    // Some servers of S3 (rclone's) send a range, say so, and yet say 200.
+    if (status == 200 && answer_.end) answer_.status = 206;
+    if (answer_.status == 200) {
       answer_.begin = 0;
       answer_.end = answer_.object.size = answer_.content_length;
     }

@@ -42,6 +42,8 @@ struct HttpRequest {
   bool follow_redirects = true;
   // Whether the URL's own password and ~/.netrc are shown.
   bool log_in = true;
+  // Whether it goes around the proxies of the environment.
+  bool direct = false;
   // Seconds that the server may take beyond a stall, because it has much to do.
   double patience = 0;
 

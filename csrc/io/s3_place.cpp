@@ -144,7 +144,6 @@ class S3Place final : public HttpPlace {
     }
     if (credentials.anonymous) return;
     request.shown = credentials.key_id;
-    last_used_ = credentials;
     if (!credentials.session_token.empty()) add("x-amz-security-token", credentials.session_token);
     const std::time_t now = std::time(nullptr) + clock_offset_;
     add("x-amz-content-sha256", std::string(kUnsignedPayload));
@@ -173,9 +172,7 @@ class S3Place final : public HttpPlace {
     const std::lock_guard lock(mutex_);
     if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
       refusal.kind = ErrorKind::PermissionDenied;
-      // Another thread may have got new ones meanwhile.
-      if (request.shown == last_used_.key_id) credentials_.refused(last_used_);
-      refusal.mended = true;
+      refusal.mended = credentials_.refused(request.shown);
     } else if (code == "RequestTimeTooSkewed") {
       refusal.kind = ErrorKind::PermissionDenied;
       refusal.mended = set_clock(answer.header("date"));
@@ -250,7 +247,6 @@ class S3Place final : public HttpPlace {
 
   std::mutex mutex_;  // guards what follows
   std::optional<S3Settings> settings_;
-  S3Credentials last_used_;
   std::time_t clock_offset_ = 0;
 };
 

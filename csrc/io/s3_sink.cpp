@@ -12,6 +12,7 @@
 #include "io/http_upload.h"
 #include "io/s3.h"
 #include "io/s3_parts.h"
+#include "io/s3_sign.h"
 #include "io/xml.h"
 
 namespace tensorizer {
