@@ -302,7 +302,7 @@ def test_a_load_says_where_its_time_went(web: Web, caplog: pytest.LogCaptureFixt
     stats = reader.stats()
     assert stats["loads"] == 1 and stats["tensors"] == len(LARGE)
     size = (web.root / "large.tensors").stat().st_size
-    assert stats["received"] >= size - 8 and 1 + len(LARGE) <= stats["requests"] < 40
+    assert stats["received"] >= size - 8 and 2 <= stats["requests"] < 40
     assert 1 <= stats["connections"] <= 4 and stats["retries"] == 0
     for where in ("seconds", "verify", "connect", "tls", "first_byte", "transfer"):
         assert stats[where] > 0, where

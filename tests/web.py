@@ -27,6 +27,7 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   sendfile on;
+  client_max_body_size 0;
   default_type application/octet-stream;
   server {{
     listen 127.0.0.1:{port};
@@ -43,12 +44,12 @@ http {{
     location /no-etag/ {{ alias {root}/; etag off; }}
     location /gzip/ {{ alias {root}/; gzip on; gzip_types *; gzip_min_length 1; }}
     location /put/ {{
-      alias {root}/put/; dav_methods PUT; create_full_put_path on; client_max_body_size 0;
+      alias {root}/put/; dav_methods PUT; create_full_put_path on;
     }}
     location /put-small/ {{ alias {root}/put/; dav_methods PUT; client_max_body_size 1m; }}
     location /put-moved/ {{ return 307 /put/$request_uri; }}
     location /put-private/ {{
-      alias {root}/put/; dav_methods PUT; client_max_body_size 0;
+      alias {root}/put/; dav_methods PUT;
       auth_basic "private"; auth_basic_user_file {folder}/users;
     }}
     location /token/ {{
