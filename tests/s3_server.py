@@ -63,7 +63,7 @@ def s3_server(folder: Path) -> Iterator[S3]:
     port = free_port()
     log = folder / "rclone.log"
     command = [rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
-    command += ["--auth-key", f"{KEY_ID},{SECRET}", "--vfs-cache-mode", "off", str(root)]
+    command += ["--auth-key", f"{KEY_ID},{SECRET}", "--dir-cache-time", "0s", str(root)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:

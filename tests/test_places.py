@@ -95,7 +95,7 @@ def test_loads_and_casts_a_part(world: World, stored: bytes, source_kind: str) -
 
 
 def test_verifies_what_it_does_not_keep(world: World, stored: bytes, source_kind: str) -> None:
-    entry = next(e for e in parse(stored).entries if e.name == "large")
+    entry = next(e for e in parse(stored).entries if e.name == b"large")
     damaged = bytearray(stored)
     damaged[entry.data_offset + 5_000_000] ^= 16
     for data in (stored, bytes(damaged)):
@@ -176,7 +176,7 @@ def test_a_writer_saves(sink: To) -> None:
         if sink.replaces:
             assert sink.read() is None
     writer.close()
-    parsed = {entry.name: entry for entry in parse(content(sink)).entries}
+    parsed = {entry.name.decode(): entry for entry in parse(content(sink)).entries}
     assert list(parsed) == list(TENSORS)
     for name, tensor in TENSORS.items():
         assert parsed[name].data == raw(tensor), name

@@ -57,8 +57,7 @@ std::uint64_t UploadParts::size_of(std::uint64_t number) const {
 }
 
 UploadPart UploadParts::close(std::uint64_t number) {
-  UploadPart part;
-  part.number = number;
+  UploadPart part(number);
   auto node = open_.extract(number);
   for (auto& [offset, piece] : node.mapped().pieces) {
     part.pieces.push_back(piece.bytes);

@@ -1,7 +1,6 @@
 // The parts that an upload is cut into, as they fill.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -12,11 +11,15 @@
 
 namespace tensorizer {
 
-// One part: pieces of memory, in order.
+// One part: pieces of memory, in order. Its pieces point into its copies, so it is moved only.
 struct UploadPart {
+  explicit UploadPart(std::uint64_t of_number) : number(of_number) {}
+  UploadPart(UploadPart&&) noexcept = default;
+  UploadPart& operator=(UploadPart&&) noexcept = default;
+
   std::uint64_t number;  // from 0
   std::vector<ConstBytes> pieces;
-  std::deque<std::vector<std::byte>> copies;  // of those that would not have stayed
+  std::vector<std::vector<std::byte>> copies;  // of those that would not have stayed
 };
 
 // Takes the bytes of a file in any order, and gives out each part when it is whole. Any thread.
