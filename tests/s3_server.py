@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from web import free_port
+from web import free_port, full_disk
 
 KEY_ID = "AKIATESTTESTTEST"
 SECRET = "a/secret+key=of%some&kind"
@@ -57,7 +57,8 @@ def rclone() -> str:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3]:
+def s3_server(folder: Path, largest: int | None = None) -> Iterator[S3]:
+    """`largest`: of a file; where it would be larger, the disk is full."""
     root = folder / "buckets"
     (root / "bucket").mkdir(parents=True)
     port = free_port()
@@ -65,7 +66,9 @@ def s3_server(folder: Path) -> Iterator[S3]:
     command = [rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
     command += ["--auth-key", f"{KEY_ID},{SECRET}", "--dir-cache-time", "0s", str(root)]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, preexec_fn=full_disk(largest)
+        )
     try:
         deadline = time.monotonic() + 20
         while True:

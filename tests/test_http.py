@@ -126,6 +126,24 @@ def test_passwords_and_tokens(web: Web) -> None:
     assert_same(ops.load(web.url("token/zoo.tensors"), options=token), zoo())
 
 
+def test_passwords_in_netrc(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    netrc = f'machine 127.0.0.1\nlogin me\npassword "{PASSWORD}"\n'
+    (tmp_path / ".netrc").write_text(netrc)
+    assert_same(ops.load(web.url("private/zoo.tensors")), zoo())
+
+
+def test_proxies_of_the_environment(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy is asked for the whole URL; nginx takes its path, and serves it itself."""
+    monkeypatch.setenv("http_proxy", web.url("").rstrip("/"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert_same(ops.load("http://elsewhere.example/large.tensors"), LARGE)
+    monkeypatch.setenv("no_proxy", "elsewhere.example")
+    with pytest.raises((ConnectionError, TimeoutError)):
+        options = {"connect_timeout": "1", "retries": "0"}
+        ops.load("http://elsewhere.example/large.tensors", options=options)
+
+
 def test_secrets_that_are_named(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = web.url("token/zoo.tensors")
     monkeypatch.setenv("A_TOKEN", "Bearer a-token")

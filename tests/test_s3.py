@@ -217,6 +217,15 @@ def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
             ops.load("s3://bucket/x", options=options)
 
 
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    with s3_server(tmp_path, largest=10 << 20) as server:
+        ops.save("s3://bucket/old", zoo(), options=server.options())
+        with pytest.raises((ConnectionError, OSError), match="s3://bucket/old"):
+            ops.save("s3://bucket/old", LARGE, options=server.options(retries="1"))
+        assert not uploads_left(server)
+        assert_same(ops.load("s3://bucket/old", verify="all", options=server.options()), zoo())
+
+
 def test_nothing_secret_travels(s3: S3) -> None:
     import pickle
 

@@ -81,6 +81,15 @@ def test_what_breaks_leaves_the_old_file(web: Web, most: int) -> None:
     assert_same(ops.load(web.url("put/old"), verify="all"), old)
 
 
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    with nginx(tmp_path, largest=4 << 20) as web:
+        (web.root / "put").mkdir()
+        ops.save(web.url("put/old"), zoo())
+        with pytest.raises(ConnectionError, match="500"):
+            ops.save(web.url("put/old"), LARGE)
+        assert_same(ops.load(web.url("put/old"), verify="all"), zoo())
+
+
 def test_a_writer_is_refused(web: Web) -> None:
     with pytest.raises(ValueError, match="index first"):
         torch.classes.tensorizer.Writer(web.url("put/x"), None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +78,19 @@ def free_port() -> int:
         return port
 
 
+def full_disk(largest: int | None) -> Callable[[], None] | None:
+    """For a process whose files cannot grow beyond that: to it, the disk is full."""
+    if largest is None:
+        return None
+    limit = largest
+
+    def prepare() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return prepare
+
+
 @dataclass
 class Web:
     folder: Path
@@ -118,7 +133,8 @@ def make_certificates(folder: Path) -> None:
 
 
 @contextmanager
-def nginx(folder: Path) -> Iterator[Web]:
+def nginx(folder: Path, largest: int | None = None) -> Iterator[Web]:
+    """`largest`: of a file; where it would be larger, the disk is full."""
     root = folder / "files"
     root.mkdir()
     make_certificates(folder)
@@ -130,7 +146,10 @@ def nginx(folder: Path) -> Iterator[Web]:
         + ("user root;\n" if os.getuid() == 0 else "")
     )
     program = "/usr/sbin/nginx"
-    process = subprocess.Popen([program, "-c", str(configuration), "-e", str(folder / "error.log")])
+    process = subprocess.Popen(
+        [program, "-c", str(configuration), "-e", str(folder / "error.log")],
+        preexec_fn=full_disk(largest),
+    )
     try:
         deadline = time.monotonic() + 20
         while True:

@@ -1,0 +1,186 @@
+// Requests for objects: where they go, what is in them, and what is learned from refusals.
+#include <gtest/gtest.h>
+
+#include "aws_home.h"
+#include "base/error.h"
+#include "io/s3.h"
+
+namespace tensorizer {
+namespace {
+
+// Nothing of this machine's own settings counts.
+class S3Place : public testing_support::AwsHome {
+ protected:
+  S3Place() {
+    s3_.access_key_id = "AKIA";
+    s3_.secret_access_key = "secret";
+  }
+
+  HttpRequest request(const std::string& method = "GET", const std::string& uri = "bucket/a key") {
+    if (!place_) place_ = s3_place(scheme_, parse_s3_name(uri), s3_, http_);
+    HttpRequest request;
+    request.method = method;
+    Cancel cancel;
+    place_->complete(request, cancel);
+    return request;
+  }
+
+  static std::string header(const HttpRequest& request, const std::string& name) {
+    for (const std::string& line : request.headers) {
+      if (line.starts_with(name + ": ")) return line.substr(name.size() + 2);
+    }
+    return "";
+  }
+
+  HttpRefusal refuse(const HttpRequest& request, int status, const std::string& code,
+                     const std::string& head = "") {
+    HttpOutcome outcome;
+    outcome.answer.status = status;
+    if (!head.empty()) outcome.answer.take_header(head);
+    outcome.answer.refusal = "<?xml version=\"1.0\"?><Error><Code>" + code +
+                             "</Code><Message>some words</Message></Error>";
+    return place_->learn(request, outcome);
+  }
+
+  std::string scheme_ = "s3";
+  S3Options s3_;
+  HttpOptions http_;
+  std::unique_ptr<HttpPlace> place_;
+};
+
+TEST_F(S3Place, IsInItsRegion) {
+  s3_.region = "eu-north-1";
+  const HttpRequest asked = request();
+  EXPECT_EQ(asked.url, "https://bucket.s3.eu-north-1.amazonaws.com/a%20key");
+  EXPECT_NE(header(asked, "Authorization").find("/eu-north-1/s3/aws4_request"), std::string::npos);
+  EXPECT_FALSE(asked.follow_redirects);
+  EXPECT_FALSE(asked.log_in);
+  EXPECT_EQ(place_->label(), "'s3://bucket/a key'");
+}
+
+TEST_F(S3Place, MayBeAFolderOfTheHost) {
+  EXPECT_EQ(request("GET", "a.bucket/x").url, "https://s3.us-east-1.amazonaws.com/a.bucket/x");
+  place_.reset();
+  s3_.addressing = "path";
+  EXPECT_EQ(request().url, "https://s3.us-east-1.amazonaws.com/bucket/a%20key");
+}
+
+TEST_F(S3Place, MayBeSomewhereElse) {
+  s3_.endpoint = "minio.example:9000/base/";
+  EXPECT_EQ(request().url, "https://minio.example:9000/base/bucket/a%20key");
+  place_.reset();
+  s3_.force_http = true;
+  EXPECT_EQ(request().url, "http://minio.example:9000/base/bucket/a%20key");
+  place_.reset();
+  s3_.endpoint = "accel-object.lga1.cwobject.com";
+  EXPECT_EQ(request().url, "http://bucket.accel-object.lga1.cwobject.com/a%20key");
+  place_.reset();
+  s3_.endpoint = "https://minio.example";
+  s3_.addressing = "virtual";
+  EXPECT_EQ(request().url, "http://bucket.minio.example/a%20key");
+  place_.reset();
+  s3_.force_http = false;
+  EXPECT_EQ(request().url, "https://bucket.minio.example/a%20key");
+}
+
+TEST_F(S3Place, IsGoogles) {
+  scheme_ = "gs";
+  const HttpRequest asked = request();
+  EXPECT_EQ(asked.url, "https://storage.googleapis.com/bucket/a%20key");
+  EXPECT_NE(header(asked, "Authorization").find("/auto/s3/"), std::string::npos);
+  EXPECT_EQ(place_->label(), "'gs://bucket/a key'");
+}
+
+TEST_F(S3Place, IsNotReachedByNonsense) {
+  for (const char* endpoint : {"http://minio", "ftp://x", "https://", "https:///x", "https://a b",
+                               "https://user:pass@x", "https://x?y"}) {
+    s3_.endpoint = endpoint;
+    place_.reset();
+    try {
+      request();
+      ADD_FAILURE() << endpoint;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument) << endpoint;
+      EXPECT_EQ(std::string(error.what()).find("pass"), std::string::npos);
+    }
+  }
+}
+
+TEST_F(S3Place, SignsWhatIsParticular) {
+  s3_.session_token = "a token";
+  s3_.requester_pays = true;
+  s3_.version_id = "v1";
+  http_.headers = {{"x-amz-of-my-own", "1"}, {"X-Other", "2"}};
+  s3_.sse_customer_key = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+  const HttpRequest asked = request();
+  EXPECT_TRUE(asked.url.ends_with("/a%20key?versionId=v1")) << asked.url;
+  EXPECT_NE(header(asked, "Authorization")
+                .find("SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-of-my-own;"
+                      "x-amz-request-payer;x-amz-security-token;"
+                      "x-amz-server-side-encryption-customer-algorithm;"
+                      "x-amz-server-side-encryption-customer-key;"
+                      "x-amz-server-side-encryption-customer-key-md5,"),
+            std::string::npos)
+      << header(asked, "Authorization");
+  EXPECT_EQ(header(asked, "X-Other"), "2");
+  // md5("01234567890123456789012345678901"), by md5sum and base64.
+  EXPECT_EQ(header(asked, "x-amz-server-side-encryption-customer-key-MD5"),
+            "KYvwGXoFFJ42a2u2GDWhwQ==");
+  EXPECT_EQ(header(request("DELETE"), "x-amz-server-side-encryption-customer-key"), "");
+
+  place_.reset();
+  for (const char* wrong : {"short", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MA==",
+                            "####MzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}) {
+    s3_.sse_customer_key = wrong;
+    EXPECT_THROW(request(), Error) << wrong;
+  }
+}
+
+TEST_F(S3Place, IsAskedByNobody) {
+  s3_ = {};
+  s3_.anonymous = true;
+  EXPECT_EQ(request().headers, std::vector<std::string>());
+}
+
+TEST_F(S3Place, LearnsItsRegion) {
+  const HttpRequest asked = request();
+  EXPECT_TRUE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: eu-west-1").mended);
+  EXPECT_EQ(request().url, "https://bucket.s3.eu-west-1.amazonaws.com/a%20key");
+  EXPECT_FALSE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: eu-west-1").mended);
+  EXPECT_FALSE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: a.evil/host#").mended);
+  EXPECT_TRUE(refuse(asked, 400, "AuthorizationHeaderMalformed</Code><Region>eu-west-2</Region><Code>")
+                  .mended);
+  EXPECT_EQ(request().url, "https://bucket.s3.eu-west-2.amazonaws.com/a%20key");
+}
+
+TEST_F(S3Place, LearnsTheTime) {
+  const HttpRequest asked = request();
+  EXPECT_TRUE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:00 GMT").mended);
+  EXPECT_TRUE(header(request(), "x-amz-date").starts_with("20970524T0000"));
+  EXPECT_FALSE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:01 GMT").mended);
+  EXPECT_FALSE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: soon").mended);
+}
+
+TEST_F(S3Place, SaysWhatTheServerSays) {
+  const HttpRequest asked = request();
+  const HttpRefusal denied = refuse(asked, 403, "AccessDenied");
+  EXPECT_EQ(denied.what, "'AccessDenied: some words'");
+  EXPECT_FALSE(denied.mended || denied.temporary);
+  EXPECT_TRUE(refuse(asked, 400, "RequestTimeout").temporary);
+  EXPECT_TRUE(refuse(asked, 503, "SlowDown").temporary);
+  // These keys came with the options, and there are no others.
+  EXPECT_FALSE(refuse(asked, 400, "ExpiredToken").mended);
+  EXPECT_EQ(refuse(asked, 400, "ExpiredToken").kind, ErrorKind::PermissionDenied);
+}
+
+TEST(S3Name, IsABucketAndAKey) {
+  const S3Name name = parse_s3_name("bucket/a/b?c#d%20");
+  EXPECT_EQ(name.bucket, "bucket");
+  EXPECT_EQ(name.key, "a/b?c#d%20");
+  for (const char* wrong : {"", "bucket", "bucket/", "/key", "/"}) {
+    EXPECT_THROW(parse_s3_name(wrong), Error) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace tensorizer
