@@ -104,7 +104,6 @@ class HttpSink final : public Sink {
       connection_ = client_.take();
       HttpRequest request;
       request.method = "PUT";
-      request.headers = {"Content-Type: application/octet-stream"};
       request.body = &body_;
       outcome = tries_.ask(*connection_, request, receiver_, cancel);
     }

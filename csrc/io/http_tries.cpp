@@ -36,6 +36,8 @@ ErrorKind kind_of(int status) {
     case 408:
     case 504:
       return ErrorKind::TimedOut;
+    case 507:
+      return ErrorKind::OutOfSpace;
     default:
       return ErrorKind::Unavailable;
   }
