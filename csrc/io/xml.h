@@ -1,0 +1,15 @@
+// As much of XML as S3 and STS answer with.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tensorizer {
+
+// The text of the first element of this name, whatever its namespace, with entities decoded.
+// Nothing where there is none, where it holds anything but text, or where what is before it is not
+// XML. Documents that declare a type, which could define entities, have no elements here.
+std::optional<std::string> xml_text(std::string_view document, std::string_view element);
+
+}  // namespace tensorizer
