@@ -25,12 +25,32 @@ struct HttpOptions {
   std::uint64_t max_bandwidth = 0;     // in bytes per second; 0 is no limit
 };
 
+// How to speak with S3, as the caller said it: what is empty was not given. What may be a secret
+// may also name one instead (io/secret.h).
+struct S3Options {
+  std::string access_key_id;
+  std::string secret_access_key;
+  std::string session_token;
+  std::string endpoint;     // a URL, or a host
+  std::string region;       // for example "eu-west-1"
+  std::string profile;      // of the files in ~/.aws
+  std::string config_path;  // a file as s3cmd has it
+  bool force_http = false;
+  bool anonymous = false;
+  bool requester_pays = false;
+  std::string version_id;
+  std::string sse_customer_key;  // a secret: 32 bytes in base64
+  std::string addressing;        // "path", "virtual", or empty: what fits the endpoint
+};
+
 struct SourceOptions {
   HttpOptions http;
+  S3Options s3;
 };
 
 struct SinkOptions {
   HttpOptions http;
+  S3Options s3;
   // Wait until the bytes, and the name, are on stable storage.
   bool fsync = false;
   // Of an upload whose size nobody knows beforehand.

@@ -19,15 +19,22 @@ Option memory_option(const char* name, std::uint64_t& ceiling) {
   return number_option(name, "a number of bytes, 1048576 or more", ceiling, kSmallestCeiling);
 }
 
+std::vector<Option> remote_options(HttpOptions& http, S3Options& s3) {
+  std::vector<Option> known = http_options(http);
+  const std::vector<Option> more = s3_options(s3);
+  known.insert(known.end(), more.begin(), more.end());
+  return known;
+}
+
 std::vector<Option> load_options(LoadOptions& load) {
-  std::vector<Option> known = http_options(load.source.http);
+  std::vector<Option> known = remote_options(load.source.http, load.source.s3);
   known.push_back(memory_option("memory_ceiling", load.memory_ceiling));
   known.push_back(memory_option("staging", load.staging));
   return known;
 }
 
 std::vector<Option> save_options(SaveOptions& save) {
-  std::vector<Option> known = http_options(save.sink.http);
+  std::vector<Option> known = remote_options(save.sink.http, save.sink.s3);
   known.push_back(bool_option("fsync", save.sink.fsync));
   known.push_back(memory_option("memory_ceiling", save.memory_ceiling));
   known.push_back(memory_option("staging", save.staging));
@@ -60,8 +67,8 @@ WriterOptions parse_writer_options(const OptionList& options) {
                                 parsed.threads, 0, kMostThreads));
   known.push_back(number_option("part_size", "a number of bytes, from 5242880 to 5368709120",
                                 parsed.save.sink.part_size, 5 << 20, std::uint64_t{5} << 30));
-  known.push_back(number_option("expected_tensors", "a number of tensors",
-                                parsed.expected_tensors, 0, std::uint64_t{1} << 32));
+  known.push_back(number_option("expected_tensors", "a number of tensors", parsed.expected_tensors,
+                                0, std::uint64_t{1} << 32));
   apply_options(options, known);
   return parsed;
 }

@@ -49,4 +49,26 @@ std::vector<Option> http_options(HttpOptions& http) {
   };
 }
 
+std::vector<Option> s3_options(S3Options& s3) {
+  return {
+      secret_option("s3_access_key_id", s3.access_key_id),
+      secret_option("s3_secret_access_key", s3.secret_access_key),
+      secret_option("s3_session_token", s3.session_token),
+      text_option("s3_endpoint", "a URL or a host", s3.endpoint),
+      text_option("s3_region", "the name of a region", s3.region),
+      text_option("s3_profile", "the name of a profile", s3.profile),
+      text_option("s3_config_path", "a path", s3.config_path),
+      bool_option("force_http", s3.force_http),
+      bool_option("s3_anonymous", s3.anonymous),
+      bool_option("s3_requester_pays", s3.requester_pays),
+      text_option("s3_version_id", "the identifier of a version", s3.version_id),
+      secret_option("s3_sse_customer_key", s3.sse_customer_key),
+      {"s3_addressing", "'path' or 'virtual'",
+       [&s3](const std::string&, const std::string& text) {
+         s3.addressing = text;
+         return text == "path" || text == "virtual";
+       }},
+  };
+}
+
 }  // namespace tensorizer

@@ -10,5 +10,6 @@ namespace tensorizer {
 
 // Each keeps references to what it sets.
 std::vector<Option> http_options(HttpOptions& http);
+std::vector<Option> s3_options(S3Options& s3);
 
 }  // namespace tensorizer
