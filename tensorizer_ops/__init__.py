@@ -13,7 +13,8 @@ __version__ = "0.1.0"
 
 _load_library()
 
-from tensorizer_ops import _fakes as _fakes, _python  # noqa: E402
+from tensorizer_ops import _fakes as _fakes  # noqa: E402
+from tensorizer_ops import _python  # noqa: E402
 from tensorizer_ops._dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
 from tensorizer_ops._front import load, save  # noqa: E402
 from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402

@@ -12,7 +12,7 @@ import torch
 
 import tensorizer_ops
 from recorder import Recorded, Recorder, recorder
-from s3_server import KEY_ID, SECRET, S3, s3_server
+from s3_server import KEY_ID, S3, SECRET, s3_server
 from samples import assert_same, sample, zoo
 
 ops = torch.ops.tensorizer

@@ -6,27 +6,11 @@
 #include <ctime>
 
 #include "base/number.h"
+#include "base/text.h"
 
 namespace tensorizer {
 
 namespace {
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r' ||
-                           text.back() == '\n')) {
-    text.remove_suffix(1);
-  }
-  return text;
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
-  }
-  return result;
-}
 
 // Seconds, or a date.
 std::optional<std::chrono::seconds> parse_retry_after(const std::string& value) {
@@ -62,7 +46,7 @@ void parse_content_range(std::string_view text, HttpAnswer& answer) {
 void HttpAnswer::take_header(std::string_view line) {
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return;
-  const std::string name = lower(line.substr(0, colon));
+  const std::string name = lower_case(line.substr(0, colon));
   const std::string value(trimmed(line.substr(colon + 1)));
   if (name == "etag") {
     if (value.starts_with('"')) object.etag = value;
@@ -73,7 +57,7 @@ void HttpAnswer::take_header(std::string_view line) {
   } else if (name == "content-length") {
     content_length = parse_number(value);
   } else if (name == "content-encoding") {
-    encoded = lower(value) != "identity";
+    encoded = lower_case(value) != "identity";
   } else if (name == "retry-after") {
     retry_after = parse_retry_after(value);
   }

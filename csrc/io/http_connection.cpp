@@ -385,8 +385,8 @@ class HttpConnection::Impl {
 
   static int on_rewind(void* self, curl_off_t offset, int origin) {
     const auto& impl = *static_cast<Impl*>(self);
-    const bool done = impl.body_ != nullptr && offset == 0 && origin == SEEK_SET &&
-                      impl.body_->rewind();
+    const bool done =
+        impl.body_ != nullptr && offset == 0 && origin == SEEK_SET && impl.body_->rewind();
     return done ? CURL_SEEKFUNC_OK : CURL_SEEKFUNC_CANTSEEK;
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/text.h"
 #include "io/http.h"
 #include "io/secret.h"
 
@@ -33,8 +34,7 @@ std::string_view origin(std::string_view url) {
 
 // What shows who asks, and is nobody else's business.
 bool is_for_its_server_only(std::string_view line) {
-  std::string name(line.substr(0, line.find(':')));
-  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  const std::string name = lower_case(line.substr(0, line.find(':')));
   return name == "authorization" || name == "cookie";
 }
 

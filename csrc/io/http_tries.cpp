@@ -60,9 +60,9 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
   if (brought >= kSomeProgress) count_ = 0;
   const int status = outcome.answer.status;
   // A connection that is closed says "206" before it says nothing more.
-  const bool temporary =
-      outcome.failure ? outcome.failure->temporary
-                      : refusal_.temporary || is_temporary(status) || status == 206;
+  const bool temporary = outcome.failure
+                             ? outcome.failure->temporary
+                             : refusal_.temporary || is_temporary(status) || status == 206;
   const bool mended = refusal_.mended && mended_ < kMostMended;
   if (!mended && (!temporary || count_ >= retries_)) give_up(outcome);
   if (too_late()) give_up(outcome);

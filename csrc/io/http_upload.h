@@ -49,7 +49,9 @@ class MemoryBody final : public HttpBody {
 // Keeps a short answer.
 class TextReceiver final : public HttpReceiver {
  public:
-  bool head(const HttpAnswer& answer) override { return answer.status >= 200 && answer.status < 300; }
+  bool head(const HttpAnswer& answer) override {
+    return answer.status >= 200 && answer.status < 300;
+  }
   bool body(ConstBytes bytes) override {
     text += as_text(bytes).substr(0, kLongest - std::min(kLongest, text.size()));
     return true;

@@ -30,9 +30,8 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
                        cancel);
   }
   if (split.scheme == "s3" || split.scheme == "gs") {
-    return http_source(
-        s3_place(split.scheme, parse_s3_name(split.rest), options.s3, options.http), options.http,
-        cancel);
+    return http_source(s3_place(split.scheme, parse_s3_name(split.rest), options.s3, options.http),
+                       options.http, cancel);
   }
   throw_unknown_scheme(split.scheme);
 }

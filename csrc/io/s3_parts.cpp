@@ -42,8 +42,8 @@ std::vector<UploadPart> UploadParts::finish(std::uint64_t total) {
   while (!open_.empty()) {
     const auto& [number, part] = *open_.begin();
     if (part.filled != size_of(number)) {
-      throw Error(ErrorKind::Internal, "part " + std::to_string(number + 1) +
-                                           " of an upload was not written in whole");
+      throw Error(ErrorKind::Internal,
+                  "part " + std::to_string(number + 1) + " of an upload was not written in whole");
     }
     whole.push_back(close(number));
   }

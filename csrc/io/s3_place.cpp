@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "codec/hmac.h"
 #include "io/s3.h"
 #include "io/s3_config.h"
@@ -25,7 +26,7 @@ constexpr std::time_t kSkew = 60;
 
 bool is_host_label(std::string_view bucket) {
   return bucket.size() <= 63 && std::all_of(bucket.begin(), bucket.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+           return (c >= 'a' && c <= 'z') || is_digit(c) || c == '-';
          });
 }
 
@@ -85,7 +86,8 @@ NamedTexts customer_key_headers(const std::string& given) {
     throw Error(ErrorKind::Unavailable, "libcrypto gives no MD5, which keys of customers need");
   }
   const std::string prefix = "x-amz-server-side-encryption-customer-";
-  return {{prefix + "algorithm", "AES256"}, {prefix + "key", key}, {prefix + "key-MD5", base64(md5)}};
+  return {
+      {prefix + "algorithm", "AES256"}, {prefix + "key", key}, {prefix + "key-MD5", base64(md5)}};
 }
 
 // Where the objects of a bucket are asked for.
@@ -118,7 +120,8 @@ class S3Place final : public HttpPlace {
         headers_(header_lines(http)),
         label_(quote(scheme + "://" + name.bucket + "/" + name.key, 4096)),
         credentials_(options, http) {
-    if (!options.sse_customer_key.empty()) key_headers_ = customer_key_headers(options.sse_customer_key);
+    if (!options.sse_customer_key.empty())
+      key_headers_ = customer_key_headers(options.sse_customer_key);
   }
 
   void complete(HttpRequest& request, Cancel& cancel) override {
@@ -149,7 +152,10 @@ class S3Place final : public HttpPlace {
     add("x-amz-content-sha256", std::string(kUnsignedPayload));
     add("x-amz-date", signing_time(now));
 
-    SignedRequest to_sign{request.method, address.path, request.query, {{"host", address.host}},
+    SignedRequest to_sign{request.method,
+                          address.path,
+                          request.query,
+                          {{"host", address.host}},
                           std::string(kUnsignedPayload)};
     for (const std::string& line : request.headers) {
       const std::size_t colon = line.find(": ");
@@ -157,8 +163,8 @@ class S3Place final : public HttpPlace {
       // What proxies may change is not signed.
       if (name.starts_with("x-amz-")) to_sign.headers.emplace_back(name, line.substr(colon + 2));
     }
-    add("Authorization",
-        authorization(to_sign, {settings_->region, "s3", now}, credentials.key_id, credentials.secret));
+    add("Authorization", authorization(to_sign, {settings_->region, "s3", now}, credentials.key_id,
+                                       credentials.secret));
   }
 
   HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {

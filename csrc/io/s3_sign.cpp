@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "codec/hmac.h"
 
 namespace tensorizer {
@@ -17,12 +18,6 @@ std::string formatted(std::time_t time, const char* format) {
   return {text, std::strftime(text, sizeof(text), format, &utc)};
 }
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  return result;
-}
-
 // Without spaces around it, and with one where several stand.
 std::string squeezed(std::string_view text) {
   std::string result;
@@ -35,7 +30,8 @@ std::string squeezed(std::string_view text) {
 
 NamedTexts canonical_headers(const NamedTexts& headers) {
   NamedTexts canonical;
-  for (const auto& [name, value] : headers) canonical.emplace_back(lower(name), squeezed(value));
+  for (const auto& [name, value] : headers)
+    canonical.emplace_back(lower_case(name), squeezed(value));
   std::stable_sort(canonical.begin(), canonical.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   return canonical;
@@ -49,8 +45,8 @@ std::string escape_uri(std::string_view text, bool keep_slashes) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   std::string escaped;
   for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '-' || c == '.' || c == '_' || c == '~' || (c == '/' && keep_slashes);
+    const bool plain = is_letter(c) || is_digit(c) || c == '-' || c == '.' || c == '_' ||
+                       c == '~' || (c == '/' && keep_slashes);
     const auto byte = static_cast<unsigned char>(c);
     if (plain) {
       escaped += c;

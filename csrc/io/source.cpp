@@ -16,10 +16,10 @@ void throw_source_ended(const std::string& label, std::uint64_t end, std::uint64
 }
 
 SourceStats operator-(const SourceStats& now, const SourceStats& before) {
-  return {now.requests - before.requests,     now.connections - before.connections,
-          now.retries - before.retries,       now.received - before.received,
-          now.lookup - before.lookup,         now.connect - before.connect,
-          now.tls - before.tls,               now.first_byte - before.first_byte,
+  return {now.requests - before.requests, now.connections - before.connections,
+          now.retries - before.retries,   now.received - before.received,
+          now.lookup - before.lookup,     now.connect - before.connect,
+          now.tls - before.tls,           now.first_byte - before.first_byte,
           now.transfer - before.transfer};
 }
 

@@ -11,21 +11,11 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/text.h"
 
 namespace tensorizer {
 
 namespace {
-
-// The C library's functions follow the locale.
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
-int hex_value(char c) {
-  if (is_digit(c)) return c - '0';
-  c = lower(c);
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
 
 // The length of the scheme of "scheme://", 0 when there is none.
 std::size_t scheme_length(std::string_view uri) {
@@ -77,9 +67,7 @@ Uri split_uri(std::string_view uri) {
                             : "the " + std::string(uri.substr(0, length)) + ":// URI holds a NUL");
   }
   if (length > 0) {
-    std::string scheme(uri.substr(0, length));
-    for (char& c : scheme) c = lower(c);
-    return {std::move(scheme), std::string(uri.substr(length + 3))};
+    return {lower_case(uri.substr(0, length)), std::string(uri.substr(length + 3))};
   }
   if (uri.starts_with("fd:")) return {"fd", std::string(uri.substr(3))};
   return {"", std::string(uri)};
@@ -87,8 +75,7 @@ Uri split_uri(std::string_view uri) {
 
 std::string decode_file_uri(std::string_view rest) {
   const std::size_t slash = rest.find('/');
-  std::string host(rest.substr(0, slash));
-  for (char& c : host) c = lower(c);
+  const std::string host = lower_case(rest.substr(0, slash));
   if (slash == std::string_view::npos || (!host.empty() && host != "localhost")) {
     throw Error(ErrorKind::InvalidArgument,
                 "a file:// URI names a file of this machine by its whole path: file:///path or "

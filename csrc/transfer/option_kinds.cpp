@@ -10,9 +10,8 @@ namespace tensorizer {
 namespace {
 
 bool is_one_line(const std::string& text) {
-  return !text.empty() && std::none_of(text.begin(), text.end(), [](char c) {
-    return c == '\0' || c == '\n' || c == '\r';
-  });
+  return !text.empty() && std::none_of(text.begin(), text.end(),
+                                       [](char c) { return c == '\0' || c == '\n' || c == '\r'; });
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ struct Option {
 // The option of this name, or null.
 const Option* find_option(std::span<const Option> known, const std::string& name);
 
-// Sets what is given. Throws Error(InvalidArgument) for an unknown name, listing the known ones, and
-// for a malformed value.
+// Sets what is given. Throws Error(InvalidArgument) for an unknown name, listing the known ones,
+// and for a malformed value.
 void apply_options(const OptionList& given, std::span<const Option> known);
 
 // Leaves `number` as it is where the text is none from `least` to `most`.

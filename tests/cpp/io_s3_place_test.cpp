@@ -148,16 +148,19 @@ TEST_F(S3Place, LearnsItsRegion) {
   EXPECT_EQ(request().url, "https://bucket.s3.eu-west-1.amazonaws.com/a%20key");
   EXPECT_FALSE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: eu-west-1").mended);
   EXPECT_FALSE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: a.evil/host#").mended);
-  EXPECT_TRUE(refuse(asked, 400, "AuthorizationHeaderMalformed</Code><Region>eu-west-2</Region><Code>")
-                  .mended);
+  EXPECT_TRUE(
+      refuse(asked, 400, "AuthorizationHeaderMalformed</Code><Region>eu-west-2</Region><Code>")
+          .mended);
   EXPECT_EQ(request().url, "https://bucket.s3.eu-west-2.amazonaws.com/a%20key");
 }
 
 TEST_F(S3Place, LearnsTheTime) {
   const HttpRequest asked = request();
-  EXPECT_TRUE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:00 GMT").mended);
+  EXPECT_TRUE(
+      refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:00 GMT").mended);
   EXPECT_TRUE(header(request(), "x-amz-date").starts_with("20970524T0000"));
-  EXPECT_FALSE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:01 GMT").mended);
+  EXPECT_FALSE(
+      refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:01 GMT").mended);
   EXPECT_FALSE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: soon").mended);
 }
 

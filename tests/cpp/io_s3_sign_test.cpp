@@ -46,10 +46,13 @@ TEST(Sign, AgreesWithTheTestSuite) {
             "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b");
   EXPECT_EQ(suite({"GET", "/%E1%88%B4", {}, {}, {}}),
             "8318018e0b0f223aa2bbf98705b62bb787dc9c0e678f255a891fd03141be5d85");
-  EXPECT_EQ(suite({"GET", "/", {}, {{"My-Header1", " value1"}, {"My-Header2", " \"a   b   c\""}},
-                   {}}),
-            "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736");
-  EXPECT_EQ(suite({"POST", "/", {}, {{"Content-Type", "application/x-www-form-urlencoded"}},
+  EXPECT_EQ(
+      suite({"GET", "/", {}, {{"My-Header1", " value1"}, {"My-Header2", " \"a   b   c\""}}, {}}),
+      "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736");
+  EXPECT_EQ(suite({"POST",
+                   "/",
+                   {},
+                   {{"Content-Type", "application/x-www-form-urlencoded"}},
                    to_hex(sha256(as_bytes("Param1=value1")))}),
             "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a");
 }
@@ -57,7 +60,9 @@ TEST(Sign, AgreesWithTheTestSuite) {
 TEST(Sign, AgreesWithTheManual) {
   EXPECT_EQ(manual({"GET", "/test.txt", {}, {{"Range", "bytes=0-9"}}, kNothing}),
             "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
-  EXPECT_EQ(manual({"PUT", "/" + escape_uri("test$file.text", true), {},
+  EXPECT_EQ(manual({"PUT",
+                    "/" + escape_uri("test$file.text", true),
+                    {},
                     {{"Date", "Fri, 24 May 2013 00:00:00 GMT"},
                      {"x-amz-storage-class", "REDUCED_REDUNDANCY"}},
                     to_hex(sha256(as_bytes("Welcome to Amazon S3.")))}),
