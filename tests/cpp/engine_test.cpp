@@ -127,7 +127,7 @@ TEST(ComputeTurns, LetOnlySoManyCompute) {
   Cancel cancel;
   run_workers(6, cancel, [&] {
     for (int i = 0; i < 20; ++i) {
-      const ComputeTurns::Turn turn(turns);
+      const ComputeTurns::Turn turn(turns, ComputeTurns::Work::Copy);
       const int now = ++computing;
       int before = most;
       while (now > before && !most.compare_exchange_weak(before, now)) {
