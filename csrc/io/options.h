@@ -44,13 +44,13 @@ struct S3Options {
 };
 
 struct SourceOptions {
-  HttpOptions http;
-  S3Options s3;
+  HttpOptions http{};
+  S3Options s3{};
 };
 
 struct SinkOptions {
-  HttpOptions http;
-  S3Options s3;
+  HttpOptions http{};
+  S3Options s3{};
   // Wait until the bytes, and the name, are on stable storage.
   bool fsync = false;
   // Of an upload whose size nobody knows beforehand.
