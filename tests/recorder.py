@@ -23,11 +23,13 @@ class Recorded:
 
 @dataclass
 class Recorder:
-    """Stands in front of a server; `breaks` says whose connections it closes."""
+    """Stands in front of a server; `breaks` says whose connections it closes, and `answers` what
+    it says in the place of the server."""
 
     port: int
     requests: list[Recorded] = field(default_factory=list)
     breaks: Callable[[Recorded], bool] = lambda request: False
+    answers: Callable[[Recorded], bytes | None] = lambda request: None
     most: int | None = None  # of a body, before the connection is closed
 
     def take(self) -> list[Recorded]:
@@ -66,6 +68,9 @@ def _forward(recorder: Recorder, client: socket.socket, server: socket.socket) -
         recorder.requests.append(request)
         if recorder.breaks(request):
             return
+        if (answer := recorder.answers(request)) is not None:
+            client.sendall(answer)
+            continue
         server.sendall(head)
         left = request.size
         while left > 0:

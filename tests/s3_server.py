@@ -57,14 +57,18 @@ def rclone() -> str:
 
 
 @contextmanager
-def s3_server(folder: Path, largest: int | None = None) -> Iterator[S3]:
+def s3_server(
+    folder: Path, largest: int | None = None, more_keys: dict[str, str] | None = None
+) -> Iterator[S3]:
     """`largest`: of a file; where it would be larger, the disk is full."""
     root = folder / "buckets"
     (root / "bucket").mkdir(parents=True)
     port = free_port()
     log = folder / "rclone.log"
     command = [rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
-    command += ["--auth-key", f"{KEY_ID},{SECRET}", "--dir-cache-time", "0s", str(root)]
+    command += ["--dir-cache-time", "0s", str(root)]
+    for key_id, secret in {KEY_ID: SECRET, **(more_keys or {})}.items():
+        command += ["--auth-key", f"{key_id},{secret}"]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, preexec_fn=full_disk(largest)

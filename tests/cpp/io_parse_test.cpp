@@ -221,5 +221,38 @@ TEST(Words, AreSplitAsAShellDoes) {
   }
 }
 
+// Texts that are nearly right, from which something is taken away, or to which something is added.
+TEST(Parsers, TakeOrRefuseAnything) {
+  const std::vector<std::string> seeds = {
+      "[profile 'a b']\ns3 =\n  x = y\n z = \"1\"\n# c\n[default] ; d\nk: v\n",
+      "{\"a\": \"\\ud83d\\ude00\\n\", \"b\": -1.5e+3, \"c\": null, \"d\": true}",
+      "<?xml?><!-- c --><a:Error x='>'><Code>A&amp;&#x1F600;</Code><Empty/></a:Error>",
+      "2026-01-31T23:59:58.123+01:00", "a 'b c' \"d\\\"e\" f\\ g"};
+  Dice dice(1);
+  for (int round = 0; round < 20000; ++round) {
+    std::string text = dice.pick(seeds);
+    for (std::uint64_t change = dice.below(6); change > 0 && !text.empty(); --change) {
+      const std::size_t at = dice.below(text.size());
+      const std::string& other = dice.pick(seeds);
+      if (dice.one_in(3)) {
+        text.erase(at, dice.below(8));
+      } else if (dice.one_in(2)) {
+        text[at] = static_cast<char>(dice.below(256));
+      } else {
+        text.insert(at, other, dice.below(other.size()), dice.below(12));
+      }
+    }
+    try {
+      parse_ini(text, "'f'");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
+    }
+    parse_json_object(text);
+    xml_text(text, "Code");
+    parse_timestamp(text);
+    split_words(text);
+  }
+}
+
 }  // namespace
 }  // namespace tensorizer
