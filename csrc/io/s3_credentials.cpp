@@ -25,8 +25,8 @@ constexpr seconds kLeast{1};
 // After a fetch that brought none, while the old ones hold.
 constexpr seconds kPause{10};
 
+// What the caller shows to S3 alone is left out.
 HttpOptions for_others(HttpOptions http) {
-  http.headers.clear();
   http.client_cert.clear();
   http.client_key.clear();
   http.max_bandwidth = 0;

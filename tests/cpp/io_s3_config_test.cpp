@@ -52,6 +52,10 @@ TEST_F(S3ConfigTest, AsksForTheEndpointInOrder) {
   set("AWS_SECRET_ACCESS_KEY", "s");
   EXPECT_EQ(settings().endpoint, "") << "these keys are not for that host";
   EXPECT_FALSE(settings().force_http);
+  set("AWS_ACCESS_KEY_ID", std::nullopt);
+  set("AWS_SECRET_ACCESS_KEY", std::nullopt);
+  s3cfg("[default]\nhost_base = home\n");
+  EXPECT_EQ(settings().endpoint, "") << "a file without keys";
 }
 
 TEST_F(S3ConfigTest, IgnoresEndpointsOnDemand) {
