@@ -30,19 +30,9 @@ bool is_host_label(std::string_view bucket) {
          });
 }
 
-std::string aws_endpoint(const std::string& region) {
-  return "https://s3." + region + ".amazonaws.com" + (region.starts_with("cn-") ? ".cn" : "");
-}
-
-void check_endpoint(const std::string& endpoint) {
-  const bool web = endpoint.starts_with("http://") || endpoint.starts_with("https://");
-  const std::string_view rest = std::string_view(endpoint).substr(endpoint.find("://") + 3);
-  const bool plain = std::all_of(rest.begin(), rest.end(), [](unsigned char c) {
-    return c > 0x20 && c < 0x7F && c != '@' && c != '?' && c != '#' && c != '\\';
-  });
-  if (web && plain && !rest.empty() && rest.front() != '/') return;
-  throw Error(ErrorKind::InvalidArgument, "the endpoint " + quote(without_secrets(endpoint)) +
-                                              " is no http:// or https:// URL of a host");
+std::string aws_endpoint(const std::string& region, bool force_http) {
+  return (force_http ? "http://s3." : "https://s3.") + region + ".amazonaws.com" +
+         (region.starts_with("cn-") ? ".cn" : "");
 }
 
 // CoreWeave's stores know buckets by their host names only.
@@ -204,16 +194,13 @@ class S3Place final : public HttpPlace {
     }
     if (settings.endpoint.empty() && google_) settings.endpoint = kGoogle;
     if (settings.region.empty()) settings.region = google_ ? "auto" : "us-east-1";
-    if (!settings.endpoint.empty() && settings.endpoint.find("://") == std::string::npos) {
-      settings.endpoint = (settings.force_http ? "http://" : "https://") + settings.endpoint;
-    }
-    if (!settings.endpoint.empty()) check_endpoint(settings.endpoint);
     return settings;
   }
 
   Address find_address() const {
     const std::string& given = settings_->endpoint;
-    const std::string endpoint = given.empty() ? aws_endpoint(settings_->region) : given;
+    const std::string endpoint =
+        given.empty() ? aws_endpoint(settings_->region, settings_->force_http) : given;
     // A dot in the bucket's name would be one too many for the certificate.
     bool by_host = wants_host_names(endpoint) || (given.empty() && is_host_label(name_.bucket));
     if (!settings_->addressing.empty()) by_host = settings_->addressing == "virtual";
