@@ -13,6 +13,7 @@
 #include "io/s3.h"
 #include "io/s3_parts.h"
 #include "io/s3_sign.h"
+#include "io/upload_queue.h"
 #include "io/xml.h"
 
 namespace tensorizer {
@@ -24,8 +25,10 @@ constexpr std::uint64_t kMostParts = 10000;
 constexpr std::uint64_t kLargestPart = std::uint64_t{5} << 30;
 // Where the size is known beforehand.
 constexpr std::uint64_t kSmallestPart = 8 << 20;
-// Parts of the others lie in memory until they are up.
-constexpr int kCopiesInFlight = 4;
+// How many parts run ahead of the first that is missing.
+constexpr std::uint64_t kAhead = 20;
+// How many parts of copies may wait for their turn.
+constexpr std::uint64_t kCopies = 4;
 // To put a file of many parts together may take minutes.
 constexpr double kPatience = 600;
 
@@ -60,10 +63,6 @@ class S3Sink final : public Sink {
   ~S3Sink() override { abort(); }
 
   bool ascending() const override { return false; }
-  int writes_in_flight(bool lent) const override {
-    return lent ? client_.options().connections
-                : std::min(client_.options().connections, kCopiesInFlight);
-  }
   std::uint64_t usual_prefix() const override { return kRoom; }
 
   void reserve(std::uint64_t size) override { prefix_size_ = size; }
@@ -102,16 +101,18 @@ class S3Sink final : public Sink {
     std::vector<UploadPart> rest = parts().finish(prefix_size_ + size);
     if (only_) rest.push_back(std::move(*only_));
     only_.reset();
-    if (upload_id_.empty() && rest.size() == 1) {
+    if (!queue_ && rest.size() == 1) {
       put(rest.front(), {}, cancel);
-    } else {
-      for (UploadPart& part : rest) upload(part, cancel);
-      complete(cancel);
+      return;
     }
+    for (UploadPart& part : rest) queue().add(std::move(part), cancel);
+    queue().finish(cancel);
+    complete(cancel);
     upload_id_.clear();
   }
 
   void abort() noexcept override {
+    queue_.reset();
     if (upload_id_.empty()) return;
     try {
       Cancel cancel;
@@ -141,20 +142,35 @@ class S3Sink final : public Sink {
     return *parts_;
   }
 
-  void take(std::uint64_t offset, std::span<const ConstBytes> pieces, bool stay, Cancel& cancel) {
-    for (UploadPart& part : parts().add(offset, pieces, stay)) upload(part, cancel);
+  UploadQueue& queue() {
+    const std::lock_guard lock(mutex_);
+    if (!queue_) {
+      UploadLimits limits;
+      limits.at_once = client_.options().connections;
+      if (total_) limits.ahead = kAhead;
+      limits.copied = kCopies * part_size_;
+      queue_ = std::make_unique<UploadQueue>(
+          limits, [this](const UploadPart& part, Cancel& cancel) { upload(part, cancel); });
+    }
+    return *queue_;
   }
 
-  void upload(UploadPart& part, Cancel& cancel) {
-    if (part.number >= kMostParts) {
-      throw Error(ErrorKind::InvalidArgument,
-                  label() + " would have more than " + std::to_string(kMostParts) + " parts of " +
-                      std::to_string(part_size_) + " bytes: set option 'part_size'");
+  void take(std::uint64_t offset, std::span<const ConstBytes> pieces, bool stay, Cancel& cancel) {
+    for (UploadPart& part : parts().add(offset, pieces, stay)) {
+      if (part.number >= kMostParts) {
+        throw Error(ErrorKind::InvalidArgument,
+                    label() + " would have more than " + std::to_string(kMostParts) + " parts of " +
+                        std::to_string(part_size_) + " bytes: set option 'part_size'");
+      }
+      if (total_ && *total_ <= part_size_) {
+        only_ = std::move(part);  // one request makes it appear, in finish()
+      } else {
+        queue().add(std::move(part), cancel);
+      }
     }
-    if (total_ && *total_ <= part_size_) {
-      only_ = std::move(part);  // one request makes it appear, in finish()
-      return;
-    }
+  }
+
+  void upload(const UploadPart& part, Cancel& cancel) {
     const Uploaded uploaded =
         put(part, {{"partNumber", std::to_string(part.number + 1)}, {"uploadId", start(cancel)}},
             cancel);
@@ -259,6 +275,7 @@ class S3Sink final : public Sink {
   std::optional<UploadParts> parts_;
   std::map<std::uint64_t, Uploaded> uploaded_;
   std::optional<UploadPart> only_;
+  std::unique_ptr<UploadQueue> queue_;  // ends first, because it uses all the rest
 };
 
 }  // namespace
