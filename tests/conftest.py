@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tensorizer_ops  # noqa: F401  (loads the ops)
+from redis_server import RedisServer, redis_server
 
 
 def _open_below(directory: Path) -> list[str]:
@@ -39,6 +40,19 @@ def shared_memory() -> Iterator[Path]:
     """A directory in memory (tmpfs), of this test alone."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis(running_redis: RedisServer) -> RedisServer:
+    """A Redis server without any keys."""
+    running_redis.clear()
+    return running_redis
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,9 @@ void set_interrupt_hook(InterruptHook hook) noexcept;
 class Cancel {
  public:
   Cancel() noexcept : owner_(std::this_thread::get_id()) {}
+  // For what is to be done after a job has been stopped: nobody's signals end that.
+  struct Unattended {};
+  explicit Cancel(Unattended) noexcept {}
   Cancel(const Cancel&) = delete;
   Cancel& operator=(const Cancel&) = delete;
 
@@ -33,7 +36,7 @@ class Cancel {
 
  private:
   std::atomic<bool> requested_{false};
-  const std::thread::id owner_;
+  const std::thread::id owner_;  // of no thread where nobody attends
   // Only the owner touches this.
   std::chrono::steady_clock::time_point next_poll_ = std::chrono::steady_clock::now();
 };

@@ -1,39 +1,14 @@
 #include "engine/workers.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/signals.h"
+
 namespace tensorizer {
-
-namespace {
-
-// While it lives, threads start with every signal blocked that can wait: signals belong to the
-// program's own threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
-      sigdelset(&all, fault);
-    }
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
-
-}  // namespace
 
 void run_workers(int count, Cancel& cancel, const std::function<void()>& body) {
   std::mutex mutex;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/error.h"
 
@@ -57,6 +58,20 @@ void Remaining::advance(std::uint64_t moved) noexcept {
       taken_ = 0;
     }
   }
+}
+
+std::size_t Remaining::fill(ConstBytes bytes) noexcept {
+  std::size_t done = 0;
+  while (done < bytes.size() && left_ > 0) {
+    std::size_t copied = 0;
+    for (const iovec piece : next(bytes.size() - done)) {
+      std::memcpy(piece.iov_base, bytes.data() + done + copied, piece.iov_len);
+      copied += piece.iov_len;
+    }
+    advance(copied);
+    done += copied;
+  }
+  return done;
 }
 
 std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pieces,

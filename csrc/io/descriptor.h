@@ -54,6 +54,9 @@ class Remaining {
   std::span<iovec> next(std::uint64_t most = kMost) noexcept;
   void advance(std::uint64_t moved) noexcept;
 
+  // Copies as much of `bytes` as there is room for, and says how much that was.
+  std::size_t fill(ConstBytes bytes) noexcept;
+
  private:
   template <typename Piece>
   Remaining(const Bytes* bytes, const ConstBytes* const_bytes, std::span<const Piece> pieces)

@@ -1,6 +1,5 @@
 // A file on a web server, read in ranges; or, where the server has no ranges, in order.
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "io/descriptor.h"
@@ -14,21 +13,6 @@ namespace {
 
 // What the first request asks for: most often the index, and the first tensors.
 constexpr std::uint64_t kFirstRequest = 1 << 20;
-
-// Copies as much of `bytes` as there is room for, and says how much that was.
-std::size_t fill(Remaining& remaining, ConstBytes bytes) {
-  std::size_t done = 0;
-  while (done < bytes.size() && remaining.left() > 0) {
-    std::size_t copied = 0;
-    for (const iovec piece : remaining.next(bytes.size() - done)) {
-      std::memcpy(piece.iov_base, bytes.data() + done + copied, piece.iov_len);
-      copied += piece.iov_len;
-    }
-    remaining.advance(copied);
-    done += copied;
-  }
-  return done;
-}
 
 class HttpSource final : public Source {
  public:
@@ -70,7 +54,7 @@ class HttpSource final : public Source {
     bool head(const HttpAnswer& answer) override { return is_good(answer); }
     bool body(ConstBytes bytes) override {
       if (has_enough()) return false;
-      if (target != nullptr) bytes = bytes.subspan(fill(*target, bytes));
+      if (target != nullptr) bytes = bytes.subspan(target->fill(bytes));
       held.insert(held.end(), bytes.begin(), bytes.end());
       return true;
     }
@@ -108,7 +92,7 @@ class HttpSource final : public Source {
       if (bytes.size() > end_ - begin_ - brought) {
         source_.throw_wrong("sends more than it was asked for");
       }
-      fill(remaining_, bytes);
+      remaining_.fill(bytes);
       brought += bytes.size();
       return true;
     }
@@ -176,7 +160,7 @@ class HttpSource final : public Source {
       return wanted - remaining.left();
     }
     const ConstBytes first(stream_.held);
-    if (offset < first.size()) offset += fill(remaining, first.subspan(offset));
+    if (offset < first.size()) offset += remaining.fill(first.subspan(offset));
     if (remaining.left() > 0 && offset < *object_.size) {
       fetch(offset, std::min(offset + remaining.left(), *object_.size), remaining, cancel);
     }
@@ -217,7 +201,7 @@ class HttpSource final : public Source {
 
   void take_in_order(Remaining& remaining, Cancel& cancel) {
     std::vector<std::byte>& held = stream_.held;
-    const std::size_t taken = fill(remaining, ConstBytes(held).subspan(held_taken_));
+    const std::size_t taken = remaining.fill(ConstBytes(held).subspan(held_taken_));
     held_taken_ += taken;
     position_ += taken;
     if (remaining.left() == 0 || !sequential_->paused()) return;

@@ -1,10 +1,9 @@
 #include "io/http_tries.h"
 
 #include <algorithm>
-#include <random>
-#include <thread>
 
 #include "base/error.h"
+#include "io/tries.h"
 
 namespace tensorizer {
 
@@ -12,13 +11,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A try that brings less than this is counted as one that failed.
-constexpr std::uint64_t kSomeProgress = 64 << 10;
 // What is mended each time, and fails each time, is not mended.
 constexpr int kMostMended = 3;
-constexpr std::chrono::milliseconds kFirstPause{50};
-constexpr std::chrono::milliseconds kLongestPause{10000};
 constexpr std::chrono::milliseconds kLongestWanted{60000};
+
+Clock::duration seconds(double count) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
+}
 
 bool is_temporary(int status) {
   return status == 408 || status == 429 || status == 500 || (status >= 502 && status <= 504);
@@ -97,18 +96,13 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
 }
 
 void HttpTries::pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const {
-  static thread_local std::minstd_rand random{std::random_device{}()};
-  std::chrono::milliseconds pause =
-      std::min(kFirstPause * (1 << std::min(count_, 10)), kLongestPause);
-  // Many that failed at once shall not come back at once.
-  pause += std::chrono::milliseconds(random() % static_cast<unsigned>(pause.count()));
+  std::chrono::milliseconds pause = pause_after_tries(count_);
   if (wanted) pause = std::max(pause, std::min<std::chrono::milliseconds>(*wanted, kLongestWanted));
-  const Clock::time_point end = Clock::now() + pause;
-  while (Clock::now() < end) {
-    cancel.check();
-    if (too_late()) return;
-    std::this_thread::sleep_for(std::min<Clock::duration>(kPollInterval, end - Clock::now()));
+  if (client_.options().timeout > 0) {
+    const Clock::duration left = start_ + seconds(client_.options().timeout) - Clock::now();
+    pause = std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(left));
   }
+  sleep_unless_cancelled(pause, cancel);
 }
 
 }  // namespace tensorizer

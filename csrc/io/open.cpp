@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "io/http.h"
 #include "io/local.h"
+#include "io/redis.h"
 #include "io/s3.h"
 #include "io/uri.h"
 
@@ -12,8 +13,15 @@ namespace {
 [[noreturn]] void throw_unknown_scheme(const std::string& scheme) {
   throw Error(ErrorKind::InvalidArgument,
               "the scheme " + quote(scheme) +
-                  " is unknown; known are a plain path, file://, fd:N, http://, https://, s3:// "
-                  "and gs://");
+                  " is unknown; known are a plain path, file://, fd:N, http://, https://, s3://, "
+                  "gs:// and redis://");
+}
+
+[[noreturn]] void throw_no_tls() {
+  throw Error(
+      ErrorKind::InvalidArgument,
+      "rediss:// is Redis over TLS, which is not spoken here: use redis:// within a network "
+      "that you trust, or through a tunnel (stunnel, ssh)");
 }
 
 }  // namespace
@@ -33,6 +41,8 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
     return http_source(s3_place(split.scheme, parse_s3_name(split.rest), options.s3, options.http),
                        options.http, cancel);
   }
+  if (split.scheme == "redis") return open_redis_source(uri, options.redis, cancel);
+  if (split.scheme == "rediss") throw_no_tls();
   throw_unknown_scheme(split.scheme);
 }
 
@@ -52,6 +62,8 @@ std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& optio
     return s3_sink(s3_place(split.scheme, parse_s3_name(split.rest), options.s3, options.http),
                    options);
   }
+  if (split.scheme == "redis") return open_redis_sink(uri, options.redis, cancel);
+  if (split.scheme == "rediss") throw_no_tls();
   throw_unknown_scheme(split.scheme);
 }
 

@@ -43,14 +43,32 @@ struct S3Options {
   std::string addressing;        // "path", "virtual", or empty: what fits the endpoint
 };
 
+// How to speak with Redis servers. The user and the password are secrets, and come before those of
+// the URI.
+struct RedisOptions {
+  std::string user;
+  std::string password;
+  int database = 0;
+  // In seconds.
+  double connect_timeout = 10;
+  double stall_timeout = 30;
+  int connections = 4;
+  int retries = 5;  // of a load
+  // Of a save.
+  std::uint64_t ttl = 0;  // after so many seconds the keys are gone; 0 is never
+  bool overwrite = true;
+};
+
 struct SourceOptions {
   HttpOptions http{};
   S3Options s3{};
+  RedisOptions redis{};
 };
 
 struct SinkOptions {
   HttpOptions http{};
   S3Options s3{};
+  RedisOptions redis{};
   // Wait until the bytes, and the name, are on stable storage.
   bool fsync = false;
   // Of an upload whose size nobody knows beforehand.

@@ -115,7 +115,7 @@ class S3Sink final : public Sink {
     queue_.reset();
     if (upload_id_.empty()) return;
     try {
-      Cancel cancel;
+      Cancel cancel{Cancel::Unattended{}};
       HttpRequest request;
       request.method = "DELETE";
       request.query = {{"uploadId", std::exchange(upload_id_, {})}};

@@ -101,7 +101,7 @@ class Sink {
 };
 
 // Opens what `uri` names for writing: a plain path ("~" is expanded; missing parent directories are
-// created), file://, fd:N.
+// created), file://, fd:N, redis://.
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -84,9 +84,9 @@ class Source {
   virtual const std::string& label() const = 0;
 };
 
-// Opens what `uri` names: a plain path ("~" is expanded), file://, fd:N, http(s)://. Throws
-// InvalidArgument for a URI that is malformed or of a scheme that this build does not have, listing
-// those it has.
+// Opens what `uri` names: a plain path ("~" is expanded), file://, fd:N, http(s)://, redis://.
+// Throws InvalidArgument for a URI that is malformed or of a scheme that this build does not have,
+// listing those it has.
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel);
 

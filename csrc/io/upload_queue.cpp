@@ -2,6 +2,8 @@
 
 #include <system_error>
 
+#include "base/signals.h"
+
 namespace tensorizer {
 
 namespace {
@@ -35,6 +37,7 @@ void UploadQueue::add(UploadPart part, Cancel& cancel) {
   waiting_.emplace(number, std::move(part));
   if (idle_ == 0 && threads_.size() < static_cast<std::size_t>(limits_.at_once)) {
     try {
+      const SignalsBlocked blocked;
       threads_.emplace_back([this] { work(); });
     } catch (const std::system_error&) {
       if (threads_.empty()) throw;  // otherwise fewer do it

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -73,6 +72,22 @@ Uri split_uri(std::string_view uri) {
   return {"", std::string(uri)};
 }
 
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '%') {
+      decoded += text[at];
+      continue;
+    }
+    const int high = at + 2 < text.size() ? hex_value(text[at + 1]) : -1;
+    const int low = at + 2 < text.size() ? hex_value(text[at + 2]) : -1;
+    if (high < 0 || low < 0) return std::nullopt;
+    decoded += static_cast<char>(high * 16 + low);
+    at += 2;
+  }
+  return decoded;
+}
+
 std::string decode_file_uri(std::string_view rest) {
   const std::size_t slash = rest.find('/');
   const std::string host = lower_case(rest.substr(0, slash));
@@ -81,27 +96,17 @@ std::string decode_file_uri(std::string_view rest) {
                 "a file:// URI names a file of this machine by its whole path: file:///path or "
                 "file://localhost/path");
   }
-  std::string path;
-  for (std::size_t at = slash; at < rest.size(); ++at) {
-    if (rest[at] != '%') {
-      path += rest[at];
-      continue;
-    }
-    const int high = at + 2 < rest.size() ? hex_value(rest[at + 1]) : -1;
-    const int low = at + 2 < rest.size() ? hex_value(rest[at + 2]) : -1;
-    if (high < 0 || low < 0) {
-      throw Error(ErrorKind::InvalidArgument, "the URI " + quote("file://" + std::string(rest)) +
-                                                  " has a '%' that two hexadecimal digits do not "
-                                                  "follow; a '%' itself is written %25");
-    }
-    if (high == 0 && low == 0) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "the URI " + quote("file://" + std::string(rest)) + " holds a NUL (%00)");
-    }
-    path += static_cast<char>(high * 16 + low);
-    at += 2;
+  std::optional<std::string> path = percent_decoded(rest.substr(slash));
+  if (!path) {
+    throw Error(ErrorKind::InvalidArgument, "the URI " + quote("file://" + std::string(rest)) +
+                                                " has a '%' that two hexadecimal digits do not "
+                                                "follow; a '%' itself is written %25");
   }
-  return path;
+  if (path->find('\0') != std::string::npos) {
+    throw Error(ErrorKind::InvalidArgument,
+                "the URI " + quote("file://" + std::string(rest)) + " holds a NUL (%00)");
+  }
+  return *std::move(path);
 }
 
 std::string expand_home(const std::string& path) {

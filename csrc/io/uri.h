@@ -4,6 +4,7 @@
 // and slashes stand further on in it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,10 @@ struct Uri {
 
 // Throws InvalidArgument for an empty URI and for one that holds a NUL.
 Uri split_uri(std::string_view uri);
+
+// `text` with every percent-escape replaced by the byte that it stands for; nothing where two
+// hexadecimal digits do not follow a '%'.
+std::optional<std::string> percent_decoded(std::string_view text);
 
 // The path that "file://" + `rest` names: a percent-escape stands for a byte, every other byte for
 // itself, and the host is empty or "localhost".

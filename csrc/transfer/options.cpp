@@ -19,22 +19,24 @@ Option memory_option(const char* name, std::uint64_t& ceiling) {
   return number_option(name, "a number of bytes, 1048576 or more", ceiling, kSmallestCeiling);
 }
 
-std::vector<Option> remote_options(HttpOptions& http, S3Options& s3) {
+std::vector<Option> remote_options(HttpOptions& http, S3Options& s3, RedisOptions& redis) {
   std::vector<Option> known = http_options(http);
   const std::vector<Option> more = s3_options(s3);
   known.insert(known.end(), more.begin(), more.end());
+  add_redis_options(known, redis);
   return known;
 }
 
 std::vector<Option> load_options(LoadOptions& load) {
-  std::vector<Option> known = remote_options(load.source.http, load.source.s3);
+  std::vector<Option> known = remote_options(load.source.http, load.source.s3, load.source.redis);
   known.push_back(memory_option("memory_ceiling", load.memory_ceiling));
   known.push_back(memory_option("staging", load.staging));
   return known;
 }
 
 std::vector<Option> save_options(SaveOptions& save) {
-  std::vector<Option> known = remote_options(save.sink.http, save.sink.s3);
+  std::vector<Option> known = remote_options(save.sink.http, save.sink.s3, save.sink.redis);
+  add_redis_save_options(known, save.sink.redis);
   known.push_back(bool_option("fsync", save.sink.fsync));
   known.push_back(memory_option("memory_ceiling", save.memory_ceiling));
   known.push_back(memory_option("staging", save.staging));

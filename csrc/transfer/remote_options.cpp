@@ -24,6 +24,16 @@ bool take_header(const std::string& option, const std::string& value, HttpOption
   return true;
 }
 
+// Lets the option of that name, which is there already, set something else as well.
+void also(std::vector<Option>& known, const Option& option) {
+  Option& first = *std::find_if(known.begin(), known.end(),
+                                [&](const Option& other) { return other.name == option.name; });
+  first.set = [set = first.set, also_set = option.set](const std::string& name,
+                                                       const std::string& value) {
+    return set(name, value) && also_set(name, value);
+  };
+}
+
 }  // namespace
 
 std::vector<Option> http_options(HttpOptions& http) {
@@ -69,6 +79,22 @@ std::vector<Option> s3_options(S3Options& s3) {
          return text == "path" || text == "virtual";
        }},
   };
+}
+
+void add_redis_options(std::vector<Option>& known, RedisOptions& redis) {
+  also(known, seconds_option("connect_timeout", redis.connect_timeout, 0.001));
+  also(known, seconds_option("stall_timeout", redis.stall_timeout, 0.001));
+  also(known, number_option("connections", "", redis.connections, 1, 256));
+  also(known, number_option("retries", "", redis.retries, 0, 1000));
+  known.push_back(secret_option("redis_user", redis.user));
+  known.push_back(secret_option("redis_password", redis.password));
+  known.push_back(number_option("db", "the number of a database", redis.database, 0, 1 << 30));
+}
+
+void add_redis_save_options(std::vector<Option>& known, RedisOptions& redis) {
+  known.push_back(number_option("ttl", "a number of seconds, or 0 for ever", redis.ttl, 0,
+                                std::uint64_t{1} << 32));
+  known.push_back(bool_option("overwrite", redis.overwrite));
 }
 
 }  // namespace tensorizer

@@ -1,0 +1,20 @@
+// Files in Redis: each lies in keys of its own, `PREFIX:NAME:OFFSET`; see docs/format.md.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/cancel.h"
+#include "io/options.h"
+#include "io/sink.h"
+#include "io/source.h"
+
+namespace tensorizer {
+
+// `uri`: redis://[user:password@]host[:port]/prefix; see docs/remote.md.
+std::unique_ptr<Source> open_redis_source(const std::string& uri, const RedisOptions& options,
+                                          Cancel& cancel);
+std::unique_ptr<Sink> open_redis_sink(const std::string& uri, const RedisOptions& options,
+                                      Cancel& cancel);
+
+}  // namespace tensorizer

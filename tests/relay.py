@@ -1,0 +1,125 @@
+"""Stands between a program and a server, and does harm when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# Closing drops what is still on its way, and says so.
+RESET = struct.pack("ii", 1, 0)
+
+
+class Relay:
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        self.connections = 0
+        self.passed = 0  # bytes, both ways together
+        self._harm_at: int | None = None
+        self._harm: Callable[[], None] = self.end_all
+        self._flip_at: int | None = None
+        self._lock = threading.Lock()
+        self._pairs: list[Pair] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def after(self, passed: int, harm: Callable[[], None]) -> None:
+        """When so many bytes more have passed, does `harm`, and ends the connection, once."""
+        with self._lock:
+            self._harm_at, self._harm = self.passed + passed, harm
+
+    def flip(self, passed: int) -> None:
+        """When so many bytes more have passed, changes one that comes from the server."""
+        with self._lock:
+            self._flip_at = self.passed + passed
+
+    def end_all(self) -> None:
+        for pair in list(self._pairs):
+            pair.end()
+
+    def close(self) -> None:
+        self._closed = True
+        with socket.create_connection(("127.0.0.1", self.port)):
+            self._thread.join()
+        self.end_all()
+        for pair in self._pairs:
+            pair.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            if self._closed:
+                client.close()
+                return
+            self.connections += 1
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            self._pairs.append(Pair(self, client, server))
+
+    def let_pass(self, pair: Pair, data: bytes, answer: bool) -> bytes:
+        """What of `data` passes."""
+        harm = None
+        with self._lock:
+            if self._harm_at is not None and self.passed + len(data) >= self._harm_at:
+                data = data[: self._harm_at - self.passed]
+                harm, self._harm_at = self._harm, None
+            if answer and data and self._flip_at is not None and self.passed >= self._flip_at:
+                data = bytes([data[0] ^ 1 << self._flip_at % 8]) + data[1:]
+                self._flip_at = None
+            self.passed += len(data)
+        if harm:
+            harm()
+            pair.end()
+        return data
+
+
+class Pair:
+    """A connection, and the one behind it."""
+
+    def __init__(self, relay: Relay, client: socket.socket, server: socket.socket) -> None:
+        self._relay = relay
+        self._ends = [client, server]
+        self._threads = [
+            threading.Thread(target=self._copy, args=(client, server, False)),
+            threading.Thread(target=self._copy, args=(server, client, True)),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                end.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        for end in self._ends:
+            end.close()
+
+    def _copy(self, source: socket.socket, target: socket.socket, answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(self._relay.let_pass(self, data, answer))
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def relay(port: int) -> Iterator[Relay]:
+    between = Relay(port)
+    try:
+        yield between
+    finally:
+        between.close()
