@@ -171,15 +171,15 @@ class S3Sink final : public Sink {
   }
 
   void upload(const UploadPart& part, Cancel& cancel) {
-    const Uploaded uploaded =
-        put(part, {{"partNumber", std::to_string(part.number + 1)}, {"uploadId", start(cancel)}},
-            cancel);
+    const Uploaded uploaded = put(
+        part, {{"partNumber", std::to_string(part.number + 1)}, {"uploadId", upload_name(cancel)}},
+        cancel);
     const std::lock_guard lock(mutex_);
     uploaded_[part.number + 1] = uploaded;
   }
 
   // The upload's name, which the first part asks for.
-  std::string start(Cancel& cancel) {
+  std::string upload_name(Cancel& cancel) {
     const std::lock_guard lock(start_mutex_);
     if (!upload_id_.empty()) return upload_id_;
     HttpRequest request;
