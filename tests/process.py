@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,15 @@ def wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def _free(thread: threading.Thread, fifo: str, flags: int) -> None:
+    """End a thread whose other side never came, even one that has yet to open the FIFO."""
+    end = time.monotonic() + TIMEOUT
+    while thread.is_alive() and time.monotonic() < end:
+        os.close(os.open(fifo, flags | os.O_NONBLOCK))
+        thread.join(0.01)
+    assert not thread.is_alive()
+
+
 @contextmanager
 def feed(fifo: str, data: bytes) -> Iterator[None]:
     """A FIFO at `fifo` into which someone writes `data` once it is opened."""
@@ -81,10 +91,7 @@ def feed(fifo: str, data: bytes) -> Iterator[None]:
     try:
         yield
     finally:
-        # Whoever was not opened by the test is freed here.
-        os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))
-        writer.join(TIMEOUT)
-        assert not writer.is_alive()
+        _free(writer, fifo, os.O_RDONLY)
 
 
 class Drain:
@@ -109,6 +116,4 @@ class Drain:
         assert not self._reader.is_alive()
 
     def __exit__(self, *_: object) -> None:
-        # Whoever was not opened by the test is freed here.
-        os.close(os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK))
-        self.wait()
+        _free(self._reader, self._fifo, os.O_RDWR)

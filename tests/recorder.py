@@ -92,7 +92,11 @@ def _back(server: socket.socket, client: socket.socket) -> None:
 
 
 def _serve(recorder: Recorder, client: socket.socket, port: int) -> None:
-    with client, socket.create_connection(("127.0.0.1", port)) as server:
+    with (
+        client,
+        suppress(ConnectionRefusedError),
+        socket.create_connection(("127.0.0.1", port)) as server,
+    ):
         back = threading.Thread(target=_back, args=(server, client))
         back.start()
         with suppress(OSError):

@@ -136,17 +136,20 @@ class RedisSource final : public Source {
     }
     if (guard_process_ != getpid()) guard_.reset();
     guard_process_ = getpid();
-    if (!guard_) {
-      std::unique_ptr<RedisConnection> guard = client_.connect(cancel);
-      std::vector<RedisKey> keys = list(*guard, cancel);
-      std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
-      if (keys != keys_) throw_changed("its keys are others than they were");
-      guard_ = std::move(guard);
-      return;
+    if (guard_) {
+      // If this throws, the connection is of no more use.
+      std::unique_ptr<RedisConnection> guard = std::move(guard_);
+      try {
+        if (is_replaced(*guard, cancel)) throw_replaced();
+        guard_ = std::move(guard);
+        return;
+      } catch (const TemporaryError&) {
+      }
     }
-    // If this throws, the connection is of no more use.
-    std::unique_ptr<RedisConnection> guard = std::move(guard_);
-    if (is_replaced(*guard, cancel)) throw_replaced();
+    std::unique_ptr<RedisConnection> guard = client_.connect(cancel);
+    std::vector<RedisKey> keys = list(*guard, cancel);
+    std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
+    if (keys != keys_) throw_changed("its keys are others than they were");
     guard_ = std::move(guard);
   }
 
