@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from process import Drain, feed
+from redis_server import RedisServer
 from s3_server import S3
 from web import Web
 
@@ -40,6 +41,7 @@ class World:
     folder: Path
     web: Web
     s3: S3
+    redis: RedisServer
 
     def name(self) -> str:
         return f"{self.folder.name}.tensors"
@@ -97,6 +99,22 @@ def _s3(world: World, data: bytes) -> Iterator[From]:
         path.unlink()
 
 
+@contextmanager
+def _redis(world: World, data: bytes) -> Iterator[From]:
+    """In pieces that have nothing to do with the tensors."""
+    name = world.name()
+    offsets = range(0, len(data), 100_003)
+    keys = [f"{name}:{'piece' if offset else 'header'}:{offset}" for offset in offsets]
+    with world.redis.client() as client:
+        for key, offset in zip(keys, offsets, strict=True):
+            client.set(key, data[offset : offset + 100_003])
+        try:
+            yield From(world.redis.url(name))
+        finally:
+            if keys:
+                client.delete(*keys)
+
+
 SOURCES: dict[str, Callable[[World, bytes], AbstractContextManager[From]]] = {
     "file": _file,
     "descriptor": _descriptor,
@@ -105,6 +123,7 @@ SOURCES: dict[str, Callable[[World, bytes], AbstractContextManager[From]]] = {
     "http without ranges": lambda world, data: _web(world, data, folder="no-ranges/"),
     "https": lambda world, data: _web(world, data, tls=True),
     "s3": _s3,
+    "redis": _redis,
 }
 
 
@@ -160,10 +179,32 @@ def _to_s3(world: World) -> Iterator[To]:
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def _to_redis(world: World) -> Iterator[To]:
+    name = world.name()
+
+    def keys() -> list[str]:
+        with world.redis.client() as client:
+            found = [key.decode() for key in client.scan_iter(match=f"{name}:*", count=1000)]
+        return sorted(found, key=lambda key: (int(key.rpartition(":")[2]), key))
+
+    def read() -> bytes | None:
+        with world.redis.client() as client:
+            # No key holds the eight zeros that end a file.
+            return b"".join(client.mget(keys())) + bytes(8) if keys() else None
+
+    try:
+        yield To(world.redis.url(name), read)
+    finally:
+        with world.redis.client() as client:
+            client.delete(*keys())
+
+
 SINKS: dict[str, Callable[[World], AbstractContextManager[To]]] = {
     "file": _to_file,
     "descriptor": _to_descriptor,
     "pipe": _to_pipe,
     "put": _to_web,
     "s3": _to_s3,
+    "redis": _to_redis,
 }

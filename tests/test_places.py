@@ -14,6 +14,7 @@ import torch
 import tensorizer_ops
 from places import SINKS, SOURCES, To, World
 from raw_parse import parse
+from redis_server import RedisServer, redis_server
 from s3_server import S3, s3_server
 from samples import assert_same, raw, sample, zoo
 from web import Web, nginx
@@ -45,9 +46,15 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
 @pytest.fixture
-def world(tmp_path: Path, web: Web, s3: S3) -> World:
-    return World(tmp_path, web, s3)
+def world(tmp_path: Path, web: Web, s3: S3, redis: RedisServer) -> World:
+    return World(tmp_path, web, s3, redis)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +121,8 @@ def test_files_that_end_early(
     world: World, stored: bytes, source_kind: str, size: int | float
 ) -> None:
     cut = int(size * len(stored)) if isinstance(size, float) else size
+    if cut == 0 and source_kind == "redis":
+        return  # without a key there is no file
     with (
         SOURCES[source_kind](world, stored[:cut]) as place,
         pytest.raises(ValueError, match="InvalidFormat") as error,
