@@ -64,7 +64,7 @@ class FileExists(FileError, FileExistsError):
     """The path is taken."""
 
 
-class BrokenPipe(FileError, BrokenPipeError):
+class BrokenPipe(Unavailable, BrokenPipeError):
     """Whoever read from the pipe is gone."""
 
 
@@ -84,7 +84,7 @@ class Internal(Error, RuntimeError):
     """A mistake in the library itself."""
 
 
-_BY_KIND: dict[str, type[Error]] = {
+_BY_KIND: dict[str, type[Error]] = {"SystemError": FileError} | {
     kind.__name__: kind
     for kind in (
         NotFound,
@@ -102,17 +102,18 @@ _BY_KIND: dict[str, type[Error]] = {
     )
 }
 
-_BY_ERRNO: dict[int, type[FileError]] = {
-    _errno.EISDIR: IsADirectory,
-    _errno.EEXIST: FileExists,
-    _errno.EPIPE: BrokenPipe,
+# The kinds that an errno says more about.
+_BY_ERRNO: dict[tuple[str, int], type[Error]] = {
+    ("SystemError", _errno.EISDIR): IsADirectory,
+    ("SystemError", _errno.EEXIST): FileExists,
+    ("Unavailable", _errno.EPIPE): BrokenPipe,
 }
 
 
 def _make(kind: str, text: bytes, errno: int, path: bytes) -> Error:
     """The exception for an error of the library; without an errno it is 0, without a path empty."""
     message = text.decode("utf-8", "backslashreplace")
-    kind_class = _BY_ERRNO.get(errno, FileError) if kind == "SystemError" else _BY_KIND[kind]
+    kind_class = _BY_ERRNO.get((kind, errno), _BY_KIND[kind])
     if issubclass(kind_class, OSError) and (errno or path):
         return kind_class(errno or None, message, _os.fsdecode(path) if path else None)
     return kind_class(message)

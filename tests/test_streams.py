@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,23 @@ def test_saving_into_a_pipe(tmp_path: Path) -> None:
         ops.save(fifo, tensors())
     assert drain.data == (tmp_path / "file").read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["fifo", "file"]
+
+
+def test_a_reader_that_leaves_early(tmp_path: Path) -> None:
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+
+    def leave() -> None:
+        with open(fifo, "rb") as stream:
+            stream.read(10)
+
+    reader = threading.Thread(target=leave)
+    reader.start()
+    with pytest.raises(BrokenPipeError, match="nobody reads .*fifo") as error:
+        ops.save(fifo, {"x": torch.zeros(1 << 20)})
+    reader.join()
+    assert error.value.errno == errno.EPIPE
+    assert error.value.filename == fifo
 
 
 def test_saving_into_a_descriptor_of_a_pipe(tmp_path: Path) -> None:

@@ -111,16 +111,17 @@ class StreamSink : public Sink {
     while (remaining.left() > 0) {
       wait_until_ready(stream_.get(), POLLOUT, name_, cancel);
       const ssize_t moved = send_some(remaining);
+      const int fault = errno;  // before the message below takes memory
       if (moved >= 0) {
         remaining.advance(static_cast<std::uint64_t>(moved));
         position_ += static_cast<std::uint64_t>(moved);
-      } else if (errno == EPIPE || errno == ECONNRESET) {
+      } else if (fault == EPIPE || fault == ECONNRESET) {
         throw Error(
             ErrorKind::Unavailable,
             "nobody reads " + label_ + " any more; it took " + std::to_string(position_) + " bytes",
-            errno, name_);
-      } else if (errno != EINTR && errno != EAGAIN) {
-        throw_write_error(errno, name_);
+            fault, name_);
+      } else if (fault != EINTR && fault != EAGAIN) {
+        throw_write_error(fault, name_);
       }
     }
   }
