@@ -26,6 +26,7 @@ SYSTEM_LIBRARIES = {
     "libcurl": ("libcurl4-openssl-dev", "libcurl-devel"),
     "libcrypto": ("libssl-dev", "openssl-devel"),
     "libdeflate": ("libdeflate-dev", "libdeflate-devel"),
+    "libsodium": ("libsodium-dev", "libsodium-devel"),
     "zlib": ("zlib1g-dev", "zlib-devel"),
 }
 

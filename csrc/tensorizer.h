@@ -1,5 +1,5 @@
 // The front door for C++ programs: load, load_into, load_constants, save, Reader, Writer,
-// set_secret.
+// set_secret, set_key.
 //
 //     auto tensors = tensorizer::load("model.tensors");
 //     tensorizer::save("copy.tensors", tensors);
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "io/key.h"
 #include "io/secret.h"
 #include "transfer/constants.h"
 #include "transfer/module.h"

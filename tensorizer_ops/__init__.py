@@ -14,10 +14,11 @@ __version__ = "0.1.0"
 _load_library()
 
 from tensorizer_ops import _fakes as _fakes  # noqa: E402
-from tensorizer_ops import _python  # noqa: E402
+from tensorizer_ops import _python, keys  # noqa: E402
 from tensorizer_ops._dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
 from tensorizer_ops._front import load, save  # noqa: E402
 from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
+from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey  # noqa: E402
 
 _register_with_dynamo()
 
@@ -38,11 +39,16 @@ def cmake_prefix_path() -> str:
 __all__ = [
     "__version__",
     "cmake_prefix_path",
+    "decrypt",
+    "digest",
+    "encrypt",
     "errors",
     "externalize",
+    "keys",
     "load",
     "load_constants",
     "load_into",
+    "rekey",
     "save",
     "set_secret",
 ]

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/hooks.h"
 #include "base/log.h"
+#include "io/key.h"
 #include "io/secret.h"
 #include "ops/border.h"
 #include "transfer/constants.h"
@@ -117,6 +118,29 @@ void load_constants(const pybind11::object& package, const std::string& uri, boo
   });
 }
 
+tensorizer::KeySource key_source(const pybind11::bytes& secret, bool passphrase) {
+  const tensorizer::ConstBytes bytes = tensorizer::as_bytes(std::string_view(secret));
+  return tensorizer::at_border([&] {
+    return passphrase ? tensorizer::make_passphrase(bytes) : tensorizer::make_key(bytes);
+  });
+}
+
+// What asks Python for a key, from any thread. The reference is never released: it may be the last
+// one when Python is gone.
+std::function<tensorizer::KeySource()> key_from_python(const pybind11::function& provide,
+                                                       bool passphrase) {
+  return [function = provide.inc_ref().ptr(), passphrase] {
+    if (!python_is_running()) throw Error(ErrorKind::Cancelled, "Python has ended");
+    const pybind11::gil_scoped_acquire gil;
+    const auto bytes = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallNoArgs(function));
+    if (!bytes) throw_python_error();
+    if (!pybind11::isinstance<pybind11::bytes>(bytes)) {
+      throw Error(ErrorKind::InvalidArgument, "what shall give a key gave no bytes");
+    }
+    return key_source(bytes, passphrase);
+  };
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_python, module) {
@@ -128,6 +152,15 @@ PYBIND11_MODULE(_python, module) {
   tensorizer::set_raise_hook(&raise_in_python);
   tensorizer::set_interrupt_hook(&stop_on_signal);
   tensorizer::set_log_hook(&log_in_python);
+  module.def("set_key",
+             [](const std::string& name, const pybind11::bytes& secret, bool passphrase) {
+               tensorizer::set_key(name, key_source(secret, passphrase));
+             });
+  module.def("set_key_function",
+             [](const std::string& name, const pybind11::function& provide, bool passphrase) {
+               tensorizer::set_key(name, key_from_python(provide, passphrase));
+             });
+  module.def("forget_key", [](const std::string& name) { tensorizer::set_key(name, nullptr); });
   module.def("set_secret", [](const std::string& name, const std::string& secret) {
     tensorizer::set_secret(name, secret);
   });

@@ -1,6 +1,9 @@
 #include "codec/hmac.h"
 
 #include <algorithm>
+#include <charconv>
+
+#include "codec/secret_bytes.h"
 
 namespace tensorizer {
 
@@ -30,6 +33,8 @@ Sha256Digest hmac(ConstBytes key, ConstBytes message) noexcept {
   Sha256 second;
   second.update(outer);
   second.update(digest);
+  wipe(inner);
+  wipe(outer);
   return second.finish();
 }
 
@@ -42,6 +47,18 @@ std::string to_hex(ConstBytes bytes) {
     text += kDigits[std::to_integer<unsigned>(byte) & 15];
   }
   return text;
+}
+
+bool from_hex(std::string_view text, Bytes out) noexcept {
+  if (text.size() != 2 * out.size()) return false;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    std::uint8_t value = 0;
+    const char* begin = text.data() + 2 * i;
+    const auto [end, error] = std::from_chars(begin, begin + 2, value, 16);
+    if (error != std::errc() || end != begin + 2) return false;
+    out[i] = static_cast<std::byte>(value);
+  }
+  return true;
 }
 
 }  // namespace tensorizer

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <condition_variable>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "base/error.h"
 #include "codec/crc32.h"
+#include "codec/hmac.h"
+#include "engine/check.h"
 #include "engine/read_index.h"
 #include "format/tensor_header.h"
 
@@ -16,7 +21,8 @@ namespace {
 // Bytes between wanted ones that are cheaper to read along than to skip with another read.
 constexpr std::uint64_t kLargestGap = 16 << 10;
 // A huge page: smaller slices would let two workers meet in one, where both clear it and one waits.
-constexpr std::uint64_t kHashedSlice = 2 << 20;
+// Also what a chunk of encrypted data usually has.
+constexpr std::uint64_t kComputedSlice = kCryptChunk;
 
 class LoadMover final : public Mover {
  public:
@@ -28,47 +34,54 @@ class LoadMover final : public Mover {
         settings_(settings),
         progress_(progress),
         place_(place_of(source)),
-        headers_(items.size()) {}
+        encrypted_(index.header().encrypted),
+        cuts_(items.size()),
+        expected_(items.size()),
+        complete_(items.size()) {}
 
-  bool needs_header(const LoadItem& item) const {
-    return settings_.verify != Verify::None || !entry(item).dtype;
-  }
+  // Whether digests are taken.
+  bool digests() const { return verifies() || settings_.pin != nullptr; }
 
   Extent extent(const LoadItem& item) const {
     const Entry& e = entry(item);
     const bool header = needs_header(item);
     if (header) check_header_size(e, item.entry, place_);
-    // Staged bytes are gone before a digest that goes in order could come back to them.
-    const bool whole = item.staged && settings_.verify != Verify::None;
+    // Staged bytes are gone before a digest that goes in order could come back to them, and before
+    // the rest of a chunk is there.
+    const bool whole = item.staged && (digests() || encrypted_);
     return {header ? e.header_offset : e.data_offset, header ? e.header_size() : 0, e.data_size,
             whole};
   }
 
-  void set_chunk(std::uint64_t size) { chunk_ = size; }
+  // How much of a staged tensor passes at a time, and how large slices are at most.
+  void set_sizes(std::uint64_t piece, std::uint64_t slice) {
+    piece_ = piece;
+    slice_ = slice;
+  }
 
   void move_bundle(const Range& range, Worker& worker) override {
     const std::span<const LoadItem> items = items_.subspan(range.first, range.count);
     const Extent first = extent(items.front());
-    if (items.size() == 1 && items[0].staged && first.header_size + first.data_size > chunk_) {
+    if (items.size() == 1 && items[0].staged && first.header_size + first.data_size > piece_) {
       move_staged(range.first, worker);
       return;
     }
-    const Bytes scratch = read_bundle(items, worker);
-    if (settings_.verify != Verify::None) {
-      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
-      verify_bundle(range, items, scratch);
+    std::vector<Arrived> bundle = read_bundle(items, worker);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!bundle[i].header.empty()) bundle[i].parsed = parse_header(items[i], bundle[i].header);
     }
-    std::size_t at = 0;
-    for (const LoadItem& item : items) {
-      const Entry& e = entry(item);
-      const Bytes header = take_header(item, scratch, at);
-      if (settings_.verify == Verify::None && !header.empty()) parse_header(item, header);
-      if (item.staged) {
+    if (encrypted_) decrypt_bundle(items, bundle, worker);
+    if (digests()) {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+      digest_bundle(range.first, items, bundle);
+    }
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (items[i].staged) {
         const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
-        worker.stage.pass(*item.staged, 0, scratch.subspan(at, e.data_size));
-        at += e.data_size;
+        worker.stage.pass(*items[i].staged, 0, bundle[i].data);
       }
-      moved(e.data_size);
+      moved(entry(items[i]).data_size);
+      complete_[range.first + i] = 1;
     }
   }
 
@@ -78,15 +91,20 @@ class LoadMover final : public Mover {
     const bool header = range.position == 0 && needs_header(item);
     const Bytes target = item.staged ? worker.stage.take(range.size)
                                      : item.memory.subspan(range.position, range.size);
+    Cut& cut = cuts_[range.first];
     if (item.in_place) {
-      if (header) headers_[range.first] = copy_header(e);
+      if (header) cut.bytes = copy_header(e);
     } else if (header) {
-      std::vector<std::byte>& bytes = headers_[range.first];
-      bytes.resize(e.header_size());
-      const std::array<Bytes, 2> pieces{Bytes(bytes), target};
+      cut.bytes.resize(e.header_size());
+      const std::array<Bytes, 2> pieces{Bytes(cut.bytes), target};
       source_.read(e.header_offset, pieces, worker.cancel);
     } else {
       source_.read(e.data_offset + range.position, {&target, 1}, worker.cancel);
+    }
+    if (header) learn_header(item, cut);
+    if (encrypted_) {
+      await_header(cut, worker.cancel);
+      if (has_whole_chunks(cut)) decrypt(item, cut.parsed->crypt, range.position, target, worker);
     }
     if (item.staged) {
       const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
@@ -97,37 +115,70 @@ class LoadMover final : public Mover {
   }
 
   DigestStart digest_start(std::uint32_t tensor) override {
+    const Cut& cut = cuts_[tensor];
+    // What is not plain yet is digested at the end.
+    if (!digests() || (encrypted_ && !has_whole_chunks(cut))) return {};
+    return digests_wanted(items_[tensor], cut.parsed);
+  }
+
+  void finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) override {
     const LoadItem& item = items_[tensor];
-    if (!needs_header(item)) return {};
-    const TensorHeader header = parse_header(item, headers_[tensor]);
-    return settings_.verify == Verify::None ? DigestStart{} : digests_wanted(item, header);
+    Cut& cut = cuts_[tensor];
+    if (encrypted_ && !has_whole_chunks(cut)) {
+      const Bytes data = item.memory.first(entry(item).data_size);
+      decrypt(item, cut.parsed->crypt, 0, data, worker);
+      if (digests()) {
+        RunningDigests running(digests_wanted(item, cut.parsed));
+        running.update(data);
+        compare(item, running.finish());
+      }
+    } else if (digests()) {
+      compare(item, digests_found);
+    }
+    cut.parsed.reset();
+    cut.bytes = std::vector<std::byte>();  // frees its memory
+    complete_[tensor] = 1;
   }
 
-  void finish(std::uint32_t tensor, const Digests& digests, Worker&) override {
-    if (settings_.verify != Verify::None) compare(items_[tensor], expected_[tensor], digests);
-    headers_[tensor] = std::vector<std::byte>();  // frees its memory
+  // After an error.
+  void withdraw_incomplete() const {
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      if (complete_[i] == 0) settings_.withdraw(items_[i].entry);
+    }
   }
-
-  void expect_tensors(std::size_t count) { expected_.resize(count); }
 
  private:
-  struct Expected {
-    std::optional<std::uint32_t> crc32;
-    std::optional<std::array<std::byte, kSha256Size>> sha256;
+  // The header of a tensor that moves in slices: it comes with the first one.
+  struct Cut {
+    std::vector<std::byte> bytes;
+    std::optional<TensorHeader> parsed;
+    bool known = false;  // what stands above; guarded by the mutex
   };
 
+  // A tensor of a bundle.
+  struct Arrived {
+    Bytes header;  // empty where none is needed
+    Bytes data;
+    std::optional<TensorHeader> parsed;
+  };
+
+  bool verifies() const { return settings_.verify != Verify::None && settings_.pin == nullptr; }
+  bool needs_header(const LoadItem& item) const {
+    return verifies() || !entry(item).dtype || (encrypted_ && entry(item).data_size > 0);
+  }
+
   const Entry& entry(const LoadItem& item) const { return index_.entries()[item.entry]; }
+  std::size_t number(const LoadItem& item) const {
+    return static_cast<std::size_t>(&item - items_.data());
+  }
 
   void moved(std::uint64_t bytes) { progress_.done.fetch_add(bytes, std::memory_order_relaxed); }
 
-  [[noreturn]] void fail(const LoadItem& item, ErrorKind kind, const std::string& what) const {
-    throw Error(kind, std::string(place_.label) + ": " + describe(entry(item).name, item.entry) +
-                          ": " + what);
-  }
+  TensorPlace place(const LoadItem& item) const { return {place_.label, entry(item), item.entry}; }
 
   // Reads the range of the bundle into its items, and what has no place there (headers, staged
   // data) into staging memory, in file order.
-  Bytes read_bundle(std::span<const LoadItem> items, Worker& worker) {
+  std::vector<Arrived> read_bundle(std::span<const LoadItem> items, Worker& worker) {
     std::size_t kept = 0;
     std::size_t largest_gap = 0;
     std::uint64_t begin = extent(items.front()).offset;
@@ -140,6 +191,8 @@ class LoadMover final : public Mover {
     }
     const Bytes scratch = worker.stage.take(kept + largest_gap);
     const Bytes unused = scratch.subspan(kept);
+    std::vector<Arrived> bundle;
+    bundle.reserve(items.size());
     std::vector<Bytes> pieces;
     pieces.reserve(3 * items.size());
     const auto read_pieces = [&] {
@@ -149,84 +202,106 @@ class LoadMover final : public Mover {
     std::size_t at = 0;
     for (const LoadItem& item : items) {
       const Extent e = extent(item);
+      Arrived& arrived = bundle.emplace_back();
+      arrived.header = scratch.subspan(at, e.header_size);
+      at += e.header_size;
+      if (item.staged) {
+        arrived.data = scratch.subspan(at, e.data_size);
+        at += e.data_size;
+      } else {
+        arrived.data = item.memory.first(e.data_size);
+      }
       if (item.in_place) {
         // Its bytes are there, and so is its header.
         read_pieces();
         if (e.header_size > 0) {
-          std::memcpy(scratch.data() + at, settings_.mapping.data() + e.offset, e.header_size);
-          at += e.header_size;
+          std::memcpy(arrived.header.data(), settings_.mapping.data() + e.offset, e.header_size);
         }
         continue;
       }
       if (pieces.empty()) begin = end = e.offset;
       if (e.offset > end) pieces.push_back(unused.first(e.offset - end));
-      if (e.header_size > 0) pieces.push_back(scratch.subspan(at, e.header_size));
-      at += e.header_size;
-      if (item.staged) {
-        pieces.push_back(scratch.subspan(at, e.data_size));
-        at += e.data_size;
-      } else if (e.data_size > 0) {
-        pieces.push_back(item.memory);
-      }
+      if (e.header_size > 0) pieces.push_back(arrived.header);
+      if (e.data_size > 0) pieces.push_back(arrived.data);
       end = e.offset + e.header_size + e.data_size;
     }
     read_pieces();
-    return scratch;
+    return bundle;
   }
 
-  // The item's header in the staging memory of its bundle; `at` goes on to its data.
-  Bytes take_header(const LoadItem& item, Bytes scratch, std::size_t& at) const {
-    if (!needs_header(item)) return {};
-    const Bytes header = scratch.subspan(at, entry(item).header_size());
-    at += header.size();
-    return header;
+  void decrypt_bundle(std::span<const LoadItem> items, std::vector<Arrived>& bundle,
+                      Worker& worker) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (bundle[i].data.empty()) continue;
+      decrypt(items[i], bundle[i].parsed->crypt, 0, bundle[i].data, worker);
+    }
   }
 
-  void verify_bundle(const Range& range, std::span<const LoadItem> items, Bytes scratch) {
+  void digest_bundle(std::uint32_t first, std::span<const LoadItem> items,
+                     const std::vector<Arrived>& bundle) {
     std::vector<DigestStart> starts;
     std::vector<ConstBytes> data;
     starts.reserve(items.size());
     data.reserve(items.size());
-    std::size_t at = 0;
-    for (const LoadItem& item : items) {
-      const Bytes header = take_header(item, scratch, at);
-      starts.push_back(digests_wanted(item, parse_header(item, header)));
-      if (item.staged) {
-        data.push_back(scratch.subspan(at, entry(item).data_size));
-        at += data.back().size();
-      } else {
-        data.push_back(item.memory.first(entry(item).data_size));
-      }
-    }
-    const std::vector<Digests> digests = digest_all(starts, data);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      compare(items[i], expected_[range.first + i], digests[i]);
+      starts.push_back(digests_wanted(items[i], bundle[i].parsed));
+      data.push_back(bundle[i].data);
     }
+    const std::vector<Digests> found = digest_all(starts, data);
+    for (std::size_t i = 0; i < items.size(); ++i) compare(items_[first + i], found[i]);
   }
 
   // A staged tensor that is larger than staging memory may be, piece by piece.
   void move_staged(std::uint32_t tensor, Worker& worker) {
     const LoadItem& item = items_[tensor];
     const Entry& e = entry(item);
-    std::vector<std::byte> header(e.header_size());
-    const Bytes header_piece(header);
-    source_.read(e.header_offset, {&header_piece, 1}, worker.cancel);
-    const TensorHeader parsed = parse_header(item, header);
-    const bool verified = settings_.verify != Verify::None;
-    RunningDigests digests(verified ? digests_wanted(item, parsed) : DigestStart{});
-    for (std::uint64_t at = 0; at < e.data_size; at += chunk_) {
-      worker.cancel.check();
-      const Bytes piece = worker.stage.take(std::min(chunk_, e.data_size - at));
-      source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
-      if (verified) {
-        const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
-        digests.update(piece);
-      }
+    std::vector<std::byte> bytes;
+    std::optional<TensorHeader> header;
+    if (needs_header(item)) {
+      bytes.resize(e.header_size());
+      const Bytes piece(bytes);
+      source_.read(e.header_offset, {&piece, 1}, worker.cancel);
+      header = parse_header(item, bytes);
+    }
+    RunningDigests running(digests() ? digests_wanted(item, header) : DigestStart{});
+    const auto pass = [&](std::uint64_t at, Bytes piece) {
       const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
       worker.stage.pass(*item.staged, at, piece);
+    };
+    const auto take = [&](std::uint64_t at, Bytes piece) {
+      source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
+      if (encrypted_) decrypt(item, header->crypt, at, piece, worker);
+      if (digests()) {
+        const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+        running.update(piece);
+      }
       moved(piece.size());
+    };
+    const std::uint64_t chunk = encrypted_ ? header->crypt.chunk_size : 1;
+    if (chunk <= piece_) {
+      const std::uint64_t size = piece_ / chunk * chunk;
+      for (std::uint64_t at = 0; at < e.data_size; at += size) {
+        worker.cancel.check();
+        const Bytes piece = worker.stage.take(std::min(size, e.data_size - at));
+        take(at, piece);
+        pass(at, piece);
+      }
+    } else {
+      // Not a byte of a chunk may pass before all of it is there.
+      std::vector<std::byte> whole(std::min(chunk, e.data_size));
+      for (std::uint64_t at = 0; at < e.data_size; at += chunk) {
+        Bytes plain = Bytes(whole).first(std::min(chunk, e.data_size - at));
+        take(at, plain);
+        for (std::uint64_t passed = 0; passed < plain.size(); passed += piece_) {
+          worker.cancel.check();
+          const Bytes piece = worker.stage.take(std::min(piece_, plain.size() - passed));
+          std::memcpy(piece.data(), plain.data() + passed, piece.size());
+          pass(at + passed, piece);
+        }
+      }
     }
-    if (verified) compare(item, expected_[tensor], digests.finish());
+    if (digests()) compare(item, running.finish());
+    complete_[tensor] = 1;
   }
 
   std::vector<std::byte> copy_header(const Entry& e) const {
@@ -236,30 +311,73 @@ class LoadMover final : public Mover {
 
   TensorHeader parse_header(const LoadItem& item, Bytes bytes) {
     const Entry& e = entry(item);
+    check_header_digest(index_, item.entry, bytes, place_);
     const TensorHeader header = parse_tensor_header(bytes, index_.header(), e, item.entry, place_);
     if (!e.dtype) index_.set_dtype(item.entry, *header.dtype.dtype);
+    if (encrypted_ && e.data_size > 0) {
+      const std::lock_guard lock(mutex_);
+      if (nonces_.try_emplace(header.crypt.nonce, item.entry).first->second != item.entry) {
+        fail(place(item), ErrorKind::Crypto, "it was encrypted with the nonce of another tensor");
+      }
+    }
     return header;
   }
 
-  DigestStart digests_wanted(const LoadItem& item, const TensorHeader& header) {
-    Expected& expected = expected_[static_cast<std::size_t>(&item - items_.data())];
-    expected = {header.crc32, header.sha256};
-    if (settings_.verify == Verify::Crc32 && header.crc32) expected.sha256.reset();
-    if (!expected.crc32 && !expected.sha256) {
-      fail(item, ErrorKind::InvalidFormat,
-           "there is nothing to verify: the file was saved without hashes");
-    }
-    return {header.hashed, expected.crc32.has_value(), expected.sha256.has_value()};
+  void learn_header(const LoadItem& item, Cut& cut) {
+    TensorHeader header = parse_header(item, cut.bytes);
+    const std::lock_guard lock(mutex_);
+    cut.parsed = header;
+    cut.known = true;
+    known_.notify_all();
   }
 
-  void compare(const LoadItem& item, const Expected& expected, const Digests& digests) const {
-    const char* wrong = nullptr;
-    if (expected.crc32 && *expected.crc32 != digests.crc32) wrong = "CRC32";
-    if (expected.sha256 && *expected.sha256 != digests.sha256) wrong = "SHA-256";
-    if (!wrong) return;
-    fail(item, ErrorKind::HashMismatch,
-         std::string("its bytes from offset ") + std::to_string(entry(item).header_offset) +
-             " on do not have the " + wrong + " that was saved with them: the file is damaged");
+  // The header is on its way: whoever moves the first slice started before all others.
+  void await_header(const Cut& cut, Cancel& cancel) {
+    std::unique_lock lock(mutex_);
+    while (!cut.known) {
+      known_.wait_for(lock, kPollInterval);
+      lock.unlock();
+      cancel.check();
+      lock.lock();
+    }
+  }
+
+  // Whether each slice holds whole chunks, so that it can be decrypted as it comes.
+  bool has_whole_chunks(const Cut& cut) const { return slice_ % cut.parsed->crypt.chunk_size == 0; }
+
+  // Decrypts whole chunks in place.
+  void decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position, Bytes bytes,
+               Worker& worker) {
+    const SharedSecret key = settings_.keys->key_for(crypt.derivation);
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+    decrypt_chunks(place(item), crypt, key->bytes(), position, bytes, worker.cancel);
+  }
+
+  DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorHeader>& header) {
+    Expected& expected = expected_[number(item)];
+    if (settings_.pin != nullptr) {
+      if (!settings_.pin->expected.empty()) {
+        const ConstBytes digest =
+            settings_.pin->expected.subspan(item.entry * kSha256Size, kSha256Size);
+        std::copy(digest.begin(), digest.end(), expected.sha256.emplace().begin());
+      }
+      return {{}, false, true};
+    }
+    expected = {header->crc32, header->sha256};
+    if (settings_.verify == Verify::Crc32 && header->crc32) expected.sha256.reset();
+    if (!expected.crc32 && !expected.sha256) {
+      fail(place(item), ErrorKind::InvalidFormat,
+           "there is nothing to verify: the file was saved without hashes");
+    }
+    return {header->hashed, expected.crc32.has_value(), expected.sha256.has_value()};
+  }
+
+  void compare(const LoadItem& item, const Digests& found) const {
+    const Expected& expected = expected_[number(item)];
+    if (settings_.pin != nullptr) settings_.pin->found[item.entry] = found.sha256;
+    const std::uint64_t begin =
+        settings_.pin != nullptr ? entry(item).data_offset : entry(item).header_offset;
+    check_digests(place(item), begin, expected, found);
   }
 
   Source& source_;
@@ -268,9 +386,16 @@ class LoadMover final : public Mover {
   const LoadSettings& settings_;
   Progress& progress_;
   const FilePlace place_;
-  std::uint64_t chunk_ = 0;
-  std::vector<std::vector<std::byte>> headers_;  // of cut tensors, while they are digested
+  const bool encrypted_;
+  std::uint64_t piece_ = 0;
+  std::uint64_t slice_ = 0;
+  std::vector<Cut> cuts_;
   std::vector<Expected> expected_;
+  std::vector<std::uint8_t> complete_;
+
+  std::mutex mutex_;
+  std::condition_variable known_;
+  std::map<Nonce, std::uint32_t> nonces_;  // and the entries that have them
 };
 
 }  // namespace
@@ -283,13 +408,14 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   std::sort(items.begin(), items.end(), [&](const LoadItem& a, const LoadItem& b) {
     return entries[a.entry].header_offset < entries[b.entry].header_offset;
   });
-  if (index.header().encrypted) {
-    throw Error(ErrorKind::Crypto,
-                source.label() + ": the file is encrypted, and this release cannot decrypt");
+  const bool encrypted = index.header().encrypted;
+  if (encrypted && settings.keys == nullptr) {
+    throw Error(ErrorKind::Crypto, source.label() +
+                                       ": the file is encrypted, and no key was given: name one "
+                                       "with the option 'key'");
   }
   LoadMover mover(source, index, items, settings, progress);
-  const bool verify = settings.verify != Verify::None;
-  if (verify) mover.expect_tensors(items.size());
+  const bool verify = settings.verify != Verify::None && settings.pin == nullptr;
 
   std::vector<Extent> extents;
   extents.reserve(items.size());
@@ -310,8 +436,9 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
                                       ? std::max(settings.threads, hints.reads_in_flight)
                                       : 1;
   move_settings.crc32 = verify;
-  move_settings.sha256 = verify;
-  const bool lanes = settings.verify == Verify::All && !source.sequential();
+  move_settings.sha256 = mover.digests();
+  const bool lanes =
+      !source.sequential() && (settings.verify == Verify::All || settings.pin != nullptr);
   move_settings.lanes = lanes ? sha256_lanes() : 1;
   move_settings.make_stage = settings.make_stage;
 
@@ -324,14 +451,21 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   // A power of two, so that no slice ends inside a page of the tensor.
   limits.slice_size = std::bit_floor(std::min(
       hints.read_size, staged ? fair_share : std::max(settings.memory_ceiling, kSmallestSlice)));
-  if (verify) limits.slice_size = std::min(limits.slice_size, kHashedSlice);
+  if (mover.digests()) limits.slice_size = std::min(limits.slice_size, kComputedSlice);
+  // Whole chunks, which take no memory of ours: what is staged is not cut.
+  if (encrypted) limits.slice_size = kComputedSlice;
   limits.slices_follow_file = false;
   limits.largest_gap = kLargestGap;
-  mover.set_chunk(staged_chunk(fair_share));
+  mover.set_sizes(staged_chunk(fair_share), limits.slice_size);
 
   Plan plan = plan_in_order(extents, limits);
   if (lanes) interleave(plan, settings.threads * move_settings.lanes);
-  progress.computed = move(plan, mover, move_settings, cancel);
+  try {
+    progress.computed = move(plan, mover, move_settings, cancel);
+  } catch (...) {
+    if (encrypted && settings.withdraw) mover.withdraw_incomplete();
+    throw;
+  }
 }
 
 }  // namespace tensorizer

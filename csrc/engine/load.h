@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/file_keys.h"
 #include "engine/move.h"
 #include "format/index.h"
 #include "io/source.h"
@@ -24,20 +25,34 @@ struct LoadItem {
   std::optional<std::uint32_t> staged;
 };
 
+// A load whose data is checked against digests that somebody vouches for, in place of those that
+// stand in the file; both lists have a digest of each tensor's data, in the order of the entries.
+struct Pin {
+  ConstBytes expected;  // empty where they are only to be found out
+  std::span<Sha256Digest> found;
+};
+
 struct LoadSettings {
   Verify verify = Verify::None;
   int threads = 1;
   // The memory that a job may take beyond its outputs.
   std::uint64_t memory_ceiling = 0;
+  const Pin* pin = nullptr;
+  // Of an encrypted file.
+  FileKeys* keys = nullptr;
+  // Called for each tensor of an encrypted file that is not there in whole when the load ends with
+  // an error: what it holds is not fit to be seen.
+  std::function<void(std::uint32_t entry)> withdraw;
   // The whole source, when items stand in place.
   ConstBytes mapping;
   MakeStage make_stage = std::make_unique<HeapStage>;
 };
 
 // Fills every item and checks what `verify` asks for: throws Error(HashMismatch) that names the
-// tensor, and Error(InvalidFormat) for a tensor that has nothing to verify. The dtypes that stand
-// in tensor headers only, and could not be known before, are set in `index`. Items may come in any
-// order.
+// tensor, and Error(InvalidFormat) for a tensor that has nothing to verify. What is encrypted is
+// decrypted in its place, chunk by chunk, when the chunk's MAC is right; else that is an
+// Error(Crypto). The dtypes that stand in tensor headers only, and could not be known before, are
+// set in `index`. Items may come in any order.
 void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadSettings& settings,
           Progress& progress, Cancel& cancel);
 

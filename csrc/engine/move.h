@@ -25,7 +25,8 @@ namespace tensorizer {
 // Seconds that workers computed, all of them together.
 struct ComputeTime {
   double digests = 0;
-  double copies = 0;  // to where tensors belong, and casts
+  double copies = 0;   // to where tensors belong, and casts
+  double ciphers = 0;  // encrypting, or decrypting, and authenticating
 };
 
 // How far a job is; read from any thread.
@@ -38,7 +39,7 @@ struct Progress {
 // At most `threads` workers compute at a time; the rest wait for bytes.
 class ComputeTurns {
  public:
-  enum class Work : std::uint8_t { Digest, Copy };
+  enum class Work : std::uint8_t { Digest, Copy, Cipher };
 
   // Everyone's turn, always, when there are no more workers than threads.
   ComputeTurns(int threads, int workers) : limited_(workers > threads), turns_(threads) {}
@@ -64,7 +65,10 @@ class ComputeTurns {
   };
 
   ComputeTime spent() const noexcept {
-    return {static_cast<double>(spent_[0]) / 1e9, static_cast<double>(spent_[1]) / 1e9};
+    const auto seconds = [&](Work work) {
+      return static_cast<double>(spent_[static_cast<std::size_t>(work)]) / 1e9;
+    };
+    return {seconds(Work::Digest), seconds(Work::Copy), seconds(Work::Cipher)};
   }
 
  private:
@@ -72,7 +76,7 @@ class ComputeTurns {
 
   bool limited_;
   std::counting_semaphore<> turns_;
-  std::array<std::atomic<std::uint64_t>, 2> spent_{};  // nanoseconds
+  std::array<std::atomic<std::uint64_t>, 3> spent_{};  // nanoseconds
 };
 
 // What belongs to one worker.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "codec/hmac.h"
 #include "format/tensor_header.h"
 
 namespace tensorizer {
@@ -45,15 +46,30 @@ void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel
                       ": the file ends at offset " +
                       std::to_string(entry.header_offset + header.size()) + ", inside its header");
     }
+    check_header_digest(index, i, header, place);
     index.set_dtype(i, *parse_tensor_header(header, index.header(), entry, i, place).dtype.dtype);
   }
+}
+
+void authenticate(const Index& index, FileKeys& keys, const FilePlace& place) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::Crypto, std::string(place.label) + ": " + why);
+  };
+  if (!index.header().encrypted) refuse("a key was given, and the file is not encrypted");
+  const std::optional<Authentication>& authentication = index.authentication();
+  if (!authentication) return;
+  const SharedSecret key = keys.key_for(authentication->derivation);
+  if (index.is_authentic(key->bytes())) return;
+  refuse(
+      "its index is not what somebody wrote who had this key: the key is another one, or the "
+      "index was changed");
 }
 
 }  // namespace
 
 FilePlace place_of(const Source& source) { return {source.label(), source.start(), source.size()}; }
 
-Index read_index(Source& source, Cancel& cancel) {
+Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
   const FilePlace place = place_of(source);
   std::vector<std::byte> bytes;
   // A sequential source must not be read past the index.
@@ -70,8 +86,19 @@ Index read_index(Source& source, Cancel& cancel) {
   bytes.resize(wanted);
   bytes.erase(bytes.begin(), bytes.begin() + kFileHeaderSize);
   Index index(header, std::move(bytes), place);
+  if (keys != nullptr) authenticate(index, *keys, place);
   if (!source.sequential()) resolve_dtypes(source, index, place, cancel);
   return index;
+}
+
+void check_header_digest(const Index& index, std::size_t entry, ConstBytes bytes,
+                         const FilePlace& place) {
+  if (!index.authentication()) return;
+  if (is_equal_mac(sha256(bytes), index.authentication()->header_digest(entry))) return;
+  const Entry& e = index.entries()[entry];
+  throw Error(ErrorKind::Crypto, std::string(place.label) + ": " + describe(e.name, entry) +
+                                     ": its header at offset " + std::to_string(e.header_offset) +
+                                     " is not the one that was written with the index");
 }
 
 }  // namespace tensorizer

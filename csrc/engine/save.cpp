@@ -1,9 +1,12 @@
 #include "engine/save.h"
 
 #include <algorithm>
+#include <functional>
+#include <mutex>
 #include <optional>
 
 #include "codec/crc32.h"
+#include "codec/hmac.h"
 
 namespace tensorizer {
 
@@ -35,9 +38,15 @@ std::vector<Section> all_sections(const Layout& layout) {
   return sections;
 }
 
+// A piece of a tensor's data. What is encrypted on its way goes to `out`, which may be where it is.
+struct Piece {
+  ConstBytes plain;
+  Bytes out;
+};
+
 struct SaveJob {
   Sink& sink;
-  const Layout& layout;
+  Layout& layout;
   std::size_t first;
   std::span<const SaveItem> items;
   const SaveSettings& settings;
@@ -45,28 +54,57 @@ struct SaveJob {
 
   const PlacedTensor& tensor(std::size_t item) const { return layout.tensors()[first + item]; }
   std::uint64_t data_size(std::size_t item) const { return tensor(item).spec.data_size(); }
+  HashKinds hashes() const { return layout.kind().header.hashes; }
+  const std::optional<Encryption>& encryption() const { return layout.kind().header.encryption; }
 
   TensorHeaderImage header(std::size_t item) const {
-    return {tensor(item).spec, layout.hashes(), tensor(item).header_size};
+    return {tensor(item).spec, layout.kind().header, tensor(item).header_size};
   }
 
   DigestStart digest_start(const TensorHeaderImage& header) const {
-    return {{header.bytes(), {}}, layout.hashes().crc32, layout.hashes().sha256};
+    return {header.hashed(), hashes().crc32, hashes().sha256};
+  }
+  // Of the data alone.
+  DigestStart data_digest_start() const { return {{}, false, layout.kind().data_digests}; }
+
+  // Once the MACs are set, too.
+  void complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
+                const Digests& data_digest) const {
+    if (hashes().crc32) header.set_crc32(digests.crc32);
+    if (hashes().sha256) header.set_sha256(digests.sha256);
+    if (encryption()) layout.set_header_digest(first + item, sha256(header.bytes()));
+    layout.set_data_digest(first + item, data_digest.sha256);
   }
 
-  void set_digests(TensorHeaderImage& header, const Digests& digests) const {
-    if (layout.hashes().crc32) header.set_crc32(digests.crc32);
-    if (layout.hashes().sha256) header.set_sha256(digests.sha256);
+  // How much of a tensor moves at a time where it is not cut: a chunk of what is encrypted.
+  std::uint64_t piece_size(std::uint64_t staged) const {
+    return encryption() ? kCryptChunk : staged;
   }
 
   // Bytes of an item's data: where they are, or brought into memory of the stage.
-  ConstBytes data(std::size_t item, std::uint64_t position, std::uint64_t size,
-                  Stage& stage) const {
-    if (!items[item].staged) return items[item].memory.subspan(position, size);
-    const Bytes out = stage.take(size);
-    stage.pass(*items[item].staged, position, out);
-    stage.wait();
-    return out;
+  Piece data(std::size_t item, std::uint64_t position, std::uint64_t size, Stage& stage) const {
+    if (items[item].staged) {
+      const Bytes out = stage.take(size);
+      stage.pass(*items[item].staged, position, out);
+      stage.wait();
+      return {out, out};
+    }
+    const ConstBytes plain = items[item].memory.subspan(position, size);
+    return {plain, encryption() ? stage.take(size) : Bytes()};
+  }
+
+  // What is written of a piece: its ciphertext, whose MACs go into the header, where the file is
+  // encrypted. `position` is at the start of a chunk.
+  ConstBytes encrypt(TensorHeaderImage& header, std::uint64_t position, const Piece& piece) const {
+    if (!encryption()) return piece.plain;
+    for (std::uint64_t at = 0; at < piece.plain.size(); at += kCryptChunk) {
+      const std::uint64_t chunk = (position + at) / kCryptChunk;
+      const std::uint64_t size = std::min(kCryptChunk, piece.plain.size() - at);
+      header.set_mac(chunk,
+                     encrypt_chunk(encryption()->key->bytes(), nonce_after(header.nonce(), chunk),
+                                   piece.plain.subspan(at, size), piece.out.subspan(at, size)));
+    }
+    return piece.out;
   }
 
   Section header_section(std::size_t item) const { return header_section_of(tensor(item)); }
@@ -81,7 +119,7 @@ struct SaveJob {
   void write_data(std::size_t item, std::uint64_t position, ConstBytes bytes,
                   Cancel& cancel) const {
     const Section section = data_section(item);
-    if (settings.memory_stays && !items[item].staged) {
+    if (settings.memory_stays && !items[item].staged && !encryption()) {
       sink.lend({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
     } else {
       sink.write({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
@@ -90,32 +128,23 @@ struct SaveJob {
   }
 };
 
-// Digests and writes at the same time, in any order.
+// Digests, encrypts and writes at the same time, in any order.
 class SaveMover final : public Mover {
  public:
-  SaveMover(const SaveJob& job, std::uint64_t chunk)
-      : job_(job), chunk_(chunk), headers_(job.items.size()) {}
+  SaveMover(const SaveJob& job, std::uint64_t piece)
+      : job_(job), piece_(piece), headers_(job.items.size()) {}
 
   void move_bundle(const Range& range, Worker& worker) override {
-    if (range.count == 1 && job_.data_size(range.first) > chunk_) {
+    if (range.count == 1 && job_.data_size(range.first) > piece_) {
       move_staged(range.first, worker);
       return;
     }
     std::vector<TensorHeaderImage> headers;
-    std::vector<ConstBytes> data;
+    std::vector<Piece> data;
     headers.reserve(range.count);
     data.reserve(range.count);
     gather(range, headers, data, worker);
-    {
-      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
-      std::vector<DigestStart> starts;
-      starts.reserve(range.count);
-      for (const TensorHeaderImage& header : headers) starts.push_back(job_.digest_start(header));
-      const std::vector<Digests> digests = digest_all(starts, data);
-      for (std::size_t i = 0; i < headers.size(); ++i) {
-        job_.set_digests(headers[i], digests[i]);
-      }
-    }
+    digest_bundle(range, headers, data, worker);
     std::vector<Section> sections;
     std::vector<ConstBytes> pieces;
     sections.reserve(2 * headers.size());
@@ -124,149 +153,258 @@ class SaveMover final : public Mover {
     for (std::size_t i = 0; i < headers.size(); ++i) {
       sections.push_back(job_.header_section(range.first + i));
       pieces.push_back(headers[i].bytes());
-      if (data[i].empty()) continue;
+      if (data[i].plain.empty()) continue;
       sections.push_back(job_.data_section(range.first + i));
-      pieces.push_back(data[i]);
-      written += data[i].size();
+      pieces.push_back(job_.encryption() ? ConstBytes(data[i].out) : data[i].plain);
+      written += data[i].plain.size();
     }
     job_.sink.write(sections, sections.front().offset, pieces, worker.cancel);
     job_.progress.done.fetch_add(written, std::memory_order_relaxed);
   }
 
   ConstBytes move_slice(const Range& range, Worker& worker) override {
-    const ConstBytes bytes = job_.data(range.first, range.position, range.size, worker.stage);
+    const Piece piece = job_.data(range.first, range.position, range.size, worker.stage);
+    ConstBytes bytes = piece.plain;
+    if (job_.encryption()) {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+      bytes = job_.encrypt(header_of(range.first), range.position, piece);
+    }
     job_.write_data(range.first, range.position, bytes, worker.cancel);
-    return bytes;
+    return piece.plain;
   }
 
   DigestStart digest_start(std::uint32_t tensor) override {
-    headers_[tensor].emplace(job_.header(tensor));
-    return job_.digest_start(*headers_[tensor]);
+    return job_.digest_start(header_of(tensor));
   }
 
   void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) override {
-    TensorHeaderImage& header = *headers_[tensor];
-    job_.set_digests(header, digests);
+    TensorHeaderImage& header = header_of(tensor);
+    RunningDigests data_digest(job_.data_digest_start());
+    if (job_.layout.kind().data_digests) {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+      data_digest.update(job_.items[tensor].memory.first(job_.data_size(tensor)));
+    }
+    job_.complete(tensor, header, digests, data_digest.finish());
     job_.write_header(tensor, header, worker.cancel);
     headers_[tensor].reset();
   }
 
  private:
-  void gather(const Range& range, std::vector<TensorHeaderImage>& headers,
-              std::vector<ConstBytes>& data, Worker& worker) {
-    std::uint64_t staged = 0;
+  // Of a cut tensor, whose nonce is the same for all who move its slices.
+  TensorHeaderImage& header_of(std::uint32_t tensor) {
+    const std::lock_guard lock(mutex_);
+    if (!headers_[tensor]) headers_[tensor].emplace(job_.header(tensor));
+    return *headers_[tensor];
+  }
+
+  void gather(const Range& range, std::vector<TensorHeaderImage>& headers, std::vector<Piece>& data,
+              Worker& worker) {
+    const auto passes = [&](std::uint32_t item) {
+      return job_.items[item].staged || job_.encryption();
+    };
+    std::uint64_t passing = 0;
+    bool staged = false;
     for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-      if (job_.items[i].staged) staged += job_.data_size(i);
+      if (passes(i)) passing += job_.data_size(i);
+      staged = staged || job_.items[i].staged;
     }
-    Bytes left = staged > 0 ? worker.stage.take(staged) : Bytes();
+    Bytes left = passing > 0 ? worker.stage.take(passing) : Bytes();
     for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
       headers.push_back(job_.header(i));
       const std::uint64_t size = job_.data_size(i);
-      if (!job_.items[i].staged) {
-        data.push_back(job_.items[i].memory.first(size));
-        continue;
+      Piece piece;
+      if (passes(i)) {
+        piece.out = left.first(size);
+        left = left.subspan(size);
       }
-      worker.stage.pass(*job_.items[i].staged, 0, left.first(size));
-      data.push_back(left.first(size));
-      left = left.subspan(size);
+      if (job_.items[i].staged) {
+        worker.stage.pass(*job_.items[i].staged, 0, piece.out);
+        piece.plain = piece.out;
+      } else {
+        piece.plain = job_.items[i].memory.first(size);
+      }
+      data.push_back(piece);
     }
-    if (staged > 0) worker.stage.wait();
+    if (staged) worker.stage.wait();
+  }
+
+  void digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
+                     const std::vector<Piece>& data, Worker& worker) {
+    std::vector<DigestStart> starts;
+    std::vector<ConstBytes> plain;
+    starts.reserve(range.count);
+    plain.reserve(range.count);
+    for (std::size_t i = 0; i < headers.size(); ++i) {
+      starts.push_back(job_.digest_start(headers[i]));
+      plain.push_back(data[i].plain);
+    }
+    std::vector<Digests> digests;
+    std::vector<Digests> data_digests;
+    {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+      digests = digest_all(starts, plain);
+      starts.assign(range.count, job_.data_digest_start());
+      data_digests = digest_all(starts, plain);
+    }
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+    for (std::size_t i = 0; i < headers.size(); ++i) {
+      job_.encrypt(headers[i], 0, data[i]);
+      job_.complete(range.first + i, headers[i], digests[i], data_digests[i]);
+    }
   }
 
   // A staged tensor that is larger than a piece of staging memory may be.
   void move_staged(std::uint32_t item, Worker& worker) {
     TensorHeaderImage header = job_.header(item);
     RunningDigests digests(job_.digest_start(header));
+    RunningDigests data_digest(job_.data_digest_start());
     const std::uint64_t size = job_.data_size(item);
-    for (std::uint64_t at = 0; at < size; at += chunk_) {
+    for (std::uint64_t at = 0; at < size; at += piece_) {
       worker.cancel.check();
-      const ConstBytes bytes = job_.data(item, at, std::min(chunk_, size - at), worker.stage);
+      const Piece piece = job_.data(item, at, std::min(piece_, size - at), worker.stage);
       {
         const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
-        digests.update(bytes);
+        digests.update(piece.plain);
+        data_digest.update(piece.plain);
+      }
+      ConstBytes bytes = piece.plain;
+      if (job_.encryption()) {
+        const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+        bytes = job_.encrypt(header, at, piece);
       }
       job_.write_data(item, at, bytes, worker.cancel);
     }
-    job_.set_digests(header, digests.finish());
+    job_.complete(item, header, digests.finish(), data_digest.finish());
     job_.write_header(item, header, worker.cancel);
   }
 
   const SaveJob& job_;
-  const std::uint64_t chunk_;
+  const std::uint64_t piece_;
+  std::mutex mutex_;
   std::vector<std::optional<TensorHeaderImage>> headers_;  // of cut tensors on their way
 };
 
 // For a sink that takes bytes in ascending order: a tensor's digests stand in front of its data, so
-// everything is read twice.
-void save_ascending(const SaveJob& job, std::uint64_t chunk, Stage& stage, Cancel& cancel) {
-  for (std::size_t item = 0; item < job.items.size(); ++item) {
-    const std::uint64_t size = job.data_size(item);
-    const auto each_chunk = [&](auto&& use) {
-      for (std::uint64_t at = 0; at < size; at += chunk) {
-        cancel.check();
-        use(at, job.data(item, at, std::min(chunk, size - at), stage));
-      }
-    };
-    TensorHeaderImage header = job.header(item);
-    if (job.layout.hashes().crc32 || job.layout.hashes().sha256) {
-      RunningDigests digests(job.digest_start(header));
-      each_chunk([&](std::uint64_t, ConstBytes bytes) { digests.update(bytes); });
-      job.set_digests(header, digests.finish());
+// everything is read twice. What is encrypted comes out the same both times.
+class AscendingSave {
+ public:
+  AscendingSave(const SaveJob& job, std::uint64_t piece, Cancel& cancel)
+      : job_(job), piece_(piece), cancel_(cancel), stage_(job.settings.make_stage()) {}
+
+  // `write_prefix`: where it has to wait for all headers; else empty.
+  void run(const std::function<void()>& write_prefix) {
+    std::vector<TensorHeaderImage> headers;
+    if (write_prefix) {
+      for (std::size_t item = 0; item < job_.items.size(); ++item) headers.push_back(header(item));
+      write_prefix();
     }
-    job.write_header(item, header, cancel);
-    each_chunk(
-        [&](std::uint64_t at, ConstBytes bytes) { job.write_data(item, at, bytes, cancel); });
+    for (std::size_t item = 0; item < job_.items.size(); ++item) {
+      if (write_prefix) {
+        write(item, headers[item]);
+      } else {
+        TensorHeaderImage image = header(item);
+        write(item, image);
+      }
+    }
   }
+
+ private:
+  template <typename Use>
+  void each_piece(std::size_t item, Use&& use) {
+    const std::uint64_t size = job_.data_size(item);
+    for (std::uint64_t at = 0; at < size; at += piece_) {
+      cancel_.check();
+      use(at, job_.data(item, at, std::min(piece_, size - at), *stage_));
+    }
+  }
+
+  TensorHeaderImage header(std::size_t item) {
+    TensorHeaderImage image = job_.header(item);
+    RunningDigests digests(job_.digest_start(image));
+    RunningDigests data_digest(job_.data_digest_start());
+    if (job_.hashes().crc32 || job_.hashes().sha256 || job_.layout.has_records()) {
+      each_piece(item, [&](std::uint64_t at, const Piece& piece) {
+        digests.update(piece.plain);
+        data_digest.update(piece.plain);
+        job_.encrypt(image, at, piece);
+      });
+    }
+    job_.complete(item, image, digests.finish(), data_digest.finish());
+    return image;
+  }
+
+  void write(std::size_t item, TensorHeaderImage& image) {
+    job_.write_header(item, image, cancel_);
+    each_piece(item, [&](std::uint64_t at, const Piece& piece) {
+      job_.write_data(item, at, job_.encrypt(image, at, piece), cancel_);
+    });
+  }
+
+  const SaveJob& job_;
+  const std::uint64_t piece_;
+  Cancel& cancel_;
+  const std::unique_ptr<Stage> stage_;
+};
+
+// How many workers there are at most, and what each may hold.
+struct Shares {
+  int workers;
+  std::uint64_t share;
+};
+
+Shares shares_of(const SaveJob& job) {
+  const bool lent = job.settings.memory_stays && !job.encryption() &&
+                    std::none_of(job.items.begin(), job.items.end(),
+                                 [](const SaveItem& item) { return item.staged.has_value(); });
+  const int workers = std::max(
+      {job.settings.threads, job.settings.moves_in_flight, job.sink.writes_in_flight(lent)});
+  return {workers, fair_share_of(job.settings.memory_ceiling, workers)};
+}
+
+std::uint64_t size_of(const SaveJob& job) {
+  std::uint64_t size = 0;
+  for (std::size_t i = 0; i < job.items.size(); ++i) size += job.data_size(i);
+  return size;
 }
 
 }  // namespace
 
-void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
-                  std::span<const SaveItem> items, const SaveSettings& settings, Progress& progress,
-                  Cancel& cancel) {
+void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const SaveItem> items,
+                  const SaveSettings& settings, Progress& progress, Cancel& cancel) {
   const SaveJob job{sink, layout, first, items, settings, progress};
-  const HashKinds hashes = layout.hashes();
-  const bool lent = settings.memory_stays &&
-                    std::none_of(items.begin(), items.end(),
-                                 [](const SaveItem& item) { return item.staged.has_value(); });
-  const int workers =
-      std::max({settings.threads, settings.moves_in_flight, sink.writes_in_flight(lent)});
-  const std::uint64_t fair_share = fair_share_of(settings.memory_ceiling, workers);
+  const HashKinds hashes = job.hashes();
+  const bool encrypted = job.encryption().has_value();
+  const Shares shares = shares_of(job);
   PlanLimits limits;
-  limits.bundle_size = std::min(kBundle, fair_share);
-  limits.slice_size = std::min(kSlice, fair_share);
+  limits.bundle_size = std::min(kBundle, shares.share);
+  limits.slice_size = encrypted ? kCryptChunk : std::min(kSlice, shares.share);
   limits.largest_gap = 0;
   // What the system keeps of a file, it keeps in blocks that start there; a block that two writes
-  // share becomes many small ones, and the file slow to map.
-  limits.slices_follow_file = true;
+  // share becomes many small ones, and the file slow to map. But a chunk is encrypted in one piece.
+  limits.slices_follow_file = !encrypted;
 
   std::vector<Extent> extents;
   extents.reserve(items.size());
-  std::uint64_t total = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const PlacedTensor& tensor = job.tensor(i);
-    const std::uint64_t size = tensor.spec.data_size();
     // Staged bytes are gone before a digest that goes in order could come back to them.
-    extents.push_back({settings.begin + tensor.header_offset, tensor.header_size, size,
-                       items[i].staged && hashes.sha256});
-    total += size;
+    const bool whole = items[i].staged && (items[i].in_order || hashes.sha256 ||
+                                           layout.kind().data_digests || encrypted);
+    extents.push_back({settings.begin + tensor.header_offset, tensor.header_size,
+                       tensor.spec.data_size(), whole});
   }
-  progress.total += total;
+  progress.total += size_of(job);
 
-  if (sink.ascending()) {
-    save_ascending(job, staged_chunk(fair_share), *settings.make_stage(), cancel);
-    return;
-  }
   MoveSettings move_settings;
   move_settings.threads = settings.threads;
-  move_settings.moves_in_flight = workers;
+  move_settings.moves_in_flight = shares.workers;
   move_settings.crc32 = hashes.crc32;
   move_settings.sha256 = hashes.sha256;
   move_settings.lanes = hashes.sha256 ? sha256_lanes() : 1;
   move_settings.make_stage = settings.make_stage;
   Plan plan = plan_in_order(extents, limits);
   if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
-  SaveMover mover(job, staged_chunk(fair_share));
+  SaveMover mover(job, job.piece_size(staged_chunk(shares.share)));
   progress.computed = move(plan, mover, move_settings, cancel);
 }
 
@@ -277,16 +415,28 @@ void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel) {
   sink.write({&section, 1}, section.offset, {&terminator, 1}, cancel);
 }
 
-void save_file(Sink& sink, const Layout& layout, std::span<const SaveItem> items,
+void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
                const SaveSettings& settings, Progress& progress, Cancel& cancel) {
   const std::uint64_t prefix_size = layout.prefix_size();
   sink.reserve(prefix_size);
   sink.announce(all_sections(layout), cancel);
-  sink.write_prefix(layout.prefix(sink.start(), prefix_size), cancel);
+  const auto write_prefix = [&] {
+    sink.write_prefix(layout.prefix(sink.start(), prefix_size), cancel);
+  };
+  const bool prefix_last = layout.has_records();
+  if (!prefix_last) write_prefix();
   SaveSettings placed = settings;
   placed.begin = sink.start() + prefix_size;
   placed.memory_stays = true;
-  save_tensors(sink, layout, 0, items, placed, progress, cancel);
+  if (sink.ascending()) {
+    const SaveJob job{sink, layout, 0, items, placed, progress};
+    progress.total += size_of(job);
+    const std::uint64_t piece = job.piece_size(staged_chunk(shares_of(job).share));
+    AscendingSave(job, piece, cancel).run(prefix_last ? write_prefix : std::function<void()>());
+  } else {
+    save_tensors(sink, layout, 0, items, placed, progress, cancel);
+    if (prefix_last) write_prefix();
+  }
   write_terminator(sink, layout, cancel);
   sink.finish(layout.file_size(), cancel);
 }

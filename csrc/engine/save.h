@@ -17,6 +17,8 @@ struct SaveItem {
   ConstBytes memory;  // empty when it is staged
   // What a stage knows the tensor by, when its data does not lie in memory as it is stored.
   std::optional<std::uint32_t> staged;
+  // Whether a stage has its bytes in order only.
+  bool in_order = false;
 };
 
 struct SaveSettings {
@@ -32,17 +34,16 @@ struct SaveSettings {
   MakeStage make_stage = std::make_unique<HeapStage>;
 };
 
-// Writes headers and data of the layout's tensors from number `first` on; items[i] is the data of
-// tensor `first + i`.
-void save_tensors(Sink& sink, const Layout& layout, std::size_t first,
-                  std::span<const SaveItem> items, const SaveSettings& settings, Progress& progress,
-                  Cancel& cancel);
+// Writes headers and data of the layout's tensors from number `first` on, to a sink that is not
+// ascending; items[i] is the data of tensor `first + i`. The layout learns what its records need.
+void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const SaveItem> items,
+                  const SaveSettings& settings, Progress& progress, Cancel& cancel);
 
 // Writes what stands behind the last tensor.
 void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel);
 
 // Saves a whole file, prefix and all, and makes it appear.
-void save_file(Sink& sink, const Layout& layout, std::span<const SaveItem> items,
+void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
                const SaveSettings& settings, Progress& progress, Cancel& cancel);
 
 }  // namespace tensorizer

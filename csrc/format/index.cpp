@@ -37,6 +37,7 @@ FileHeader parse_file_header(ConstBytes bytes, const FilePlace& place) {
   Cursor cursor(bytes);
   cursor.take_bytes(kFileMagic.size());
   FileHeader header;
+  std::copy_n(bytes.begin(), std::min(bytes.size(), header.bytes.size()), header.bytes.begin());
   header.version = cursor.take<std::uint32_t>();
   const ConstBytes flags = cursor.take_bytes(kFlagBytes);
   // What is called the file size, and a field that nothing uses: neither may be trusted.
@@ -245,19 +246,57 @@ struct Index::Parser {
 
   void check_frame() {
     const std::uint64_t begin = here();
+    const std::size_t first = cursor.position();
     FrameCursor frame(cursor.take_bytes(cursor.left()));
-    while (frame.next()) {
+    while (const std::optional<Record> record = frame.next()) {
+      const std::uint64_t end = begin + frame.position();
+      const auto refuse = [&](const std::string& fault) {
+        fail(place, "the record of kind " + std::to_string(record->kind) + ", which ends" +
+                        at(end) + ", " + fault);
+      };
+      if (index.authentication_) {
+        refuse("stands behind the record that authenticates the metadata");
+      }
+      std::string fault;
+      if (record->kind == kDataDigestsRecord) {
+        if (!index.data_digests_.empty()) refuse("is there twice");
+        if (record->body.size() != index.entries_.size() * kDigestSize) {
+          refuse("has not one digest for each tensor");
+        }
+        index.data_digests_ = record->body;
+      } else if (record->kind == kAuthenticationRecord) {
+        if (!index.header_.encrypted) refuse("authenticates a file that is not encrypted");
+        index.authentication_ = parse_authentication(record->body, index.entries_.size(), fault);
+        if (!fault.empty()) refuse(fault);
+        index.authentication_->covered = first + frame.position() - kDigestSize;
+      }
     }
     if (!frame.ok()) {
       fail(place, "a record behind the last index entry" + at(begin + frame.position()) +
                       " runs past the end of the index");
     }
+    if (index.authentication_) check_nothing_follows();
+  }
+
+  // What no MAC covers must not say anything.
+  void check_nothing_follows() const {
+    const ConstBytes rest =
+        ConstBytes(index.bytes_).subspan(index.authentication_->covered + kDigestSize);
+    if (std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; }))
+      return;
+    fail(place,
+         "there are bytes other than zero behind the record that authenticates the metadata");
   }
 };
 
 Index::Index(const FileHeader& header, std::vector<std::byte> bytes, const FilePlace& place)
     : header_(header), bytes_(std::move(bytes)) {
   Parser(*this, place).parse();
+}
+
+bool Index::is_authentic(ConstBytes key) const {
+  const ConstBytes covered = ConstBytes(bytes_).first(authentication_->covered);
+  return is_equal_mac(metadata_mac(key, header_.bytes, covered), authentication_->mac);
 }
 
 std::vector<std::string_view> clean_names(std::span<const Entry> entries) {

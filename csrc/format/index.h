@@ -5,6 +5,7 @@
 // Error(InvalidFormat) that names the file, the tensor and the offset.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "format/dtype.h"
+#include "format/records.h"
 
 namespace tensorizer {
 
@@ -43,6 +45,7 @@ struct FilePlace {
 };
 
 struct FileHeader {
+  std::array<std::byte, kFileHeaderSize> bytes{};
   std::uint32_t version = 0;
   bool encrypted = false;
   bool long_dimensions = false;  // every index entry has a version of its own
@@ -80,6 +83,13 @@ class Index {
 
   const FileHeader& header() const noexcept { return header_; }
   std::span<const Entry> entries() const noexcept { return entries_; }
+  // What an encrypted file says of its own metadata, if it does.
+  const std::optional<Authentication>& authentication() const noexcept { return authentication_; }
+  // Whether the file header and all of the index are what somebody wrote who had the key.
+  bool is_authentic(ConstBytes key) const;
+  // The SHA-256 of each tensor's data, in the order of the entries; empty where the file keeps
+  // none.
+  ConstBytes data_digests() const noexcept { return data_digests_; }
   // Fills in what only the tensor's header says.
   void set_dtype(std::size_t entry, DType dtype) { entries_[entry].dtype = dtype; }
 
@@ -90,6 +100,8 @@ class Index {
   std::vector<std::byte> bytes_;          // the names point into it
   std::vector<std::int64_t> dimensions_;  // the shapes point into it
   std::vector<Entry> entries_;            // in file order
+  std::optional<Authentication> authentication_;
+  ConstBytes data_digests_;
 };
 
 // The names by which a program asks for tensors: as stored, but without the dot that a root

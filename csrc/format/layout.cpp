@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "format/frame.h"
 #include "format/name.h"
+#include "format/records.h"
 
 namespace tensorizer {
 
@@ -22,11 +24,11 @@ std::uint64_t entry_size(const TensorSpec& spec, bool versioned) {
          3 * sizeof(std::uint64_t);
 }
 
-std::uint32_t lowest_version(std::span<const PlacedTensor> tensors) {
-  std::uint32_t version = kOldestVersion;
+std::uint32_t lowest_version(std::span<const PlacedTensor> tensors, bool encrypted) {
+  std::uint32_t version = encrypted ? kEncryptedVersion : kOldestVersion;
   for (const PlacedTensor& tensor : tensors) {
     if (tensor.spec.long_dimensions()) return kVersionWithLongDimensions;
-    if (tensor.spec.meta) version = kVersionWithMeta;
+    if (tensor.spec.meta) version = std::max(version, kVersionWithMeta);
     if (dtype_info(tensor.spec.dtype).opaque) version = std::max(version, kVersionWithOpaque);
   }
   return version;
@@ -37,7 +39,7 @@ std::uint32_t lowest_version(std::span<const PlacedTensor> tensors) {
 void Layout::add(TensorSpec spec) {
   check_spec(spec);
   const std::uint64_t offset = end();
-  const std::uint64_t size = tensor_header_size(spec, hashes_, base_ + offset);
+  const std::uint64_t size = tensor_header_size(spec, kind_.header, base_ + offset);
   tensors_.push_back({std::move(spec), offset, size});
 }
 
@@ -61,6 +63,7 @@ std::uint64_t Layout::prefix_size() const noexcept {
   const bool versioned = has_long_dimensions();
   std::uint64_t size = kFileHeaderSize;
   for (const PlacedTensor& tensor : tensors_) size += entry_size(tensor.spec, versioned);
+  size += records_size(kind_.header.encryption, kind_.data_digests, tensors_.size());
   return align_up(size, kPrefixAlignment);
 }
 
@@ -70,8 +73,13 @@ std::vector<std::byte> Layout::prefix(std::uint64_t start, std::uint64_t size) c
   bytes.reserve(size);
   ByteWriter out(bytes);
   out.put_bytes(as_bytes(kFileMagic));
-  out.put(lowest_version(tensors_));
-  out.put(versioned ? kLongDimensionsFlag : std::uint8_t{0});
+  const bool encrypted = kind_.header.encryption.has_value();
+  const std::uint32_t version = lowest_version(tensors_, encrypted);
+  out.put(version);
+  // Version 3 says so by itself.
+  const bool flagged = encrypted && version > kEncryptedVersion;
+  out.put(static_cast<std::uint8_t>((flagged ? kEncryptedFlag : 0) |
+                                    (versioned ? kLongDimensionsFlag : 0)));
   bytes.resize(bytes.size() + kFlagBytes - 1);
   std::uint64_t data_sizes = 0;
   for (const PlacedTensor& tensor : tensors_) data_sizes += tensor.spec.data_size();
@@ -99,8 +107,23 @@ std::vector<std::byte> Layout::prefix(std::uint64_t start, std::uint64_t size) c
     out.put(base + tensor.data_offset());
     out.put(spec.data_size());
   }
+  if (has_records()) put_records(bytes);
   bytes.resize(size);
   return bytes;
+}
+
+void Layout::put_records(std::vector<std::byte>& prefix) const {
+  ByteWriter(prefix).put_bytes(as_bytes(kFrameMagic));
+  std::vector<Sha256Digest> digests(tensors_.size());
+  const auto all = [&](Sha256Digest PlacedTensor::* digest) {
+    std::transform(tensors_.begin(), tensors_.end(), digests.begin(),
+                   [&](const PlacedTensor& tensor) { return tensor.*digest; });
+    return std::span<const Sha256Digest>(digests);
+  };
+  if (kind_.data_digests) put_data_digests(prefix, all(&PlacedTensor::data_digest));
+  if (kind_.header.encryption) {
+    put_authentication(prefix, *kind_.header.encryption, all(&PlacedTensor::header_digest));
+  }
 }
 
 }  // namespace tensorizer

@@ -21,9 +21,18 @@ struct PlacedTensor {
   TensorSpec spec;
   std::uint64_t header_offset;  // from the end of the prefix
   std::uint64_t header_size;
+  // For the records, which need them when the prefix is made.
+  Sha256Digest header_digest{};
+  Sha256Digest data_digest{};
 
   std::uint64_t data_offset() const noexcept { return header_offset + header_size; }
   std::uint64_t end() const noexcept { return data_offset() + spec.data_size(); }
+};
+
+// What a file that is written is like.
+struct FileKind {
+  HeaderKind header;
+  bool data_digests = false;  // whether it keeps the digests of its tensors' data
 };
 
 // Places tensors one behind the other.
@@ -31,13 +40,22 @@ class Layout {
  public:
   // `base`: the absolute offset of the end of the prefix, or any number that is congruent to it
   // modulo 4 KiB.
-  Layout(HashKinds hashes, std::uint64_t base) : hashes_(hashes), base_(base) {}
+  Layout(FileKind kind, std::uint64_t base) : kind_(std::move(kind)), base_(base) {}
 
   // Checks the spec and places it behind the last one.
   void add(TensorSpec spec);
 
   std::span<const PlacedTensor> tensors() const noexcept { return tensors_; }
-  HashKinds hashes() const noexcept { return hashes_; }
+  const FileKind& kind() const noexcept { return kind_; }
+  // Whether the prefix can only be made when all headers and data have been written.
+  bool has_records() const noexcept { return kind_.header.encryption || kind_.data_digests; }
+  // Of different tensors from any thread.
+  void set_header_digest(std::size_t tensor, const Sha256Digest& digest) noexcept {
+    tensors_[tensor].header_digest = digest;
+  }
+  void set_data_digest(std::size_t tensor, const Sha256Digest& digest) noexcept {
+    tensors_[tensor].data_digest = digest;
+  }
   // The end of the last tensor, where the terminator stands.
   std::uint64_t end() const noexcept { return tensors_.empty() ? 0 : tensors_.back().end(); }
 
@@ -55,8 +73,9 @@ class Layout {
 
  private:
   bool has_long_dimensions() const noexcept;
+  void put_records(std::vector<std::byte>& prefix) const;
 
-  HashKinds hashes_;
+  FileKind kind_;
   std::uint64_t base_;
   std::vector<PlacedTensor> tensors_;
 };

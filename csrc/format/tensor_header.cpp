@@ -18,10 +18,9 @@ constexpr std::uint64_t kPageAlignment = 4096;
 constexpr std::uint64_t kPageAligned = 64 << 10;  // data of this size and more
 constexpr std::size_t kLengthField = 8;
 
-// The header without its padding, hash values zero.
-std::vector<std::byte> unpadded(const TensorSpec& spec, HashKinds hashes, std::size_t* crc32_at,
-                                std::size_t* sha256_at) {
-  std::vector<std::byte> bytes;
+// The header up to its hash section, hash values zero.
+void put_hashed(std::vector<std::byte>& bytes, const TensorSpec& spec, HashKinds hashes,
+                std::size_t* crc32_at, std::size_t* sha256_at) {
   ByteWriter out(bytes);
   out.put(std::uint64_t{0});  // the header's length, when that is known
   out.put(spec.module_index);
@@ -49,8 +48,6 @@ std::vector<std::byte> unpadded(const TensorSpec& spec, HashKinds hashes, std::s
   };
   if (hashes.crc32) put_hash(HashType::Crc32, kCrc32Size, crc32_at);
   if (hashes.sha256) put_hash(HashType::Sha256, kSha256Size, sha256_at);
-  out.put(std::uint64_t{0});  // the data's length
-  return bytes;
 }
 
 // Takes a header apart, zeroing hash values on the way.
@@ -63,10 +60,10 @@ struct HeaderParser {
   Cursor cursor;
   TensorHeader header;
 
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorKind::InvalidFormat,
-                std::string(place.label) + ": " + describe(entry.name, number) +
-                    ": its header at offset " + std::to_string(entry.header_offset) + " " + what);
+  [[noreturn]] void fail(const std::string& what, ErrorKind kind = ErrorKind::InvalidFormat) const {
+    throw Error(kind, std::string(place.label) + ": " + describe(entry.name, number) +
+                          ": its header at offset " + std::to_string(entry.header_offset) + " " +
+                          what);
   }
 
   void parse() {
@@ -87,12 +84,18 @@ struct HeaderParser {
     if (!same_shape) fail("has another shape than its index entry");
     take_hashes(hashes, cursor.position() - hash_section);
     const std::size_t hashed_end = cursor.position();
-    if (file.encrypted) cursor.take_bytes(cursor.take<std::uint64_t>());
+    ConstBytes crypt;
+    if (file.encrypted) crypt = cursor.take_bytes(cursor.take<std::uint64_t>());
     const std::size_t crypt_end = cursor.position();
     if (!cursor.ok() || cursor.left() < kLengthField) fail("is cut short");
     Cursor tail(ConstBytes(bytes).last(kLengthField));
     if (tail.take<std::uint64_t>() != entry.data_size) {
       fail("has another data length than its index entry");
+    }
+    if (file.encrypted) {
+      std::string fault;
+      header.crypt = parse_crypt_info(crypt, entry.data_size, fault);
+      if (!fault.empty()) fail(fault, ErrorKind::Crypto);
     }
     header.hashed = {ConstBytes(bytes).first(hashed_end), ConstBytes(bytes).subspan(crypt_end)};
   }
@@ -177,23 +180,35 @@ void check_spec(const TensorSpec& spec) {
   }
 }
 
-std::uint64_t tensor_header_size(const TensorSpec& spec, HashKinds hashes, std::uint64_t offset) {
+std::uint64_t tensor_header_size(const TensorSpec& spec, const HeaderKind& kind,
+                                 std::uint64_t offset) {
+  const HashKinds hashes = kind.hashes;
   const DTypeInfo& dtype = dtype_info(spec.dtype);
   const std::uint64_t least =
       kLengthField + sizeof(std::uint16_t) + 1 + sizeof(std::uint16_t) + spec.name.size() + 1 +
       (dtype.opaque ? stored_dtype(spec.dtype).size() : dtype.numpy.size()) + 1 +
       spec.shape.size() * (spec.long_dimensions() ? 8 : 4) + sizeof(std::uint16_t) + 1 +
-      (hashes.crc32 ? 2 + kCrc32Size : 0) + (hashes.sha256 ? 2 + kSha256Size : 0) + kLengthField;
+      (hashes.crc32 ? 2 + kCrc32Size : 0) + (hashes.sha256 ? 2 + kSha256Size : 0) +
+      (kind.encryption ? crypt_info_size(*kind.encryption, spec.data_size()) : 0) + kLengthField;
   const std::uint64_t alignment = spec.data_size() >= kPageAligned ? kPageAlignment : kAlignment;
   return align_up(offset + least, alignment) - offset;
 }
 
-TensorHeaderImage::TensorHeaderImage(const TensorSpec& spec, HashKinds hashes, std::uint64_t size)
-    : bytes_(unpadded(spec, hashes, &crc32_at_, &sha256_at_)) {
-  bytes_.resize(size);
+TensorHeaderImage::TensorHeaderImage(const TensorSpec& spec, const HeaderKind& kind,
+                                     std::uint64_t size) {
   const std::uint64_t data_size = spec.data_size();
+  bytes_.reserve(size);
+  put_hashed(bytes_, spec, kind.hashes, &crc32_at_, &sha256_at_);
+  crypt_at_ = bytes_.size();
+  if (kind.encryption) crypt_ = put_crypt_info(bytes_, *kind.encryption, data_size);
+  crypt_end_ = bytes_.size();
+  bytes_.resize(size);
   std::memcpy(bytes_.data(), &size, sizeof(size));
   std::memcpy(bytes_.data() + size - sizeof(data_size), &data_size, sizeof(data_size));
+}
+
+void TensorHeaderImage::set_mac(std::uint64_t chunk, const Mac& mac) noexcept {
+  std::memcpy(bytes_.data() + crypt_.macs_at + chunk * kMacSize, mac.data(), mac.size());
 }
 
 void TensorHeaderImage::set_crc32(std::uint32_t value) noexcept {

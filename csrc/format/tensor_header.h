@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "format/crypt_info.h"
 #include "format/index.h"
 
 namespace tensorizer {
@@ -39,29 +40,46 @@ struct HashKinds {
   bool sha256 = false;
 };
 
+// What the headers of one file have in common.
+struct HeaderKind {
+  HashKinds hashes;
+  std::optional<Encryption> encryption;
+};
+
 // Throws Error(InvalidArgument) for what the format cannot hold: a name that is malformed or too
 // long, a nested name on what is no state-dict entry, more than 255 dimensions.
 void check_spec(const TensorSpec& spec);
 
 // The size of the header when it starts at the absolute offset `offset`: padded, so that data
 // starts on a 64-byte boundary and, from 64 KiB up, on a 4 KiB boundary.
-std::uint64_t tensor_header_size(const TensorSpec& spec, HashKinds hashes, std::uint64_t offset);
+std::uint64_t tensor_header_size(const TensorSpec& spec, const HeaderKind& kind,
+                                 std::uint64_t offset);
 
-// A header in memory whose hash values are still to be set.
+// A header in memory whose hash values and MACs are still to be set.
 class TensorHeaderImage {
  public:
-  TensorHeaderImage(const TensorSpec& spec, HashKinds hashes, std::uint64_t size);
+  TensorHeaderImage(const TensorSpec& spec, const HeaderKind& kind, std::uint64_t size);
 
-  // The whole header; it is what the hashes cover until the values are set.
   ConstBytes bytes() const noexcept { return bytes_; }
+  // What the hashes cover of it, until they are set.
+  std::array<ConstBytes, 2> hashed() const noexcept {
+    return {ConstBytes(bytes_).first(crypt_at_), ConstBytes(bytes_).subspan(crypt_end_)};
+  }
+  // Of the first chunk, where the data is encrypted: a fresh one for each image.
+  const Nonce& nonce() const noexcept { return crypt_.nonce; }
 
+  // Of different chunks from any thread.
+  void set_mac(std::uint64_t chunk, const Mac& mac) noexcept;
   void set_crc32(std::uint32_t value) noexcept;
   void set_sha256(std::span<const std::byte, kSha256Size> value) noexcept;
 
  private:
   std::size_t crc32_at_ = 0;
   std::size_t sha256_at_ = 0;
-  std::vector<std::byte> bytes_;  // last: making it sets the two above
+  std::size_t crypt_at_ = 0;
+  std::size_t crypt_end_ = 0;
+  CryptInfoPlace crypt_;
+  std::vector<std::byte> bytes_;
 };
 
 // A header read from a file.
@@ -70,6 +88,7 @@ struct TensorHeader {
   StoredDType dtype{};
   std::optional<std::uint32_t> crc32;
   std::optional<std::array<std::byte, kSha256Size>> sha256;
+  CryptInfo crypt;
   // What the hashes cover of the header, in order.
   std::array<ConstBytes, 2> hashed{};
 };

@@ -121,6 +121,15 @@ std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
   });
 }
 
+std::string ReaderClass::digest(std::int64_t threads) {
+  return at_border([&] { return reader_.digest(threads); });
+}
+
+void ReaderClass::rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
+                          std::int64_t threads) {
+  at_border([&] { reader_.rewrite(uri, parse_hashes(hashes), option_list(options), threads); });
+}
+
 std::optional<std::string> ReaderClass::traced_version() {
   return at_border(
       [&] { return tensorizer::traced_version(reader_.uri(), option_list(options_)); });
@@ -144,6 +153,7 @@ c10::Dict<std::string, double> ReaderClass::stats() {
   dict.insert("seconds", stats.seconds);
   dict.insert("verify", stats.computed.digests);
   dict.insert("copy", stats.computed.copies);
+  dict.insert("decrypt", stats.computed.ciphers);
   dict.insert("requests", number(stats.source.requests));
   dict.insert("connections", number(stats.source.connections));
   dict.insert("retries", number(stats.source.retries));
@@ -212,6 +222,10 @@ void define_classes(torch::Library& library) {
             torch::arg("threads") = 0})
       .def("load_into", &ReaderClass::load_into, "",
            {torch::arg("names"), torch::arg("out"), torch::arg("verify") = "none",
+            torch::arg("threads") = 0})
+      .def("digest", &ReaderClass::digest, "", {torch::arg("threads") = 0})
+      .def("rewrite", &ReaderClass::rewrite, "",
+           {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),
             torch::arg("threads") = 0})
       .def("_fill", &ReaderClass::fill)
       .def("_traced_version", &ReaderClass::traced_version)

@@ -34,6 +34,9 @@ class ReaderClass final : public torch::CustomClassHolder {
   std::vector<at::Tensor> fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
                                std::optional<c10::Device> device, bool strict, std::string verify,
                                std::int64_t threads);
+  std::string digest(std::int64_t threads);
+  void rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
+               std::int64_t threads);
   // For those who trace; see transfer/tracing.h.
   std::optional<std::string> traced_version();
   c10::List<std::string> trace(c10::List<std::string> names, std::optional<c10::ScalarType> dtype);

@@ -150,6 +150,10 @@ Strings names(const std::string& uri, const Options& options) {
   return at_border([&] { return Strings(Reader(uri, option_list(options)).names()); });
 }
 
+std::string digest(const std::string& uri, std::int64_t threads, const Options& options) {
+  return at_border([&] { return Reader(uri, option_list(options)).digest(threads); });
+}
+
 void verify(const std::string& uri, const std::string& verify, std::optional<std::int64_t> threads,
             const Options& options) {
   at_border(

@@ -37,6 +37,7 @@ TORCH_LIBRARY(tensorizer, m) {
   def("names(str uri, *, Dict(str, str)? options=None) -> str[]");
   def("verify(str uri, *, str verify=\"all\", int? threads=None, Dict(str, str)? options=None) "
       "-> ()");
+  def("digest(str uri, *, int threads=0, Dict(str, str)? options=None) -> str");
   def("open(Tensor data, *, Dict(str, str)? options=None) "
       "-> __torch__.torch.classes.tensorizer.Reader");
   // TorchScript takes "Tensor(a!)[] out" for a change of the list, not of the tensors in it, and
@@ -49,6 +50,7 @@ TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {
   m.impl("load_tensors", &load_tensors);
   m.impl("save_tensors", &save_tensors);
   m.impl("verify", &verify);
+  m.impl("digest", &digest);
   m.impl("open", &open);
 }
 
@@ -64,7 +66,7 @@ TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) {
 // torch.func does not know dicts, and what these ops take or give is no affair of vmap or grad.
 // Tensors that it has wrapped come to save_tensors, where it sees them.
 void pass_torch_func(torch::Library& m) {
-  for (const char* op : {"load", "load_tensors", "save", "names", "verify"}) {
+  for (const char* op : {"load", "load_tensors", "save", "names", "verify", "digest"}) {
     m.impl(op, torch::CppFunction::makeFallthrough());
   }
 }

@@ -1,16 +1,57 @@
 #include "transfer/open_file.h"
 
 #include "base/error.h"
+#include "codec/hmac.h"
 #include "engine/read_index.h"
+#include "format/model_digest.h"
 #include "transfer/dtype.h"
 
 namespace tensorizer {
 
 OpenFile::OpenFile(std::unique_ptr<Source> source, const LoadOptions& options, Cancel& cancel)
     : source_(std::move(source)),
-      index_(read_index(*source_, cancel)),
-      names_(clean_names(index_.entries())),
-      options_(options) {}
+      options_(options),
+      keys_(options_.key.empty()
+                ? nullptr
+                : std::make_unique<FileKeys>(resolve_key(options_.key), options_.kdf_limit,
+                                             source_->label())),
+      index_(read_index(*source_, keys_.get(), cancel)),
+      names_(clean_names(index_.entries())) {
+  check_promises();
+}
+
+// What the options promise the caller of the file.
+void OpenFile::check_promises() const {
+  const auto refuse = [&](ErrorKind kind, const std::string& why) {
+    throw Error(kind, source_->label() + ": " + why);
+  };
+  if (options_.require_authenticated) {
+    if (!keys_) refuse(ErrorKind::InvalidArgument, "'require_authenticated' needs a key");
+    if (!index_.authentication()) {
+      refuse(ErrorKind::Crypto,
+             "nothing authenticates its names, shapes and order, and 'require_authenticated' asks "
+             "for that");
+    }
+  }
+  if (options_.digest && !index_.data_digests().empty()) {
+    check_digest(index_.data_digests());
+  }
+}
+
+void OpenFile::check_digest(ConstBytes data_digests) const {
+  for (const Entry& entry : index_.entries()) {
+    if (entry.dtype) continue;
+    throw Error(ErrorKind::InvalidArgument,
+                source_->label() +
+                    ": a stream does not say beforehand of what type empty tensors "
+                    "are, so its digest cannot be checked: load it from a file");
+  }
+  const Sha256Digest found = model_digest(index_, data_digests);
+  if (found == *options_.digest) return;
+  throw Error(ErrorKind::HashMismatch, source_->label() + ": its digest is " + to_hex(found) +
+                                           ", and shall be " + to_hex(*options_.digest) +
+                                           ": this is another model");
+}
 
 std::uint32_t OpenFile::find(std::string_view name) {
   std::call_once(numbered_, [&] {

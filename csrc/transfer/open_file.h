@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/file_keys.h"
 #include "format/index.h"
 #include "io/source.h"
 #include "transfer/options.h"
@@ -25,6 +26,12 @@ class OpenFile {
   Source& source() noexcept { return *source_; }
   Index& index() noexcept { return index_; }
   const LoadOptions& options() const noexcept { return options_; }
+  // The whole file in memory, where its data can be used as it lies there.
+  std::shared_ptr<Mapping> map() { return index_.header().encrypted ? nullptr : source_->map(); }
+  // What a load checks: all, where the file's digest was asked for.
+  Verify checked(Verify asked) const noexcept { return options_.digest ? Verify::All : asked; }
+  // None where no key was given.
+  FileKeys* keys() noexcept { return keys_.get(); }
   // As in a state_dict, in the order of the entries.
   std::span<const std::string_view> names() const noexcept { return names_; }
   const Entry& entry(std::uint32_t number) const { return index_.entries()[number]; }
@@ -33,14 +40,20 @@ class OpenFile {
   std::uint32_t find(std::string_view name);
   // Throws where only the data of a stream will tell.
   c10::ScalarType dtype(std::uint32_t number) const;
+  // Throws Error(HashMismatch) when digests of the tensors' data do not make the one that the
+  // options ask for.
+  void check_digest(ConstBytes data_digests) const;
   // The file and the tensor, for messages.
   std::string describe_entry(std::uint32_t number) const;
 
  private:
+  void check_promises() const;
+
   const std::unique_ptr<Source> source_;
+  const LoadOptions options_;
+  const std::unique_ptr<FileKeys> keys_;
   Index index_;
   const std::vector<std::string_view> names_;
-  const LoadOptions options_;
   std::once_flag numbered_;
   std::unordered_map<std::string_view, std::uint32_t> numbers_;
 };

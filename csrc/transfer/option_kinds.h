@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/number.h"
 #include "transfer/options.h"
@@ -17,7 +18,9 @@ struct Option {
   std::string name;   // one that ends with a dot is followed by a name of the caller's choice
   const char* value;  // what a value looks like, for messages
   std::function<bool(const std::string& name, const std::string& value)> set;
-  bool secret = false;  // its value is in no message, and may name a secret instead of being it
+  bool secret = false;  // its value is in no message
+  // Whether a value of it names a secret, instead of being one.
+  bool (*names_secret)(std::string_view value) = nullptr;
 };
 
 // The option of this name, or null.

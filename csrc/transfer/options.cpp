@@ -1,7 +1,10 @@
 #include "transfer/options.h"
 
 #include "base/error.h"
+#include "base/number.h"
+#include "codec/hmac.h"
 #include "engine/cpus.h"
+#include "io/key.h"
 #include "io/secret.h"
 #include "transfer/option_kinds.h"
 #include "transfer/remote_options.h"
@@ -19,6 +22,43 @@ Option memory_option(const char* name, std::uint64_t& ceiling) {
   return number_option(name, "a number of bytes, 1048576 or more", ceiling, kSmallestCeiling);
 }
 
+Option key_option(std::string& key) {
+  Option option{"key", kKeyNames, [&key](const std::string&, const std::string& text) {
+                  key = text;
+                  return names_key(text);
+                }};
+  option.secret = true;
+  option.names_secret = names_key;
+  return option;
+}
+
+// "PASSES,BYTES".
+bool take_cost(const std::string& text, Argon2Cost& cost) {
+  const std::size_t comma = text.find(',');
+  const auto passes = parse_number(std::string_view(text).substr(0, comma));
+  if (comma == std::string::npos || !passes) return false;
+  const auto memory = parse_number(std::string_view(text).substr(comma + 1));
+  if (!memory) return false;
+  cost = {*passes, *memory};
+  return is_possible(cost);
+}
+
+Option kdf_option(Argon2Cost& cost) {
+  return {"kdf", "'min', 'interactive', 'moderate', 'sensitive', or PASSES,BYTES",
+          [&cost](const std::string&, const std::string& text) {
+            const std::optional<Argon2Cost> named = named_cost(text);
+            if (named) cost = *named;
+            return named || take_cost(text, cost);
+          }};
+}
+
+Option digest_option(std::optional<Sha256Digest>& digest) {
+  return {"digest", "64 hexadecimal digits, as digest() returns them",
+          [&digest](const std::string&, const std::string& text) {
+            return from_hex(text, digest.emplace());
+          }};
+}
+
 std::vector<Option> remote_options(HttpOptions& http, S3Options& s3, RedisOptions& redis) {
   std::vector<Option> known = http_options(http);
   const std::vector<Option> more = s3_options(s3);
@@ -31,6 +71,13 @@ std::vector<Option> load_options(LoadOptions& load) {
   std::vector<Option> known = remote_options(load.source.http, load.source.s3, load.source.redis);
   known.push_back(memory_option("memory_ceiling", load.memory_ceiling));
   known.push_back(memory_option("staging", load.staging));
+  known.push_back(key_option(load.key));
+  known.push_back(
+      {"kdf_limit", "PASSES,BYTES", [&load](const std::string&, const std::string& text) {
+         return take_cost(text, load.kdf_limit);
+       }});
+  known.push_back(bool_option("require_authenticated", load.require_authenticated));
+  known.push_back(digest_option(load.digest));
   return known;
 }
 
@@ -40,6 +87,9 @@ std::vector<Option> save_options(SaveOptions& save) {
   known.push_back(bool_option("fsync", save.sink.fsync));
   known.push_back(memory_option("memory_ceiling", save.memory_ceiling));
   known.push_back(memory_option("staging", save.staging));
+  known.push_back(key_option(save.key));
+  known.push_back(kdf_option(save.kdf));
+  known.push_back(bool_option("digests", save.digests));
   return known;
 }
 
@@ -81,7 +131,7 @@ void refuse_secrets(const std::string& uri, const OptionList& options, const std
   const std::vector<Option> known = load_options(unused);
   for (const auto& [name, value] : options) {
     const Option* option = find_option(known, name);
-    if (option && option->secret && !names_secret(value)) what = "option " + quote(name);
+    if (option && option->secret && !option->names_secret(value)) what = "option " + quote(name);
   }
   if (what.empty()) return;
   refuse(what + " may hold a secret, which " + keeper +

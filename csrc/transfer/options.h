@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "codec/argon2.h"
 #include "engine/load.h"
 #include "format/tensor_header.h"
 #include "io/options.h"
@@ -19,14 +21,24 @@ inline constexpr std::uint64_t kMemoryCeiling = 48 << 20;
 // The pinned memory that a job may take for its way to or from a device.
 inline constexpr std::uint64_t kStaging = 128 << 20;
 
+// The hardest derivation of a key that a file may ask for: as "sensitive" has it.
+inline constexpr Argon2Cost kKdfLimit{4, 1 << 30};
+
 struct LoadOptions {
   SourceOptions source;
+  std::string key;  // the name of one; empty where none is given
+  Argon2Cost kdf_limit = kKdfLimit;
+  bool require_authenticated = false;
+  std::optional<Sha256Digest> digest;  // that the file must have
   std::uint64_t memory_ceiling = kMemoryCeiling;
   std::uint64_t staging = kStaging;
 };
 
 struct SaveOptions {
   SinkOptions sink;
+  std::string key;
+  Argon2Cost kdf = *named_cost("moderate");
+  bool digests = false;
   std::uint64_t memory_ceiling = kMemoryCeiling;
   std::uint64_t staging = kStaging;
 };

@@ -2,14 +2,18 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "codec/hmac.h"
 #include "engine/read_index.h"
+#include "format/model_digest.h"
 #include "transfer/memory.h"
+#include "transfer/rewrite.h"
 #include "transfer/tracing.h"
 
 namespace tensorizer {
@@ -23,13 +27,13 @@ std::string describe_load(const std::string& label, const Progress& progress, do
   std::snprintf(text, sizeof(text),
                 ": %.1f MiB in %.3f s; %llu requests over %llu new connections, %llu tried again; "
                 "seconds of all connections together: look-up %.3f, connect %.3f, TLS %.3f, first "
-                "byte %.3f, transfer %.3f; of all threads: verify %.3f, copy %.3f",
+                "byte %.3f, transfer %.3f; of all threads: verify %.3f, copy %.3f, decrypt %.3f",
                 static_cast<double>(progress.total) / (1 << 20), seconds,
                 static_cast<unsigned long long>(source.requests),
                 static_cast<unsigned long long>(source.connections),
                 static_cast<unsigned long long>(source.retries), source.lookup, source.connect,
                 source.tls, source.first_byte, source.transfer, progress.computed.digests,
-                progress.computed.copies);
+                progress.computed.copies, progress.computed.ciphers);
   return "loaded " + label + text;
 }
 
@@ -131,9 +135,44 @@ StoredTensor Reader::stored(const std::string& name) {
 }
 
 void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads) {
+  if (!file.options().digest) {
+    run(file, targets, verify, threads, nullptr);
+    return;
+  }
+  // The list in the file was checked when that was opened.
+  const ConstBytes listed = file.index().data_digests();
+  std::vector<Sha256Digest> found(file.names().size());
+  const Pin pin{listed, found};
+  if (listed.empty()) {
+    std::vector<bool> loaded(found.size());
+    for (const LoadItem& item : targets.items) loaded[item.entry] = true;
+    if (std::find(loaded.begin(), loaded.end(), false) != loaded.end()) {
+      throw Error(ErrorKind::InvalidArgument,
+                  file.source().label() +
+                      ": it keeps no digests of its tensors, so its own can be checked only where "
+                      "all are loaded: save it with the option 'digests'");
+    }
+  }
+  run(file, targets, verify, threads, &pin);
+  if (!listed.empty()) return;
+  try {
+    file.check_digest(std::as_bytes(std::span(found)));
+  } catch (...) {
+    const at::NoGradGuard no_grad;
+    for (auto& [entry, output] : targets.outputs) output.zero_();
+    throw;
+  }
+}
+
+void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
+                 const Pin* pin) {
   LoadSettings settings;
   settings.verify = verify;
   settings.threads = parse_threads(threads);
+  settings.pin = pin;
+  settings.keys = file.keys();
+  std::vector<std::uint32_t> withdrawn;
+  settings.withdraw = [&](std::uint32_t entry) { withdrawn.push_back(entry); };
   targets.staging.begin();
   settings.memory_ceiling =
       targets.staging.is_pinned() ? file.options().staging : file.options().memory_ceiling;
@@ -141,7 +180,17 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   if (targets.mapping) settings.mapping = targets.mapping->bytes();
   const auto begin = std::chrono::steady_clock::now();
   Job job(*this);
-  tensorizer::load(file.source(), file.index(), targets.items, settings, job.progress, job.cancel);
+  try {
+    tensorizer::load(file.source(), file.index(), targets.items, settings, job.progress,
+                     job.cancel);
+  } catch (...) {
+    const at::NoGradGuard no_grad;
+    if (!withdrawn.empty()) targets.staging.finish();
+    for (auto& [entry, output] : targets.outputs) {
+      if (std::find(withdrawn.begin(), withdrawn.end(), entry) != withdrawn.end()) output.zero_();
+    }
+    throw;
+  }
   targets.staging.finish();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   count(file, job.progress, targets.items.size(), seconds.count());
@@ -155,6 +204,7 @@ void Reader::count(OpenFile& file, const Progress& progress, std::size_t tensors
   stats_.seconds += seconds;
   stats_.computed.digests += progress.computed.digests;
   stats_.computed.copies += progress.computed.copies;
+  stats_.computed.ciphers += progress.computed.ciphers;
   const SourceStats source = file.source().stats();
   const SourceStats since = source - std::exchange(logged_, source);
   lock.unlock();
@@ -168,8 +218,10 @@ std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
   if (request.traced) check_traced(*open, selected, request.dtype, *request.traced);
-  NewTensors tensors(*open, selected, request);
-  run(*open, tensors.targets(), request.verify, request.threads);
+  LoadRequest checked = request;
+  checked.verify = open->checked(request.verify);
+  NewTensors tensors(*open, selected, checked);
+  run(*open, tensors.targets(), checked.verify, request.threads);
   return tensors.finish();
 }
 
@@ -182,28 +234,31 @@ void Reader::load_into(const std::vector<std::string>& names,
   }
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
-  Targets targets = given_tensors(*open, selected, outputs, verify);
-  run(*open, targets, verify, threads);
+  Targets targets = given_tensors(*open, selected, outputs, open->checked(verify));
+  run(*open, targets, open->checked(verify), threads);
 }
 
 void Reader::verify(Verify verify, std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
-  // What has no place is not kept: there are no tensors that a stage could pass it to.
-  Targets targets;
-  targets.mapping = open->source().map();
-  for (std::uint32_t i = 0; i < open->names().size(); ++i) {
-    LoadItem item;
-    item.entry = i;
-    const Entry& entry = open->entry(i);
-    if (entry.data_size > 0 && targets.mapping) {
-      item.memory = targets.mapping->bytes().subspan(entry.data_offset, entry.data_size);
-      item.in_place = true;
-    } else if (entry.data_size > 0) {
-      item.staged = 0;
-    }
-    targets.items.push_back(item);
-  }
-  run(*open, targets, verify, threads);
+  Targets targets = no_tensors(*open);
+  run(*open, targets, open->checked(verify), threads);
+}
+
+std::string Reader::digest(std::int64_t threads) {
+  const std::shared_ptr<OpenFile> open = file();
+  Targets targets = no_tensors(*open);
+  std::vector<Sha256Digest> found(open->names().size());
+  const Pin pin{{}, found};
+  run(*open, targets, Verify::All, threads, &pin);
+  return to_hex(model_digest(open->index(), std::as_bytes(std::span(found))));
+}
+
+void Reader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
+                     std::int64_t threads) {
+  const SaveOptions parsed = parse_save_options(options);
+  const std::shared_ptr<OpenFile> open = file();
+  Job job(*this);
+  tensorizer::rewrite(*open, to, hashes, parse_threads(threads), parsed, job.progress, job.cancel);
 }
 
 std::pair<std::uint64_t, std::uint64_t> Reader::progress() const {

@@ -56,6 +56,13 @@ class Reader {
                  Verify verify, std::int64_t threads = 0);
   // Throws at the first tensor that is not what was saved.
   void verify(Verify verify, std::int64_t threads = 0);
+  // One digest for all that the file holds, plain or encrypted, in hexadecimal: what the option
+  // 'digest' asks for. Every byte of data is read.
+  std::string digest(std::int64_t threads = 0);
+
+  // Writes the file anew, to another place.
+  void rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
+               std::int64_t threads = 0);
 
   // The bytes that the running job has moved, and is to move.
   std::pair<std::uint64_t, std::uint64_t> progress() const;
@@ -78,6 +85,8 @@ class Reader {
   class Job;
 
   std::shared_ptr<OpenFile> file();
+  void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, const Pin* pin);
+  // What the options promise included.
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads);
   void count(OpenFile& file, const Progress& progress, std::size_t tensors, double seconds);
 

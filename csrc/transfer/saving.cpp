@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "io/key.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
 
@@ -80,6 +81,29 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
   }
   saving.spec.name = std::move(name);
   return saving;
+}
+
+FileKind file_kind(HashKinds hashes, const SaveOptions& options) {
+  FileKind kind;
+  kind.header.hashes = hashes;
+  kind.data_digests = options.digests;
+  if (options.key.empty()) return kind;
+  if (hashes.crc32 && !hashes.sha256) {
+    throw Error(ErrorKind::InvalidArgument,
+                "hashes is 'crc32', and an encrypted file has none, because it would tell "
+                "something about what is encrypted: 'sha256' or 'all' is SHA-256 there");
+  }
+  kind.header.hashes.crc32 = false;
+  const KeySource source = resolve_key(options.key);
+  Encryption& encryption = kind.header.encryption.emplace();
+  encryption.key = source.secret;
+  if (source.passphrase) {
+    KeyDerivation& derivation = encryption.derivation.emplace();
+    derivation.cost = options.kdf;
+    fill_random(derivation.salt);
+    encryption.key = derive_key(source.secret->bytes(), derivation);
+  }
+  return kind;
 }
 
 SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging) {

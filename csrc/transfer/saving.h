@@ -25,6 +25,10 @@ struct Saving {
 Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& staging,
                       TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
 
+// How the file is written that the options ask for; a key is derived here. Throws
+// Error(InvalidArgument) for a CRC32 in an encrypted file, which would tell something about it.
+FileKind file_kind(HashKinds hashes, const SaveOptions& options);
+
 // For tensors that are all prepared.
 SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);
 

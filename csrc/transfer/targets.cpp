@@ -64,7 +64,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
     return;
   }
   if (!device_.is_cpu()) at::globalContext().lazyInitDevice(device_.type());
-  if (!request.copy && device_.is_cpu()) targets_.mapping = file.source().map();
+  if (!request.copy && device_.is_cpu()) targets_.mapping = file.map();
   std::vector<bool> seen(file.names().size());
   for (const std::uint32_t number : selected) {
     const Entry& entry = file.entry(number);
@@ -152,10 +152,30 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
         item.staged = targets.staging.add(output, output.scalar_type());
       }
       output.unsafeGetTensorImpl()->bump_version();
+      targets.outputs.emplace_back(selected[i], output);
     }
     const bool moves = item.staged || !item.memory.empty();
     const bool checked = verify != Verify::None && entry.data_size == 0;
     if (moves || checked) targets.items.push_back(item);
+  }
+  return targets;
+}
+
+Targets no_tensors(OpenFile& file) {
+  Targets targets;
+  targets.mapping = file.map();
+  for (std::uint32_t i = 0; i < file.names().size(); ++i) {
+    LoadItem item;
+    item.entry = i;
+    const Entry& entry = file.entry(i);
+    if (entry.data_size > 0 && targets.mapping) {
+      item.memory = targets.mapping->bytes().subspan(entry.data_offset, entry.data_size);
+      item.in_place = true;
+    } else if (entry.data_size > 0) {
+      // There are no tensors that a stage could pass it to.
+      item.staged = 0;
+    }
+    targets.items.push_back(item);
   }
   return targets;
 }

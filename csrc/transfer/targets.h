@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/load.h"
@@ -30,6 +31,8 @@ struct Targets {
   std::vector<LoadItem> items;
   std::shared_ptr<Mapping> mapping;
   Staging staging{Staging::Direction::Load};
+  // Outputs of the caller's, by their entries.
+  std::vector<std::pair<std::uint32_t, at::Tensor>> outputs;
 };
 
 // Tensors that a load makes.
@@ -59,5 +62,8 @@ class NewTensors {
 // Tensors that the caller gives. Every shape, dtype and output is checked before any is touched.
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
                       std::span<const at::Tensor> outputs, Verify verify);
+
+// All of the file, to be looked at and not kept.
+Targets no_tensors(OpenFile& file);
 
 }  // namespace tensorizer

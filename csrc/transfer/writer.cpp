@@ -28,11 +28,12 @@ void save(const std::string& uri, const std::vector<std::string>& names,
     savings.push_back(prepare_saving(names[i], tensors[i], staging));
   }
   staging.begin();
+  FileKind kind = file_kind(hashes, parsed);
   Cancel cancel;
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
   // A prefix is a multiple of the alignment, so only where it starts matters.
-  Layout layout(hashes, sink->start());
+  Layout layout(std::move(kind), sink->start());
   std::vector<SaveItem> items;
   items.reserve(savings.size());
   for (Saving& saving : savings) {
@@ -68,6 +69,7 @@ class Writer::Job {
 
 Writer::Writer(const std::string& uri, const OptionList& options)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
+  FileKind kind = file_kind(options_.hashes, options_.save);
   Job job(*this);
   sink_ = open_sink(uri, options_.save.sink, job.cancel);
   if (sink_->ascending()) {
@@ -78,7 +80,7 @@ Writer::Writer(const std::string& uri, const OptionList& options)
   reserved_ = std::max(sink_->usual_prefix(),
                        align_up(options_.expected_tensors * kTypicalEntry, kPrefixAlignment));
   sink_->reserve(reserved_);
-  layout_ = std::make_unique<Layout>(options_.hashes, sink_->start());
+  layout_ = std::make_unique<Layout>(std::move(kind), sink_->start());
 }
 
 Writer::~Writer() { abort_locked(); }

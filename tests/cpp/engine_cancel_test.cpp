@@ -23,18 +23,18 @@ constexpr milliseconds kSoon{200};
 class SlowFile final : public Source, public Sink {
  public:
   SlowFile(std::int64_t size, milliseconds pause, HashKinds hashes = {true, true})
-      : layout_(hashes, 0), pause_(pause) {
+      : layout_({{hashes, {}}, false}, 0), pause_(pause) {
     TensorSpec spec;
     spec.name = "large";
     spec.shape = {size};
     layout_.add(spec);
     const PlacedTensor& tensor = layout_.tensors()[0];
     head_ = layout_.prefix(0, layout_.prefix_size());
-    const TensorHeaderImage header(tensor.spec, hashes, tensor.header_size);
+    const TensorHeaderImage header(tensor.spec, {hashes, {}}, tensor.header_size);
     head_.insert(head_.end(), header.bytes().begin(), header.bytes().end());
   }
 
-  const Layout& layout() const { return layout_; }
+  Layout& layout() { return layout_; }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     std::this_thread::sleep_for(pause_);
@@ -121,7 +121,7 @@ class Job {
                 {.threads = kind_.threads, .memory_ceiling = ceiling}, progress, cancel);
       return;
     }
-    Index index = read_index(file_, cancel);
+    Index index = read_index(file_, nullptr, cancel);
     LoadSettings settings;
     settings.verify = kind_.verify;
     settings.threads = kind_.threads;

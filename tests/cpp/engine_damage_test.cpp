@@ -16,7 +16,7 @@ constexpr std::size_t kMiB = 1 << 20;
 void load_all(ConstBytes file, const LoadSettings& settings) {
   Cancel cancel;
   const auto source = memory_source(file, nullptr);
-  Index index = read_index(*source, cancel);
+  Index index = read_index(*source, nullptr, cancel);
   std::vector<std::vector<std::byte>> memory;
   std::vector<LoadItem> items;
   for (std::uint32_t i = 0; i < index.entries().size(); ++i) {
@@ -36,7 +36,7 @@ LoadSettings verified(Verify verify = Verify::All, int threads = 1) {
 
 std::vector<Entry> entries_of(ConstBytes file) {
   Cancel cancel;
-  const Index index = read_index(*memory_source(file, nullptr), cancel);
+  const Index index = read_index(*memory_source(file, nullptr), nullptr, cancel);
   return {index.entries().begin(), index.entries().end()};
 }
 
@@ -49,7 +49,7 @@ TEST(Damage, OfAnyByteIsFoundAndSaysWhere) {
   load_all(file, verified());
   Cancel cancel;
   const auto source = memory_source(file, nullptr);
-  const Index index = read_index(*source, cancel);
+  const Index index = read_index(*source, nullptr, cancel);
   for (const Entry& entry : index.entries()) {
     for (std::uint64_t at = entry.header_offset; at < entry.end(); ++at) {
       for (const int flip : {0x01, 0x80, 0xff}) {
@@ -130,7 +130,7 @@ TEST(Damage, IsASourceThatEndsTooSoon) {
     // Only a source that does not know its size lets it come to that.
     SequentialSource source(ConstBytes(file).first(size));
     Cancel cancel;
-    Index index = read_index(source, cancel);
+    Index index = read_index(source, nullptr, cancel);
     std::vector<std::byte> small(100);
     std::vector<std::byte> large(kMiB);
     Progress progress;
@@ -173,7 +173,7 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
         Cancel cancel;
         Progress progress;
         const auto source = memory_source(file, nullptr);
-        Index index = read_index(*source, cancel);
+        Index index = read_index(*source, nullptr, cancel);
         std::vector<LoadItem> items;
         for (std::uint32_t i = 0; i < samples.size(); ++i) items.push_back({i, {}, false, i});
         LoadSettings settings = verified(verify, threads);
@@ -183,7 +183,7 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
         EXPECT_LE(watch.peak(), ceiling) << threads;
       }
       for (const bool ascending : {false, true}) {
-        const Layout layout = layout_of(samples, {true, true});
+        Layout layout = layout_of(samples, {true, true});
         const std::vector<SaveItem> items(samples.size(), SaveItem{{}, 0});
         NullSink sink(ascending);
         Cancel cancel;
@@ -224,7 +224,7 @@ TEST(MemoryCeiling, HoldsWithLongHeaders) {
                      : memory_source(file.bytes, nullptr);
       Cancel cancel;
       Progress progress;
-      Index index = read_index(*source, cancel);
+      Index index = read_index(*source, nullptr, cancel);
       LoadSettings settings = verified(verify);
       settings.memory_ceiling = sequential ? 0 : kCeiling;
       const MemoryWatch watch;

@@ -46,7 +46,7 @@ std::size_t element_size(const Sample& sample) { return dtype_info(sample.spec.d
 
 void save(std::span<const Sample> samples, Sink& sink, HashKinds hashes, SaveSettings settings,
           bool staged) {
-  const Layout layout = layout_of(samples, hashes, sink.start());
+  Layout layout = layout_of(samples, hashes, sink.start());
   StagedMemories inputs;
   std::vector<SaveItem> items;
   std::uint64_t total = 0;
@@ -115,7 +115,7 @@ std::vector<std::uint32_t> all_of(std::span<const Sample> samples) {
 
 Index index_of(Source& source) {
   Cancel cancel;
-  return read_index(source, cancel);
+  return read_index(source, nullptr, cancel);
 }
 
 TEST(RoundTrip, OfEverySizeInEveryWay) {
@@ -303,7 +303,7 @@ TEST(Load, RefusesToVerifyWithoutHashes) {
 TEST(Save, MayComeInParts) {
   Dice dice(57);
   const std::vector<Sample> samples = samples_of_all_sizes(dice);
-  const Layout layout = layout_of(samples, {true, true});
+  Layout layout = layout_of(samples, {true, true});
   MemorySink sink;
   Progress progress;
   Cancel cancel;

@@ -121,7 +121,7 @@ TEST(Index, TakesItsDTypesFromTheHeadersWhereItMust) {
   EXPECT_EQ(read_unsized(file.bytes).entries()[0].dtype, DType::BFloat16);
   Cancel cancel;
   SequentialSource sequential(file.bytes);
-  EXPECT_FALSE(read_index(sequential, cancel).entries()[0].dtype);
+  EXPECT_FALSE(read_index(sequential, nullptr, cancel).entries()[0].dtype);
   EXPECT_EQ(sequential.position(), file.index_end);
 
   RawFile broken = file;

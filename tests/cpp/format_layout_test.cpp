@@ -25,7 +25,7 @@ TensorSpec meta(std::string name, DType dtype, std::vector<std::int64_t> shape) 
 }
 
 Layout layout_of(std::vector<TensorSpec> specs, HashKinds hashes = {true, true}) {
-  Layout layout(hashes, 0);
+  Layout layout({{hashes, {}}, false}, 0);
   for (TensorSpec& tensor : specs) layout.add(std::move(tensor));
   return layout;
 }
@@ -67,7 +67,7 @@ TEST(Layout, LeavesTheNameOfAnOpaqueDTypeOutOfTheIndexOfAnEmptyTensor) {
   EXPECT_FALSE(index.entries()[1].dtype);
   EXPECT_FALSE(index.entries()[2].dtype);
   for (const PlacedTensor& tensor : layout.tensors()) {
-    const TensorHeaderImage image(tensor.spec, layout.hashes(), tensor.header_size);
+    const TensorHeaderImage image(tensor.spec, layout.kind().header, tensor.header_size);
     EXPECT_TRUE(contains(as_text(image.bytes()), stored_dtype(tensor.spec.dtype)));
   }
 }
@@ -131,7 +131,7 @@ TEST(TensorHeaderImage, HoldsTheHashesWhereReadersFindThem) {
                                  HashKinds{false, true}, HashKinds{true, true}}) {
     const Layout layout = layout_of({spec("weight", DType::Float8E8M0FNU, {3, 5})}, hashes);
     const PlacedTensor& tensor = layout.tensors()[0];
-    TensorHeaderImage image(tensor.spec, hashes, tensor.header_size);
+    TensorHeaderImage image(tensor.spec, {hashes, {}}, tensor.header_size);
     const std::vector<std::byte> hashed(image.bytes().begin(), image.bytes().end());
     const std::vector<std::byte> sha256 = pattern(kSha256Size);
     if (hashes.crc32) image.set_crc32(0x12345678);
@@ -174,7 +174,7 @@ TEST(Layout, ReadsBackAsItWas) {
   for (int round = 0; round < 300; ++round) {
     const HashKinds hashes{dice.one_in(2), dice.one_in(2)};
     const std::uint64_t start = dice.one_in(2) ? 0 : dice.below(10000);
-    Layout layout(hashes, start);
+    Layout layout({{hashes, {}}, false}, start);
     for (std::uint64_t i = dice.below(12); i > 0; --i) {
       layout.add(random_spec(dice, "tensor" + std::to_string(i)));
     }
@@ -204,7 +204,7 @@ TEST(Layout, ReadsBackAsItWas) {
       end = entry.end();
       long_dimensions |= given.long_dimensions();
 
-      TensorHeaderImage image(given, hashes, tensor.header_size);
+      TensorHeaderImage image(given, {hashes, {}}, tensor.header_size);
       std::vector<std::byte> bytes(image.bytes().begin(), image.bytes().end());
       ASSERT_EQ(bytes.size(), entry.header_size());
       const TensorHeader header = parse_tensor_header(bytes, index.header(), entry, i, kPlace);

@@ -104,7 +104,7 @@ void load_all(Source& source, Index& index, Verify verify, Cancel& cancel) {
 
 void parse(Source& source, std::uint64_t size) {
   Cancel cancel;
-  Index index = read_index(source, cancel);
+  Index index = read_index(source, nullptr, cancel);
   check_names(index.entries());
   check_places(index.entries(), source.size());
   check_headers(source, index, size, cancel);

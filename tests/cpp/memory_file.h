@@ -131,13 +131,13 @@ class UnsizedSource : public Source {
 
 inline Index read(ConstBytes bytes) {
   Cancel cancel;
-  return read_index(*memory_source(bytes, nullptr), cancel);
+  return read_index(*memory_source(bytes, nullptr), nullptr, cancel);
 }
 
 inline Index read_unsized(ConstBytes bytes) {
   Cancel cancel;
   UnsizedSource source(bytes);
-  return read_index(source, cancel);
+  return read_index(source, nullptr, cancel);
 }
 
 // Gives its bytes once, in order, one read at a time, and fails the test when it is asked
@@ -248,14 +248,14 @@ inline Sample sample(std::string name, std::size_t size, std::uint32_t seed = 1)
 
 inline Layout layout_of(std::span<const Sample> samples, HashKinds hashes,
                         std::uint64_t start = 0) {
-  Layout layout(hashes, start);
+  Layout layout({{hashes, {}}, false}, start);
   for (const Sample& each : samples) layout.add(each.spec);
   return layout;
 }
 
 inline std::vector<std::byte> saved(std::span<const Sample> samples,
                                     HashKinds hashes = {true, true}) {
-  const Layout layout = layout_of(samples, hashes);
+  Layout layout = layout_of(samples, hashes);
   std::vector<SaveItem> items;
   for (const Sample& each : samples) items.push_back({each.data, {}});
   MemorySink sink;

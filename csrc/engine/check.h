@@ -1,0 +1,40 @@
+// What the bytes of a tensor have to be, and the errors where they are not.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/cancel.h"
+#include "base/error.h"
+#include "engine/digest.h"
+#include "format/tensor_header.h"
+
+namespace tensorizer {
+
+// Which tensor it is, for messages.
+struct TensorPlace {
+  std::string_view label;  // the file's
+  const Entry& entry;
+  std::uint32_t number;
+};
+
+[[noreturn]] void fail(const TensorPlace& place, ErrorKind kind, const std::string& what);
+
+// The digests that a tensor shall have; those that it has none of are missing.
+struct Expected {
+  std::optional<std::uint32_t> crc32;
+  std::optional<Sha256Digest> sha256;
+};
+
+// Throws Error(HashMismatch). `begin`: where the bytes begin that were digested.
+void check_digests(const TensorPlace& place, std::uint64_t begin, const Expected& expected,
+                   const Digests& found);
+
+// Decrypts whole chunks in place; `position` is that of the first one in the tensor's data. Throws
+// Error(Crypto) at the first whose MAC is wrong, which stays as it is.
+void decrypt_chunks(const TensorPlace& place, const CryptInfo& crypt, ConstBytes key,
+                    std::uint64_t position, Bytes bytes, Cancel& cancel);
+
+}  // namespace tensorizer

@@ -1,0 +1,85 @@
+#include "engine/tensor_source.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "engine/check.h"
+#include "engine/read_index.h"
+
+namespace tensorizer {
+
+void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out, Cancel& cancel) {
+  if (position == 0) {
+    begin(number, out, cancel);
+  } else {
+    fill(position, out, cancel);
+  }
+  if (!digests_) return;
+  digests_->update(out);
+  if (position + out.size() < entry().data_size) return;
+  check_digests(place(), entry().header_offset, {header_->crc32, header_->sha256},
+                digests_->finish());
+  digests_.reset();
+}
+
+void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
+  number_ = number;
+  digests_.reset();
+  chunk_.clear();
+  const Entry& e = entry();
+  const FilePlace place = place_of(file_.source);
+  const bool encrypted = file_.index.header().encrypted;
+  check_header_size(e, number, place);
+  bytes_.resize(e.header_size());
+  const std::array<Bytes, 2> pieces{Bytes(bytes_), out};
+  // How much of what is encrypted has to be read at once stands in the header.
+  file_.source.read(e.header_offset, std::span(pieces).first(encrypted ? 1 : 2), cancel);
+  check_header_digest(file_.index, number, bytes_, place);
+  header_ = parse_tensor_header(bytes_, file_.index.header(), e, number, place);
+  if (header_->crc32 || header_->sha256) {
+    digests_.emplace(
+        DigestStart{header_->hashed, header_->crc32.has_value(), header_->sha256.has_value()});
+  }
+  if (!encrypted) return;
+  key_ = file_.keys->key_for(header_->crypt.derivation);
+  fill(0, out, cancel);
+}
+
+void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
+  const Entry& e = entry();
+  if (!file_.index.header().encrypted) {
+    file_.source.read(e.data_offset + position, {&out, 1}, cancel);
+    return;
+  }
+  const std::uint64_t size = header_->crypt.chunk_size;
+  while (!out.empty()) {
+    cancel.check();
+    const std::uint64_t begin = position / size * size;
+    const std::uint64_t whole = std::min(size, e.data_size - begin);
+    if (begin == position && out.size() >= whole) {
+      const Bytes chunk = out.first(whole);
+      file_.source.read(e.data_offset + begin, {&chunk, 1}, cancel);
+      decrypt_chunks(place(), header_->crypt, key_->bytes(), begin, chunk, cancel);
+      position += whole;
+      out = out.subspan(whole);
+      continue;
+    }
+    if (chunk_.size() != whole || chunk_at_ != begin) {
+      chunk_.resize(whole);
+      const Bytes chunk(chunk_);
+      file_.source.read(e.data_offset + begin, {&chunk, 1}, cancel);
+      decrypt_chunks(place(), header_->crypt, key_->bytes(), begin, chunk, cancel);
+      chunk_at_ = begin;
+    }
+    const std::uint64_t inside = position - begin;
+    const std::uint64_t part = std::min<std::uint64_t>(out.size(), whole - inside);
+    std::copy_n(chunk_.begin() + static_cast<std::ptrdiff_t>(inside), part, out.begin());
+    position += part;
+    out = out.subspan(part);
+  }
+}
+
+TensorPlace TensorSource::place() const { return {file_.source.label(), entry(), number_}; }
+
+}  // namespace tensorizer

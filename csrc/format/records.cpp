@@ -1,0 +1,84 @@
+#include "format/records.h"
+
+#include <limits>
+
+#include "base/error.h"
+#include "codec/hmac.h"
+#include "format/frame.h"
+#include "format/index.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::uint64_t kRecordHead = sizeof(std::uint16_t) + sizeof(std::uint32_t);
+constexpr std::string_view kPurpose = "tensorizer_ops metadata 1";
+
+std::uint64_t authentication_size(const Encryption& encryption, std::size_t tensors) {
+  return sizeof(std::uint16_t) + (encryption.derivation ? kDerivationSize : 0) +
+         kDigestSize * (tensors + 1);
+}
+
+void begin_record(ByteWriter& out, std::uint16_t kind, std::uint64_t size) {
+  if (size > std::numeric_limits<std::uint32_t>::max()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "there are too many tensors for the records of one file");
+  }
+  out.put(kind);
+  out.put(static_cast<std::uint32_t>(size));
+}
+
+}  // namespace
+
+Authentication parse_authentication(ConstBytes body, std::size_t tensors, std::string& fault) {
+  Cursor cursor(body);
+  Authentication authentication;
+  const ConstBytes derivation = cursor.take_bytes(cursor.take<std::uint16_t>());
+  authentication.header_digests = cursor.take_bytes(tensors * kDigestSize);
+  authentication.mac = cursor.take_bytes(kDigestSize);
+  if (!cursor.ok() || cursor.left() > 0) {
+    fault = "has " + std::to_string(body.size()) + " bytes, which do not fit " +
+            std::to_string(tensors) + " tensors";
+  } else if (!derivation.empty()) {
+    Cursor fields(derivation);
+    authentication.derivation = take_derivation(fields, fault);
+    if (fault.empty() && fields.left() > 0) fault = "says more of its key than there is to say";
+  }
+  return authentication;
+}
+
+Sha256Digest metadata_mac(ConstBytes key, ConstBytes file_header, ConstBytes index) {
+  std::vector<std::byte> message(file_header.begin(), file_header.end());
+  message.insert(message.end(), index.begin(), index.end());
+  Sha256Digest own_key = hmac(key, as_bytes(kPurpose));
+  const Sha256Digest mac = hmac(own_key, message);
+  wipe(own_key);
+  return mac;
+}
+
+std::uint64_t records_size(const std::optional<Encryption>& encryption, bool data_digests,
+                           std::size_t tensors) {
+  if (!encryption && !data_digests) return 0;
+  return kFrameMagic.size() + (data_digests ? kRecordHead + kDigestSize * tensors : 0) +
+         (encryption ? kRecordHead + authentication_size(*encryption, tensors) : 0);
+}
+
+void put_data_digests(std::vector<std::byte>& prefix, std::span<const Sha256Digest> digests) {
+  ByteWriter out(prefix);
+  begin_record(out, kDataDigestsRecord, digests.size_bytes());
+  for (const Sha256Digest& digest : digests) out.put_bytes(digest);
+}
+
+void put_authentication(std::vector<std::byte>& prefix, const Encryption& encryption,
+                        std::span<const Sha256Digest> header_digests) {
+  ByteWriter out(prefix);
+  begin_record(out, kAuthenticationRecord, authentication_size(encryption, header_digests.size()));
+  out.put(static_cast<std::uint16_t>(encryption.derivation ? kDerivationSize : 0));
+  if (encryption.derivation) put_derivation(prefix, *encryption.derivation);
+  for (const Sha256Digest& digest : header_digests) out.put_bytes(digest);
+  const ConstBytes covered(prefix);
+  out.put_bytes(metadata_mac(encryption.key->bytes(), covered.first(kFileHeaderSize),
+                             covered.subspan(kFileHeaderSize)));
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,140 @@
+#include "transfer/rewrite.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+
+#include "base/error.h"
+#include "engine/tensor_source.h"
+#include "transfer/saving.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The tensors of a file in the order in which their data stands there; a source that gives its
+// bytes once is read by one worker at a time, in that order.
+class Origin {
+ public:
+  Origin(OpenFile& from, Cancel& cancel)
+      : file_{from.source(), from.index(), from.keys()},
+        cancel_(cancel),
+        sequential_(from.source().sequential()),
+        order_(from.index().entries().size()) {
+    std::iota(order_.begin(), order_.end(), 0U);
+    const std::span<const Entry> entries = from.index().entries();
+    std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return entries[a].header_offset < entries[b].header_offset;
+    });
+  }
+
+  const TensorFile& file() const noexcept { return file_; }
+  std::span<const std::uint32_t> order() const noexcept { return order_; }
+
+  void read(TensorSource& source, std::uint32_t number, std::uint64_t position, Bytes bytes) {
+    if (sequential_) await_turn(number);
+    source.read(order_[number], position, bytes, cancel_);
+    if (!sequential_ || position + bytes.size() < size(number)) return;
+    const std::lock_guard lock(mutex_);
+    next_ = number + 1;
+    changed_.notify_all();
+  }
+
+ private:
+  std::uint64_t size(std::uint32_t number) const {
+    return file_.index.entries()[order_[number]].data_size;
+  }
+
+  // Those without data are never read. Whoever has an earlier tensor began to move it earlier.
+  void await_turn(std::uint32_t number) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      while (next_ < number && size(next_) == 0) ++next_;
+      if (next_ == number) return;
+      changed_.wait_for(lock, kPollInterval);
+      lock.unlock();
+      cancel_.check();
+      lock.lock();
+    }
+  }
+
+  const TensorFile file_;
+  Cancel& cancel_;
+  const bool sequential_;
+  std::vector<std::uint32_t> order_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint32_t next_ = 0;  // whose turn it is
+};
+
+// Where a save takes its bytes from.
+class OriginStage final : public HeapStage {
+ public:
+  explicit OriginStage(Origin& origin) : origin_(origin), source_(origin.file()) {}
+
+  void pass(std::uint32_t tensor, std::uint64_t position, Bytes bytes) override {
+    origin_.read(source_, tensor, position, bytes);
+  }
+
+ private:
+  Origin& origin_;
+  TensorSource source_;
+};
+
+TensorSpec spec_of(const OpenFile& from, std::uint32_t number) {
+  const Entry& entry = from.entry(number);
+  TensorSpec spec;
+  spec.name = entry.name;
+  spec.type = entry.type;
+  if (!entry.dtype) {
+    throw Error(ErrorKind::InvalidArgument,
+                from.describe_entry(number) +
+                    ": its dtype stands in front of its data only, and this source gives its bytes "
+                    "once: write the file to a disk first");
+  }
+  spec.dtype = *entry.dtype;
+  spec.shape.assign(entry.shape.begin(), entry.shape.end());
+  spec.meta = entry.meta;
+  return spec;
+}
+
+}  // namespace
+
+void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int threads,
+             const SaveOptions& options, Progress& progress, Cancel& cancel) {
+  if (from.index().header().encrypted && from.keys() == nullptr) {
+    throw Error(ErrorKind::Crypto, from.source().label() +
+                                       ": the file is encrypted, and no key "
+                                       "was given for it");
+  }
+  FileKind kind = file_kind(hashes, options);
+  const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
+  if (sink->ascending() && from.source().sequential()) {
+    throw Error(ErrorKind::InvalidArgument,
+                sink->label() + " takes bytes in order, digests first, and " +
+                    from.source().label() + " gives them once: one of both must be a file");
+  }
+  Origin origin(from, cancel);
+  Layout layout(std::move(kind), sink->start());
+  std::vector<SaveItem> items;
+  for (std::uint32_t i = 0; i < origin.order().size(); ++i) {
+    layout.add(spec_of(from, origin.order()[i]));
+    SaveItem item;
+    item.in_order = true;
+    if (layout.tensors().back().spec.data_size() > 0) item.staged = i;
+    items.push_back(item);
+  }
+  layout.check_names();
+  SaveSettings settings;
+  settings.threads = threads;
+  settings.memory_ceiling = options.memory_ceiling;
+  settings.moves_in_flight = threads;
+  if (const std::optional<std::uint64_t> size = from.source().size()) {
+    settings.moves_in_flight = std::max(threads, from.source().hints(0, *size).reads_in_flight);
+  }
+  settings.make_stage = [&] { return std::make_unique<OriginStage>(origin); };
+  save_file(*sink, layout, items, settings, progress, cancel);
+}
+
+}  // namespace tensorizer
