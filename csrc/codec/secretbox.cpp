@@ -101,11 +101,12 @@ Nonce random_nonce() noexcept {
 
 Nonce nonce_after(const Nonce& first, std::uint64_t count) noexcept {
   Nonce nonce = first;
-  std::uint64_t carry = count;
+  std::uint64_t carry = 0;
   for (std::byte& byte : nonce) {
-    carry += std::to_integer<std::uint64_t>(byte);
+    carry += std::to_integer<std::uint64_t>(byte) + (count & 255);
     byte = static_cast<std::byte>(carry & 255);
     carry >>= 8;
+    count >>= 8;
   }
   return nonce;
 }

@@ -27,6 +27,7 @@ struct RawTensor {
   bool crc32 = true;
   bool sha256 = true;
   std::optional<std::string> crypt = {};
+  std::optional<std::string> hashed = {};  // what the hashes cover in place of the data
 };
 
 // Fields of the file have plain names ("version", "count"); those of index entry N start with "N."
@@ -166,7 +167,9 @@ class RawFile {
     const ConstBytes all(bytes);
     Sha256 sha256;
     std::uint32_t crc = 0;
-    for (const ConstBytes part : {all.subspan(begin, hashed_end - begin), all.subspan(crypt_end)}) {
+    const ConstBytes header_rest = all.subspan(crypt_end, header_end - crypt_end);
+    const ConstBytes data = as_bytes(tensor.hashed ? *tensor.hashed : tensor.data);
+    for (const ConstBytes part : {all.subspan(begin, hashed_end - begin), header_rest, data}) {
       crc = crc32(crc, part);
       sha256.update(part);
     }
