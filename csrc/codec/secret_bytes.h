@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -14,6 +15,13 @@ class SecretBytes {
   // `size` zeros; throws std::bad_alloc.
   explicit SecretBytes(std::size_t size);
   explicit SecretBytes(ConstBytes content);
+  SecretBytes(SecretBytes&& other) noexcept
+      : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
+  SecretBytes& operator=(SecretBytes&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   bool empty() const noexcept { return size_ == 0; }
   Bytes bytes() noexcept { return {memory_.get(), size_}; }
