@@ -4,7 +4,7 @@
 #include "format/dtype.h"
 #include "format/frame.h"
 #include "format/tensor_header.h"
-#include "raw_file.h"
+#include "raw_crypt.h"
 #include "support.h"
 
 namespace tensorizer {
@@ -214,12 +214,19 @@ TEST(TensorHeader, MayHaveAnyHashes) {
 }
 
 TEST(TensorHeader, OfAnEncryptedFileLeavesItsCryptInfoOutOfTheHashes) {
-  RawFile file({RawTensor{.crypt = "MACs and so on"}}, 3);
+  const std::string data(8, '\x5a');
+  RawTensor sealed = sealed_tensor("weight", as_bytes(data), {.key = pattern(32)});
+  sealed.dtype = "<f4";
+  sealed.shape = {2};
+  RawFile file({sealed}, 3);
   const std::uint64_t length = file.get("0.h.length");
+  const std::uint64_t size = file.get("0.h.crypt_size");
   const TensorHeader header = parse(file);
-  EXPECT_EQ(header.hashed[0].size() + header.hashed[1].size(), length - 8 - 14);
+  EXPECT_EQ(header.hashed[0].size() + header.hashed[1].size(), length - 8 - size);
   EXPECT_EQ(header.hashed[1].size(), 8U);
-  file.set("0.h.crypt_size", 14 + 1);
+  EXPECT_EQ(header.crypt.nonce, nonce_of(1));
+  EXPECT_EQ(header.crypt.chunk_size, 8U);
+  file.set("0.h.crypt_size", size + 1);
   EXPECT_TRUE(contains(refusal(file), "is cut short"));
   file.set("0.h.crypt_size", ~std::uint64_t{0});
   EXPECT_TRUE(contains(refusal(file), "is cut short"));
