@@ -1,4 +1,4 @@
-"""The limit program as one more thing to measure: its modes, where data lies, its figures."""
+"""The bare programs as more things to measure: their modes, where data lies, their figures."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 import statistics
 import struct
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from measure import Timing
 from memory import Failure, Reserve
 
-SOURCE = Path(__file__).with_name("limit.cpp")
+HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-O2", "-pthread")
-LIBRARIES = ("-lcrypto", "-ldeflate")
+LIBRARIES = {"limit": ("-lcrypto", "-ldeflate")}
 
 KIB = 1 << 10
 # The best of 256 KiB to 8 MiB, found once: a choice in every run would be made by chance. What is
@@ -73,33 +74,54 @@ def data_ranges(path: Path) -> list[tuple[int, int]]:
     return ranges
 
 
-def build(program: Path) -> None:
-    """Compiles the limit program, unless it is newer than its source."""
-    if program.exists() and program.stat().st_mtime >= SOURCE.stat().st_mtime:
-        return
-    program.parent.mkdir(parents=True, exist_ok=True)
+def build(folder: Path, name: str) -> Path:
+    """Compiles one of the bare programs, unless it is newer than its sources."""
+    program = folder / name
+    source = HERE / f"{name}.cpp"
+    newest = max(file.stat().st_mtime for file in (source, HERE / "bare.h"))
+    if program.exists() and program.stat().st_mtime >= newest:
+        return program
+    folder.mkdir(parents=True, exist_ok=True)
     compiler = os.environ.get("CXX", "g++")
-    command = [compiler, *FLAGS, "-o", str(program), str(SOURCE), *LIBRARIES]
+    new = program.with_suffix(f".{os.getpid()}")  # others may build it as well
+    command = [compiler, *FLAGS, "-o", str(new), str(source), *LIBRARIES[name]]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise Failure(f"no compiler: {error}") from None
     if done.returncode != 0:
         raise Failure(f"{' '.join(command)}: {done.stderr.strip().splitlines()[0]}")
+    new.rename(program)
+    return program
+
+
+def _seconds(command: Sequence[str], reserve: Reserve, lend: int) -> list[float]:
+    """Runs a bare program: what each of its repetitions took."""
+    reserve.lend(lend)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    reserve.take_back()
+    if done.returncode != 0:
+        raise Failure(done.stderr.strip())
+    seconds: list[float] = json.loads(done.stdout)["seconds"]
+    return seconds
+
+
+def _write_ranges(file: Path) -> Path:
+    """Says beside a .tensors file, in the way that the programs read, where its data is."""
+    ranges = file.with_suffix(".ranges")
+    ranges.write_text("".join(f"{offset} {size}\n" for offset, size in data_ranges(file)))
+    return ranges
 
 
 class Program:
     """The limit program, built, on one file."""
 
-    def __init__(self, program: Path, file: Path, threads: int) -> None:
-        build(program)
-        self._program = program
+    def __init__(self, folder: Path, file: Path, threads: int) -> None:
+        self._program = build(folder, "limit")
         self._threads = threads
         self.file = file
-        self._ranges = file.with_name("ranges.txt")
-        ranges = data_ranges(file)
-        self._ranges.write_text("".join(f"{offset} {size}\n" for offset, size in ranges))
-        self._bytes = sum(size for _, size in ranges)
+        self._ranges = _write_ranges(file)
+        self._bytes = sum(size for _, size in data_ranges(file))
 
     def measure(self, limit: Limit, repeats: int, reserve: Reserve) -> Timing:
         command = [
@@ -109,11 +131,7 @@ class Program:
             *("--output", str(self.file.with_name("limit.out"))),
         ]
         # A write has its source in memory as well.
-        reserve.lend(self._bytes * (2 if limit.mode.startswith("write") else 1))
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        reserve.take_back()
-        if done.returncode != 0:
-            raise Failure(done.stderr.strip())
-        seconds = json.loads(done.stdout)["seconds"]
+        lend = self._bytes * (2 if limit.mode.startswith("write") else 1)
+        seconds = _seconds(command, reserve, lend)
         typical = statistics.median(seconds[1:] or seconds)
         return Timing(typical, typical, None)

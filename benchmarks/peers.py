@@ -9,11 +9,15 @@ import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import torch
 
 from memory import State
+
+Load = Callable[[str], State]
+Save = Callable[[State, str], object]
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Library:
     module: str
     suffix: str
     # Writes the file that the loads read.
-    save: Callable[[State, str], object]
+    save: Save
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class Peer:
 
     name: str
     library: Library
-    load: Callable[[str], State] | None = None
-    save: Callable[[State, str], object] | None = None
+    load: Load | None = None
+    save: Save | None = None
     # Of these, the fastest in a first round is measured.
     choices: tuple[Peer, ...] = ()
     # Whether it computes sums of what it moves.
@@ -43,20 +47,24 @@ class Peer:
     repeats: int = 1
 
 
-def _ops_load(copy: bool, verify: str = "none") -> Callable[[str], State]:
-    return lambda path: torch.ops.tensorizer.load(path, copy=copy, verify=verify)
+def ops_load(**arguments: Any) -> Load:
+    return lambda place: torch.ops.tensorizer.load(place, **arguments)
 
 
-def _ops_save(hashes: str) -> Callable[[State, str], object]:
-    return lambda state, path: torch.ops.tensorizer.save(path, state, hashes=hashes)
+def ops_save(hashes: str = "all", **arguments: Any) -> Save:
+    return lambda state, place: torch.ops.tensorizer.save(place, state, hashes=hashes, **arguments)
 
 
-def _tensorizer_load(num_readers: int, verify: bool) -> Callable[[str], State]:
-    def load(path: str) -> State:
+def tensorizer_load(num_readers: int | None, verify: bool = False, ca: str = "") -> Load:
+    """`ca`: the authority that signed the certificate of a server."""
+
+    def load(place: str) -> State:
         from tensorizer import TensorDeserializer
+        from tensorizer.stream_io import CAInfo, open_stream
 
+        file = open_stream(place, certificate_handling=CAInfo(cacert=ca)) if ca else place
         with TensorDeserializer(
-            path, device="cpu", num_readers=num_readers, verify_hash=verify
+            file, device="cpu", num_readers=num_readers, verify_hash=verify
         ) as deserializer:
             return dict(deserializer.items())
 
@@ -71,7 +79,7 @@ def _tensorizer_save(state: State, path: str) -> None:
     serializer.close()
 
 
-def _torch_load(mmap: bool) -> Callable[[str], State]:
+def _torch_load(mmap: bool) -> Load:
     return lambda path: torch.load(path, weights_only=True, mmap=mmap)
 
 
@@ -87,7 +95,7 @@ def _safetensors_save(state: State, path: str) -> None:
     save_file(state, path)
 
 
-def _flashpack_load(parallel: bool) -> Callable[[str], State]:
+def _flashpack_load(parallel: bool) -> Load:
     def load(path: str) -> State:
         from flashpack.deserialization import iterate_from_flash_tensor, read_flashpack_file
 
@@ -107,15 +115,18 @@ def _flashpack_save(state: State, path: str) -> None:
         pack_to_file(state, path, target_dtype=None)
 
 
-def _streamer_load(path: str) -> State:
-    from runai_model_streamer import SafetensorsStreamer
+def streamer_load(**environment: str) -> Load:
+    def load(place: str) -> State:
+        from runai_model_streamer import SafetensorsStreamer
 
-    with SafetensorsStreamer() as streamer:
-        streamer.stream_file(path, device="cpu")
-        return dict(streamer.get_tensors())
+        with mock.patch.dict(os.environ, environment), SafetensorsStreamer() as streamer:
+            streamer.stream_file(place, device="cpu")
+            return dict(streamer.get_tensors())
+
+    return load
 
 
-US = Library("tensorizer_ops", "tensorizer_ops", ".ours.tensors", _ops_save("all"))
+US = Library("tensorizer_ops", "tensorizer_ops", ".ours.tensors", ops_save("all"))
 TENSORIZER = Library("tensorizer", "tensorizer", ".tensors", _tensorizer_save)
 TORCH = Library("torch", "torch", ".pt", lambda state, path: torch.save(state, path))
 SAFETENSORS = Library("safetensors", "safetensors.torch", ".safetensors", _safetensors_save)
@@ -128,7 +139,7 @@ LIBRARIES = (US, TENSORIZER, TORCH, SAFETENSORS, FLASHPACK, STREAMER)
 
 def _tensorizer_peer(name: str, verify: bool) -> Peer:
     choices = tuple(
-        Peer(f"{name}, num_readers={n}", TENSORIZER, load=_tensorizer_load(n, verify))
+        Peer(f"{name}, num_readers={n}", TENSORIZER, load=tensorizer_load(n, verify))
         for n in (1, 2, 4, 8)
     )
     return Peer(name, TENSORIZER, choices=choices, hashes=verify)
@@ -137,11 +148,11 @@ def _tensorizer_peer(name: str, verify: bool) -> Peer:
 _MAPPED = 7
 
 PEERS = (
-    Peer("us, zero-copy", US, load=_ops_load(copy=False), repeats=_MAPPED),
-    Peer("us, copy", US, load=_ops_load(copy=True)),
-    Peer("us, copy, verify crc32", US, load=_ops_load(copy=True, verify="crc32"), hashes=True),
-    Peer("us, copy, verify all", US, load=_ops_load(copy=True, verify="all"), hashes=True),
-    Peer("us, zero-copy, verify all", US, load=_ops_load(copy=False, verify="all"), hashes=True),
+    Peer("us, zero-copy", US, load=ops_load(copy=False), repeats=_MAPPED),
+    Peer("us, copy", US, load=ops_load(copy=True)),
+    Peer("us, copy, verify crc32", US, load=ops_load(copy=True, verify="crc32"), hashes=True),
+    Peer("us, copy, verify all", US, load=ops_load(copy=True, verify="all"), hashes=True),
+    Peer("us, zero-copy, verify all", US, load=ops_load(copy=False, verify="all"), hashes=True),
     _tensorizer_peer("tensorizer", verify=False),
     _tensorizer_peer("tensorizer, verify_hash", verify=True),
     Peer("torch.load", TORCH, load=_torch_load(mmap=False)),
@@ -149,10 +160,10 @@ PEERS = (
     Peer("safetensors", SAFETENSORS, load=_safetensors_load, repeats=_MAPPED),
     Peer("flashpack", FLASHPACK, load=_flashpack_load(parallel=False), repeats=_MAPPED),
     Peer("flashpack, parallel read", FLASHPACK, load=_flashpack_load(parallel=True)),
-    Peer("Run:ai streamer", STREAMER, load=_streamer_load),
-    Peer("us, save hashes=none", US, save=_ops_save("none")),
-    Peer("us, save hashes=crc32", US, save=_ops_save("crc32"), hashes=True),
-    Peer("us, save hashes=all", US, save=_ops_save("all"), hashes=True),
+    Peer("Run:ai streamer", STREAMER, load=streamer_load()),
+    Peer("us, save hashes=none", US, save=ops_save("none")),
+    Peer("us, save hashes=crc32", US, save=ops_save("crc32"), hashes=True),
+    Peer("us, save hashes=all", US, save=ops_save("all"), hashes=True),
     Peer("tensorizer, save", TENSORIZER, save=_tensorizer_save, hashes=True),
     Peer("torch.save", TORCH, save=TORCH.save),
     Peer("safetensors, save", SAFETENSORS, save=_safetensors_save),
@@ -160,19 +171,20 @@ PEERS = (
 )
 
 # The loader that checks what a library has saved.
-CHECKERS: dict[str, Callable[[str], State]] = {
-    US.name: _ops_load(copy=True),
-    TENSORIZER.name: _tensorizer_load(2, verify=False),
+CHECKERS: dict[str, Load] = {
+    US.name: ops_load(copy=True),
+    TENSORIZER.name: tensorizer_load(2),
     TORCH.name: _torch_load(mmap=False),
     SAFETENSORS.name: _safetensors_load,
     FLASHPACK.name: _flashpack_load(parallel=False),
 }
 
 
-def why_not(library: Library) -> str | None:
-    """Imports a library; why it cannot be measured here, if it cannot."""
-    try:
-        importlib.import_module(library.module)
-    except (ImportError, OSError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+def why_not(*modules: str) -> str:
+    """Imports what is measured; why it cannot be measured here, if it cannot."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+    return ""

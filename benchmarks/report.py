@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from targets import Row, Rows, Verdict, When
-from workloads import Workload
+from verdicts import Row, Rows, Verdict, When
 
 # Below this a load is all overhead, and is given in milliseconds.
 SMALL = 32 << 20
@@ -44,16 +43,20 @@ def _speeds(row: Row, when: When) -> tuple[str, str]:
     return show(statistics.median(seconds)), show(min(seconds))
 
 
-def results(workload: Workload, rows: Rows, markdown: bool) -> str:
+def results(title: str, rows: Rows, markdown: bool) -> str:
+    # What is never cold has no columns for it.
+    times: list[When] = ["warm"]
+    if any(row.ready["cold"] for row in rows.values()):
+        times.append("cold")
     lines = []
     for name, row in rows.items():
         memory = "-" if row.memory is None else f"{row.memory / (1 << 20):.1f}"
-        note = row.error or row.choice
-        lines.append((name, *_speeds(row, "warm"), *_speeds(row, "cold"), memory, note))
+        speeds = (speed for when in times for speed in _speeds(row, when))
+        lines.append((name, *speeds, memory, row.error or row.choice))
     size = max((row.bytes for row in rows.values()), default=0)
-    head = ("", "warm", "best", "cold", "best", "MiB beyond", "")
+    head = ("", *(column for when in times for column in (when, "best")), "MiB beyond", "")
     unit = "ms" if size < SMALL else "GB/s"
-    title = f"{workload.title} ({size / (1 << 20):,.1f} MiB), {unit}"
+    title = f"{title} ({size / (1 << 20):,.1f} MiB), {unit}"
     return f"{'### ' if markdown else ''}{title}\n\n{table(head, lines, 1, markdown)}"
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gc
-import sys
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 import bare
 import workloads
 from bare import Limit, Program
-from measure import Timing, measure, write
+from measure import Task, Timing, check, measure
 from memory import Failure, Reserve, State, make_cold, make_warm, settle, size_of
-from peers import LIBRARIES, PEERS, TENSORIZER, US, Library, Peer, why_not
-from targets import COMPANION, COPY, Row, Rows, When
+from peers import CHECKERS, LIBRARIES, PEERS, TENSORIZER, US, Library, Peer, why_not
+from targets import COMPANION, COPY
+from turns import Turns
+from verdicts import Row, Rows, When
 from workloads import Workload
 
 Entry = Limit | Peer
@@ -62,15 +66,54 @@ class Settings:
     repeat: int
     threads: int
     only: Sequence[str]  # what names start with; "limit" is every mode of the limit program
-    program: Path
+    programs: Path  # where the bare programs are built
     directory: Path
     reserve: Reserve
+
+
+def _task(peer: Peer, path: Path, state: State) -> Task:
+    """Loads from, or saves to, `path`."""
+    library = peer.library
+
+    def warm_up() -> None:
+        tiny = {f"tiny.{i}": torch.arange(1024, dtype=torch.float32) + i for i in range(4)}
+        place = path.parent / f"tiny{library.suffix}"
+        (peer.save or library.save)(tiny, str(place))
+        check((peer.load or CHECKERS[library.name])(str(place)), tiny)
+        place.unlink()
+
+    def save() -> State:
+        assert peer.save is not None
+        peer.save(state, str(path))
+        return {}
+
+    def check_saved(_: State) -> None:
+        check(CHECKERS[library.name](str(path)), state)
+        path.unlink()
+
+    if peer.load is None:
+        return Task(save, check_saved, warm_up, lambda: path.unlink(missing_ok=True))
+    load = peer.load
+    return Task(lambda: load(str(path)), lambda loaded: check(loaded, state), warm_up)
+
+
+def _write(library: Library, path: Path, state: State) -> Task:
+    """Makes the file that a library's loads read, and puts it on the disk."""
+
+    def write() -> State:
+        library.save(state, str(path))
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        return {}
+
+    return Task(write, lambda _: None)
 
 
 class Bench:
     def __init__(self, workload: Workload, settings: Settings) -> None:
         self.workload = workload
         self.rows: Rows = {}
+        self._turns = Turns(workload.name, self.rows, settings.repeat)
         self._settings = settings
         self._state = workloads.make(workload, settings.quick)
         self._companion: State = {}
@@ -116,7 +159,7 @@ class Bench:
         files: dict[Path, tuple[Library, State]] = {}
         needed = {entry.library for entry in self._entries if isinstance(entry, Peer)}
         for library in LIBRARIES:
-            if reason := why_not(library):
+            if reason := why_not(library.module):
                 failures[library.name] = reason
             elif library in needed or library in (US, TENSORIZER):
                 files.setdefault(self._path(library), (library, self._state))
@@ -125,7 +168,7 @@ class Bench:
         gc.freeze()  # a collection in a forked process would copy everything that it looks at
         for path, (library, state) in files.items():
             try:
-                write(library, path, state, self._settings.threads, self._settings.reserve)
+                self._measure_task(_write(library, path, state))
             except Failure as failure:
                 failures[library.name] = str(failure)
         try:
@@ -137,7 +180,7 @@ class Bench:
     def _open_limit(self) -> Program:
         for library in (US, TENSORIZER):
             if (path := self._path(library)).exists():
-                return Program(self._settings.program, path, self._settings.threads)
+                return Program(self._settings.programs, path, self._settings.threads)
         raise Failure("no .tensors file to read could be written")
 
     def run(self) -> None:
@@ -152,9 +195,8 @@ class Bench:
     def _measure_all(self, when: When, entries: list[Entry]) -> None:
         for entry in dict.fromkeys(entries):
             if is_cold(entry) == (when == "cold"):
-                self._attempt(entry, "rehearsal", self._rehearse)
-        for number in range(self._settings.repeat):
-            self._round(number, when, entries)
+                self._turns.attempt(entry, "rehearsal", self._rehearse)
+        self._turns.take(when, entries, lambda entry: self._measure(entry, when))
 
     def _rehearse(self, entry: Entry) -> Timing:
         """Untimed: the best choices are found, and memory is watched."""
@@ -171,30 +213,9 @@ class Bench:
         row.memory = timing.memory
         return timing
 
-    def _round(self, number: int, when: When, entries: list[Entry]) -> None:
-        first = number * len(entries) // self._settings.repeat  # nobody is always the first
-        for entry in entries[first:] + entries[:first]:
-            row = self.rows[entry.name]
-            timing = self._attempt(
-                entry, f"{when} round {number + 1}", lambda entry: self._measure(entry, when)
-            )
-            row.ready[when].append(timing.ready if timing else None)
-            row.call[when].append(timing.seconds if timing else None)
-
-    def _attempt(self, entry: Entry, what: str, work: Callable[[Entry], Timing]) -> Timing | None:
-        row = self.rows[entry.name]
-        if row.error:
-            return None
-        if sys.stderr.isatty():
-            print(f"\r\033[K{self.workload.name}: {what}, {entry.name}", end="", file=sys.stderr)
-        try:
-            return work(entry)
-        except Failure as failure:
-            row.error = str(failure)
-            return None
-
     def _measure(self, entry: Entry, when: When = "warm", *, watch: bool = False) -> Timing:
-        settle()
+        if not self._settings.quick:
+            settle()
         path = self._file(entry)
         cold = when == "cold" or is_cold(entry)
         if cold:
@@ -203,17 +224,24 @@ class Bench:
             make_warm(path)
         own = entry.repeats if isinstance(entry, Peer) else 1
         repeats = 1 if cold else max(self.workload.repeats, own)
-        reserve = self._settings.reserve
         if isinstance(entry, Limit):
             assert self._program is not None
-            return self._program.measure(entry, repeats, reserve)
+            return self._program.measure(entry, repeats, self._settings.reserve)
+        state = self._expected(entry)
+        task = _task(self._chosen.get(entry.name, entry), path, state)
+        # A save needs memory for the file, and another time as much when the file is checked.
+        lend = size_of(state) * (1 if entry.save is None else 2)
+        return self._measure_task(task, repeats, lend, watch)
+
+    def _measure_task(
+        self, task: Task, repeats: int = 1, lend: int = 0, watch: bool = False
+    ) -> Timing:
         return measure(
-            self._chosen.get(entry.name, entry),
-            path,
-            self._expected(entry),
+            task,
             repeats=repeats,
             threads=self._settings.threads,
-            reserve=reserve,
+            reserve=self._settings.reserve,
+            lend=lend,
             watch=watch,
         )
 

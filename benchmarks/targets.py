@@ -1,49 +1,14 @@
-"""What this project promises about speed and memory, and whether a run bears it out."""
+"""What this project promises about loads and saves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
-
 import bare
-
-When = Literal["warm", "cold"]
+from verdicts import Rows, Target, Verdict, at_most, judge_memory, judge_speeds
 
 COPY = "us, copy"
 COMPANION = "us, copy, the 32 MiB case"
 MEMORY_CEILING = 64 << 20
-IMPORT_CEILING = 0.060
-
-
-@dataclass
-class Row:
-    """Everything measured of one peer on one workload."""
-
-    bytes: int
-    choice: str = ""
-    error: str = ""
-    # One entry per try, None where it failed. Seconds until the values were in memory, and until
-    # the call returned.
-    ready: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
-    call: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
-    memory: int | None = None
-
-
-Rows = dict[str, Row]
-
-
-@dataclass(frozen=True)
-class Target:
-    """`mine` is at least `factor` times as fast as `other`, in bytes per second."""
-
-    work: str
-    mine: str
-    against: str
-    other: tuple[str, ...]  # of these, the fastest
-    factor: float
-    workloads: tuple[str, ...]
-    when: When = "warm"
-
+IMPORT_CEILING_MS = 60
 
 _MODELS = ("large", "transformer")
 _CRC32 = "us, copy, verify crc32"
@@ -71,57 +36,10 @@ TARGETS = (
 )
 
 
-@dataclass(frozen=True)
-class Verdict:
-    work: str
-    workload: str
-    against: str
-    required: str
-    measured: str
-    met: bool | None  # None: not measured
-
-
-def _ratio(target: Target, rows: Rows) -> float | None:
-    """Best against best: other work on the machine can only make a round slower."""
-
-    def best(name: str) -> float | None:
-        row = rows.get(name)
-        seconds = [value for value in row.ready[target.when] if value] if row else []
-        return row.bytes / min(seconds) if row and seconds else None
-
-    mine = best(target.mine)
-    others = [speed for name in target.other if (speed := best(name))]
-    return mine / max(others) if mine and others else None
-
-
-def _verdict(
-    work: str, workload: str, against: str, required: str, measured: str, met: bool | None
-) -> Verdict:
-    return Verdict(work, workload, against, required, measured if met is not None else "-", met)
-
-
 def judge(results: dict[str, Rows], import_seconds: float | None) -> list[Verdict]:
-    verdicts: list[Verdict] = []
-    for target in TARGETS:
-        for workload in target.workloads:
-            ratio = _ratio(target, results.get(workload, {}))
-            measured, met = (f"{ratio:.2f} x", ratio >= target.factor) if ratio else ("", None)
-            required = f"{target.factor:g} x"
-            verdicts.append(
-                _verdict(target.work, workload, target.against, required, measured, met)
-            )
-    for workload, rows in results.items():
-        peaks = [
-            row.memory
-            for name, row in rows.items()
-            if name.startswith("us, ") and row.memory is not None
-        ]
-        measured = f"{max(peaks) / (1 << 20):.0f} MiB" if peaks else ""
-        met = max(peaks) <= MEMORY_CEILING if peaks else None
-        verdicts.append(
-            _verdict("memory beyond the tensors", workload, "", "64 MiB at most", measured, met)
-        )
-    measured = f"{import_seconds * 1000:.0f} ms" if import_seconds is not None else ""
-    met = import_seconds <= IMPORT_CEILING if import_seconds is not None else None
-    verdicts.append(_verdict("import beyond torch", "", "", "60 ms at most", measured, met))
-    return verdicts
+    imported = import_seconds * 1000 if import_seconds is not None else None
+    return [
+        *judge_speeds(TARGETS, results),
+        *(judge_memory(workload, rows, MEMORY_CEILING) for workload, rows in results.items()),
+        at_most("import beyond torch", "", IMPORT_CEILING_MS, imported, "ms"),
+    ]

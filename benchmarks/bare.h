@@ -1,0 +1,152 @@
+// What the programs that do bare work share: memory that is new, threads that take turns, a clock.
+//
+// Bare work is what a load or a save cannot do without, with nothing around it.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace bare {
+
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+[[noreturn]] inline void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, int flags) : number_(::open(path.c_str(), flags, 0600)) {
+    if (number_ < 0) fail(path);
+  }
+  ~Descriptor() { ::close(number_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+// Pages that nobody has touched yet.
+class Memory {
+ public:
+  Memory(std::size_t size, bool huge_pages) : size_(size + kHugePage) {
+    void* start =
+        ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) fail("mmap");
+    start_ = static_cast<unsigned char*>(start);
+    const auto address = reinterpret_cast<std::uintptr_t>(start);
+    data_ = start_ + (kHugePage - address % kHugePage) % kHugePage;
+    // Where the kernel has no huge pages, this fails and the limit is that of small ones.
+    if (huge_pages) ::madvise(start, size_, MADV_HUGEPAGE);
+  }
+  ~Memory() { ::munmap(start_, size_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  unsigned char* data() const { return data_; }
+
+ private:
+  std::size_t size_;
+  unsigned char* start_;
+  unsigned char* data_;
+};
+
+inline void read_all(int descriptor, unsigned char* out, std::size_t size, std::size_t offset) {
+  while (size > 0) {
+    const ssize_t count = ::pread(descriptor, out, size, static_cast<off_t>(offset));
+    if (count < 0) fail("pread");
+    if (count == 0) throw std::runtime_error("a range lies behind the end of the file");
+    out += count;
+    size -= static_cast<std::size_t>(count);
+    offset += static_cast<std::size_t>(count);
+  }
+}
+
+struct Range {
+  std::size_t file_offset;
+  std::size_t size;
+  std::size_t memory_offset;
+};
+
+// A text file with one "offset size" per line: where the data of a file's tensors is.
+inline std::vector<Range> read_ranges(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<Range> ranges;
+  std::size_t offset = 0;
+  std::size_t size = 0;
+  std::size_t memory = 0;
+  while (in >> offset >> size) {
+    ranges.push_back({offset, size, memory});
+    memory += (size + 63) / 64 * 64;
+  }
+  if (ranges.empty()) throw std::runtime_error("no ranges in " + path);
+  return ranges;
+}
+
+// The same ranges in pieces of at most `step` bytes.
+inline std::vector<Range> cut(const std::vector<Range>& ranges, std::size_t step) {
+  std::vector<Range> pieces;
+  for (const Range& range : ranges) {
+    for (std::size_t done = 0; done < range.size; done += step) {
+      pieces.push_back({range.file_offset + done, std::min(step, range.size - done),
+                        range.memory_offset + done});
+    }
+  }
+  return pieces;
+}
+
+inline std::size_t memory_of(const std::vector<Range>& ranges) {
+  return ranges.back().memory_offset + ranges.back().size;
+}
+
+inline std::size_t bytes_of(const std::vector<Range>& ranges) {
+  std::size_t bytes = 0;
+  for (const Range& range : ranges) bytes += range.size;
+  return bytes;
+}
+
+// Runs `work` in as many threads, and waits for all of them.
+template <typename Work>
+void in_threads(int count, const Work& work) {
+  std::atomic<bool> failed{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&] {
+      try {
+        work();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        failed = true;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (failed) throw std::runtime_error("a thread failed");
+}
+
+class Clock {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace bare

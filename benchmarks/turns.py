@@ -1,0 +1,54 @@
+"""Everyone in turns: each round measures everyone once, so that whatever else the machine does hits
+everyone alike."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from measure import Timing
+from memory import Failure
+from verdicts import Rows, When
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+
+class Turns:
+    """Fills rows. Who has failed once is not tried again."""
+
+    def __init__(self, workload: str, rows: Rows, repeat: int) -> None:
+        self._workload = workload
+        self._rows = rows
+        self._repeat = repeat
+
+    def attempt(
+        self, entry: Entry, what: str, work: Callable[[Entry], Timing | None]
+    ) -> Timing | None:
+        row = self._rows[entry.name]
+        if row.error:
+            return None
+        if sys.stderr.isatty():
+            print(f"\r\033[K{self._workload}: {what}, {entry.name}", end="", file=sys.stderr)
+        try:
+            return work(entry)
+        except Failure as failure:
+            row.error = str(failure)
+            return None
+
+    def take(
+        self, when: When, entries: Sequence[Entry], work: Callable[[Entry], Timing | None]
+    ) -> None:
+        for number in range(self._repeat):
+            first = number * len(entries) // self._repeat  # nobody is always the first
+            for entry in [*entries[first:], *entries[:first]]:
+                timing = self.attempt(entry, f"{when} round {number + 1}", work)
+                row = self._rows[entry.name]
+                row.ready[when].append(timing.ready if timing else None)
+                row.call[when].append(timing.seconds if timing else None)

@@ -1,0 +1,87 @@
+"""Whether what was measured bears out what is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+When = Literal["warm", "cold"]
+
+
+@dataclass
+class Row:
+    """Everything measured of one peer on one workload."""
+
+    bytes: int
+    choice: str = ""
+    error: str = ""
+    # One entry per try, None where it failed. Seconds until the values were in memory, and until
+    # the call returned.
+    ready: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
+    call: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
+    memory: int | None = None
+
+
+Rows = dict[str, Row]
+
+
+@dataclass(frozen=True)
+class Target:
+    """`mine` is at least `factor` times as fast as `other`, in bytes per second."""
+
+    work: str
+    mine: str
+    against: str
+    other: tuple[str, ...]  # of these, the fastest
+    factor: float
+    workloads: tuple[str, ...]
+    when: When = "warm"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    work: str
+    workload: str
+    against: str
+    required: str
+    measured: str
+    met: bool | None  # None: not measured
+
+
+def _ratio(target: Target, rows: Rows) -> float | None:
+    """Best against best: other work on the machine can only make a round slower."""
+
+    def best(name: str) -> float | None:
+        row = rows.get(name)
+        seconds = [value for value in row.ready[target.when] if value] if row else []
+        return row.bytes / min(seconds) if row and seconds else None
+
+    mine = best(target.mine)
+    others = [speed for name in target.other if (speed := best(name))]
+    return mine / max(others) if mine and others else None
+
+
+def judge_speeds(targets: Iterable[Target], results: dict[str, Rows]) -> list[Verdict]:
+    verdicts = []
+    for target in targets:
+        for workload in target.workloads:
+            ratio = _ratio(target, results.get(workload, {}))
+            measured, met = (f"{ratio:.2f} x", ratio >= target.factor) if ratio else ("-", None)
+            required = f"{target.factor:g} x"
+            verdicts.append(Verdict(target.work, workload, target.against, required, measured, met))
+    return verdicts
+
+
+def at_most(work: str, workload: str, ceiling: float, value: float | None, unit: str) -> Verdict:
+    measured = f"{value:.0f} {unit}" if value is not None else "-"
+    met = value <= ceiling if value is not None else None
+    return Verdict(work, workload, "", f"{ceiling:g} {unit} at most", measured, met)
+
+
+def judge_memory(workload: str, rows: Rows, ceiling: int) -> Verdict:
+    """The peak beyond the tensors, of whatever is ours."""
+    ours = [row.memory for name, row in rows.items() if name.startswith("us, ")]
+    peaks = [memory / (1 << 20) for memory in ours if memory is not None]
+    peak = max(peaks) if peaks else None
+    return at_most("memory beyond the tensors", workload, ceiling >> 20, peak, "MiB")
