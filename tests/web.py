@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ CONFIGURATION = """
 daemon off;
 pid {folder}/nginx.pid;
 error_log {folder}/error.log;
-worker_processes 1;
+worker_processes {workers};
 events {{ worker_connections 256; }}
 http {{
   access_log {folder}/access.log combined;
@@ -116,6 +116,23 @@ class Web:
         return lines
 
 
+def paced_listener(port: int, bytes_per_second: int) -> socket.socket:
+    """Gives no connection more than this, however many requests it carries.
+
+    The kernel does it, and connections have it from the socket that they came to. (limit_rate of
+    nginx starts anew with each request, with what a whole second may bring.)
+    """
+    so_max_pacing_rate = 47
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, so_max_pacing_rate, bytes_per_second)
+    # Others may have ideas of their own about how fast a connection is.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    listener.bind(("127.0.0.1", port))
+    listener.listen(256)
+    return listener
+
+
 def openssl(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
@@ -133,8 +150,15 @@ def make_certificates(folder: Path) -> None:
 
 
 @contextmanager
-def nginx(folder: Path, largest: int | None = None) -> Iterator[Web]:
-    """`largest`: of a file; where it would be larger, the disk is full."""
+def nginx(
+    folder: Path,
+    largest: int | None = None,
+    *,
+    workers: int = 1,
+    bytes_per_second: int | None = None,
+) -> Iterator[Web]:
+    """`largest`: of a file; where it would be larger, the disk is full. `bytes_per_second`: over
+    each of the connections without TLS."""
     root = folder / "files"
     root.mkdir()
     make_certificates(folder)
@@ -142,14 +166,22 @@ def nginx(folder: Path, largest: int | None = None) -> Iterator[Web]:
     web = Web(folder, root, free_port(), free_port())
     configuration = folder / "nginx.conf"
     configuration.write_text(
-        CONFIGURATION.format(folder=folder, root=root, port=web.port, tls_port=web.tls_port)
+        CONFIGURATION.format(
+            folder=folder, root=root, workers=workers, port=web.port, tls_port=web.tls_port
+        )
         + ("user root;\n" if os.getuid() == 0 else "")
     )
-    program = "/usr/sbin/nginx"
-    process = subprocess.Popen(
-        [program, "-c", str(configuration), "-e", str(folder / "error.log")],
-        preexec_fn=full_disk(largest),
-    )
+    command = ["/usr/sbin/nginx", "-c", str(configuration), "-e", str(folder / "error.log")]
+    with ExitStack() as stack:
+        environment = dict(os.environ)
+        sockets: tuple[int, ...] = ()
+        if bytes_per_second is not None:
+            listener = stack.enter_context(paced_listener(web.port, bytes_per_second))
+            sockets = (listener.fileno(),)
+            environment["NGINX"] = f"{listener.fileno()};"  # what it takes over, not opens
+        process = subprocess.Popen(
+            command, pass_fds=sockets, env=environment, preexec_fn=full_disk(largest)
+        )
     try:
         deadline = time.monotonic() + 20
         while True:
