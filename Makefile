@@ -6,6 +6,7 @@
 #   make build   builds the package into .venv, from these sources (editable)
 #   make lint    formatting, types, and what the rooms of csrc know of each other
 #   make bench   measures loads and saves beside their peers and the machine's limit
+#   make bench-remote   measures loads and saves over the network in the same way
 #   make fuzz    fuzzes the metadata parser for FUZZ_SECONDS (600)
 #   make asan    the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    the C++ tests under ThreadSanitizer
@@ -33,7 +34,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tests/cpp/*.cpp benchmarks/*.cpp be
 
 # Two at once would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint bench bench-gpu fuzz asan tsan clean cpp-test pytest
+.PHONY: demo test build lint bench bench-remote bench-gpu fuzz asan tsan clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -75,6 +76,9 @@ pytest: build $(STAMPS)/test
 
 bench: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/run.py
+
+bench-remote: build $(STAMPS)/bench | test-packages
+	@$(BIN)/python benchmarks/remote.py
 
 bench-gpu: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/gpu.py

@@ -16,7 +16,7 @@ from memory import Failure, Reserve
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-O2", "-pthread")
-LIBRARIES = {"limit": ("-lcrypto", "-ldeflate")}
+LIBRARIES = {"limit": ("-lcrypto", "-ldeflate"), "bare_http": ("-lcurl",)}
 
 KIB = 1 << 10
 # The best of 256 KiB to 8 MiB, found once: a choice in every run would be made by chance. What is
@@ -135,3 +135,31 @@ class Program:
         seconds = _seconds(command, reserve, lend)
         typical = statistics.median(seconds[1:] or seconds)
         return Timing(typical, typical, None)
+
+
+@dataclass(frozen=True)
+class BareHttp:
+    """Bare libcurl, built; how it speaks with one server."""
+
+    programs: Path
+    reserve: Reserve
+    options: tuple[str, ...] = ()
+
+    @staticmethod
+    def size_of(file: Path) -> int:
+        return sum(size for _, size in data_ranges(file))
+
+    def load(self, url: str, file: Path, connections: int) -> Timing:
+        """Loads the data of the .tensors file that lies at `url`, and here."""
+        where = ("load", url, str(file), str(_write_ranges(file)))
+        return self._run(self.size_of(file), where, connections)
+
+    def save(self, url: str, file: Path, connections: int) -> Timing:
+        # What is sent, and what the server makes of it.
+        return self._run(2 * file.stat().st_size, ("save", url, str(file)), connections)
+
+    def _run(self, lend: int, where: tuple[str, ...], connections: int) -> Timing:
+        program = build(self.programs, "bare_http")
+        command = (str(program), *where, "--connections", str(connections), *self.options)
+        (seconds,) = _seconds(command, self.reserve, lend)
+        return Timing(seconds, seconds, None)

@@ -8,7 +8,9 @@ from verdicts import Rows, Target, Verdict, at_most, judge_memory, judge_speeds
 COPY = "us, copy"
 COMPANION = "us, copy, the 32 MiB case"
 MEMORY_CEILING = 64 << 20
+REMOTE_MEMORY_CEILING = 128 << 20
 IMPORT_CEILING_MS = 60
+ROUNDS_CEILING = 2
 
 _MODELS = ("large", "transformer")
 _CRC32 = "us, copy, verify crc32"
@@ -35,6 +37,42 @@ TARGETS = (
     Target("one tensor, load by copy", COPY, "the 32 MiB case", (COMPANION,), 0.9, ("single",)),
 )
 
+BYTES_PER_SECOND = 40_000_000  # over one connection of a slow server
+SLOW_CONNECTIONS = (8, 16, 32)
+
+_LOAD = "us, load"
+_SAVED = "us, save"
+_BARE_LOAD = ("bare libcurl, load",)
+_BARE_SAVE = ("bare libcurl, save",)
+_TENSORIZER = ("tensorizer, load",)
+_STREAMER = ("Run:ai streamer, load",)
+_UPLOAD = ("a file, then boto3 upload_file",)
+_ONE_TENSOR = f"us, {SLOW_CONNECTIONS[-1]} connections, one tensor"
+_MANY_TENSORS = (f"us, {SLOW_CONNECTIONS[-1]} connections",)
+
+
+def _slow(connections: int) -> Target:
+    mine = f"us, {connections} connections"
+    pace = f"{connections} x 40 MB/s"
+    return Target(f"load over {connections}", mine, pace, (pace,), 0.9, ("slow",))
+
+
+REMOTE_TARGETS = (
+    Target("load", _LOAD, "bare libcurl", _BARE_LOAD, 0.9, ("http",)),
+    Target("load", _LOAD, "tensorizer", _TENSORIZER, 2.1, ("http",)),
+    Target("load", _LOAD, "bare libcurl", _BARE_LOAD, 0.9, ("https",)),
+    Target("load", _LOAD, "tensorizer", _TENSORIZER, 2, ("https",)),
+    *(_slow(connections) for connections in SLOW_CONNECTIONS),
+    Target("load of one tensor", _ONE_TENSOR, "the 32 MiB case", _MANY_TENSORS, 0.95, ("slow",)),
+    Target("load", _LOAD, "bare libcurl", _BARE_LOAD, 0.9, ("s3",)),
+    Target("load", _LOAD, "Run:ai streamer", _STREAMER, 1.1, ("s3",)),
+    Target("load", _LOAD, "boto3", ("boto3 download_file",), 1.3, ("s3",)),
+    Target("save, both hashes", _SAVED, "bare libcurl", _BARE_SAVE, 0.9, ("s3",)),
+    Target("save, both hashes", _SAVED, "file, boto3", _UPLOAD, 1.3, ("s3",)),
+    Target("load", _LOAD, "tensorizer", _TENSORIZER, 2, ("redis",)),
+    Target("save, both hashes", _SAVED, "tensorizer", ("tensorizer, save",), 2, ("redis",)),
+)
+
 
 def judge(results: dict[str, Rows], import_seconds: float | None) -> list[Verdict]:
     imported = import_seconds * 1000 if import_seconds is not None else None
@@ -42,4 +80,14 @@ def judge(results: dict[str, Rows], import_seconds: float | None) -> list[Verdic
         *judge_speeds(TARGETS, results),
         *(judge_memory(workload, rows, MEMORY_CEILING) for workload, rows in results.items()),
         at_most("import beyond torch", "", IMPORT_CEILING_MS, imported, "ms"),
+    ]
+
+
+def judge_remote(results: dict[str, Rows]) -> list[Verdict]:
+    far = results.get("far", {}).values()
+    rounds = max((row.rounds for row in far if row.rounds is not None), default=None)
+    return [
+        *judge_speeds(REMOTE_TARGETS, results),
+        at_most("requests in a row", "far", ROUNDS_CEILING, rounds, "rounds"),
+        *(judge_memory(name, rows, REMOTE_MEMORY_CEILING) for name, rows in results.items()),
     ]

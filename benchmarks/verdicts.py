@@ -21,6 +21,9 @@ class Row:
     ready: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
     call: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
     memory: int | None = None
+    # The fewest requests one after another that a load needed, where that was watched: who comes
+    # late, because the machine is busy, seems to have waited for an answer.
+    rounds: int | None = None
 
 
 Rows = dict[str, Row]

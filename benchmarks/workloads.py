@@ -40,6 +40,10 @@ def _single(quick: bool) -> Shapes:
     return {"weight": ((96 if quick else 2048) * MIB // 4,)}
 
 
+def _remote(quick: bool) -> Shapes:
+    return {"weight": ((24 if quick else 1024) * MIB // 4,)}
+
+
 def _transformer(quick: bool) -> Shapes:
     """A decoder of about a billion parameters: grouped queries, gated MLP, tied embedding."""
     width, wide, keys, layers, vocabulary = 2048, 8192, 512, 12, 128256
@@ -71,6 +75,9 @@ WORKLOADS = {
     )
 }
 
+# What is loaded from servers and saved to them, as one tensor and as many.
+REMOTE = Workload("remote", "1 GiB", torch.float32, _remote)
+
 
 def make(workload: Workload, quick: bool) -> State:
     """The tensors of a workload; every 64 MiB of them is different.
@@ -91,7 +98,8 @@ def make(workload: Workload, quick: bool) -> State:
     return tensors
 
 
-def companion(tensors: State) -> State:
-    """Up to 1 GiB of a single tensor's memory as tensors of 32 MiB: to compare both in one run."""
+def companion(tensors: State, size: int = 32 * MIB) -> State:
+    """Up to 1 GiB of a single tensor as tensors of this size: to compare both in one run."""
     data = next(iter(tensors.values())).view(-1)
-    return {f"part.{i}": part for i, part in enumerate(data.split(8 * MIB)[:32])}
+    count = 1024 * MIB // size
+    return {f"part.{i}": part for i, part in enumerate(data.split(size // 4)[:count])}

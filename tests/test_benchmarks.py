@@ -1,11 +1,16 @@
-"""The benchmark for devices, which few machines can run: on the simulated one."""
+"""The benchmarks, with small files: devices on the simulated one, servers that are all here."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
-from process import ROOT, run_python
+import pytest
+
+from process import ROOT, TIMEOUT, run_python
 
 RUN = """
 import runpy, sys
@@ -24,3 +29,45 @@ def test_devices_are_measured(tmp_path: Path) -> None:
     for rows in json.loads(result.read_text())["results"].values():
         assert {"limit, pinned copy", "us", "us, save hashes=all"} <= rows["seconds"].keys()
         assert not [name for name in rows["errors"] if name.startswith("us")]
+
+
+def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
+    """The rows of each workload. Who is part of the tests has not failed in any of them."""
+    result = folder / "result.json"
+    command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / benchmark), "--quick"]
+    command += ["--directory", str(folder), "--json", str(result)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    workloads: dict[str, Any] = json.loads(result.read_text())["results"]
+    for rows in workloads.values():
+        for name, row in rows.items():
+            if not name.startswith("Run:ai streamer"):
+                assert not row["error"], (name, row["error"])
+                assert all(row["ready"]["warm"]), name
+    return workloads
+
+
+def test_local_files_are_measured(tmp_path: Path) -> None:
+    workloads = run_quickly("run.py", tmp_path, "--workloads", "small", "--peers", "us,limit")
+    assert {"us, copy", "us, save hashes=all", "limit, pread"} <= workloads["small"].keys()
+
+
+@pytest.mark.parametrize(
+    ("workload", "names"),
+    [
+        ("http", ["us, load", "bare libcurl, load", "tensorizer, load"]),
+        ("https", ["us, load", "bare libcurl, load", "tensorizer, load"]),
+        ("slow", ["us, 32 connections", "us, 32 connections, one tensor"]),
+        ("s3", ["us, load", "us, save", "bare libcurl, load", "bare libcurl, save"]),
+        ("redis", ["us, load", "us, save", "tensorizer, load", "tensorizer, save"]),
+    ],
+)
+def test_servers_are_measured(tmp_path: Path, workload: str, names: list[str]) -> None:
+    workloads = run_quickly("remote.py", tmp_path, "--workloads", workload)
+    assert set(names) <= workloads[workload].keys()
+
+
+def test_small_tensors_take_two_requests_in_a_row(tmp_path: Path) -> None:
+    """3,000 of them, 20 ms away. On a busy machine one load of several shows it."""
+    workloads = run_quickly("remote.py", tmp_path, "--workloads", "far", "--repeat", "4")
+    assert 1 <= workloads["far"]["us, load"]["rounds"] <= 2

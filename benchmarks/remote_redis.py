@@ -1,0 +1,57 @@
+"""Loads from Redis, and saves to it. Its values are in its memory; nothing goes to a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from contenders import TINY, Contender, Setting, unless
+from measure import check
+from memory import State
+from peers import TENSORIZER, Load, Save, ops_load, ops_save, tensorizer_load, why_not
+from servers import redis_server
+
+if TYPE_CHECKING:
+    from redis_server import RedisServer
+
+
+def _tensorizer_save(server: RedisServer, path: str, state: State, prefix: str) -> None:
+    from classic_redis import classic_save
+
+    classic_save(server, path, prefix, state)
+
+
+def _check_saved(server: RedisServer, load: Load, state: State, prefix: str) -> None:
+    check(load(server.url(prefix)), state)
+    with server.client() as client:
+        client.delete(*client.scan_iter(f"{prefix}*"))
+
+
+@contextmanager
+def redis(setting: Setting) -> Iterator[list[Contender]]:
+    half = list(setting.state.items())[: len(setting.state) // 2]
+    state = dict(half)
+    with redis_server(setting.directory) as server:
+
+        def both(name: str, load: Load, save: Save, missing: str = "") -> list[Contender]:
+            """A load of what the library saves, and such a save."""
+            model, tiny = f"{name}-model", f"{name}-tiny"
+
+            def write() -> None:
+                setting.write(save, state, model)
+                setting.write(save, TINY, tiny)
+
+            missing = setting.prepare(missing, write)
+            loads = setting.loads(f"{name}, load", load, server.url(model), server.url(tiny), state)
+            checked = partial(_check_saved, server, load, state)
+            saves = setting.saves(f"{name}, save", save, checked, state)
+            return [unless(missing, loads), unless(missing, saves)]
+
+        our_save = ops_save()
+        their_save = partial(_tensorizer_save, server, str(setting.directory / "saved.tensors"))
+        us = both("us", ops_load(), lambda tensors, name: our_save(tensors, server.url(name)))
+        missing = why_not(TENSORIZER.module)
+        them = both("tensorizer", tensorizer_load(None), their_save, missing)
+        yield [us[0], them[0], us[1], them[1]]
