@@ -30,7 +30,11 @@ SharedSecret FileKeys::key_for(const std::optional<KeyDerivation>& derivation) {
   if (derived_.size() == kMostDerivations) {
     refuse("it derives more than 4 keys from one passphrase");
   }
-  derived_.emplace_back(*derivation, derive_key(source_.secret->bytes(), *derivation));
+  try {
+    derived_.emplace_back(*derivation, derive_key(source_.secret->bytes(), *derivation));
+  } catch (const Error& error) {
+    refuse(std::string(error.message()));
+  }
   return derived_.back().second;
 }
 
