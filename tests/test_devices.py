@@ -223,6 +223,48 @@ def test_damage_is_noticed(path: str, real_device: str, large: dict[str, torch.T
         ops.load(path, device=real_device)
 
 
+@pytest.fixture
+def key() -> Iterator[dict[str, str]]:
+    tensorizer_ops.keys.add("devices", key=bytes(range(32)))
+    yield {"key": "named:devices"}
+    tensorizer_ops.keys.remove("devices")
+
+
+@pytest.mark.parametrize("threads", [1, 5])
+@pytest.mark.parametrize("staging", [1 << 20, 64 << 20])
+def test_what_is_encrypted(
+    path: str,
+    real_device: str,
+    large: dict[str, torch.Tensor],
+    key: dict[str, str],
+    threads: int,
+    staging: int,
+) -> None:
+    options = key | {"staging": str(staging)}
+    there = {name: tensor.to(real_device) for name, tensor in large.items()}
+    ops.save(path, there, threads=threads, options=options)
+    for verify in ("none", "all"):
+        loaded = ops.load(path, device=real_device, verify=verify, threads=threads, options=options)
+        for name, tensor in large.items():
+            assert_loaded(loaded[name], tensor, real_device)
+
+
+def test_what_cannot_be_decrypted_becomes_zeros(
+    path: str, real_device: str, large: dict[str, torch.Tensor], key: dict[str, str]
+) -> None:
+    """Also where the first chunks are good, and are on their way to the device."""
+    ops.save(path, large, options=key)
+    name = "larger than a piece"
+    content = bytearray(Path(path).read_bytes())
+    begin = int(torch.classes.tensorizer.Reader(path, None).stored(name)["data_offset"])
+    content[begin + large[name].nbytes - 1] ^= 1
+    Path(path).write_bytes(content)
+    output = torch.ones_like(large[name]).to(real_device)
+    with pytest.raises(tensorizer_ops.errors.Crypto, match=name):
+        ops.load_into(path, [name], [output], options=key)
+    assert not output.cpu().any()
+
+
 def test_modules_are_filled(path: str, device: str) -> None:
     source = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.BatchNorm1d(20))
     tensorizer_ops.save(path, source.state_dict())

@@ -32,6 +32,8 @@ TENSORS = {
     "scalar": torch.tensor(7),
 }
 
+KEY = {"key": "named:places"}
+
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
@@ -82,6 +84,37 @@ def sink(request: pytest.FixtureRequest, world: World) -> Iterator[To]:
 def test_loads(world: World, stored: bytes, source_kind: str, verify: str) -> None:
     with SOURCES[source_kind](world, stored) as place:
         assert_same(ops.load(place.uri, verify=verify, options=place.options), TENSORS)
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
+    """The same, encrypted; the name of its key is "places"."""
+    tensorizer_ops.keys.add("places", key=bytes(range(32)))
+    path = tmp_path_factory.mktemp("secret") / "m.tensors"
+    ops.save(str(path), TENSORS, options=KEY)
+    data = path.read_bytes()
+    path.unlink()
+    yield data
+    tensorizer_ops.keys.remove("places")
+
+
+def test_loads_what_is_encrypted(world: World, secret: bytes, source_kind: str) -> None:
+    with SOURCES[source_kind](world, secret) as place:
+        options = place.options | KEY | {"require_authenticated": "true"}
+        assert_same(ops.load(place.uri, verify="all", options=options), TENSORS)
+
+
+def test_encrypts(world: World, secret: bytes, sink: To, path: str) -> None:
+    ops.save(sink.uri, TENSORS, options=sink.options | KEY)
+    Path(path).write_bytes(content(sink))
+    options = KEY | {"require_authenticated": "true"}
+    assert_same(ops.load(path, verify="all", options=options), TENSORS)
+
+
+def test_rewrites(world: World, stored: bytes, secret: bytes, source_kind: str, path: str) -> None:
+    with SOURCES[source_kind](world, secret) as place:
+        tensorizer_ops.decrypt(place.uri, path, key="named:places", source_options=place.options)
+    assert Path(path).read_bytes() == stored
 
 
 def test_loads_into_tensors_that_are_there(world: World, stored: bytes, source_kind: str) -> None:
