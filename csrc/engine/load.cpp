@@ -36,8 +36,9 @@ class LoadMover final : public Mover {
         place_(place_of(source)),
         encrypted_(index.header().encrypted),
         cuts_(items.size()),
-        expected_(items.size()),
-        complete_(items.size()) {}
+        complete_(items.size()) {
+    if (digests()) expected_.resize(items.size());
+  }
 
   // Whether digests are taken.
   bool digests() const { return verifies() || settings_.pin != nullptr; }
@@ -53,10 +54,11 @@ class LoadMover final : public Mover {
             whole};
   }
 
-  // How much of a staged tensor passes at a time, and how large slices are at most.
-  void set_sizes(std::uint64_t piece, std::uint64_t slice) {
+  // `piece`: how much of a staged tensor passes at a time.
+  void follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece) {
     piece_ = piece;
-    slice_ = slice;
+    slice_ = limits.slice_size;
+    for (const CutTensor& cut : plan.cut) cuts_[cut.tensor] = std::make_unique<Cut>();
   }
 
   void move_bundle(const Range& range, Worker& worker) override {
@@ -66,15 +68,17 @@ class LoadMover final : public Mover {
       move_staged(range.first, worker);
       return;
     }
-    std::vector<Arrived> bundle = read_bundle(items, worker);
+    const std::vector<Arrived> bundle = read_bundle(items, worker);
+    std::vector<DigestStart> starts;
+    if (digests()) starts.reserve(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) {
-      if (!bundle[i].header.empty()) bundle[i].parsed = parse_header(items[i], bundle[i].header);
+      const auto [header, data] = bundle[i];
+      std::optional<TensorHeader> parsed;
+      if (!header.empty()) parsed = parse_header(items[i], header);
+      if (encrypted_ && !data.empty()) decrypt(items[i], parsed->crypt, 0, data, worker);
+      if (digests()) starts.push_back(digests_wanted(items[i], parsed));
     }
-    if (encrypted_) decrypt_bundle(items, bundle, worker);
-    if (digests()) {
-      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
-      digest_bundle(range.first, items, bundle);
-    }
+    if (digests()) digest_bundle(items, starts, bundle, worker);
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (items[i].staged) {
         const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
@@ -91,7 +95,7 @@ class LoadMover final : public Mover {
     const bool header = range.position == 0 && needs_header(item);
     const Bytes target = item.staged ? worker.stage.take(range.size)
                                      : item.memory.subspan(range.position, range.size);
-    Cut& cut = cuts_[range.first];
+    Cut& cut = *cuts_[range.first];
     if (item.in_place) {
       if (header) cut.bytes = copy_header(e);
     } else if (header) {
@@ -115,7 +119,7 @@ class LoadMover final : public Mover {
   }
 
   DigestStart digest_start(std::uint32_t tensor) override {
-    const Cut& cut = cuts_[tensor];
+    const Cut& cut = *cuts_[tensor];
     // What is not plain yet is digested at the end.
     if (!digests() || (encrypted_ && !has_whole_chunks(cut))) return {};
     return digests_wanted(items_[tensor], cut.parsed);
@@ -123,7 +127,7 @@ class LoadMover final : public Mover {
 
   void finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) override {
     const LoadItem& item = items_[tensor];
-    Cut& cut = cuts_[tensor];
+    Cut& cut = *cuts_[tensor];
     if (encrypted_ && !has_whole_chunks(cut)) {
       const Bytes data = item.memory.first(entry(item).data_size);
       decrypt(item, cut.parsed->crypt, 0, data, worker);
@@ -135,8 +139,7 @@ class LoadMover final : public Mover {
     } else if (digests()) {
       compare(item, digests_found);
     }
-    cut.parsed.reset();
-    cut.bytes = std::vector<std::byte>();  // frees its memory
+    cuts_[tensor].reset();
     complete_[tensor] = 1;
   }
 
@@ -159,7 +162,6 @@ class LoadMover final : public Mover {
   struct Arrived {
     Bytes header;  // empty where none is needed
     Bytes data;
-    std::optional<TensorHeader> parsed;
   };
 
   bool verifies() const { return settings_.verify != Verify::None && settings_.pin == nullptr; }
@@ -229,26 +231,14 @@ class LoadMover final : public Mover {
     return bundle;
   }
 
-  void decrypt_bundle(std::span<const LoadItem> items, std::vector<Arrived>& bundle,
-                      Worker& worker) {
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      if (bundle[i].data.empty()) continue;
-      decrypt(items[i], bundle[i].parsed->crypt, 0, bundle[i].data, worker);
-    }
-  }
-
-  void digest_bundle(std::uint32_t first, std::span<const LoadItem> items,
-                     const std::vector<Arrived>& bundle) {
-    std::vector<DigestStart> starts;
+  void digest_bundle(std::span<const LoadItem> items, std::span<const DigestStart> starts,
+                     std::span<const Arrived> bundle, Worker& worker) {
     std::vector<ConstBytes> data;
-    starts.reserve(items.size());
-    data.reserve(items.size());
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      starts.push_back(digests_wanted(items[i], bundle[i].parsed));
-      data.push_back(bundle[i].data);
-    }
+    data.reserve(bundle.size());
+    for (const Arrived& arrived : bundle) data.push_back(arrived.data);
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
     const std::vector<Digests> found = digest_all(starts, data);
-    for (std::size_t i = 0; i < items.size(); ++i) compare(items_[first + i], found[i]);
+    for (std::size_t i = 0; i < items.size(); ++i) compare(items[i], found[i]);
   }
 
   // A staged tensor that is larger than staging memory may be, piece by piece.
@@ -389,7 +379,7 @@ class LoadMover final : public Mover {
   const bool encrypted_;
   std::uint64_t piece_ = 0;
   std::uint64_t slice_ = 0;
-  std::vector<Cut> cuts_;
+  std::vector<std::unique_ptr<Cut>> cuts_;  // of the tensors that move in slices
   std::vector<Expected> expected_;
   std::vector<std::uint8_t> complete_;
 
@@ -456,9 +446,9 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   if (encrypted) limits.slice_size = kComputedSlice;
   limits.slices_follow_file = false;
   limits.largest_gap = kLargestGap;
-  mover.set_sizes(staged_chunk(fair_share), limits.slice_size);
 
   Plan plan = plan_in_order(extents, limits);
+  mover.follow(plan, limits, staged_chunk(fair_share));
   if (lanes) interleave(plan, settings.threads * move_settings.lanes);
   try {
     progress.computed = move(plan, mover, move_settings, cancel);
