@@ -246,24 +246,32 @@ inline Sample sample(std::string name, std::size_t size, std::uint32_t seed = 1)
   return made;
 }
 
-inline Layout layout_of(std::span<const Sample> samples, HashKinds hashes,
+inline Layout layout_as(std::span<const Sample> samples, const FileKind& kind,
                         std::uint64_t start = 0) {
-  Layout layout({{hashes, {}}, false}, start);
+  Layout layout(kind, start);
   for (const Sample& each : samples) layout.add(each.spec);
   return layout;
 }
+inline Layout layout_of(std::span<const Sample> samples, HashKinds hashes,
+                        std::uint64_t start = 0) {
+  return layout_as(samples, {{hashes, {}}, false}, start);
+}
 
-inline std::vector<std::byte> saved(std::span<const Sample> samples,
-                                    HashKinds hashes = {true, true}) {
-  Layout layout = layout_of(samples, hashes);
+inline std::vector<std::byte> saved_as(std::span<const Sample> samples, const FileKind& kind,
+                                       const SaveSettings& settings = {}) {
+  Layout layout = layout_as(samples, kind);
   std::vector<SaveItem> items;
   for (const Sample& each : samples) items.push_back({each.data, {}});
   MemorySink sink;
   Progress progress;
   Cancel cancel;
-  save_file(sink, layout, items, {}, progress, cancel);
+  save_file(sink, layout, items, settings, progress, cancel);
   EXPECT_TRUE(sink.finished);
   return std::move(sink.bytes);
+}
+inline std::vector<std::byte> saved(std::span<const Sample> samples,
+                                    HashKinds hashes = {true, true}) {
+  return saved_as(samples, {{hashes, {}}, false});
 }
 
 }  // namespace tensorizer::testing_support

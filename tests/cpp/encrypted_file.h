@@ -1,0 +1,66 @@
+// Encrypted files in memory, and their keys.
+#pragma once
+
+#include "engine/file_keys.h"
+#include "memory_file.h"
+#include "raw_crypt.h"
+
+namespace tensorizer::testing_support {
+
+inline KeySource key_of(std::uint32_t seed = 41) { return make_key(pattern(kKeySize, seed)); }
+
+inline constexpr Argon2Cost kEasy{1, 8192};
+
+inline FileKeys keys_of(KeySource source) { return FileKeys(std::move(source), kEasy, "'f'"); }
+
+// A file of the key with that seed.
+inline FileKind encrypted(HashKinds hashes = {false, true}, std::uint32_t seed = 41) {
+  return {{hashes, Encryption{key_of(seed).secret, {}}}, false};
+}
+// A file by a passphrase.
+inline FileKind encrypted(std::string_view passphrase, const KeyDerivation& derivation) {
+  return {{{false, true}, Encryption{derive_key(as_bytes(passphrase), derivation), derivation}},
+          false};
+}
+
+inline Index read_with(ConstBytes file, FileKeys* keys) {
+  Cancel cancel;
+  return read_index(*memory_source(file, nullptr), keys, cancel);
+}
+
+// The tensors of a file, loaded; after an error, what they hold then.
+struct Loading {
+  std::vector<std::vector<std::byte>> tensors;
+  std::vector<bool> withdrawn;
+  std::optional<Error> error;
+};
+
+inline Loading load_all(Source& source, FileKeys* keys, LoadSettings settings = {}) {
+  Loading loading;
+  Cancel cancel;
+  try {
+    Index index = read_index(source, keys, cancel);
+    std::vector<LoadItem> items;
+    for (const Entry& entry : index.entries()) {
+      loading.tensors.emplace_back(entry.data_size, std::byte{0xEE});
+      items.push_back(
+          {static_cast<std::uint32_t>(items.size()), loading.tensors.back(), false, {}});
+    }
+    loading.withdrawn.resize(items.size());
+    settings.keys = keys;
+    settings.withdraw = [&](std::uint32_t entry) {
+      EXPECT_FALSE(loading.withdrawn[entry]) << "withdrawn twice";
+      loading.withdrawn[entry] = true;
+    };
+    Progress progress;
+    load(source, index, items, settings, progress, cancel);
+  } catch (const Error& error) {
+    loading.error = error;
+  }
+  return loading;
+}
+inline Loading load_all(ConstBytes file, FileKeys* keys, const LoadSettings& settings = {}) {
+  return load_all(*memory_source(file, nullptr), keys, settings);
+}
+
+}  // namespace tensorizer::testing_support

@@ -1,0 +1,104 @@
+// One digest for all that a file holds: what it depends on, and what not.
+#include "format/model_digest.h"
+
+#include <set>
+
+#include "codec/hmac.h"
+#include "encrypted_file.h"
+#include "format/layout.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace testing_support;
+
+std::vector<std::byte> digests_of(std::span<const Sample> samples) {
+  std::vector<std::byte> digests;
+  for (const Sample& each : samples) ByteWriter(digests).put_bytes(sha256(each.data));
+  return digests;
+}
+
+// Of a file with these tensors.
+std::string digest_of(std::span<const Sample> samples, const FileKind& kind = {}) {
+  return to_hex(model_digest(read(saved_as(samples, kind)), digests_of(samples)));
+}
+
+std::vector<Sample> two() {
+  std::vector<Sample> samples{sample("b", 6, 1), sample("a", 4, 2)};
+  samples[0].spec.shape = {2, 3};
+  samples[1].spec.dtype = DType::Float32;
+  samples[1].spec.shape = {1};
+  return samples;
+}
+
+// A change here would make every pin of a model wrong.
+TEST(ModelDigest, IsTheOneThatWasAlwaysTaken) {
+  RawFields message;
+  const auto text = [&](std::string_view part) {
+    message.put(std::uint64_t{part.size()}).put(part);
+  };
+  text("tensorizer_ops model digest 1");
+  message.put(std::uint64_t{2});
+  text("a");
+  message.put(std::uint8_t{2});
+  text("<f4");
+  message.put(std::uint64_t{1}).put(std::int64_t{1}).put(sha256(pattern(4, 2)));
+  text("b");
+  message.put(std::uint8_t{2});
+  text("|u1");
+  message.put(std::uint64_t{2})
+      .put(std::int64_t{2})
+      .put(std::int64_t{3})
+      .put(sha256(pattern(6, 1)));
+  EXPECT_EQ(digest_of(two()), to_hex(sha256(as_bytes(std::string(message)))));
+}
+
+TEST(ModelDigest, DoesNotDependOnHowItIsStored) {
+  const std::string expected = digest_of(two());
+  std::vector<Sample> turned = two();
+  std::swap(turned[0], turned[1]);
+  EXPECT_EQ(digest_of(turned), expected);
+  EXPECT_EQ(digest_of(two(), {{{true, true}, {}}, true}), expected);
+  EXPECT_EQ(digest_of(two(), encrypted()), expected);
+  std::vector<Sample> module_index = two();
+  module_index[0].spec.module_index = 9;
+  EXPECT_EQ(digest_of(module_index), expected);
+  for (const std::size_t padding : {0, 100}) {
+    const RawFile file(
+        {RawTensor{.name = "b",
+                   .dtype = "|u1",
+                   .shape = {2, 3},
+                   .data = std::string(as_text(pattern(6, 1))),
+                   .padding = padding},
+         RawTensor{.name = "a", .shape = {1}, .data = std::string(as_text(pattern(4, 2)))}});
+    EXPECT_EQ(to_hex(model_digest(read(file.bytes), digests_of(two()))), expected);
+  }
+}
+
+TEST(ModelDigest, DependsOnEachField) {
+  std::set<std::string> seen{digest_of(two()), digest_of({})};
+  const auto expect_new = [&](const std::vector<Sample>& samples) {
+    EXPECT_TRUE(seen.insert(digest_of(samples)).second) << seen.size();
+  };
+  const auto changed = [](auto&& change) {
+    std::vector<Sample> samples = two();
+    change(samples);
+    return samples;
+  };
+  expect_new(changed([](auto& samples) { samples[0].spec.name = "c"; }));
+  expect_new(changed([](auto& samples) { samples[0].spec.type = TensorType::Parameter; }));
+  expect_new(changed([](auto& samples) { samples[0].spec.type = TensorType::Buffer; }));
+  expect_new(changed([](auto& samples) { samples[0].spec.dtype = DType::Int8; }));
+  expect_new(changed([](auto& samples) { samples[0].spec.shape = {3, 2}; }));
+  expect_new(changed([](auto& samples) { samples[0].spec.shape = {6}; }));
+  expect_new(changed([](auto& samples) { samples[0].spec.shape = {1, 2, 3}; }));
+  expect_new(changed([](auto& samples) { samples[0].data[5] ^= std::byte{1}; }));
+  expect_new(changed([](auto& samples) { samples[1].data[0] ^= std::byte{1}; }));
+  expect_new(changed([](auto& samples) { samples.pop_back(); }));
+  expect_new(changed([](auto& samples) { samples.push_back(sample("c", 0)); }));
+  // The same bytes under each other's names.
+  expect_new(changed([](auto& samples) { std::swap(samples[0].spec.name, samples[1].spec.name); }));
+}
+
+}  // namespace
+}  // namespace tensorizer

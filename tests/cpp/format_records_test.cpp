@@ -1,0 +1,254 @@
+// The records of a file: the digests of its data, and what authenticates its metadata.
+#include "format/records.h"
+
+#include "codec/hmac.h"
+#include "encrypted_file.h"
+#include "format/frame.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace testing_support;
+using namespace std::string_literals;
+
+const std::string kMagic(kFrameMagic);
+
+std::string record(std::uint16_t kind, std::string_view body) {
+  return RawFields().put(kind).put(static_cast<std::uint32_t>(body.size())).put(body);
+}
+
+// The body of the record that authenticates; `tensors` digests of headers.
+std::string authentication_body(std::size_t tensors, std::string_view derivation = {}) {
+  return RawFields()
+      .put(static_cast<std::uint16_t>(derivation.size()))
+      .put(derivation)
+      .put(pattern(tensors * kDigestSize, 5))
+      .put(pattern(kDigestSize, 6));
+}
+
+std::string fault_of(std::string_view body, std::size_t tensors) {
+  std::string fault;
+  parse_authentication(as_bytes(body), tensors, fault);
+  return fault;
+}
+
+// ---- the body
+
+TEST(Authentication, IsRead) {
+  const std::string derivation = derivation_body(derivation_of(9));
+  for (const std::size_t tensors : {0, 1, 3}) {
+    for (const std::string& derives : {std::string(), derivation}) {
+      const std::string body = authentication_body(tensors, derives);
+      std::string fault;
+      const Authentication read = parse_authentication(as_bytes(body), tensors, fault);
+      EXPECT_EQ(fault, "");
+      EXPECT_EQ(read.derivation.has_value(), !derives.empty());
+      if (read.derivation) {
+        EXPECT_EQ(read.derivation, derivation_of(9));
+      }
+      EXPECT_TRUE(same(read.mac, pattern(kDigestSize, 6)));
+      EXPECT_TRUE(same(read.header_digests, pattern(tensors * kDigestSize, 5)));
+      for (std::size_t i = 0; i < tensors; ++i) {
+        EXPECT_EQ(read.header_digest(i).data(), read.header_digests.data() + i * kDigestSize);
+      }
+    }
+  }
+}
+
+TEST(Authentication, IsNeitherLongerNorShorter) {
+  for (const std::string& derivation : {std::string(), derivation_body(derivation_of(9))}) {
+    const std::string body = authentication_body(2, derivation);
+    EXPECT_EQ(fault_of(body, 2), "");
+    for (std::size_t size = 0; size < body.size(); ++size) {
+      EXPECT_NE(fault_of(body.substr(0, size), 2), "") << size;
+    }
+    EXPECT_TRUE(contains(fault_of(body + "x", 2), "do not fit 2 tensors"));
+    EXPECT_TRUE(contains(fault_of(body, 1), "do not fit 1 tensors"));
+    EXPECT_TRUE(contains(fault_of(body, 3), "do not fit 3 tensors"));
+  }
+}
+
+TEST(Authentication, RefusesDerivationsThatAreNone) {
+  const std::string good = derivation_body(derivation_of(9));
+  for (std::size_t size = 1; size < good.size(); ++size) {
+    EXPECT_TRUE(contains(fault_of(authentication_body(2, good.substr(0, size)), 2), "cut short"));
+  }
+  EXPECT_TRUE(contains(fault_of(authentication_body(2, good + "x"), 2), "more of its key"));
+  EXPECT_TRUE(contains(fault_of(authentication_body(2, derivation_body(kEasy, pattern(15))), 2),
+                       "a salt of 15 bytes"));
+}
+
+// ---- where it may stand
+
+std::string refusal(std::string_view tail, std::uint32_t version) {
+  const RawTensor tensor = sealed_tensor("t", pattern(5), {.key = pattern(32)});
+  RawFile file({version == 3 ? tensor : RawTensor{}}, version, tail);
+  const Error error = error_of([&] { read_with(file.bytes, nullptr); });
+  EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
+  return error.what();
+}
+
+TEST(Authentication, IsTheLastRecordOfAnEncryptedFile) {
+  const std::string body = authentication_body(1);
+  const std::string one = kMagic + record(1, body);
+  const RawFile good({sealed_tensor("t", pattern(5), {.key = pattern(32)})}, 3,
+                     kMagic + record(9, "other") + record(1, body) + record(0, ""));
+  const Index index = read_with(good.bytes, nullptr);
+  ASSERT_TRUE(index.authentication());
+  EXPECT_TRUE(same(index.authentication()->mac, pattern(kDigestSize, 6)));
+
+  EXPECT_TRUE(contains(refusal(one, 1), "authenticates a file that is not encrypted"));
+  EXPECT_TRUE(contains(refusal(one, 2), "authenticates a file that is not encrypted"));
+  for (const std::string& second :
+       {record(1, body), record(2, std::string(32, 'd')), record(9, "other")}) {
+    EXPECT_TRUE(contains(refusal(one + second, 3), "stands behind the record that authenticates"));
+  }
+  for (const std::string& rest : {"x"s, "\0\0\0\0x"s, record(0, "x"), "\0\0\0\0\0\0\0\0\1"s}) {
+    EXPECT_TRUE(contains(refusal(one + rest, 3), "bytes other than zero behind the record"));
+  }
+  EXPECT_TRUE(contains(refusal(kMagic + record(1, body + "x"), 3), "record of kind 1, which ends"));
+  EXPECT_TRUE(contains(refusal(one.substr(0, one.size() - 1), 3), "runs past the end"));
+}
+
+TEST(DataDigests, AreThereOnceAndForEachTensor) {
+  const std::string digests(32, 'd');
+  const RawFile good({RawTensor{}}, 1, kMagic + record(2, digests));
+  EXPECT_EQ(as_text(read_with(good.bytes, nullptr).data_digests()), digests);
+  EXPECT_TRUE(
+      contains(refusal(kMagic + record(2, digests) + record(2, digests), 1), "there twice"));
+  for (const std::size_t size : {0, 31, 33, 64}) {
+    EXPECT_TRUE(contains(refusal(kMagic + record(2, std::string(size, 'd')), 1),
+                         "has not one digest for each tensor"));
+  }
+}
+
+// ---- the MAC
+
+struct Authenticated {
+  std::vector<std::byte> file;
+  std::uint64_t prefix = 0;   // where the index ends
+  std::uint64_t covered = 0;  // of the file
+};
+
+Authenticated authenticated(const FileKind& kind) {
+  const std::vector<Sample> samples{sample("first", 3), sample("second", 300)};
+  Authenticated made{saved_as(samples, kind)};
+  const Index index = read_with(made.file, nullptr);
+  made.prefix = kFileHeaderSize + index.header().index_size;
+  made.covered = kFileHeaderSize + index.authentication()->covered;
+  return made;
+}
+
+Sha256Digest hmac_by_libsodium(ConstBytes key, ConstBytes message) {
+  Sha256Digest mac;
+  crypto_auth_hmacsha256(out(mac), in(message), message.size(), in(key));
+  return mac;
+}
+
+// Its key comes from the file's, and it covers all that stands before it.
+TEST(MetadataMac, IsTheOneThatTheFormatSays) {
+  FileKind kind = encrypted();
+  for (const bool data_digests : {false, true}) {
+    kind.data_digests = data_digests;
+    const Authenticated made = authenticated(kind);
+    const Sha256Digest key =
+        hmac_by_libsodium(pattern(32, 41), as_bytes("tensorizer_ops metadata 1"));
+    const ConstBytes file(made.file);
+    EXPECT_TRUE(same(file.subspan(made.covered, kDigestSize),
+                     hmac_by_libsodium(key, file.first(made.covered))));
+    // Only padding stands behind it.
+    EXPECT_TRUE(
+        same(file.subspan(made.covered + kDigestSize, made.prefix - made.covered - kDigestSize),
+             std::vector<std::byte>(made.prefix - made.covered - kDigestSize)));
+  }
+}
+
+// Who breaks the record's own name makes a file without one, as those of other programs.
+TEST(MetadataMac, MissesNoByteOfThePrefix) {
+  FileKind kind = encrypted();
+  for (const bool data_digests : {false, true}) {
+    kind.data_digests = data_digests;
+    Authenticated made = authenticated(kind);
+    const std::string_view text = as_text(made.file);
+    const std::size_t frame = text.find(kFrameMagic);
+    const std::size_t head = made.covered - 2 * kDigestSize - 2 - 6;
+    FileKeys keys = keys_of(key_of());
+    EXPECT_TRUE(read_with(made.file, &keys).authentication());
+    for (std::uint64_t at = 0; at < made.prefix; ++at) {
+      const bool names_it = (at >= frame && at < frame + kFrameMagic.size()) ||
+                            (at >= head && at < head + sizeof(std::uint16_t));
+      for (const int flip : {0x01, 0x80, 0xff}) {
+        made.file[at] ^= static_cast<std::byte>(flip);
+        try {
+          const Index index = read_with(made.file, &keys);
+          EXPECT_TRUE(names_it && !index.authentication()) << at;
+        } catch (const Error& error) {
+          EXPECT_TRUE(error.kind() == ErrorKind::Crypto || error.kind() == ErrorKind::InvalidFormat)
+              << error.what();
+        }
+        made.file[at] ^= static_cast<std::byte>(flip);
+      }
+    }
+  }
+}
+
+TEST(MetadataMac, IsOfItsKeyAlone) {
+  const Authenticated made = authenticated(encrypted());
+  const Index index = read_with(made.file, nullptr);
+  EXPECT_TRUE(index.is_authentic(key_of().secret->bytes()));
+  std::vector<std::byte> key = pattern(kKeySize, 41);
+  for (std::size_t bit = 0; bit < 8 * kKeySize; ++bit) {
+    key[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    EXPECT_FALSE(index.is_authentic(key)) << bit;
+    key[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+  }
+  FileKeys other = keys_of(key_of(42));
+  const Error error = error_of([&] { read_with(made.file, &other); });
+  EXPECT_EQ(error.kind(), ErrorKind::Crypto);
+  EXPECT_TRUE(contains(error.what(), "its index is not what somebody wrote who had this key"));
+}
+
+TEST(MetadataMac, SaysWithWhichPassphraseItWasMade) {
+  const KeyDerivation derivation = derivation_of(9);
+  const Authenticated made = authenticated(encrypted("open sesame", derivation));
+  EXPECT_EQ(read_with(made.file, nullptr).authentication()->derivation, derivation);
+  FileKeys right = keys_of(make_passphrase(as_bytes("open sesame")));
+  read_with(made.file, &right);
+  FileKeys wrong = keys_of(make_passphrase(as_bytes("open  sesame")));
+  EXPECT_EQ(kind_of([&] { read_with(made.file, &wrong); }), ErrorKind::Crypto);
+  // The derived key does as well.
+  FileKeys derived = keys_of({derive_key(as_bytes("open sesame"), derivation), false});
+  read_with(made.file, &derived);
+}
+
+TEST(MetadataMac, IsWantedOfAnEncryptedFileOnly) {
+  FileKeys keys = keys_of(key_of());
+  const std::vector<std::byte> plain = saved(std::vector<Sample>{sample("t", 3)});
+  const Error error = error_of([&] { read_with(plain, &keys); });
+  EXPECT_EQ(error.kind(), ErrorKind::Crypto);
+  EXPECT_TRUE(contains(error.what(), "a key was given, and the file is not encrypted"));
+  // Files of other programs have none.
+  const RawFile foreign({sealed_tensor("t", pattern(5), {.key = pattern(32, 41)})}, 3);
+  EXPECT_FALSE(read_with(foreign.bytes, &keys).authentication());
+}
+
+TEST(HeaderDigests, MissNoByteOfAHeader) {
+  Authenticated made = authenticated(encrypted());
+  FileKeys keys = keys_of(key_of());
+  const Index index = read_with(made.file, &keys);
+  for (const Entry& entry : index.entries()) {
+    for (std::uint64_t at = entry.header_offset; at < entry.data_offset; ++at) {
+      made.file[at] ^= std::byte{1};
+      const Loading loading = load_all(made.file, &keys);
+      made.file[at] ^= std::byte{1};
+      ASSERT_TRUE(loading.error) << at;
+      EXPECT_EQ(loading.error->kind(), ErrorKind::Crypto);
+      EXPECT_TRUE(contains(loading.error->what(), quote(entry.name) + " (index entry ") &&
+                  contains(loading.error->what(), "is not the one that was written"))
+          << loading.error->what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tensorizer
