@@ -5,118 +5,12 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "memory_file.h"
-#include "support.h"
+#include "round_trip.h"
 
 namespace tensorizer {
 namespace {
 
 using namespace testing_support;
-
-constexpr std::size_t kPage = 64 << 10;
-
-// Tensors of every size at which something changes, in an order that mixes them.
-std::vector<Sample> samples_of_all_sizes(Dice& dice) {
-  std::vector<std::size_t> sizes{
-      0,     1,         63,        64,     65,      511,           4096,          kPage - 1,
-      kPage, kPage + 1, 3 * kPage, 300000, 1 << 20, (1 << 20) + 7, (3 << 20) + 11};
-  for (int i = 0; i < 20; ++i) sizes.push_back(dice.below(3000));
-  for (std::size_t i = sizes.size(); i > 1; --i) std::swap(sizes[i - 1], sizes[dice.below(i)]);
-  std::vector<Sample> samples;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    Sample made = sample("tensor." + std::to_string(i), sizes[i], static_cast<std::uint32_t>(i));
-    if (sizes[i] > 0 && sizes[i] % 16 == 0 && dice.one_in(2)) {
-      made.spec.dtype = DType::Complex128;
-      made.spec.shape = {static_cast<std::int64_t>(sizes[i] / 16)};
-    }
-    if (sizes[i] == 0 || dice.one_in(5)) {
-      made.spec.dtype = DType::Float8E4M3FN;
-      made.spec.shape = {static_cast<std::int64_t>(sizes[i])};
-    }
-    samples.push_back(std::move(made));
-  }
-  Sample meta = sample("meta", 0);
-  meta.spec.shape = {5, 7};
-  meta.spec.meta = true;
-  samples.push_back(std::move(meta));
-  return samples;
-}
-
-std::size_t element_size(const Sample& sample) { return dtype_info(sample.spec.dtype).size; }
-
-void save(std::span<const Sample> samples, Sink& sink, HashKinds hashes, SaveSettings settings,
-          bool staged) {
-  Layout layout = layout_of(samples, hashes, sink.start());
-  StagedMemories inputs;
-  std::vector<SaveItem> items;
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const Sample& each = samples[i];
-    inputs.push_back(std::make_unique<StagedMemory>(each.data, element_size(each)));
-    // Every other one, so that both kinds meet in one bundle.
-    const bool stage = staged && i % 2 == 0;
-    items.push_back(stage ? SaveItem{{}, static_cast<std::uint32_t>(i)} : SaveItem{each.data, {}});
-    total += each.data.size();
-  }
-  settings.make_stage = [&] { return std::make_unique<LateStage>(inputs, true); };
-  Progress progress;
-  Cancel cancel;
-  save_file(sink, layout, items, settings, progress, cancel);
-  EXPECT_EQ(progress.done, total);
-  EXPECT_EQ(progress.total, total);
-}
-
-enum class Into { Memory, Staged, Mixed };
-
-// Loads the chosen entries and expects the data of their samples.
-void expect_loaded(Source& source, Index& index, std::span<const Sample> samples,
-                   std::vector<std::uint32_t> chosen, Into into, LoadSettings settings) {
-  std::vector<std::vector<std::byte>> memory(samples.size());
-  StagedMemories outputs(samples.size());
-  std::vector<LoadItem> items;
-  std::uint64_t total = 0;
-  for (const std::uint32_t entry : chosen) {
-    const Sample& expected = samples[entry];
-    total += expected.data.size();
-    LoadItem item{};
-    item.entry = entry;
-    if (into == Into::Staged || (into == Into::Mixed && entry % 2 == 0)) {
-      outputs[entry] = std::make_unique<StagedMemory>(std::vector<std::byte>(expected.data.size()),
-                                                      element_size(expected));
-      item.staged = entry;
-    } else {
-      memory[entry].resize(expected.data.size());
-      item.memory = memory[entry];
-    }
-    items.push_back(item);
-  }
-  settings.make_stage = [&] { return std::make_unique<LateStage>(outputs, false); };
-  Progress progress;
-  Cancel cancel;
-  load(source, index, items, settings, progress, cancel);
-  EXPECT_EQ(progress.done, total);
-  EXPECT_EQ(progress.total, total);
-  for (const std::uint32_t entry : chosen) {
-    const bool staged = outputs[entry] != nullptr;
-    EXPECT_TRUE(same(staged ? outputs[entry]->bytes : memory[entry], samples[entry].data))
-        << samples[entry].spec.name << " of " << samples[entry].data.size();
-    if (staged) {
-      EXPECT_EQ(outputs[entry]->passed, samples[entry].data.size());
-    }
-    EXPECT_EQ(index.entries()[entry].dtype, samples[entry].spec.dtype);
-  }
-}
-
-std::vector<std::uint32_t> all_of(std::span<const Sample> samples) {
-  std::vector<std::uint32_t> all(samples.size());
-  for (std::uint32_t i = 0; i < all.size(); ++i) all[i] = i;
-  return all;
-}
-
-Index index_of(Source& source) {
-  Cancel cancel;
-  return read_index(source, nullptr, cancel);
-}
 
 TEST(RoundTrip, OfEverySizeInEveryWay) {
   Dice dice(51);
@@ -201,7 +95,7 @@ TEST(RoundTrip, BehindOtherBytes) {
   const std::vector<Sample> samples = samples_of_all_sizes(dice);
   const std::uint64_t start = 12345;
   MemorySink sink(false, start);
-  save(samples, sink, {true, true}, {}, false);
+  save(samples, sink, HashKinds{true, true}, {}, false);
   // Offsets count from the start of the file object, so the index holds for it as it is.
   const auto source = memory_source(sink.bytes, nullptr);
   const ConstBytes file = ConstBytes(sink.bytes).subspan(start);
@@ -223,7 +117,8 @@ TEST(RoundTrip, ThroughAFile) {
   for (const int threads : {1, 3}) {
     Cancel cancel;
     const auto sink = open_sink(path, {}, cancel);
-    save(samples, *sink, {true, true}, {.threads = threads, .memory_ceiling = 8 << 20}, true);
+    save(samples, *sink, HashKinds{true, true}, {.threads = threads, .memory_ceiling = 8 << 20},
+         true);
     const auto source = open_source(path, {}, cancel);
     Index index = index_of(*source);
     LoadSettings settings;
