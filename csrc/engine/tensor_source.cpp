@@ -26,7 +26,7 @@ void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out,
 void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   number_ = number;
   digests_.reset();
-  chunk_.clear();
+  chunk_at_.reset();
   const Entry& e = entry();
   const FilePlace place = place_of(file_.source);
   const bool encrypted = file_.index.header().encrypted;
@@ -41,7 +41,7 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
     digests_.emplace(
         DigestStart{header_->hashed, header_->crc32.has_value(), header_->sha256.has_value()});
   }
-  if (!encrypted) return;
+  if (!encrypted || e.data_size == 0) return;
   key_ = file_.keys->key_for(header_->crypt.derivation);
   fill(0, out, cancel);
 }
@@ -65,7 +65,8 @@ void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
       out = out.subspan(whole);
       continue;
     }
-    if (chunk_.size() != whole || chunk_at_ != begin) {
+    if (chunk_at_ != begin) {
+      chunk_at_.reset();
       chunk_.resize(whole);
       const Bytes chunk(chunk_);
       file_.source.read(e.data_offset + begin, {&chunk, 1}, cancel);

@@ -40,8 +40,8 @@ class TensorSource {
   std::vector<std::byte> bytes_;
   std::optional<TensorHeader> header_;
   SharedSecret key_;
-  std::vector<std::byte> chunk_;  // the last one that was not asked for in one piece
-  std::uint64_t chunk_at_ = 0;
+  std::vector<std::byte> chunk_;           // the last one that was not asked for in one piece
+  std::optional<std::uint64_t> chunk_at_;  // where it begins, when it is right
   std::optional<RunningDigests> digests_;
 };
 

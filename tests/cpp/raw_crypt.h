@@ -129,14 +129,17 @@ struct Sealing {
 
 inline RawTensor sealed_tensor(const std::string& name, ConstBytes plain, const Sealing& how) {
   const Nonce nonce = nonce_of(how.nonce);
-  const bool chunked = how.chunk_size > 0;
-  const SealedChunks sealed = seal(
-      plain, how.key, nonce, chunked ? how.chunk_size : std::max<std::size_t>(plain.size(), 1));
+  const std::uint64_t chunk_size = how.chunk_size > 0 ? how.chunk_size : plain.size();
+  const SealedChunks sealed = seal(plain, how.key, nonce, chunk_size);
   std::vector<std::string> entries;
   if (how.derivation) entries.push_back(crypt_entry(1, derivation_body(*how.derivation)));
-  entries.push_back(
-      chunked ? crypt_entry(2, chunked_body(how.chunk_size, nonce, sealed.count, sealed.macs))
-              : crypt_entry(3, sequential_body(nonce, sealed.macs)));
+  if (plain.empty()) {
+    entries.clear();
+  } else if (how.chunk_size > 0) {
+    entries.push_back(crypt_entry(2, chunked_body(chunk_size, nonce, sealed.count, sealed.macs)));
+  } else {
+    entries.push_back(crypt_entry(3, sequential_body(nonce, sealed.macs)));
+  }
   return {.name = name,
           .dtype = "|u1",
           .shape = {plain.size()},
