@@ -7,7 +7,7 @@
 #   make lint    formatting, types, and what the rooms of csrc know of each other
 #   make bench   measures loads and saves beside their peers and the machine's limit
 #   make bench-remote   measures loads and saves over the network in the same way
-#   make fuzz    fuzzes the metadata parser for FUZZ_SECONDS (600)
+#   make fuzz    fuzzes what reads a file for FUZZ_SECONDS (600)
 #   make asan    the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    the C++ tests under ThreadSanitizer
 #   make clean   removes what was built; .venv stays

@@ -1,7 +1,7 @@
-"""Writes the files that fuzzing starts from: python make_corpus.py DIRECTORY
+"""Writes the inputs that fuzzing starts from: python make_corpus.py DIRECTORY
 
-Small files of every version and feature, each valid, so that changing them reaches all of the
-parser.
+For each target a folder of small inputs with every version and feature, each valid, so that
+changing them reaches all of the parser.
 """
 
 from __future__ import annotations
@@ -15,13 +15,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from raw_format import BUFFER, CRC32, PARAMETER, SHA256, Block, pack
 
 FRAME = b"|TZX|"
+ARGON2 = struct.pack("<HQQiH", 1, 1, 8192, 2, 16) + bytes(16)
 
 
 def record(kind: int, body: bytes) -> bytes:
     return struct.pack("<HI", kind, len(body)) + body
 
 
-def seeds() -> dict[str, bytes]:
+def crypt_info(*entries: tuple[int, bytes]) -> bytes:
+    return struct.pack("<H", len(entries)) + b"".join(
+        struct.pack("<QH", 2 + len(body), kind) + body for kind, body in entries
+    )
+
+
+def chunks(size: int, count: int) -> bytes:
+    return struct.pack("<Q", size) + bytes(24) + struct.pack("<Q", count) + bytes(16 * count)
+
+
+CHUNKED = crypt_info((1, ARGON2), (2, chunks(1024, 1)))
+SEQUENTIAL = crypt_info((3, bytes(40)))
+# Of one tensor.
+AUTHENTICATION = struct.pack("<H", len(ARGON2)) + ARGON2 + bytes(64)
+
+
+def format_seeds() -> dict[str, bytes]:
     plain = Block("weight", "<f4", (2, 3), bytes(24))
     opaque = Block("half", "<V2\0torch.bfloat16", (2,), bytes(4))
     empty_opaque = Block("none", "<V2\0torch.bfloat16", (0,), index={"dtype": "<V2"})
@@ -48,15 +65,41 @@ def seeds() -> dict[str, bytes]:
         "opaque": pack([opaque, plain, empty_opaque], version=2),
         "meta": pack([meta, plain], version=4),
         "long": pack([long, plain], version=5),
+        "encrypted": pack([Block("x", "<u2", (1,), bytes(2), crypt=CHUNKED)], version=3),
+        "authenticated": pack(
+            [Block("x", "<u2", (1,), bytes(2), crypt=SEQUENTIAL)],
+            version=3,
+            index_tail=FRAME + record(2, bytes(32)) + record(1, AUTHENTICATION),
+        ),
         "records": pack([plain], index_tail=FRAME + record(7, b"seven") + record(0, b"")),
     }
 
 
+def crypt_seeds() -> dict[str, bytes]:
+    def crypt(data_size: int, info: bytes) -> bytes:
+        return struct.pack("<BQ", 0, 2 * data_size) + info
+
+    return {
+        "chunked": crypt(2, CHUNKED),
+        "many-chunks": crypt(3000, crypt_info((2, chunks(1024, 3)))),
+        "sequential": crypt(3000, SEQUENTIAL),
+        "no-data": crypt(0, crypt_info()),
+        "authentication": struct.pack("<BB", 1, 1) + AUTHENTICATION,
+        "authentication-by-key": struct.pack("<BBH", 1, 2, 0) + bytes(96),
+        "changed": struct.pack("<BHB", 2, 1000, 1),
+        "changed-name": struct.pack("<BHBHB", 2, 76, 1, 600, 255),
+        "changed-foreign": struct.pack("<BHBHB", 3, 76, 1, 6, 7),
+        "unchanged": struct.pack("<B", 2),
+        "unchanged-foreign": struct.pack("<B", 3),
+    }
+
+
 def main() -> None:
-    directory = Path(sys.argv[1])
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, data in seeds().items():
-        (directory / name).write_bytes(data)
+    for target, seeds in (("fuzz_format", format_seeds()), ("fuzz_crypt", crypt_seeds())):
+        directory = Path(sys.argv[1]) / target
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, data in seeds.items():
+            (directory / name).write_bytes(data)
 
 
 if __name__ == "__main__":
