@@ -79,9 +79,10 @@ TEST(CryptInfo, OfATensorWithoutDataIsEmptyOrFits) {
 
 TEST(CryptInfo, MayHoldMoreBehindTheFieldsOfAnEntry) {
   const std::string more = "and more";
-  const CryptInfo info =
-      parsed(crypt_section({crypt_entry(1, derivation_body(derivation_of(5)) + more),
-                            crypt_entry(2, chunked_body(1024, kNonce, 3, kMacs + more))}));
+  const std::string section =
+      crypt_section({crypt_entry(1, derivation_body(derivation_of(5)) + more),
+                     crypt_entry(2, chunked_body(1024, kNonce, 3, kMacs + more))});
+  const CryptInfo info = parsed(section);
   EXPECT_EQ(info.derivation, derivation_of(5));
   EXPECT_EQ(as_text(info.macs), kMacs);
   EXPECT_EQ(parsed(crypt_section({crypt_entry(3, sequential_body(kNonce, kMacs))})).macs.size(),

@@ -16,11 +16,14 @@
 
 namespace tensorizer::testing_support {
 
-// Bytes as libsodium takes them.
-inline const unsigned char* in(ConstBytes bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
+// Bytes as libsodium takes them: never null, not even where there are none.
+inline unsigned char* out(Bytes bytes) {
+  static unsigned char none;
+  return bytes.empty() ? &none : reinterpret_cast<unsigned char*>(bytes.data());
 }
-inline unsigned char* out(Bytes bytes) { return reinterpret_cast<unsigned char*>(bytes.data()); }
+inline const unsigned char* in(ConstBytes bytes) {
+  return out({const_cast<std::byte*>(bytes.data()), bytes.size()});
+}
 
 inline Nonce nonce_of(std::uint32_t seed) {
   Nonce nonce;
