@@ -7,7 +7,7 @@ import os
 import statistics
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,14 @@ from memory import Failure, Reserve
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-O2", "-pthread")
-LIBRARIES = {"limit": ("-lcrypto", "-ldeflate"), "bare_http": ("-lcurl",)}
+LIBRARIES = {"limit": ("-lcrypto", "-ldeflate", "-lsodium"), "bare_http": ("-lcurl",)}
 
 KIB = 1 << 10
 # The best of 256 KiB to 8 MiB, found once: a choice in every run would be made by chance. What is
 # hashed has to be in cache still when SHA-256 follows CRC32, and a disk likes large reads.
 PIECE, PIECE_ALL, PIECE_COLD = 1024 * KIB, 256 * KIB, 2048 * KIB
+# What everyone encrypts at once: not a choice.
+CHUNK = 2048 * KIB
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,17 @@ class Limit:
         return "-" in self.mode
 
     @property
+    def encrypted(self) -> bool:
+        return self.mode.endswith("-encrypted")
+
+    @property
+    def reads_encrypted(self) -> bool:
+        return self.mode == "read-encrypted"
+
+    @property
     def piece(self) -> int:
+        if self.encrypted:
+            return CHUNK
         return PIECE_COLD if self.cold else PIECE_ALL if self.mode.endswith("-all") else PIECE
 
 
@@ -48,30 +60,82 @@ READ_ALL = Limit("bare work, pread + crc32 + libcrypto sha256", "read-all")
 WRITE = Limit("limit, pwrite", "write")
 WRITE_CRC32 = Limit("limit, pwrite + crc32", "write-crc32")
 WRITE_ALL = Limit("bare work, crc32 + libcrypto sha256 + pwrite", "write-all")
+READ_ENCRYPTED = Limit("bare work, pread + libsodium secretbox", "read-encrypted")
+WRITE_ENCRYPTED = Limit(
+    "bare work, libcrypto sha256 + libsodium secretbox + pwrite", "write-encrypted"
+)
+DERIVE_KEY = Limit("bare work, one key from a passphrase", "derive-key")
 COLD = tuple(
     Limit(f"cold pread, {threads} at once", "read", threads=threads, cold=True)
     for threads in (2, 8, 32)
 )
 
 
-def data_ranges(path: Path) -> list[tuple[int, int]]:
-    """Offset and size of every tensor's data in a .tensors file of version 1 to 4."""
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor is in a .tensors file."""
+
+    header: int
+    data: int
+    size: int
+
+
+def _behind_name(raw: bytes, position: int) -> int:
+    (length,) = struct.unpack_from("<H", raw, position)
+    return position + 2 + int(length)
+
+
+def _behind_shape(raw: bytes, position: int) -> int:
+    """`position`: where the dtype stands."""
+    position += 1 + raw[position]
+    return position + 1 + 4 * raw[position]
+
+
+def _entries(path: Path) -> list[Entry]:
+    """The tensors of a .tensors file of version 1 to 4."""
     with path.open("rb") as file:
         magic, version, *_, count, length = struct.unpack("<5sI32sQQQQ", file.read(73))
         index = file.read(length)
     if magic != b"|TZR|" or version > 4:
         raise Failure(f"{path.name} is no .tensors file of version 1 to 4")
-    ranges: list[tuple[int, int]] = []
+    entries: list[Entry] = []
     position = 0
     for _ in range(count):
-        (name,) = struct.unpack_from("<H", index, position)
-        position += 2 + name + 1
-        position += 1 + index[position]
-        position += 1 + 4 * index[position]
-        _, offset, size = struct.unpack_from("<QQQ", index, position)
+        position = _behind_shape(index, _behind_name(index, position) + 1)
+        entries.append(Entry(*struct.unpack_from("<QQQ", index, position)))
         position += 24
-        ranges.append((offset, size))
-    return ranges
+    return entries
+
+
+def data_ranges(path: Path) -> list[tuple[int, int]]:
+    """Offset and size of every tensor's data."""
+    return [(entry.data, entry.size) for entry in _entries(path)]
+
+
+def _chunks(path: Path) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Offset, size, nonce and MAC of every chunk of a file that is encrypted as we do it."""
+    with path.open("rb") as file:
+        for entry in _entries(path):
+            file.seek(entry.header)
+            header = file.read(entry.data - entry.header)
+            position = _behind_shape(header, _behind_name(header, 8 + 2 + 1))
+            position += 2 + struct.unpack_from("<H", header, position)[0]  # the hashes
+            (kinds,) = struct.unpack_from("<H", header, position + 8)
+            position += 8 + 2
+            for _ in range(kinds):
+                length, kind = struct.unpack_from("<QH", header, position)
+                if kind == 2:
+                    step, first, count = struct.unpack_from("<Q24sQ", header, position + 10)
+                    macs = header[position + 50 : position + 50 + 16 * count]
+                position += 8 + length
+            for i in range(count):
+                nonce = (int.from_bytes(first, "little") + i) % (1 << 8 * len(first))
+                yield (
+                    entry.data + i * step,
+                    min(step, entry.size - i * step),
+                    nonce.to_bytes(len(first), "little"),
+                    macs[16 * i : 16 * (i + 1)],
+                )
 
 
 def build(folder: Path, name: str) -> Path:
@@ -113,14 +177,23 @@ def _write_ranges(file: Path) -> Path:
     return ranges
 
 
-class Program:
-    """The limit program, built, on one file."""
+def _write_chunks(file: Path) -> Path:
+    """Says in the same way where the chunks of an encrypted file are, and what opens them."""
+    chunks = file.with_suffix(".chunks")
+    lines = (f"{at} {size} {nonce.hex()} {mac.hex()}\n" for at, size, nonce, mac in _chunks(file))
+    chunks.write_text("".join(lines))
+    return chunks
 
-    def __init__(self, folder: Path, file: Path, threads: int) -> None:
+
+class Program:
+    """The limit program, built, on one file; `key` is that of an encrypted one."""
+
+    def __init__(self, folder: Path, file: Path, threads: int, key: bytes = b"") -> None:
         self._program = build(folder, "limit")
         self._threads = threads
         self.file = file
-        self._ranges = _write_ranges(file)
+        self._ranges = _write_chunks(file) if key else _write_ranges(file)
+        self._key = ("--key", key.hex()) if key else ()
         self._bytes = sum(size for _, size in data_ranges(file))
 
     def measure(self, limit: Limit, repeats: int, reserve: Reserve) -> Timing:
@@ -129,6 +202,7 @@ class Program:
             *("--threads", str(limit.threads or self._threads)),
             *("--piece", str(limit.piece), "--repeat", str(repeats)),
             *("--output", str(self.file.with_name("limit.out"))),
+            *self._key,
         ]
         # A write has its source in memory as well.
         lend = self._bytes * (2 if limit.mode.startswith("write") else 1)

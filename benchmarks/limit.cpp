@@ -8,17 +8,23 @@
 //   write        pwrite of as many bytes from ordinary memory into a fresh file at PATH, which is
 //                never synced
 //   write-crc32, write-all    the same with these sums, taken before the piece is written
+//   read-encrypted    pread of every chunk into such memory, and libsodium's secretbox opened there
+//   write-encrypted   a SHA-256 of every range by libcrypto, libsodium's secretbox of every piece
+//                     into a buffer, and pwrite of that
+//   derive-key        one key from a passphrase, by libsodium at its "interactive" cost
 //
-// RANGES is as read_ranges() in bare.h says.
+// RANGES is as read_ranges() in bare.h says; for read-encrypted as read_chunks() below does.
 //
 // The clock covers what a loader cannot do without: asking for memory, starting threads, the work,
 // and joining them. Memory and file are new in every repetition. Prints JSON.
 //
-//   g++ -std=c++20 -O2 -o limit limit.cpp -pthread -lcrypto -ldeflate
+//   g++ -std=c++20 -O2 -o limit limit.cpp -pthread -lcrypto -ldeflate -lsodium
 #include <libdeflate.h>
 #include <openssl/evp.h>
+#include <sodium.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 
@@ -34,13 +40,19 @@ using bare::Range;
 // wait for the same page fault, and little enough that all threads end together.
 constexpr std::size_t kTurn = std::size_t{8} << 20;
 
+// How many chunks that is.
+constexpr std::size_t kChunksInTurn = 4;
+
 struct Job {
   bool write = false;
   bool crc32 = false;
   bool sha256 = false;
+  bool encrypt = false;
+  bool derive = false;
   std::string file;
   std::string ranges;
   std::string output;
+  std::array<unsigned char, crypto_secretbox_KEYBYTES> key{};
   int threads = 2;
   std::size_t piece = std::size_t{1} << 20;
   int repeat = 1;
@@ -56,6 +68,40 @@ void write_all(int descriptor, const unsigned char* data, std::size_t size, std:
   }
 }
 
+// What of a file was encrypted in one piece.
+struct Chunk {
+  Range range;
+  std::array<unsigned char, crypto_secretbox_NONCEBYTES> nonce;
+  std::array<unsigned char, crypto_secretbox_MACBYTES> mac;
+};
+
+template <std::size_t kSize>
+void from_hex(const std::string& text, std::array<unsigned char, kSize>& out) {
+  std::size_t size = 0;
+  if (sodium_hex2bin(out.data(), kSize, text.data(), text.size(), nullptr, &size, nullptr) != 0 ||
+      size != kSize) {
+    throw std::runtime_error("these are not as many hexadecimal digits as they should be");
+  }
+}
+
+// A text file with "offset size nonce mac" per line, one behind the other in memory.
+std::vector<Chunk> read_chunks(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<Chunk> chunks;
+  Range range{};
+  std::string nonce;
+  std::string mac;
+  while (in >> range.file_offset >> range.size >> nonce >> mac) {
+    Chunk& chunk = chunks.emplace_back();
+    chunk.range = range;
+    from_hex(nonce, chunk.nonce);
+    from_hex(mac, chunk.mac);
+    range.memory_offset += range.size;
+  }
+  if (chunks.empty()) throw std::runtime_error("no chunks in " + path);
+  return chunks;
+}
+
 using Sha256 = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 
 // What one thread does. Returns something that depends on every sum, so that none can be left out.
@@ -63,16 +109,27 @@ std::uint64_t work(const Job& job, const std::vector<Range>& turns, std::atomic<
                    int descriptor, unsigned char* memory) {
   std::uint64_t seen = 0;
   const Sha256 sha256(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  std::vector<unsigned char> encrypted(job.encrypt ? job.piece : 0);
+  std::array<unsigned char, crypto_secretbox_NONCEBYTES> nonce{};
+  std::array<unsigned char, crypto_secretbox_MACBYTES> mac{};
   for (std::size_t i = next++; i < turns.size(); i = next++) {
     const Range& turn = turns[i];
     std::uint32_t crc = 0;
     if (job.sha256) EVP_DigestInit_ex(sha256.get(), EVP_sha256(), nullptr);
+    if (job.encrypt) randombytes_buf(nonce.data(), nonce.size());
     for (std::size_t done = 0; done < turn.size; done += job.piece) {
       const std::size_t size = std::min(job.piece, turn.size - done);
       unsigned char* piece = memory + turn.memory_offset + done;
       if (!job.write) bare::read_all(descriptor, piece, size, turn.file_offset + done);
       if (job.crc32) crc = libdeflate_crc32(crc, piece, size);
       if (job.sha256) EVP_DigestUpdate(sha256.get(), piece, size);
+      if (job.encrypt) {
+        crypto_secretbox_detached(encrypted.data(), mac.data(), piece, size, nonce.data(),
+                                  job.key.data());
+        sodium_increment(nonce.data(), nonce.size());
+        seen += mac[0];
+        piece = encrypted.data();
+      }
       if (job.write) write_all(descriptor, piece, size, turn.file_offset + done);
     }
     seen += crc;
@@ -91,6 +148,40 @@ std::uint64_t run_threads(const Job& job, const std::vector<Range>& turns, int d
   std::atomic<std::uint64_t> seen{0};
   bare::in_threads(job.threads, [&] { seen += work(job, turns, next, descriptor, memory); });
   return seen;
+}
+
+double seconds_of_decrypting(const Job& job, const std::vector<Chunk>& chunks) {
+  const bare::Clock clock;
+  const Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
+  const Memory memory(chunks.back().range.memory_offset + chunks.back().range.size, true);
+  std::atomic<std::size_t> next{0};
+  bare::in_threads(job.threads, [&] {
+    for (std::size_t turn = next++; turn * kChunksInTurn < chunks.size(); turn = next++) {
+      const std::size_t end = std::min((turn + 1) * kChunksInTurn, chunks.size());
+      for (std::size_t i = turn * kChunksInTurn; i < end; ++i) {
+        const Chunk& chunk = chunks[i];
+        unsigned char* bytes = memory.data() + chunk.range.memory_offset;
+        bare::read_all(file.number(), bytes, chunk.range.size, chunk.range.file_offset);
+        if (crypto_secretbox_open_detached(bytes, bytes, chunk.mac.data(), chunk.range.size,
+                                           chunk.nonce.data(), job.key.data()) != 0) {
+          throw std::runtime_error("a MAC is wrong");
+        }
+      }
+    }
+  });
+  return clock.seconds();
+}
+
+double seconds_of_deriving() {
+  const bare::Clock clock;
+  const std::array<unsigned char, crypto_pwhash_SALTBYTES> salt{};
+  std::array<unsigned char, crypto_secretbox_KEYBYTES> key{};
+  if (crypto_pwhash(key.data(), key.size(), "passphrase", 10, salt.data(),
+                    crypto_pwhash_OPSLIMIT_INTERACTIVE, crypto_pwhash_MEMLIMIT_INTERACTIVE,
+                    crypto_pwhash_ALG_ARGON2ID13) != 0) {
+    throw std::runtime_error("no key could be derived");
+  }
+  return clock.seconds();
 }
 
 // How the threads share the work. A SHA-256 is one long chain, so a range stays with one thread,
@@ -138,12 +229,15 @@ Job parse(int argc, char** argv) {
   const std::string mode = argv[1];
   const std::string kind = mode.substr(0, mode.find('-'));
   const std::string sums = kind == mode ? "" : mode.substr(kind.size() + 1);
-  if ((kind != "read" && kind != "write") || (kind != mode && sums != "crc32" && sums != "all")) {
+  job.derive = mode == "derive-key";
+  job.encrypt = sums == "encrypted";
+  if (!job.derive && ((kind != "read" && kind != "write") ||
+                      (kind != mode && sums != "crc32" && sums != "all" && !job.encrypt))) {
     throw std::runtime_error("unknown mode " + mode);
   }
   job.write = kind == "write";
-  job.crc32 = !sums.empty();
-  job.sha256 = sums == "all";
+  job.crc32 = sums == "crc32" || sums == "all";
+  job.sha256 = sums == "all" || job.encrypt;
   job.file = argv[2];
   job.ranges = argv[3];
   for (int i = 4; i + 1 < argc; i += 2) {
@@ -157,6 +251,8 @@ Job parse(int argc, char** argv) {
       job.repeat = std::stoi(value);
     } else if (option == "--output") {
       job.output = value;
+    } else if (option == "--key") {
+      from_hex(value, job.key);
     } else {
       throw std::runtime_error("unknown option " + option);
     }
@@ -172,7 +268,15 @@ Job parse(int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   const Job job = parse(argc, argv);
-  const std::vector<Range> ranges = bare::read_ranges(job.ranges);
+  if (sodium_init() < 0) throw std::runtime_error("libsodium does not start");
+  std::vector<Range> ranges;
+  std::vector<Chunk> chunks;
+  if (job.encrypt && !job.write) {
+    chunks = read_chunks(job.ranges);
+    for (const Chunk& chunk : chunks) ranges.push_back(chunk.range);
+  } else {
+    ranges = bare::read_ranges(job.ranges);
+  }
   const std::vector<Range> turns = turns_of(ranges, job.sha256);
   const std::size_t memory_size = bare::memory_of(ranges);
   std::uint64_t seen = 0;
@@ -180,7 +284,10 @@ int main(int argc, char** argv) try {
               argv[1], job.threads, job.piece,
               static_cast<unsigned long long>(bare::bytes_of(ranges)));
   for (int i = 0; i < job.repeat; ++i) {
-    std::printf("%s%.6f", i == 0 ? "" : ", ", seconds_of(job, turns, memory_size, seen));
+    const double seconds = job.derive        ? seconds_of_deriving()
+                           : !chunks.empty() ? seconds_of_decrypting(job, chunks)
+                                             : seconds_of(job, turns, memory_size, seen);
+    std::printf("%s%.6f", i == 0 ? "" : ", ", seconds);
   }
   std::printf("], \"sums\": %llu}\n", static_cast<unsigned long long>(seen));
   return 0;

@@ -41,7 +41,7 @@ class Peer:
     save: Save | None = None
     # Of these, the fastest in a first round is measured.
     choices: tuple[Peer, ...] = ()
-    # Whether it computes sums of what it moves.
+    # Whether it computes sums of what it moves, or decrypts or encrypts it.
     hashes: bool = False
     # A load that only maps a file takes milliseconds, and one process repeats it this often.
     repeats: int = 1
@@ -55,28 +55,38 @@ def ops_save(hashes: str = "all", **arguments: Any) -> Save:
     return lambda state, place: torch.ops.tensorizer.save(place, state, hashes=hashes, **arguments)
 
 
-def tensorizer_load(num_readers: int | None, verify: bool = False, ca: str = "") -> Load:
+def tensorizer_load(
+    num_readers: int | None, verify: bool = False, ca: str = "", key: bytes = b""
+) -> Load:
     """`ca`: the authority that signed the certificate of a server."""
 
     def load(place: str) -> State:
-        from tensorizer import TensorDeserializer
+        from tensorizer import DecryptionParams, TensorDeserializer
         from tensorizer.stream_io import CAInfo, open_stream
 
         file = open_stream(place, certificate_handling=CAInfo(cacert=ca)) if ca else place
+        encryption = DecryptionParams.from_key(key) if key else None
         with TensorDeserializer(
-            file, device="cpu", num_readers=num_readers, verify_hash=verify
+            file,
+            device="cpu",
+            num_readers=num_readers,
+            verify_hash=verify,
+            encryption=encryption,
         ) as deserializer:
             return dict(deserializer.items())
 
     return load
 
 
-def _tensorizer_save(state: State, path: str) -> None:
-    from tensorizer import TensorSerializer
+def _tensorizer_save(key: bytes = b"") -> Save:
+    def save(state: State, path: str) -> None:
+        from tensorizer import EncryptionParams, TensorSerializer
 
-    serializer = TensorSerializer(path)
-    serializer.write_state_dict(state)
-    serializer.close()
+        serializer = TensorSerializer(path, encryption=EncryptionParams(key) if key else None)
+        serializer.write_state_dict(state)
+        serializer.close()
+
+    return save
 
 
 def _torch_load(mmap: bool) -> Load:
@@ -126,26 +136,57 @@ def streamer_load(**environment: str) -> Load:
     return load
 
 
+# Ours come from the environment: they are named, and never given.
+KEY = bytes(range(32))
+os.environ |= {"BENCHMARK_KEY": KEY.hex(), "BENCHMARK_PASSPHRASE": "correct horse battery staple"}
+_KEYED = {"key": "env:BENCHMARK_KEY"}
+_DERIVED = {"key": "passphrase-env:BENCHMARK_PASSPHRASE"}
+
 US = Library("tensorizer_ops", "tensorizer_ops", ".ours.tensors", ops_save("all"))
-TENSORIZER = Library("tensorizer", "tensorizer", ".tensors", _tensorizer_save)
+US_ENCRYPTED = Library(
+    "tensorizer_ops, encrypted",
+    "tensorizer_ops",
+    ".ours.encrypted.tensors",
+    ops_save("all", options=_KEYED),
+)
+US_PASSPHRASE = Library(
+    "tensorizer_ops, passphrase",
+    "tensorizer_ops",
+    ".ours.passphrase.tensors",
+    ops_save("all", options=_DERIVED | {"kdf": "interactive"}),
+)
+TENSORIZER = Library("tensorizer", "tensorizer", ".tensors", _tensorizer_save())
+TENSORIZER_ENCRYPTED = Library(
+    "tensorizer, encrypted", "tensorizer", ".encrypted.tensors", _tensorizer_save(KEY)
+)
 TORCH = Library("torch", "torch", ".pt", lambda state, path: torch.save(state, path))
 SAFETENSORS = Library("safetensors", "safetensors.torch", ".safetensors", _safetensors_save)
 FLASHPACK = Library("flashpack", "flashpack", ".flashpack", _flashpack_save)
 # It has no format of its own.
 STREAMER = Library("Run:ai streamer", "runai_model_streamer", ".safetensors", _safetensors_save)
 
-LIBRARIES = (US, TENSORIZER, TORCH, SAFETENSORS, FLASHPACK, STREAMER)
+LIBRARIES = (
+    *(US, US_ENCRYPTED, US_PASSPHRASE, TENSORIZER, TENSORIZER_ENCRYPTED),
+    *(TORCH, SAFETENSORS, FLASHPACK, STREAMER),
+)
 
 
-def _tensorizer_peer(name: str, verify: bool) -> Peer:
+def _tensorizer_peer(
+    name: str, library: Library = TENSORIZER, *, verify: bool = False, key: bytes = b""
+) -> Peer:
     choices = tuple(
-        Peer(f"{name}, num_readers={n}", TENSORIZER, load=tensorizer_load(n, verify))
+        Peer(f"{name}, num_readers={n}", library, load=tensorizer_load(n, verify, key=key))
         for n in (1, 2, 4, 8)
     )
-    return Peer(name, TENSORIZER, choices=choices, hashes=verify)
+    return Peer(name, library, choices=choices, hashes=verify or bool(key))
 
 
 _MAPPED = 7
+
+# What the passphrase costs on top of the key is not a matter of how large the tensors are.
+PASSPHRASE = Peer(
+    "us, encrypted, passphrase", US_PASSPHRASE, load=ops_load(options=_DERIVED), hashes=True
+)
 
 PEERS = (
     Peer("us, zero-copy", US, load=ops_load(copy=False), repeats=_MAPPED),
@@ -153,8 +194,11 @@ PEERS = (
     Peer("us, copy, verify crc32", US, load=ops_load(copy=True, verify="crc32"), hashes=True),
     Peer("us, copy, verify all", US, load=ops_load(copy=True, verify="all"), hashes=True),
     Peer("us, zero-copy, verify all", US, load=ops_load(copy=False, verify="all"), hashes=True),
-    _tensorizer_peer("tensorizer", verify=False),
+    _tensorizer_peer("tensorizer"),
     _tensorizer_peer("tensorizer, verify_hash", verify=True),
+    Peer("us, encrypted", US_ENCRYPTED, load=ops_load(options=_KEYED), hashes=True),
+    PASSPHRASE,
+    _tensorizer_peer("tensorizer, encrypted", TENSORIZER_ENCRYPTED, key=KEY),
     Peer("torch.load", TORCH, load=_torch_load(mmap=False)),
     Peer("torch.load, mmap", TORCH, load=_torch_load(mmap=True), repeats=_MAPPED),
     Peer("safetensors", SAFETENSORS, load=_safetensors_load, repeats=_MAPPED),
@@ -164,7 +208,14 @@ PEERS = (
     Peer("us, save hashes=none", US, save=ops_save("none")),
     Peer("us, save hashes=crc32", US, save=ops_save("crc32"), hashes=True),
     Peer("us, save hashes=all", US, save=ops_save("all"), hashes=True),
-    Peer("tensorizer, save", TENSORIZER, save=_tensorizer_save, hashes=True),
+    Peer("us, save encrypted", US_ENCRYPTED, save=US_ENCRYPTED.save, hashes=True),
+    Peer("tensorizer, save", TENSORIZER, save=TENSORIZER.save, hashes=True),
+    Peer(
+        "tensorizer, save encrypted",
+        TENSORIZER_ENCRYPTED,
+        save=TENSORIZER_ENCRYPTED.save,
+        hashes=True,
+    ),
     Peer("torch.save", TORCH, save=TORCH.save),
     Peer("safetensors, save", SAFETENSORS, save=_safetensors_save),
     Peer("flashpack, save", FLASHPACK, save=_flashpack_save),
@@ -173,7 +224,9 @@ PEERS = (
 # The loader that checks what a library has saved.
 CHECKERS: dict[str, Load] = {
     US.name: ops_load(copy=True),
+    US_ENCRYPTED.name: ops_load(options=_KEYED),
     TENSORIZER.name: tensorizer_load(2),
+    TENSORIZER_ENCRYPTED.name: tensorizer_load(2, key=KEY),
     TORCH.name: _torch_load(mmap=False),
     SAFETENSORS.name: _safetensors_load,
     FLASHPACK.name: _flashpack_load(parallel=False),

@@ -15,7 +15,19 @@ import workloads
 from bare import Limit, Program
 from measure import Task, Timing, check, measure
 from memory import Failure, Reserve, State, make_cold, make_warm, settle, size_of
-from peers import CHECKERS, LIBRARIES, PEERS, TENSORIZER, US, Library, Peer, why_not
+from peers import (
+    CHECKERS,
+    KEY,
+    LIBRARIES,
+    PASSPHRASE,
+    PEERS,
+    TENSORIZER,
+    US,
+    US_ENCRYPTED,
+    Library,
+    Peer,
+    why_not,
+)
 from targets import COMPANION, COPY
 from turns import Turns
 from verdicts import Row, Rows, When
@@ -36,11 +48,14 @@ ENTRIES: tuple[Entry, ...] = tuple(
             *(bare.READ, *_peers("us, copy", "tensorizer", "torch.load")),
             *(bare.READ_CRC32, *_peers("us, copy, verify crc32")),
             *(bare.READ_ALL, *_peers("us, copy, verify all", "tensorizer, verify_hash")),
+            *(bare.READ_ENCRYPTED, *_peers("us, encrypted", "tensorizer, encrypted")),
+            *(bare.DERIVE_KEY, PASSPHRASE),
             *bare.COLD,
             *(peer for peer in PEERS if peer.save is None),
             *(bare.WRITE, *_peers("us, save hashes=none")),
             *(bare.WRITE_CRC32, *_peers("us, save hashes=crc32")),
             *(bare.WRITE_ALL, *_peers("us, save hashes=all")),
+            *(bare.WRITE_ENCRYPTED, *_peers("us, save encrypted", "tensorizer, save encrypted")),
             *(peer for peer in PEERS if peer.save is not None),
         )
     )
@@ -120,6 +135,7 @@ class Bench:
         self._entries = self._choose_entries()
         self._chosen: dict[str, Peer] = {}
         self._program: Program | None = None
+        self._encrypted_program: Program | None = None
         failures = self._write_files()
         for entry in self._entries:
             size = size_of(self._expected(entry))
@@ -137,6 +153,8 @@ class Bench:
         def wanted(entry: Entry) -> bool:
             if self.workload.name == "single" and entry.hashes:
                 return False  # one SHA-256 is one chain, whoever computes it
+            if self.workload.name != "small" and entry in (PASSPHRASE, bare.DERIVE_KEY):
+                return False  # one derivation is for a file, however large it is
             return not self._settings.only or any(
                 entry.name.startswith(name) or (name == "limit" and isinstance(entry, Limit))
                 for name in self._settings.only
@@ -158,6 +176,8 @@ class Bench:
         failures: dict[str, str] = {}
         files: dict[Path, tuple[Library, State]] = {}
         needed = {entry.library for entry in self._entries if isinstance(entry, Peer)}
+        if bare.READ_ENCRYPTED in self._entries:
+            needed.add(US_ENCRYPTED)
         for library in LIBRARIES:
             if reason := why_not(library.module):
                 failures[library.name] = reason
@@ -173,6 +193,11 @@ class Bench:
                 failures[library.name] = str(failure)
         try:
             self._program = self._open_limit()
+            if (encrypted := self._path(US_ENCRYPTED)).exists():
+                settings = self._settings
+                self._encrypted_program = Program(
+                    settings.programs, encrypted, settings.threads, KEY
+                )
         except Failure as failure:
             failures["limit"] = str(failure)
         return failures
@@ -202,7 +227,8 @@ class Bench:
         """Untimed: the best choices are found, and memory is watched."""
         row = self.rows[entry.name]
         if isinstance(entry, Limit):
-            row.choice = f"pieces of {entry.piece >> 10} KiB"
+            if entry is not bare.DERIVE_KEY:
+                row.choice = f"pieces of {entry.piece >> 10} KiB"
             return self._measure(entry)
         if entry.choices:
             choices = entry.choices[1:3] if self._settings.quick else entry.choices
@@ -225,8 +251,7 @@ class Bench:
         own = entry.repeats if isinstance(entry, Peer) else 1
         repeats = 1 if cold else max(self.workload.repeats, own)
         if isinstance(entry, Limit):
-            assert self._program is not None
-            return self._program.measure(entry, repeats, self._settings.reserve)
+            return self._program_of(entry).measure(entry, repeats, self._settings.reserve)
         state = self._expected(entry)
         task = _task(self._chosen.get(entry.name, entry), path, state)
         # A save needs memory for the file, and another time as much when the file is checked.
@@ -245,11 +270,16 @@ class Bench:
             watch=watch,
         )
 
+    def _program_of(self, limit: Limit) -> Program:
+        program = self._encrypted_program if limit.reads_encrypted else self._program
+        if program is None:
+            raise Failure("the file that it reads could not be written")
+        return program
+
     def _file(self, entry: Entry) -> Path:
         """What is read, or written by a save."""
         if isinstance(entry, Limit):
-            assert self._program is not None
-            return self._program.file
+            return self._program_of(entry).file
         if is_save(entry):
             return self._settings.directory / f"saved{entry.library.suffix}"
         return self._companion_path() if entry.name == COMPANION else self._path(entry.library)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import bare
-from verdicts import Rows, Target, Verdict, at_most, judge_memory, judge_speeds
+from verdicts import Rows, Target, Verdict, at_most, best_seconds, judge_memory, judge_speeds
 
 COPY = "us, copy"
 COMPANION = "us, copy, the 32 MiB case"
 MEMORY_CEILING = 64 << 20
+ENCRYPTED_MEMORY_CEILING = 128 << 20
 REMOTE_MEMORY_CEILING = 128 << 20
+DERIVATIONS_CEILING = 1.5
 IMPORT_CEILING_MS = 60
 ROUNDS_CEILING = 2
 
 _MODELS = ("large", "transformer")
 _CRC32 = "us, copy, verify crc32"
 _ALL = "us, copy, verify all"
+_ENCRYPTED = "us, encrypted"
 _SAVE = "us, save hashes=all"
+_SAVE_ENCRYPTED = "us, save encrypted"
 _BARE = "bare libcrypto work"
+_BARE_SODIUM = "bare libsodium work"
 _COLD = tuple(limit.name for limit in bare.COLD)
 
 TARGETS = (
@@ -32,6 +37,16 @@ TARGETS = (
     Target("save, both hashes", _SAVE, "tensorizer", ("tensorizer, save",), 2, _MODELS),
     Target("save, both hashes", _SAVE, "torch.save", ("torch.save",), 1.7, _MODELS),
     Target("save, crc32", "us, save hashes=crc32", "limit", (bare.WRITE_CRC32.name,), 0.9, _MODELS),
+    Target("load, encrypted", _ENCRYPTED, _BARE_SODIUM, (bare.READ_ENCRYPTED.name,), 1.05, _MODELS),
+    Target("load, encrypted", _ENCRYPTED, "tensorizer", ("tensorizer, encrypted",), 1.5, _MODELS),
+    Target(
+        "save, encrypted",
+        *(_SAVE_ENCRYPTED, _BARE_SODIUM, (bare.WRITE_ENCRYPTED.name,), 1.2, _MODELS),
+    ),
+    Target(
+        "save, encrypted",
+        *(_SAVE_ENCRYPTED, "tensorizer", ("tensorizer, save encrypted",), 2.2, _MODELS),
+    ),
     Target("small tensors, load", "us, zero-copy", "safetensors", ("safetensors",), 5, ("small",)),
     Target("small tensors, save", _SAVE, "safetensors", ("safetensors, save",), 3, ("small",)),
     Target("one tensor, load by copy", COPY, "the 32 MiB case", (COMPANION,), 0.9, ("single",)),
@@ -74,11 +89,32 @@ REMOTE_TARGETS = (
 )
 
 
+def _derivations(results: dict[str, Rows]) -> float | None:
+    """What a passphrase costs on top of a key, in derivations."""
+    rows = results.get("small", {})
+    derived = best_seconds(rows, "us, encrypted, passphrase")
+    keyed = best_seconds(rows, _ENCRYPTED)
+    once = best_seconds(rows, bare.DERIVE_KEY.name)
+    return (derived - keyed) / once if derived and keyed and once else None
+
+
 def judge(results: dict[str, Rows], import_seconds: float | None) -> list[Verdict]:
     imported = import_seconds * 1000 if import_seconds is not None else None
+    plain: dict[str, Rows] = {}
+    encrypted: dict[str, Rows] = {}
+    for workload, rows in results.items():
+        plain[workload] = {n: row for n, row in rows.items() if "encrypted" not in n}
+        encrypted[workload] = {n: row for n, row in rows.items() if "encrypted" in n}
+    derivations = _derivations(results)
     return [
         *judge_speeds(TARGETS, results),
-        *(judge_memory(workload, rows, MEMORY_CEILING) for workload, rows in results.items()),
+        *(judge_memory(workload, rows, MEMORY_CEILING) for workload, rows in plain.items()),
+        *(
+            judge_memory(workload, rows, ENCRYPTED_MEMORY_CEILING, "the same, encrypted")
+            for workload, rows in encrypted.items()
+            if rows
+        ),
+        at_most("derivations", "small", DERIVATIONS_CEILING, derivations, "x", digits=2),
         at_most("import beyond torch", "", IMPORT_CEILING_MS, imported, "ms"),
     ]
 

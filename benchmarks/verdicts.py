@@ -52,13 +52,18 @@ class Verdict:
     met: bool | None  # None: not measured
 
 
+def best_seconds(rows: Rows, name: str, when: When = "warm") -> float | None:
+    """Other work on the machine can only make a round slower."""
+    row = rows.get(name)
+    return min((value for value in row.ready[when] if value), default=None) if row else None
+
+
 def _ratio(target: Target, rows: Rows) -> float | None:
-    """Best against best: other work on the machine can only make a round slower."""
+    """Best against best."""
 
     def best(name: str) -> float | None:
-        row = rows.get(name)
-        seconds = [value for value in row.ready[target.when] if value] if row else []
-        return row.bytes / min(seconds) if row and seconds else None
+        seconds = best_seconds(rows, name, target.when)
+        return rows[name].bytes / seconds if seconds else None
 
     mine = best(target.mine)
     others = [speed for name in target.other if (speed := best(name))]
@@ -76,15 +81,19 @@ def judge_speeds(targets: Iterable[Target], results: dict[str, Rows]) -> list[Ve
     return verdicts
 
 
-def at_most(work: str, workload: str, ceiling: float, value: float | None, unit: str) -> Verdict:
-    measured = f"{value:.0f} {unit}" if value is not None else "-"
+def at_most(
+    work: str, workload: str, ceiling: float, value: float | None, unit: str, digits: int = 0
+) -> Verdict:
+    measured = f"{value:.{digits}f} {unit}" if value is not None else "-"
     met = value <= ceiling if value is not None else None
     return Verdict(work, workload, "", f"{ceiling:g} {unit} at most", measured, met)
 
 
-def judge_memory(workload: str, rows: Rows, ceiling: int) -> Verdict:
+def judge_memory(
+    workload: str, rows: Rows, ceiling: int, work: str = "memory beyond the tensors"
+) -> Verdict:
     """The peak beyond the tensors, of whatever is ours."""
     ours = [row.memory for name, row in rows.items() if name.startswith("us, ")]
     peaks = [memory / (1 << 20) for memory in ours if memory is not None]
     peak = max(peaks) if peaks else None
-    return at_most("memory beyond the tensors", workload, ceiling >> 20, peak, "MiB")
+    return at_most(work, workload, ceiling >> 20, peak, "MiB")

@@ -49,7 +49,9 @@ def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
 
 def test_local_files_are_measured(tmp_path: Path) -> None:
     workloads = run_quickly("run.py", tmp_path, "--workloads", "small", "--peers", "us,limit")
-    assert {"us, copy", "us, save hashes=all", "limit, pread"} <= workloads["small"].keys()
+    names = {"us, copy", "us, save hashes=all", "limit, pread", "us, save encrypted"}
+    keys = {"us, encrypted", "us, encrypted, passphrase", "bare work, one key from a passphrase"}
+    assert names | keys <= workloads["small"].keys()
 
 
 @pytest.mark.parametrize(
