@@ -16,19 +16,25 @@ import tensorizer_ops
 from process import ROOT
 
 EXAMPLE = ROOT / "examples" / "cpp"
+PROGRAMS = {"of_the_readme": "README.md", "with_a_key": "docs/security.md"}
+
+
+def shown(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example, and beside it the program that the README shows."""
+    """The example, and beside it the programs that the pages show."""
     project = tmp_path_factory.mktemp("project")
     shutil.copytree(EXAMPLE, project, dirs_exist_ok=True)
-    readme = (ROOT / "README.md").read_text()
-    (program,) = re.findall(r"^```cpp\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    (package,) = re.findall(r"^```cmake\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    (project / "program.cpp").write_text(program)
+    (package,) = shown("README.md", "cmake")
     with (project / "CMakeLists.txt").open("a") as file:
-        file.write(f"add_executable(program program.cpp)\n{package}")
+        for name, page in PROGRAMS.items():
+            (program,) = shown(page, "cpp")
+            (project / f"{name}.cpp").write_text(program)
+            file.write(f"add_executable({name} {name}.cpp)\n{package.replace('program', name)}")
     prefixes = f"{torch.utils.cmake_prefix_path};{tensorizer_ops.cmake_prefix_path()}"
     configure = ["cmake", "-S", str(project), "-B", str(project / "build"), "-G", "Ninja"]
     subprocess.run([*configure, f"-DCMAKE_PREFIX_PATH={prefixes}"], check=True)
@@ -41,8 +47,9 @@ def serve(programs: Path) -> Path:
     return programs / "serve"
 
 
-def test_the_program_of_the_readme_runs(programs: Path, tmp_path: Path) -> None:
-    subprocess.run([programs / "program"], cwd=tmp_path, check=True)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_that_are_shown_run(programs: Path, tmp_path: Path, name: str) -> None:
+    subprocess.run([programs / name], cwd=tmp_path, check=True)
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,28 @@ def test_key_files(encrypted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.unlink()
     with pytest.raises(NotFound, match=str(file)):
         opens(encrypted, f"file:{file}")
+
+
+def test_keys_from_pipes(encrypted: str, tmp_path: Path) -> None:
+    """As a shell makes them; one into which nobody writes is no reason to wait."""
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    with pytest.raises(InvalidArgument, match="has not exactly 32 bytes"):
+        opens(encrypted, f"file:{fifo}")
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        time.sleep(0.1)
+        os.write(writing, KEY)
+        os.close(writing)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert opens(encrypted, f"file:/dev/fd/{reading}")
+    finally:
+        writer.join()
+        os.close(reading)
 
 
 def test_passphrases(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

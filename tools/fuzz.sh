@@ -1,28 +1,36 @@
 #!/bin/sh
-# Builds the fuzz targets and runs them one after another, for so many seconds together:
-# fuzz.sh SECONDS
+# Builds the fuzz targets and runs all of them at once, for so many seconds: fuzz.sh SECONDS
 # Inputs that found new code are kept in build/fuzz/corpus; one that fails is left in build/fuzz.
 set -eu
-set -- "$1" tests/cpp/fuzz_*.cpp
-seconds=$(($1 / ($# - 1)))
+seconds=$1
 
 cmake -S tests/cpp -B build/fuzz -G Ninja --log-level=WARNING -DFUZZ=ON \
     -DCMAKE_CXX_COMPILER=clang++-14 >/dev/null
 cmake --build build/fuzz
 
 python3 tests/cpp/make_corpus.py build/fuzz/seeds
-shift
-for source in "$@"; do
-    target=$(basename "$source" .cpp)
-    mkdir -p "build/fuzz/corpus/$target"
-    log="build/fuzz/$target.log"
+
+fuzz() {
+    mkdir -p "build/fuzz/corpus/$1"
+    log="build/fuzz/$1.log"
     # The limit on memory is part of the test: no length in a file may make it take more.
-    if ! "build/fuzz/$target" "build/fuzz/corpus/$target" "build/fuzz/seeds/$target" \
+    if ! "build/fuzz/$1" "build/fuzz/corpus/$1" "build/fuzz/seeds/$1" \
         -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
         -malloc_limit_mb=128 -artifact_prefix="build/fuzz/" -print_final_stats=1 \
         >"$log" 2>&1; then
         tail -n 100 "$log"
-        exit 1
+        return 1
     fi
-    echo "$target: $(grep number_of_executed_units "$log" | tr -dc 0-9) inputs in $seconds s"
+    echo "$1: $(grep number_of_executed_units "$log" | tr -dc 0-9) inputs in $seconds s"
+}
+
+running=
+for source in tests/cpp/fuzz_*.cpp; do
+    fuzz "$(basename "$source" .cpp)" &
+    running="$running $!"
 done
+failed=0
+for one in $running; do
+    wait "$one" || failed=1
+done
+exit $failed

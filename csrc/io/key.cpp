@@ -1,6 +1,7 @@
 #include "io/key.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sodium.h>
 #include <unistd.h>
 
@@ -72,16 +73,27 @@ KeySource key_from_environment(const std::string& name) {
          "bytes");
 }
 
+// Whether a pipe that somebody has open gives anything.
+bool is_ready_soon(int file) {
+  constexpr int kPatience = 10'000;  // milliseconds
+  pollfd waiting{file, POLLIN, 0};
+  const bool ready = ::poll(&waiting, 1, kPatience) > 0;
+  if (!ready) errno = ETIMEDOUT;
+  return ready;
+}
+
 // The file's bytes, or one more than `most` of them.
 SecretBytes read_secret_file(const std::string& path, std::size_t most) {
   const auto fail = [&] { throw system_error(errno, "cannot read a key from", path); };
-  const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY);
+  // A pipe into which nobody writes is empty, and none to wait for.
+  const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY | O_NONBLOCK);
   if (!file) fail();
   SecretBytes content(most + 1);
   std::size_t have = 0;
   while (have < most + 1) {
     const ssize_t got = ::read(file.get(), content.bytes().data() + have, most + 1 - have);
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN && is_ready_soon(file.get())) continue;
     if (got < 0) fail();
     if (got == 0) break;
     have += static_cast<std::size_t>(got);

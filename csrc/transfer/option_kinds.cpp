@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "io/secret.h"
 
 namespace tensorizer {
 
@@ -72,7 +71,6 @@ Option text_option(const char* name, const char* value, std::string& text) {
 Option secret_option(const char* name, std::string& text) {
   Option option = text_option(name, "one line of text, or env:NAME, file:PATH or named:NAME", text);
   option.secret = true;
-  option.names_secret = names_secret;
   return option;
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/number.h"
+#include "io/secret.h"
 #include "transfer/options.h"
 
 namespace tensorizer {
@@ -20,7 +21,7 @@ struct Option {
   std::function<bool(const std::string& name, const std::string& value)> set;
   bool secret = false;  // its value is in no message
   // Whether a value of it names a secret, instead of being one.
-  bool (*names_secret)(std::string_view value) = nullptr;
+  bool (*names_secret)(std::string_view value) = tensorizer::names_secret;
 };
 
 // The option of this name, or null.
