@@ -1,6 +1,5 @@
 // A file in Redis, read in pieces of its keys, several of them on their way at a time.
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <thread>
 
@@ -71,9 +70,17 @@ class RedisSource final : public Source {
     std::uint64_t size;
   };
 
+  // Whoever comes later, or at the same time, says the same.
   [[noreturn]] void throw_changed(const std::string& what) {
-    changed_ = true;
-    throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded: " + what);
+    const std::lock_guard lock(change_mutex_);
+    if (change_.empty()) change_ = what;
+    throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded: " + change_);
+  }
+  void check_unchanged() {
+    std::unique_lock lock(change_mutex_);
+    if (change_.empty()) return;
+    lock.unlock();
+    throw_changed(change_);
   }
   [[noreturn]] void throw_replaced() { throw_changed("it was saved anew"); }
 
@@ -116,7 +123,7 @@ class RedisSource final : public Source {
 
   // A connection that watches what has not changed since the keys were listed.
   std::unique_ptr<RedisConnection> take(Cancel& cancel) {
-    if (changed_) throw_replaced();
+    check_unchanged();
     std::unique_ptr<RedisConnection> connection = client_.take_idle();
     if (connection) return connection;
     connection = client_.connect(cancel);
@@ -230,7 +237,9 @@ class RedisSource final : public Source {
   RedisClient client_;
   const std::string header_key_;
   std::vector<RedisKey> keys_;  // that make up the file, by offset
-  std::atomic<bool> changed_{false};
+
+  std::mutex change_mutex_;
+  std::string change_;  // what was seen of a change; it stays once it is there
 
   std::mutex guard_mutex_;
   pid_t guard_process_ = getpid();
