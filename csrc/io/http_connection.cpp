@@ -297,16 +297,17 @@ class HttpConnection::Impl {
       paused_ = paused_ || receiver_->has_enough();
       if (paused_) return {};
       cancel.check();
-      const std::chrono::duration<double> waited = Clock::now() - since;
-      if (waited.count() >= patience) {
-        if (static_cast<double>(passed_ - before) < kFloorPerSecond * waited.count()) {
-          return HttpFailure{.what = "nothing came, or next to nothing, for " +
-                                     std::to_string(static_cast<int>(waited.count())) + " s",
-                             .temporary = true,
-                             .timed_out = true};
-        }
+      const double waited = std::chrono::duration<double>(Clock::now() - since).count();
+      const bool flows = static_cast<double>(passed_ - before) >= kFloorPerSecond * waited;
+      if (flows && waited >= std::min(1.0, patience / 4)) {
+        // Patience begins anew whenever it has been flowing for a while.
         since = Clock::now();
         before = passed_;
+      } else if (!flows && waited >= patience) {
+        return HttpFailure{.what = "nothing came, or next to nothing, for " +
+                                   std::to_string(static_cast<int>(waited)) + " s",
+                           .temporary = true,
+                           .timed_out = true};
       }
       curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
     }
