@@ -153,6 +153,16 @@ def test_a_subset_is_checked_as_well(path: str) -> None:
         ops.load(path, names=["aa"], options=STRICT)
 
 
+def test_what_a_reader_tells_of_a_tensor_is_checked(path: str) -> None:
+    data = saved(path)
+    reader = torch.classes.tensorizer.Reader(path, OPTIONS)
+    assert reader.stored("aa")["type"] == "state_dict"
+    data[Entry(data, "aa").header + 8] ^= 1  # the module index
+    Path(path).write_bytes(data)
+    with pytest.raises(Crypto, match=r"'aa'.* not the one that was written"):
+        torch.classes.tensorizer.Reader(path, OPTIONS).stored("aa")
+
+
 @pytest.mark.parametrize("version", [1, 2, 4])
 def test_the_flag_cannot_be_rolled_back(path: str, version: int) -> None:
     data = saved(path)

@@ -40,6 +40,8 @@ class LoadMover final : public Mover {
     if (digests()) expected_.resize(items.size());
   }
 
+  // Whether the digests in the file are compared; those of a pin take their place.
+  bool verifies() const { return settings_.verify != Verify::None && settings_.pin == nullptr; }
   // Whether digests are taken.
   bool digests() const { return verifies() || settings_.pin != nullptr; }
 
@@ -164,7 +166,6 @@ class LoadMover final : public Mover {
     Bytes data;
   };
 
-  bool verifies() const { return settings_.verify != Verify::None && settings_.pin == nullptr; }
   bool needs_header(const LoadItem& item) const {
     return verifies() || !entry(item).dtype || (encrypted_ && entry(item).data_size > 0);
   }
@@ -301,8 +302,7 @@ class LoadMover final : public Mover {
 
   TensorHeader parse_header(const LoadItem& item, Bytes bytes) {
     const Entry& e = entry(item);
-    check_header_digest(index_, item.entry, bytes, place_);
-    const TensorHeader header = parse_tensor_header(bytes, index_.header(), e, item.entry, place_);
+    const TensorHeader header = parse_authentic_header(bytes, index_, item.entry, place_);
     if (!e.dtype) index_.set_dtype(item.entry, *header.dtype.dtype);
     if (encrypted_ && e.data_size > 0) {
       const std::lock_guard lock(mutex_);
@@ -405,7 +405,6 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
                                        "with the option 'key'");
   }
   LoadMover mover(source, index, items, settings, progress);
-  const bool verify = settings.verify != Verify::None && settings.pin == nullptr;
 
   std::vector<Extent> extents;
   extents.reserve(items.size());
@@ -425,7 +424,7 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
                                   : settings.threads > 1
                                       ? std::max(settings.threads, hints.reads_in_flight)
                                       : 1;
-  move_settings.crc32 = verify;
+  move_settings.crc32 = mover.verifies();
   move_settings.sha256 = mover.digests();
   const bool lanes =
       !source.sequential() && (settings.verify == Verify::All || settings.pin != nullptr);

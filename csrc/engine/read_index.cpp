@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
-#include "format/tensor_header.h"
 
 namespace tensorizer {
 
@@ -46,8 +45,7 @@ void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel
                       ": the file ends at offset " +
                       std::to_string(entry.header_offset + header.size()) + ", inside its header");
     }
-    check_header_digest(index, i, header, place);
-    index.set_dtype(i, *parse_tensor_header(header, index.header(), entry, i, place).dtype.dtype);
+    index.set_dtype(i, *parse_authentic_header(header, index, i, place).dtype.dtype);
   }
 }
 
@@ -91,11 +89,13 @@ Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
   return index;
 }
 
-void check_header_digest(const Index& index, std::size_t entry, ConstBytes bytes,
-                         const FilePlace& place) {
-  if (!index.authentication()) return;
-  if (is_equal_mac(sha256(bytes), index.authentication()->header_digest(entry))) return;
+TensorHeader parse_authentic_header(Bytes bytes, const Index& index, std::size_t entry,
+                                    const FilePlace& place) {
   const Entry& e = index.entries()[entry];
+  const std::optional<Authentication>& authentication = index.authentication();
+  if (!authentication || is_equal_mac(sha256(bytes), authentication->header_digest(entry))) {
+    return parse_tensor_header(bytes, index.header(), e, entry, place);
+  }
   throw Error(ErrorKind::Crypto, std::string(place.label) + ": " + describe(e.name, entry) +
                                      ": its header at offset " + std::to_string(e.header_offset) +
                                      " is not the one that was written with the index");

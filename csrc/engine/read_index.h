@@ -3,6 +3,7 @@
 
 #include "engine/file_keys.h"
 #include "format/index.h"
+#include "format/tensor_header.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -15,9 +16,9 @@ FilePlace place_of(const Source& source);
 // of its own metadata must be right. Throws Error(Crypto) where that is not so.
 Index read_index(Source& source, FileKeys* keys, Cancel& cancel);
 
-// Throws Error(Crypto) when a tensor's header is not the one that the index of an encrypted file
-// has the digest of. `bytes` are as they stand in the file.
-void check_header_digest(const Index& index, std::size_t entry, ConstBytes bytes,
-                         const FilePlace& place);
+// As parse_tensor_header(), of bytes as they stand in the file; throws Error(Crypto) when they are
+// not those that the index of an encrypted file has the digest of.
+TensorHeader parse_authentic_header(Bytes bytes, const Index& index, std::size_t entry,
+                                    const FilePlace& place);
 
 }  // namespace tensorizer

@@ -35,8 +35,7 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   const std::array<Bytes, 2> pieces{Bytes(bytes_), out};
   // How much of what is encrypted has to be read at once stands in the header.
   file_.source.read(e.header_offset, std::span(pieces).first(encrypted ? 1 : 2), cancel);
-  check_header_digest(file_.index, number, bytes_, place);
-  header_ = parse_tensor_header(bytes_, file_.index.header(), e, number, place);
+  header_ = parse_authentic_header(bytes_, file_.index, number, place);
   if (header_->crc32 || header_->sha256) {
     digests_.emplace(
         DigestStart{header_->hashed, header_->crc32.has_value(), header_->sha256.has_value()});

@@ -128,8 +128,7 @@ StoredTensor Reader::stored(const std::string& name) {
   std::vector<std::byte> bytes(entry.header_size());
   const Bytes piece(bytes);
   open->source().read(entry.header_offset, {&piece, 1}, job.cancel);
-  const TensorHeader header =
-      parse_tensor_header(bytes, open->index().header(), entry, number, place);
+  const TensorHeader header = parse_authentic_header(bytes, open->index(), number, place);
   return {std::string(entry.name), entry.type,          header.module_index, header.crc32,
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
 }
