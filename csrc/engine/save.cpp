@@ -5,7 +5,6 @@
 #include <mutex>
 #include <optional>
 
-#include "codec/crc32.h"
 #include "codec/hmac.h"
 
 namespace tensorizer {
@@ -239,16 +238,20 @@ class SaveMover final : public Mover {
       plain.push_back(data[i].plain);
     }
     std::vector<Digests> digests;
-    std::vector<Digests> data_digests;
+    std::vector<Digests> data_digests(range.count);
     {
       const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
       digests = digest_all(starts, plain);
-      starts.assign(range.count, job_.data_digest_start());
-      data_digests = digest_all(starts, plain);
+      if (job_.layout.kind().data_digests) {
+        starts.assign(range.count, job_.data_digest_start());
+        data_digests = digest_all(starts, plain);
+      }
     }
-    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+    if (job_.encryption()) {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+      for (std::size_t i = 0; i < headers.size(); ++i) job_.encrypt(headers[i], 0, data[i]);
+    }
     for (std::size_t i = 0; i < headers.size(); ++i) {
-      job_.encrypt(headers[i], 0, data[i]);
       job_.complete(range.first + i, headers[i], digests[i], data_digests[i]);
     }
   }

@@ -1,7 +1,6 @@
 #include "format/crypt_info.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace tensorizer {
 
