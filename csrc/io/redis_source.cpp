@@ -74,13 +74,15 @@ class RedisSource final : public Source {
   [[noreturn]] void throw_changed(const std::string& what) {
     const std::lock_guard lock(change_mutex_);
     if (change_.empty()) change_ = what;
-    throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded: " + change_);
+    throw_change();
   }
   void check_unchanged() {
-    std::unique_lock lock(change_mutex_);
-    if (change_.empty()) return;
-    lock.unlock();
-    throw_changed(change_);
+    const std::lock_guard lock(change_mutex_);
+    if (!change_.empty()) throw_change();
+  }
+  // Under the mutex.
+  [[noreturn]] void throw_change() {
+    throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded: " + change_);
   }
   [[noreturn]] void throw_replaced() { throw_changed("it was saved anew"); }
 
