@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "codec/hmac.h"
 #include "transfer/fill.h"
 #include "transfer/tracing.h"
 
@@ -9,21 +10,11 @@ namespace tensorizer::ops {
 
 namespace {
 
-std::string hex(ConstBytes bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::byte byte : bytes) {
-    text += kDigits[static_cast<unsigned>(byte) >> 4];
-    text += kDigits[static_cast<unsigned>(byte) & 15];
-  }
-  return text;
-}
-
 std::string hex(std::uint32_t value) {
   std::string text;
   for (int shift = 24; shift >= 0; shift -= 8) {
     const auto byte = static_cast<std::byte>(value >> shift);
-    text += hex(ConstBytes(&byte, 1));
+    text += to_hex({&byte, 1});
   }
   return text;
 }
@@ -89,7 +80,7 @@ StringDict ReaderClass::stored(std::string name) {
     dict.insert("data_offset", std::to_string(stored.data_offset));
     dict.insert("data_size", std::to_string(stored.data_size));
     if (stored.crc32) dict.insert("crc32", hex(*stored.crc32));
-    if (stored.sha256) dict.insert("sha256", hex(*stored.sha256));
+    if (stored.sha256) dict.insert("sha256", to_hex(*stored.sha256));
     return dict;
   });
 }
