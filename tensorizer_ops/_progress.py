@@ -43,14 +43,9 @@ def reported(job: Job, report: Progress | None) -> Iterator[None]:
     thread.start()
     try:
         yield
-    except BaseException:
+    finally:
         over.set()
         thread.join()
         if raised:
             raise raised[0] from None
-        raise
-    over.set()
-    thread.join()
-    if raised:
-        raise raised[0]
     report(*job.progress())
