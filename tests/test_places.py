@@ -246,7 +246,7 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("after", [0.005, 0.05, 0.2])
 def test_a_signal_ends_a_save(sink: To, after: float) -> None:
-    """Again and again, until it hits one; the file that was there stays."""
+    """It ends soon after, wherever it was, and the file that was there stays."""
     before = None
     if sink.replaces:
         ops.save(sink.uri, {"x": torch.ones(3)}, options=sink.options)
@@ -257,15 +257,20 @@ def test_a_signal_ends_a_save(sink: To, after: float) -> None:
         raise Interrupted
 
     previous = signal.signal(signal.SIGALRM, stop)
+    took: list[float] = []
     try:
-        signal.setitimer(signal.ITIMER_REAL, after)
-        start = time.monotonic()
-        try:
-            ops.save(sink.uri, tensors, options=sink.options)
-        except Interrupted:
-            assert time.monotonic() - start < after + 3  # test_interrupt.py is strict
-            assert not sink.replaces or content(sink) == before
-        else:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        # A machine that is busy with something else gets another chance to be fast, no more.
+        while not took or (took[-1] > after + 0.4 and len(took) < 3):
+            start = time.monotonic()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, after)
+                ops.save(sink.uri, tensors, options=sink.options)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                return
+            except Interrupted:
+                took.append(time.monotonic() - start)
+                assert not sink.replaces or content(sink) == before
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+    assert min(took) <= after + 0.4
