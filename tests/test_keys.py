@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -126,7 +127,8 @@ def test_keys_of_the_process(encrypted: str) -> None:
     keys.add("test", key=lambda: KEY[:-1])
     with pytest.raises(InvalidArgument, match="32 bytes, and this one has 31"):
         opens(encrypted, "named:test")
-    keys.add("test", key=lambda: "text")  # type: ignore[arg-type, return-value]
+    text: Any = "text"
+    keys.add("test", key=lambda: text)
     with pytest.raises(InvalidArgument, match="no bytes"):
         opens(encrypted, "named:test")
 
@@ -151,9 +153,10 @@ def test_keys_that_are_none() -> None:
             keys.add("test", key=wrong)
     with pytest.raises(ValueError, match="empty"):
         keys.add("test", passphrase="")
-    for both in ({}, {"key": KEY, "passphrase": "x"}):
+    neither_or_both: list[dict[str, Any]] = [{}, {"key": KEY, "passphrase": "x"}]
+    for both in neither_or_both:
         with pytest.raises(TypeError, match="either"):
-            keys.add("test", **both)  # type: ignore[arg-type]
+            keys.add("test", **both)
 
 
 @pytest.mark.parametrize("key", ["", "secret text", "env:", "named:", KEY.hex()])
