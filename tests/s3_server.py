@@ -67,7 +67,10 @@ def s3_server(
     log = folder / "rclone.log"
     command = [rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
     # Otherwise it hashes the whole file anew for the ETag of every answer.
-    command += ["--etag-hash", "", "--dir-cache-time", "0s", str(root)]
+    command += ["--etag-hash", ""]
+    # It should see what tests put into its folder. With 0 it forgets folders in an endless loop,
+    # and now and then hangs over their locks.
+    command += ["--dir-cache-time", "1ms", str(root)]
     for key_id, secret in {KEY_ID: SECRET, **(more_keys or {})}.items():
         command += ["--auth-key", f"{key_id},{secret}"]
     with log.open("wb") as output:
