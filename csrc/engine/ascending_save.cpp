@@ -1,0 +1,55 @@
+#include "engine/ascending_save.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace tensorizer {
+
+template <typename Use>
+void AscendingSave::each_piece(std::size_t item, Use&& use) {
+  const std::uint64_t size = job_.data_size(item);
+  for (std::uint64_t at = 0; at < size; at += piece_) {
+    cancel_.check();
+    use(at, job_.data(item, at, std::min(piece_, size - at), *stage_));
+  }
+}
+
+void AscendingSave::run(const std::function<void()>& write_prefix) {
+  std::vector<TensorHeaderImage> headers;
+  if (write_prefix) {
+    for (std::size_t item = 0; item < job_.items.size(); ++item) headers.push_back(header(item));
+    write_prefix();
+  }
+  for (std::size_t item = 0; item < job_.items.size(); ++item) {
+    if (write_prefix) {
+      write(item, headers[item]);
+    } else {
+      TensorHeaderImage image = header(item);
+      write(item, image);
+    }
+  }
+}
+
+TensorHeaderImage AscendingSave::header(std::size_t item) {
+  TensorHeaderImage image = job_.header(item);
+  RunningDigests digests(job_.digest_start(image));
+  RunningDigests data_digest(job_.data_digest_start());
+  if (job_.hashes().crc32 || job_.hashes().sha256 || job_.layout.has_records()) {
+    each_piece(item, [&](std::uint64_t at, const Piece& piece) {
+      digests.update(piece.plain);
+      data_digest.update(piece.plain);
+      job_.encrypt(image, at, piece);
+    });
+  }
+  job_.complete(item, image, digests.finish(), data_digest.finish());
+  return image;
+}
+
+void AscendingSave::write(std::size_t item, TensorHeaderImage& image) {
+  job_.write_header(item, image, cancel_);
+  each_piece(item, [&](std::uint64_t at, const Piece& piece) {
+    job_.write_data(item, at, job_.encrypt(image, at, piece), cancel_);
+  });
+}
+
+}  // namespace tensorizer

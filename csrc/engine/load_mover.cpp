@@ -1,0 +1,315 @@
+#include "engine/load_mover.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace tensorizer {
+
+LoadMover::LoadMover(Source& source, Index& index, std::span<const LoadItem> items,
+                     const LoadSettings& settings, Progress& progress)
+    : source_(source),
+      index_(index),
+      items_(items),
+      settings_(settings),
+      progress_(progress),
+      place_(place_of(source)),
+      encrypted_(index.header().encrypted),
+      cuts_(items.size()),
+      complete_(items.size()) {
+  if (digests()) expected_.resize(items.size());
+}
+
+Extent LoadMover::extent(const LoadItem& item) const {
+  const Entry& e = entry(item);
+  const bool header = needs_header(item);
+  if (header) check_header_size(e, item.entry, place_);
+  // Staged bytes are gone before a digest that goes in order could come back to them, and before
+  // the rest of a chunk is there.
+  const bool whole = item.staged && (digests() || encrypted_);
+  return {header ? e.header_offset : e.data_offset, header ? e.header_size() : 0, e.data_size,
+          whole};
+}
+
+void LoadMover::follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece) {
+  piece_ = piece;
+  slice_ = limits.slice_size;
+  for (const CutTensor& cut : plan.cut) cuts_[cut.tensor] = std::make_unique<Cut>();
+}
+
+void LoadMover::move_bundle(const Range& range, Worker& worker) {
+  const std::span<const LoadItem> items = items_.subspan(range.first, range.count);
+  const Extent first = extent(items.front());
+  if (items.size() == 1 && items[0].staged && first.header_size + first.data_size > piece_) {
+    move_staged(range.first, worker);
+    return;
+  }
+  const std::vector<Arrived> bundle = read_bundle(items, worker);
+  std::vector<DigestStart> starts;
+  if (digests()) starts.reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto [header, data] = bundle[i];
+    std::optional<TensorHeader> parsed;
+    if (!header.empty()) parsed = parse_header(items[i], header);
+    if (encrypted_ && !data.empty()) decrypt(items[i], parsed->crypt, 0, data, worker);
+    if (digests()) starts.push_back(digests_wanted(items[i], parsed));
+  }
+  if (digests()) digest_bundle(items, starts, bundle, worker);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].staged) {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
+      worker.stage.pass(*items[i].staged, 0, bundle[i].data);
+    }
+    moved(entry(items[i]).data_size);
+    complete_[range.first + i] = 1;
+  }
+}
+
+ConstBytes LoadMover::move_slice(const Range& range, Worker& worker) {
+  const LoadItem& item = items_[range.first];
+  const Entry& e = entry(item);
+  const bool header = range.position == 0 && needs_header(item);
+  const Bytes target =
+      item.staged ? worker.stage.take(range.size) : item.memory.subspan(range.position, range.size);
+  Cut& cut = *cuts_[range.first];
+  if (item.in_place) {
+    if (header) cut.bytes = copy_header(e);
+  } else if (header) {
+    cut.bytes.resize(e.header_size());
+    const std::array<Bytes, 2> pieces{Bytes(cut.bytes), target};
+    source_.read(e.header_offset, pieces, worker.cancel);
+  } else {
+    source_.read(e.data_offset + range.position, {&target, 1}, worker.cancel);
+  }
+  if (header) learn_header(item, cut);
+  if (encrypted_) {
+    await_header(cut, worker.cancel);
+    if (has_whole_chunks(cut)) decrypt(item, cut.parsed->crypt, range.position, target, worker);
+  }
+  if (item.staged) {
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
+    worker.stage.pass(*item.staged, range.position, target);
+  }
+  moved(range.size);
+  return target;
+}
+
+DigestStart LoadMover::digest_start(std::uint32_t tensor) {
+  const Cut& cut = *cuts_[tensor];
+  // What is not plain yet is digested at the end.
+  if (!digests() || (encrypted_ && !has_whole_chunks(cut))) return {};
+  return digests_wanted(items_[tensor], cut.parsed);
+}
+
+void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) {
+  const LoadItem& item = items_[tensor];
+  Cut& cut = *cuts_[tensor];
+  if (encrypted_ && !has_whole_chunks(cut)) {
+    const Bytes data = item.memory.first(entry(item).data_size);
+    decrypt(item, cut.parsed->crypt, 0, data, worker);
+    if (digests()) {
+      RunningDigests running(digests_wanted(item, cut.parsed));
+      running.update(data);
+      compare(item, running.finish());
+    }
+  } else if (digests()) {
+    compare(item, digests_found);
+  }
+  cuts_[tensor].reset();
+  complete_[tensor] = 1;
+}
+
+void LoadMover::withdraw_incomplete() const {
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (complete_[i] == 0) settings_.withdraw(items_[i].entry);
+  }
+}
+
+std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem> items,
+                                                       Worker& worker) {
+  std::size_t kept = 0;
+  std::size_t largest_gap = 0;
+  std::uint64_t begin = extent(items.front()).offset;
+  std::uint64_t end = begin;
+  for (const LoadItem& item : items) {
+    const Extent e = extent(item);
+    largest_gap = std::max<std::size_t>(largest_gap, e.offset - end);
+    kept += e.header_size + (item.staged ? e.data_size : 0);
+    end = e.offset + e.header_size + e.data_size;
+  }
+  const Bytes scratch = worker.stage.take(kept + largest_gap);
+  const Bytes unused = scratch.subspan(kept);
+  std::vector<Arrived> bundle;
+  bundle.reserve(items.size());
+  std::vector<Bytes> pieces;
+  pieces.reserve(3 * items.size());
+  const auto read_pieces = [&] {
+    if (!pieces.empty()) source_.read(begin, pieces, worker.cancel);
+    pieces.clear();
+  };
+  std::size_t at = 0;
+  for (const LoadItem& item : items) {
+    const Extent e = extent(item);
+    Arrived& arrived = bundle.emplace_back();
+    arrived.header = scratch.subspan(at, e.header_size);
+    at += e.header_size;
+    if (item.staged) {
+      arrived.data = scratch.subspan(at, e.data_size);
+      at += e.data_size;
+    } else {
+      arrived.data = item.memory.first(e.data_size);
+    }
+    if (item.in_place) {
+      // Its bytes are there, and so is its header.
+      read_pieces();
+      if (e.header_size > 0) {
+        std::memcpy(arrived.header.data(), settings_.mapping.data() + e.offset, e.header_size);
+      }
+      continue;
+    }
+    if (pieces.empty()) begin = end = e.offset;
+    if (e.offset > end) pieces.push_back(unused.first(e.offset - end));
+    if (e.header_size > 0) pieces.push_back(arrived.header);
+    if (e.data_size > 0) pieces.push_back(arrived.data);
+    end = e.offset + e.header_size + e.data_size;
+  }
+  read_pieces();
+  return bundle;
+}
+
+void LoadMover::digest_bundle(std::span<const LoadItem> items, std::span<const DigestStart> starts,
+                              std::span<const Arrived> bundle, Worker& worker) {
+  std::vector<ConstBytes> data;
+  data.reserve(bundle.size());
+  for (const Arrived& arrived : bundle) data.push_back(arrived.data);
+  const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+  const std::vector<Digests> found = digest_all(starts, data);
+  for (std::size_t i = 0; i < items.size(); ++i) compare(items[i], found[i]);
+}
+
+void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
+  const LoadItem& item = items_[tensor];
+  const Entry& e = entry(item);
+  std::vector<std::byte> bytes;
+  std::optional<TensorHeader> header;
+  if (needs_header(item)) {
+    bytes.resize(e.header_size());
+    const Bytes piece(bytes);
+    source_.read(e.header_offset, {&piece, 1}, worker.cancel);
+    header = parse_header(item, bytes);
+  }
+  RunningDigests running(digests() ? digests_wanted(item, header) : DigestStart{});
+  const auto pass = [&](std::uint64_t at, Bytes piece) {
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
+    worker.stage.pass(*item.staged, at, piece);
+  };
+  const auto take = [&](std::uint64_t at, Bytes piece) {
+    source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
+    if (encrypted_) decrypt(item, header->crypt, at, piece, worker);
+    if (digests()) {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+      running.update(piece);
+    }
+    moved(piece.size());
+  };
+  const std::uint64_t chunk = encrypted_ ? header->crypt.chunk_size : 1;
+  if (chunk <= piece_) {
+    const std::uint64_t size = piece_ / chunk * chunk;
+    for (std::uint64_t at = 0; at < e.data_size; at += size) {
+      worker.cancel.check();
+      const Bytes piece = worker.stage.take(std::min(size, e.data_size - at));
+      take(at, piece);
+      pass(at, piece);
+    }
+  } else {
+    // Not a byte of a chunk may pass before all of it is there.
+    std::vector<std::byte> whole(std::min(chunk, e.data_size));
+    for (std::uint64_t at = 0; at < e.data_size; at += chunk) {
+      Bytes plain = Bytes(whole).first(std::min(chunk, e.data_size - at));
+      take(at, plain);
+      for (std::uint64_t passed = 0; passed < plain.size(); passed += piece_) {
+        worker.cancel.check();
+        const Bytes piece = worker.stage.take(std::min(piece_, plain.size() - passed));
+        std::memcpy(piece.data(), plain.data() + passed, piece.size());
+        pass(at + passed, piece);
+      }
+    }
+  }
+  if (digests()) compare(item, running.finish());
+  complete_[tensor] = 1;
+}
+
+std::vector<std::byte> LoadMover::copy_header(const Entry& e) const {
+  const ConstBytes header = settings_.mapping.subspan(e.header_offset, e.header_size());
+  return {header.begin(), header.end()};
+}
+
+TensorHeader LoadMover::parse_header(const LoadItem& item, Bytes bytes) {
+  const Entry& e = entry(item);
+  const TensorHeader header = parse_authentic_header(bytes, index_, item.entry, place_);
+  if (!e.dtype) index_.set_dtype(item.entry, *header.dtype.dtype);
+  if (encrypted_ && e.data_size > 0) {
+    const std::lock_guard lock(mutex_);
+    if (nonces_.try_emplace(header.crypt.nonce, item.entry).first->second != item.entry) {
+      fail(place(item), ErrorKind::Crypto, "it was encrypted with the nonce of another tensor");
+    }
+  }
+  return header;
+}
+
+void LoadMover::learn_header(const LoadItem& item, Cut& cut) {
+  TensorHeader header = parse_header(item, cut.bytes);
+  const std::lock_guard lock(mutex_);
+  cut.parsed = header;
+  cut.known = true;
+  known_.notify_all();
+}
+
+void LoadMover::await_header(const Cut& cut, Cancel& cancel) {
+  std::unique_lock lock(mutex_);
+  while (!cut.known) {
+    known_.wait_for(lock, kPollInterval);
+    lock.unlock();
+    cancel.check();
+    lock.lock();
+  }
+}
+
+void LoadMover::decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position,
+                        Bytes bytes, Worker& worker) {
+  const SharedSecret key = settings_.keys->key_for(crypt.derivation);
+  const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+  decrypt_chunks(place(item), crypt, key->bytes(), position, bytes, worker.cancel);
+}
+
+DigestStart LoadMover::digests_wanted(const LoadItem& item,
+                                      const std::optional<TensorHeader>& header) {
+  Expected& expected = expected_[number(item)];
+  if (settings_.pin != nullptr) {
+    if (!settings_.pin->expected.empty()) {
+      const ConstBytes digest =
+          settings_.pin->expected.subspan(item.entry * kSha256Size, kSha256Size);
+      std::copy(digest.begin(), digest.end(), expected.sha256.emplace().begin());
+    }
+    return {{}, false, true};
+  }
+  expected = {header->crc32, header->sha256};
+  if (settings_.verify == Verify::Crc32 && header->crc32) expected.sha256.reset();
+  if (!expected.crc32 && !expected.sha256) {
+    fail(place(item), ErrorKind::InvalidFormat,
+         "there is nothing to verify: the file was saved without hashes");
+  }
+  return {header->hashed, expected.crc32.has_value(), expected.sha256.has_value()};
+}
+
+void LoadMover::compare(const LoadItem& item, const Digests& found) const {
+  const Expected& expected = expected_[number(item)];
+  if (settings_.pin != nullptr) settings_.pin->found[item.entry] = found.sha256;
+  const std::uint64_t begin =
+      settings_.pin != nullptr ? entry(item).data_offset : entry(item).header_offset;
+  check_digests(place(item), begin, expected, found);
+}
+
+}  // namespace tensorizer

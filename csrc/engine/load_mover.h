@@ -1,0 +1,105 @@
+// Reads ranges into their final memory, and there, while they are hot, decrypts and digests them.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/check.h"
+#include "engine/load.h"
+#include "engine/read_index.h"
+#include "format/tensor_header.h"
+
+namespace tensorizer {
+
+class LoadMover final : public Mover {
+ public:
+  LoadMover(Source& source, Index& index, std::span<const LoadItem> items,
+            const LoadSettings& settings, Progress& progress);
+
+  // Whether the digests in the file are compared; those of a pin take their place.
+  bool verifies() const { return settings_.verify != Verify::None && settings_.pin == nullptr; }
+  // Whether digests are taken.
+  bool digests() const { return verifies() || settings_.pin != nullptr; }
+
+  // What is read of an item.
+  Extent extent(const LoadItem& item) const;
+
+  // Before the first move. `piece`: how much of a staged tensor passes at a time.
+  void follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece);
+
+  void move_bundle(const Range& range, Worker& worker) override;
+  ConstBytes move_slice(const Range& range, Worker& worker) override;
+  DigestStart digest_start(std::uint32_t tensor) override;
+  void finish(std::uint32_t tensor, const Digests& found, Worker& worker) override;
+
+  // After an error: says what is not there in whole.
+  void withdraw_incomplete() const;
+
+ private:
+  // The header of a tensor that moves in slices: it comes with the first one.
+  struct Cut {
+    std::vector<std::byte> bytes;
+    std::optional<TensorHeader> parsed;
+    bool known = false;  // what stands above; guarded by the mutex
+  };
+
+  // A tensor of a bundle.
+  struct Arrived {
+    Bytes header;  // empty where none is needed
+    Bytes data;
+  };
+
+  bool needs_header(const LoadItem& item) const {
+    return verifies() || !entry(item).dtype || (encrypted_ && entry(item).data_size > 0);
+  }
+  const Entry& entry(const LoadItem& item) const { return index_.entries()[item.entry]; }
+  std::size_t number(const LoadItem& item) const {
+    return static_cast<std::size_t>(&item - items_.data());
+  }
+  TensorPlace place(const LoadItem& item) const { return {place_.label, entry(item), item.entry}; }
+  // Whether each slice holds whole chunks, so that it can be decrypted as it comes.
+  bool has_whole_chunks(const Cut& cut) const { return slice_ % cut.parsed->crypt.chunk_size == 0; }
+  void moved(std::uint64_t bytes) { progress_.done.fetch_add(bytes, std::memory_order_relaxed); }
+
+  // Reads the range of the bundle into its items, and what has no place there (headers, staged
+  // data) into staging memory, in file order.
+  std::vector<Arrived> read_bundle(std::span<const LoadItem> items, Worker& worker);
+  void digest_bundle(std::span<const LoadItem> items, std::span<const DigestStart> starts,
+                     std::span<const Arrived> bundle, Worker& worker);
+  // A staged tensor that is larger than staging memory may be, piece by piece.
+  void move_staged(std::uint32_t tensor, Worker& worker);
+  std::vector<std::byte> copy_header(const Entry& entry) const;
+  TensorHeader parse_header(const LoadItem& item, Bytes bytes);
+  void learn_header(const LoadItem& item, Cut& cut);
+  // The header is on its way: whoever moves the first slice started before all others.
+  void await_header(const Cut& cut, Cancel& cancel);
+  // Decrypts whole chunks in place.
+  void decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position, Bytes bytes,
+               Worker& worker);
+  DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorHeader>& header);
+  void compare(const LoadItem& item, const Digests& found) const;
+
+  Source& source_;
+  Index& index_;
+  const std::span<const LoadItem> items_;
+  const LoadSettings& settings_;
+  Progress& progress_;
+  const FilePlace place_;
+  const bool encrypted_;
+  std::uint64_t piece_ = 0;
+  std::uint64_t slice_ = 0;
+  std::vector<std::unique_ptr<Cut>> cuts_;  // of the tensors that move in slices
+  std::vector<Expected> expected_;
+  std::vector<std::uint8_t> complete_;
+
+  std::mutex mutex_;
+  std::condition_variable known_;
+  std::map<Nonce, std::uint32_t> nonces_;  // and the entries that have them
+};
+
+}  // namespace tensorizer

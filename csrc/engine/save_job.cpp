@@ -1,0 +1,60 @@
+#include "engine/save_job.h"
+
+#include <algorithm>
+
+#include "codec/hmac.h"
+
+namespace tensorizer {
+
+void SaveJob::complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
+                       const Digests& data_digest) const {
+  if (hashes().crc32) header.set_crc32(digests.crc32);
+  if (hashes().sha256) header.set_sha256(digests.sha256);
+  if (encryption()) layout.set_header_digest(first + item, sha256(header.bytes()));
+  layout.set_data_digest(first + item, data_digest.sha256);
+}
+
+Piece SaveJob::data(std::size_t item, std::uint64_t position, std::uint64_t size,
+                    Stage& stage) const {
+  if (items[item].staged) {
+    const Bytes out = stage.take(size);
+    stage.pass(*items[item].staged, position, out);
+    stage.wait();
+    return {out, out};
+  }
+  const ConstBytes plain = items[item].memory.subspan(position, size);
+  return {plain, encryption() ? stage.take(size) : Bytes()};
+}
+
+ConstBytes SaveJob::encrypt(TensorHeaderImage& header, std::uint64_t position,
+                            const Piece& piece) const {
+  if (!encryption()) return piece.plain;
+  for (std::uint64_t at = 0; at < piece.plain.size(); at += kCryptChunk) {
+    const std::uint64_t chunk = (position + at) / kCryptChunk;
+    const std::uint64_t size = std::min(kCryptChunk, piece.plain.size() - at);
+    header.set_mac(chunk,
+                   encrypt_chunk(encryption()->key->bytes(), nonce_after(header.nonce(), chunk),
+                                 piece.plain.subspan(at, size), piece.out.subspan(at, size)));
+  }
+  return piece.out;
+}
+
+void SaveJob::write_header(std::size_t item, const TensorHeaderImage& header,
+                           Cancel& cancel) const {
+  const Section section = header_section(item);
+  const ConstBytes piece = header.bytes();
+  sink.write({&section, 1}, section.offset, {&piece, 1}, cancel);
+}
+
+void SaveJob::write_data(std::size_t item, std::uint64_t position, ConstBytes bytes,
+                         Cancel& cancel) const {
+  const Section section = data_section(item);
+  if (settings.memory_stays && !items[item].staged && !encryption()) {
+    sink.lend({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
+  } else {
+    sink.write({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
+  }
+  progress.done.fetch_add(bytes.size(), std::memory_order_relaxed);
+}
+
+}  // namespace tensorizer

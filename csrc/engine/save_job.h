@@ -1,0 +1,73 @@
+// What all who save have in common: where a tensor's bytes are, and what is written of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "engine/digest.h"
+#include "engine/save.h"
+#include "format/tensor_header.h"
+
+namespace tensorizer {
+
+inline Section header_section_of(const PlacedTensor& tensor) {
+  return {SectionKind::Header, tensor.spec.name, tensor.header_offset, tensor.header_size};
+}
+inline Section data_section_of(const PlacedTensor& tensor) {
+  return {SectionKind::Data, tensor.spec.name, tensor.data_offset(), tensor.spec.data_size()};
+}
+
+// A piece of a tensor's data. What is encrypted on its way goes to `out`, which may be where it is.
+struct Piece {
+  ConstBytes plain;
+  Bytes out;
+};
+
+struct SaveJob {
+  Sink& sink;
+  Layout& layout;
+  std::size_t first;  // number of the first item in the layout
+  std::span<const SaveItem> items;
+  const SaveSettings& settings;
+  Progress& progress;
+
+  const PlacedTensor& tensor(std::size_t item) const { return layout.tensors()[first + item]; }
+  std::uint64_t data_size(std::size_t item) const { return tensor(item).spec.data_size(); }
+  HashKinds hashes() const { return layout.kind().header.hashes; }
+  const std::optional<Encryption>& encryption() const { return layout.kind().header.encryption; }
+
+  TensorHeaderImage header(std::size_t item) const {
+    return {tensor(item).spec, layout.kind().header, tensor(item).header_size};
+  }
+
+  DigestStart digest_start(const TensorHeaderImage& header) const {
+    return {header.hashed(), hashes().crc32, hashes().sha256};
+  }
+  // Of the data alone.
+  DigestStart data_digest_start() const { return {{}, false, layout.kind().data_digests}; }
+
+  // Once the MACs are set, too.
+  void complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
+                const Digests& data_digest) const;
+
+  // How much of a tensor moves at a time where it is not cut: a chunk of what is encrypted.
+  std::uint64_t piece_size(std::uint64_t staged) const {
+    return encryption() ? kCryptChunk : staged;
+  }
+
+  // Bytes of an item's data: where they are, or brought into memory of the stage.
+  Piece data(std::size_t item, std::uint64_t position, std::uint64_t size, Stage& stage) const;
+
+  // What is written of a piece: its ciphertext, whose MACs go into the header, where the file is
+  // encrypted. `position` is at the start of a chunk.
+  ConstBytes encrypt(TensorHeaderImage& header, std::uint64_t position, const Piece& piece) const;
+
+  Section header_section(std::size_t item) const { return header_section_of(tensor(item)); }
+  Section data_section(std::size_t item) const { return data_section_of(tensor(item)); }
+
+  void write_header(std::size_t item, const TensorHeaderImage& header, Cancel& cancel) const;
+  void write_data(std::size_t item, std::uint64_t position, ConstBytes bytes, Cancel& cancel) const;
+};
+
+}  // namespace tensorizer

@@ -1,0 +1,152 @@
+#include "engine/save_mover.h"
+
+#include <algorithm>
+
+namespace tensorizer {
+
+void SaveMover::move_bundle(const Range& range, Worker& worker) {
+  if (range.count == 1 && job_.data_size(range.first) > piece_) {
+    move_staged(range.first, worker);
+    return;
+  }
+  std::vector<TensorHeaderImage> headers;
+  std::vector<Piece> data;
+  headers.reserve(range.count);
+  data.reserve(range.count);
+  gather(range, headers, data, worker);
+  digest_bundle(range, headers, data, worker);
+  std::vector<Section> sections;
+  std::vector<ConstBytes> pieces;
+  sections.reserve(2 * headers.size());
+  pieces.reserve(2 * headers.size());
+  std::uint64_t written = 0;
+  for (std::size_t i = 0; i < headers.size(); ++i) {
+    sections.push_back(job_.header_section(range.first + i));
+    pieces.push_back(headers[i].bytes());
+    if (data[i].plain.empty()) continue;
+    sections.push_back(job_.data_section(range.first + i));
+    pieces.push_back(job_.encryption() ? ConstBytes(data[i].out) : data[i].plain);
+    written += data[i].plain.size();
+  }
+  job_.sink.write(sections, sections.front().offset, pieces, worker.cancel);
+  job_.progress.done.fetch_add(written, std::memory_order_relaxed);
+}
+
+ConstBytes SaveMover::move_slice(const Range& range, Worker& worker) {
+  const Piece piece = job_.data(range.first, range.position, range.size, worker.stage);
+  ConstBytes bytes = piece.plain;
+  if (job_.encryption()) {
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+    bytes = job_.encrypt(header_of(range.first), range.position, piece);
+  }
+  job_.write_data(range.first, range.position, bytes, worker.cancel);
+  return piece.plain;
+}
+
+DigestStart SaveMover::digest_start(std::uint32_t tensor) {
+  return job_.digest_start(header_of(tensor));
+}
+
+void SaveMover::finish(std::uint32_t tensor, const Digests& digests, Worker& worker) {
+  TensorHeaderImage& header = header_of(tensor);
+  RunningDigests data_digest(job_.data_digest_start());
+  if (job_.layout.kind().data_digests) {
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+    data_digest.update(job_.items[tensor].memory.first(job_.data_size(tensor)));
+  }
+  job_.complete(tensor, header, digests, data_digest.finish());
+  job_.write_header(tensor, header, worker.cancel);
+  headers_[tensor].reset();
+}
+
+TensorHeaderImage& SaveMover::header_of(std::uint32_t tensor) {
+  const std::lock_guard lock(mutex_);
+  if (!headers_[tensor]) headers_[tensor].emplace(job_.header(tensor));
+  return *headers_[tensor];
+}
+
+void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& headers,
+                       std::vector<Piece>& data, Worker& worker) {
+  const auto passes = [&](std::uint32_t item) {
+    return job_.items[item].staged || job_.encryption();
+  };
+  std::uint64_t passing = 0;
+  bool staged = false;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    if (passes(i)) passing += job_.data_size(i);
+    staged = staged || job_.items[i].staged;
+  }
+  Bytes left = passing > 0 ? worker.stage.take(passing) : Bytes();
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    headers.push_back(job_.header(i));
+    const std::uint64_t size = job_.data_size(i);
+    Piece piece;
+    if (passes(i)) {
+      piece.out = left.first(size);
+      left = left.subspan(size);
+    }
+    if (job_.items[i].staged) {
+      worker.stage.pass(*job_.items[i].staged, 0, piece.out);
+      piece.plain = piece.out;
+    } else {
+      piece.plain = job_.items[i].memory.first(size);
+    }
+    data.push_back(piece);
+  }
+  if (staged) worker.stage.wait();
+}
+
+void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
+                              const std::vector<Piece>& data, Worker& worker) {
+  std::vector<DigestStart> starts;
+  std::vector<ConstBytes> plain;
+  starts.reserve(range.count);
+  plain.reserve(range.count);
+  for (std::size_t i = 0; i < headers.size(); ++i) {
+    starts.push_back(job_.digest_start(headers[i]));
+    plain.push_back(data[i].plain);
+  }
+  std::vector<Digests> digests;
+  std::vector<Digests> data_digests(range.count);
+  {
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+    digests = digest_all(starts, plain);
+    if (job_.layout.kind().data_digests) {
+      starts.assign(range.count, job_.data_digest_start());
+      data_digests = digest_all(starts, plain);
+    }
+  }
+  if (job_.encryption()) {
+    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+    for (std::size_t i = 0; i < headers.size(); ++i) job_.encrypt(headers[i], 0, data[i]);
+  }
+  for (std::size_t i = 0; i < headers.size(); ++i) {
+    job_.complete(range.first + i, headers[i], digests[i], data_digests[i]);
+  }
+}
+
+void SaveMover::move_staged(std::uint32_t item, Worker& worker) {
+  TensorHeaderImage header = job_.header(item);
+  RunningDigests digests(job_.digest_start(header));
+  RunningDigests data_digest(job_.data_digest_start());
+  const std::uint64_t size = job_.data_size(item);
+  for (std::uint64_t at = 0; at < size; at += piece_) {
+    worker.cancel.check();
+    const Piece piece = job_.data(item, at, std::min(piece_, size - at), worker.stage);
+    {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+      digests.update(piece.plain);
+      data_digest.update(piece.plain);
+    }
+    ConstBytes bytes = piece.plain;
+    if (job_.encryption()) {
+      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+      bytes = job_.encrypt(header, at, piece);
+    }
+    job_.write_data(item, at, bytes, worker.cancel);
+  }
+  job_.complete(item, header, digests.finish(), data_digest.finish());
+  job_.write_header(item, header, worker.cancel);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,40 @@
+// Digests, encrypts and writes at the same time, in any order.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "engine/save_job.h"
+
+namespace tensorizer {
+
+class SaveMover final : public Mover {
+ public:
+  // `piece`: how much of a staged tensor passes at a time.
+  SaveMover(const SaveJob& job, std::uint64_t piece)
+      : job_(job), piece_(piece), headers_(job.items.size()) {}
+
+  void move_bundle(const Range& range, Worker& worker) override;
+  ConstBytes move_slice(const Range& range, Worker& worker) override;
+  DigestStart digest_start(std::uint32_t tensor) override;
+  void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) override;
+
+ private:
+  // Of a cut tensor, whose nonce is the same for all who move its slices.
+  TensorHeaderImage& header_of(std::uint32_t tensor);
+
+  void gather(const Range& range, std::vector<TensorHeaderImage>& headers, std::vector<Piece>& data,
+              Worker& worker);
+  void digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
+                     const std::vector<Piece>& data, Worker& worker);
+  // A staged tensor that is larger than a piece of staging memory may be.
+  void move_staged(std::uint32_t item, Worker& worker);
+
+  const SaveJob& job_;
+  const std::uint64_t piece_;
+  std::mutex mutex_;
+  std::vector<std::optional<TensorHeaderImage>> headers_;  // of cut tensors on their way
+};
+
+}  // namespace tensorizer
