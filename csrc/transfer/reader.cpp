@@ -37,6 +37,14 @@ std::string describe_load(const std::string& label, const Progress& progress, do
   return "loaded " + label + text;
 }
 
+// Takes back what is not fit to be seen; `entries` says which tensors of the file.
+void blank(Targets& targets, const std::vector<bool>& entries) {
+  const at::NoGradGuard no_grad;
+  for (auto& [entry, output] : targets.outputs) {
+    if (entries[entry]) output.zero_();
+  }
+}
+
 }  // namespace
 
 // One running load, so that progress() and cancel() find it.
@@ -157,8 +165,7 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   try {
     file.check_digest(std::as_bytes(std::span(found)));
   } catch (...) {
-    const at::NoGradGuard no_grad;
-    for (auto& [entry, output] : targets.outputs) output.zero_();
+    blank(targets, std::vector<bool>(found.size(), true));
     throw;
   }
 }
@@ -170,8 +177,11 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   settings.threads = parse_threads(threads);
   settings.pin = pin;
   settings.keys = file.keys();
-  std::vector<std::uint32_t> withdrawn;
-  settings.withdraw = [&](std::uint32_t entry) { withdrawn.push_back(entry); };
+  std::vector<bool> withdrawn;
+  settings.withdraw = [&](std::uint32_t entry) {
+    withdrawn.resize(file.names().size());
+    withdrawn[entry] = true;
+  };
   targets.staging.begin();
   settings.memory_ceiling =
       targets.staging.is_pinned() ? file.options().staging : file.options().memory_ceiling;
@@ -183,10 +193,9 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
     tensorizer::load(file.source(), file.index(), targets.items, settings, job.progress,
                      job.cancel);
   } catch (...) {
-    const at::NoGradGuard no_grad;
-    if (!withdrawn.empty()) targets.staging.finish();
-    for (auto& [entry, output] : targets.outputs) {
-      if (std::find(withdrawn.begin(), withdrawn.end(), entry) != withdrawn.end()) output.zero_();
+    if (!withdrawn.empty()) {
+      targets.staging.finish();
+      blank(targets, withdrawn);
     }
     throw;
   }
