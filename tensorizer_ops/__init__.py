@@ -15,6 +15,7 @@ _load_library()
 
 from tensorizer_ops import _fakes as _fakes  # noqa: E402
 from tensorizer_ops import _python, keys  # noqa: E402
+from tensorizer_ops._background import Save, save_async  # noqa: E402
 from tensorizer_ops._dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
 from tensorizer_ops._front import load, save  # noqa: E402
 from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
@@ -37,6 +38,7 @@ def cmake_prefix_path() -> str:
 
 
 __all__ = [
+    "Save",
     "__version__",
     "cmake_prefix_path",
     "decrypt",
@@ -50,5 +52,6 @@ __all__ = [
     "load_into",
     "rekey",
     "save",
+    "save_async",
     "set_secret",
 ]

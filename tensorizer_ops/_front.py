@@ -9,7 +9,9 @@ from typing import Literal
 
 import torch
 
-from tensorizer_ops import _traced
+from tensorizer_ops import _python, _traced
+from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops.errors import InvalidArgument
 
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Verify = Literal["none", "crc32", "all"]
@@ -44,6 +46,7 @@ def load(
     copy: bool = False,
     threads: int = 0,
     options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, torch.Tensor]:
     """Load tensors from a ``.tensors`` file.
 
@@ -62,6 +65,8 @@ def load(
         options: ``memory_ceiling``, the bytes of memory to use beyond the tensors, ``staging``,
             those of pinned memory on the way to a device, and for servers those of
             ``docs/remote.md``.
+        progress: called ten times a second, from another thread, with the bytes that have moved
+            and are to move; what it raises ends the load. ``True`` draws a bar with tqdm.
 
     Returns:
         The tensors by name, in the order of the file or of ``names``.
@@ -75,6 +80,7 @@ def load(
     wanted = None if names is None else list(names)
     given = None if options is None else dict(options)
     if torch.compiler.is_compiling():
+        _refuse_in_graph(progress)
         # The default device is no value in a graph, but a tensor that is made there has it.
         where = torch.empty(0).device if device is None else torch.device(device)
         return _traced.load(
@@ -89,6 +95,13 @@ def load(
         )
     where = torch.get_default_device() if device is None else torch.device(device)
     first_use(where)
+    if progress:
+        reader = torch.classes.tensorizer.Reader(to_uri(uri), given)
+        with reported(reader, progress):
+            watched: dict[str, torch.Tensor] = reader.load(
+                wanted, where, dtype, verify, copy, threads
+            )
+        return watched
     loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
         to_uri(uri),
         names=wanted,
@@ -109,6 +122,7 @@ def save(
     hashes: Hashes = "all",
     threads: int = 0,
     options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Save tensors to a ``.tensors`` file.
 
@@ -124,6 +138,7 @@ def save(
         options: ``fsync`` (``"true"`` waits until the file is on stable storage),
             ``memory_ceiling``, the bytes of memory to use beyond the tensors, and ``staging``,
             those of pinned memory on the way from a device.
+        progress: as for :func:`load`.
 
     Raises:
         PermissionError, OSError: the file cannot be written.
@@ -131,8 +146,26 @@ def save(
     """
     given = None if options is None else dict(options)
     if torch.compiler.is_compiling():
+        _refuse_in_graph(progress)
         _traced.save(to_uri(uri), tensors, hashes=hashes, threads=threads, options=given)
+        return
+    if progress:
+        job = _python.SaveJob()
+        with reported(job, progress):
+            job.run(
+                to_uri(uri),
+                list(tensors),
+                list(tensors.values()),
+                hashes,
+                threads,
+                list((given or {}).items()),
+            )
         return
     torch.ops.tensorizer.save(
         to_uri(uri), dict(tensors), hashes=hashes, threads=threads, options=given
     )
+
+
+def _refuse_in_graph(progress: Progress | None) -> None:
+    if progress:
+        raise InvalidArgument("a compiled graph reports no progress")

@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import torch
 
 from tensorizer_ops import _python, errors
 from tensorizer_ops._front import Hashes, Target, Verify, first_use, save, to_uri
+from tensorizer_ops._progress import Progress, reported
 
 
-def _slots(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
-    """Every parameter and persistent buffer: its name, its owner, its name there, and itself."""
+def _slots(
+    module: torch.nn.Module, stored: Container[str] | None = None
+) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
+    """Every tensor of a module: its name, its owner, its name there, and itself.
+
+    With names that are stored: also buffers that are not persistent, where they are stored or have
+    no memory and so should be.
+    """
     persistent = module.state_dict(keep_vars=True).keys()
     for prefix, owner in module.named_modules(remove_duplicate=False):
         own = [
@@ -23,7 +30,8 @@ def _slots(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str,
         ]
         for leaf, tensor in own:
             name = f"{prefix}.{leaf}" if prefix else leaf
-            if name in persistent:
+            wanted = stored is not None and (name in stored or tensor.is_meta)
+            if name in persistent or wanted:
                 yield name, owner, leaf, tensor
 
 
@@ -36,12 +44,14 @@ def load_into(
     verify: Verify = "none",
     threads: int = 0,
     options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Fill a module's parameters and buffers from a ``.tensors`` file, in one call.
 
     What has memory is filled where it is. What has none (a module on the meta device, or one that
     :func:`externalize` wrote) or goes to another device gets a new tensor, on the CPU without a
-    copy. Tied weights stay tied. Works for any module, scripted ones included.
+    copy. Tied weights stay tied. Buffers that are not persistent are filled where the file has
+    them, and must be in it where they have no memory. Works for any module, scripted ones included.
 
     Args:
         module: what to fill; its names are those of its ``state_dict()``.
@@ -51,22 +61,24 @@ def load_into(
         verify: as for :func:`load`.
         threads: as for :func:`load`.
         options: as for :func:`load`.
+        progress: as for :func:`load`.
 
     Raises:
         ValueError: missing, unexpected or different tensors, all of them listed. Nothing has been
             touched then.
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
-    slots = list(_slots(module))
-    given = [tensor.detach() for *_, tensor in slots]
     reader = torch.classes.tensorizer.Reader(
         to_uri(uri), None if options is None else dict(options)
     )
     where = None if device is None else torch.device(device)
     if where is not None:
         first_use(where)
-    names = [name for name, *_ in slots]
-    filled = reader._fill(names, given, where, strict, verify, threads)
+    with reported(reader, progress):
+        slots = list(_slots(module, set(reader.names())))
+        names = [name for name, *_ in slots]
+        given = [tensor.detach() for *_, tensor in slots]
+        filled = reader._fill(names, given, where, strict, verify, threads)
     made: dict[int, torch.Tensor] = {}  # so that what was one object stays one
     for (_, owner, leaf, tensor), old, new in zip(slots, given, filled, strict=True):
         if new is old:
@@ -152,13 +164,13 @@ def externalize(
     weights: dict[str, torch.Tensor] = {}
     empty: dict[object, torch.Tensor] = {}
     for name, _, _, tensor in slots:
-        if _identity(tensor) not in empty:
-            empty[_identity(tensor)] = _placeholder(tensor)
+        if identity(tensor) not in empty:
+            empty[identity(tensor)] = _placeholder(tensor)
             weights[name] = tensor.detach()
     code = torch.jit._recursive.wrap_cpp_module(_copy(module._c))
     owners = dict(code.named_modules(remove_duplicate=False))
     for name, _, leaf, tensor in slots:
-        owners[name.rpartition(".")[0]]._c.setattr(leaf, empty[_identity(tensor)])
+        owners[name.rpartition(".")[0]]._c.setattr(leaf, empty[identity(tensor)])
     unfinished = f"{place}.{os.getpid()}.tmp"
     try:
         torch.jit.save(code, unfinished)
@@ -171,10 +183,10 @@ def externalize(
     return place
 
 
-def _identity(tensor: torch.Tensor) -> object:
+def identity(tensor: torch.Tensor) -> object:
     """The same for two tensors that are tied to each other."""
-    memory = tensor.untyped_storage().data_ptr()
-    return memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    memory = tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset()
+    return memory, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _copy(module: torch._C.ScriptModule) -> torch._C.ScriptModule:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
-# Bytes that have moved, and are to move.
-Progress = Callable[[int, int], object]
+# Called with the bytes that have moved, and are to move; True draws a bar.
+Progress = Callable[[int, int], object] | bool
 
 _INTERVAL = 0.1
 
@@ -19,15 +19,46 @@ class Job(Protocol):
     def cancel(self) -> None: ...
 
 
-@contextmanager
-def reported(job: Job, report: Progress | None) -> Iterator[None]:
-    """While the block runs the job, ``report`` is called ten times a second, and at its end.
+class _Bar:
+    def __init__(self) -> None:
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            raise ImportError(
+                "progress=True draws with tqdm, which is not installed; a function needs nothing"
+            ) from None
+        self._bar: Any = tqdm(unit="B", unit_scale=True, unit_divisor=1024)
 
-    What ``report`` raises ends the job, and is what its caller sees.
+    def __call__(self, done: int, total: int) -> None:
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+@contextmanager
+def reported(job: Job, progress: Progress | None) -> Iterator[None]:
+    """While the block runs the job, ``progress`` is called ten times a second, and at its end.
+
+    What it raises ends the job, and is what its caller sees.
     """
-    if report is None:
+    if progress is True:
+        bar = _Bar()
+        try:
+            with _reported(job, bar):
+                yield
+        finally:
+            bar.close()
+    elif progress:
+        with _reported(job, progress):
+            yield
+    else:
         yield
-        return
+
+
+@contextmanager
+def _reported(job: Job, report: Callable[[int, int], object]) -> Iterator[None]:
     over = threading.Event()
     raised: list[BaseException] = []
 

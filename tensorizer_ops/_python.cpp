@@ -1,6 +1,6 @@
 // What Python adds to the library, and the only file that knows of it: an error becomes the Python
-// exception of its kind, Ctrl-C stops a running job, and a package of AOTInductor is reached behind
-// its Python object.
+// exception of its kind, Ctrl-C stops a running job, a save can be watched, and a package of
+// AOTInductor is reached behind its Python object.
 //
 // The hooks are called from any thread, with or without the GIL, and until the process ends. Inside
 // the TorchScript interpreter no Python exception survives, only its text: there an Error stays an
@@ -22,6 +22,7 @@
 #include "io/secret.h"
 #include "ops/border.h"
 #include "transfer/constants.h"
+#include "transfer/writer.h"
 
 namespace {
 
@@ -118,6 +119,22 @@ void load_constants(const pybind11::object& package, const std::string& uri, boo
   });
 }
 
+// One save that other threads watch and may end.
+struct SaveJob {
+  tensorizer::Progress progress;
+  tensorizer::Cancel cancel;
+};
+
+void run_save(SaveJob& job, const std::string& uri, const std::vector<std::string>& names,
+              const std::vector<at::Tensor>& tensors, const std::string& hashes,
+              std::int64_t threads, const tensorizer::OptionList& options) {
+  const pybind11::gil_scoped_release no_gil;
+  tensorizer::at_border([&] {
+    tensorizer::save(uri, names, tensors, tensorizer::parse_hashes(hashes), threads, options,
+                     job.progress, job.cancel);
+  });
+}
+
 tensorizer::KeySource key_source(const pybind11::bytes& secret, bool passphrase) {
   const tensorizer::ConstBytes bytes = tensorizer::as_bytes(std::string_view(secret));
   return tensorizer::at_border([&] {
@@ -145,6 +162,14 @@ std::function<tensorizer::KeySource()> key_from_python(const pybind11::function&
 
 PYBIND11_MODULE(_python, module) {
   module.def("load_constants", torch::wrap_pybind_function(load_constants));
+  pybind11::class_<SaveJob>(module, "SaveJob")
+      .def(pybind11::init<>())
+      .def("run", torch::wrap_pybind_function(run_save))
+      .def("progress",
+           [](const SaveJob& job) {
+             return std::pair(job.progress.done.load(), job.progress.total.load());
+           })
+      .def("cancel", [](SaveJob& job) { job.cancel.request(); });
   pybind11::object make = pybind11::module_::import("tensorizer_ops.errors").attr("_make");
   make_exception = make.release().ptr();
   main_thread =

@@ -295,3 +295,14 @@ def test_devices_that_are_not_there(path: str) -> None:
         assert str(ours.value).splitlines()[0] == str(torchs.value).splitlines()[0]
     with pytest.raises(RuntimeError, match="Expected one of cpu"):
         tensorizer_ops.load(path, device="gpu")
+
+
+def test_saves_a_snapshot_in_the_background(path: str, real_device: str) -> None:
+    tensors = {name: tensor.to(real_device) for name, tensor in zoo((40, 30)).items()}
+    expected = zoo((40, 30))
+    save = tensorizer_ops.save_async(path, tensors)
+    for tensor in tensors.values():
+        tensor.view(torch.uint8).zero_()
+    save.result(30)
+    for name, tensor in tensorizer_ops.load(path, verify="all").items():
+        assert same(tensor, expected[name])

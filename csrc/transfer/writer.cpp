@@ -16,6 +16,14 @@ constexpr std::uint64_t kTypicalEntry = 128;
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options) {
+  Progress progress;
+  Cancel cancel;
+  save(uri, names, tensors, hashes, threads, options, progress, cancel);
+}
+
+void save(const std::string& uri, const std::vector<std::string>& names,
+          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
+          const OptionList& options, Progress& progress, Cancel& cancel) {
   const SaveOptions parsed = parse_save_options(options);
   if (names.size() != tensors.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
@@ -29,7 +37,6 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   }
   staging.begin();
   FileKind kind = file_kind(hashes, parsed);
-  Cancel cancel;
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
   // A prefix is a multiple of the alignment, so only where it starts matters.
@@ -41,7 +48,6 @@ void save(const std::string& uri, const std::vector<std::string>& names,
     items.push_back(saving.item);
   }
   layout.check_names();
-  Progress progress;
   save_file(*sink, layout, items, save_settings(parsed, parse_threads(threads), staging), progress,
             cancel);
   staging.finish();

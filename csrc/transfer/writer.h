@@ -18,6 +18,10 @@ namespace tensorizer {
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options);
+// The same for who watches it.
+void save(const std::string& uri, const std::vector<std::string>& names,
+          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
+          const OptionList& options, Progress& progress, Cancel& cancel);
 
 // Takes tensors one at a time. The target appears with close(); a Writer that goes without it, and
 // one whose add() failed, leaves everything as it was.

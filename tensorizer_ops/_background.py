@@ -1,0 +1,125 @@
+"""Saves while the program goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+
+import torch
+
+from tensorizer_ops import _python
+from tensorizer_ops._front import Hashes, Target, to_uri
+from tensorizer_ops._modules import identity
+from tensorizer_ops._progress import Progress, reported
+
+
+class Save(Future[None]):
+    """A save in the background: done when the file is there, or failed with what went wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._job = _python.SaveJob()
+
+    def cancel(self) -> bool:
+        """End it soon, with nothing written: :meth:`result` then raises ``errors.Cancelled``.
+
+        Returns whether it was still running.
+        """
+        self._job.cancel()
+        return not self.done()
+
+    def progress(self) -> tuple[int, int]:
+        """The bytes that are written, and those that are to be."""
+        return self._job.progress()
+
+
+class _Snapshot:
+    """Copies of tensors, on the CPU; what is tied stays tied."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        made: dict[object, torch.Tensor] = {}
+        self.copies: list[torch.Tensor] = []
+        self._arrivals: dict[torch.device, torch.Event] = {}
+        for tensor in tensors:
+            tied = identity(tensor)
+            if tied not in made:
+                made[tied] = _copy(tensor.detach())
+            self.copies.append(made[tied])
+            if tensor.device.type not in ("cpu", "meta"):
+                self._arrivals[tensor.device] = torch.Event(tensor.device)
+        for arrival in self._arrivals.values():
+            arrival.record()
+
+    def wait(self) -> None:
+        """Until all of it is there."""
+        for arrival in self._arrivals.values():
+            arrival.synchronize()
+
+
+# Torch copies no tensors of some types, but always those of integers in their place.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_meta:
+        return tensor
+    elements = tensor if tensor.is_complex() else tensor.view(_INTEGERS[tensor.itemsize])
+    if tensor.is_cpu:
+        copied = elements.clone()
+    else:
+        copied = torch.empty_like(elements, device="cpu", pin_memory=True)
+        copied.copy_(elements, non_blocking=True)
+    return copied if tensor.is_complex() else copied.view(tensor.dtype)
+
+
+def save_async(
+    uri: Target,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    hashes: Hashes = "all",
+    threads: int = 1,
+    options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Save:
+    """Take a snapshot of tensors and save it in the background.
+
+    What happens to the tensors after the call does not reach the file. The snapshot takes as much
+    memory as they do until the save is done: pinned memory for tensors on an accelerator, whose
+    copies are only begun here, on the current stream. The program does not end before the save
+    does.
+
+    Args:
+        uri: as for :func:`save`.
+        tensors: as for :func:`save`.
+        hashes: as for :func:`save`.
+        threads: how many threads compute; one by default, which leaves the others to the program.
+        options: as for :func:`save`.
+        progress: as for :func:`save`, called from another thread. What it raises ends the save.
+
+    Returns:
+        A future with ``cancel()`` and ``progress()``. Its result is ``None``, or raises what
+        :func:`save` would.
+    """
+    future = Save()
+    names = list(tensors)
+    snapshot = _Snapshot(tensors.values())
+    given = list((options or {}).items())
+    target = to_uri(uri)
+
+    def run() -> None:
+        future.set_running_or_notify_cancel()
+        try:
+            snapshot.wait()
+            with reported(future._job, progress):
+                future._job.run(target, names, snapshot.copies, hashes, threads, given)
+        except BaseException as error:
+            snapshot.copies.clear()  # an exception keeps what it has passed
+            future.set_exception(error)
+        else:
+            snapshot.copies.clear()
+            future.set_result(None)
+
+    # No daemon: a program that ends waits for its file.
+    threading.Thread(target=run, name="tensorizer_ops save").start()
+    return future
