@@ -70,6 +70,26 @@ def test_a_module_without_memory_gets_new_tensors_that_stay_tied(path: str, save
     assert torch.equal(model(TOKENS), saved(TOKENS))
 
 
+def test_buffers_that_are_not_persistent_are_filled_where_they_are_stored(path: str) -> None:
+    tensorizer_ops.save(path, {**make(1).state_dict(), "scratch": torch.arange(4.0)})
+    with torch.device("meta"):
+        model = Tied()
+    for module in (model, make(2)):
+        load_into(module, path)
+        assert module.scratch.tolist() == [0, 1, 2, 3]
+        assert "scratch" not in module.state_dict()
+
+
+def test_a_buffer_without_memory_has_to_be_stored(path: str, saved: Tied) -> None:
+    with torch.device("meta"):
+        model = Tied()
+    with pytest.raises(ValueError, match="missing in the file: 'scratch'"):
+        load_into(model, path)
+    load_into(model, path, strict=False)
+    assert model.scratch.is_meta
+    assert same_state(model, saved)
+
+
 def test_one_name_of_a_tied_tensor_is_enough(path: str) -> None:
     source = make(1)
     state = source.state_dict()
