@@ -1,8 +1,12 @@
 #include "codec/hmac.h"
 
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
 #include <algorithm>
 #include <charconv>
 
+#include "base/error.h"
 #include "codec/secret_bytes.h"
 
 namespace tensorizer {
@@ -38,6 +42,17 @@ Sha256Digest hmac(ConstBytes key, ConstBytes message) noexcept {
   return second.finish();
 }
 
+std::array<std::byte, 20> hmac_sha1(ConstBytes key, ConstBytes message) {
+  std::array<std::byte, 20> digest;
+  const unsigned char* done =
+      HMAC(EVP_sha1(), key.data(), static_cast<int>(key.size()),
+           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
+           reinterpret_cast<unsigned char*>(digest.data()), nullptr);
+  if (done != nullptr) return digest;
+  throw Error(ErrorKind::Unavailable,
+              "libcrypto gives no SHA-1, which signatures of version 2 need");
+}
+
 std::string to_hex(ConstBytes bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
@@ -46,6 +61,15 @@ std::string to_hex(ConstBytes bytes) {
     text += kDigits[std::to_integer<unsigned>(byte) >> 4];
     text += kDigits[std::to_integer<unsigned>(byte) & 15];
   }
+  return text;
+}
+
+std::string to_base64(ConstBytes bytes) {
+  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
+  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                     reinterpret_cast<const unsigned char*>(bytes.data()),
+                                     static_cast<int>(bytes.size()));
+  text.resize(static_cast<std::size_t>(length));
   return text;
 }
 

@@ -1,6 +1,7 @@
 // Keyed digests, and digests as text.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -14,7 +15,11 @@ Sha256Digest sha256(ConstBytes bytes) noexcept;
 // HMAC-SHA256.
 Sha256Digest hmac(ConstBytes key, ConstBytes message) noexcept;
 
+// HMAC-SHA1, for what still asks for it. Throws Error(Unavailable) where libcrypto has it no more.
+std::array<std::byte, 20> hmac_sha1(ConstBytes key, ConstBytes message);
+
 std::string to_hex(ConstBytes bytes);
+std::string to_base64(ConstBytes bytes);
 // False where `text` is not two hexadecimal digits for each byte of `out`.
 bool from_hex(std::string_view text, Bytes out) noexcept;
 

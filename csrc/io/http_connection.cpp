@@ -226,6 +226,7 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_ERRORBUFFER, error_.data());
     set(easy_, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout * 1000));
     if (!options_.ca_file.empty()) set(easy_, CURLOPT_CAINFO, options_.ca_file.c_str());
+    if (!options_.ca_path.empty()) set(easy_, CURLOPT_CAPATH, options_.ca_path.c_str());
     if (!options_.client_cert.empty()) set(easy_, CURLOPT_SSLCERT, options_.client_cert.c_str());
     if (!options_.client_key.empty()) set(easy_, CURLOPT_SSLKEY, options_.client_key.c_str());
     if (options_.insecure) {

@@ -12,6 +12,7 @@ namespace tensorizer {
 struct HttpOptions {
   std::vector<std::pair<std::string, std::string>> headers;
   std::string ca_file;  // the system's own authorities when it is empty
+  std::string ca_path;  // a folder of more of them
   std::string client_cert;
   std::string client_key;
   bool insecure = false;  // takes any certificate
@@ -37,10 +38,12 @@ struct S3Options {
   std::string config_path;  // a file as s3cmd has it
   bool force_http = false;
   bool anonymous = false;
+  bool anonymous_without_keys = false;  // only where there are no keys anywhere
   bool requester_pays = false;
   std::string version_id;
   std::string sse_customer_key;  // a secret: 32 bytes in base64
   std::string addressing;        // "path", "virtual", or empty: what fits the endpoint
+  bool signs_url = false;        // loads are signed in their URLs, by version 2
 };
 
 // How to speak with Redis servers. The user and the password are secrets, and come before those of

@@ -30,11 +30,8 @@ class Finder {
 
   S3Credentials find() {
     switch (config_.origin()) {
-      case S3Origin::Anonymous: {
-        S3Credentials nobody;
-        nobody.anonymous = true;
-        return nobody;
-      }
+      case S3Origin::Anonymous:
+        return nobody();
       case S3Origin::Options:
         return from_options();
       case S3Origin::Environment:
@@ -54,6 +51,12 @@ class Finder {
   }
 
  private:
+  static S3Credentials nobody() {
+    S3Credentials credentials;
+    credentials.anonymous = true;
+    return credentials;
+  }
+
   S3Credentials from_options() const {
     const S3Options& given = config_.options;
     return {resolve_secret(given.access_key_id), resolve_secret(given.secret_access_key),
@@ -203,6 +206,7 @@ class Finder {
       return machine_credentials(cancel_);
     } catch (const Error& error) {
       if (is_cut_short(error)) throw;
+      if (config_.options.anonymous_without_keys) return nobody();
       const std::string elsewhere =
           config_.options.profile.empty()
               ? "AWS_ACCESS_KEY_ID and AWS_WEB_IDENTITY_TOKEN_FILE in the environment, "

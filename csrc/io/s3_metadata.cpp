@@ -31,6 +31,7 @@ std::string get(const JsonObject& object, std::string_view name) {
 HttpOptions local_options(const HttpOptions& http, double seconds, int retries) {
   HttpOptions options;
   options.ca_file = http.ca_file;
+  options.ca_path = http.ca_path;
   options.insecure = http.insecure;
   options.connect_timeout = options.stall_timeout = seconds;
   options.retries = retries;

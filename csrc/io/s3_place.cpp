@@ -49,15 +49,6 @@ bool carries_data(const HttpRequest& request) {
          (request.method == "POST" && request.query.front().first == "uploads");
 }
 
-std::string base64(ConstBytes bytes) {
-  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                     reinterpret_cast<const unsigned char*>(bytes.data()),
-                                     static_cast<int>(bytes.size()));
-  text.resize(static_cast<std::size_t>(length));
-  return text;
-}
-
 // The three headers that show a key of the customer's own.
 NamedTexts customer_key_headers(const std::string& given) {
   constexpr std::size_t kKeySize = 32;
@@ -76,21 +67,24 @@ NamedTexts customer_key_headers(const std::string& given) {
     throw Error(ErrorKind::Unavailable, "libcrypto gives no MD5, which keys of customers need");
   }
   const std::string prefix = "x-amz-server-side-encryption-customer-";
-  return {
-      {prefix + "algorithm", "AES256"}, {prefix + "key", key}, {prefix + "key-MD5", base64(md5)}};
+  return {{prefix + "algorithm", "AES256"},
+          {prefix + "key", key},
+          {prefix + "key-MD5", to_base64(md5)}};
 }
 
 // Where the objects of a bucket are asked for.
 struct Address {
-  std::string scheme;  // with "://"
-  std::string host;    // with its port
-  std::string path;    // escaped
+  std::string scheme;    // with "://"
+  std::string host;      // with its port
+  std::string path;      // escaped
+  bool by_host = false;  // the bucket is in the host's name
 };
 
 Address address_of(const std::string& endpoint, const S3Name& name, bool by_host) {
   const std::size_t host = endpoint.find("://") + 3;
   const std::size_t slash = std::min(endpoint.find('/', host), endpoint.size());
   Address address;
+  address.by_host = by_host;
   address.scheme = endpoint.substr(0, host);
   address.host = (by_host ? name.bucket + "." : "") + endpoint.substr(host, slash - host);
   std::string folder = endpoint.substr(slash);
@@ -137,8 +131,12 @@ class S3Place final : public HttpPlace {
     }
     if (credentials.anonymous) return;
     request.shown = credentials.key_id;
-    if (!credentials.session_token.empty()) add("x-amz-security-token", credentials.session_token);
     const std::time_t now = std::time(nullptr) + clock_offset_;
+    if (options_.signs_url && request.method == "GET") {
+      sign_url(request, address, credentials, now);
+      return;
+    }
+    if (!credentials.session_token.empty()) add("x-amz-security-token", credentials.session_token);
     add("x-amz-content-sha256", std::string(kUnsignedPayload));
     add("x-amz-date", signing_time(now));
 
@@ -205,6 +203,20 @@ class S3Place final : public HttpPlace {
     bool by_host = wants_host_names(endpoint) || (given.empty() && is_host_label(name_.bucket));
     if (!settings_->addressing.empty()) by_host = settings_->addressing == "virtual";
     return address_of(endpoint, name_, by_host);
+  }
+
+  void sign_url(HttpRequest& request, const Address& address, const S3Credentials& credentials,
+                std::time_t now) const {
+    std::string folder = address.path;
+    if (address.by_host) folder = "/" + escape_uri(name_.bucket, false) + folder;
+    SignedRequest to_sign{request.method, folder, request.query, {}, {}};
+    for (const std::string& line : request.headers) {
+      const std::size_t colon = line.find(": ");
+      to_sign.headers.emplace_back(line.substr(0, colon), line.substr(colon + 2));
+    }
+    request.url += request.query.empty() ? "?" : "&";
+    request.url += signed_parameters(to_sign, last_moment(now), credentials.key_id,
+                                     credentials.secret, credentials.session_token);
   }
 
   bool set_region(const HttpAnswer& answer) {

@@ -97,4 +97,32 @@ std::string authorization(const SignedRequest& request, const SigningScope& scop
          ", SignedHeaders=" + names + ", Signature=" + to_hex(hmac(key, as_bytes(text)));
 }
 
+std::string signed_parameters(const SignedRequest& request, std::time_t expires,
+                              std::string_view key_id, std::string_view secret,
+                              std::string_view session_token) {
+  constexpr std::string_view kToken = "x-amz-security-token";
+  NamedTexts headers = request.headers;
+  if (!session_token.empty()) headers.emplace_back(kToken, session_token);
+  std::string text = request.method + "\n\n\n" + std::to_string(expires) + "\n";
+  for (const auto& [name, value] : canonical_headers(headers)) {
+    if (name.starts_with("x-amz-")) text += name + ":" + value + "\n";
+  }
+  text += request.path;
+  for (const auto& [name, value] : request.query) {
+    if (name == "versionId") text += "?versionId=" + value;
+  }
+  const std::string signature = to_base64(hmac_sha1(as_bytes(secret), as_bytes(text)));
+  std::string parameters =
+      "AWSAccessKeyId=" + escape_uri(key_id, false) + "&Signature=" + escape_uri(signature, false);
+  if (!session_token.empty()) {
+    parameters += "&" + std::string(kToken) + "=" + escape_uri(session_token, false);
+  }
+  return parameters + "&Expires=" + std::to_string(expires);
+}
+
+std::time_t last_moment(std::time_t now) {
+  constexpr std::time_t kDay = 24 * 60 * 60;
+  return now - now % kDay + 2 * kDay;
+}
+
 }  // namespace tensorizer

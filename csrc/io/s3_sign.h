@@ -1,4 +1,4 @@
-// Signed requests: AWS's Signature Version 4.
+// Signed requests: AWS's Signature Version 4, and version 2 for URLs.
 #pragma once
 
 #include <ctime>
@@ -41,5 +41,16 @@ std::string escape_query(const NamedTexts& query);
 // The value of the header "Authorization".
 std::string authorization(const SignedRequest& request, const SigningScope& scope,
                           std::string_view key_id, std::string_view secret);
+
+// By version 2, which signs a URL. `request`: its path begins with the bucket, and of its headers
+// those of Amazon's count. The parameters stand in the order of botocore, so that caches know the
+// URL.
+std::string signed_parameters(const SignedRequest& request, std::time_t expires,
+                              std::string_view key_id, std::string_view secret,
+                              std::string_view session_token);
+
+// When a URL that is signed now expires: at the second midnight from now, of UTC. All URLs of a day
+// are equal then, and hold for a day at least.
+std::time_t last_moment(std::time_t now);
 
 }  // namespace tensorizer

@@ -44,6 +44,7 @@ std::vector<Option> http_options(HttpOptions& http) {
        },
        true},
       text_option("ca_file", "a path", http.ca_file),
+      text_option("ca_path", "a path", http.ca_path),
       text_option("client_cert", "a path", http.client_cert),
       text_option("client_key", "a path", http.client_key),
       bool_option("insecure", http.insecure),
@@ -69,7 +70,12 @@ std::vector<Option> s3_options(S3Options& s3) {
       text_option("s3_profile", "the name of a profile", s3.profile),
       text_option("s3_config_path", "a path", s3.config_path),
       bool_option("force_http", s3.force_http),
-      bool_option("s3_anonymous", s3.anonymous),
+      {"s3_anonymous", "'true', 'false' or 'without_keys'",
+       [&s3](const std::string&, const std::string& text) {
+         s3.anonymous = text == "true";
+         s3.anonymous_without_keys = text == "without_keys";
+         return s3.anonymous || s3.anonymous_without_keys || text == "false";
+       }},
       bool_option("s3_requester_pays", s3.requester_pays),
       text_option("s3_version_id", "the identifier of a version", s3.version_id),
       secret_option("s3_sse_customer_key", s3.sse_customer_key),
@@ -77,6 +83,11 @@ std::vector<Option> s3_options(S3Options& s3) {
        [&s3](const std::string&, const std::string& text) {
          s3.addressing = text;
          return text == "path" || text == "virtual";
+       }},
+      {"s3_signature_version", "'s3v4' or 's3'",
+       [&s3](const std::string&, const std::string& text) {
+         s3.signs_url = text == "s3";
+         return s3.signs_url || text == "s3v4";
        }},
   };
 }

@@ -73,6 +73,25 @@ TEST(Sign, AgreesWithTheManual) {
             "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }
 
+// From the manual's page on version 2.
+TEST(Sign, AgreesWithTheManualOnUrls) {
+  const SignedRequest request{"GET", "/johnsmith/photos/puppy.jpg", {}, {}, {}};
+  EXPECT_EQ(signed_parameters(request, 1175139620, kManualId, kManualSecret, ""),
+            "AWSAccessKeyId=AKIAIOSFODNN7EXAMPLE&Signature=NpgCjnDzrM%2BWFzoENXmpNDUsSn8%3D"
+            "&Expires=1175139620");
+}
+
+TEST(Sign, UrlsHoldUntilTheSecondMidnight) {
+  EXPECT_EQ(last_moment(0), 2 * 86400);
+  EXPECT_EQ(last_moment(86399), 2 * 86400);
+  EXPECT_EQ(last_moment(86400), 3 * 86400);
+}
+
+TEST(Hmac, AgreesWithRfc2202) {
+  EXPECT_EQ(to_hex(hmac_sha1(as_bytes("Jefe"), as_bytes("what do ya want for nothing?"))),
+            "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79");
+}
+
 TEST(Sign, EscapesEveryByteThatIsNotPlain) {
   EXPECT_EQ(escape_uri("a b+c%d=e/f~\xC3\xBC", true), "a%20b%2Bc%25d%3De/f~%C3%BC");
   EXPECT_EQ(escape_uri("/", false), "%2F");
