@@ -101,6 +101,7 @@ class S3Sink final : public Sink {
     std::vector<UploadPart> rest = parts().finish(prefix_size_ + size);
     if (only_) rest.push_back(std::move(*only_));
     only_.reset();
+    if (prefix_size_ + size == 0) rest.emplace_back(0);
     if (!queue_ && rest.size() == 1) {
       put(rest.front(), {}, cancel);
       return;
