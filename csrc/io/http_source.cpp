@@ -44,6 +44,7 @@ class HttpSource final : public Source {
     return {client_.options().connections, client_.options().chunk_size};
   }
   SourceStats stats() const override { return client_.stats(); }
+  std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
   const std::string& label() const override { return client_.label(); }
 
  private:
@@ -140,6 +141,7 @@ class HttpSource final : public Source {
       tries.failed(outcome, stream_.held.size(), cancel);
     }
     object_ = answer.object;
+    headers_ = std::move(answer.headers);
     if (answer.status == 200 && connection->paused()) {
       sequential_ = std::move(connection);
       return;
@@ -223,7 +225,8 @@ class HttpSource final : public Source {
 
   HttpClient client_;
   HttpIdentity object_;
-  Stream stream_;  // of the first request
+  std::vector<std::pair<std::string, std::string>> headers_;  // of the first answer
+  Stream stream_;                                             // of the first request
 
   // Where the server has no ranges.
   std::unique_ptr<HttpConnection> sequential_;

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
@@ -79,6 +81,9 @@ class Source {
   }
 
   virtual SourceStats stats() const { return {}; }
+
+  // What a web server said in front of the file, names in lower case; nothing for other sources.
+  virtual std::vector<std::pair<std::string, std::string>> headers() const { return {}; }
 
   // For messages: the URI without secrets, quoted.
   virtual const std::string& label() const = 0;
