@@ -1,6 +1,6 @@
-// What Python adds to the library, and the only file that knows of it: an error becomes the Python
-// exception of its kind, Ctrl-C stops a running job, a save can be watched, and a package of
-// AOTInductor is reached behind its Python object.
+// What Python adds to the library: an error becomes the Python exception of its kind, Ctrl-C stops
+// a running job, a save can be watched, and a package of AOTInductor is reached behind its Python
+// object. What file objects need is in _python_stream.cpp; nothing else knows of Python.
 //
 // The hooks are called from any thread, with or without the GIL, and until the process ends. Inside
 // the TorchScript interpreter no Python exception survives, only its text: there an Error stays an
@@ -23,6 +23,8 @@
 #include "ops/border.h"
 #include "transfer/constants.h"
 #include "transfer/writer.h"
+
+#include "_python_stream.h"
 
 namespace {
 
@@ -177,6 +179,7 @@ PYBIND11_MODULE(_python, module) {
   tensorizer::set_raise_hook(&raise_in_python);
   tensorizer::set_interrupt_hook(&stop_on_signal);
   tensorizer::set_log_hook(&log_in_python);
+  tensorizer::define_streams(module);
   module.def("set_key",
              [](const std::string& name, const pybind11::bytes& secret, bool passphrase) {
                tensorizer::set_key(name, key_source(secret, passphrase));

@@ -1,0 +1,111 @@
+#define PY_SSIZE_T_CLEAN
+#include "_python_stream.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/stl.h>
+
+#include <limits>
+
+#include "engine/read_ahead.h"
+#include "io/aws_config.h"
+#include "io/copy.h"
+#include "io/secret.h"
+#include "ops/border.h"
+#include "transfer/options.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Memory of a Python object that bytes go into, for as long as this lives.
+class Target {
+ public:
+  explicit Target(const pybind11::object& object) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_CONTIG) != 0) {
+      throw pybind11::error_already_set();
+    }
+  }
+  ~Target() { PyBuffer_Release(&buffer_); }
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+
+  Bytes bytes() const {
+    return {static_cast<std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
+  }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+std::unique_ptr<ReadAhead> open_bytes(const std::string& uri, const OptionList& options,
+                                      std::optional<std::uint64_t> end, std::uint64_t most) {
+  const pybind11::gil_scoped_release no_gil;
+  return at_border([&] {
+    const SourceOptions parsed = parse_load_options(options).source;
+    Cancel cancel;
+    return std::make_unique<ReadAhead>(
+        [uri, parsed](Cancel& opening) { return open_source(uri, parsed, opening); },
+        end.value_or(std::numeric_limits<std::uint64_t>::max()), most, cancel);
+  });
+}
+
+std::size_t read_bytes(ReadAhead& source, std::uint64_t offset, Bytes out) {
+  const pybind11::gil_scoped_release no_gil;
+  return at_border([&] {
+    Cancel cancel;
+    return source.read(offset, out, cancel);
+  });
+}
+
+std::size_t read_into(ReadAhead& source, std::uint64_t offset, const pybind11::object& out) {
+  const Target target(out);
+  return read_bytes(source, offset, target.bytes());
+}
+
+pybind11::object read(ReadAhead& source, std::uint64_t offset, std::size_t size) {
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+  if (bytes == nullptr) throw pybind11::error_already_set();
+  auto owner = pybind11::reinterpret_steal<pybind11::object>(bytes);
+  auto* const memory = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes));
+  const std::size_t done = read_bytes(source, offset, {memory, size});
+  if (done == size) return owner;
+  return pybind11::bytes(PyBytes_AS_STRING(bytes), done);
+}
+
+void upload(const std::string& from, const std::string& to, const OptionList& options) {
+  const pybind11::gil_scoped_release no_gil;
+  at_border([&] {
+    Cancel cancel;
+    const std::unique_ptr<Source> source = open_source(from, {}, cancel);
+    const std::unique_ptr<Sink> sink = open_sink(to, parse_save_options(options).sink, cancel);
+    copy(*source, *sink, cancel);
+  });
+}
+
+// Where the environment and the files in ~/.aws say that S3 is; empty where they do not.
+std::string aws_s3_endpoint() {
+  return at_border([] {
+    Cancel cancel;
+    const AwsConfig config("", cancel);
+    const std::string endpoint = config.endpoint("S3");
+    return endpoint.empty() ? config.profile().get("s3.endpoint_url") : endpoint;
+  });
+}
+
+}  // namespace
+
+void define_streams(pybind11::module_& module) {
+  pybind11::class_<ReadAhead>(module, "RemoteBytes")
+      .def(pybind11::init(torch::wrap_pybind_function(open_bytes)))
+      .def("size", [](const ReadAhead& bytes) { return bytes.source().size(); })
+      .def("headers", [](const ReadAhead& bytes) { return bytes.source().headers(); })
+      .def("read_into", torch::wrap_pybind_function(read_into))
+      .def("read", torch::wrap_pybind_function(read));
+  module.def("upload", torch::wrap_pybind_function(upload));
+  module.def("aws_s3_endpoint", torch::wrap_pybind_function(aws_s3_endpoint));
+  module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
+}
+
+}  // namespace tensorizer

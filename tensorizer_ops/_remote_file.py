@@ -1,0 +1,173 @@
+"""Files on servers as Python's own file objects, for reading."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from tensorizer_ops import _python
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_READ_AHEAD = 16 << 20
+# Between Python's many small reads and the library.
+_BUFFER = 64 << 10
+
+
+class SecretOptions(dict[str, str]):
+    """Options of the ops, of which some are secrets: it shows their names only."""
+
+    def __repr__(self) -> str:
+        return f"<options: {', '.join(self)}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("the options of a stream may hold secrets, and are not pickled")
+
+
+class _RemoteRaw(io.RawIOBase):
+    """The bytes of a file on a server, from any position."""
+
+    mode = "rb"
+
+    def __init__(
+        self, uri: str, options: SecretOptions, begin: int, end: int | None, read_ahead: int
+    ) -> None:
+        self.name = _python.without_secrets(uri)
+        self.bytes_read = 0
+        self.bytes_skipped = 0
+        self.read_operations = 0
+        self.error_context: list[str] = []
+        self._source: _python.RemoteBytes | None = None
+        self._source = _python.RemoteBytes(uri, list(options.items()), end, read_ahead)
+        self.headers = self._source.headers()
+        size = self._source.size()
+        if size is None:  # the server has no ranges, and may still say it
+            size = next((int(v) for k, v in self.headers if k == "content-length"), None)
+        self._size = size if end is None or size is None else min(size, end)
+        self._position = begin
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        self._open_source()
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._open_source()
+        if whence == io.SEEK_SET:
+            position = offset
+        elif whence == io.SEEK_CUR:
+            position = self._position + offset
+        elif whence == io.SEEK_END:
+            position = self._last() + offset
+        else:
+            raise ValueError(f"whence is {whence!r}, and must be 0, 1 or 2")
+        if position < 0:
+            raise ValueError(f"there is no position {position} in a file")
+        self.bytes_skipped += max(0, position - self._position)
+        self._position = position
+        return position
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        source = self._open_source()
+        try:
+            count = source.read_into(self._position, buffer)
+        except OSError as error:
+            self._add_context(error)
+            raise
+        self._moved(count)
+        return count
+
+    def readall(self) -> bytes:
+        source = self._open_source()
+        if self._size is None:
+            return super().readall()
+        try:
+            found = source.read(self._position, max(0, self._size - self._position))
+        except OSError as error:
+            self._add_context(error)
+            raise
+        self._moved(len(found))
+        return found
+
+    def close(self) -> None:
+        self._source = None
+        super().close()
+
+    def _open_source(self) -> _python.RemoteBytes:
+        if self._source is None:
+            raise ValueError("the stream is closed")
+        return self._source
+
+    def _last(self) -> int:
+        if self._size is None:
+            raise io.UnsupportedOperation("the server does not say where the file ends")
+        return self._size
+
+    def _moved(self, count: int) -> None:
+        self._position += count
+        self.bytes_read += count
+        self.read_operations += 1
+
+    def _add_context(self, error: OSError) -> None:
+        if self.error_context:
+            raise OSError("\n".join([str(error), *self.error_context])) from error
+
+
+class RemoteFile(io.BufferedReader):
+    """A file on a server.
+
+    Reads that go on where the last one ended fetch ahead, in several requests at once; a seek costs
+    nothing until something is read.
+    """
+
+    raw: _RemoteRaw
+
+    def __init__(
+        self,
+        uri: str,
+        options: SecretOptions,
+        begin: int | None,
+        end: int | None,
+        buffer_size: int | None,
+    ) -> None:
+        if begin is not None and begin < 0:
+            raise ValueError(f"begin is {begin}, and must not be negative")
+        if end is not None and end <= (begin or 0):
+            raise ValueError(f"end is {end}, and must come after begin, which is {begin or 0}")
+        ahead = _READ_AHEAD if buffer_size is None or buffer_size < 0 else buffer_size
+        began = time.monotonic()
+        raw = _RemoteRaw(uri, options, begin or 0, end, ahead)
+        self._opening_took = time.monotonic() - began
+        super().__init__(raw, _BUFFER)
+        self._uri = uri
+        self._options = options
+        self._end = end
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes were read, not counting those that still wait in Python's buffer."""
+        waiting = 0 if self.closed else self.raw.tell() - self.tell()
+        return self.raw.bytes_read - max(0, waiting)
+
+    @property
+    def bytes_skipped(self) -> int:
+        """How many bytes were passed over by seeking forward."""
+        return self.raw.bytes_skipped
+
+    @property
+    def read_operations(self) -> int:
+        """How many reads reached the library."""
+        return self.raw.read_operations
+
+    def _engine_place(self) -> tuple[str, dict[str, str]] | None:
+        """The URI and options with which a ``Reader`` finds what is read here from now on."""
+        if self.closed or self._end is not None or self.tell() != 0:
+            return None
+        return self._uri, SecretOptions(self._options)

@@ -1,0 +1,346 @@
+"""Files, URLs, objects in S3 and keys in Redis, all opened as Python's own file objects.
+
+Bytes move in the library, without Python's lock; see "Streams" in ``docs/migrating.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import typing
+from collections.abc import Mapping
+from email.message import Message
+
+from tensorizer_ops import _python, _s3_access
+from tensorizer_ops._front import to_uri
+from tensorizer_ops._remote_file import RemoteFile, SecretOptions
+from tensorizer_ops._s3_upload import S3UploadFile
+
+__all__ = ["CAInfo", "CURLStreamFile", "RedisStreamFile", "open_stream"]
+
+# Where s3:// leads when nothing says otherwise. May be set to something else.
+default_s3_read_endpoint = "accel-object.ord1.coreweave.com"
+default_s3_write_endpoint = "object.ord1.coreweave.com"
+
+_S3_MODES = {"br", "bw", "+bw", "ab", "+ab"}
+
+
+class CAInfo:
+    """Which certificates a server may show; ``None`` in its place is what the system trusts.
+
+    Args:
+        cacert: a PEM file of authorities.
+        capath: a folder of them, with the names that ``openssl rehash`` gives.
+        allow_untrusted: takes any certificate.
+
+    Exactly one of them is given.
+    """
+
+    __slots__ = ("_curl_flags",)
+
+    def __init__(
+        self,
+        *,
+        cacert: str | None = None,
+        capath: str | None = None,
+        allow_untrusted: bool = False,
+    ) -> None:
+        if (cacert is not None) + (capath is not None) + bool(allow_untrusted) != 1:
+            raise ValueError("CAInfo takes exactly one of cacert, capath and allow_untrusted=True")
+        self._curl_flags: tuple[str, ...]
+        if cacert is not None:
+            if not os.path.isfile(cacert):
+                raise ValueError(f"cacert is {cacert!r}, which is no file")
+            self._curl_flags = ("--cacert", str(cacert))
+        elif capath is not None:
+            if not os.path.isdir(capath):
+                raise ValueError(f"capath is {capath!r}, which is no folder")
+            self._curl_flags = ("--capath", str(capath))
+        else:
+            self._curl_flags = ("--insecure",)
+
+    @property
+    def curl_flags(self) -> tuple[str, ...]:
+        """The same, as the program ``curl`` takes it."""
+        return self._curl_flags
+
+    def __hash__(self) -> int:
+        return hash(self._curl_flags)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CAInfo) and self._curl_flags == other._curl_flags
+
+    def __repr__(self) -> str:
+        return f"<CAInfo {' '.join(self._curl_flags)}>"
+
+
+def _certificate_options(handling: CAInfo | None) -> dict[str, str]:
+    if handling is None:
+        return {}
+    if not isinstance(handling, CAInfo):
+        raise TypeError(
+            f"certificate_handling must be a CAInfo or None, not {type(handling).__name__}"
+        )
+    names = {"--cacert": "ca_file", "--capath": "ca_path", "--insecure": "insecure"}
+    flag, *value = handling.curl_flags
+    return {names[flag]: value[0] if value else "true"}
+
+
+class CURLStreamFile(RemoteFile):
+    """A file on a web server, open for reading.
+
+    Args:
+        uri: an ``http://`` or ``https://`` URL.
+        begin: where reading starts.
+        end: where the file ends for the reader, whatever comes behind.
+        headers: for every request.
+        buffer_size: how many bytes to fetch ahead at most, 16 MiB by default.
+        certificate_handling: which certificates the server may show.
+
+    Attributes:
+        response_headers: what the server said, by names of any case.
+        http_response_latencies: the seconds until its first answer.
+        popen_latencies: the seconds that starting a process took: none.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        begin: int | None = None,
+        end: int | None = None,
+        headers: Mapping[str, typing.Any] | None = None,
+        *,
+        buffer_size: int | None = None,
+        certificate_handling: CAInfo | None = None,
+    ) -> None:
+        if uri.partition("://")[0].lower() not in ("http", "https"):
+            raise ValueError(f"{_python.without_secrets(uri)!r} is no http:// or https:// URL")
+        options = SecretOptions(_certificate_options(certificate_handling))
+        for name, value in (headers or {}).items():
+            options[f"header.{name}"] = str(value)
+        self._begin_reading(uri, options, begin, end, buffer_size)
+
+    def _begin_reading(
+        self,
+        uri: str,
+        options: SecretOptions,
+        begin: int | None,
+        end: int | None,
+        buffer_size: int | None,
+    ) -> None:
+        super().__init__(uri, options, begin, end, buffer_size)
+        self.response_headers = Message()
+        for name, value in self.raw.headers:
+            self.response_headers[name] = value
+        self.popen_latencies = [0.0]
+        self.http_response_latencies = [self._opening_took]
+
+    def register_error_context(self, msg: str) -> None:
+        """Say ``msg`` along with whatever error a later read has."""
+        self.raw.error_context.append(msg)
+
+
+class _S3StreamFile(CURLStreamFile):
+    """An object in S3, which has an address of its own kind."""
+
+    def __init__(
+        self,
+        uri: str,
+        options: SecretOptions,
+        begin: int | None,
+        end: int | None,
+        buffer_size: int | None,
+    ) -> None:
+        self._begin_reading(uri, options, begin, end, buffer_size)
+
+
+class RedisStreamFile(RemoteFile):
+    """A file in the keys of a Redis server, open for reading.
+
+    Args:
+        uri: ``redis://[user:password@]host[:port]/prefix``.
+        begin: where reading starts.
+        end: where the file ends for the reader, whatever comes behind.
+        buffer_size: how many bytes to fetch ahead at most, 16 MiB by default.
+
+    Attributes:
+        setup_latency: the seconds that connecting and listing the keys took.
+        response_latencies: the same, in a list.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        begin: int | None = None,
+        end: int | None = None,
+        buffer_size: int | None = None,
+    ) -> None:
+        if uri.partition("://")[0].lower() != "redis":
+            raise ValueError(f"{_python.without_secrets(uri)!r} is no redis:// URI")
+        super().__init__(uri, SecretOptions(), begin, end, buffer_size)
+        self.setup_latency = self._opening_took
+        self.response_latencies = [self._opening_took]
+
+
+def s3_upload(
+    path: str,
+    target_uri: str,
+    s3_access_key_id: str | None,
+    s3_secret_access_key: str | None,
+    s3_endpoint: str | None = default_s3_write_endpoint,
+    s3_region_name: str | None = None,
+    s3_signature_version: str | None = None,
+) -> None:
+    """Upload a file. The object appears when all of it is there.
+
+    Args:
+        path: of the file.
+        target_uri: ``s3://bucket/key``.
+        s3_access_key_id, s3_secret_access_key: the keys; ``None`` has them found as AWS's own tools
+            do, and ``""`` shows none.
+        s3_endpoint: a URL or a host; ``None`` is where AWS's configuration says, or AWS.
+        s3_region_name: the bucket's region.
+        s3_signature_version: of reads; uploads are always signed by version 4.
+    """
+    access = _s3_access.Access(
+        s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name, s3_signature_version
+    )
+    options = _s3_access.to_options(access)
+    _python.upload(to_uri(os.path.abspath(path)), _s3_uri(target_uri), list(options.items()))
+
+
+def s3_download(
+    path_uri: str,
+    s3_access_key_id: str | None,
+    s3_secret_access_key: str | None,
+    s3_endpoint: str | None = default_s3_read_endpoint,
+    s3_region_name: str | None = None,
+    s3_signature_version: str | None = None,
+    buffer_size: int | None = None,
+    begin: int | None = None,
+    end: int | None = None,
+    certificate_handling: CAInfo | None = None,
+) -> CURLStreamFile:
+    """Open an object for reading; the arguments are those of :func:`open_stream`.
+
+    Nothing is looked up in s3cmd's file. Keys that are ``None`` are found as AWS's own tools do,
+    and where there are none, nothing is signed.
+    """
+    access = _s3_access.Access(
+        s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name, s3_signature_version
+    )
+    options = _s3_access.to_options(access)
+    options.update(_certificate_options(certificate_handling))
+    return _S3StreamFile(_s3_uri(path_uri), options, begin, end, buffer_size)
+
+
+def _s3_uri(uri: str) -> str:
+    if uri.partition("://")[0].lower() != "s3":
+        raise ValueError(f"{_python.without_secrets(uri)!r} is no s3:// URI")
+    return uri
+
+
+def open_stream(
+    path_uri: str | os.PathLike[str],
+    mode: str = "rb",
+    s3_access_key_id: str | None = None,
+    s3_secret_access_key: str | None = None,
+    s3_endpoint: str | None = None,
+    s3_config_path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
+    buffer_size: int | None = None,
+    force_http: bool | None = None,
+    *,
+    begin: int | None = None,
+    end: int | None = None,
+    s3_region_name: str | None = None,
+    s3_signature_version: str | None = None,
+    certificate_handling: CAInfo | None = None,
+) -> CURLStreamFile | RedisStreamFile | typing.BinaryIO:
+    """Open a file, an ``http(s)://`` URL, an ``s3://`` object or the keys of a ``redis://`` prefix.
+
+    Args:
+        path_uri: what to open; a path-like object is a path, whatever it looks like.
+        mode: ``rb`` for all; ``wb``, ``ab``, with or without ``+``, for S3, where they all replace
+            the object; any binary mode for files, whose folders are made where they are missing.
+        s3_access_key_id, s3_secret_access_key: the keys. ``""`` shows none, for a public bucket;
+            ``None`` has them found in s3cmd's file, or as AWS's own tools do.
+        s3_endpoint: a URL or a host. Otherwise s3cmd's file says it, if the keys are from there, or
+            AWS's configuration, or ``default_s3_read_endpoint`` and ``default_s3_write_endpoint``.
+        s3_config_path: s3cmd's file; ``~/.s3cfg`` by default.
+        buffer_size: how many bytes to fetch ahead at most; for files and uploads, of their buffer.
+        force_http: whether S3 is spoken without TLS.
+        begin: where the file is read or written from.
+        end: where a file on a server ends for the reader.
+        s3_region_name: the bucket's region.
+        s3_signature_version: ``s3v4``, or ``s3`` for URLs that are the same all day, which caches
+            need: the default for hosts called ``accel-object``.
+        certificate_handling: which certificates a server may show.
+
+    Returns:
+        A file object. One that was opened for S3 to write uploads when it is closed, unless a
+        ``with`` block ends with an exception.
+
+    Raises:
+        ValueError: the mode, or what else was asked for, cannot be.
+        OSError: what the server, or the system, says: ``FileNotFoundError``, ``PermissionError``,
+            ``ConnectionError`` and so on.
+    """
+    place = path_uri if isinstance(path_uri, str) else os.fspath(path_uri)
+    scheme = ""
+    if isinstance(path_uri, str) and "://" in path_uri:
+        scheme = path_uri.partition("://")[0].lower()
+    kind = "".join(sorted(mode))
+    if scheme in ("http", "https"):
+        _check_mode(kind in {"br"}, scheme, mode, "rb")
+        return CURLStreamFile(
+            place, begin, end, buffer_size=buffer_size, certificate_handling=certificate_handling
+        )
+    if scheme == "redis":
+        _check_mode(kind in {"br"}, scheme, mode, "rb")
+        return RedisStreamFile(place, begin=begin, end=end, buffer_size=buffer_size)
+    if scheme != "s3":
+        return _open_file(place, mode, begin, buffer_size)
+
+    _check_mode(kind in _S3_MODES, scheme, mode, "rb, wb[+] or ab[+]")
+    reads = kind == "br"
+    options = _s3_access.complete(
+        _s3_access.Access(
+            s3_access_key_id,
+            s3_secret_access_key,
+            s3_endpoint,
+            s3_region_name,
+            s3_signature_version,
+        ),
+        config_path=s3_config_path,
+        force_http=force_http,
+        default_endpoint=default_s3_read_endpoint if reads else default_s3_write_endpoint,
+    )
+    options.update(_certificate_options(certificate_handling))
+    if reads:
+        return _S3StreamFile(place, options, begin, end, buffer_size)
+    return S3UploadFile(place, options, buffer_size)
+
+
+def _check_mode(fits: bool, scheme: str, mode: str, modes: str) -> None:
+    if not fits:
+        raise ValueError(f"the mode is {mode!r}, and for {scheme}:// it must be {modes}")
+
+
+def _open_file(
+    path: str | bytes, mode: str, begin: int | None, buffer_size: int | None
+) -> typing.BinaryIO:
+    if "b" not in mode:
+        raise ValueError(f"the mode is {mode!r}, and must be a binary one: rb, wb, wb+ …")
+    folder = os.path.dirname(path)
+    if folder and not set(mode).isdisjoint("wax"):
+        os.makedirs(folder, exist_ok=True)
+    buffering = io.DEFAULT_BUFFER_SIZE if buffer_size is None else buffer_size
+    with contextlib.ExitStack() as on_error:
+        file = on_error.enter_context(open(path, mode, buffering=buffering))
+        # A pipe has no position, and needs none unless it was asked for.
+        if begin or file.seekable():
+            file.seek(begin or 0)
+        on_error.pop_all()
+    return typing.cast(typing.BinaryIO, file)
