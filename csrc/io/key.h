@@ -3,9 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "codec/argon2.h"
 #include "codec/secret_bytes.h"
 
 namespace tensorizer {
@@ -14,6 +16,8 @@ namespace tensorizer {
 struct KeySource {
   SharedSecret secret;
   bool passphrase = false;
+  // How a key was made of a passphrase: a file that is written with it says so.
+  std::optional<KeyDerivation> derivation = std::nullopt;
 };
 
 // Throw Error(InvalidArgument) for a key that has not 32 bytes, and an empty passphrase.
