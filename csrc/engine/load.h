@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "engine/file_keys.h"
 #include "engine/move.h"
 #include "format/index.h"
+#include "format/tensor_header.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -43,6 +45,8 @@ struct LoadSettings {
   // Called for each tensor of an encrypted file that is not there in whole when the load ends with
   // an error: what it holds is not fit to be seen.
   std::function<void(std::uint32_t entry)> withdraw;
+  // Called with what the header of each item says, where somebody wants to know; from any worker.
+  std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;
   // The whole source, when items stand in place.
   ConstBytes mapping;
   MakeStage make_stage = std::make_unique<HeapStage>;

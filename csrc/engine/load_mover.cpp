@@ -256,6 +256,7 @@ TensorHeader LoadMover::parse_header(const LoadItem& item, Bytes bytes) {
       fail(place(item), ErrorKind::Crypto, "it was encrypted with the nonce of another tensor");
     }
   }
+  if (settings_.keep_header) settings_.keep_header(item.entry, header);
   return header;
 }
 

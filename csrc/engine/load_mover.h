@@ -55,7 +55,8 @@ class LoadMover final : public Mover {
   };
 
   bool needs_header(const LoadItem& item) const {
-    return verifies() || !entry(item).dtype || (encrypted_ && entry(item).data_size > 0);
+    return verifies() || settings_.keep_header || !entry(item).dtype ||
+           (encrypted_ && entry(item).data_size > 0);
   }
   const Entry& entry(const LoadItem& item) const { return index_.entries()[item.entry]; }
   std::size_t number(const LoadItem& item) const {

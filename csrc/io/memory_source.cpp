@@ -13,8 +13,9 @@ constexpr std::size_t kBetweenChecks = 8 << 20;
 
 class MemorySource : public Source {
  public:
-  MemorySource(ConstBytes bytes, std::shared_ptr<const void> owner)
-      : bytes_(bytes), owner_(std::move(owner)) {}
+  MemorySource(ConstBytes bytes, std::shared_ptr<const void> owner, std::string label,
+               std::uint64_t start)
+      : bytes_(bytes), owner_(std::move(owner)), label_(std::move(label)), start_(start) {}
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -37,18 +38,21 @@ class MemorySource : public Source {
   }
 
   std::optional<std::uint64_t> size() const override { return bytes_.size(); }
+  std::uint64_t start() const override { return start_; }
   const std::string& label() const override { return label_; }
 
  private:
   const ConstBytes bytes_;
   const std::shared_ptr<const void> owner_;
-  const std::string label_ = "the tensor that holds the file";
+  const std::string label_;
+  const std::uint64_t start_;
 };
 
 }  // namespace
 
-std::unique_ptr<Source> memory_source(ConstBytes bytes, std::shared_ptr<const void> owner) {
-  return std::make_unique<MemorySource>(bytes, std::move(owner));
+std::unique_ptr<Source> memory_source(ConstBytes bytes, std::shared_ptr<const void> owner,
+                                      std::string label, std::uint64_t start) {
+  return std::make_unique<MemorySource>(bytes, std::move(owner), std::move(label), start);
 }
 
 }  // namespace tensorizer

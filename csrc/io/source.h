@@ -101,7 +101,9 @@ std::uint64_t total_size(std::span<const Bytes> pieces) noexcept;
 [[noreturn]] void throw_source_ended(const std::string& label, std::uint64_t end,
                                      std::uint64_t missing);
 
-// A source over bytes in memory that `owner` keeps alive.
-std::unique_ptr<Source> memory_source(ConstBytes bytes, std::shared_ptr<const void> owner);
+// A source over bytes in memory that `owner` keeps alive; the magic stands at `start`.
+std::unique_ptr<Source> memory_source(ConstBytes bytes, std::shared_ptr<const void> owner,
+                                      std::string label = "the tensor that holds the file",
+                                      std::uint64_t start = 0);
 
 }  // namespace tensorizer

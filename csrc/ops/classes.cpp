@@ -31,6 +31,21 @@ const char* type_name(TensorType type) {
   return "state_dict";
 }
 
+AddedTensor added_tensor(std::string name, at::Tensor tensor, std::int64_t type,
+                         std::int64_t module_index) {
+  if (type < 0 || type > static_cast<std::int64_t>(TensorType::StateDictEntry)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "type is " + std::to_string(type) +
+                    ", and must be 0 (parameter), 1 (buffer) or 2 (state-dict entry)");
+  }
+  if (module_index < 0 || module_index > std::numeric_limits<std::uint16_t>::max()) {
+    throw Error(ErrorKind::InvalidArgument, "module_index is " + std::to_string(module_index) +
+                                                ", and must be from 0 to 65535");
+  }
+  return {std::move(name), std::move(tensor), static_cast<TensorType>(type),
+          static_cast<std::uint16_t>(module_index)};
+}
+
 std::tuple<std::int64_t, std::int64_t> as_tuple(std::pair<std::uint64_t, std::uint64_t> progress) {
   return {static_cast<std::int64_t>(progress.first), static_cast<std::int64_t>(progress.second)};
 }
@@ -46,6 +61,10 @@ ReaderClass::ReaderClass(at::Tensor data, std::optional<StringDict> options)
       data_(data),
       reader_(at_border([&] { return Reader(std::move(data), option_list(options_)); })) {}
 
+ReaderClass::ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options)
+    : options_(std::move(options)),
+      reader_(at_border([&] { return Reader(std::move(source), option_list(options_)); })) {}
+
 c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
   auto& [uri, options, data] = state;
   if (data) return c10::make_intrusive<ReaderClass>(*data, options);
@@ -53,7 +72,13 @@ c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
 }
 
 ReaderClass::State ReaderClass::state() const {
-  at_border([&] { refuse_secrets(reader_.uri(), reader_.options(), "a pickled Reader"); });
+  at_border([&] {
+    if (reader_.is_given()) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "only a Reader that was opened by its URI can be pickled");
+    }
+    refuse_secrets(reader_.uri(), reader_.options(), "a pickled Reader");
+  });
   return {reader_.uri(), options_.value_or(StringDict()), data_};
 }
 
@@ -109,6 +134,66 @@ std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
     return tensorizer::fill(
         reader_, string_vector(names), tensors,
         {device, strict ? Names::Same : Names::Any, parse_verify(verify), threads});
+  });
+}
+
+std::tuple<c10::List<std::string>, ReaderClass::Numbers, ReaderClass::Numbers, ReaderClass::Numbers,
+           ReaderClass::Numbers, ReaderClass::Numbers>
+ReaderClass::list() {
+  return at_border([&] {
+    c10::List<std::string> names;
+    Numbers types;
+    Numbers header_offsets;
+    Numbers data_offsets;
+    Numbers data_sizes;
+    Numbers memory_sizes;
+    for (ListedTensor& tensor : reader_.list()) {
+      names.push_back(std::move(tensor.name));
+      types.push_back(static_cast<std::int64_t>(tensor.type));
+      header_offsets.push_back(static_cast<std::int64_t>(tensor.header_offset));
+      data_offsets.push_back(static_cast<std::int64_t>(tensor.data_offset));
+      data_sizes.push_back(static_cast<std::int64_t>(tensor.data_size));
+      memory_sizes.push_back(static_cast<std::int64_t>(tensor.memory_size));
+    }
+    return std::make_tuple(std::move(names), std::move(types), std::move(header_offsets),
+                           std::move(data_offsets), std::move(data_sizes), std::move(memory_sizes));
+  });
+}
+
+bool ReaderClass::encrypted() {
+  return at_border([&] { return reader_.encrypted(); });
+}
+
+std::tuple<std::vector<at::Tensor>, ReaderClass::Numbers> ReaderClass::load_numbered(
+    std::optional<Numbers> numbers, std::optional<c10::Device> device,
+    std::optional<c10::ScalarType> dtype, std::string verify, bool copy, std::int64_t threads) {
+  return at_border([&] {
+    std::optional<std::vector<std::uint32_t>> wanted;
+    if (numbers) {
+      wanted.emplace();
+      wanted->reserve(numbers->size());
+      for (const std::int64_t number : numbers->vec()) {
+        wanted->push_back(static_cast<std::uint32_t>(number));
+      }
+    }
+    const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
+    std::vector<at::Tensor> tensors = reader_.load_numbered(wanted, request);
+    Numbers module_indices;
+    module_indices.reserve(tensors.size());
+    for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+      module_indices.push_back(reader_.headers().module_index(wanted ? (*wanted)[i] : i));
+    }
+    return std::make_tuple(std::move(tensors), std::move(module_indices));
+  });
+}
+
+bool ReaderClass::matches(std::int64_t number, at::Tensor tensor) {
+  return at_border([&] { return reader_.matches(static_cast<std::uint32_t>(number), tensor); });
+}
+
+at::Tensor ReaderClass::bytes(std::int64_t offset, std::int64_t size) {
+  return at_border([&] {
+    return reader_.bytes(static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(size));
   });
 }
 
@@ -168,20 +253,33 @@ void ReaderClass::close() { reader_.close(); }
 WriterClass::WriterClass(std::string uri, std::optional<StringDict> options)
     : writer_(at_border([&] { return std::make_unique<Writer>(uri, option_list(options)); })) {}
 
+WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options)
+    : writer_(at_border(
+          [&] { return std::make_unique<Writer>(std::move(sink), option_list(options)); })) {}
+
 void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
                       std::int64_t module_index) {
   at_border([&] {
-    if (type < 0 || type > static_cast<std::int64_t>(TensorType::StateDictEntry)) {
+    const AddedTensor added = added_tensor(std::move(name), std::move(tensor), type, module_index);
+    writer_->add({&added, 1});
+  });
+}
+
+void WriterClass::add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+                          c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices) {
+  at_border([&] {
+    if (tensors.size() != names.size() || types.size() != names.size() ||
+        module_indices.size() != names.size()) {
       throw Error(ErrorKind::InvalidArgument,
-                  "type is " + std::to_string(type) +
-                      ", and must be 0 (parameter), 1 (buffer) or 2 (state-dict entry)");
+                  "names, tensors, types and module indices are not equally many");
     }
-    if (module_index < 0 || module_index > std::numeric_limits<std::uint16_t>::max()) {
-      throw Error(ErrorKind::InvalidArgument, "module_index is " + std::to_string(module_index) +
-                                                  ", and must be from 0 to 65535");
+    std::vector<AddedTensor> added;
+    added.reserve(names.size());
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      added.push_back(
+          added_tensor(names.get(i), std::move(tensors[i]), types.get(i), module_indices.get(i)));
     }
-    writer_->add(name, tensor, static_cast<TensorType>(type),
-                 static_cast<std::uint16_t>(module_index));
+    writer_->add(added);
   });
 }
 
@@ -219,6 +317,11 @@ void define_classes(torch::Library& library) {
            {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),
             torch::arg("threads") = 0})
       .def("_fill", &ReaderClass::fill)
+      .def("_list", &ReaderClass::list)
+      .def("_encrypted", &ReaderClass::encrypted)
+      .def("_load_numbered", &ReaderClass::load_numbered)
+      .def("_matches", &ReaderClass::matches)
+      .def("_bytes", &ReaderClass::bytes)
       .def("_traced_version", &ReaderClass::traced_version)
       .def("_trace", &ReaderClass::trace)
       .def("stats", &ReaderClass::stats)
@@ -234,6 +337,7 @@ void define_classes(torch::Library& library) {
       .def("add", &WriterClass::add, "",
            {torch::arg("name"), torch::arg("tensor"), torch::arg("type") = 2,
             torch::arg("module_index") = 0})
+      .def("_add_all", &WriterClass::add_all)
       .def("progress", &WriterClass::progress)
       .def("cancel", &WriterClass::cancel)
       .def("close", &WriterClass::close)

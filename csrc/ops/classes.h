@@ -18,6 +18,7 @@ class ReaderClass final : public torch::CustomClassHolder {
 
   ReaderClass(std::string uri, std::optional<StringDict> options);
   ReaderClass(at::Tensor data, std::optional<StringDict> options);
+  ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options);
   static c10::intrusive_ptr<ReaderClass> restore(State state);
   State state() const;
 
@@ -34,6 +35,19 @@ class ReaderClass final : public torch::CustomClassHolder {
   std::vector<at::Tensor> fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
                                std::optional<c10::Device> device, bool strict, std::string verify,
                                std::int64_t threads);
+  // What TensorDeserializer needs, in calls for all tensors at once.
+  // Stored names, types, where headers and data start, sizes of data and of tensors.
+  using Numbers = c10::List<std::int64_t>;
+  std::tuple<c10::List<std::string>, Numbers, Numbers, Numbers, Numbers, Numbers> list();
+  bool encrypted();
+  // The tensors of these numbers, or all, and the module indices that their headers have.
+  std::tuple<std::vector<at::Tensor>, Numbers> load_numbered(std::optional<Numbers> numbers,
+                                                             std::optional<c10::Device> device,
+                                                             std::optional<c10::ScalarType> dtype,
+                                                             std::string verify, bool copy,
+                                                             std::int64_t threads);
+  bool matches(std::int64_t number, at::Tensor tensor);
+  at::Tensor bytes(std::int64_t offset, std::int64_t size);
   std::string digest(std::int64_t threads);
   void rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
                std::int64_t threads);
@@ -54,8 +68,11 @@ class ReaderClass final : public torch::CustomClassHolder {
 class WriterClass final : public torch::CustomClassHolder {
  public:
   WriterClass(std::string uri, std::optional<StringDict> options);
+  WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options);
 
   void add(std::string name, at::Tensor tensor, std::int64_t type, std::int64_t module_index);
+  void add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+               c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices);
   std::tuple<std::int64_t, std::int64_t> progress();
   void cancel();
   void close();

@@ -84,7 +84,19 @@ Reader::Reader(at::Tensor data, OptionList options)
   }
 }
 
+Reader::Reader(std::unique_ptr<Source> source, OptionList options)
+    : given_(true), option_list_(std::move(options)), source_(std::move(source)) {
+  parse_load_options(option_list_);
+}
+
 Reader::~Reader() = default;
+
+std::unique_ptr<Source> Reader::open(const LoadOptions& options, Cancel& cancel) {
+  if (in_memory()) return memory_source(tensor_bytes(data_), std::make_shared<at::Tensor>(data_));
+  if (!given_) return open_source(uri_, options.source, cancel);
+  if (source_) return std::move(source_);
+  throw Error(ErrorKind::InvalidArgument, "the file of this reader could not be opened before");
+}
 
 std::shared_ptr<OpenFile> Reader::file() {
   const auto opened = [&]() -> std::shared_ptr<OpenFile> {
@@ -99,10 +111,7 @@ std::shared_ptr<OpenFile> Reader::file() {
   if (auto file = opened()) return file;
   Job job(*this);
   const LoadOptions options = parse_load_options(option_list_);
-  std::unique_ptr<Source> source =
-      in_memory() ? memory_source(tensor_bytes(data_), std::make_shared<at::Tensor>(data_))
-                  : open_source(uri_, options.source, job.cancel);
-  auto file = std::make_shared<OpenFile>(std::move(source), options, job.cancel);
+  auto file = std::make_shared<OpenFile>(open(options, job.cancel), options, job.cancel);
   const std::lock_guard lock(mutex_);
   file_ = file;
   return file;
@@ -139,6 +148,38 @@ StoredTensor Reader::stored(const std::string& name) {
   const TensorHeader header = parse_authentic_header(bytes, open->index(), number, place);
   return {std::string(entry.name), entry.type,          header.module_index, header.crc32,
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
+}
+
+std::vector<ListedTensor> Reader::list() {
+  const std::shared_ptr<OpenFile> open = file();
+  std::vector<ListedTensor> list;
+  list.reserve(open->index().entries().size());
+  for (const Entry& entry : open->index().entries()) {
+    list.push_back({std::string(entry.name), entry.type, entry.header_offset, entry.data_offset,
+                    entry.data_size, entry.memory_size()});
+  }
+  return list;
+}
+
+bool Reader::encrypted() { return file()->index().header().encrypted; }
+
+bool Reader::matches(std::uint32_t number, const at::Tensor& tensor) {
+  Job job(*this);
+  const at::NoGradGuard no_grad;
+  const at::Tensor plain = tensor.cpu().resolve_conj().resolve_neg().contiguous();
+  if (const auto found = headers_.matches(number, tensor_bytes(plain), job.cancel)) return *found;
+  throw Error(ErrorKind::InvalidFormat,
+              "tensor " + std::to_string(number) +
+                  " of the file has nothing to verify: it was saved without hashes");
+}
+
+at::Tensor Reader::bytes(std::uint64_t offset, std::uint64_t size) {
+  const std::shared_ptr<OpenFile> open = file();
+  Job job(*this);
+  const at::Tensor tensor = new_tensor({static_cast<std::int64_t>(size)}, at::kByte);
+  const Bytes piece = tensor_bytes(tensor);
+  open->source().read(offset, {&piece, 1}, job.cancel);
+  return tensor;
 }
 
 void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads) {
@@ -182,6 +223,7 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
     withdrawn.resize(file.names().size());
     withdrawn[entry] = true;
   };
+  settings.keep_header = targets.keep_header;
   targets.staging.begin();
   settings.memory_ceiling =
       targets.staging.is_pinned() ? file.options().staging : file.options().memory_ceiling;
@@ -222,14 +264,38 @@ void Reader::count(OpenFile& file, const Progress& progress, std::size_t tensors
 
 std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string>>& names,
                                      const LoadRequest& request) {
-  const at::NoGradGuard no_grad;
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
   if (request.traced) check_traced(*open, selected, request.dtype, *request.traced);
+  return load(*open, selected, request);
+}
+
+std::vector<at::Tensor> Reader::load_numbered(
+    const std::optional<std::vector<std::uint32_t>>& numbers, const LoadRequest& request) {
+  const std::shared_ptr<OpenFile> open = file();
+  LoadRequest with_headers = request;
+  with_headers.headers = true;
+  const std::vector<std::uint32_t> selected = numbers ? *numbers : open->select(std::nullopt);
+  for (const std::uint32_t number : selected) {
+    if (number < open->names().size()) continue;
+    throw Error(ErrorKind::InvalidArgument,
+                open->source().label() + " has no tensor number " + std::to_string(number));
+  }
+  return load(*open, selected, with_headers);
+}
+
+std::vector<at::Tensor> Reader::load(OpenFile& file, std::span<const std::uint32_t> selected,
+                                     const LoadRequest& request) {
+  const at::NoGradGuard no_grad;
   LoadRequest checked = request;
-  checked.verify = open->checked(request.verify);
-  NewTensors tensors(*open, selected, checked);
-  run(*open, tensors.targets(), checked.verify, request.threads);
+  checked.verify = file.checked(request.verify);
+  NewTensors tensors(file, selected, checked);
+  if (request.headers) {
+    tensors.targets().keep_header = [this](std::uint32_t entry, const TensorHeader& header) {
+      headers_.keep(entry, header);
+    };
+  }
+  run(file, tensors.targets(), checked.verify, request.threads);
   return tensors.finish();
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "transfer/kept_headers.h"
 #include "transfer/open_file.h"
 #include "transfer/targets.h"
 
@@ -29,17 +30,31 @@ struct StoredTensor {
   std::uint64_t data_size;
 };
 
+// What the index says about one tensor.
+struct ListedTensor {
+  std::string name;  // as stored
+  TensorType type;
+  std::uint64_t header_offset;
+  std::uint64_t data_offset;
+  std::uint64_t data_size;
+  std::uint64_t memory_size;  // as if data had been stored, where none is
+};
+
 class Reader {
  public:
   // Opens nothing yet.
   Reader(std::string uri, OptionList options);
   // A file that lies in the memory of a contiguous byte tensor on the CPU.
   Reader(at::Tensor data, OptionList options);
+  // A source that somebody else has opened.
+  Reader(std::unique_ptr<Source> source, OptionList options);
   ~Reader();
 
   const std::string& uri() const noexcept { return uri_; }
   const OptionList& options() const noexcept { return option_list_; }
   bool in_memory() const noexcept { return data_.defined(); }
+  // Whether nothing but this reader knows where the file is.
+  bool is_given() const noexcept { return given_; }
 
   // For messages: the URI without secrets, quoted.
   std::string label();
@@ -47,10 +62,21 @@ class Reader {
   std::vector<std::int64_t> shape(const std::string& name);
   c10::ScalarType dtype(const std::string& name);
   StoredTensor stored(const std::string& name);
+  // Everything, in the order of the file: what follows knows tensors by their numbers in it.
+  std::vector<ListedTensor> list();
+  bool encrypted();
 
   // Every tensor of the file, in its order, or the named ones, in theirs.
   std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names,
                                const LoadRequest& request);
+  // By their numbers in the file, and keeps what their headers say, also when this is closed.
+  std::vector<at::Tensor> load_numbered(const std::optional<std::vector<std::uint32_t>>& numbers,
+                                        const LoadRequest& request);
+  const KeptHeaders& headers() const noexcept { return headers_; }
+  // Whether a tensor has the digests that were saved of the one that was loaded.
+  bool matches(std::uint32_t number, const at::Tensor& tensor);
+  // Bytes of the file as they stand there.
+  at::Tensor bytes(std::uint64_t offset, std::uint64_t size);
   // Checks every name, shape and dtype before it touches any output.
   void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,
                  Verify verify, std::int64_t threads = 0);
@@ -85,6 +111,9 @@ class Reader {
   class Job;
 
   std::shared_ptr<OpenFile> file();
+  std::unique_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
+  std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
+                               const LoadRequest& request);
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, const Pin* pin);
   // What the options promise included.
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads);
@@ -92,10 +121,13 @@ class Reader {
 
   const std::string uri_;
   const at::Tensor data_;
+  const bool given_ = false;
   const OptionList option_list_;
+  KeptHeaders headers_;
 
-  std::mutex opening_;
-  mutable std::mutex mutex_;  // guards what follows
+  std::mutex opening_;              // guards what follows
+  std::unique_ptr<Source> source_;  // until it is opened
+  mutable std::mutex mutex_;        // guards what follows
   std::shared_ptr<OpenFile> file_;
   bool closed_ = false;
   std::vector<Job*> jobs_;

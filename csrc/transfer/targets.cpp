@@ -75,7 +75,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
     seen[number] = true;
     // What lies in place moves only to be verified.
     const bool moves = !item.in_place && (entry.data_size > 0 || !entry.dtype);
-    if (moves || request.verify != Verify::None) targets_.items.push_back(item);
+    if (moves || request.verify != Verify::None || request.headers) targets_.items.push_back(item);
   }
 }
 

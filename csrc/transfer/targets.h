@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,7 @@ struct LoadRequest {
   std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
   // What tracing saw of each tensor (tracing.h), in a program that was traced.
   std::optional<std::vector<std::string>> traced = std::nullopt;
+  bool headers = false;  // read those of all tensors, whether anything needs them or not
 };
 
 // What the engine is to fill; valid while this lives.
@@ -31,6 +33,8 @@ struct Targets {
   std::vector<LoadItem> items;
   std::shared_ptr<Mapping> mapping;
   Staging staging{Staging::Direction::Load};
+  // As in LoadSettings.
+  std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;
   // Outputs of the caller's, by their entries.
   std::vector<std::pair<std::uint32_t, at::Tensor>> outputs;
 };

@@ -74,18 +74,23 @@ class Writer::Job {
 };
 
 Writer::Writer(const std::string& uri, const OptionList& options)
+    : Writer(options, [&](const SinkOptions& sink, Cancel& cancel) {
+        return open_sink(uri, sink, cancel);
+      }) {}
+
+Writer::Writer(std::unique_ptr<Sink> sink, const OptionList& options)
+    : Writer(options, [&](const SinkOptions&, Cancel&) { return std::move(sink); }) {}
+
+Writer::Writer(const OptionList& options, const OpenSink& open)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
   FileKind kind = file_kind(options_.hashes, options_.save);
   Job job(*this);
-  sink_ = open_sink(uri, options_.save.sink, job.cancel);
+  sink_ = open(options_.save.sink, job.cancel);
   if (sink_->ascending()) {
     throw Error(ErrorKind::InvalidArgument,
                 sink_->label() +
                     " takes bytes in order, index first, which a Writer knows last: use save()");
   }
-  reserved_ = std::max(sink_->usual_prefix(),
-                       align_up(options_.expected_tensors * kTypicalEntry, kPrefixAlignment));
-  sink_->reserve(reserved_);
   layout_ = std::make_unique<Layout>(std::move(kind), sink_->start());
 }
 
@@ -104,28 +109,60 @@ void Writer::abort_locked() noexcept {
   sink_.reset();
 }
 
+std::vector<Saving> Writer::prepare(std::span<const AddedTensor> tensors, Staging& staging) {
+  std::vector<Saving> savings;
+  savings.reserve(tensors.size());
+  for (const AddedTensor& added : tensors) {
+    savings.push_back(
+        prepare_saving(added.name, added.tensor, staging, added.type, added.module_index));
+    check_spec(savings.back().spec);
+  }
+  check_not_overwritten(*sink_, savings);
+  std::unordered_set<std::string_view> names;
+  for (const AddedTensor& added : tensors) {
+    if (names.insert(added.name).second && !names_.contains(added.name)) continue;
+    throw Error(ErrorKind::InvalidArgument, "tensor " + quote(added.name) + " was added before");
+  }
+  return savings;
+}
+
+// Room for the prefix, once it is known what comes first: a longer one moves everything up.
+void Writer::reserve() {
+  if (reserved_) return;
+  reserved_ = std::max({sink_->usual_prefix(), layout_->prefix_size(),
+                        align_up(options_.expected_tensors * kTypicalEntry, kPrefixAlignment)});
+  sink_->reserve(*reserved_);
+}
+
 void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType type,
                  std::uint16_t module_index) {
+  const AddedTensor added{name, tensor, type, module_index};
+  add({&added, 1});
+}
+
+void Writer::add(std::span<const AddedTensor> tensors) {
   const std::lock_guard lock(mutex_);
   must_be_open();
   Staging staging(Staging::Direction::Save);
-  Saving saving = prepare_saving(name, tensor, staging, type, module_index);
+  std::vector<Saving> savings = prepare(tensors, staging);
   staging.begin();
-  check_spec(saving.spec);
-  check_not_overwritten(*sink_, {&saving, 1});
-  if (!names_.insert(name).second) {
-    throw Error(ErrorKind::InvalidArgument, "tensor " + quote(name) + " was added before");
-  }
   Job job(*this);
   try {
-    layout_->add(std::move(saving.spec));
+    const std::size_t first = layout_->tensors().size();
+    std::vector<SaveItem> items;
+    items.reserve(savings.size());
+    for (Saving& saving : savings) {
+      names_.insert(saving.spec.name);
+      layout_->add(std::move(saving.spec));
+      items.push_back(saving.item);
+    }
+    reserve();
     SaveSettings settings = save_settings(options_.save, threads_, staging);
-    settings.begin = sink_->start() + reserved_;
-    tensorizer::save_tensors(*sink_, *layout_, layout_->tensors().size() - 1, {&saving.item, 1},
-                             settings, progress_, job.cancel);
+    settings.begin = sink_->start() + *reserved_;
+    tensorizer::save_tensors(*sink_, *layout_, first, items, settings, progress_, job.cancel);
     staging.finish();
   } catch (...) {
-    // There is a hole where the tensor should be.
+    // There is a hole where a tensor should be.
     abort_locked();
     throw;
   }
@@ -138,7 +175,8 @@ void Writer::close() {
   Job job(*this);
   try {
     layout_->check_names();
-    const std::uint64_t size = std::max(reserved_, layout_->prefix_size());
+    reserve();
+    const std::uint64_t size = std::max(*reserved_, layout_->prefix_size());
     write_terminator(*sink_, *layout_, job.cancel);
     sink_->write_prefix(layout_->prefix(sink_->start(), size), job.cancel);
     sink_->finish(layout_->file_size(), job.cancel);

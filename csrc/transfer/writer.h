@@ -3,8 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -23,15 +26,28 @@ void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options, Progress& progress, Cancel& cancel);
 
-// Takes tensors one at a time. The target appears with close(); a Writer that goes without it, and
-// one whose add() failed, leaves everything as it was.
+// A tensor with all that the file says of it.
+struct AddedTensor {
+  std::string name;  // as stored
+  at::Tensor tensor;
+  TensorType type = TensorType::StateDictEntry;
+  std::uint16_t module_index = 0;
+};
+
+// Takes tensors one or some at a time. The target appears with close(); a Writer that goes without
+// it, and one whose add() failed, leaves everything as it was.
 class Writer {
  public:
   Writer(const std::string& uri, const OptionList& options);
+  // To a sink that somebody else has opened.
+  Writer(std::unique_ptr<Sink> sink, const OptionList& options);
   ~Writer();
 
   void add(const std::string& name, const at::Tensor& tensor, TensorType type,
            std::uint16_t module_index);
+  // Many small ones at once are as fast as a large one. What cannot be saved is refused before any
+  // of them is written.
+  void add(std::span<const AddedTensor> tensors);
   void close();
   void abort();
 
@@ -43,8 +59,13 @@ class Writer {
  private:
   enum class State { Open, Closed, Aborted };
   class Job;
+  using OpenSink = std::function<std::unique_ptr<Sink>(const SinkOptions& options, Cancel& cancel)>;
+
+  Writer(const OptionList& options, const OpenSink& open);
 
   void must_be_open() const;
+  std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
+  void reserve();
   void abort_locked() noexcept;
 
   const WriterOptions options_;
@@ -54,7 +75,7 @@ class Writer {
   std::mutex mutex_;  // one call at a time; guards what follows
   State state_ = State::Open;
   std::unique_ptr<Sink> sink_;
-  std::uint64_t reserved_ = 0;
+  std::optional<std::uint64_t> reserved_;  // for the prefix
   std::unique_ptr<Layout> layout_;
   std::unordered_set<std::string> names_;
 

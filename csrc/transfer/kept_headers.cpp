@@ -1,0 +1,51 @@
+#include "transfer/kept_headers.h"
+
+#include <algorithm>
+
+#include "engine/digest.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Few milliseconds of hashing.
+constexpr std::size_t kBetweenChecks = 8 << 20;
+
+}  // namespace
+
+void KeptHeaders::keep(std::uint32_t entry, const TensorHeader& header) {
+  Kept kept{header.module_index, header.crc32, header.sha256, {}};
+  for (const ConstBytes part : header.hashed) {
+    kept.hashed.insert(kept.hashed.end(), part.begin(), part.end());
+  }
+  const std::lock_guard lock(mutex_);
+  if (kept_.size() <= entry) kept_.resize(entry + 1);
+  kept_[entry] = std::move(kept);
+}
+
+KeptHeaders::Kept KeptHeaders::find(std::uint32_t entry) const {
+  const std::lock_guard lock(mutex_);
+  return entry < kept_.size() ? kept_[entry] : Kept();
+}
+
+std::uint16_t KeptHeaders::module_index(std::uint32_t entry) const {
+  const std::lock_guard lock(mutex_);
+  return entry < kept_.size() ? kept_[entry].module_index : std::uint16_t{0};
+}
+
+std::optional<bool> KeptHeaders::matches(std::uint32_t entry, ConstBytes data,
+                                         Cancel& cancel) const {
+  const Kept kept = find(entry);
+  if (!kept.crc32 && !kept.sha256) return std::nullopt;
+  RunningDigests running(
+      {{ConstBytes(kept.hashed)}, kept.crc32.has_value(), kept.sha256.has_value()});
+  for (std::size_t at = 0; at < data.size(); at += kBetweenChecks) {
+    cancel.check();
+    running.update(data.subspan(at, std::min(kBetweenChecks, data.size() - at)));
+  }
+  const Digests found = running.finish();
+  return (!kept.crc32 || *kept.crc32 == found.crc32) &&
+         (!kept.sha256 || *kept.sha256 == found.sha256);
+}
+
+}  // namespace tensorizer
