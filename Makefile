@@ -29,7 +29,7 @@ RUN := $(MAKE) --no-print-directory
 BUILT := tensorizer_ops/_build.py
 # The folders as well: they change when a file comes or goes.
 SOURCES := $(shell find csrc) $(wildcard tensorizer_ops/_python*.cpp tensorizer_ops/_python*.h) setup.py pyproject.toml
-CPP_FILES := $(wildcard tensorizer_ops/*.cpp tests/cpp/*.cpp benchmarks/*.cpp benchmarks/*.h) \
+CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/*.cpp benchmarks/*.h) \
 	$(shell find csrc tests/cpp/sim_device -name '*.h' -o -name '*.cpp')
 
 # Two at once would install into the same environment.

@@ -178,7 +178,7 @@ def build_settings() -> dict[str, object]:
     )
     python_module = CppExtension(
         f"{PACKAGE}._python",
-        [f"{PACKAGE}/_python.cpp", f"{PACKAGE}/_python_stream.cpp"],
+        sorted(map(str, Path(PACKAGE).glob("_python*.cpp"))),
         include_dirs=[include],
         libraries=["tensorizer_ops"],
         extra_compile_args=compile_flags,

@@ -1,42 +1,41 @@
 // What Python adds to the library: an error becomes the Python exception of its kind, Ctrl-C stops
-// a running job, a save can be watched, and a package of AOTInductor is reached behind its Python
-// object. What file objects need is in _python_stream.cpp; nothing else knows of Python.
+// a running job, a save can be watched, a package of AOTInductor is reached behind its Python
+// object, and a file object is a place for files. What file objects of ours need is in
+// _python_stream.cpp; nothing else knows of Python.
 //
 // The hooks are called from any thread, with or without the GIL, and until the process ends. Inside
 // the TorchScript interpreter no Python exception survives, only its text: there an Error stays an
 // Error.
 #define PY_SSIZE_T_CLEAN  // sizes of text are Py_ssize_t
+#include "_python.h"
+
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 
 #include <pthread.h>
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <map>
+
+#include "_python_files.h"
+#include "_python_stream.h"
 #include "base/cancel.h"
 #include "base/error.h"
 #include "base/hooks.h"
 #include "base/log.h"
+#include "engine/cpus.h"
 #include "io/key.h"
 #include "io/secret.h"
-#include "ops/border.h"
+#include "ops/classes.h"
 #include "transfer/constants.h"
 #include "transfer/writer.h"
 
-#include "_python_stream.h"
+namespace tensorizer {
 
-namespace {
-
-using tensorizer::Error;
-using tensorizer::ErrorKind;
-
-// tensorizer_ops.errors._make. Never released: there is no moment after which nobody needs it.
-PyObject* make_exception = nullptr;
-
-pthread_t main_thread;
-
-// Whether a thread may still ask for the GIL: while Python shuts down, it would never come back.
 bool python_is_running() {
 #if PY_VERSION_HEX >= 0x030D0000
   return Py_IsInitialized() && !Py_IsFinalizing();
@@ -45,17 +44,32 @@ bool python_is_running() {
 #endif
 }
 
-// Python handles signals on one thread only. In a child of fork() that is the only one it has.
-bool on_main_thread() { return pthread_self() == main_thread || gettid() == getpid(); }
-
-bool in_torchscript() { return !torch::jit::currentCallstack().empty(); }
-
-// Throws the Python exception that is set.
-[[noreturn]] void throw_python_error() {
+void throw_python_error() {
   python_error exception;
   exception.persist();
   throw exception;
 }
+
+}  // namespace tensorizer
+
+namespace {
+
+using tensorizer::Error;
+using tensorizer::ErrorKind;
+using tensorizer::python_is_running;
+using tensorizer::throw_python_error;
+using tensorizer::ops::ReaderClass;
+using tensorizer::ops::WriterClass;
+
+// tensorizer_ops.errors._make. Never released: there is no moment after which nobody needs it.
+PyObject* make_exception = nullptr;
+
+pthread_t main_thread;
+
+// Python handles signals on one thread only. In a child of fork() that is the only one it has.
+bool on_main_thread() { return pthread_self() == main_thread || gettid() == getpid(); }
+
+bool in_torchscript() { return !torch::jit::currentCallstack().empty(); }
 
 void raise_in_python(const Error& error) {
   if (!python_is_running() || in_torchscript()) return;
@@ -144,6 +158,39 @@ tensorizer::KeySource key_source(const pybind11::bytes& secret, bool passphrase)
   });
 }
 
+tensorizer::KeyDerivation key_derivation(std::uint64_t passes, std::uint64_t memory,
+                                         const pybind11::bytes& salt) {
+  const tensorizer::ConstBytes bytes = tensorizer::as_bytes(std::string_view(salt));
+  tensorizer::KeyDerivation derivation{{passes, memory}, {}};
+  if (bytes.size() != derivation.salt.size()) throw pybind11::value_error("a salt has 16 bytes");
+  std::copy(bytes.begin(), bytes.end(), derivation.salt.begin());
+  return derivation;
+}
+
+pybind11::bytes derive_key(const pybind11::bytes& passphrase, std::uint64_t passes,
+                           std::uint64_t memory, const pybind11::bytes& salt) {
+  const tensorizer::KeySource source = key_source(passphrase, true);
+  const tensorizer::KeyDerivation derivation = key_derivation(passes, memory, salt);
+  tensorizer::SharedSecret key;
+  {
+    const pybind11::gil_scoped_release no_gil;
+    key = tensorizer::at_border(
+        [&] { return tensorizer::derive_key(source.secret->bytes(), derivation); });
+  }
+  const std::string_view text = tensorizer::as_text(key->bytes());
+  return {text.data(), text.size()};
+}
+
+// A Reader or Writer, as torch.classes.tensorizer makes them.
+template <typename Class, typename Place>
+pybind11::object make_class(std::unique_ptr<Place> place,
+                            const std::map<std::string, std::string>& options) {
+  tensorizer::StringDict given;
+  for (const auto& [name, value] : options) given.insert(name, value);
+  return torch::jit::toPyObject(
+      c10::IValue(c10::make_intrusive<Class>(std::move(place), std::move(given))));
+}
+
 // What asks Python for a key, from any thread. The reference is never released: it may be the last
 // one when Python is gone.
 std::function<tensorizer::KeySource()> key_from_python(const pybind11::function& provide,
@@ -188,6 +235,32 @@ PYBIND11_MODULE(_python, module) {
              [](const std::string& name, const pybind11::function& provide, bool passphrase) {
                tensorizer::set_key(name, key_from_python(provide, passphrase));
              });
+  module.def("set_derived_key",
+             [](const std::string& name, const pybind11::bytes& key, std::uint64_t passes,
+                std::uint64_t memory, const pybind11::bytes& salt) {
+               tensorizer::KeySource source = key_source(key, false);
+               source.derivation = key_derivation(passes, memory, salt);
+               tensorizer::set_key(name, std::move(source));
+             });
+  module.def("derive_key", torch::wrap_pybind_function(derive_key));
+  module.def("usable_cpus", &tensorizer::usable_cpus);
+  using Options = std::map<std::string, std::string>;
+  module.def("read_buffer",
+             torch::wrap_pybind_function([](const pybind11::buffer& buffer, std::uint64_t start,
+                                            const Options& options) {
+               return make_class<ReaderClass>(tensorizer::buffer_source(buffer, start), options);
+             }));
+  module.def("read_file", torch::wrap_pybind_function([](const pybind11::object& file,
+                                                         std::uint64_t start, bool seekable,
+                                                         bool sequential, const Options& options) {
+               return make_class<ReaderClass>(
+                   tensorizer::python_source({file, start, seekable}, sequential), options);
+             }));
+  module.def(
+      "write_file", torch::wrap_pybind_function([](const pybind11::object& file,
+                                                   std::uint64_t start, const Options& options) {
+        return make_class<WriterClass>(tensorizer::python_sink({file, start, true}), options);
+      }));
   module.def("forget_key", [](const std::string& name) { tensorizer::set_key(name, nullptr); });
   module.def("set_secret", [](const std::string& name, const std::string& secret) {
     tensorizer::set_secret(name, secret);
