@@ -1,0 +1,225 @@
+"""Keys as ``tensorizer`` has them: objects that a program passes along.
+
+The library itself knows keys by names only. :func:`named` gives one a name for as long as a file is
+being opened.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import NoReturn
+
+from tensorizer_ops import _python, keys
+
+_KEY_SIZE = 32
+_SALT_SIZE = 16
+
+_Bytes = bytes | bytearray | memoryview
+
+
+def _checked_key(key: _Bytes) -> bytes:
+    if len(key) != _KEY_SIZE:
+        raise ValueError(
+            f"a key has {_KEY_SIZE} bytes, and this one has {len(key)}; from_string() makes one of "
+            "any text"
+        )
+    return bytes(key)
+
+
+def _checked_source(source: str | bytes, encoding: str) -> bytes:
+    if not source:
+        raise ValueError("the text of a key must not be empty")
+    if isinstance(source, str):
+        return source.encode(encoding)
+    if not isinstance(source, bytes):
+        raise TypeError(f"the text of a key is {type(source).__name__}, and must be str or bytes")
+    return source
+
+
+def _refuse_pickle(params: object) -> NoReturn:
+    raise TypeError(f"{type(params).__name__} is not pickled: it holds a secret")
+
+
+class EncryptionParams:
+    """The key that a file is encrypted with.
+
+    :meth:`random` makes a new one, which has to be kept somewhere (:attr:`key`);
+    :meth:`from_string` derives one from a passphrase; and ``EncryptionParams(key=…)`` takes 32
+    bytes as they are.
+    """
+
+    __slots__ = ("_derivation", "key")
+
+    class OpsLimit(IntEnum):
+        """How many passes over its memory a derivation makes."""
+
+        MIN = 1
+        INTERACTIVE = 2
+        MODERATE = 3
+        SENSITIVE = 4
+
+    class MemLimit(IntEnum):
+        """How many bytes of memory a derivation takes."""
+
+        MIN = 8 << 10
+        INTERACTIVE = 64 << 20
+        MODERATE = 256 << 20
+        SENSITIVE = 1 << 30
+
+    key: bytes
+    # Passes, bytes of memory and salt, where the key was derived.
+    _derivation: tuple[int, int, bytes] | None
+
+    def __init__(self, key: bytes) -> None:
+        if not isinstance(key, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"a key is {type(key).__name__}, and must be bytes; from_string() makes one of any "
+                "text"
+            )
+        self.key = _checked_key(key)
+        self._derivation = None
+
+    @classmethod
+    def random(cls) -> EncryptionParams:
+        """A new key, which nobody knows."""
+        return cls(secrets.token_bytes(_KEY_SIZE))
+
+    @classmethod
+    def from_string(
+        cls,
+        source: str | bytes,
+        opslimit: OpsLimit | int | None = None,
+        memlimit: MemLimit | int | None = None,
+        salt: str | bytes | None = None,
+        *,
+        encoding: str = "utf-8",
+    ) -> EncryptionParams:
+        """Derive a key from a passphrase, by Argon2id.
+
+        Files that are written with it say how it was derived, so that the passphrase opens them:
+        :meth:`DecryptionParams.from_string`.
+
+        Args:
+            source: the passphrase.
+            opslimit: how many passes; ``OpsLimit.MODERATE`` by default.
+            memlimit: how many bytes of memory; ``MemLimit.MODERATE`` by default.
+            salt: 16 bytes; random ones by default, so that every call gives another key.
+            encoding: what makes bytes of a text.
+
+        Raises:
+            ValueError: the passphrase is empty, the salt has not 16 bytes, or libsodium takes no
+                such limit.
+        """
+        passphrase = _checked_source(source, encoding)
+        if isinstance(opslimit, cls.MemLimit) or not isinstance(opslimit, int | None):
+            raise TypeError(f"opslimit is {type(opslimit).__name__}, and must be OpsLimit or int")
+        if isinstance(memlimit, cls.OpsLimit) or not isinstance(memlimit, int | None):
+            raise TypeError(f"memlimit is {type(memlimit).__name__}, and must be MemLimit or int")
+        passes = int(cls.OpsLimit.MODERATE if opslimit is None else opslimit)
+        memory = int(cls.MemLimit.MODERATE if memlimit is None else memlimit)
+        for name, value, least, most in (
+            ("opslimit", passes, cls.OpsLimit.MIN, 0xFFFFFFFF),
+            ("memlimit", memory, cls.MemLimit.MIN, 4398046510080),
+        ):
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value}, and must be from {int(least)} to {most}")
+        if salt is None:
+            salt = secrets.token_bytes(_SALT_SIZE)
+        elif not isinstance(salt, bytes | bytearray | memoryview):
+            raise TypeError(f"a salt is {type(salt).__name__}, and must be bytes")
+        if len(salt) != _SALT_SIZE:
+            raise ValueError(f"a salt has {_SALT_SIZE} bytes, and this one has {len(salt)}")
+        derivation = (passes, memory, bytes(salt))
+        params = cls(_python.derive_key(passphrase, *derivation))
+        params._derivation = derivation
+        return params
+
+    @property
+    def salt(self) -> bytes:
+        """What the key was derived with beside its passphrase; it is no secret."""
+        if self._derivation is None:
+            raise ValueError("the key was not derived from a passphrase, so it has no salt")
+        return self._derivation[2]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EncryptionParams):
+            return NotImplemented
+        return hmac.compare_digest(self.key, other.key) and self._derivation == other._derivation
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        derived = "" if self._derivation is None else ", from a passphrase"
+        return f"<EncryptionParams: a key{derived}>"
+
+    def __reduce__(self) -> NoReturn:
+        _refuse_pickle(self)
+
+
+class DecryptionParams:
+    """The key, or the passphrase, that opens an encrypted file."""
+
+    key: bytes | None
+    source: bytes | None
+
+    def __init__(self) -> None:
+        self.key = None
+        self.source = None
+
+    @classmethod
+    def from_string(cls, source: str | bytes, *, encoding: str = "utf-8") -> DecryptionParams:
+        """A passphrase, for files whose key was derived from it."""
+        params = cls()
+        params.source = _checked_source(source, encoding)
+        return params
+
+    @classmethod
+    def from_key(cls, key: bytes) -> DecryptionParams:
+        """A key of 32 bytes, however it was made (``EncryptionParams.key``)."""
+        if not key:
+            raise ValueError("a key must not be empty")
+        params = cls()
+        params.key = _checked_key(key)
+        return params
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DecryptionParams):
+            return NotImplemented
+        return all(
+            hmac.compare_digest(mine or b"", theirs or b"")
+            for mine, theirs in ((self.key, other.key), (self.source, other.source))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        what = "a key" if self.key is not None else "a passphrase" if self.source else "nothing"
+        return f"<DecryptionParams: {what}>"
+
+    def __reduce__(self) -> NoReturn:
+        _refuse_pickle(self)
+
+
+@contextmanager
+def named(params: EncryptionParams | DecryptionParams | None) -> Iterator[dict[str, str]]:
+    """The options that name a key, which has that name while the block runs."""
+    if params is None:
+        yield {}
+        return
+    name = f"params {secrets.token_hex(16)}"
+    if isinstance(params, EncryptionParams) and params._derivation is not None:
+        _python.set_derived_key(name, params.key, *params._derivation)
+    elif params.key is not None:
+        keys.add(name, key=params.key)
+    elif isinstance(params, DecryptionParams) and params.source is not None:
+        keys.add(name, passphrase=params.source)
+    else:
+        raise ValueError("these params hold neither a key nor a passphrase")
+    try:
+        yield {"key": f"named:{name}"}
+    finally:
+        keys.remove(name)
