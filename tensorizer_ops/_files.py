@@ -1,0 +1,187 @@
+"""What a ``file_obj`` is: a path, a URI, a descriptor, or any file object of Python.
+
+The library opens what it can reach by itself: paths, URIs, the descriptors behind Python's own
+files, the memory of a ``BytesIO``. It calls the methods of everything else.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tensorizer_ops import _python
+from tensorizer_ops._front import to_uri
+
+# The streams of stream_io know the defaults that a program expects for these.
+_STREAM_SCHEMES = ("http", "https", "s3", "redis")
+
+# How much a copy moves at a time.
+_PIECE = 1 << 20
+
+
+def resolve(file_obj: Any, mode: str) -> Any:
+    """A string that the library opens, or a file object. It is open then, and the caller's."""
+    if isinstance(file_obj, int):
+        return io.FileIO(file_obj, mode)
+    if isinstance(file_obj, str):
+        scheme, separator, _ = file_obj.partition("://")
+        if separator and scheme.lower() in _STREAM_SCHEMES:
+            from tensorizer_ops import stream_io
+
+            return stream_io.open_stream(file_obj, mode)
+    if isinstance(file_obj, str | bytes | os.PathLike):
+        return to_uri(file_obj)
+    return file_obj
+
+
+@dataclass
+class Input:
+    """A file that is open for reading."""
+
+    reader: Any
+    # Whether it could be opened once more.
+    reopens: bool
+    # How many threads load, unless the caller says so; 0 is every CPU.
+    threads: int = 0
+
+
+def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
+    """Open what :func:`resolve` gave; ``lazy``: to be read in any order, and not just once."""
+    given = dict(options)
+    if isinstance(place, str):
+        return Input(torch.classes.tensorizer.Reader(place, given), reopens=True)
+    stream = _unwrap(place)
+    _check_binary(stream, "readable", "read")
+    engine_place = getattr(stream, "_engine_place", None)
+    if engine_place is not None and (found := engine_place()) is not None:
+        uri, of_stream = found
+        return Input(torch.classes.tensorizer.Reader(uri, {**of_stream, **given}), reopens=True)
+    if type(stream) is io.BytesIO:
+        # Its bytes as they are; getbuffer() would copy those that it shares with somebody.
+        return Input(_python.read_buffer(stream.getvalue(), stream.tell(), given), reopens=False)
+    seekable = _is_seekable(stream)
+    if lazy and not seekable:
+        raise ValueError("lazy_load needs a file object that can seek")
+    descriptor = _descriptor(stream)
+    if descriptor is not None and (seekable or type(stream) is io.FileIO):
+        return _open_descriptor(stream, descriptor, seekable, given)
+    start = stream.tell() if seekable else 0
+    reader = _python.read_file(stream, start, seekable, not lazy, given)
+    # One thread is the caller's own, so that Ctrl-C reaches a read that waits.
+    return Input(reader, reopens=False, threads=1)
+
+
+def _open_descriptor(
+    stream: Any, descriptor: int, seekable: bool, options: dict[str, str]
+) -> Input:
+    reader = torch.classes.tensorizer.Reader(f"fd:{descriptor}", options)
+    if not seekable:
+        return Input(reader, reopens=False)
+    stream.flush()
+    # Where the system stands is not where the stream does, which reads ahead.
+    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, stream.tell(), os.SEEK_SET)
+    try:
+        reader.names()  # opens it, on a descriptor of its own
+    finally:
+        os.lseek(descriptor, before, os.SEEK_SET)
+    return Input(reader, reopens=True)
+
+
+class Output:
+    """A file that is being written; it is whole after :meth:`close`, and not before."""
+
+    def __init__(self, place: Any, options: Mapping[str, str]) -> None:
+        given = dict(options)
+        self._stream = place
+        self._spool: Any = None
+        if isinstance(place, str):
+            self.writer = torch.classes.tensorizer.Writer(place, given)
+            return
+        stream = _unwrap(place)
+        _check_binary(stream, "writable", "write")
+        hand_over = getattr(stream, "_hand_over", None)
+        descriptor = _descriptor(stream)
+        if hand_over is not None and (found := hand_over()) is not None:
+            uri, of_stream = found
+            self.writer = torch.classes.tensorizer.Writer(uri, {**of_stream, **given})
+        elif descriptor is not None and stream.seekable():
+            stream.flush()
+            os.lseek(descriptor, stream.tell(), os.SEEK_SET)
+            self.writer = torch.classes.tensorizer.Writer(f"fd:{descriptor}", given)
+        # What only takes bytes often says that it can seek, and then cannot.
+        elif _is_seekable(stream) and _can(stream, "readable"):
+            self.writer = _python.write_file(stream, stream.tell(), given)
+        else:
+            # The index stands in front, and is known last.
+            import tempfile
+
+            self._spool = tempfile.TemporaryFile()  # noqa: SIM115
+            self.writer = torch.classes.tensorizer.Writer(f"fd:{self._spool.fileno()}", given)
+
+    def close(self) -> None:
+        self.writer.close()
+        if self._spool is not None:
+            with self._spool as spool:
+                spool.seek(0)
+                while piece := spool.read(_PIECE):
+                    _write_all(self._stream, piece)
+
+    def abort(self) -> None:
+        self.writer.abort()
+        if self._spool is not None:
+            self._spool.close()
+
+
+def close(stream: Any) -> None:
+    """Close what can be closed; None is no stream."""
+    if hasattr(stream, "close"):
+        stream.close()
+
+
+def _write_all(stream: Any, piece: bytes) -> None:
+    left = memoryview(piece)
+    while left:
+        done = stream.write(left)
+        if not done:
+            raise BlockingIOError(f"{type(stream).__name__} does not wait: set it to blocking")
+        left = left[done:]
+
+
+def _unwrap(stream: Any) -> Any:
+    """What ``tempfile`` has wrapped."""
+    return stream.file if type(stream).__name__ == "_TemporaryFileWrapper" else stream
+
+
+def _descriptor(stream: Any) -> int | None:
+    """That of one of Python's own files. Others have one that gives other bytes than they do."""
+    buffered = type(stream) in (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
+    raw = stream.raw if buffered else stream
+    return raw.fileno() if type(raw) is io.FileIO else None
+
+
+def _can(stream: Any, what: str) -> bool:
+    """Whether it says so; what has no word for it is believed to."""
+    ask = getattr(stream, what, None)
+    return ask is None or bool(ask())
+
+
+def _is_seekable(stream: Any) -> bool:
+    return hasattr(stream, "seek") and hasattr(stream, "tell") and _can(stream, "seekable")
+
+
+def _check_binary(stream: Any, ability: str, method: str) -> None:
+    if not hasattr(stream, method):
+        raise TypeError(
+            f"file_obj is {type(stream).__name__}, and must be a path, a URI, a descriptor or a "
+            f"file object with {method}()"
+        )
+    if isinstance(stream, io.TextIOBase) or not _can(stream, ability):
+        mode = getattr(stream, "mode", None)
+        known = f", and its mode is {mode!r}" if isinstance(mode, str) else ""
+        raise ValueError(f"file_obj must be {ability} and binary{known}")

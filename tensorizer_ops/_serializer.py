@@ -1,0 +1,233 @@
+"""TensorSerializer: writes modules and state dicts to a file."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensorizer_ops import _files, _paths, _python
+from tensorizer_ops._crypt_params import EncryptionParams, named
+from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops._types import TensorType
+
+if TYPE_CHECKING:
+    import numpy
+
+cpu_count: int = _python.usable_cpus()
+
+_MOST_THREADS = 1024
+
+
+class TensorSerializer:
+    """Writes tensors to a ``.tensors`` file.
+
+    The file appears with :meth:`close`, or at the end of a ``with`` block; where that ends with an
+    exception, what was there before stays as it was. File objects are written in place, from where
+    they stand, and closed in the end.
+
+    Args:
+        file_obj: a path, a URI, a descriptor, or a binary file object.
+        compress_tensors: has no effect.
+        encryption: the key to encrypt with.
+        limit_cpu_concurrency: how many threads compute; as many as there are CPUs, unless said
+            otherwise.
+        progress: called ten times a second, from another thread, with the bytes that have been
+            written and are to be.
+        options: what ``tensorizer_ops.save`` takes, for servers, and ``hashes`` and ``digests``.
+
+    Raises:
+        ValueError: the file object is for text, or not for writing.
+        OSError: the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        file_obj: Any,
+        compress_tensors: bool = False,
+        *,
+        encryption: EncryptionParams | None = None,
+        limit_cpu_concurrency: int | None = None,
+        progress: Progress | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        if limit_cpu_concurrency is not None and not isinstance(limit_cpu_concurrency, int):
+            raise TypeError(
+                f"limit_cpu_concurrency is {type(limit_cpu_concurrency).__name__}, and must be int "
+                "or None"
+            )
+        if limit_cpu_concurrency is not None and limit_cpu_concurrency < 1:
+            raise ValueError(
+                f"limit_cpu_concurrency is {limit_cpu_concurrency}, and must be positive"
+            )
+        if encryption is not None and not isinstance(encryption, EncryptionParams):
+            raise TypeError(
+                f"encryption is {type(encryption).__name__}, and must be EncryptionParams"
+            )
+        self.compress_tensors = compress_tensors
+        self.cpu_limit: int = limit_cpu_concurrency or cpu_count
+        self.total_compressed_tensor_bytes = 0
+        self._progress = progress
+        self._saved_all = False  # a module or state dict
+        self._failed = False
+        place = _files.resolve(file_obj, "wb+")
+        self._file = None if isinstance(place, str) else place
+        threads = {"threads": str(min(self.cpu_limit, _MOST_THREADS))}
+        with named(encryption) as key:
+            self._output = _files.Output(place, {**threads, **(options or {}), **key})
+        self._is_open = True
+
+    @property
+    def total_tensor_bytes(self) -> int:
+        """The bytes of data that have been written."""
+        total: int = self._output.writer.progress()[1]
+        return total
+
+    def write_tensor(
+        self,
+        idx: int,
+        name: str,
+        tensor_type: TensorType,
+        tensor: torch.Tensor | numpy.ndarray[Any, Any],
+    ) -> None:
+        """Write one tensor; many of them are faster in one of the other calls.
+
+        Args:
+            idx: the number of its module.
+            name: its name, as the file shall have it.
+            tensor_type: what it is.
+            tensor: of torch or of numpy.
+        """
+        with self._writing():
+            value = tensor if isinstance(tensor, torch.Tensor) else _from_numpy(tensor)
+            self._write([name], [value], [int(TensorType(tensor_type))], [idx])
+
+    def write_module(
+        self,
+        m: torch.nn.Module,
+        remove_tensors: bool = False,
+        *,
+        include_non_persistent_buffers: bool = True,
+    ) -> None:
+        """Write every parameter and buffer of a module.
+
+        Args:
+            m: the module.
+            remove_tensors: whether the module has ``None`` in the place of each, once all are
+                written.
+            include_non_persistent_buffers: whether buffers are written that are in no state dict.
+        """
+        with self._writing():
+            slots = list(_slots(m, include_non_persistent_buffers))
+            self._write(
+                [name for name, *_ in slots],
+                [tensor for *_, tensor in slots],
+                [int(kind) for _, _, kind, *_ in slots],
+                [index for _, index, *_ in slots],
+            )
+        self._saved_all = True
+        if remove_tensors:
+            for name, _, _, owner, _ in slots:
+                setattr(owner, name.rpartition(".")[2], None)
+
+    def write_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Write tensors by name; dicts and lists may be nested, and have text keys.
+
+        Raises:
+            TypeError: there is something else than dicts, lists and tensors.
+        """
+        with self._writing():
+            leaves = list(_paths.flatten(state_dict))
+            self._write(
+                [_paths.stored_name(path) for path, _ in leaves],
+                [tensor for _, tensor in leaves],
+                [int(TensorType.STATE_DICT)] * len(leaves),
+                [0] * len(leaves),
+            )
+        self._saved_all = True
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if not self._is_open:
+            raise ValueError("the TensorSerializer is closed")
+        try:
+            yield
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _write(
+        self, names: list[str], tensors: list[torch.Tensor], types: list[int], indices: list[int]
+    ) -> None:
+        writer = self._output.writer
+        with reported(writer, self._progress):
+            writer._add_all(names, tensors, types, indices)
+
+    def close(self) -> None:
+        """Finish the file: now it is there."""
+        self._end(self._output.close)
+
+    def _end(self, end: Any) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            end()
+        except BaseException:
+            self._output.abort()
+            raise
+        finally:
+            _files.close(self._file)
+
+    def __enter__(self) -> TensorSerializer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end(self._output.close if kind is None else self._output.abort)
+
+    def __del__(self) -> None:
+        # __init__ may not have come that far.
+        if not getattr(self, "_is_open", False):
+            return
+        finished = self._saved_all and not self._failed
+        what = "finished" if finished else "aborted"
+        warnings.warn(
+            f"a TensorSerializer went without close(): its file was {what}",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+        self._end(self._output.close if finished else self._output.abort)
+
+
+def _slots(
+    module: torch.nn.Module, non_persistent: bool
+) -> Iterator[tuple[str, int, TensorType, torch.nn.Module, torch.Tensor]]:
+    """The name of every tensor, the number of its module, its type, its module, and itself."""
+    for index, (path, owner) in enumerate(module.named_modules()):
+        for name, parameter in owner.named_parameters(recurse=False):
+            yield f"{path}.{name}", index, TensorType.PARAM, owner, parameter
+        for name, buffer in owner.named_buffers(recurse=False):
+            if non_persistent or name not in owner._non_persistent_buffers_set:
+                yield f"{path}.{name}", index, TensorType.BUFFER, owner, buffer
+
+
+def _from_numpy(array: Any) -> torch.Tensor:
+    import numpy
+
+    if not isinstance(array, numpy.ndarray):
+        raise TypeError(f"a tensor is {type(array).__name__}, and must be of torch or of numpy")
+    with warnings.catch_warnings():
+        # It is only read.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        # Torch knows no strides that go backwards.
+        return torch.from_numpy(numpy.ascontiguousarray(array).reshape(array.shape))
