@@ -4,7 +4,10 @@ Importing this package registers ``torch.ops.tensorizer`` and ``torch.classes.te
 :func:`load` and :func:`save` are typed Python fronts of the same.
 """
 
+import importlib as _importlib
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from tensorizer_ops import errors
 from tensorizer_ops._library import load_library as _load_library
@@ -21,7 +24,38 @@ from tensorizer_ops._front import load, save  # noqa: E402
 from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
 from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey  # noqa: E402
 
+if _TYPE_CHECKING:
+    from tensorizer_ops.serialization import (
+        CryptographyError,
+        DecryptionParams,
+        EncryptionParams,
+        FilterFuncType,
+        TensorDeserializer,
+        TensorSerializer,
+        TensorType,
+    )
+
 _register_with_dynamo()
+
+# Who does not need them does not wait for them: each name, and the module that has it.
+_LATER = dict.fromkeys(
+    (
+        "CryptographyError",
+        "DecryptionParams",
+        "EncryptionParams",
+        "FilterFuncType",
+        "TensorDeserializer",
+        "TensorSerializer",
+        "TensorType",
+    ),
+    "serialization",
+)
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
 def set_secret(name: str, secret: str | None) -> None:
@@ -38,7 +72,14 @@ def cmake_prefix_path() -> str:
 
 
 __all__ = [
+    "CryptographyError",
+    "DecryptionParams",
+    "EncryptionParams",
+    "FilterFuncType",
     "Save",
+    "TensorDeserializer",
+    "TensorSerializer",
+    "TensorType",
     "__version__",
     "cmake_prefix_path",
     "decrypt",

@@ -1,0 +1,99 @@
+"""What a file holds, and which of it a caller wants to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from tensorizer_ops import _paths, errors
+from tensorizer_ops._paths import Path
+from tensorizer_ops._types import TensorType
+
+# Takes a plain name, or the tuple of a path; what it returns counts as true or false.
+FilterFuncType = Callable[[str | Sequence[str | int]], object]
+
+# How much is read at a time where a caller takes tensors one by one.
+_BATCH = 64 << 20
+
+
+class Catalog:
+    """The tensors of a file, each known by its number there."""
+
+    def __init__(self, reader: Any, filter_func: FilterFuncType | None) -> None:
+        self.names: list[str]
+        self._types: list[int]
+        self.header_offsets: list[int]
+        self.data_offsets: list[int]
+        self.data_sizes: list[int]
+        self._memory_sizes: list[int]
+        (
+            self.names,
+            self._types,
+            self.header_offsets,
+            self.data_offsets,
+            self.data_sizes,
+            self._memory_sizes,
+        ) = reader._list()
+        if not self.names:
+            raise errors.InvalidFormat("tensorizer.InvalidFormat: the file holds no tensors")
+        # The numbers of those that the filter lets through, in the order of the file.
+        self.kept: Sequence[int] = range(len(self.names))
+        if filter_func is not None:
+            self.kept = list(self.filter(self.kept, filter_func))
+        # What a key leads to: the number of a tensor, or another layer.
+        self.structure: dict[str | int, Any]
+        if any(map(_paths.is_nested, self.names)):
+            kept = frozenset(self.kept)
+            self.structure = _paths.layered(map(_paths.parse, self.names), kept.__contains__)
+        else:
+            self.structure = {self.names[i]: i for i in self.kept}
+
+    def find(self, key: Any) -> Any:
+        """The number of a tensor or a layer of them; None for what is not there."""
+        found = self.structure.get(key)
+        if found is None and isinstance(key, str):
+            found = self.structure.get(f".{key}")
+        return found
+
+    def below(self, prefix: Path) -> dict[Path, int]:
+        """The numbers of the tensors inside a layer, by the rest of their paths."""
+        count = len(prefix)
+        paths = ((_paths.parse(self.names[i]), i) for i in self.kept)
+        return {path[count:]: i for path, i in paths if path[:count] == prefix}
+
+    def filter(self, numbers: Iterable[int], wanted: FilterFuncType | None) -> Iterable[int]:
+        return (i for i in numbers if wanted is None or wanted(self.public_name(i)))
+
+    def type(self, number: int) -> TensorType:
+        return TensorType(self._types[number])
+
+    def is_nested(self, number: int) -> bool:
+        return _paths.is_nested(self.names[number])
+
+    def public_name(self, number: int) -> str | Path:
+        return _paths.public(self.names[number])
+
+    def clean_name(self, number: int) -> str:
+        """As a ``state_dict`` has it: without the dot of a root module, where that is no other."""
+        name = self.names[number]
+        of_root = name.startswith(".") and self._types[number] != TensorType.STATE_DICT
+        return name[1:] if of_root and name[1:] not in self.structure else name
+
+    def total_memory(self) -> int:
+        return sum(self._memory_sizes[i] for i in self.kept)
+
+    def total_data(self) -> int:
+        return sum(self.data_sizes[i] for i in self.kept)
+
+    def batches(self, numbers: Iterable[int]) -> Iterator[list[int]]:
+        """Not too much at a time, and not too little."""
+        batch: list[int] = []
+        size = 0
+        for i in numbers:
+            batch.append(i)
+            size += self._memory_sizes[i]
+            if size >= _BATCH:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch

@@ -1,0 +1,465 @@
+"""TensorDeserializer: the tensors of a file as a mapping, or in the places of a module."""
+
+from __future__ import annotations
+
+import collections.abc
+import itertools
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensorizer_ops import _files, _paths, errors
+from tensorizer_ops._catalog import Catalog, FilterFuncType
+from tensorizer_ops._crypt_params import DecryptionParams, named
+from tensorizer_ops._front import to_uri
+from tensorizer_ops._module_fill import Incoming, fill_module
+from tensorizer_ops._paths import Path
+from tensorizer_ops._progress import Progress
+from tensorizer_ops._types import TensorType
+from tensorizer_ops._values import Values, default_device
+
+if TYPE_CHECKING:
+    import numpy
+
+_MOST_THREADS = 1024
+
+# All others are arrays of integers of their size.
+_NUMPY_DTYPES = {
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+}
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class TensorDeserializer(collections.abc.Mapping[Any, Any]):
+    """The tensors of a ``.tensors`` file, by name.
+
+    A read-only mapping that serves as a ``state_dict``. Every value is an ``nn.Parameter``. A
+    tensor of a root module has a dot in front of its name, and is found without it as well; what
+    was nested when it was saved comes as nested mappings, or from :meth:`tree` as what it was.
+
+    Args:
+        file_obj: a path, a URI, a descriptor, or a binary file object, which is closed when nothing
+            more is to be read.
+        device: where the tensors go; CUDA where there is one, unless said otherwise.
+        filter_func: takes a name (a tuple for what is nested) and says whether it exists here.
+        dtype: what real floating tensors are cast to; all others keep their type.
+        lazy_load: whether a tensor is loaded when somebody asks for it, instead of now.
+        plaid_mode: has no effect.
+        plaid_mode_buffers: has no effect.
+        num_readers: how many threads load; as many as there are CPUs, unless said otherwise.
+        verify_hash: whether every hash that was saved is checked.
+        encryption: the key of an encrypted file.
+        zero_copy: whether tensors on the CPU may be pages of a local file. Then nobody may change
+            the file in place while they are used.
+        progress: called ten times a second, from another thread, with the bytes that a load has
+            moved and is to move.
+        options: what ``tensorizer_ops.load`` takes, for servers and for limits.
+
+    Raises:
+        HashMismatchError: the data is not what was saved.
+        CryptographyError: the key is missing or wrong, or somebody changed the data.
+        ValueError: the file is malformed, or an argument is.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(
+        self,
+        file_obj: Any,
+        device: torch.device | str | None = None,
+        filter_func: FilterFuncType | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        lazy_load: bool = False,
+        plaid_mode: bool | None = None,
+        plaid_mode_buffers: int | None = None,
+        num_readers: int | None = None,
+        verify_hash: bool = False,
+        encryption: DecryptionParams | None = None,
+        zero_copy: bool = False,
+        progress: Progress | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._file: Any = None
+        self._input: _files.Input | None = None
+        where = default_device() if device is None else torch.device(device)
+        if where.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("the device is CUDA, which is not available")
+        if encryption is not None and not isinstance(encryption, DecryptionParams):
+            raise TypeError(
+                f"encryption is {type(encryption).__name__}, and must be DecryptionParams"
+            )
+        if num_readers is not None and not isinstance(num_readers, int):
+            raise TypeError(f"num_readers is {type(num_readers).__name__}, and must be int or None")
+        # What makes this again, where the file is known by its place.
+        self._arguments: dict[str, Any] = {
+            "file_obj": file_obj,
+            "device": device,
+            "filter_func": filter_func,
+            "dtype": dtype,
+            "lazy_load": lazy_load,
+            "num_readers": num_readers,
+            "verify_hash": verify_hash,
+            "zero_copy": zero_copy,
+            "progress": progress,
+            "options": options,
+        }
+        self._encrypted = encryption is not None
+        self._cursor = 0  # where read_tensors() goes on
+        self.total_compressed_tensor_bytes = 0
+        self.read_bytes = 0
+        try:
+            opened = self._open(file_obj, encryption, lazy_load, dict(options or {}))
+            self._catalog = Catalog(opened.reader, filter_func)
+            self._values = Values(
+                opened.reader,
+                len(self._catalog.names),
+                device=where,
+                dtype=dtype,
+                copy=not zero_copy,
+                threads=self._choose_threads(opened, num_readers),
+                verify=verify_hash,
+                progress=progress,
+            )
+            self.total_file_bytes: int = sum(self._catalog.data_sizes)
+            self.total_tensor_bytes: int = self._catalog.total_memory()
+            if not lazy_load:
+                self._values.load(self._catalog.kept)
+                self.total_tensor_bytes = self._catalog.total_data()
+                self.close()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(
+        self,
+        file_obj: Any,
+        encryption: DecryptionParams | None,
+        lazy: bool,
+        options: dict[str, str],
+    ) -> _files.Input:
+        place = _files.resolve(file_obj, "rb")
+        self._file = None if isinstance(place, str) else place
+        with named(encryption) as key:
+            opened = _files.open_input(place, lazy=lazy, options={**options, **key})
+            self._input = opened
+            # This opens it, while the key has its name.
+            if opened.reader._encrypted() and encryption is None:
+                raise errors.Crypto(
+                    "tensorizer.Crypto: the file is encrypted, and no key was given (encryption=)"
+                )
+        return opened
+
+    def _choose_threads(self, opened: _files.Input, num_readers: int | None) -> int:
+        if num_readers is None:
+            return opened.threads
+        if num_readers < 1:
+            raise ValueError(f"num_readers is {num_readers}, and must be positive")
+        threads = min(num_readers, max(len(self._catalog.kept), 1), _MOST_THREADS)
+        if threads > 1 and not opened.reopens:
+            raise ValueError(
+                "this kind of file_obj cannot be opened again, so only one thread reads it: "
+                "num_readers must be 1 or None"
+            )
+        return threads
+
+    def _must_be_open(self) -> _files.Input:
+        if self._input is None:
+            raise RuntimeError("the TensorDeserializer is closed, and not all of this was loaded")
+        return self._input
+
+    def _load(self, numbers: Iterable[int], verify_hash: bool | None = None) -> None:
+        missing = [i for i in numbers if self._values.loaded(i) is None]
+        if missing:
+            self._must_be_open()
+            self._values.load(missing, verify_hash)
+
+    # The mapping
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self._catalog.find(key)
+        if found is None:
+            raise KeyError(f"tensor {key!r} not found")
+        if isinstance(found, int):
+            self._load((found,))
+            return self._values[found]
+        return _paths.tree(self._leaves(self._catalog.below((key,))), MappingProxyType)
+
+    def _leaves(self, numbers: Mapping[Path, int]) -> dict[Path, torch.nn.Parameter]:
+        self._load(numbers.values())
+        return {path: self._values[number] for path, number in numbers.items()}
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._catalog.structure)
+
+    def __len__(self) -> int:
+        return len(self._catalog.structure)
+
+    def __contains__(self, key: object) -> bool:
+        return self._catalog.find(key) is not None
+
+    def keys(self) -> Any:
+        return self._catalog.structure.keys()
+
+    def state_dict(self) -> dict[str, torch.nn.Parameter]:
+        """Every tensor under the name that ``load_state_dict`` of its module knows."""
+        catalog = self._catalog
+        if any(map(catalog.is_nested, catalog.kept)):
+            raise ValueError("what is nested makes no state_dict: use tree()")
+        self._load(catalog.kept)
+        return {catalog.clean_name(i): self._values[i] for i in catalog.kept}
+
+    def tree(
+        self,
+        prefix: Iterable[str | int] | None = None,
+        *,
+        default: Any = None,
+        filter_func: FilterFuncType | None = None,
+    ) -> Any:
+        """What was saved, or a part of it, as the dicts and lists that it was.
+
+        Args:
+            prefix: the steps to the part; all of it by default.
+            default: what is returned where there is nothing.
+            filter_func: takes the whole name of a tensor, and says whether it is wanted.
+        """
+        if isinstance(prefix, str | int):
+            raise TypeError("prefix is a single step, and must be a sequence of steps")
+        below = self._catalog.below(() if prefix is None else tuple(prefix))
+        wanted = set(self._catalog.filter(below.values(), filter_func))
+        if not wanted:
+            return default
+        leaves = self._leaves({path: i for path, i in below.items() if i in wanted})
+        return _paths.tree(leaves, _paths.list_or_dict)
+
+    # One by one
+
+    def read_tensors(
+        self,
+        filter_func: FilterFuncType | None = None,
+        num_tensors: int = -1,
+        verify_hash: bool | None = None,
+    ) -> Iterator[tuple[int, int, str | Path, torch.Tensor]]:
+        """Yield module index, type, name and tensor, in the order of the file.
+
+        It goes on behind the tensor that was yielded last. Who reads to the end without a
+        ``num_tensors`` starts over the next time.
+
+        Args:
+            filter_func: says which tensors are wanted.
+            num_tensors: how many at most; -1 for all that are left.
+            verify_hash: whether hashes are checked; as the object was told, unless said otherwise.
+        """
+        for i, tensor in self._read(filter_func, num_tensors, verify_hash, as_stored=False):
+            yield self._values.module_indices[i], self._type(i), self._public_name(i), tensor
+
+    def read_numpy_arrays(
+        self,
+        filter_func: FilterFuncType | None = None,
+        num_tensors: int = -1,
+        allow_raw_data: bool = False,
+        verify_hash: bool | None = None,
+    ) -> Iterator[tuple[int, int, str | Path, numpy.ndarray[Any, Any], bool, str | None]]:
+        """As :meth:`read_tensors`, but yield arrays, of the types that are stored.
+
+        Each comes with whether numpy lacks its type, and with torch's name for that. The elements
+        of such an array are integers of the same size.
+
+        Raises:
+            ValueError: numpy lacks a type, and ``allow_raw_data`` is false.
+            RuntimeError: the tensors are not on the CPU.
+        """
+        if not self._values.on_cpu:
+            raise RuntimeError("arrays of numpy are on the CPU, and the device is not")
+        for i, tensor in self._read(filter_func, num_tensors, verify_hash, as_stored=True):
+            name = self._public_name(i)
+            opaque = tensor.dtype not in _NUMPY_DTYPES
+            if opaque and not allow_raw_data:
+                raise ValueError(
+                    f"{name!r} is {tensor.dtype}, which numpy lacks: allow_raw_data=True gives its "
+                    "elements as integers"
+                )
+            elements = tensor.detach()
+            array = (elements.view(_INTEGERS[tensor.itemsize]) if opaque else elements).numpy()
+            torch_dtype = str(tensor.dtype) if opaque else None
+            index = self._values.module_indices[i]
+            yield index, self._type(i), name, array, opaque, torch_dtype
+
+    def _read(
+        self,
+        filter_func: FilterFuncType | None,
+        num_tensors: int,
+        verify_hash: bool | None,
+        as_stored: bool,
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        if num_tensors < -1:
+            raise ValueError(f"num_tensors is {num_tensors}, and must be -1 or more")
+        start = self._cursor
+        left = (i for i in self._catalog.kept if i >= start)
+        wanted = self._catalog.filter(left, filter_func)
+        if num_tensors >= 0:
+            wanted = itertools.islice(wanted, num_tensors)
+        for batch in self._catalog.batches(wanted):
+            if self._values.as_stored or not as_stored:
+                self._load(batch, verify_hash)
+                tensors: Iterable[torch.Tensor] = map(self._values.__getitem__, batch)
+            else:
+                self._must_be_open()
+                tensors = self._values.fetch_as_stored(batch, verify_hash)
+            for i, tensor in zip(batch, tensors, strict=True):
+                self._cursor = i + 1
+                yield i, tensor
+        if num_tensors == -1:
+            self._cursor = 0
+
+    def _public_name(self, number: int) -> str | Path:
+        return self._catalog.public_name(number)
+
+    def _type(self, number: int) -> TensorType:
+        return self._catalog.type(number)
+
+    # Modules
+
+    def load_into_module(
+        self,
+        m: torch.nn.Module,
+        filter_func: FilterFuncType | None = None,
+        verify_hash: bool | None = None,
+    ) -> int:
+        """Put the tensors into the places of a module that have their names.
+
+        Nothing is copied that is loaded already. Parameters and buffers stay the objects that they
+        are, tied ones tied, frozen ones frozen, where they have memory; those on the meta device
+        are replaced. A name that a module lacks is added to it.
+
+        Args:
+            m: the module.
+            filter_func: says which tensors are wanted.
+            verify_hash: whether hashes are checked of what is not loaded yet; as the object was
+                told, unless said otherwise.
+
+        Returns:
+            How many tensors were loaded.
+
+        Raises:
+            KeyError: there is no such module, or something else has the name of a tensor.
+            ValueError: shapes differ; all of them are listed, and nothing has been touched.
+        """
+        chosen = list(self._catalog.filter(self._catalog.kept, filter_func))
+        if any(map(self._catalog.is_nested, chosen)):
+            raise NotImplementedError("what is nested belongs to no module: use tree()")
+        self._load(chosen, verify_hash)
+        names = self._catalog.names
+        fill_module(m, [Incoming(names[i], self._type(i), self._values[i]) for i in chosen])
+        self.close()
+        return len(chosen)
+
+    def verify_module(self, m: torch.nn.Module) -> tuple[bool, list[tuple[Any, bool]]]:
+        """Compare a module with the hashes of the tensors that were loaded.
+
+        Returns:
+            Whether all are what was saved, and the same of each, by its name.
+
+        Raises:
+            RuntimeError: a tensor was not loaded yet.
+        """
+        tensors: dict[str, torch.Tensor] = {**m.state_dict(), **dict(m.named_buffers())}
+        results: list[tuple[Any, bool]] = []
+        catalog = self._catalog
+        for i in catalog.kept:
+            value = self._values.loaded(i)
+            name = catalog.public_name(i)
+            here = tensors.get(catalog.names[i])
+            if here is None:
+                here = tensors.get(catalog.clean_name(i))
+            if here is not None and value is None:
+                raise RuntimeError(f"{name!r} was not loaded yet, and so its hashes are not known")
+            if here is None or value is None or here.shape != value.shape:
+                results.append((name, False))
+                continue
+            # Nothing is stored of a meta tensor.
+            stored = here if catalog.data_sizes[i] else here.new_empty(0)
+            results.append((name, self._values.matches(i, stored.detach())))
+        return all(same for _, same in results), results
+
+    # The file
+
+    def to_redis(self, redis_client: Any, key_prefix: str, force: bool = False) -> None:
+        """Write the file, as it is, to the keys of a Redis server.
+
+        Args:
+            redis_client: what has ``set`` and ``exists``, as ``redis.Redis``.
+            key_prefix: what all keys start with.
+            force: whether tensors are written whose keys are there.
+        """
+        reader = self._must_be_open().reader
+        catalog = self._catalog
+
+        def read(begin: int, end: int) -> bytes:
+            return bytes(reader._bytes(begin, end - begin).numpy().data)
+
+        redis_client.set(f"{key_prefix}:header:0", read(0, min(catalog.header_offsets)))
+        for i in catalog.kept:
+            header, data = catalog.header_offsets[i], catalog.data_offsets[i]
+            key = f"{key_prefix}:{catalog.names[i]}"
+            if not force and redis_client.exists(f"{key}:{header}"):
+                continue
+            redis_client.set(f"{key}:{header}", read(header, data))
+            redis_client.set(f"{key}:{data}", read(data, data + catalog.data_sizes[i]))
+
+    @property
+    def total_bytes_read(self) -> int:
+        if self._input is None:
+            return self.total_tensor_bytes
+        catalog = self._catalog
+        loaded = (catalog.data_sizes[i] for i in catalog.kept if self._values.loaded(i) is not None)
+        return min(catalog.header_offsets) + sum(loaded)
+
+    @property
+    def cache_status(self) -> str | None:
+        """What a cache before the web server said of this file."""
+        headers = getattr(self._file, "response_headers", None)
+        return None if headers is None else headers.get("x-cache-status")
+
+    def close(self) -> None:
+        """Close the file. What was loaded stays."""
+        if self._input is not None:
+            self._input.reader.close()
+            self._input = None
+        _files.close(self._file)
+
+    def __enter__(self) -> TensorDeserializer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # __init__ may not have come that far.
+        if hasattr(self, "_input"):
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the file is: whoever unpickles this opens it anew."""
+        if self._encrypted:
+            raise TypeError("a TensorDeserializer with a key is not pickled: it holds a secret")
+        file_obj = self._arguments["file_obj"]
+        if not isinstance(file_obj, str | bytes | os.PathLike):
+            raise TypeError("only a TensorDeserializer of a path or a URI can be pickled")
+        # Refuses a place or an option that is a secret.
+        options = dict(self._arguments["options"] or {})
+        pickle.dumps(torch.classes.tensorizer.Reader(to_uri(file_obj), options))
+        return self._arguments
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]

@@ -1,0 +1,50 @@
+"""What all loads of a process took together, where the environment asks for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_enabled = bool(os.environ.get("TENSORIZER_ENABLE_PERF_STATS"))
+_lock = threading.Lock()
+_totals: dict[str, float] = {
+    "tensor_to_device_secs": 0.0,
+    "tensor_to_device_bytes": 0,
+    "file_readinto_secs": 0.0,
+    "file_readinto_bytes": 0,
+}
+
+
+@contextmanager
+def count_load(reader: Any, device: torch.device) -> Iterator[None]:
+    """Add what the reader loads in the block."""
+    if not _enabled:
+        yield
+        return
+    before = reader.stats()
+    yield
+    after = reader.stats()
+    read = int(after["bytes"] - before["bytes"])
+    with _lock:
+        _totals["file_readinto_secs"] += after["seconds"] - before["seconds"]
+        _totals["file_readinto_bytes"] += read
+        if device.type != "cpu":
+            _totals["tensor_to_device_secs"] += after["copy"] - before["copy"]
+            _totals["tensor_to_device_bytes"] += read
+
+
+def get_perf_stats() -> dict[str, float]:
+    """Seconds and bytes of all loads; of those to a device, what it took to get them there.
+
+    Raises:
+        RuntimeError: ``TENSORIZER_ENABLE_PERF_STATS`` was not set when this was imported.
+    """
+    if not _enabled:
+        raise RuntimeError("set TENSORIZER_ENABLE_PERF_STATS to have performance counted")
+    with _lock:
+        return dict(_totals)

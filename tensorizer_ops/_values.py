@@ -1,0 +1,111 @@
+"""The tensors of one file that have been loaded, and the loading of more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from tensorizer_ops._perf import count_load
+from tensorizer_ops._progress import Progress, reported
+
+
+def default_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _current_cuda_device() -> torch.device:
+    """What ``cuda`` means here and now, without initializing CUDA for the answer."""
+    default = torch.get_default_device()
+    if default.type == "cuda":
+        return default
+    return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
+
+
+def _to_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
+    differentiable = tensor.is_floating_point() or tensor.is_complex()
+    return torch.nn.Parameter(tensor, requires_grad=differentiable)
+
+
+class Values:
+    """Keeps every tensor that it has loaded, by its number in the file; from any thread."""
+
+    def __init__(
+        self,
+        reader: Any,
+        count: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        copy: bool,
+        threads: int,
+        verify: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._reader = reader
+        # A device without an index is another one when the context is.
+        self._device = None if device.type == "cuda" and device.index is None else device
+        self._dtype = dtype
+        self._copy = copy
+        self._threads = threads
+        self._verify = verify
+        self._progress = progress
+        self._lock = threading.RLock()
+        self._values: list[torch.nn.Parameter | None] = [None] * count
+        self.module_indices = [0] * count
+
+    @property
+    def on_cpu(self) -> bool:
+        return self._device is not None and self._device.type == "cpu"
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether nothing is cast."""
+        return self._dtype is None
+
+    def loaded(self, number: int) -> torch.nn.Parameter | None:
+        return self._values[number]
+
+    def __getitem__(self, number: int) -> torch.nn.Parameter:
+        value = self._values[number]
+        if value is None:
+            self.load((number,))
+            value = self._values[number]
+            assert value is not None
+        return value
+
+    def load(self, numbers: Iterable[int], verify: bool | None = None) -> None:
+        """Load what is not there yet, in one go."""
+        with self._lock:
+            missing = [i for i in numbers if self._values[i] is None]
+            if not missing:
+                return
+            tensors = self._fetch(missing, self._dtype, verify)
+            for i, tensor in zip(missing, tensors, strict=True):
+                self._values[i] = _to_parameter(tensor)
+
+    def fetch_as_stored(self, numbers: list[int], verify: bool | None) -> list[torch.Tensor]:
+        """Load tensors without a cast, and do not keep them."""
+        return self._fetch(numbers, None, verify)
+
+    def matches(self, number: int, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has the hashes of the one that was loaded."""
+        is_same: bool = self._reader._matches(number, tensor)
+        return is_same
+
+    def _fetch(
+        self, numbers: list[int], dtype: torch.dtype | None, verify: bool | None
+    ) -> list[torch.Tensor]:
+        device = self._device or _current_cuda_device()
+        wanted = None if len(numbers) == len(self._values) else numbers
+        checks = "all" if (self._verify if verify is None else verify) else "none"
+        with reported(self._reader, self._progress), count_load(self._reader, device):
+            tensors, module_indices = self._reader._load_numbered(
+                wanted, device, dtype, checks, self._copy, self._threads
+            )
+        for i, index in zip(numbers, module_indices, strict=True):
+            self.module_indices[i] = index
+        fetched: list[torch.Tensor] = tensors
+        return fetched
