@@ -1,0 +1,181 @@
+"""Keys and passphrases as tensorizer has them; files go both ways."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import tensorizer
+import torch
+
+import tensorizer_ops
+from modules import Model, tensors_of
+from samples import assert_same, random_bytes, sample
+from tensorizer_ops import (
+    CryptographyError,
+    DecryptionParams,
+    EncryptionParams,
+    TensorDeserializer,
+    TensorSerializer,
+)
+
+KEY = bytes(range(32))
+SALT = bytes(range(16))
+CHEAP = {"opslimit": 2, "memlimit": 16 << 10}
+MODULES = {"ours": tensorizer_ops, "theirs": tensorizer}
+TENSORS = {
+    "small": sample(torch.float32),
+    "large": random_bytes((5 << 20) + 7),
+    "bits": sample(torch.bfloat16),
+}
+
+
+def save(module: Any, path: str, params: Any) -> None:
+    serializer = module.TensorSerializer(path, encryption=params)
+    serializer.write_state_dict(TENSORS)
+    serializer.close()
+
+
+def load(module: Any, path: str, params: Any, **options: Any) -> None:
+    with module.TensorDeserializer(path, device="cpu", encryption=params, **options) as loaded:
+        assert_same(loaded, TENSORS)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("reader", MODULES)
+@pytest.mark.parametrize("writer", MODULES)
+def test_keys_and_passphrases_both_ways(path: str, writer: str, reader: str, lazy: bool) -> None:
+    to, back = MODULES[writer], MODULES[reader]
+    options = {"verify_hash": True, "lazy_load": lazy}
+    save(to, path, to.EncryptionParams(KEY))
+    load(back, path, back.DecryptionParams.from_key(KEY), **options)
+    params = to.EncryptionParams.from_string("open sesame", **CHEAP)
+    save(to, path, params)
+    load(back, path, back.DecryptionParams.from_string("open sesame"), **options)
+    load(back, path, back.DecryptionParams.from_string(b"open sesame"), **options)
+    load(back, path, back.DecryptionParams.from_key(params.key), **options)
+
+
+def test_the_same_passphrase_and_salt_give_the_same_key() -> None:
+    ours = EncryptionParams.from_string("text", **CHEAP, salt=SALT)
+    theirs = tensorizer.EncryptionParams.from_string("text", **CHEAP, salt=SALT)
+    assert ours.key == theirs.key
+    assert ours.salt == theirs.salt == SALT
+    assert ours == EncryptionParams.from_string(b"text", **CHEAP, salt=SALT)
+    assert ours != EncryptionParams.from_string("text", **CHEAP)
+    assert ours != EncryptionParams(ours.key)
+    assert EncryptionParams.random() != EncryptionParams.random()
+    for name in ("MIN", "INTERACTIVE", "MODERATE", "SENSITIVE"):
+        for limit in ("OpsLimit", "MemLimit"):
+            mine = getattr(EncryptionParams, limit)[name]
+            assert mine == getattr(tensorizer.EncryptionParams, limit)[name]
+    with pytest.raises(ValueError, match="salt"):
+        _ = EncryptionParams(KEY).salt
+
+
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("EncryptionParams", ("text",), {}),
+    ("EncryptionParams", (b"short",), {}),
+    ("EncryptionParams.from_string", ("",), {}),
+    ("EncryptionParams.from_string", ("x",), {"opslimit": "2"}),
+    ("EncryptionParams.from_string", ("x",), {"opslimit": 0}),
+    ("EncryptionParams.from_string", ("x",), {"memlimit": 8191}),
+    ("EncryptionParams.from_string", ("x",), {"memlimit": 1 << 50}),
+    ("EncryptionParams.from_string", ("x",), {"salt": b"short"}),
+    ("EncryptionParams.from_string", ("x",), {"salt": "text of 16 chars"}),
+    ("DecryptionParams.from_string", ("",), {}),
+    ("DecryptionParams.from_string", (3,), {}),
+    ("DecryptionParams.from_key", (b"",), {}),
+    ("DecryptionParams.from_key", (b"short",), {}),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "options"), WRONG)
+def test_wrong_arguments(name: str, arguments: Any, options: Any) -> None:
+    kinds = []
+    for module in (tensorizer, tensorizer_ops):
+        function: Any = module
+        for step in name.split("."):
+            function = getattr(function, step)
+        with pytest.raises((TypeError, ValueError)) as error:
+            function(*arguments, **options)
+        kinds.append(type(error.value))
+    assert kinds[0] is kinds[1]
+
+
+def test_limits_are_not_mixed_up() -> None:
+    with pytest.raises(TypeError):
+        EncryptionParams.from_string("x", opslimit=EncryptionParams.MemLimit.MIN)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        EncryptionParams.from_string("x", memlimit=EncryptionParams.OpsLimit.MIN)  # type: ignore[arg-type]
+
+
+def test_errors_are_cryptography_errors(path: str) -> None:
+    for module in MODULES.values():
+        save(module, path, module.EncryptionParams(KEY))
+        for lazy in (True, False):
+            with pytest.raises(CryptographyError, match="encrypted"):
+                TensorDeserializer(path, "cpu", lazy_load=lazy)
+        for wrong in (DecryptionParams.from_key(bytes(32)), DecryptionParams.from_string("x")):
+            with pytest.raises(CryptographyError):
+                TensorDeserializer(path, "cpu", encryption=wrong)
+    tensorizer_ops.save(path, TENSORS)
+    with pytest.raises(CryptographyError, match="not encrypted"):
+        TensorDeserializer(path, "cpu", encryption=DecryptionParams.from_key(KEY), lazy_load=True)
+    with pytest.raises(ValueError, match="neither"):
+        TensorDeserializer(path, "cpu", encryption=DecryptionParams())
+    for cls, wrong in ((TensorDeserializer, KEY), (TensorSerializer, KEY)):
+        with pytest.raises(TypeError, match="bytes"):
+            cls(path, encryption=wrong)
+
+
+def test_what_tensorizer_cannot_encrypt(path: str) -> None:
+    base = sample(torch.float32, (300, 400))
+    tensors = {"base": base, "view": base[10:], "empty": torch.empty(0), "same": base}
+    params = EncryptionParams.random()
+    with TensorSerializer(path, encryption=params) as serializer:
+        serializer.write_state_dict(tensors)
+    key = DecryptionParams.from_key(params.key)
+    assert_same(TensorDeserializer(path, "cpu", encryption=key, verify_hash=True), tensors)
+
+
+def test_a_module(path: str) -> None:
+    model = Model()
+    with TensorSerializer(path, encryption=EncryptionParams(KEY)) as serializer:
+        serializer.write_module(model)
+    for module in MODULES.values():
+        other = Model(seed=1)
+        with module.TensorDeserializer(
+            path, device="cpu", encryption=module.DecryptionParams.from_key(KEY)
+        ) as loaded:
+            loaded.load_into_module(other)
+        if module is tensorizer_ops:
+            assert_same(tensors_of(other), tensors_of(model))
+
+
+def test_a_key_is_seen_nowhere(path: str) -> None:
+    secret = b"swordfish-swordfish-swordfish-32"
+    save(tensorizer_ops, path, EncryptionParams(KEY))
+    for params in (
+        EncryptionParams(secret),
+        EncryptionParams.from_string(secret, **CHEAP),
+        DecryptionParams.from_key(secret),
+        DecryptionParams.from_string(secret),
+    ):
+        for text in (repr(params), str(params), f"{params}"):
+            assert "swordfish" not in text
+        for leak in (pickle.dumps, copy.copy):
+            with pytest.raises(TypeError, match="secret"):
+                leak(params)
+        if isinstance(params, DecryptionParams):
+            with pytest.raises(CryptographyError) as error:
+                TensorDeserializer(path, "cpu", encryption=params)
+            assert "swordfish" not in str(error.value)
+    lazy = TensorDeserializer(
+        path, "cpu", encryption=DecryptionParams.from_key(KEY), lazy_load=True
+    )
+    with pytest.raises(TypeError, match="secret"):
+        pickle.dumps(lazy)
+    lazy.close()

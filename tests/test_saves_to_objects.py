@@ -1,0 +1,130 @@
+"""TensorSerializer writes to whatever takes bytes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorizer
+import torch
+
+import tensorizer_ops
+from samples import assert_same, random_bytes, same, sample
+from tensorizer_ops import TensorSerializer
+
+TENSORS = {
+    "a": sample(torch.float32),
+    "b": sample(torch.bfloat16, (4, 5)),
+    "large": random_bytes(9 << 20),
+    "none": torch.empty(0, 3, dtype=torch.bfloat16),
+}
+
+
+class Writes(io.RawIOBase):
+    """Takes a few bytes at a time."""
+
+    def __init__(self, seekable: bool) -> None:
+        self.inner = io.BytesIO()
+        self.can_seek = seekable
+        self.data = b""
+
+    def readable(self) -> bool:
+        return self.can_seek
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self.can_seek
+
+    def write(self, buffer: Any) -> int:
+        return self.inner.write(memoryview(buffer)[:100_003])
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        assert self.can_seek
+        return self.inner.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.inner.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.data = self.inner.getvalue()
+        super().close()
+
+
+class Memory(io.BytesIO):
+    data = b""
+
+    def close(self) -> None:
+        self.data = self.data or self.getvalue()
+        super().close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "raw", "without seek"])
+def test_saves_to_objects(tmp_path: Path, kind: str) -> None:
+    file: Any = Memory() if kind == "memory" else Writes(kind == "raw")
+    with TensorSerializer(file) as serializer:
+        serializer.write_state_dict({"a": TENSORS["a"], "large": TENSORS["large"]})
+        serializer.write_state_dict({"b": TENSORS["b"], "none": TENSORS["none"]})
+    assert file.closed
+    (tmp_path / "saved").write_bytes(file.data)
+    with tensorizer.TensorDeserializer(
+        str(tmp_path / "saved"), device="cpu", verify_hash=True
+    ) as loaded:
+        for name in ("b", "large", "a"):
+            assert same(loaded[name], TENSORS[name]), name
+
+
+def drained(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("mode", ["wb", "wb+", "rb+", "gzip", "descriptor", "pipe", "temporary"])
+def test_saves_to_files(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "saved"
+    path.write_bytes(b"")
+    received: list[bytes] = []
+    thread = None
+    if mode == "gzip":
+        file: Any = gzip.open(path, "wb", compresslevel=1)  # noqa: SIM115
+    elif mode == "descriptor":
+        file = os.open(path, os.O_RDWR)
+    elif mode == "pipe":
+        read, write = os.pipe()
+        thread = threading.Thread(target=lambda: received.append(drained(read)))
+        thread.start()
+        file = open(write, "wb", buffering=0)  # noqa: SIM115
+    elif mode == "temporary":
+        file = tempfile.NamedTemporaryFile(dir=tmp_path, delete=False)  # noqa: SIM115
+        path = Path(file.name)
+    else:
+        file = path.open(mode)
+    with TensorSerializer(file) as serializer:
+        serializer.write_state_dict(TENSORS)
+    if thread is not None:
+        thread.join()
+        path.write_bytes(received[0])
+    if mode == "gzip":
+        path.write_bytes(gzip.decompress(path.read_bytes()))
+    assert_same(tensorizer_ops.load(path, verify="all"), TENSORS)
+
+
+def test_an_object_that_cannot_be_written(tmp_path: Path) -> None:
+    class Full(Writes):
+        def write(self, buffer: Any) -> int:
+            raise OSError(28, "no room")
+
+    for seekable in (True, False):
+        with (
+            pytest.raises(OSError, match="no room"),
+            TensorSerializer(Full(seekable)) as serializer,
+        ):
+            serializer.write_state_dict(TENSORS)
