@@ -20,6 +20,7 @@ import torch
 
 import tensorizer_ops
 from process import run_python
+from s3_server import s3_server
 from samples import random_bytes, same, sample
 from tensorizer_ops import TensorDeserializer, TensorSerializer
 from web import nginx
@@ -355,7 +356,6 @@ def test_an_object_that_stalls_is_interrupted(path: str) -> None:
 
 
 def test_a_web_server(tmp_path: Path) -> None:
-    pytest.importorskip("tensorizer_ops.stream_io")
     with nginx(tmp_path) as web:
         tensorizer_ops.save(web.root / "m.tensors", TENSORS)
         for lazy in (True, False):
@@ -363,3 +363,22 @@ def test_a_web_server(tmp_path: Path) -> None:
                 check(ours)
         with pytest.raises(OSError):
             TensorDeserializer(web.url("nowhere"), "cpu")
+
+
+def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(tmp_path) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        uri = "s3://bucket/m.tensors"
+        with TensorSerializer(uri) as serializer:
+            serializer.write_state_dict(TENSORS)
+        for lazy in (True, False):
+            with TensorDeserializer(uri, "cpu", lazy_load=lazy, verify_hash=True) as ours:
+                check(ours)
+        with pytest.raises(ZeroDivisionError), TensorSerializer(uri) as serializer:
+            serializer.write_state_dict({"new": torch.ones(1)})
+            raise ZeroDivisionError
+        check(TensorDeserializer(uri, "cpu", num_readers=2))
+        for scheme in ("http", "redis"):
+            with pytest.raises(ValueError):
+                TensorSerializer(f"{scheme}://localhost/m.tensors")
