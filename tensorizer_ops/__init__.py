@@ -50,9 +50,14 @@ _LATER = dict.fromkeys(
     ),
     "serialization",
 )
+_MODULES_LATER = frozenset(
+    ("protobuf", "serialization", "stream_io", "tensors_pb2", "torch_compat", "utils")
+)
 
 
 def __getattr__(name: str) -> _Any:
+    if name in _MODULES_LATER:
+        return _importlib.import_module(f"{__name__}.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
