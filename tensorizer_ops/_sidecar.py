@@ -1,0 +1,124 @@
+"""Pickles that leave the data of tensors to a file beside them.
+
+In the pickle a storage is ``("TensorizerPickler", 0, "storage", number, dtype)``, a persistent id;
+the file holds a list of storages, as 1-D tensors of bytes, and each once.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Hashable, Iterable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+Storage = torch.UntypedStorage | torch.TypedStorage
+
+_PICKLER = "TensorizerPickler"
+_VERSION = 0
+
+
+def saving_pickle(write: Callable[[list[torch.Tensor]], object]) -> ModuleType:
+    """A ``pickle`` for one ``torch.save``, which writes the storages, if there are any."""
+
+    class Pickler(_Pickler):
+        def dump(self, obj: object) -> None:
+            super().dump(obj)
+            if self.storages:
+                write(self.storages)
+
+    return _pickle_with(Pickler=Pickler)
+
+
+def loading_pickle(read: Callable[[], Iterable[torch.Tensor]]) -> ModuleType:
+    """A ``pickle`` for one ``torch.load``, which reads the storages at the first one it meets."""
+
+    class Unpickler(pickle.Unpickler):
+        def load(self) -> Any:
+            torchs = self.persistent_load
+            storages: list[torch.UntypedStorage] | None = None
+
+            def persistent_load(saved: Any) -> Any:
+                nonlocal storages
+                if not isinstance(saved, tuple) or saved[:1] != (_PICKLER,):
+                    return torchs(saved)
+                number, dtype = _number_and_dtype(saved)
+                if storages is None:
+                    storages = [_own_storage(tensor) for tensor in read()]
+                if not 0 <= number < len(storages):
+                    raise pickle.UnpicklingError(
+                        f"the pickle asks for storage {number}, and there are {len(storages)}"
+                    )
+                return torch.TypedStorage(
+                    wrap_storage=storages[number], dtype=dtype, _internal=True
+                )
+
+            self.persistent_load = persistent_load  # type: ignore[method-assign]
+            try:
+                return super().load()
+            finally:
+                self.persistent_load = torchs  # type: ignore[method-assign]
+
+    return _pickle_with(Unpickler=Unpickler)
+
+
+def _pickle_with(**classes: type) -> ModuleType:
+    module = ModuleType(pickle.__name__)
+    vars(module).update(vars(pickle) | classes)
+    return module
+
+
+class _Pickler(pickle.Pickler):
+    """Collects the storages that it meets. What is none stays with the class that torch derives."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.storages: list[torch.Tensor] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        torchs = vars(cls).get("persistent_id")
+        if torchs is None:
+            return
+
+        def persistent_id(self: Any, obj: Any) -> Any:
+            return self._collected(obj) or torchs(self, obj)
+
+        cls.persistent_id = persistent_id  # type: ignore[method-assign]
+
+    def _collected(self, obj: Any) -> Hashable | None:
+        if not torch.is_storage(obj):
+            return None
+        storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
+        if storage.device.type == "meta" or storage.data_ptr() == 0:
+            return None
+        # What has been numbered is kept, so no other storage comes to lie where it lay.
+        key = storage.device, storage.data_ptr(), storage.nbytes()
+        number = self._numbers.setdefault(key, len(self.storages))
+        if number == len(self.storages):
+            empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+            self.storages.append(empty.set_(storage))
+        return _PICKLER, _VERSION, "storage", number, getattr(obj, "dtype", None)
+
+
+def _number_and_dtype(saved: tuple[Any, ...]) -> tuple[int, torch.dtype]:
+    match saved:
+        case (_, int(version), *_) if version > _VERSION:
+            raise pickle.UnpicklingError(
+                f"the pickle is of version {version} of tensorizer's, and {_VERSION} is known here"
+            )
+        case (_, _, "storage", int(number), torch.dtype() as dtype):
+            return number, dtype
+        case (_, _, "storage", int(number), None):
+            return number, torch.uint8  # as torch has it for a storage without a type
+    raise pickle.UnpicklingError(f"the pickle has an object of an unknown kind: {saved!r:.200}")
+
+
+def _own_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """The storage of a tensor, or of its copy where it is only a part of a larger one."""
+    storage = tensor.untyped_storage()
+    if storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
+        return storage
+    return tensor.clone(memory_format=torch.contiguous_format).untyped_storage()

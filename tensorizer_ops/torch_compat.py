@@ -1,0 +1,263 @@
+"""``torch.save`` and ``torch.load`` with the data of tensors in a ``.tensors`` file beside.
+
+with tensorizer_saving():
+    torch.save(model, "model.pt")  # and model.pt.tensors
+with tensorizer_loading(device="cuda"):
+    model = torch.load("model.pt", weights_only=False)
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import ModuleType
+from typing import IO, Any, BinaryIO, TypeVar
+
+import torch
+
+from tensorizer_ops._sidecar import loading_pickle, saving_pickle
+from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
+
+__all__ = ["tensorizer_loading", "tensorizer_saving"]
+
+# What torch.save and torch.load take.
+FileLike = str | os.PathLike[str] | IO[bytes]
+# What a TensorSerializer and a TensorDeserializer take.
+Sidecar = io.BufferedIOBase | io.RawIOBase | BinaryIO | str | bytes | os.PathLike[Any] | int
+SidecarOrCallback = Sidecar | Callable[[FileLike], Sidecar | None]
+SaveFunc = Callable[[Sidecar, Iterable[torch.Tensor], dict[str, Any]], Any]
+LoadFunc = Callable[[Sidecar, dict[str, Any]], Iterable[torch.Tensor]]
+
+_T = TypeVar("_T")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Saving:
+    file_obj: SidecarOrCallback | None
+    save_func: SaveFunc | None
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Loading:
+    file_obj: SidecarOrCallback | None
+    load_func: LoadFunc | None
+    suppress_weights_only: bool
+    kwargs: dict[str, Any]
+
+
+# What the context around the running code says; other threads and tasks have their own.
+_saving: ContextVar[_Saving | None] = ContextVar("_saving", default=None)
+_loading: ContextVar[_Loading | None] = ContextVar("_loading", default=None)
+
+
+@contextmanager
+def tensorizer_saving(
+    file_obj: SidecarOrCallback | None = None,
+    *,
+    save_func: SaveFunc | None = None,
+    **kwargs: Any,
+) -> Iterator[None]:
+    """In this context ``torch.save`` puts the data of tensors into a ``.tensors`` file.
+
+    It holds for the thread or task that is in the context. Saves that ``save_func``, or an object
+    that is being pickled, makes itself are torch's own.
+
+    Args:
+        file_obj: where the data goes: what a :class:`TensorSerializer` takes, or a function that
+            returns it for what ``torch.save`` was given; ``None`` from it leaves the data in the
+            pickle. By default it is the same path with ``.tensors`` behind it.
+        save_func: called with ``file_obj``, the tensors to save and ``kwargs``, in the place of
+            what saves them otherwise.
+        kwargs: further arguments for :class:`TensorSerializer`.
+    """
+    with _set(_saving, _Saving(file_obj, save_func, kwargs)), _replaced_save():
+        yield
+
+
+@contextmanager
+def tensorizer_loading(
+    file_obj: SidecarOrCallback | None = None,
+    *,
+    load_func: LoadFunc | None = None,
+    suppress_weights_only: bool = False,
+    **kwargs: Any,
+) -> Iterator[None]:
+    """In this context ``torch.load`` finds the data of tensors in a ``.tensors`` file.
+
+    It holds for the thread or task that is in the context. What was saved by torch alone is loaded
+    as well. The pickle is trusted: as always with ``weights_only=False``, it can run any code.
+
+    Args:
+        file_obj: where the data is: as for :func:`tensorizer_saving`.
+        load_func: called with ``file_obj`` and ``kwargs``, in the place of what loads the tensors
+            otherwise; returns them in the order in which they were saved.
+        suppress_weights_only: makes ``weights_only=False`` of ``weights_only=True``, which is a
+            ``RuntimeError`` otherwise.
+        kwargs: further arguments for :class:`TensorDeserializer`, which ``device`` is one of:
+            ``map_location`` moves only what stands in the pickle.
+    """
+    context = _Loading(file_obj, load_func, suppress_weights_only, kwargs)
+    with _set(_loading, context), _replaced_load():
+        yield
+
+
+def _save(
+    original: Callable[..., object],
+    obj: object,
+    f: FileLike,
+    pickle_module: Any = pickle,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    context = _saving.get()
+    if context is None:
+        original(obj, f, pickle_module, *args, **kwargs)
+        return
+    _must_be_default(pickle_module)
+    sidecar = _sidecar(context.file_obj, f)
+    chosen: ModuleType = pickle
+    if sidecar is not None:
+        chosen = saving_pickle(functools.partial(_write, context, sidecar))
+    with _set(_saving, None):
+        original(obj, f, chosen, *args, **kwargs)
+
+
+def _write(context: _Saving, sidecar: Sidecar, tensors: list[torch.Tensor]) -> None:
+    if context.save_func is not None:
+        context.save_func(sidecar, tensors, context.kwargs)
+        return
+    with TensorSerializer(sidecar, **context.kwargs) as serializer:
+        serializer.write_state_dict(tensors)
+
+
+def _load(
+    original: Callable[..., Any],
+    f: FileLike,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    context = _loading.get()
+    if context is None:
+        return original(f, map_location, pickle_module, weights_only=weights_only, **kwargs)
+    _must_be_default(pickle_module)
+    if context.suppress_weights_only:
+        weights_only = False
+    if weights_only:
+        raise RuntimeError(
+            "torch.load(weights_only=True) cannot take tensors from another file: use "
+            "weights_only=False, or tensorizer_loading(suppress_weights_only=True), for files that "
+            "you trust"
+        )
+    read = functools.partial(_read, context, _sidecar(context.file_obj, f))
+    with _set(_loading, None):
+        return original(f, map_location, loading_pickle(read), weights_only=weights_only, **kwargs)
+
+
+def _read(context: _Loading, sidecar: Sidecar | None) -> Iterable[torch.Tensor]:
+    if sidecar is None:
+        raise pickle.UnpicklingError(
+            "the data of these tensors was saved to another file: tensorizer_loading(file_obj=…) "
+            "says where it is"
+        )
+    if context.load_func is not None:
+        return context.load_func(sidecar, context.kwargs)
+    with TensorDeserializer(sidecar, **context.kwargs) as deserializer:
+        tensors = deserializer.tree()
+    if not isinstance(tensors, list):
+        raise pickle.UnpicklingError(
+            "the file of tensors is of another kind than those that go with a pickle: it has them "
+            "by name, and not as a list"
+        )
+    return tensors
+
+
+def _must_be_default(pickle_module: Any) -> None:
+    if pickle_module is not None and pickle_module is not pickle:
+        raise ValueError("pickle_module must be the default one where tensors go to another file")
+
+
+def _sidecar(file_obj: SidecarOrCallback | None, f: FileLike) -> Sidecar | None:
+    if file_obj is None:
+        return _beside(f)
+    return file_obj(f) if callable(file_obj) else file_obj
+
+
+def _beside(f: Any) -> str | None:
+    if isinstance(f, io.BytesIO):
+        _logger.warning(
+            "There is no file beside one in memory, so tensors stay in it; file_obj= says where "
+            "they go"
+        )
+        return None
+    try:
+        name = os.fsdecode(f if isinstance(f, str | bytes | os.PathLike) else f.name)
+    except (AttributeError, TypeError):
+        raise TypeError(
+            f"a {type(f).__name__} has no name to put .tensors behind; file_obj= says where "
+            "tensors go"
+        ) from None
+    # torch takes any name for a path, and so it has to be one for tensors as well.
+    if ":" in name or name.startswith("~"):
+        name = os.path.join(os.curdir, name)
+    return name + ".tensors"
+
+
+@contextmanager
+def _set(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+class _Replaced:
+    """A function of torch that is another one while anybody, in any thread, is in a context."""
+
+    def __init__(self, name: str, other: Callable[..., Any]) -> None:
+        self._name = name
+        self._other = other
+        self._lock = threading.Lock()
+        self._users = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._replace()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                # Where somebody else has wrapped it, it stays, and does what the original does.
+                if self._users == 0 and getattr(torch, self._name) is self._replacement:
+                    setattr(torch, self._name, self._original)
+
+    def _replace(self) -> None:
+        self._original = original = getattr(torch, self._name)
+
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return self._other(original, *args, **kwargs)
+
+        self._replacement = replacement
+        setattr(torch, self._name, replacement)
+
+
+_replaced_save = _Replaced("save", _save)
+_replaced_load = _Replaced("load", _load)
