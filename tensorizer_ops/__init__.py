@@ -18,6 +18,7 @@ _load_library()
 
 from tensorizer_ops import _fakes as _fakes  # noqa: E402
 from tensorizer_ops import _python, keys  # noqa: E402
+from tensorizer_ops._as_tensorizer import install_as_tensorizer  # noqa: E402
 from tensorizer_ops._background import Save, save_async  # noqa: E402
 from tensorizer_ops._dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
 from tensorizer_ops._front import load, save  # noqa: E402
@@ -93,6 +94,7 @@ __all__ = [
     "encrypt",
     "errors",
     "externalize",
+    "install_as_tensorizer",
     "keys",
     "load",
     "load_constants",

@@ -1,0 +1,9 @@
+"""Prints the folder in which this package is called ``tensorizer``.
+
+PYTHONPATH=$(python -m tensorizer_ops.alias) vllm serve …
+"""
+
+from tensorizer_ops._as_tensorizer import FOLDER
+
+if __name__ == "__main__":
+    print(FOLDER)
