@@ -26,7 +26,7 @@ from tensorizer_ops._modules import externalize, load_constants, load_into  # no
 from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey  # noqa: E402
 
 if _TYPE_CHECKING:
-    from tensorizer_ops import torch_compat
+    from tensorizer_ops import stream_io, torch_compat, utils
     from tensorizer_ops.serialization import (
         CryptographyError,
         DecryptionParams,
@@ -103,5 +103,7 @@ __all__ = [
     "save",
     "save_async",
     "set_secret",
+    "stream_io",
     "torch_compat",
+    "utils",
 ]

@@ -18,7 +18,9 @@ from tensorizer_ops import _as_tensorizer
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-SUBMODULES = ["serialization", "protobuf", "tensors_pb2", "torch_compat", "errors"]
+SUBMODULES = [
+    *("serialization", "stream_io", "utils", "protobuf", "tensors_pb2", "torch_compat", "errors"),
+]
 
 # What a program that knows nothing of us does.
 PROGRAM = """
