@@ -40,6 +40,20 @@ def run_python(
     return done
 
 
+def run_example(folder: Path, name: str, *arguments: str) -> str:
+    """Runs one of the examples in a folder, and returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ROOT / "examples" / name), *arguments],
+        cwd=folder,
+        env=environment() | {"TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def fork(child: Callable[[], None]) -> int:
     """Runs `child` in a fork of this process, which then ends: 0, or 1 where `child` raised."""
     pid = os.fork()

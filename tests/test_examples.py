@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
-from process import ROOT, TIMEOUT, environment
+import pytest
+import torch
 
-
-def run(tmp_path: Path, name: str, *arguments: str) -> str:
-    """What an example prints, in an empty folder."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "examples" / name), *arguments],
-        cwd=tmp_path,
-        env=environment() | {"TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+import tensorizer_ops
+from process import run_example
+from redis_server import RedisServer
+from s3_server import s3_server
 
 
 def test_background_save(tmp_path: Path) -> None:
-    shown = run(tmp_path, "background_save.py", "--mebibytes", "8", "--steps", "8")
+    shown = run_example(tmp_path, "background_save.py", "--mebibytes", "8", "--steps", "8")
     for way in ("no save", "save", "save_async", "save in another process"):
         assert f"\n{way} " in shown
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    assert "all three models give the same" in run_example(tmp_path, "save_and_load.py")
+    assert os.listdir(tmp_path) == []
+    run_example(tmp_path, "save_and_load.py", "kept.tensors")
+    assert os.listdir(tmp_path) == ["kept.tensors"]
+
+
+def test_encryption(tmp_path: Path) -> None:
+    shown = run_example(tmp_path, "encryption.py")
+    assert "without it: tensorizer.Crypto: " in shown
+    assert "with a passphrase" in shown
+
+
+def test_encrypt_file(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "plain", {"x": torch.arange(7)})
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    key = ("--key", "file:key")
+    run_example(tmp_path, "encrypt_file.py", "encrypt", "plain", "secret", *key)
+    with pytest.raises(tensorizer_ops.errors.Crypto):
+        tensorizer_ops.load(tmp_path / "secret")
+    run_example(tmp_path, "encrypt_file.py", "decrypt", "secret", "back", *key)
+    assert tensorizer_ops.load(tmp_path / "back")["x"].tolist() == list(range(7))
+
+
+def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(tmp_path) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        assert "connections" in run_example(tmp_path, "s3.py", "s3://bucket/m.tensors")
+        assert server.objects() == ["m.tensors"]
+
+
+def test_redis(tmp_path: Path, redis: RedisServer) -> None:
+    assert "2 tensors" in run_example(tmp_path, "redis_cache.py", redis.url("made-up"))
+    tensorizer_ops.save(tmp_path / "file", {"x": torch.arange(7)})
+    shown = run_example(tmp_path, "redis_cache.py", redis.url("from-file"), "file")
+    assert "1 tensors, 56 bytes" in shown
+
+
+def test_moving_from_tensorizer(tmp_path: Path) -> None:
+    assert "all four ways" in run_example(tmp_path, "moving_from_tensorizer.py")

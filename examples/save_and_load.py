@@ -1,0 +1,54 @@
+"""Saves a model's weights, and loads them: as tensors, into a model, and into one without memory.
+
+Run it with `python examples/save_and_load.py [FILE]`; the file stays when it is named.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+import tensorizer_ops
+
+
+def make_model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
+
+
+def show(path: Path) -> None:
+    model = make_model()
+    tensorizer_ops.save(path, model.state_dict())
+    print(f"saved {path.stat().st_size:,} bytes")
+
+    # Tensors by name, as pages of the file. verify= compares them with the hashes in it.
+    state = tensorizer_ops.load(path, verify="all")
+    print("loaded", {name: tuple(tensor.shape) for name, tensor in state.items()})
+
+    # A model that has its own memory is filled where it is.
+    other = make_model()
+    tensorizer_ops.load_into(other, path)
+
+    # One that was made without memory gets the loaded tensors for its own.
+    with torch.device("meta"):
+        empty = make_model()
+    tensorizer_ops.load_into(empty, path, device="cuda" if torch.cuda.is_available() else "cpu")
+
+    inputs = torch.randn(2, 512)
+    assert torch.equal(model(inputs), other(inputs))
+    assert torch.allclose(model(inputs), empty.cpu()(inputs))
+    print("all three models give the same")
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        show(Path(sys.argv[1]))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        show(Path(folder) / "model.tensors")
+
+
+if __name__ == "__main__":
+    main()
