@@ -7,6 +7,7 @@
 #   make lint    formatting, types, and what the rooms of csrc know of each other
 #   make bench   measures loads and saves beside their peers and the machine's limit
 #   make bench-remote   measures loads and saves over the network in the same way
+#   make bench-classic  measures code that was written for tensorizer, with it and with this
 #   make fuzz    fuzzes what reads a file for FUZZ_SECONDS (600)
 #   make asan    the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    the C++ tests under ThreadSanitizer
@@ -34,7 +35,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Two at once would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint bench bench-remote bench-gpu fuzz asan tsan clean cpp-test pytest
+.PHONY: demo test build lint bench bench-remote bench-classic bench-gpu fuzz asan tsan clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -79,6 +80,9 @@ bench: build $(STAMPS)/bench
 
 bench-remote: build $(STAMPS)/bench | test-packages
 	@$(BIN)/python benchmarks/remote.py
+
+bench-classic: build $(STAMPS)/bench
+	@$(BIN)/python benchmarks/classic.py
 
 bench-gpu: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/gpu.py

@@ -1,11 +1,11 @@
-"""Who is measured over the network: one way to load or to save, and what it takes to measure it."""
+"""Who is measured: one way to load or to save, and what it takes to measure it."""
 
 from __future__ import annotations
 
 import filecmp
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,8 +58,8 @@ class Setting:
     programs: Path
     directory: Path
     reserve: Reserve
-    whole: State  # 1 GiB in one tensor,
-    state: State  # and the same bytes in tensors of 32 MiB
+    whole: State = field(default_factory=dict)  # 1 GiB in one tensor,
+    state: State = field(default_factory=dict)  # and the same bytes in tensors of 32 MiB
 
     def bare(self, options: tuple[str, ...]) -> BareHttp:
         return BareHttp(self.programs, self.reserve, options)
@@ -68,10 +68,15 @@ class Setting:
         if not self.quick:
             settle()
 
-    def perform(self, task: Task, lend: int, watch: bool = False) -> Timing:
+    def perform(self, task: Task, lend: int, watch: bool = False, repeats: int = 1) -> Timing:
         self.settle()
         return measure(
-            task, repeats=1, threads=self.threads, reserve=self.reserve, lend=lend, watch=watch
+            task,
+            repeats=repeats,
+            threads=self.threads,
+            reserve=self.reserve,
+            lend=lend,
+            watch=watch,
         )
 
     def write(self, save: Save, state: State, place: Place) -> Place:
@@ -89,14 +94,20 @@ class Setting:
         return missing
 
     def contender(
-        self, name: str, size: int, task: Callable[[], Task], lend: int, file: Path | None = None
+        self,
+        name: str,
+        size: int,
+        task: Callable[[], Task],
+        lend: int,
+        file: Path | None = None,
+        repeats: int = 1,
     ) -> Contender:
-        """Performs a task in a process of its own; a file that the server reads is warm."""
+        """Performs a task in a process of its own; the file that is read is warm."""
 
         def run(watch: bool) -> Timing:
             if file is not None:
                 make_warm(file)
-            return self.perform(task(), lend, watch)
+            return self.perform(task(), lend, watch, repeats)
 
         return Contender(name, size, run)
 

@@ -89,6 +89,24 @@ REMOTE_TARGETS = (
 )
 
 
+_INTO_MODULE = "us, load_into_module"
+_BUFFER = "us, load from a BytesIO"
+SMALL_BYTES = 1024
+PYTHON_CEILING_US = 2  # a small tensor, on top of the op and of what nn.Parameter takes
+
+CLASSIC_TARGETS = tuple(
+    Target(mine.removeprefix("us, "), mine, "tensorizer", (mine.replace("us", "tensorizer"),), *how)
+    for mine, *how in (
+        (_LOAD, 2.5, ("transformer",)),
+        (_SAVED, 2, ("transformer",)),
+        (_INTO_MODULE, 2.5, ("transformer",)),
+        (_BUFFER, 2, ("transformer",)),
+        (_LOAD, 10, ("small",)),
+        (_SAVED, 10, ("small",)),
+    )
+)
+
+
 def _derivations(results: dict[str, Rows]) -> float | None:
     """What a passphrase costs on top of a key, in derivations."""
     rows = results.get("small", {})
@@ -126,4 +144,17 @@ def judge_remote(results: dict[str, Rows]) -> list[Verdict]:
         *judge_speeds(REMOTE_TARGETS, results),
         at_most("requests in a row", "far", ROUNDS_CEILING, rounds, "rounds"),
         *(judge_memory(name, rows, REMOTE_MEMORY_CEILING) for name, rows in results.items()),
+    ]
+
+
+def judge_classic(results: dict[str, Rows]) -> list[Verdict]:
+    rows = results.get("small", {})
+    whole = best_seconds(rows, _LOAD)
+    least = best_seconds(rows, "us, op and nn.Parameter")
+    python = None
+    if whole and least:
+        python = (whole - least) / (rows[_LOAD].bytes / SMALL_BYTES) * 1e6
+    return [
+        *judge_speeds(CLASSIC_TARGETS, results),
+        at_most("Python's part of a load", "small", PYTHON_CEILING_US, python, "us", digits=2),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -44,9 +45,9 @@ def _remote(quick: bool) -> Shapes:
     return {"weight": ((24 if quick else 1024) * MIB // 4,)}
 
 
-def _transformer(quick: bool) -> Shapes:
+def _transformer(quick: bool, layers: int = 12) -> Shapes:
     """A decoder of about a billion parameters: grouped queries, gated MLP, tied embedding."""
-    width, wide, keys, layers, vocabulary = 2048, 8192, 512, 12, 128256
+    width, wide, keys, vocabulary = 2048, 8192, 512, 128256
     if quick:
         width, wide, keys, layers, vocabulary = 1024, 4096, 256, 3, 16032
     shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, width)}
@@ -77,6 +78,9 @@ WORKLOADS = {
 
 # What is loaded from servers and saved to them, as one tensor and as many.
 REMOTE = Workload("remote", "1 GiB", torch.float32, _remote)
+
+# Code that was written for tensorizer.
+CLASSIC = Workload("classic", "1 GiB", torch.bfloat16, partial(_transformer, layers=5))
 
 
 def make(workload: Workload, quick: bool) -> State:

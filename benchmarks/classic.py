@@ -1,0 +1,196 @@
+"""Measures code that was written for tensorizer: the same calls, of that library and of this one.
+
+    python benchmarks/classic.py [--quick] [--workloads transformer,small] [--peers us,tensorizer]
+
+Each measurement is a process of its own; all figures of a workload are taken in rounds, each of
+which measures everyone once, and a target is judged by everyone's best round. Every loaded or saved
+byte is compared with the original, outside of the timing. GB are 10^9 bytes.
+
+  transformer   1 GiB in a transformer's shapes: saved, loaded, loaded from a BytesIO, and loaded
+                into a module that has no memory of its own
+  small         3,000 tensors of 1 KiB, saved and loaded, and what Python's part of that load is
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Before anything imports it: threads that exist already are missing in a forked process.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import torch
+
+import report
+import runs
+import workloads
+from contenders import TINY, Contender, Setting, measure_all, nothing_of
+from measure import Task, check
+from memory import Reserve, State, size_of
+from peers import TENSORIZER, US, ops_load, why_not
+from targets import judge_classic
+from verdicts import Rows
+
+PACKAGES = ("tensorizer_ops", "torch", "tensorizer")
+WORKLOADS = {
+    "transformer": ("1 GiB in a transformer's shapes", workloads.CLASSIC),
+    "small": ("3,000 tensors of 1 KiB", workloads.WORKLOADS["small"]),
+}
+REPEATS = 7  # in one process, where a load takes milliseconds
+
+
+def save(library: Any, state: State, place: str) -> None:
+    serializer = library.TensorSerializer(place)
+    serializer.write_state_dict(state)
+    serializer.close()
+
+
+def load(library: Any, file: Any) -> State:
+    with library.TensorDeserializer(file, device="cpu") as deserializer:
+        return dict(deserializer.items())
+
+
+def load_buffer(library: Any, path: str) -> State:
+    """What is in memory already; reading the file is part of nobody's time."""
+    return load(library, io.BytesIO(_contents[path]))
+
+
+_contents: dict[str, bytes] = {}
+
+
+class Model(torch.nn.Module):
+    """Modules that have these parameters, or such without memory."""
+
+    def __init__(self, state: State, device: str | None = None) -> None:
+        super().__init__()
+        for name, tensor in state.items():
+            *owners, leaf = name.split(".")
+            owner: torch.nn.Module = self
+            for step in owners:
+                if step not in owner._modules:
+                    owner.add_module(step, torch.nn.Module())
+                owner = owner.get_submodule(step)
+            own = tensor.to(device) if device else tensor
+            owner.register_parameter(leaf, torch.nn.Parameter(own))
+
+
+def save_module(library: Any, state: State, place: str) -> None:
+    serializer = library.TensorSerializer(place)
+    serializer.write_module(Model(state))
+    serializer.close()
+
+
+def load_module(library: Any, path: str, model: Model) -> State:
+    with library.TensorDeserializer(path, device="cpu") as deserializer:
+        deserializer.load_into_module(model)
+    return model.state_dict()
+
+
+def load_parameters(path: str) -> State:
+    """The least that a TensorDeserializer does: it loads, and makes parameters."""
+    loaded = ops_load(copy=True)(path)
+    return {name: torch.nn.Parameter(tensor) for name, tensor in loaded.items()}
+
+
+def contenders(setting: Setting, workload: str, state: State) -> list[Contender]:
+    ours = importlib.import_module(US.module)
+    size = size_of(state)
+    path = setting.directory / "model.tensors"
+    module_path = setting.directory / "module.tensors"
+    tiny = str(setting.directory / "tiny.tensors")
+    found: list[Contender] = []
+    repeats = REPEATS if workload == "small" else 1
+
+    def add(name: str, file: Path, run: Callable[[], State], warm_up: Callable[[], object]) -> None:
+        task = Task(run, lambda loaded: check(loaded, state), warm_up)
+        found.append(setting.contender(name, size, lambda: task, size, file, repeats))
+
+    def add_library(who: str, library: Any) -> None:
+        def save_and_check() -> Task:
+            place = str(setting.directory / f"{who}.tensors")
+
+            def check_saved(_: State) -> None:
+                check(ops_load()(place), state)
+                os.unlink(place)
+
+            return Task(
+                lambda: nothing_of(save(library, state, place)),
+                check_saved,
+                lambda: save(library, TINY, tiny),
+                lambda: Path(place).unlink(missing_ok=True),
+            )
+
+        def warm_up() -> None:
+            check(load(library, tiny), TINY)
+
+        add(f"{who}, load", path, lambda: load(library, str(path)), warm_up)
+        found.append(
+            setting.contender(f"{who}, save", size, save_and_check, 2 * size, None, repeats)
+        )
+        if workload == "small":
+            return
+        add(f"{who}, load from a BytesIO", path, lambda: load_buffer(library, str(path)), warm_up)
+        add(
+            f"{who}, load_into_module",
+            module_path,
+            lambda: load_module(library, str(module_path), Model(state, "meta")),
+            warm_up,
+        )
+
+    setting.write(lambda tensors, place: save(ours, tensors, place), state, path)
+    setting.write(lambda tensors, place: save(ours, tensors, place), TINY, Path(tiny))
+    if workload == "transformer":
+        setting.write(lambda tensors, place: save_module(ours, tensors, place), state, module_path)
+        _contents[str(path)] = path.read_bytes()
+    add_library("us", ours)
+    if workload == "small":
+        add("us, op and nn.Parameter", path, lambda: load_parameters(str(path)), lambda: None)
+    if not why_not(TENSORIZER.module):
+        add_library("tensorizer", importlib.import_module("tensorizer"))
+    return found
+
+
+def main() -> None:
+    names = list(WORKLOADS)
+    arguments = runs.parse(runs.parser(__doc__, names), names)
+    runs.prepare_to_fork()
+    if missing := why_not(US.module):
+        sys.exit(missing)
+    results: dict[str, Rows] = {}
+    with tempfile.TemporaryDirectory(prefix="benchmark-", dir=arguments.directory) as directory:
+        about = runs.machine(Path(directory), arguments.threads, PACKAGES)
+        for name in arguments.workloads:
+            title, workload = WORKLOADS[name]
+            state = workloads.make(workload, arguments.quick)
+            setting = Setting(
+                quick=arguments.quick,
+                repeat=arguments.repeat,
+                threads=arguments.threads,
+                programs=arguments.programs,
+                directory=Path(directory) / name,
+                reserve=Reserve(2 * workload.bytes(arguments.quick)),
+            )
+            setting.directory.mkdir()
+            every = contenders(setting, name, state)
+            gc.freeze()  # a collection in a forked process would copy everything that it looks at
+            wanted = [c for c in every if c.name.startswith(tuple(arguments.peers or [""]))]
+            results[name] = measure_all(name, wanted, arguments.repeat, arguments.quick)
+            shutil.rmtree(setting.directory)
+            print(report.results(title, results[name], arguments.markdown), end="\n\n", flush=True)
+            _contents.clear()
+            del every, wanted, state
+    verdicts = judge_classic(results)
+    print(report.verdicts(verdicts, arguments.markdown))
+    runs.leave(arguments, about, results, verdicts, kind="-classic")
+
+
+if __name__ == "__main__":
+    main()
