@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -111,9 +115,16 @@ class Web:
     def requests(self) -> list[str]:
         """The lines of what it was asked since the last time."""
         log = self.folder / "access.log"
-        lines = log.read_text().splitlines()
+        # A request is logged after its answer, and so before the one of whoever asks next.
+        mark = f"/mark-{uuid.uuid4()}"
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(self.url(mark[1:]), timeout=20).close()
+        deadline = time.monotonic() + 20
+        while mark not in (lines := log.read_text()):
+            assert time.monotonic() < deadline, "nginx logs nothing"
+            time.sleep(0.01)
         log.write_text("")
-        return lines
+        return [line for line in lines.splitlines() if mark not in line]
 
 
 def paced_listener(port: int, bytes_per_second: int) -> socket.socket:
