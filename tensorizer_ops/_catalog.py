@@ -35,7 +35,7 @@ class Catalog:
             self._memory_sizes,
         ) = reader._list()
         if not self.names:
-            raise errors.InvalidFormat("tensorizer.InvalidFormat: the file holds no tensors")
+            raise errors._new(errors.InvalidFormat, "the file holds no tensors")
         # The numbers of those that the filter lets through, in the order of the file.
         self.kept: Sequence[int] = range(len(self.names))
         if filter_func is not None:

@@ -150,8 +150,8 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             self._input = opened
             # This opens it, while the key has its name.
             if opened.reader._encrypted() and encryption is None:
-                raise errors.Crypto(
-                    "tensorizer.Crypto: the file is encrypted, and no key was given (encryption=)"
+                raise errors._new(
+                    errors.Crypto, "the file is encrypted, and no key was given (encryption=)"
                 )
         return opened
 

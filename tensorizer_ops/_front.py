@@ -9,9 +9,8 @@ from typing import Literal
 
 import torch
 
-from tensorizer_ops import _python, _traced
+from tensorizer_ops import _python, _traced, errors
 from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops.errors import InvalidArgument
 
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Verify = Literal["none", "crc32", "all"]
@@ -168,4 +167,4 @@ def save(
 
 def _refuse_in_graph(progress: Progress | None) -> None:
     if progress:
-        raise InvalidArgument("a compiled graph reports no progress")
+        raise errors._new(errors.InvalidArgument, "a compiled graph reports no progress")

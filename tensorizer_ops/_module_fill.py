@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 
+from tensorizer_ops import errors
 from tensorizer_ops._types import TensorType
-from tensorizer_ops.errors import InvalidArgument
 
 
 class Incoming(NamedTuple):
@@ -76,7 +76,7 @@ def _check_shapes(
             there, here = tuple(arrived.value.shape), tuple(old.shape)
             different.append(f"{arrived.name!r} ({there} in the file, {here} in the module)")
     if different:
-        raise InvalidArgument(f"tensorizer.InvalidArgument: shapes differ: {', '.join(different)}")
+        raise errors._new(errors.InvalidArgument, f"shapes differ: {', '.join(different)}")
 
 
 def _tie(tensor: torch.Tensor) -> object:

@@ -156,9 +156,10 @@ def externalize(
     """
     slots = list(_slots(module))
     if not slots:
-        raise errors.InvalidArgument(
+        raise errors._new(
+            errors.InvalidArgument,
             "the module has no parameters and no buffers; a frozen module keeps its weights in its "
-            "code: externalize it before it is frozen"
+            "code: externalize it before it is frozen",
         )
     place = os.fspath(script) if script is not None else _beside(uri)
     weights: dict[str, torch.Tensor] = {}
@@ -205,7 +206,7 @@ def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
 
 def _beside(uri: Target) -> str:
     if isinstance(uri, str) and "://" in uri:
-        raise errors.InvalidArgument(
-            "script= says where the code goes when the weights go to a URI"
+        raise errors._new(
+            errors.InvalidArgument, "script= says where the code goes when the weights go to a URI"
         )
     return os.path.splitext(os.fsdecode(uri))[0] + ".pt"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os as _os
+from typing import TypeVar as _TypeVar
 
 
 class Error(Exception):
@@ -84,6 +85,8 @@ class Internal(Error, RuntimeError):
     """A mistake in the library itself."""
 
 
+_Kind = _TypeVar("_Kind", bound=Error)
+
 _BY_KIND: dict[str, type[Error]] = {"SystemError": FileError} | {
     kind.__name__: kind
     for kind in (
@@ -108,6 +111,11 @@ _BY_ERRNO: dict[tuple[str, int], type[Error]] = {
     ("SystemError", _errno.EEXIST): FileExists,
     ("Unavailable", _errno.EPIPE): BrokenPipe,
 }
+
+
+def _new(kind: type[_Kind], what: str) -> _Kind:
+    """An error of the library's Python part."""
+    return kind(f"tensorizer.{kind.__name__}: {what}")
 
 
 def _make(kind: str, text: bytes, errno: int, path: bytes) -> Error:

@@ -120,23 +120,28 @@ def deserialize_tensor(t: Any) -> torch.Tensor | tuple[torch.Tensor, int]:
 def _to_tensor(message: Any) -> torch.Tensor:
     dtype = PbDtypes.get(message.dtype)
     if dtype is None:
-        raise errors.InvalidFormat(f"a message has a tensor of the unknown type {message.dtype}")
+        raise errors._new(
+            errors.InvalidFormat, f"a message has a tensor of the unknown type {message.dtype}"
+        )
     dtype = _UNQUANTIZED.get(dtype, dtype)
     shape = list(message.shape)
     if any(size < 0 for size in shape):
-        raise errors.InvalidFormat(f"a message has a tensor of the shape {shape}")
+        raise errors._new(errors.InvalidFormat, f"a message has a tensor of the shape {shape}")
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(message.data):
-        raise errors.InvalidFormat(
+        raise errors._new(
+            errors.InvalidFormat,
             f"a message has {len(message.data)} bytes for a tensor of {dtype} and the shape "
-            f"{shape}, which takes {needed}"
+            f"{shape}, which takes {needed}",
         )
     try:
         if not needed:
             return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.frombuffer(bytearray(message.data), dtype=dtype).reshape(shape)
     except (RuntimeError, TypeError, OverflowError) as error:  # dimensions beyond 64 bits
-        raise errors.InvalidFormat(f"a message has the shape {shape}: {error}") from None
+        raise errors._new(
+            errors.InvalidFormat, f"a message has the shape {shape}: {error}"
+        ) from None
 
 
 def serialize_model(model: torch.nn.Module, file_stream: BinaryIO) -> None:
@@ -168,7 +173,9 @@ def deserialize_model(model: torch.nn.Module, file_stream: BinaryIO) -> None:
     try:
         message.ParseFromString(file_stream.read())
     except DecodeError as error:
-        raise errors.InvalidFormat(f"the file holds no message of a module: {error}") from None
+        raise errors._new(
+            errors.InvalidFormat, f"the file holds no message of a module: {error}"
+        ) from None
     for own, name, tensor in list(_fitting(model, message)):
         own[name] = tensor
 
@@ -186,9 +193,13 @@ def _fitting(model: torch.nn.Module, message: Any) -> Iterator[tuple[Any, str, t
                 continue
             place = f"{name!r} of the module {part.name!r}"
             if stored.attr_type not in tensors_pb2.AttributeType.values():
-                raise errors.InvalidFormat(f"{place} is of the unknown kind {stored.attr_type}")
+                raise errors._new(
+                    errors.InvalidFormat, f"{place} is of the unknown kind {stored.attr_type}"
+                )
             if not name or "." in name:
-                raise errors.InvalidFormat(f"{place} has no name that a tensor can have")
+                raise errors._new(
+                    errors.InvalidFormat, f"{place} has no name that a tensor can have"
+                )
             parameter = stored.attr_type == tensors_pb2.AT_PARAMETER
             own = owner._parameters if parameter else owner._buffers
             if name not in own and hasattr(owner, name):
@@ -200,8 +211,9 @@ def _in_place_of(
     old: torch.Tensor | None, tensor: torch.Tensor, parameter: bool, place: str
 ) -> torch.Tensor:
     if old is not None and old.shape != tensor.shape:
-        raise errors.InvalidFormat(
-            f"{place} has the shape {list(tensor.shape)} in the file, and {list(old.shape)} here"
+        raise errors._new(
+            errors.InvalidFormat,
+            f"{place} has the shape {list(tensor.shape)} in the file, and {list(old.shape)} here",
         )
     if not parameter:
         return tensor

@@ -193,3 +193,12 @@ def test_wrong_python_types(path: str) -> None:
         with pytest.raises((TypeError, ValueError, RuntimeError)):
             attempt()
     assert not os.path.exists(path)
+
+
+def test_what_python_raises_says_its_kind_as_well(path: str) -> None:
+    frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(2, 2).eval()))
+    with pytest.raises(errors.InvalidArgument, match=r"^tensorizer\.InvalidArgument: "):
+        tensorizer_ops.externalize(frozen, path)
+    tensorizer_ops.save(path, {})
+    with pytest.raises(errors.InvalidFormat, match=r"^tensorizer\.InvalidFormat: "):
+        tensorizer_ops.TensorDeserializer(path)
