@@ -370,28 +370,3 @@ def test_performance_is_counted_where_it_is_wanted(
         tensorizer_ops.serialization._get_perf_stats()
     monkeypatch.setenv("TENSORIZER_ENABLE_PERF_STATS", "1")
     assert run_python(PERFORMANCE, path).stdout == b"4000\n"
-
-
-def test_the_names_and_signatures_of_tensorizer() -> None:
-    import inspect
-
-    for name in [
-        *tensorizer.serialization.__all__,
-        *("HashMismatchError", "HashType", "TensorHash", "TensorEntry", "TENSORIZER_VERSION"),
-        *("TENSORIZER_MAGIC", "OPAQUE_DTYPE_SEP", "cpu_count", "logger", "lz4", "_get_perf_stats"),
-    ]:
-        there = getattr(tensorizer.serialization, name)
-        ours = getattr(tensorizer_ops.serialization, name)
-        if isinstance(there, (int, str, bytes)) and name != "cpu_count":
-            assert ours == there
-        if not inspect.isclass(there) or name == "TensorEntry":
-            continue
-        for attribute in [*(a for a in dir(there) if a[0] != "_"), "__init__"]:
-            function = getattr(there, attribute)
-            assert hasattr(ours, attribute), (name, attribute)
-            if not inspect.isroutine(function) or issubclass(there, (Exception, int)):
-                continue
-            mine = inspect.signature(getattr(ours, attribute)).parameters
-            for parameter in inspect.signature(function).parameters.values():
-                match = mine[parameter.name]
-                assert (match.kind, match.default) == (parameter.kind, parameter.default)

@@ -37,17 +37,9 @@ def test_the_messages_are_described_alike() -> None:
         assert getattr(tensors_pb2, name) == getattr(their_messages, name)
 
 
-def test_names_signatures_and_tables_are_theirs() -> None:
-    for name in protobuf.__all__:
-        ours, theirs = getattr(protobuf, name), getattr(their_protobuf, name)
-        if inspect.isfunction(ours):
-            expected = inspect.signature(theirs).parameters.values()
-            found = inspect.signature(ours).parameters.values()
-            assert [(p.name, p.kind, p.default) for p in found] == [
-                (p.name, p.kind, p.default) for p in expected
-            ]
-        else:
-            assert ours == theirs
+def test_tables_are_theirs() -> None:
+    for name in ("DtypePbs", "PbDtypes", "PbNpyDtypes"):
+        assert getattr(protobuf, name) == getattr(their_protobuf, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         protobuf.nothing  # noqa: B018
 
