@@ -221,6 +221,9 @@ feeder.start()
 torch.set_num_interop_threads(2)
 assert (load_both(sys.argv[1], sys.argv[2]) == 3).all()
 feeder.join()
+# A thread of torch's may still hold Python objects of the fork, and whoever lets go of one while
+# Python ends is ended with all of the process.
+os._exit(0)
 """
 
 

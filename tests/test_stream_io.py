@@ -450,6 +450,15 @@ def test_a_child_reads_on(web: Web) -> None:
         assert stream.read() == BYTES[3 << 20 :]
 
 
+@pytest.fixture
+def sigint() -> Iterator[None]:
+    """A shell lets what it runs in the background ignore it, and so would this interpreter."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint")
 def test_ctrl_c(web: Web) -> None:
     with open_stream(web.url("slow/large")) as stream:
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
