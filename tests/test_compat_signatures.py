@@ -51,7 +51,7 @@ Parameters = dict[str, tuple[object, object]]
 
 
 def parameters(function: object) -> Parameters:
-    found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    found = inspect.signature(function).parameters.values()
     return {one.name: (one.kind, one.default) for one in found}
 
 

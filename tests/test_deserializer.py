@@ -108,7 +108,7 @@ def test_it_is_a_state_dict(path: str) -> None:
     assert_same(other.state_dict(), model.state_dict())
     tensorizer_ops.save(path, model.state_dict())
     other = Model(seed=2)
-    other.load_state_dict(TensorDeserializer(path, "cpu"))  # type: ignore[arg-type]
+    other.load_state_dict(TensorDeserializer(path, "cpu"))
     assert_same(other.state_dict(), model.state_dict())
 
 
@@ -164,7 +164,7 @@ def test_trees_and_branches(path: str) -> None:
             assert plain(a) == plain(b)
     for wrong in ("a", 3):
         with pytest.raises(TypeError):
-            ours.tree(wrong)  # type: ignore[arg-type]
+            ours.tree(wrong)
     assert list(ours) == list(there) == ["a", "b", "c"]
     assert plain(ours["a"]) == plain(there["a"])
     assert list(ours["a"]["list"]) == [0, 1]
@@ -218,7 +218,7 @@ def test_arrays(path: str) -> None:
 
 def test_numbers_of_readers(files: list[str]) -> None:
     with pytest.raises(TypeError, match="num_readers"):
-        TensorDeserializer(files[0], "cpu", num_readers="bar")  # type: ignore[arg-type]
+        TensorDeserializer(files[0], "cpu", num_readers="bar")
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="num_readers"):
             TensorDeserializer(files[0], "cpu", num_readers=wrong)

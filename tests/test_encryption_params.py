@@ -107,9 +107,9 @@ def test_wrong_arguments(name: str, arguments: Any, options: Any) -> None:
 
 def test_limits_are_not_mixed_up() -> None:
     with pytest.raises(TypeError):
-        EncryptionParams.from_string("x", opslimit=EncryptionParams.MemLimit.MIN)  # type: ignore[arg-type]
+        EncryptionParams.from_string("x", opslimit=EncryptionParams.MemLimit.MIN)
     with pytest.raises(TypeError):
-        EncryptionParams.from_string("x", memlimit=EncryptionParams.OpsLimit.MIN)  # type: ignore[arg-type]
+        EncryptionParams.from_string("x", memlimit=EncryptionParams.OpsLimit.MIN)
 
 
 def test_errors_are_cryptography_errors(path: str) -> None:

@@ -53,7 +53,7 @@ def test_the_module_stays_what_it_was(path: str) -> None:
     for module in (Model(seed=4), on_meta()):
         calls: list[str] = []
         module.w.register_hook(lambda grad, calls=calls: calls.append("hook"))
-        module.w.extra = "attribute"  # type: ignore[attr-defined]
+        module.w.extra = "attribute"
         before = dict(module.named_parameters())
         frozen = module.blocks[0].first.bias.requires_grad_(False)
         TensorDeserializer(path, "cpu").load_into_module(module)

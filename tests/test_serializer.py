@@ -147,11 +147,11 @@ def test_what_is_no_tensor_is_refused(path: str) -> None:
             with pytest.raises(TypeError):
                 serializer.write_state_dict(wrong)
         with pytest.raises(TypeError, match="list"):
-            serializer.write_tensor(0, "x", TensorType.PARAM, [1.0])  # type: ignore[arg-type]
+            serializer.write_tensor(0, "x", TensorType.PARAM, [1.0])
         with pytest.raises(ValueError, match="itself"):
             serializer.write_state_dict(cycle)
         with pytest.raises(ValueError):
-            serializer.write_tensor(0, "x", 7, torch.ones(1))  # type: ignore[arg-type]
+            serializer.write_tensor(0, "x", 7, torch.ones(1))
         with pytest.raises(ValueError, match="layout is Sparse"):
             serializer.write_state_dict({"s": torch.eye(2).to_sparse()})
         serializer.write_state_dict({"x": torch.ones(2)})

@@ -98,7 +98,7 @@ def test_paths_are_never_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         stream.write(b"here")
     assert (tmp_path / "http:" / "nowhere" / "x").read_bytes() == b"here"
     name = os.fsencode(tmp_path) + b"/\xff"
-    with open_stream(name, "wb") as stream:  # type: ignore[arg-type]
+    with open_stream(name, "wb") as stream:
         stream.write(b"there")
     assert Path(os.fsdecode(name)).read_bytes() == b"there"
 
@@ -299,7 +299,7 @@ def test_certificates(web: Web) -> None:
     with open_stream(url, certificate_handling=CAInfo(capath=str(folder))) as stream:
         assert stream.read() == SMALL
     with pytest.raises(TypeError, match="CAInfo"):
-        open_stream(url, certificate_handling="no")  # type: ignore[arg-type]
+        open_stream(url, certificate_handling="no")
 
 
 def test_what_certificates_may_be(tmp_path: Path) -> None:

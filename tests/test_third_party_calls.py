@@ -75,7 +75,7 @@ def test_a_whole_path_in_memory() -> None:
     serializer.close()
     stream.seek(0)
     loaded = TensorDeserializer(io.BytesIO(stream.getvalue()), device="cpu")
-    torch.nn.Module.load_state_dict(model(), loaded)  # type: ignore[arg-type]
+    torch.nn.Module.load_state_dict(model(), loaded)
     assert loaded.total_file_bytes == loaded.total_tensor_bytes
     assert (loaded.read_bytes, loaded.total_compressed_tensor_bytes) == (0, 0)
 

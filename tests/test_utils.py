@@ -181,4 +181,4 @@ def test_not_a_function() -> None:
     with pytest.raises(TypeError):
         classic.no_init_or_tensor(3)
     with pytest.raises(TypeError, match="'int'"):
-        utils.no_init_or_tensor(3)  # type: ignore[call-overload]
+        utils.no_init_or_tensor(3)
