@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "codec/crc32.h"
+#include "codec/hmac.h"
 #include "io/http_client.h"
 #include "io/http_tries.h"
 #include "io/http_upload.h"
@@ -31,15 +32,6 @@ constexpr std::uint64_t kAhead = 20;
 constexpr std::uint64_t kCopies = 4;
 // To put a file of many parts together may take minutes.
 constexpr double kPatience = 600;
-
-std::string crc32_text(std::uint32_t crc) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (const int shift : {26, 20, 14, 8, 2}) text += kDigits[(crc >> shift) & 63];
-  text += kDigits[(crc << 4) & 63];
-  return text + "==";
-}
 
 // What a server has given as a name may hold anything.
 std::string xml_escaped(std::string_view text) {
@@ -198,7 +190,7 @@ class S3Sink final : public Sink {
     std::uint32_t crc = 0;
     for (const ConstBytes piece : part.pieces) crc = crc32(crc, piece);
     Uploaded uploaded;
-    uploaded.crc32 = crc32_text(crc);
+    uploaded.crc32 = to_base64(crc32_bytes(crc));
     HttpRequest request;
     request.method = "PUT";
     request.query = std::move(query);

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "codec/crc32.h"
 #include "codec/hmac.h"
 #include "transfer/fill.h"
 #include "transfer/tracing.h"
@@ -9,15 +10,6 @@
 namespace tensorizer::ops {
 
 namespace {
-
-std::string hex(std::uint32_t value) {
-  std::string text;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    const auto byte = static_cast<std::byte>(value >> shift);
-    text += to_hex({&byte, 1});
-  }
-  return text;
-}
 
 const char* type_name(TensorType type) {
   switch (type) {
@@ -104,7 +96,7 @@ StringDict ReaderClass::stored(std::string name) {
     dict.insert("header_offset", std::to_string(stored.header_offset));
     dict.insert("data_offset", std::to_string(stored.data_offset));
     dict.insert("data_size", std::to_string(stored.data_size));
-    if (stored.crc32) dict.insert("crc32", hex(*stored.crc32));
+    if (stored.crc32) dict.insert("crc32", to_hex(crc32_bytes(*stored.crc32)));
     if (stored.sha256) dict.insert("sha256", to_hex(*stored.sha256));
     return dict;
   });
