@@ -12,6 +12,7 @@ from tensorizer_ops import _python
 from tensorizer_ops._front import Hashes, Target, to_uri
 from tensorizer_ops._modules import identity
 from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops._types import INTEGERS
 
 
 class Save(Future[None]):
@@ -57,14 +58,11 @@ class _Snapshot:
             arrival.synchronize()
 
 
-# Torch copies no tensors of some types, but always those of integers in their place.
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_meta:
         return tensor
-    elements = tensor if tensor.is_complex() else tensor.view(_INTEGERS[tensor.itemsize])
+    # Torch copies no tensors of some types, but always those of integers in their place.
+    elements = tensor if tensor.is_complex() else tensor.view(INTEGERS[tensor.itemsize])
     if tensor.is_cpu:
         copied = elements.clone()
     else:

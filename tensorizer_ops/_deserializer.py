@@ -19,13 +19,12 @@ from tensorizer_ops._front import to_uri
 from tensorizer_ops._module_fill import Incoming, fill_module
 from tensorizer_ops._paths import Path
 from tensorizer_ops._progress import Progress
-from tensorizer_ops._types import TensorType
-from tensorizer_ops._values import Values, default_device
+from tensorizer_ops._types import INTEGERS, TensorType
+from tensorizer_ops._values import Values
+from tensorizer_ops.utils import get_device
 
 if TYPE_CHECKING:
     import numpy
-
-_MOST_THREADS = 1024
 
 # All others are arrays of integers of their size.
 _NUMPY_DTYPES = {
@@ -33,7 +32,6 @@ _NUMPY_DTYPES = {
     *(torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class TensorDeserializer(collections.abc.Mapping[Any, Any]):
@@ -87,7 +85,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     ) -> None:
         self._file: Any = None
         self._input: _files.Input | None = None
-        where = default_device() if device is None else torch.device(device)
+        where = get_device() if device is None else torch.device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("the device is CUDA, which is not available")
         if encryption is not None and not isinstance(encryption, DecryptionParams):
@@ -160,7 +158,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             return opened.threads
         if num_readers < 1:
             raise ValueError(f"num_readers is {num_readers}, and must be positive")
-        threads = min(num_readers, max(len(self._catalog.kept), 1), _MOST_THREADS)
+        threads = min(num_readers, max(len(self._catalog.kept), 1), _files.MOST_THREADS)
         if threads > 1 and not opened.reopens:
             raise ValueError(
                 "this kind of file_obj cannot be opened again, so only one thread reads it: "
@@ -285,7 +283,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
                     "elements as integers"
                 )
             elements = tensor.detach()
-            array = (elements.view(_INTEGERS[tensor.itemsize]) if opaque else elements).numpy()
+            array = (elements.view(INTEGERS[tensor.itemsize]) if opaque else elements).numpy()
             torch_dtype = str(tensor.dtype) if opaque else None
             index = self._values.module_indices[i]
             yield index, self._type(i), name, array, opaque, torch_dtype

@@ -20,6 +20,9 @@ from tensorizer_ops._front import to_uri
 # The streams of stream_io know the defaults that a program expects for these.
 _STREAM_SCHEMES = ("http", "https", "s3", "redis")
 
+# What the library takes.
+MOST_THREADS = 1024
+
 # How much a copy moves at a time.
 _PIECE = 1 << 20
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 cpu_count: int = _python.usable_cpus()
 
-_MOST_THREADS = 1024
-
 
 class TensorSerializer:
     """Writes tensors to a ``.tensors`` file.
@@ -76,7 +74,7 @@ class TensorSerializer:
         self._failed = False
         place = _files.resolve(file_obj, "wb+")
         self._file = None if isinstance(place, str) else place
-        threads = {"threads": str(min(self.cpu_limit, _MOST_THREADS))}
+        threads = {"threads": str(min(self.cpu_limit, _files.MOST_THREADS))}
         with named(encryption) as key:
             self._output = _files.Output(place, {**threads, **(options or {}), **key})
         self._is_open = True

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+import torch
+
+# What stands in for elements of a size where their own type is not known.
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 class TensorType(IntEnum):
     """What a tensor was where it was saved."""

@@ -12,10 +12,6 @@ from tensorizer_ops._perf import count_load
 from tensorizer_ops._progress import Progress, reported
 
 
-def default_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def _current_cuda_device() -> torch.device:
     """What ``cuda`` means here and now, without initializing CUDA for the answer."""
     default = torch.get_default_device()
