@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,46 @@ def test_redirects_and_passwords(web: Web) -> None:
     private = web.url("put-private/y")
     ops.save(private.replace("//", f"//me:{secret}@"), LARGE)
     assert_same(ops.load(web.url("put/y")), LARGE)
+
+
+@contextmanager
+def moving(to: str, after: int) -> Iterator[str]:
+    """Where a server takes so many bytes of a file before it says that it belongs elsewhere."""
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        with client, client.makefile("rb") as asked:
+            while asked.readline() != b"\r\n":
+                pass
+            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            taken = asked.read(after)
+            answer = f"HTTP/1.1 307 Moved\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n"
+            client.sendall(answer.encode())
+            assert len(taken) == after
+            while asked.read1(1 << 20):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        thread.join()
+
+
+@pytest.mark.parametrize("after", [1, 100_000, 1 << 20])
+def test_a_late_redirect(web: Web, after: int) -> None:
+    with moving(web.url("put/late"), after) as url:
+        ops.save(url, LARGE)
+    assert_same(ops.load(web.url("put/late"), verify="all"), LARGE)
+
+
+def test_a_redirect_that_is_too_late(web: Web) -> None:
+    with (
+        moving(web.url("put/too-late"), 12 << 20) as url,
+        pytest.raises(ConnectionError, match="cannot save"),
+    ):
+        ops.save(url, LARGE)
+    assert not (web.root / "put" / "too-late").exists()
 
 
 @pytest.mark.parametrize(

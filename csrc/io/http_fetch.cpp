@@ -1,39 +1,18 @@
 #include "io/http_fetch.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "base/error.h"
 #include "io/http_client.h"
 #include "io/http_tries.h"
+#include "io/http_upload.h"
 
 namespace tensorizer {
 
 namespace {
 
 constexpr std::size_t kLongest = 64 << 10;
-
-class TextBody final : public HttpBody {
- public:
-  explicit TextBody(const std::string& text) : text_(text) {}
-
-  std::uint64_t size() const override { return text_.size(); }
-  std::optional<std::size_t> give(Bytes out) override {
-    const std::size_t count = std::min(out.size(), text_.size() - given_);
-    std::memcpy(out.data(), text_.data() + given_, count);
-    given_ += count;
-    return count;
-  }
-  bool rewind() override {
-    given_ = 0;
-    return true;
-  }
-
- private:
-  const std::string& text_;
-  std::size_t given_ = 0;
-};
 
 class Taker final : public HttpReceiver {
  public:
@@ -90,7 +69,8 @@ HttpReply http_fetch(const HttpQuestion& question, const HttpOptions& options, C
   const std::unique_ptr<HttpConnection> connection = client.take();
   for (;;) {
     taker.reply = {};
-    TextBody body(question.body);
+    const ConstBytes text = as_bytes(question.body);
+    MemoryBody body({&text, 1});
     HttpRequest request = question.request;
     request.follow_redirects = request.log_in = false;
     if (!question.body.empty()) {

@@ -1,6 +1,8 @@
 // Saves a file to a web server, in one request whose body comes as it is written.
 #include <algorithm>
+#include <cstring>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
 #include "io/descriptor.h"
@@ -12,6 +14,9 @@
 namespace tensorizer {
 
 namespace {
+
+// More than goes out before the answer to the head of a request comes back.
+constexpr std::size_t kKept = 4 << 20;
 
 class HttpSink final : public Sink {
  public:
@@ -33,7 +38,7 @@ class HttpSink final : public Sink {
   }
 
   void finish(std::uint64_t size, Cancel& cancel) override {
-    if (prefix_size_ + size != body_.total || body_.given + 1 != body_.total) {
+    if (prefix_size_ + size != body_.total || body_.taken + 1 != body_.total) {
       throw Error(ErrorKind::Internal, label() + " was not written in whole");
     }
     const ConstBytes last(&last_, 1);
@@ -51,42 +56,66 @@ class HttpSink final : public Sink {
 
  private:
   // The file, as its bytes come. Its last byte is held back until all is well: without it there is
-  // no file.
+  // no file. The first ones are kept: a server may want them before it says that they belong
+  // somewhere else.
   class Body final : public HttpBody {
    public:
     std::uint64_t size() const override { return total; }
     std::optional<std::size_t> give(Bytes out) override {
-      const std::uint64_t most = total - given - (may_end ? 0 : 1);
+      const std::uint64_t most = total - given_ - (may_end ? 0 : 1);
       out = out.first(std::min<std::uint64_t>(out.size(), most));
       std::size_t count = 0;
-      while (count < out.size() && source->left() > 0) {
-        std::size_t copied = 0;
-        for (const iovec piece : source->next(out.size() - count)) {
-          std::memcpy(out.data() + count + copied, piece.iov_base, piece.iov_len);
-          copied += piece.iov_len;
-        }
-        source->advance(copied);
-        count += copied;
+      while (count < out.size()) {
+        const ConstBytes piece = next(out.size() - count);
+        if (piece.empty()) break;
+        std::memcpy(out.data() + count, piece.data(), piece.size());
+        given_ += piece.size();
+        count += piece.size();
       }
-      given += count;
-      if (count == 0 && given < total) return std::nullopt;
+      if (count == 0 && given_ < total) return std::nullopt;
       return count;
     }
-    bool rewind() override { return given == 0; }
+    bool rewind() override {
+      if (taken > first_.size()) return false;
+      given_ = 0;
+      return true;
+    }
+    bool complete() const { return given_ == total; }
 
     std::uint64_t total = 0;
-    std::uint64_t given = 0;
+    std::uint64_t taken = 0;  // of what has come
     bool may_end = false;
     Remaining* source = nullptr;
+
+   private:
+    ConstBytes next(std::size_t most) {
+      if (given_ < taken) {
+        const ConstBytes again = ConstBytes(first_).subspan(given_);
+        return again.first(std::min(again.size(), most));
+      }
+      if (source->left() == 0) return {};
+      const iovec piece = source->next(most).front();
+      const ConstBytes bytes(static_cast<const std::byte*>(piece.iov_base), piece.iov_len);
+      if (taken == first_.size()) {
+        const std::size_t kept = std::min(bytes.size(), kKept - first_.size());
+        first_.insert(first_.end(), bytes.begin(), bytes.begin() + kept);
+      }
+      source->advance(bytes.size());
+      taken += bytes.size();
+      return bytes;
+    }
+
+    std::vector<std::byte> first_;
+    std::uint64_t given_ = 0;
   };
 
   void send(std::uint64_t offset, std::span<const ConstBytes> pieces, Cancel& cancel) {
-    if (offset != body_.given || body_.given + total_size_of(pieces) > body_.total) {
+    if (offset != body_.taken || body_.taken + total_size_of(pieces) > body_.total) {
       throw Error(ErrorKind::Internal, "bytes for " + label() + " come in another order");
     }
     Remaining remaining(pieces);
     while (remaining.left() > 0) {
-      if (body_.given + 1 == body_.total) {
+      if (body_.taken + 1 == body_.total) {
         last_ = pieces.back().back();
         return;
       }
@@ -110,7 +139,7 @@ class HttpSink final : public Sink {
     body_.source = nullptr;
     if (connection_->paused()) return;
     const int status = outcome.answer.status;
-    const bool done = body_.given == body_.total && status >= 200 && status < 300;
+    const bool done = body_.complete() && status >= 200 && status < 300;
     if (outcome.failure || !done) tries_.failed(outcome, 0, cancel);
   }
 
