@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +25,23 @@ def _open_below(directory: Path) -> list[str]:
     return [target for target in found if target.startswith(f"{directory}/")]
 
 
+_breakdowns: list[str] = []
+
+
+def pytest_internalerror(excrepr: object) -> None:
+    _breakdowns.append(str(excrepr))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The end of a log is what everyone sees, and what broke pytest first is far above it."""
+    if _breakdowns and not hasattr(config, "workerinput"):
+        print(f"pytest itself broke first of this:\n{_breakdowns[0][-900:]}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    # Where these are set, pytest prints every byte of two files that differ, and takes an hour.
+    for name in ("CI", "BUILD_NUMBER"):
+        os.environ.pop(name, None)
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")
     config.addinivalue_line("filterwarnings", "ignore:ComplexHalf")
     config.addinivalue_line("markers", "keeps_files_open: what others hold, stays open")
