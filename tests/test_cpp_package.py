@@ -15,6 +15,9 @@ import torch
 import tensorizer_ops
 from process import ROOT
 
+# One process builds, for all of them.
+pytestmark = pytest.mark.xdist_group("cpp package")
+
 EXAMPLE = ROOT / "examples" / "cpp"
 PROGRAMS = {"of_the_readme": "README.md", "with_a_key": "docs/security.md"}
 
