@@ -174,6 +174,16 @@ def write():
 
 
 interrupted("writer", write, 0.1)
+
+
+def serialize():
+    with tensorizer_ops.TensorSerializer(directory + "/new") as serializer:
+        serializer.write_state_dict({"x": x})
+
+
+interrupted("serializer", serialize, 0.1)
+interrupted("deserializer", lambda: tensorizer_ops.TensorDeserializer(big, "cpu", verify_hash=True),
+            0.1)
 """
 
 
