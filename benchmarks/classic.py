@@ -34,7 +34,7 @@ import runs
 import workloads
 from contenders import TINY, Contender, Setting, measure_all, nothing_of
 from measure import Task, check
-from memory import Reserve, State, size_of
+from memory import PAGE, Reserve, State, size_of
 from peers import TENSORIZER, US, ops_load, why_not
 from targets import judge_classic
 from verdicts import Rows
@@ -126,10 +126,15 @@ def contenders(setting: Setting, workload: str, state: State) -> list[Contender]
                 check_saved,
                 lambda: save(library, TINY, tiny),
                 lambda: Path(place).unlink(missing_ok=True),
+                state,
             )
 
         def warm_up() -> None:
             check(load(library, tiny), TINY)
+
+        def warm_up_buffer() -> bytes:
+            warm_up()
+            return _contents[str(path)][::PAGE]  # touched, as what is saved is
 
         add(f"{who}, load", path, lambda: load(library, str(path)), warm_up)
         found.append(
@@ -137,7 +142,12 @@ def contenders(setting: Setting, workload: str, state: State) -> list[Contender]
         )
         if workload == "small":
             return
-        add(f"{who}, load from a BytesIO", path, lambda: load_buffer(library, str(path)), warm_up)
+        add(
+            f"{who}, load from a BytesIO",
+            path,
+            lambda: load_buffer(library, str(path)),
+            warm_up_buffer,
+        )
         add(
             f"{who}, load_into_module",
             module_path,

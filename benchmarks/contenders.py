@@ -161,6 +161,7 @@ class Setting:
                 run=lambda: nothing_of(save(state, place)),
                 check=lambda _: check_saved(place),
                 warm_up=lambda: save(TINY, f"{place}-tiny"),
+                saved=state,
             )
 
         # The server keeps what is saved, and the check takes as much once more.

@@ -107,7 +107,7 @@ def _task(peer: Peer, path: Path, state: State) -> Task:
         path.unlink()
 
     if peer.load is None:
-        return Task(save, check_saved, warm_up, lambda: path.unlink(missing_ok=True))
+        return Task(save, check_saved, warm_up, lambda: path.unlink(missing_ok=True), state)
     load = peer.load
     return Task(lambda: load(str(path)), lambda loaded: check(loaded, state), warm_up)
 
