@@ -75,7 +75,7 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   limits.largest_gap = kLargestGap;
 
   Plan plan = plan_in_order(extents, limits);
-  mover.follow(plan, limits, staged_chunk(fair_share));
+  mover.follow(plan, limits, staged_chunk(fair_share), hints.part_size);
   if (lanes) interleave(plan, settings.threads * move_settings.lanes);
   try {
     progress.computed = move(plan, mover, move_settings, cancel);

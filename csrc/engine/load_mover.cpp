@@ -33,8 +33,10 @@ Extent LoadMover::extent(const LoadItem& item) const {
           whole};
 }
 
-void LoadMover::follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece) {
+void LoadMover::follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece,
+                       std::uint64_t part) {
   piece_ = piece;
+  part_ = part;
   slice_ = limits.slice_size;
   for (const CutTensor& cut : plan.cut) cuts_[cut.tensor] = std::make_unique<Cut>();
 }
@@ -67,7 +69,7 @@ void LoadMover::move_bundle(const Range& range, Worker& worker) {
   }
 }
 
-ConstBytes LoadMover::move_slice(const Range& range, Worker& worker) {
+ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) {
   const LoadItem& item = items_[range.first];
   const Entry& e = entry(item);
   const bool header = range.position == 0 && needs_header(item);
@@ -76,24 +78,40 @@ ConstBytes LoadMover::move_slice(const Range& range, Worker& worker) {
   Cut& cut = *cuts_[range.first];
   if (item.in_place) {
     if (header) cut.bytes = copy_header(e);
-  } else if (header) {
-    cut.bytes.resize(e.header_size());
-    const std::array<Bytes, 2> pieces{Bytes(cut.bytes), target};
-    source_.read(e.header_offset, pieces, worker.cancel);
   } else {
-    source_.read(e.data_offset + range.position, {&target, 1}, worker.cancel);
+    if (header) cut.bytes.resize(e.header_size());
+    const Bytes before = header ? Bytes(cut.bytes) : Bytes();
+    read_slice(e.data_offset + range.position, before, target, encrypted_ ? nullptr : &digest,
+               worker);
   }
   if (header) learn_header(item, cut);
   if (encrypted_) {
     await_header(cut, worker.cancel);
     if (has_whole_chunks(cut)) decrypt(item, cut.parsed->crypt, range.position, target, worker);
   }
+  if (item.in_place || encrypted_) digest.update(target);
   if (item.staged) {
     const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
     worker.stage.pass(*item.staged, range.position, target);
   }
   moved(range.size);
   return target;
+}
+
+void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
+                           Worker& worker) {
+  const bool at_once = digest == nullptr || !digest->wanted();
+  offset -= before.size();
+  while (!target.empty()) {
+    const std::size_t size =
+        at_once ? target.size() : std::min<std::uint64_t>(target.size(), part_);
+    const std::array<Bytes, 2> pieces{before, target.first(size)};
+    source_.read(offset, pieces, worker.cancel);
+    if (digest != nullptr) digest->update(pieces[1]);
+    offset += before.size() + size;
+    before = {};
+    target = target.subspan(size);
+  }
 }
 
 DigestStart LoadMover::digest_start(std::uint32_t tensor) {

@@ -29,11 +29,12 @@ class LoadMover final : public Mover {
   // What is read of an item.
   Extent extent(const LoadItem& item) const;
 
-  // Before the first move. `piece`: how much of a staged tensor passes at a time.
-  void follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece);
+  // Before the first move. `piece`: how much of a staged tensor passes at a time. `part`: how much
+  // of a slice is read before it is digested.
+  void follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece, std::uint64_t part);
 
   void move_bundle(const Range& range, Worker& worker) override;
-  ConstBytes move_slice(const Range& range, Worker& worker) override;
+  ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker& worker) override;
   DigestStart digest_start(std::uint32_t tensor) override;
   void finish(std::uint32_t tensor, const Digests& found, Worker& worker) override;
 
@@ -53,6 +54,10 @@ class LoadMover final : public Mover {
     Bytes header;  // empty where none is needed
     Bytes data;
   };
+
+  // Reads a slice, and what stands before it in the file. What is digested is read part by part.
+  void read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
+                  Worker& worker);
 
   bool needs_header(const LoadItem& item) const {
     return verifies() || settings_.keep_header || !entry(item).dtype ||
@@ -93,6 +98,7 @@ class LoadMover final : public Mover {
   const FilePlace place_;
   const bool encrypted_;
   std::uint64_t piece_ = 0;
+  std::uint64_t part_ = 0;
   std::uint64_t slice_ = 0;
   std::vector<std::unique_ptr<Cut>> cuts_;  // of the tensors that move in slices
   std::vector<Expected> expected_;

@@ -100,12 +100,10 @@ class Scheduler {
       done_with(1);
       return;
     }
-    const ConstBytes bytes = mover_.move_slice(range, worker);
+    SliceDigest digest(settings_.crc32, turns_);
+    const ConstBytes bytes = mover_.move_slice(range, digest, worker);
     CutState& cut = cuts_[range.cut];
-    if (settings_.crc32) {
-      const ComputeTurns::Turn turn(turns_, ComputeTurns::Work::Digest);
-      cut.crc32s[range.slice] = {crc32(0, bytes), bytes.size()};
-    }
+    if (settings_.crc32) cut.crc32s[range.slice] = {digest.crc32(), bytes.size()};
     if (range.position == 0) start_digests(range, cut);
     lock.lock();
     --moving_;
@@ -252,6 +250,12 @@ class Scheduler {
 };
 
 }  // namespace
+
+void SliceDigest::update(ConstBytes bytes) {
+  if (!wanted_) return;
+  const ComputeTurns::Turn turn(turns_, ComputeTurns::Work::Digest);
+  crc32_ = tensorizer::crc32(crc32_, bytes);
+}
 
 ComputeTime move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel) {
   if (plan.ranges.empty()) return {};

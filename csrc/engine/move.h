@@ -86,6 +86,23 @@ struct Worker {
   Stage& stage;
 };
 
+// The CRC32 of a slice, if anyone wants it.
+class SliceDigest {
+ public:
+  SliceDigest(bool wanted, ComputeTurns& turns) : wanted_(wanted), turns_(turns) {}
+
+  bool wanted() const noexcept { return wanted_; }
+  std::uint32_t crc32() const noexcept { return crc32_; }
+
+  // The next bytes of the slice, best while they are in the processor's cache.
+  void update(ConstBytes bytes);
+
+ private:
+  const bool wanted_;
+  ComputeTurns& turns_;
+  std::uint32_t crc32_ = 0;
+};
+
 // All functions are called from any worker, several at a time, but never for the same range or
 // tensor at the same time as finish().
 class Mover {
@@ -95,9 +112,9 @@ class Mover {
   // Moves whole tensors, digests included.
   virtual void move_bundle(const Range& range, Worker& worker) = 0;
 
-  // Moves one slice and returns where its bytes are. For a CRC32 they stay there until this
-  // worker's next call; for SHA-256 until finish().
-  virtual ConstBytes move_slice(const Range& range, Worker& worker) = 0;
+  // Moves one slice, updates its digest with all of it, in order, and returns where its bytes are:
+  // there they stay for SHA-256 until finish().
+  virtual ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker& worker) = 0;
 
   // After the first slice of a tensor has moved.
   virtual DigestStart digest_start(std::uint32_t tensor) = 0;

@@ -4,6 +4,13 @@
 
 namespace tensorizer {
 
+namespace {
+
+// What is still in the processor's cache when it is written after its CRC32 was taken.
+constexpr std::size_t kPart = 512 << 10;
+
+}  // namespace
+
 void SaveMover::move_bundle(const Range& range, Worker& worker) {
   if (range.count == 1 && job_.data_size(range.first) > piece_) {
     move_staged(range.first, worker);
@@ -32,14 +39,21 @@ void SaveMover::move_bundle(const Range& range, Worker& worker) {
   job_.progress.done.fetch_add(written, std::memory_order_relaxed);
 }
 
-ConstBytes SaveMover::move_slice(const Range& range, Worker& worker) {
+ConstBytes SaveMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) {
   const Piece piece = job_.data(range.first, range.position, range.size, worker.stage);
   ConstBytes bytes = piece.plain;
   if (job_.encryption()) {
     const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
     bytes = job_.encrypt(header_of(range.first), range.position, piece);
   }
-  job_.write_data(range.first, range.position, bytes, worker.cancel);
+  // SHA-256 reads it once more later, and the system keeps larger writes in larger blocks.
+  const bool in_parts = digest.wanted() && !job_.hashes().sha256;
+  const std::size_t part = in_parts ? kPart : bytes.size();
+  for (std::size_t at = 0; at < bytes.size(); at += part) {
+    const std::size_t size = std::min(part, bytes.size() - at);
+    digest.update(piece.plain.subspan(at, size));
+    job_.write_data(range.first, range.position + at, bytes.subspan(at, size), worker.cancel);
+  }
   return piece.plain;
 }
 

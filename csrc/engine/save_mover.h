@@ -16,7 +16,7 @@ class SaveMover final : public Mover {
       : job_(job), piece_(piece), headers_(job.items.size()) {}
 
   void move_bundle(const Range& range, Worker& worker) override;
-  ConstBytes move_slice(const Range& range, Worker& worker) override;
+  ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker& worker) override;
   DigestStart digest_start(std::uint32_t tensor) override;
   void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) override;
 

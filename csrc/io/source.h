@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,9 @@ struct ReadHints {
   int reads_in_flight = 0;
   // How large one read should be.
   std::uint64_t read_size = 4 << 20;
+  // How much of it to read before that is digested, while it is in the processor's cache: as much
+  // as costs no more in many reads than in one.
+  std::uint64_t part_size = std::numeric_limits<std::uint64_t>::max();
 };
 
 // What a source that is a server did so far. Seconds are those of all connections together.

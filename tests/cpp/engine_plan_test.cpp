@@ -179,13 +179,16 @@ class RecordingMover final : public Mover {
     for (std::uint32_t i = range.first; i < range.first + range.count; ++i) ++states_[i].finished;
   }
 
-  ConstBytes move_slice(const Range& range, Worker&) override {
+  ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker&) override {
     const Moving moving(*this);
     if (fail_on == "slice" && range.position > 0) throw Error(ErrorKind::Internal, "slice");
     if (slow) std::this_thread::sleep_for(std::chrono::microseconds(50));
     State& state = states_[range.first];
     state.moved += range.size;
-    return ConstBytes(state.data).subspan(range.position, range.size);
+    const ConstBytes bytes = ConstBytes(state.data).subspan(range.position, range.size);
+    digest.update(bytes.first(bytes.size() / 3));
+    digest.update(bytes.subspan(bytes.size() / 3));
+    return bytes;
   }
 
   DigestStart digest_start(std::uint32_t tensor) override {
