@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "codec/sha256_variants.h"
 
@@ -55,7 +56,11 @@ void compress_all(Sha256Variant variant, Next next) noexcept {
     if (busy == 0) return;
 
     const std::size_t count = *std::min_element(left, left + busy);
-    variant.kernels[busy - 1](states, blocks, count);
+    for (std::size_t first = 0, lanes = 0; first < busy; first += lanes) {
+      lanes = busy - first;
+      while (variant.kernels[lanes - 1] == nullptr) --lanes;
+      variant.kernels[lanes - 1](states + first, blocks + first, count);
+    }
     for (std::size_t lane = busy; lane-- > 0;) {
       blocks[lane] += count * kBlock;
       left[lane] -= count;
@@ -76,11 +81,11 @@ void compress_all(Sha256Variant variant, Next next) noexcept {
 }
 
 Sha256Variant best_variant() noexcept {
-  static const Sha256Variant best = [] {
+  static const std::vector<Sha256Kernel> kernels = [] {
     const Sha256Variant shani = sha256_shani();
-    return shani.kernels.empty() ? sha256_libcrypto() : shani;
+    return sha256_fastest(shani.kernels.empty() ? sha256_libcrypto() : shani, sha256_avx512());
   }();
-  return best;
+  return {kernels};
 }
 
 }  // namespace
@@ -170,6 +175,17 @@ Sha256Digest Sha256::finish() noexcept {
   Sha256Digest digest;
   sha256_finish({&message, 1}, {&digest, 1});
   return digest;
+}
+
+std::vector<Sha256Kernel> sha256_fastest(Sha256Variant few, Sha256Variant many) {
+  std::vector<Sha256Kernel> kernels(few.kernels.begin(), few.kernels.end());
+  for (std::size_t lanes = few.kernels.size() + 1; lanes <= many.kernels.size(); ++lanes) {
+    // All lanes of AVX-512 take as long as SHA instructions take for nine messages, four of them at
+    // once, and libcrypto without these for three.
+    const std::size_t turns = (lanes + few.kernels.size() - 1) / few.kernels.size();
+    kernels.push_back(turns < 3 ? nullptr : many.kernels[lanes - 1]);
+  }
+  return kernels;
 }
 
 int sha256_lanes() noexcept { return static_cast<int>(best_variant().kernels.size()); }

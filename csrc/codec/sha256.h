@@ -1,9 +1,9 @@
 // SHA-256 over many messages at once.
 //
 // A Sha256 is the state of one message and may be fed piece by piece. sha256_update() feeds several
-// messages at the same time: where the processor has SHA instructions, independent messages
-// interleave in one thread and run up to twice as fast as one after another, so whoever has several
-// should pass them together.
+// messages at the same time: where the processor has SHA instructions or AVX-512, independent
+// messages interleave in one thread and run two or three times as fast as one after another, so
+// whoever has several should pass them together.
 #pragma once
 
 #include <array>

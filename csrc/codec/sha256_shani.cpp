@@ -18,16 +18,6 @@
 namespace tensorizer {
 namespace {
 
-alignas(64) constexpr std::uint32_t kConstants[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
 // One message, between two blocks and while one is compressed. The instructions want the eight
 // words a..h as {f, e, b, a} and {h, g, d, c}, lowest first.
 struct Lane {
@@ -71,8 +61,8 @@ TENSORIZER_SHANI_INLINE void rounds(Lane& lane, const std::byte* block) {
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + kGroup * sizeof(__m128i))),
         big_endian);
   }
-  __m128i words =
-      _mm_add_epi32(now, _mm_load_si128(reinterpret_cast<const __m128i*>(kConstants + kGroup * 4)));
+  __m128i words = _mm_add_epi32(
+      now, _mm_load_si128(reinterpret_cast<const __m128i*>(kSha256Constants + kGroup * 4)));
   lane.hgdc = _mm_sha256rnds2_epu32(lane.hgdc, lane.feba, words);
   words = _mm_shuffle_epi32(words, 0x0E);
   lane.feba = _mm_sha256rnds2_epu32(lane.feba, lane.hgdc, words);
@@ -108,8 +98,8 @@ TENSORIZER_SHANI void compress(std::uint32_t* const states[], const std::byte* c
   (store(lanes[kLane], states[kLane]), ...);
 }
 
-constexpr std::array<Sha256Kernel, kMostSha256Lanes> kKernels{
-    compress<0>, compress<0, 1>, compress<0, 1, 2>, compress<0, 1, 2, 3>};
+constexpr std::array<Sha256Kernel, 4> kKernels{compress<0>, compress<0, 1>, compress<0, 1, 2>,
+                                               compress<0, 1, 2, 3>};
 
 bool processor_has_it() noexcept {
   // clang 14 cannot be asked for "sha" by name.

@@ -49,21 +49,22 @@ std::string expected_sha256(ConstBytes bytes) {
 
 // --- SHA-256, every variant ---
 
+std::vector<Sha256Kernel> first_of(Sha256Variant variant, std::size_t lanes) {
+  const auto kernels = variant.kernels.first(std::min(lanes, variant.kernels.size()));
+  return {kernels.begin(), kernels.end()};
+}
+
 struct Param {
   const char* name;
-  std::size_t shani_lanes;  // 0 is libcrypto
+  std::vector<Sha256Kernel> (*kernels)();  // none where the processor cannot
 };
 
 class Sha256VariantTest : public testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
-    if (const std::size_t lanes = GetParam().shani_lanes; lanes == 0) {
-      variant_ = sha256_libcrypto();
-    } else if (sha256_shani().kernels.empty()) {
-      GTEST_SKIP() << "this processor has no SHA extensions";
-    } else {
-      variant_.kernels = sha256_shani().kernels.first(lanes);
-    }
+    kernels_ = GetParam().kernels();
+    if (kernels_.empty()) GTEST_SKIP() << "this processor has no such instructions";
+    variant_ = {kernels_};
   }
 
   // Feeds messages[i] with contents[i] in random pieces, some empty, several messages at a time.
@@ -111,6 +112,7 @@ class Sha256VariantTest : public testing::TestWithParam<Param> {
     expect_digests(messages, contents);
   }
 
+  std::vector<Sha256Kernel> kernels_;
   Sha256Variant variant_;
 };
 
@@ -165,10 +167,10 @@ TEST_P(Sha256VariantTest, EverySplitOfAShortMessage) {
 
 TEST_P(Sha256VariantTest, FewMessages) {
   const auto bytes = random_bytes(5000, 3);
-  for (std::size_t count = 0; count <= 9; ++count) {
+  for (std::size_t count = 0; count <= 33; ++count) {
     std::vector<ConstBytes> contents;
     for (std::size_t i = 0; i < count; ++i) {
-      contents.push_back(ConstBytes(bytes).subspan(i, 4096 - i * 333));
+      contents.push_back(ConstBytes(bytes).subspan(i, 4096 - i * 111));
     }
     expect_right_at_once(contents);
     std::reverse(contents.begin(), contents.end());
@@ -193,7 +195,7 @@ TEST_P(Sha256VariantTest, RandomPieces) {
   const auto bytes = random_bytes(40'000, 7);
   for (int round = 0; round < 30; ++round) {
     std::vector<ConstBytes> contents;
-    for (std::size_t i = random_below(random, 12); i > 0; --i) {
+    for (std::size_t i = random_below(random, 40); i > 0; --i) {
       const std::size_t size = random_below(random, random_below(random, 2) ? 30'000 : 300);
       contents.push_back(
           ConstBytes(bytes).subspan(random_below(random, bytes.size() - size), size));
@@ -204,17 +206,42 @@ TEST_P(Sha256VariantTest, RandomPieces) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, Sha256VariantTest,
-                         testing::Values(Param{"libcrypto", 0}, Param{"shani_1_lane", 1},
-                                         Param{"shani_2_lanes", 2}, Param{"shani_3_lanes", 3},
-                                         Param{"shani_4_lanes", 4}),
-                         [](const auto& info) { return info.param.name; });
+template <std::size_t kLanes>
+std::vector<Sha256Kernel> shani() {
+  return first_of(sha256_shani(), kLanes);
+}
+
+template <std::size_t kLanes>
+std::vector<Sha256Kernel> avx512() {
+  return first_of(sha256_avx512(), kLanes);
+}
+
+std::vector<Sha256Kernel> libcrypto() { return first_of(sha256_libcrypto(), 1); }
+
+// On processors with one, with both.
+template <Sha256Variant (*kFew)() noexcept>
+std::vector<Sha256Kernel> and_avx512() {
+  if (kFew().kernels.empty() || sha256_avx512().kernels.empty()) return {};
+  return sha256_fastest(kFew(), sha256_avx512());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variants, Sha256VariantTest,
+    testing::Values(Param{"libcrypto", libcrypto}, Param{"shani_1_lane", shani<1>},
+                    Param{"shani_2_lanes", shani<2>}, Param{"shani_3_lanes", shani<3>},
+                    Param{"shani_4_lanes", shani<4>}, Param{"avx512_1_lane", avx512<1>},
+                    Param{"avx512_15_lanes", avx512<15>}, Param{"avx512_16_lanes", avx512<16>},
+                    Param{"libcrypto_and_avx512", and_avx512<sha256_libcrypto>},
+                    Param{"shani_and_avx512", and_avx512<sha256_shani>}),
+    [](const auto& info) { return info.param.name; });
 
 // --- SHA-256, what others call ---
 
 TEST(Sha256Test, LanesMatchTheProcessor) {
-  const std::size_t lanes = sha256_shani().kernels.size();
-  EXPECT_EQ(sha256_lanes(), lanes == 0 ? 1 : static_cast<int>(lanes));
+  const std::size_t lanes =
+      std::max({sha256_libcrypto().kernels.size(), sha256_shani().kernels.size(),
+                sha256_avx512().kernels.size()});
+  EXPECT_EQ(sha256_lanes(), static_cast<int>(lanes));
 }
 
 TEST(Sha256Test, OneMessage) {
