@@ -139,6 +139,9 @@ def paced_listener(port: int, bytes_per_second: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, so_max_pacing_rate, bytes_per_second)
     # Others may have ideas of their own about how fast a connection is.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    # nginx takes it as it is, and a worker that comes too late for a connection would wait for the
+    # next one, whoever else waits for the worker.
+    listener.setblocking(False)
     listener.bind(("127.0.0.1", port))
     listener.listen(256)
     return listener
