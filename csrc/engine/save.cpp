@@ -13,6 +13,8 @@ namespace {
 // whoever maps it soon afterwards has few page faults.
 constexpr std::uint64_t kSlice = 2 << 20;
 constexpr std::uint64_t kBundle = 2 << 20;
+// A server gets a part of the file when all of it is there: the fewer tensors are open, the sooner.
+constexpr int kLanesToServers = 4;
 
 Section terminator_section(const Layout& layout) {
   return {SectionKind::Terminator, {}, layout.end(), sizeof(kTerminator)};
@@ -50,6 +52,12 @@ std::uint64_t size_of(const SaveJob& job) {
   return size;
 }
 
+int lanes_of(const SaveJob& job) {
+  if (!job.hashes().sha256) return 1;
+  const bool to_server = job.sink.writes_in_flight(true) > 0;
+  return to_server ? std::min(sha256_lanes(), kLanesToServers) : sha256_lanes();
+}
+
 }  // namespace
 
 void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const SaveItem> items,
@@ -83,7 +91,7 @@ void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const
   move_settings.moves_in_flight = shares.workers;
   move_settings.crc32 = hashes.crc32;
   move_settings.sha256 = hashes.sha256;
-  move_settings.lanes = hashes.sha256 ? sha256_lanes() : 1;
+  move_settings.lanes = lanes_of(job);
   move_settings.make_stage = settings.make_stage;
   Plan plan = plan_in_order(extents, limits);
   if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
