@@ -10,7 +10,7 @@
 #   make bench-classic  measures code that was written for tensorizer, with it and with this
 #   make fuzz    fuzzes what reads a file for FUZZ_SECONDS (600)
 #   make asan    the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   make tsan    the C++ tests under ThreadSanitizer
+#   make tsan    those of rooms with threads under ThreadSanitizer
 #   make clean   removes what was built; .venv stays
 
 PYTHON ?= python3
