@@ -33,7 +33,8 @@ def pytest_internalerror(excrepr: object) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The end of a log is what everyone sees, and what broke pytest first is far above it."""
+    shutil.rmtree(os.environ.pop("TORCHINDUCTOR_CACHE_DIR"))
+    # The end of a log is what everyone sees, and what broke pytest first is far above it.
     if _breakdowns and not hasattr(config, "workerinput"):
         print(f"pytest itself broke first of this:\n{_breakdowns[0][-900:]}")
 
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Where these are set, pytest prints every byte of two files that differ, and takes an hour.
     for name in ("CI", "BUILD_NUMBER"):
         os.environ.pop(name, None)
+    # Two processes that compile the same package into one cache spoil each other's files.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="inductor-")
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")
     config.addinivalue_line("filterwarnings", "ignore:ComplexHalf")
     config.addinivalue_line("markers", "keeps_files_open: what others hold, stays open")
