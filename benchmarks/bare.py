@@ -194,7 +194,7 @@ class Program:
         self.file = file
         self._ranges = _write_chunks(file) if key else _write_ranges(file)
         self._key = ("--key", key.hex()) if key else ()
-        self._bytes = sum(size for _, size in data_ranges(file))
+        self.bytes = sum(size for _, size in data_ranges(file))
 
     def measure(self, limit: Limit, repeats: int, reserve: Reserve) -> Timing:
         command = [
@@ -205,7 +205,7 @@ class Program:
             *self._key,
         ]
         # A write has its source in memory as well.
-        lend = self._bytes * (2 if limit.mode.startswith("write") else 1)
+        lend = self.bytes * (2 if limit.mode.startswith("write") else 1)
         seconds = _seconds(command, reserve, lend)
         typical = statistics.median(seconds[1:] or seconds)
         return Timing(typical, typical, None)

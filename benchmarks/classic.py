@@ -6,8 +6,8 @@ Each measurement is a process of its own; all figures of a workload are taken in
 which measures everyone once, and a target is judged by everyone's best round. Every loaded or saved
 byte is compared with the original, outside of the timing. GB are 10^9 bytes.
 
-  transformer   1 GiB in a transformer's shapes: saved, loaded, loaded from a BytesIO, and loaded
-                into a module that has no memory of its own
+  transformer   a gigabyte in a transformer's shapes: saved, loaded, loaded from a BytesIO, and
+                loaded into a module that has no memory of its own; and the bare reads of its file
   small         3,000 tensors of 1 KiB, saved and loaded, and what Python's part of that load is
 """
 
@@ -29,19 +29,21 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import torch
 
+import bare
 import report
 import runs
 import workloads
+from bare import Program
 from contenders import TINY, Contender, Setting, measure_all, nothing_of
-from measure import Task, check
-from memory import PAGE, Reserve, State, size_of
+from measure import Task, Timing, check
+from memory import PAGE, Reserve, State, make_warm, size_of
 from peers import TENSORIZER, US, ops_load, why_not
 from targets import judge_classic
 from verdicts import Rows
 
 PACKAGES = ("tensorizer_ops", "torch", "tensorizer")
 WORKLOADS = {
-    "transformer": ("1 GiB in a transformer's shapes", workloads.CLASSIC),
+    "transformer": ("a gigabyte in a transformer's shapes", workloads.CLASSIC),
     "small": ("3,000 tensors of 1 KiB", workloads.WORKLOADS["small"]),
 }
 REPEATS = 7  # in one process, where a load takes milliseconds
@@ -100,6 +102,18 @@ def load_parameters(path: str) -> State:
     return {name: torch.nn.Parameter(tensor) for name, tensor in loaded.items()}
 
 
+def limit(setting: Setting, path: Path) -> Contender:
+    """What a load by copy cannot beat: the bare reads, into memory that is fresh as well."""
+    program = Program(setting.programs, path, setting.threads)
+
+    def run(_: bool) -> Timing:
+        setting.settle()
+        make_warm(path)
+        return program.measure(bare.READ, 1, setting.reserve)
+
+    return Contender(bare.READ.name, program.bytes, run)
+
+
 def contenders(setting: Setting, workload: str, state: State) -> list[Contender]:
     ours = importlib.import_module(US.module)
     size = size_of(state)
@@ -148,10 +162,11 @@ def contenders(setting: Setting, workload: str, state: State) -> list[Contender]
             lambda: load_buffer(library, str(path)),
             warm_up_buffer,
         )
+        model = Model(state, "meta")  # every process fills its own
         add(
             f"{who}, load_into_module",
             module_path,
-            lambda: load_module(library, str(module_path), Model(state, "meta")),
+            lambda: load_module(library, str(module_path), model),
             warm_up,
         )
 
@@ -163,6 +178,8 @@ def contenders(setting: Setting, workload: str, state: State) -> list[Contender]
     add_library("us", ours)
     if workload == "small":
         add("us, op and nn.Parameter", path, lambda: load_parameters(str(path)), lambda: None)
+    else:
+        found.append(limit(setting, path))
     if not why_not(TENSORIZER.module):
         add_library("tensorizer", importlib.import_module("tensorizer"))
     return found

@@ -45,25 +45,43 @@ def _remote(quick: bool) -> Shapes:
     return {"weight": ((24 if quick else 1024) * MIB // 4,)}
 
 
-def _transformer(quick: bool, layers: int = 12) -> Shapes:
-    """A decoder of about a billion parameters: grouped queries, gated MLP, tied embedding."""
-    width, wide, keys, vocabulary = 2048, 8192, 512, 128256
-    if quick:
-        width, wide, keys, layers, vocabulary = 1024, 4096, 256, 3, 16032
-    shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, width)}
-    for i in range(layers):
-        layer = f"model.layers.{i}."
-        shapes[layer + "self_attn.q_proj.weight"] = (width, width)
-        shapes[layer + "self_attn.k_proj.weight"] = (keys, width)
-        shapes[layer + "self_attn.v_proj.weight"] = (keys, width)
-        shapes[layer + "self_attn.o_proj.weight"] = (width, width)
-        shapes[layer + "mlp.gate_proj.weight"] = (wide, width)
-        shapes[layer + "mlp.up_proj.weight"] = (wide, width)
-        shapes[layer + "mlp.down_proj.weight"] = (width, wide)
-        shapes[layer + "input_layernorm.weight"] = (width,)
-        shapes[layer + "post_attention_layernorm.weight"] = (width,)
-    shapes["model.norm.weight"] = (width,)
-    return shapes
+@dataclass(frozen=True)
+class Decoder:
+    """A language model: grouped queries, gated MLP, one embedding for both ends."""
+
+    width: int
+    wide: int
+    keys: int
+    layers: int
+    vocabulary: int
+    biases: bool = False  # of queries, keys and values
+
+    def shapes(self) -> Shapes:
+        width, wide, keys = self.width, self.wide, self.keys
+        shapes: Shapes = {"model.embed_tokens.weight": (self.vocabulary, width)}
+        for i in range(self.layers):
+            layer = f"model.layers.{i}."
+            for name, rows in (("q", width), ("k", keys), ("v", keys)):
+                shapes[layer + f"self_attn.{name}_proj.weight"] = (rows, width)
+                if self.biases:
+                    shapes[layer + f"self_attn.{name}_proj.bias"] = (rows,)
+            shapes[layer + "self_attn.o_proj.weight"] = (width, width)
+            shapes[layer + "mlp.gate_proj.weight"] = (wide, width)
+            shapes[layer + "mlp.up_proj.weight"] = (wide, width)
+            shapes[layer + "mlp.down_proj.weight"] = (width, wide)
+            shapes[layer + "input_layernorm.weight"] = (width,)
+            shapes[layer + "post_attention_layernorm.weight"] = (width,)
+        shapes["model.norm.weight"] = (width,)
+        return shapes
+
+
+TINY_DECODER = Decoder(width=1024, wide=4096, keys=256, layers=3, vocabulary=16032)
+BILLION = Decoder(width=2048, wide=8192, keys=512, layers=12, vocabulary=128256)
+HALF_A_BILLION = Decoder(width=896, wide=4864, keys=128, layers=24, vocabulary=151936, biases=True)
+
+
+def _decoder(decoder: Decoder, quick: bool) -> Shapes:
+    return (TINY_DECODER if quick else decoder).shapes()
 
 
 WORKLOADS = {
@@ -72,7 +90,11 @@ WORKLOADS = {
         Workload("large", "1 GiB in tensors of 32 MiB", torch.float32, _large),
         Workload("small", "3,000 tensors of 1 KiB", torch.float32, _small, repeats=11),
         Workload("single", "one tensor of 2 GiB", torch.float32, _single),
-        Workload("transformer", "a transformer's shapes in bfloat16", torch.bfloat16, _transformer),
+        Workload(
+            "transformer",
+            "a transformer's shapes in bfloat16",
+            *(torch.bfloat16, partial(_decoder, BILLION)),
+        ),
     )
 }
 
@@ -80,7 +102,7 @@ WORKLOADS = {
 REMOTE = Workload("remote", "1 GiB", torch.float32, _remote)
 
 # Code that was written for tensorizer.
-CLASSIC = Workload("classic", "1 GiB", torch.bfloat16, partial(_transformer, layers=5))
+CLASSIC = Workload("classic", "a gigabyte", torch.bfloat16, partial(_decoder, HALF_A_BILLION))
 
 
 def make(workload: Workload, quick: bool) -> State:
