@@ -456,7 +456,7 @@ TEST_F(ExpiryTest, FetchesOthersThatAreRefused) {
 TEST_F(ExpiryTest, OneThreadFetchesAndTheOthersGoOn) {
   give(kExpiration);
   EXPECT_EQ(key(), "K1");
-  config("[default]\ncredential_process = sh -c \"sleep 1; exec " + process("") + "\"\n");
+  config("[default]\ncredential_process = sh -c \"sleep 2; exec " + process("") + "\"\n");
   before_ = minutes(4);
   std::atomic<int> old{0};
   std::atomic<int> fresh{0};
@@ -466,7 +466,7 @@ TEST_F(ExpiryTest, OneThreadFetchesAndTheOthersGoOn) {
       const auto start = std::chrono::steady_clock::now();
       const bool is_old = chain_.get(cancel_).key_id == "K1";
       ++(is_old ? old : fresh);
-      EXPECT_EQ(is_old, std::chrono::steady_clock::now() - start < milliseconds(500));
+      EXPECT_EQ(is_old, std::chrono::steady_clock::now() - start < seconds(1));
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -104,7 +104,8 @@ class IoTest : public testing::Test {
     });
     const auto start = std::chrono::steady_clock::now();
     EXPECT_EQ(kind_of(action), ErrorKind::Cancelled);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(300));
+    // A busy machine may stop a thread for longer than it takes to notice.
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
     other.join();
   }
 
