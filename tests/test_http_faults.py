@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -25,11 +26,16 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyServer]:
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("faults") / "m.tensors"
     ops.save(str(path), TENSORS)
     content = path.read_bytes()
     path.unlink()
+    return content
+
+
+@pytest.fixture(scope="module")
+def server(content: bytes) -> Iterator[FaultyServer]:
     with faulty_server(content) as server:
         yield server
 
@@ -69,18 +75,25 @@ def test_faults_that_do_not(
         load(server)
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_any_faults(server: FaultyServer, block: int) -> None:
-    """300 seeded scripts."""
-    ends = {"right": 0, "error": 0}
-    for seed in range(block * 30, block * 30 + 30):
-        dice = random.Random(seed)
-        pool = HARMLESS if seed % 2 else FAULTS
-        server.meet([dice.choice(pool) for _ in range(dice.randrange(1, 9))], seed)
+def ends_right(content: bytes, seed: int) -> bool:
+    """Whether a load that meets the faults of a script gives the right bytes, or an error."""
+    dice = random.Random(seed)
+    pool = HARMLESS if seed % 2 else FAULTS
+    script = [dice.choice(pool) for _ in range(dice.randrange(1, 9))]
+    with faulty_server(content) as server:
+        server.meet(script, seed)
         try:
             assert_same(load(server), TENSORS)
-            ends["right"] += 1
+            return True
         except (tensorizer_ops.errors.Error, OSError) as error:
             assert str(error).startswith("tensorizer."), error
-            ends["error"] += 1
-    assert ends["right"] >= 15 and ends["error"] > 0
+            return False
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_any_faults(content: bytes, block: int) -> None:
+    """300 seeded scripts, which are waiting most of the time."""
+    with ThreadPoolExecutor(6) as pool:
+        seeds = range(block * 30, block * 30 + 30)
+        right_ends = sum(pool.map(lambda seed: ends_right(content, seed), seeds))
+    assert 15 <= right_ends < len(seeds)

@@ -91,7 +91,8 @@ template <std::size_t... kLane>
 TENSORIZER_SHANI void compress(std::uint32_t* const states[], const std::byte* const blocks[],
                                std::size_t count) noexcept {
   // Whoever ran before may have left something in the upper halves of the registers. Where that is
-  // so, some processors take a hundred times as long: the SHA instructions do not know these halves.
+  // so, some processors take a hundred times as long: the SHA instructions do not know these
+  // halves.
   _mm256_zeroupper();
   Lane lanes[sizeof...(kLane)];
   (load(lanes[kLane], states[kLane]), ...);
