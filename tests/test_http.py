@@ -192,6 +192,8 @@ def test_tls(web: Web) -> None:
     assert_same(ops.load(url, options={"ca_file": web.ca}), LARGE)
     assert_same(ops.load(url, options={"insecure": "true"}), LARGE)
     assert any("HTTP/2" in line for line in web.requests())
+    assert_same(ops.load(url, options={"ca_file": web.ca, "http2": "false"}), LARGE)
+    assert "HTTP/1.1" in web.requests()[-1]
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.1"):
         ops.load(url.replace("localhost", "127.0.0.1"), options={"ca_file": web.ca})
     with pytest.raises(ValueError):

@@ -16,6 +16,7 @@ struct HttpOptions {
   std::string client_cert;
   std::string client_key;
   bool insecure = false;  // takes any certificate
+  bool http2 = true;      // where a server offers it
   // In seconds.
   double connect_timeout = 10;
   double stall_timeout = 30;

@@ -48,6 +48,7 @@ std::vector<Option> http_options(HttpOptions& http) {
       text_option("client_cert", "a path", http.client_cert),
       text_option("client_key", "a path", http.client_key),
       bool_option("insecure", http.insecure),
+      bool_option("http2", http.http2),
       seconds_option("connect_timeout", http.connect_timeout, 0.001),
       seconds_option("stall_timeout", http.stall_timeout, 0.001),
       seconds_option("timeout", http.timeout, 0),
