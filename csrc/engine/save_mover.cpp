@@ -6,8 +6,16 @@ namespace tensorizer {
 
 namespace {
 
-// What is still in the processor's cache when it is written after its CRC32 was taken.
+// What is still in the processor's cache when it is written after it was read.
 constexpr std::size_t kPart = 512 << 10;
+constexpr std::size_t kCacheLine = 64;
+
+// Brings bytes into the cache: the kernel copies them from there a fifth faster than it reads them
+// from memory.
+void fetch(ConstBytes bytes) noexcept {
+  const volatile std::byte* const first = bytes.data();
+  for (std::size_t at = 0; at < bytes.size(); at += kCacheLine) static_cast<void>(first[at]);
+}
 
 }  // namespace
 
@@ -47,11 +55,15 @@ ConstBytes SaveMover::move_slice(const Range& range, SliceDigest& digest, Worker
     bytes = job_.encrypt(header_of(range.first), range.position, piece);
   }
   // SHA-256 reads it once more later, and the system keeps larger writes in larger blocks.
-  const bool in_parts = digest.wanted() && !job_.hashes().sha256;
+  const bool in_parts = !job_.hashes().sha256;
   const std::size_t part = in_parts ? kPart : bytes.size();
   for (std::size_t at = 0; at < bytes.size(); at += part) {
     const std::size_t size = std::min(part, bytes.size() - at);
-    digest.update(piece.plain.subspan(at, size));
+    if (digest.wanted()) {
+      digest.update(piece.plain.subspan(at, size));
+    } else if (in_parts) {
+      fetch(bytes.subspan(at, size));
+    }
     job_.write_data(range.first, range.position + at, bytes.subspan(at, size), worker.cancel);
   }
   return piece.plain;
