@@ -89,7 +89,6 @@ def main() -> None:
         print(f"{layers} layers of {width} x {width}, {arguments.steps} steps, 2 saves; in ms:")
         print(f"{'':24} {'median step':>12} {'longest step':>13} {'all steps':>10}")
 
-
         def new_model() -> torch.nn.Module:
             torch.manual_seed(0)
             return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
