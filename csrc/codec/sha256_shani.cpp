@@ -90,9 +90,8 @@ TENSORIZER_SHANI_INLINE void rounds_of_all(Lane* lanes, const std::byte* const b
 template <std::size_t... kLane>
 TENSORIZER_SHANI void compress(std::uint32_t* const states[], const std::byte* const blocks[],
                                std::size_t count) noexcept {
-  // Whoever ran before may have left something in the upper halves of the registers. Where that is
-  // so, some processors take a hundred times as long: the SHA instructions do not know these
-  // halves.
+  // The SHA instructions do not know the upper halves of the registers, and with something left in
+  // them, by whoever ran before, some processors take a hundred times as long.
   _mm256_zeroupper();
   Lane lanes[sizeof...(kLane)];
   (load(lanes[kLane], states[kLane]), ...);

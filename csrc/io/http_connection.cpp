@@ -235,8 +235,9 @@ class HttpConnection::Impl {
       set(easy_, CURLOPT_SSL_VERIFYPEER, 0L);
       set(easy_, CURLOPT_SSL_VERIFYHOST, 0L);
     }
-    set(easy_, CURLOPT_HTTP_VERSION,
-        static_cast<long>(options_.http2 ? CURL_HTTP_VERSION_2TLS : CURL_HTTP_VERSION_1_1));
+    if (!options_.http2) {
+      set(easy_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+    }
     if (options_.max_bandwidth > 0) {
       const std::uint64_t share =
           std::max<std::uint64_t>(options_.max_bandwidth / options_.connections, 1);
