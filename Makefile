@@ -64,10 +64,10 @@ cpp-test: | test-packages
 	@tools/cpp_tests.sh tests
 
 asan: | test-packages
-	@tools/cpp_tests.sh asan -DSANITIZE=address
+	@tools/cpp_tests.sh asan
 
 tsan: | test-packages
-	@tools/cpp_tests.sh tsan -DSANITIZE=thread
+	@tools/cpp_tests.sh tsan
 
 fuzz: | test-packages
 	@tools/fuzz.sh $(FUZZ_SECONDS)

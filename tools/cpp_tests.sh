@@ -1,12 +1,9 @@
 #!/bin/sh
-# Builds the C++ unit tests in build/NAME with the given CMake options, and runs them:
-# cpp_tests.sh NAME [OPTION...]
+# Builds the C++ unit tests and runs them: cpp_tests.sh tests|asan|tsan
 set -eu
 name=$1
-shift
 
-cmake -S tests/cpp -B "build/$name" -G Ninja --log-level=WARNING "$@" >/dev/null
-cmake --build "build/$name"
+tools/cpp_build.sh "$name"
 
 runner=""
 # ThreadSanitizer cannot work where the kernel scatters addresses widely.

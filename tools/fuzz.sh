@@ -4,17 +4,14 @@
 set -eu
 seconds=$1
 
-cmake -S tests/cpp -B build/fuzz -G Ninja --log-level=WARNING -DFUZZ=ON \
-    -DCMAKE_CXX_COMPILER=clang++-14 >/dev/null
-cmake --build build/fuzz
-
+tools/cpp_build.sh asan --target fuzzers
 python3 tests/cpp/make_corpus.py build/fuzz/seeds
 
 fuzz() {
     mkdir -p "build/fuzz/corpus/$1"
     log="build/fuzz/$1.log"
     # The limit on memory is part of the test: no length in a file may make it take more.
-    if ! "build/fuzz/$1" "build/fuzz/corpus/$1" "build/fuzz/seeds/$1" \
+    if ! "build/asan/$1" "build/fuzz/corpus/$1" "build/fuzz/seeds/$1" \
         -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
         -malloc_limit_mb=128 -artifact_prefix="build/fuzz/" -print_final_stats=1 \
         >"$log" 2>&1; then

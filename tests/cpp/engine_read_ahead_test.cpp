@@ -16,6 +16,7 @@ namespace tensorizer {
 namespace {
 
 using testing_support::pattern;
+using testing_support::same;
 
 constexpr std::size_t kMiB = 1 << 20;
 
@@ -71,13 +72,11 @@ class ReadsAhead : public testing::Test {
 
   void expect_read(ReadAhead& ahead, std::uint64_t offset, std::size_t size) {
     std::vector<std::byte> out(size);
-    const std::size_t there =
-        offset < file_.bytes.size() ? std::min(size, file_.bytes.size() - offset) : 0;
+    const ConstBytes file(file_.bytes);
+    const ConstBytes left = file.subspan(std::min<std::size_t>(offset, file.size()));
+    const std::size_t there = std::min(size, left.size());
     ASSERT_EQ(ahead.read(offset, out, cancel_), there);
-    ASSERT_TRUE(std::equal(
-        out.begin(), out.begin() + static_cast<std::ptrdiff_t>(there),
-        file_.bytes.begin() +
-            static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(offset, file_.bytes.size()))));
+    ASSERT_TRUE(same(ConstBytes(out).first(there), left.first(there)));
   }
 
   File file_;

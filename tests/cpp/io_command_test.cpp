@@ -53,7 +53,7 @@ TEST_F(CommandTest, SaysHowItFailedAndNoMore) {
   for (const auto& [script, how] : std::vector<std::pair<std::string, std::string>>{
            {"echo sesame; echo sesame >&2; exit 3", "ended with status 3"},
            {"kill -KILL $$", "was ended by signal 9"}}) {
-    const Error error = error_of([&] { run(script); });
+    const Error error = error_of([&, &script = script] { run(script); });
     EXPECT_EQ(error.kind(), ErrorKind::PermissionDenied);
     EXPECT_TRUE(contains(error.what(), "the program " + how)) << error.what();
     EXPECT_FALSE(contains(error.what(), "sesame"));

@@ -77,7 +77,8 @@ TEST_F(IoTest, CancelsAPipeThatNobodyEmpties) {
   const Descriptor reading(ends[0]);
   const Descriptor writing(ends[1]);
   const auto out = sink("fd:" + std::to_string(writing.get()));
-  expect_cancelled_soon([&] { save(*out, prefix_, text_pattern(1 << 20)); });
+  const std::string more_than_fits = text_pattern(1 << 20);
+  expect_cancelled_soon([&] { save(*out, prefix_, more_than_fits); });
 }
 
 TEST_F(IoTest, CancelsASocketThatNobodyEmpties) {
@@ -86,7 +87,8 @@ TEST_F(IoTest, CancelsASocketThatNobodyEmpties) {
   const Descriptor left(ends[0]);
   const Descriptor right(ends[1]);
   const auto out = sink("fd:" + std::to_string(left.get()));
-  expect_cancelled_soon([&] { save(*out, prefix_, text_pattern(4 << 20)); });
+  const std::string more_than_fits = text_pattern(4 << 20);
+  expect_cancelled_soon([&] { save(*out, prefix_, more_than_fits); });
 }
 
 TEST_F(IoTest, WaitsForTheReaderOfAFifo) {

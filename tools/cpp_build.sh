@@ -1,0 +1,20 @@
+#!/bin/sh
+# Builds the C++ unit tests in build/NAME: cpp_build.sh tests|asan|tsan [OPTION of cmake --build...]
+# What is built for asan can be fuzzed as well, which needs clang.
+set -eu
+name=$1
+shift
+
+case $name in
+tests) options= ;;
+asan) options="-DSANITIZE=address -DCMAKE_CXX_COMPILER=clang++-14" ;;
+tsan) options="-DSANITIZE=thread" ;;
+*)
+    echo "cpp_build.sh: there is no build '$name'" >&2
+    exit 2
+    ;;
+esac
+
+# shellcheck disable=SC2086 # several words
+cmake -S tests/cpp -B "build/$name" -G Ninja --log-level=WARNING $options >/dev/null
+cmake --build "build/$name" "$@"
