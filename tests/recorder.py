@@ -23,13 +23,14 @@ class Recorded:
 
 @dataclass
 class Recorder:
-    """Stands in front of a server; `breaks` says whose connections it closes, and `answers` what
-    it says in the place of the server."""
+    """Stands in front of a server; `breaks` says whose connections it closes, `answers` what it
+    says in the place of the server, and `loses` whose answer it keeps to itself."""
 
     port: int
     requests: list[Recorded] = field(default_factory=list)
     breaks: Callable[[Recorded], bool] = lambda request: False
     answers: Callable[[Recorded], bytes | None] = lambda request: None
+    loses: Callable[[Recorded], bool] = lambda request: False
     most: int | None = None  # of a body, before the connection is closed
 
     def take(self) -> list[Recorded]:
@@ -60,7 +61,9 @@ def _parse(head: bytes) -> Recorded:
     return Recorded(method, url.path, query, headers, int(headers.get("content-length", "0")))
 
 
-def _forward(recorder: Recorder, client: socket.socket, server: socket.socket) -> None:
+def _forward(
+    recorder: Recorder, client: socket.socket, server: socket.socket, lost: threading.Event
+) -> None:
     held = b""
     while (found := _read_head(client, held)) is not None:
         head, held = found
@@ -68,24 +71,28 @@ def _forward(recorder: Recorder, client: socket.socket, server: socket.socket) -
         recorder.requests.append(request)
         if recorder.breaks(request):
             return
-        if (answer := recorder.answers(request)) is not None:
-            client.sendall(answer)
-            continue
-        server.sendall(head)
+        answer = recorder.answers(request)
+        if recorder.loses(request):
+            lost.set()
+        if answer is None:
+            server.sendall(head)
         left = request.size
         while left > 0:
             piece, held = (held[:left], held[left:]) if held else (client.recv(262144), b"")
             if not piece:
                 return
-            server.sendall(piece)
+            if answer is None:
+                server.sendall(piece)
             left -= len(piece)
             if recorder.most is not None and request.size - left > recorder.most:
                 return
+        if answer is not None:
+            client.sendall(answer)
 
 
-def _back(server: socket.socket, client: socket.socket) -> None:
+def _back(server: socket.socket, client: socket.socket, lost: threading.Event) -> None:
     with suppress(OSError):
-        while piece := server.recv(262144):
+        while (piece := server.recv(262144)) and not lost.is_set():
             client.sendall(piece)
     with suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)
@@ -97,10 +104,11 @@ def _serve(recorder: Recorder, client: socket.socket, port: int) -> None:
         suppress(ConnectionRefusedError),
         socket.create_connection(("127.0.0.1", port)) as server,
     ):
-        back = threading.Thread(target=_back, args=(server, client))
+        lost = threading.Event()
+        back = threading.Thread(target=_back, args=(server, client, lost))
         back.start()
         with suppress(OSError):
-            _forward(recorder, client, server)
+            _forward(recorder, client, server, lost)
         for side in (server, client):
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)

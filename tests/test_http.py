@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -262,7 +264,63 @@ def test_silence_is_a_stall(silent: str) -> None:
     assert 1 < time.monotonic() - start < 5
     with pytest.raises(TimeoutError):
         ops.load(silent, options={"stall_timeout": "0.5", "timeout": "1", "retries": "100"})
-    assert time.monotonic() - start < 10
+    # What may take a second does not wait for half a minute of silence.
+    with pytest.raises(TimeoutError, match="longer than it may"):
+        ops.load(silent, options={"timeout": "1"})
+    assert time.monotonic() - start < 15
+
+
+@contextmanager
+def hanging_up(reset: bool) -> Iterator[tuple[str, list[int]]]:
+    """A server that ends every connection when it has heard something, and how many there were."""
+    connections: list[int] = []
+
+    def serve() -> None:
+        while not closed.is_set():
+            client, _ = listener.accept()
+            with client:
+                if not closed.is_set():
+                    connections.append(len(client.recv(1 if reset else 65536)))
+                if reset:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    closed = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}/x", connections
+        closed.set()
+        socket.create_connection(listener.getsockname()).close()
+        thread.join()
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_handshake_that_breaks_off_is_tried_again(reset: bool) -> None:
+    with hanging_up(reset) as (url, connections):
+        with pytest.raises(ConnectionError, match="after 2 more tries"):
+            ops.load(url, options={"retries": "2"})
+        assert len(connections) == 3
+
+
+def test_who_speaks_no_tls_is_not_asked_again(web: Web) -> None:
+    url = web.url("zoo.tensors").replace("http:", "https:")
+    with pytest.raises(ConnectionError) as error:
+        ops.load(url)
+    assert "more tries" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["foo://me:sesame@127.0.0.1:1", "http://me:sesame@127.0.0.1:99999999"]
+)
+def test_a_proxy_that_cannot_be_used_keeps_its_password(
+    monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises((ConnectionError, ValueError), match="proxy") as error:
+        ops.load("http://example.invalid/x", options={"retries": "0"})
+    assert "sesame" not in str(error.value)
 
 
 def test_a_reader_can_be_cancelled(silent: str) -> None:

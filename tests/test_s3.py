@@ -57,6 +57,14 @@ def test_keys_of_every_kind(s3: S3, key: str) -> None:
     (s3.root / "bucket" / "keys" / key).unlink()
 
 
+@pytest.mark.parametrize("key", ["a/../b", "./c", "d/./e", "../other/f"])
+def test_dots_lead_nowhere_else(s3: S3, recorded: Recorder, key: str) -> None:
+    recorded.answers = lambda request: b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    with pytest.raises(FileNotFoundError):
+        ops.load(f"s3://bucket/{key}", options=through(s3, recorded))
+    assert [request.path for request in recorded.requests] == [f"/bucket/{key}"]
+
+
 @pytest.mark.parametrize("hashes", ["all", "none"])
 @pytest.mark.parametrize("name", ["zoo", "large"])
 def test_saves(s3: S3, path: str, name: str, hashes: str) -> None:
@@ -171,6 +179,68 @@ def test_a_part_that_breaks_is_sent_again(s3: S3, recorded: Recorder) -> None:
     assert len(broken) > 6
     assert_same(ops.load(str(s3.root / "bucket" / "broken"), verify="all"), LARGE)
     (s3.root / "bucket" / "broken").unlink()
+
+
+def failing(code: str) -> bytes:
+    """What a server says that has begun to answer before it knew."""
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>again</Message></Error>"
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def is_completion(request: Recorded) -> bool:
+    return request.method == "POST" and "uploadId" in request.query
+
+
+def test_a_completion_that_fails_late_is_asked_again(s3: S3, recorded: Recorder) -> None:
+    asked: list[Recorded] = []
+
+    def answers(request: Recorded) -> bytes | None:
+        if not is_completion(request):
+            return None
+        asked.append(request)
+        return failing("InternalError") if len(asked) == 1 else None
+
+    recorded.answers = answers
+    ops.save("s3://bucket/late", LARGE, options=through(s3, recorded))
+    assert len(asked) == 2
+    assert_same(ops.load("s3://bucket/late", verify="all", options=s3.options()), LARGE)
+
+    recorded.answers = lambda request: failing("InternalError") if is_completion(request) else None
+    with pytest.raises(ConnectionError, match="after 1 more tries: 'InternalError: again'"):
+        ops.save("s3://bucket/late", LARGE, options=through(s3, recorded, retries="1"))
+    assert not uploads_left(s3)
+    (s3.root / "bucket" / "late").unlink()
+
+
+def test_a_completion_whose_answer_is_lost_says_so(s3: S3, recorded: Recorder) -> None:
+    """The server has done it, and knows no such upload any more."""
+    asked: list[Recorded] = []
+
+    def first(request: Recorded) -> bool:
+        if is_completion(request):
+            asked.append(request)
+        return len(asked) == 1
+
+    recorded.loses = first
+    with pytest.raises(ConnectionError, match="completed by a request whose answer was lost"):
+        ops.save("s3://bucket/lost", LARGE, options=through(s3, recorded))
+    assert_same(ops.load("s3://bucket/lost", verify="all", options=s3.options()), LARGE)
+    (s3.root / "bucket" / "lost").unlink()
+
+
+def test_who_gives_up_does_not_wait_for_a_server_that_hangs(s3: S3, recorded: Recorder) -> None:
+    """Nothing is heard of what would remove the parts, whatever a server may want to be given."""
+
+    def hangs(request: Recorded) -> bytes | None:
+        return b"" if request.method == "DELETE" else None
+
+    recorded.answers = hangs
+    recorded.breaks = lambda request: request.query.get("partNumber") == "2"
+    start = time.monotonic()
+    with pytest.raises(ConnectionError, match="cannot save"):
+        ops.save("s3://bucket/x", LARGE, options=through(s3, recorded, retries="0"))
+    assert 1.5 < time.monotonic() - start < 10
+    assert recorded.requests[-1].method == "DELETE"
 
 
 ERRORS = [

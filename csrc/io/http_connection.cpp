@@ -36,9 +36,22 @@ void set(CURL* handle, CURLoption option, Value value) {
   }
 }
 
-HttpFailure failure_of(CURLcode code, const char* detail) {
+// libcurl quotes the whole URL of a proxy that it cannot use, with its password.
+std::string without_quoted(std::string_view detail) {
+  const std::size_t begin = detail.find('\'');
+  if (begin == detail.npos || detail.find("roxy") > begin) return std::string(detail);
+  return std::string(detail.substr(0, begin)) + "'...'";
+}
+
+// A handshake that was broken off, and not one that the two could not agree on: only of the latter
+// the TLS library has an error of its own.
+bool is_broken_off(std::string_view detail) {
+  return detail.find("error:") == detail.npos || detail.find("unexpected eof") != detail.npos;
+}
+
+HttpFailure failure_of(CURLcode code, std::string_view detail) {
   HttpFailure failure;
-  failure.what = *detail != '\0' ? detail : curl_easy_strerror(code);
+  failure.what = detail.empty() ? curl_easy_strerror(code) : without_quoted(detail);
   switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
       failure.timed_out = failure.temporary = true;
@@ -53,13 +66,15 @@ HttpFailure failure_of(CURLcode code, const char* detail) {
     // What another try would meet again.
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_PEER_FAILED_VERIFICATION:
-    case CURLE_SSL_CONNECT_ERROR:
     case CURLE_SSL_CIPHER:
     case CURLE_SSL_ISSUER_ERROR:
     case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
     case CURLE_SSL_CLIENTCERT:
     case CURLE_TOO_MANY_REDIRECTS:
     case CURLE_OUT_OF_MEMORY:
+      break;
+    case CURLE_SSL_CONNECT_ERROR:
+      failure.temporary = is_broken_off(detail);
       break;
     default:
       failure.temporary = true;
@@ -181,6 +196,7 @@ class HttpConnection::Impl {
 
   HttpOutcome go_on(Cancel& cancel) {
     paused_ = false;
+    deadline_.reset();
     const CURLcode status = curl_easy_pause(easy_, CURLPAUSE_CONT);
     if (status != CURLE_OK) return {failure_of(status, error_.data()), answer_, {}};
     return run(cancel);
@@ -269,6 +285,7 @@ class HttpConnection::Impl {
     }
     set(easy_, CURLOPT_HTTPHEADER, headers_);
     set(easy_, CURLOPT_URL, request.url.c_str());
+    set(easy_, CURLOPT_PATH_AS_IS, request.path_as_is ? 1L : 0L);
     set(easy_, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
     set(easy_, CURLOPT_NETRC,
         static_cast<long>(request.log_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
@@ -283,6 +300,7 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_CUSTOMREQUEST, request.method.c_str());
     body_ = request.body;
     patience_ = request.patience;
+    deadline_ = request.deadline;
     answer_ = {};
     headed_ = wanted_ = false;
     passed_ = 0;
@@ -303,6 +321,10 @@ class HttpConnection::Impl {
       paused_ = paused_ || receiver_->has_enough();
       if (paused_) return {};
       cancel.check();
+      if (deadline_ && Clock::now() >= *deadline_) {
+        return HttpFailure{
+            .what = "it takes longer than it may", .temporary = true, .timed_out = true};
+      }
       const double waited = std::chrono::duration<double>(Clock::now() - since).count();
       const bool flows = static_cast<double>(passed_ - before) >= kFloorPerSecond * waited;
       if (flows && waited >= std::min(1.0, patience / 4)) {
@@ -323,6 +345,7 @@ class HttpConnection::Impl {
     if (code != CURLE_OK) return failure_of(code, error_.data());
     // An answer without a body has not been handed over yet.
     if (!headed_) hand_over_head();
+    receiver_->ended(answer_);
     return {};
   }
 
@@ -414,6 +437,7 @@ class HttpConnection::Impl {
   std::uint64_t passed_ = 0;  // bytes, in both directions
   HttpBody* body_ = nullptr;
   double patience_ = 0;
+  std::optional<Clock::time_point> deadline_;
   std::exception_ptr exception_;
 };
 

@@ -1,6 +1,7 @@
 // One conversation with a web server: requests, one after another, over a connection that is kept.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,8 +45,12 @@ struct HttpRequest {
   bool log_in = true;
   // Whether it goes around the proxies of the environment.
   bool direct = false;
+  // Whether "." and ".." are names like others in its path.
+  bool path_as_is = false;
   // Seconds that the server may take beyond a stall, because it has much to do.
   double patience = 0;
+  // When it fails, if it has neither ended nor paused.
+  std::optional<std::chrono::steady_clock::time_point> deadline;
 
   // Of the object, from `begin` on, before `end`.
   void ask_for_range(std::uint64_t begin, std::uint64_t end);
@@ -76,6 +81,8 @@ class HttpReceiver {
   virtual bool body(ConstBytes bytes) = 0;
   // Whether he needs no more for now.
   virtual bool has_enough() const { return false; }
+  // After all of it. It may be a refusal, whatever its status says.
+  virtual void ended(HttpAnswer& answer) { (void)answer; }
 };
 
 // What all connections to one server share: names that were looked up, TLS sessions, and the

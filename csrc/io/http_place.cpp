@@ -56,18 +56,19 @@ class UrlPlace final : public HttpPlace {
 
   // Where a redirect led to is asked at once from then on, for as long as it answers: the way there
   // costs a round for each request, and what it leads to is often valid for some time only.
-  HttpRefusal learn(const HttpRequest&, const HttpOutcome& outcome) override {
+  HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {
     const int status = outcome.answer.status;
     const std::lock_guard lock(mutex_);
     if (!outcome.failure && (status == 200 || status == 206)) {
       if (outcome.url != url_) moved_to_ = outcome.url;
       return {};
     }
+    // Of the file itself, wherever it is.
+    if (request.url == url_ || status == 412 || status == 416) return {};
+    if (moved_to_ == request.url) moved_to_.clear();
     HttpRefusal refusal;
-    if (!moved_to_.empty() && status >= 400 && status < 500 && status != 412 && status != 416) {
-      moved_to_.clear();
-      refusal.mended = true;
-    }
+    refusal.mended = !outcome.failure && status < 500;
+    refusal.temporary = !refusal.mended;
     return refusal;
   }
 

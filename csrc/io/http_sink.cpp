@@ -150,8 +150,8 @@ class HttpSink final : public Sink {
   }
 
   HttpClient client_;
-  // What has been sent is gone, so nothing is tried again.
-  HttpTries tries_{client_, "save", 0};
+  // What has been sent is gone, so nothing is tried again; and it takes as long as the tensors do.
+  HttpTries tries_{client_, "save", 0, 0};
   TextReceiver receiver_;
   Body body_;
   std::unique_ptr<HttpConnection> connection_;

@@ -44,12 +44,15 @@ ErrorKind kind_of(int status) {
 
 }  // namespace
 
-HttpTries::HttpTries(HttpClient& client, const char* doing, int retries)
-    : client_(client), doing_(doing), retries_(retries), start_(Clock::now()) {}
+HttpTries::HttpTries(HttpClient& client, const char* doing, int retries, double timeout)
+    : client_(client), doing_(doing), retries_(retries) {
+  if (timeout > 0) deadline_ = Clock::now() + seconds(timeout);
+}
 
 HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
                            Cancel& cancel) {
   client_.place().complete(request, cancel);
+  if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
   refusal_ = client_.place().learn(request, outcome);
   return outcome;
@@ -59,12 +62,12 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
   if (brought >= kSomeProgress) count_ = 0;
   const int status = outcome.answer.status;
   // A connection that is closed says "206" before it says nothing more.
-  const bool temporary = outcome.failure
-                             ? outcome.failure->temporary
-                             : refusal_.temporary || is_temporary(status) || status == 206;
+  const bool temporary =
+      refusal_.temporary ||
+      (outcome.failure ? outcome.failure->temporary : is_temporary(status) || status == 206);
   const bool mended = refusal_.mended && mended_ < kMostMended;
   if (!mended && (!temporary || count_ >= retries_)) give_up(outcome);
-  if (too_late()) give_up(outcome);
+  if (deadline_ && Clock::now() >= *deadline_) give_up(outcome);
   client_.count_retry();
   ++all_;
   if (mended) {
@@ -73,11 +76,6 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
   }
   pause(outcome.answer.retry_after, cancel);
   ++count_;
-}
-
-bool HttpTries::too_late() const {
-  const std::chrono::duration<double> spent = Clock::now() - start_;
-  return client_.options().timeout > 0 && spent.count() >= client_.options().timeout;
 }
 
 void HttpTries::give_up(const HttpOutcome& outcome) const {
@@ -98,9 +96,9 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
 void HttpTries::pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const {
   std::chrono::milliseconds pause = pause_after_tries(count_);
   if (wanted) pause = std::max(pause, std::min<std::chrono::milliseconds>(*wanted, kLongestWanted));
-  if (client_.options().timeout > 0) {
-    const Clock::duration left = start_ + seconds(client_.options().timeout) - Clock::now();
-    pause = std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(left));
+  if (deadline_) {
+    pause =
+        std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now()));
   }
   sleep_unless_cancelled(pause, cancel);
 }

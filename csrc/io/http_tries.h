@@ -14,10 +14,11 @@ namespace tensorizer {
 // after a pause; what will not, or has not for too long, is an Error that says what it was.
 class HttpTries {
  public:
-  // Keeps a reference. `doing`: "load" or "save".
+  // Keeps a reference. `doing`: "load" or "save". The limits are the options', or others.
   HttpTries(HttpClient& client, const char* doing)
-      : HttpTries(client, doing, client.options().retries) {}
-  HttpTries(HttpClient& client, const char* doing, int retries);
+      : HttpTries(client, doing, client.options().retries, client.options().timeout) {}
+  // `timeout`: seconds for all of them; 0 is no limit.
+  HttpTries(HttpClient& client, const char* doing, int retries, double timeout);
 
   // One try: the request is completed and asked, and the place has learned from what came of it.
   HttpOutcome ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
@@ -28,14 +29,13 @@ class HttpTries {
   void failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel);
 
  private:
-  bool too_late() const;
   [[noreturn]] void give_up(const HttpOutcome& outcome) const;
   void pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const;
 
   HttpClient& client_;
   const char* const doing_;
   const int retries_;
-  const std::chrono::steady_clock::time_point start_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
   HttpRefusal refusal_;  // of the last try
   int count_ = 0;        // in a row, without progress
   int mended_ = 0;

@@ -47,7 +47,7 @@ class MemoryBody final : public HttpBody {
 };
 
 // Keeps a short answer.
-class TextReceiver final : public HttpReceiver {
+class TextReceiver : public HttpReceiver {
  public:
   bool head(const HttpAnswer& answer) override {
     return answer.status >= 200 && answer.status < 300;

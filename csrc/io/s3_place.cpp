@@ -21,8 +21,6 @@ namespace tensorizer {
 namespace {
 
 constexpr std::string_view kGoogle = "https://storage.googleapis.com";
-// A clock that is wrong by more than this has its requests refused.
-constexpr std::time_t kSkew = 60;
 
 bool is_host_label(std::string_view bucket) {
   return bucket.size() <= 63 && std::all_of(bucket.begin(), bucket.end(), [](char c) {
@@ -41,12 +39,6 @@ bool wants_host_names(const std::string& endpoint) {
   const std::string_view host =
       std::string_view(endpoint).substr(begin, endpoint.find_first_of(":/", begin) - begin);
   return host.ends_with("cwobject.com") || host.ends_with("cwlota.com");
-}
-
-// All but the end of an upload: then the key is known already.
-bool carries_data(const HttpRequest& request) {
-  return request.method == "GET" || request.method == "PUT" ||
-         (request.method == "POST" && request.query.front().first == "uploads");
 }
 
 // The three headers that show a key of the customer's own.
@@ -121,12 +113,14 @@ class S3Place final : public HttpPlace {
     // A signature is for one host only, and nothing else shows who asks.
     request.follow_redirects = false;
     request.log_in = false;
+    request.path_as_is = true;
     request.headers.insert(request.headers.end(), headers_.begin(), headers_.end());
     const auto add = [&](const std::string& name, const std::string& value) {
       request.headers.push_back(name + ": " + value);
     };
     if (options_.requester_pays) add("x-amz-request-payer", "requester");
-    if (carries_data(request)) {
+    // Who takes an upload back needs no key.
+    if (request.method != "DELETE") {
       for (const auto& [name, value] : key_headers_) add(name, value);
     }
     if (credentials.anonymous) return;
@@ -149,7 +143,8 @@ class S3Place final : public HttpPlace {
       const std::size_t colon = line.find(": ");
       const std::string name = line.substr(0, colon);
       // What proxies may change is not signed.
-      if (name.starts_with("x-amz-")) to_sign.headers.emplace_back(name, line.substr(colon + 2));
+      if (lower_case(name).starts_with("x-amz-"))
+        to_sign.headers.emplace_back(name, line.substr(colon + 2));
     }
     add("Authorization", authorization(to_sign, {settings_->region, "s3", now}, credentials.key_id,
                                        credentials.secret));
@@ -227,12 +222,11 @@ class S3Place final : public HttpPlace {
     return true;
   }
 
+  // Also after another thread has set it.
   bool set_clock(std::string_view date) {
     const std::time_t there = curl_getdate(std::string(date).c_str(), nullptr);
     if (there == -1) return false;
-    const std::time_t offset = there - std::time(nullptr);
-    if (std::abs(offset - clock_offset_) < kSkew) return false;
-    clock_offset_ = offset;
+    clock_offset_ = there - std::time(nullptr);
     return true;
   }
 

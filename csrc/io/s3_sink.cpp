@@ -32,6 +32,8 @@ constexpr std::uint64_t kAhead = 20;
 constexpr std::uint64_t kCopies = 4;
 // To put a file of many parts together may take minutes.
 constexpr double kPatience = 600;
+// What an upload that is given up may take with being removed, in seconds: somebody waits.
+constexpr double kRemoval = 2;
 
 // What a server has given as a name may hold anything.
 std::string xml_escaped(std::string_view text) {
@@ -47,6 +49,16 @@ std::string xml_escaped(std::string_view text) {
   }
   return escaped;
 }
+
+// A server that has said 200, to keep the connection, may still find that it cannot.
+class ReplyReceiver final : public TextReceiver {
+ public:
+  void ended(HttpAnswer& answer) override {
+    if (answer.status != 200 || text.find("<Error") == text.npos) return;
+    answer.status = 500;
+    answer.refusal = text;
+  }
+};
 
 class S3Sink final : public Sink {
  public:
@@ -112,7 +124,8 @@ class S3Sink final : public Sink {
       HttpRequest request;
       request.method = "DELETE";
       request.query = {{"uploadId", std::exchange(upload_id_, {})}};
-      ask(request, cancel, 1);
+      HttpTries tries(client_, "save", 1, kRemoval);
+      ask(request, tries, cancel);
     } catch (...) {
       // Nobody is there to be told; the bucket's own rules remove what was left.
     }
@@ -223,11 +236,14 @@ class S3Sink final : public Sink {
     const ConstBytes bytes = as_bytes(text);
     MemoryBody body({&bytes, 1});
     request.body = &body;
-    const std::string answer = ask(request, cancel).text;
-    // A server that has said 200 to keep the connection may still find that it cannot.
-    if (const auto code = xml_text(answer, "Code"); code && answer.find("<Error") != answer.npos) {
-      throw_wrong("does not complete the upload: " +
-                  quote(*code + ": " + xml_text(answer, "Message").value_or("")));
+    try {
+      ask(request, cancel);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::NotFound) throw;
+      // libcurl, too, asks again where a connection breaks that has been used before.
+      throw_wrong(
+          "knows the upload no more: it has been given up, or completed by a request whose "
+          "answer was lost");
     }
   }
 
@@ -237,11 +253,14 @@ class S3Sink final : public Sink {
   };
 
   // Asks until there is an answer.
-  Reply ask(HttpRequest& request, Cancel& cancel, std::optional<int> retries = {}) {
+  Reply ask(HttpRequest& request, Cancel& cancel) {
+    HttpTries tries(client_, "save");
+    return ask(request, tries, cancel);
+  }
+  Reply ask(HttpRequest& request, HttpTries& tries, Cancel& cancel) {
     std::unique_ptr<HttpConnection> connection = client_.take();
-    HttpTries tries(client_, "save", retries.value_or(client_.options().retries));
     for (;;) {
-      TextReceiver receiver;
+      ReplyReceiver receiver;
       if (request.body != nullptr) request.body->rewind();
       const HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
       if (!outcome.failure && outcome.answer.status >= 200 && outcome.answer.status < 300) {

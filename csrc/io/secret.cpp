@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tensorizer {
 
@@ -63,14 +64,28 @@ struct Parts {
   std::size_t end = 0;
 };
 
+// Whether it is no beginning of "user:password": there is no colon in it, or what follows the last
+// one is a port, or the end of an address of IPv6.
+bool may_be_host(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == text.npos || text.ends_with(']')) return true;
+  const std::string_view port = text.substr(colon + 1);
+  return colon > 0 && !port.empty() && std::all_of(port.begin(), port.end(), is_digit);
+}
+
 Parts split(std::string_view uri) {
   const std::size_t scheme = uri.find("://");
   // In the name of a file these characters mean nothing.
   if (scheme == std::string_view::npos || uri.starts_with("file://")) return {0, 0, uri.size()};
   const std::size_t begin = scheme + 3;
-  const std::size_t path = std::min(uri.find_first_of("/?#", begin), uri.size());
-  const std::size_t at = uri.substr(0, path).rfind('@');
-  const std::size_t host = at == std::string_view::npos || at < begin ? begin : at + 1;
+  std::size_t path = std::min(uri.find_first_of("/?#", begin), uri.size());
+  std::size_t at = uri.substr(0, path).rfind('@');
+  if ((at == uri.npos || at < begin) && !may_be_host(uri.substr(begin, path - begin))) {
+    // A password with one of those three characters, which is not escaped.
+    at = uri.rfind('@');
+    if (at != uri.npos && at > path) path = std::min(uri.find_first_of("/?#", at), uri.size());
+  }
+  const std::size_t host = at == uri.npos || at < begin ? begin : at + 1;
   return {begin, host, std::min(uri.find_first_of("?#", path), uri.size())};
 }
 

@@ -1,10 +1,11 @@
-// What is made of the words of web servers, and of URLs that hold secrets.
+// What is made of the words of web servers, where they send one, and of URLs that hold secrets.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "base/error.h"
 #include "io/http_answer.h"
+#include "io/http_place.h"
 #include "io/secret.h"
 
 namespace tensorizer {
@@ -59,6 +60,66 @@ TEST(HttpAnswer, KnowsTheRest) {
   answer_of("");
 }
 
+// A file whose server sends one elsewhere.
+class MovedTest : public testing::Test {
+ protected:
+  static constexpr const char* kHome = "http://home/x";
+  static constexpr const char* kElsewhere = "http://node/x?signature";
+
+  HttpRequest request() {
+    HttpRequest request;
+    Cancel cancel;
+    place_->complete(request, cancel);
+    return request;
+  }
+  // What is learned from that status, or from no answer at all.
+  HttpRefusal learn(const HttpRequest& request, int status, const std::string& url) {
+    HttpOutcome outcome;
+    outcome.answer.status = status;
+    outcome.url = url;
+    if (status == 0) outcome.failure = HttpFailure{.what = "nobody is there"};
+    return place_->learn(request, outcome);
+  }
+
+  const HttpOptions options_{};
+  const std::unique_ptr<HttpPlace> place_ = url_place(kHome, options_);
+};
+
+TEST_F(MovedTest, IsAskedForThereUntilItIsRefused) {
+  learn(request(), 206, kElsewhere);
+  const HttpRequest one = request();
+  const HttpRequest other = request();
+  EXPECT_EQ(one.url, kElsewhere);
+  // What the signature in its URL allowed is over for all that are on their way.
+  EXPECT_TRUE(learn(one, 403, kElsewhere).mended);
+  EXPECT_TRUE(learn(other, 403, kElsewhere).mended);
+  EXPECT_EQ(request().url, kHome);
+  EXPECT_FALSE(learn(request(), 403, kElsewhere).mended) << "it has been asked for at home";
+}
+
+TEST_F(MovedTest, IsAskedForAtHomeWhenNobodyIsThere) {
+  for (const int status : {0, 503}) {
+    learn(request(), 206, kElsewhere);
+    const HttpRequest asked = request();
+    const HttpRefusal refusal = learn(asked, status, kElsewhere);
+    EXPECT_TRUE(refusal.temporary && !refusal.mended) << status;
+    EXPECT_EQ(request().url, kHome);
+    // Another place is not forgotten for what came of the old one.
+    learn(request(), 206, "http://another/x");
+    learn(asked, status, kElsewhere);
+    EXPECT_EQ(request().url, "http://another/x");
+    learn(request(), 404, "http://another/x");
+  }
+}
+
+TEST_F(MovedTest, HasChangedWhereverItIs) {
+  learn(request(), 206, kElsewhere);
+  for (const int status : {412, 416}) {
+    EXPECT_FALSE(learn(request(), status, kElsewhere).mended);
+    EXPECT_EQ(request().url, kElsewhere);
+  }
+}
+
 TEST(Secret, IsTakenOutOfAUrl) {
   EXPECT_EQ(without_secrets("https://me:pass@host:8/a/b?sig=x#y"), "https://host:8/a/b?...");
   EXPECT_EQ(without_secrets("https://a@b@host/x"), "https://host/x");
@@ -66,6 +127,16 @@ TEST(Secret, IsTakenOutOfAUrl) {
   EXPECT_EQ(without_secrets("https://host/a@b"), "https://host/a@b");
   EXPECT_EQ(without_secrets("file:///a?b@c"), "file:///a?b@c");
   EXPECT_EQ(without_secrets("/a?b"), "/a?b");
+  // A password that should have been escaped.
+  for (const char* password : {"a/b", "a?b", "a#b", "a/b@c", "/"}) {
+    const std::string login = std::string(":") + password + "@host:1/p";
+    EXPECT_EQ(without_secrets("redis://" + login), "redis://host:1/p") << password;
+    EXPECT_EQ(without_secrets("http://user" + login), "http://host:1/p") << password;
+    EXPECT_TRUE(holds_secret("http://user" + login)) << password;
+  }
+  EXPECT_EQ(without_secrets("http://host:80/a@b"), "http://host:80/a@b");
+  EXPECT_EQ(without_secrets("http://[::1]/a@b"), "http://[::1]/a@b");
+  EXPECT_EQ(without_secrets("s3://bucket/a:b@c"), "s3://bucket/a:b@c");
   for (const char* uri : {"https://u@h/x", "https://h/x?y", "redis://:p@h"}) {
     EXPECT_TRUE(holds_secret(uri)) << uri;
   }
