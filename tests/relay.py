@@ -23,6 +23,9 @@ class Relay:
         self._harm_at: int | None = None
         self._harm: Callable[[], None] = self.end_all
         self._flip_at: int | None = None
+        self._cuts = 0
+        self._cut_at = b""
+        self._meanwhile: Callable[[], None] = self.end_all
         self._lock = threading.Lock()
         self._pairs: list[Pair] = []
         self._closed = False
@@ -38,6 +41,11 @@ class Relay:
         """When so many bytes more have passed, changes one that comes from the server."""
         with self._lock:
             self._flip_at = self.passed + passed
+
+    def cut(self, number: int, mark: bytes, meanwhile: Callable[[], None]) -> None:
+        """Behind the `number`th `mark` that goes to the server, what follows waits for that."""
+        with self._lock:
+            self._cuts, self._cut_at, self._meanwhile = number, mark, meanwhile
 
     def end_all(self) -> None:
         for pair in list(self._pairs):
@@ -65,6 +73,20 @@ class Relay:
                 client.close()
                 continue
             self._pairs.append(Pair(self, client, server))
+
+    def until_cut(self, data: bytes) -> int:
+        """How much of `data` goes before what has to wait: all, or up to the cut."""
+        with self._lock:
+            at = 0
+            while self._cuts and (found := data.find(self._cut_at, at)) >= 0:
+                at = found + len(self._cut_at)
+                self._cuts -= 1
+                if self._cuts == 0:
+                    return at
+            return len(data)
+
+    def wait(self) -> None:
+        self._meanwhile()
 
     def let_pass(self, pair: Pair, data: bytes, answer: bool) -> bytes:
         """What of `data` passes."""
@@ -111,7 +133,11 @@ class Pair:
     def _copy(self, source: socket.socket, target: socket.socket, answer: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                target.sendall(self._relay.let_pass(self, data, answer))
+                end = len(data) if answer else self._relay.until_cut(data)
+                target.sendall(self._relay.let_pass(self, data[:end], answer))
+                if end < len(data):
+                    self._relay.wait()
+                    target.sendall(self._relay.let_pass(self, data[end:], answer))
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 

@@ -118,6 +118,26 @@ def test_a_file_that_is_replaced_while_a_connection_breaks(
         ops.load(url(between))
 
 
+@pytest.mark.parametrize("connections", [1, 2, 4])
+def test_a_file_that_is_replaced_while_a_connection_does_not_watch(
+    server: RedisServer, between: Relay, connections: int
+) -> None:
+    """Between its EXEC and its WATCH, where they come apart: the others do."""
+    refused = 0
+    for number in range(1, 8):
+        ops.save(url(server), FILE)
+        between.cut(number, b"EXEC\r\n", lambda: ops.save(url(server), OTHER))
+        try:
+            loaded = ops.load(url(between), threads=1, options={"connections": str(connections)})
+        except ConnectionError as error:
+            assert "has changed while it was loaded" in str(error)
+            refused += 1
+        else:
+            old = torch.equal(loaded["t0"], FILE["t0"])
+            assert_same(loaded, FILE if old else OTHER)
+    assert refused > 1
+
+
 def test_a_server_that_dies_during_a_load(server: RedisServer, between: Relay) -> None:
     ops.save(url(server), FILE)
 
@@ -297,6 +317,15 @@ def test_servers_that_are_no_redis(answer: str) -> None:
             assert time.monotonic() - start < 5
             assert isinstance(error.value, (ConnectionError, TimeoutError))
             assert str(error.value).isprintable()
+
+
+def test_long_lines_in_a_list_count_as_the_memory_that_they_take() -> None:
+    answer = b"*2200\r\n" + (b"+" + b"x" * 61440 + b"\r\n") * 2200
+    with (
+        answering(answer) as place,
+        pytest.raises(ConnectionError, match=r"does not answer as Redis does: '\+xxx"),
+    ):
+        ops.load(place, options={"stall_timeout": "5", "retries": "0"})
 
 
 def test_a_server_that_is_not_ready_is_asked_again() -> None:

@@ -194,6 +194,8 @@ RedisReply RedisConnection::read_reply(int depth, std::uint64_t& budget, Cancel&
   const char type = line.empty() ? '\0' : line[0];
   RedisReply reply;
   if (type == '+' || type == '-') {
+    if (rest.size() > budget) throw_nonsense(line);
+    budget -= rest.size();
     reply.kind = type == '+' ? RedisReply::Kind::Status : RedisReply::Kind::Error;
     reply.text = rest;
     return reply;

@@ -18,6 +18,7 @@ constexpr std::string_view kScanCount = "1000";
 // More than these is no Redis.
 constexpr std::uint64_t kMostAnswers = 10'000'000;
 constexpr std::size_t kMostKeys = 1 << 24;
+constexpr std::uint64_t kMostBytes = 1 << 30;  // of their names
 // How many commands are sent before their replies are read.
 constexpr std::size_t kBatch = 1000;
 
@@ -52,6 +53,7 @@ RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& ad
                              Cancel& cancel) {
   const std::string pattern = redis_pattern(address.prefix + ":") + "*";
   std::vector<std::string> names;
+  std::uint64_t bytes = 0;
   std::string cursor = "0";
   for (std::uint64_t answers = 0;; ++answers) {
     connection.add({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount});
@@ -60,8 +62,11 @@ RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& ad
     if (reply.list.size() != 2 || !parse_number(reply.list[0].text) || answers == kMostAnswers) {
       refuse_listing(address.label);
     }
-    for (RedisReply& key : reply.list[1].list) names.push_back(std::move(key.text));
-    if (names.size() > kMostKeys) refuse_listing(address.label);
+    for (RedisReply& key : reply.list[1].list) {
+      bytes += key.text.size();
+      names.push_back(std::move(key.text));
+    }
+    if (names.size() > kMostKeys || bytes > kMostBytes) refuse_listing(address.label);
     cursor = std::move(reply.list[0].text);
     if (cursor == "0") break;
   }

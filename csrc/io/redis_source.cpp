@@ -92,8 +92,8 @@ class RedisSource final : public Source {
     connection.receive_ok(cancel);
   }
 
-  // The two halves of asking a connection that watches. The three commands go together, so that the
-  // server runs them together, and nothing happens while nobody watches.
+  // The two halves of asking a connection that watches. Between its EXEC and its WATCH it does not:
+  // most often the server reads both at once, but what comes in pieces, it runs in pieces.
   void ask_whether_replaced(RedisConnection& connection) {
     connection.add({"MULTI"});
     connection.add({"EXEC"});
@@ -127,30 +127,37 @@ class RedisSource final : public Source {
   std::unique_ptr<RedisConnection> take(Cancel& cancel) {
     check_unchanged();
     std::unique_ptr<RedisConnection> connection = client_.take_idle();
-    if (connection) return connection;
-    connection = client_.connect(cancel);
-    watch(*connection, cancel);
+    if (!connection) {
+      connection = client_.connect(cancel);
+      watch(*connection, cancel);
+    }
     ask_guard(cancel);
     return connection;
   }
 
-  // The guard has watched since the keys were listed. Where that connection broke, they are listed
-  // again, and have to be the same.
+  // The guard has watched since the keys were listed, and so while one of the other connections did
+  // not; and while the guard does not, the connection for which it is asked does. Where the guard's
+  // own connection broke, the keys are listed again, and have to be the same.
   void ask_guard(Cancel& cancel) {
+    const Clock::time_point since = Clock::now();
     std::unique_lock lock(guard_mutex_, std::try_to_lock);
     while (!lock.owns_lock()) {
       cancel.check();
       std::this_thread::sleep_for(kShortPause);
       lock.try_lock();
     }
+    // Who asks for many asks once.
+    if (guard_asked_ > since) return;
     if (guard_process_ != getpid()) guard_.reset();
     guard_process_ = getpid();
+    const Clock::time_point now = Clock::now();
     if (guard_) {
       // If this throws, the connection is of no more use.
       std::unique_ptr<RedisConnection> guard = std::move(guard_);
       try {
         if (is_replaced(*guard, cancel)) throw_replaced();
         guard_ = std::move(guard);
+        guard_asked_ = now;
         return;
       } catch (const TemporaryError&) {
       }
@@ -160,6 +167,7 @@ class RedisSource final : public Source {
     std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
     if (keys != keys_) throw_changed("its keys are others than they were");
     guard_ = std::move(guard);
+    guard_asked_ = now;
   }
 
   // Fills as much as there is, and says how much that was.
@@ -246,6 +254,7 @@ class RedisSource final : public Source {
   std::mutex guard_mutex_;
   pid_t guard_process_ = getpid();
   std::unique_ptr<RedisConnection> guard_;
+  Clock::time_point guard_asked_;
 };
 
 }  // namespace
