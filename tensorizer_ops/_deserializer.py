@@ -332,8 +332,9 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         """Put the tensors into the places of a module that have their names.
 
         Nothing is copied that is loaded already. Parameters and buffers stay the objects that they
-        are, tied ones tied, frozen ones frozen, where they have memory; those on the meta device
-        are replaced. A name that a module lacks is added to it.
+        are, tied ones tied unless the file has them different, frozen ones frozen. Those on the
+        meta device are replaced, and so are sharded, sparse and quantized ones, by plain ones. A
+        name that a module lacks is added to it.
 
         Args:
             m: the module.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
+from tensorizer_ops._memory import has_memory, plain_storage
 from tensorizer_ops._types import TensorType
 
 
@@ -30,27 +31,34 @@ class _Slot(NamedTuple):
 
 def fill_module(module: torch.nn.Module, incoming: Sequence[Incoming]) -> None:
     """Put every tensor into its place; all places are found and checked before any is touched."""
-    owners = dict(module.named_modules(remove_duplicate=False))
-    found = [_find(owners, arrived) for arrived in incoming]
+    found = [_find(module, arrived) for arrived in incoming]
     _check_shapes(incoming, found)
-    tied = _find_ties(owners.values())
-    filled: set[object] = set()
+    tied = _find_ties(module)
+    filling: dict[object, list[tuple[_Slot, torch.nn.Parameter]]] = defaultdict(list)
     for arrived, (owner, attribute, slot) in zip(incoming, found, strict=True):
         old = None if slot is None else slot.tensors[attribute]
-        if old is None:
+        if slot is None or old is None:
             _add(owner, attribute, arrived)
-        elif (tie := _tie(old)) not in filled:
-            filled.add(tie)
-            _replace(tied[tie], arrived.value)
+        else:
+            filling[_tie(old)].append((slot, arrived.value))
+    for tie, fillings in filling.items():
+        first = fillings[0][1]
+        if all(_same(value, first) for _, value in fillings[1:]):
+            _replace(tied[tie], first)
+        else:
+            _untie(fillings)
 
 
-def _find(
-    owners: dict[str, torch.nn.Module], arrived: Incoming
-) -> tuple[torch.nn.Module, str, _Slot | None]:
+def _find(module: torch.nn.Module, arrived: Incoming) -> tuple[torch.nn.Module, str, _Slot | None]:
     path, _, attribute = arrived.name.rpartition(".")
-    owner = owners.get(path)
-    if owner is None:
-        raise KeyError(f"the module has no {path!r}, where {arrived.name!r} belongs")
+    owner = module
+    # Step by step: a list of all paths has no end where a module is below itself.
+    for step in path.split(".") if path else ():
+        # No get(): the modules of a scripted one have none.
+        child = owner._modules[step] if step in owner._modules else None  # noqa: SIM401
+        if child is None:
+            raise KeyError(f"the module has no {path!r}, where {arrived.name!r} belongs")
+        owner = child
     for kind, tensors in (
         (TensorType.PARAM, owner._parameters),
         (TensorType.BUFFER, owner._buffers),
@@ -70,7 +78,7 @@ def _check_shapes(
     different = []
     for arrived, (_, attribute, slot) in zip(incoming, found, strict=True):
         old = None if slot is None else slot.tensors[attribute]
-        if old is None or is_lazy(old):
+        if old is None or is_lazy(old) or old.is_nested:
             continue
         if old.shape != arrived.value.shape:
             there, here = tuple(arrived.value.shape), tuple(old.shape)
@@ -81,19 +89,27 @@ def _check_shapes(
 
 def _tie(tensor: torch.Tensor) -> object:
     """The same for tensors that are all of the same memory."""
-    if tensor.is_meta or is_lazy(tensor) or tensor.numel() == 0:
+    if is_lazy(tensor) or not has_memory(tensor) or tensor.numel() == 0:
         return id(tensor)
     return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _find_ties(owners: Iterable[torch.nn.Module]) -> dict[object, list[_Slot]]:
+def _find_ties(module: torch.nn.Module) -> dict[object, list[_Slot]]:
     ties: dict[object, list[_Slot]] = defaultdict(list)
-    for owner in owners:
+    for owner in module.modules():
         for tensors in (owner._parameters, owner._buffers):
             for attribute, tensor in tensors.items():
                 if tensor is not None:
                     ties[_tie(tensor)].append(_Slot(tensors, attribute))
     return ties
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """To the last bit, NaNs as well."""
+    if one.dtype != other.dtype or one.is_meta:
+        return one.dtype == other.dtype
+    bits = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(*bits)
 
 
 def _add(owner: torch.nn.Module, attribute: str, arrived: Incoming) -> None:
@@ -111,22 +127,39 @@ def _replace(slots: Sequence[_Slot], value: torch.nn.Parameter) -> None:
     made: dict[int, torch.Tensor] = {}
     for tensors, attribute in slots:
         old = tensors[attribute]
-        if id(old) in made:
+        if id(old) not in made:
+            made[id(old)] = _fill(old, value)
+        if made[id(old)] is not old:
             tensors[attribute] = made[id(old)]
-        elif old.is_meta or is_lazy(old):
-            made[id(old)] = tensors[attribute] = _successor(old, value)
-        else:
-            if old.requires_grad and not value.requires_grad:
-                old.requires_grad_(False)
-            old.data = value.data
+
+
+def _untie(fillings: Sequence[tuple[_Slot, torch.nn.Parameter]]) -> None:
+    """Fill what shares memory here, as placeholders do, and is not the same in the file."""
+    taken: set[int] = set()
+    for (tensors, attribute), value in fillings:
+        old = tensors[attribute]
+        tensors[attribute] = _successor(old, value) if id(old) in taken else _fill(old, value)
+        taken.add(id(old))
+
+
+def _fill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
+    """The same object with other memory, where it can be; otherwise what stands in for it."""
+    if is_lazy(old) or plain_storage(old) is None:
+        return _successor(old, value)
+    if old.requires_grad and not value.requires_grad:
+        old.requires_grad_(False)
+    old.data = value.data
+    return old
 
 
 def _successor(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
-    """What stands in for a tensor without memory: of its class, with its attributes and hooks."""
+    """What stands in for a tensor: of its class, with its attributes and hooks."""
     if not isinstance(old, torch.nn.Parameter):
         return value.data
-    kind = getattr(old, "cls_to_become", type(old))
     requires_grad = old.requires_grad and value.requires_grad
+    if type(old).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return torch.nn.Parameter(value.data, requires_grad)  # no value makes one that wraps others
+    kind = getattr(old, "cls_to_become", type(old))
     new: torch.Tensor = torch.Tensor._make_subclass(kind, value.data, requires_grad)
     new.__dict__.update(old.__dict__)
     for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import tensorizer
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 import tensorizer_ops
 from modules import Model, tensors_of
@@ -74,13 +80,142 @@ def test_the_module_stays_what_it_was(path: str) -> None:
 
 def test_ties_by_memory_stay(path: str) -> None:
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
-    save(path, model)
     model["b"].weight = torch.nn.Parameter(model["a"].weight.data)
     assert model["a"].weight is not model["b"].weight
+    with torch.no_grad():
+        model["a"].weight[0, 0] = torch.nan
+    save(path, model)
     ours = TensorDeserializer(path, "cpu")
     ours.load_into_module(model)
     assert model["a"].weight.data_ptr() == model["b"].weight.data_ptr()
     assert same(model["b"].weight, ours["a.weight"])
+
+
+def layers() -> torch.nn.Module:
+    """Three layers of one shape, and three buffers."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)))
+    for number, layer in enumerate(model):
+        layer.register_buffer("b", torch.full((2,), float(number)))
+    return model
+
+
+def share_parameters(model: torch.nn.Module) -> None:
+    for layer in model[1:]:
+        layer.weight, layer.bias = model[0].weight, model[0].bias
+
+
+def share_memory(model: torch.nn.Module) -> None:
+    memory = torch.zeros(2, 2)
+    for layer in model:
+        layer.weight = torch.nn.Parameter(memory)
+        layer.b = memory[0].expand(2)
+
+
+def take_memory(model: torch.nn.Module) -> None:
+    for tensor in tensors_of(model).values():
+        tensor.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("make_placeholders", [share_parameters, share_memory, take_memory])
+def test_what_differs_in_the_file_is_not_tied(
+    path: str, make_placeholders: Any, device: str
+) -> None:
+    model = layers()
+    save(path, model)
+    for module in (tensorizer, tensorizer_ops):
+        other = layers().to(device)
+        make_placeholders(other)
+        other[2].weight.requires_grad_(False)
+        module.TensorDeserializer(path, device="cpu").load_into_module(other)
+        assert_same(tensors_of(other), tensors_of(model))
+    assert not other[2].weight.requires_grad
+
+
+def distributed(tensor: torch.Tensor) -> torch.Tensor:
+    mesh = init_device_mesh("cpu", (1,))
+    return distribute_tensor(tensor, mesh, [Shard(0)])
+
+
+def fake(tensor: torch.Tensor) -> torch.Tensor:
+    return FakeTensorMode().from_tensor(tensor)
+
+
+# What has no memory that a value could take the place of.
+SPECIAL = {
+    "distributed": distributed,
+    "distributed meta": lambda tensor: distributed(tensor).to("meta"),
+    "two tensors": lambda tensor: TwoTensor(tensor, tensor.clone()),
+    "fake": fake,
+    "sparse": torch.Tensor.to_sparse,
+    "csr": torch.Tensor.to_sparse_csr,
+    "mkldnn": torch.Tensor.to_mkldnn,
+    "nested": lambda tensor: torch.nested.nested_tensor([tensor, tensor[1:]]),
+    "quantized": lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
+}
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_tensors_of_other_kinds_are_replaced_or_stay(path: str, kind: str) -> None:
+    model = torch.nn.Linear(3, 3)
+    model.register_buffer("b", torch.ones(3, 3))
+    save(path, model)
+    for module in (tensorizer, tensorizer_ops):
+        other = torch.nn.Linear(3, 3)
+        other.register_buffer("b", SPECIAL[kind](torch.zeros(3, 3)))
+        other.register_buffer("stays", stays := SPECIAL[kind](torch.ones(3, 3)), persistent=False)
+        if kind != "quantized":
+            other.weight = torch.nn.Parameter(SPECIAL[kind](torch.zeros(3, 3)))
+        deserializer = module.TensorDeserializer(path, device="cpu")
+        assert deserializer.load_into_module(other) == 3
+        for name, tensor in tensors_of(model).items():
+            assert same(getattr(other, name).detach(), tensor), name
+        assert other.stays is stays
+        assert type(other.weight) is torch.nn.Parameter
+        assert other.weight.requires_grad
+
+
+@pytest.mark.usefixtures("process_group")
+def test_sharded_modules(path: str) -> None:
+    model = torch.nn.Linear(3, 3)
+    save(path, model)
+    for module in (tensorizer, tensorizer_ops):
+        other = fully_shard(torch.nn.Linear(3, 3), mesh=init_device_mesh("cpu", (1,)))
+        module.TensorDeserializer(path, device="cpu").load_into_module(other)
+        assert_same(other.state_dict(), model.state_dict())
+
+
+def test_scripted_modules(path: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).eval()
+    save(path, model)
+    other = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)))
+    TensorDeserializer(path, "cpu").load_into_module(other)
+    x = torch.ones(2, 3)
+    assert same(other.eval()(x), model(x))
+
+
+def test_a_module_below_itself(path: str) -> None:
+    def make(seed: int) -> torch.nn.Module:
+        model = torch.nn.Sequential(Model(seed))
+        model[0].parent = model
+        return model
+
+    save(path, make(1))
+    for module in (tensorizer, tensorizer_ops):
+        other = make(2)
+        module.TensorDeserializer(path, device="cpu").load_into_module(other)
+        assert same(other[0].w, make(1)[0].w)
 
 
 class Special(torch.nn.Parameter):

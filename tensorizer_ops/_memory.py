@@ -1,0 +1,33 @@
+"""Where the elements of tensors lie."""
+
+from __future__ import annotations
+
+import torch
+
+
+def plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """What the elements lie in, if they lie as the type, the shape and the strides say.
+
+    There is none of meta, fake, sparse, nested and quantized tensors, and of classes that wrap
+    other tensors. It may be smaller than the elements: see :func:`has_memory`.
+    """
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        return None
+    storage = tensor.untyped_storage()
+    if storage.device.type == "meta":
+        return None
+    try:
+        storage.data_ptr()
+    except RuntimeError:  # of a class that wraps
+        return None
+    return storage
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether every element lies in a storage; some programs take the memory out of it."""
+    storage = plain_storage(tensor)
+    if storage is None or tensor.numel() == 0:
+        return storage is not None
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
+    return (last + 1) * tensor.itemsize <= storage.nbytes()
