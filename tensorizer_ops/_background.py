@@ -10,6 +10,7 @@ import torch
 
 from tensorizer_ops import _python
 from tensorizer_ops._front import Hashes, Target, to_uri
+from tensorizer_ops._memory import has_memory
 from tensorizer_ops._modules import identity
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._types import INTEGERS
@@ -43,6 +44,10 @@ class _Snapshot:
         self.copies: list[torch.Tensor] = []
         self._arrivals: dict[torch.device, torch.Event] = {}
         for tensor in tensors:
+            if not has_memory(tensor):
+                # The save knows what it does about that.
+                self.copies.append(tensor.detach())
+                continue
             tied = identity(tensor)
             if tied not in made:
                 made[tied] = _copy(tensor.detach())

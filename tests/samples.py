@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 # Types that numpy has, by their torch names; everything else is opaque in a file.
 NUMPY_NAMES = [
@@ -63,6 +65,24 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "empty": (0,),
     "empty inside": (3, 0, 2),
 }
+
+# What makes a tensor of another kind of a plain matrix: none has its elements in memory of its own,
+# as a plain one has.
+OTHER_KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "two tensors": lambda tensor: TwoTensor(tensor, tensor.clone()),
+    "fake": lambda tensor: FakeTensorMode().from_tensor(tensor),
+    "sparse": torch.Tensor.to_sparse,
+    "csr": torch.Tensor.to_sparse_csr,
+    "mkldnn": torch.Tensor.to_mkldnn,
+    "nested": lambda tensor: torch.nested.nested_tensor([tensor, tensor[1:]]),
+    "quantized": lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
+}
+
+
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    """Without its memory, as those leave it that keep it elsewhere."""
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 def stored_dtype(dtype: torch.dtype) -> bytes:

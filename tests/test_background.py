@@ -10,7 +10,7 @@ import torch
 
 import tensorizer_ops
 from process import run_python
-from samples import same, zoo
+from samples import OTHER_KINDS, freed, same, zoo
 from tensorizer_ops import _background, errors
 
 PATIENCE = 30  # seconds
@@ -61,6 +61,17 @@ def test_fails_as_a_save_does(tmp_path: Path) -> None:
     assert isinstance(save.exception(PATIENCE), IsADirectoryError)
     with pytest.raises(IsADirectoryError):
         save.result(PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", [*OTHER_KINDS, "freed"])
+def test_refuses_what_has_no_memory_to_copy(path: str, kind: str) -> None:
+    make = OTHER_KINDS.get(kind, freed)
+    tensors = {"a": torch.ones(2, 2), "b": make(torch.ones(2, 2))}
+    error = tensorizer_ops.save_async(path, tensors).exception(PATIENCE)
+    assert error is not None
+    assert isinstance(error, errors.InvalidArgument) or kind == "nested"
+    assert not os.path.exists(path)
 
 
 def stalled(tmp_path: Path) -> tuple[str, int]:

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 import tensorizer
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
-from torch.testing._internal.two_tensor import TwoTensor
 
 import tensorizer_ops
 from modules import Model, tensors_of
-from samples import assert_same, same, sample
+from samples import OTHER_KINDS, assert_same, freed, same, sample
 from tensorizer_ops import TensorDeserializer, TensorSerializer
 
 
@@ -113,7 +111,7 @@ def share_memory(model: torch.nn.Module) -> None:
 
 def take_memory(model: torch.nn.Module) -> None:
     for tensor in tensors_of(model).values():
-        tensor.untyped_storage().resize_(0)
+        freed(tensor)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -137,21 +135,10 @@ def distributed(tensor: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(tensor, mesh, [Shard(0)])
 
 
-def fake(tensor: torch.Tensor) -> torch.Tensor:
-    return FakeTensorMode().from_tensor(tensor)
-
-
-# What has no memory that a value could take the place of.
-SPECIAL = {
+KINDS = {
+    **OTHER_KINDS,
     "distributed": distributed,
     "distributed meta": lambda tensor: distributed(tensor).to("meta"),
-    "two tensors": lambda tensor: TwoTensor(tensor, tensor.clone()),
-    "fake": fake,
-    "sparse": torch.Tensor.to_sparse,
-    "csr": torch.Tensor.to_sparse_csr,
-    "mkldnn": torch.Tensor.to_mkldnn,
-    "nested": lambda tensor: torch.nested.nested_tensor([tensor, tensor[1:]]),
-    "quantized": lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
 }
 
 
@@ -166,17 +153,17 @@ def process_group() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.usefixtures("process_group")
-@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_tensors_of_other_kinds_are_replaced_or_stay(path: str, kind: str) -> None:
     model = torch.nn.Linear(3, 3)
     model.register_buffer("b", torch.ones(3, 3))
     save(path, model)
     for module in (tensorizer, tensorizer_ops):
         other = torch.nn.Linear(3, 3)
-        other.register_buffer("b", SPECIAL[kind](torch.zeros(3, 3)))
-        other.register_buffer("stays", stays := SPECIAL[kind](torch.ones(3, 3)), persistent=False)
+        other.register_buffer("b", KINDS[kind](torch.zeros(3, 3)))
+        other.register_buffer("stays", stays := KINDS[kind](torch.ones(3, 3)), persistent=False)
         if kind != "quantized":
-            other.weight = torch.nn.Parameter(SPECIAL[kind](torch.zeros(3, 3)))
+            other.weight = torch.nn.Parameter(KINDS[kind](torch.zeros(3, 3)))
         deserializer = module.TensorDeserializer(path, device="cpu")
         assert deserializer.load_into_module(other) == 3
         for name, tensor in tensors_of(model).items():
