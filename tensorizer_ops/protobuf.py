@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import torch
 
 from tensorizer_ops import errors, tensors_pb2
+from tensorizer_ops._memory import has_memory
 
 __all__ = [
     "DtypePbs",
@@ -84,7 +85,7 @@ def serialize_tensor(t: torch.Tensor, attribute: int | None = None) -> Any:
 
     Raises:
         KeyError: the messages have no number for the tensor's element type.
-        TypeError: it is no tensor, or a sparse or quantized one.
+        TypeError: it is no tensor, or a sparse or quantized one, or one without its own memory.
         ValueError: there is no such kind of attribute.
     """
     if not isinstance(t, torch.Tensor):
@@ -100,7 +101,10 @@ def serialize_tensor(t: torch.Tensor, attribute: int | None = None) -> Any:
 
 
 def _to_bytes(tensor: torch.Tensor) -> bytes:
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    here = tensor.detach().cpu()
+    if not has_memory(here):
+        raise TypeError("a message holds elements, and the tensor has none of its own: convert it")
+    plain = here.resolve_conj().resolve_neg().contiguous()
     if not plain.nbytes:
         return b""
     return (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()).raw

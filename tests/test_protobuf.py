@@ -13,7 +13,7 @@ import torch
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from process import run_python
-from samples import same, sample
+from samples import OTHER_KINDS, freed, same, sample
 from tensorizer_ops import protobuf, tensors_pb2
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in protobuf.DtypePbs}
@@ -114,6 +114,14 @@ def test_what_cannot_be_serialized() -> None:
             protobuf.serialize_tensor(wrong)
     with pytest.raises(TypeError, match="sparse"):
         protobuf.serialize_tensor(torch.ones(3).to_sparse())
+    for kind in ("two tensors", "fake"):
+        tensor = OTHER_KINDS[kind](torch.ones(2, 2))
+        with pytest.raises(RuntimeError, match="subclasses"):
+            their_protobuf.serialize_tensor(tensor)
+        with pytest.raises(TypeError, match="none of its own"):
+            protobuf.serialize_tensor(tensor)
+    with pytest.raises(TypeError, match="none of its own"):
+        protobuf.serialize_tensor(freed(torch.ones(3)))
     with pytest.raises(KeyError, match=r"torch\.uint16"):
         protobuf.serialize_tensor(torch.ones(3, dtype=torch.uint16))
     with pytest.raises(ValueError, match="attribute is 7"):
