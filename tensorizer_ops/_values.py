@@ -78,9 +78,11 @@ class Values:
             missing = [i for i in numbers if self._values[i] is None]
             if not missing:
                 return
-            tensors = self._fetch(missing, self._dtype, verify)
-            for i, tensor in zip(missing, tensors, strict=True):
-                self._values[i] = _to_parameter(tensor)
+            # What is kept is trained with later, wherever it was loaded.
+            with torch.inference_mode(False):
+                tensors = self._fetch(missing, self._dtype, verify)
+                for i, tensor in zip(missing, tensors, strict=True):
+                    self._values[i] = _to_parameter(tensor)
 
     def fetch_as_stored(self, numbers: list[int], verify: bool | None) -> list[torch.Tensor]:
         """Load tensors without a cast, and do not keep them."""

@@ -183,6 +183,21 @@ def test_sharded_modules(path: str) -> None:
         assert_same(other.state_dict(), model.state_dict())
 
 
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_was_loaded_for_inference_can_be_trained(path: str, device: str, lazy: bool) -> None:
+    save(path, layers())
+    for module in (tensorizer, tensorizer_ops):
+        other = layers().to(device)
+        with torch.inference_mode():
+            values = module.TensorDeserializer(path, device="cpu", lazy_load=lazy)
+            values.load_into_module(other)
+        assert not any(tensor.is_inference() for tensor in tensors_of(other).values())
+        other(torch.ones(1, 2)).sum().backward()
+        other.load_state_dict(dict(values), assign=True)
+        other(torch.ones(1, 2)).sum().backward()
+
+
 def test_scripted_modules(path: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).eval()
     save(path, model)
