@@ -6,6 +6,7 @@ import collections.abc
 import itertools
 import os
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -444,8 +445,8 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         self.close()
 
     def __del__(self) -> None:
-        # __init__ may not have come that far.
-        if hasattr(self, "_input"):
+        # __init__ may not have come that far, and at the very end there is little left to call.
+        if hasattr(self, "_input") and not sys.is_finalizing():
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -101,7 +101,8 @@ class Output:
 
     def __init__(self, place: Any, options: Mapping[str, str]) -> None:
         given = dict(options)
-        self._stream = place
+        # What is written to by its methods.
+        self._stream: Any = None
         self._spool: Any = None
         if isinstance(place, str):
             self.writer = torch.classes.tensorizer.Writer(place, given)
@@ -119,13 +120,20 @@ class Output:
             self.writer = torch.classes.tensorizer.Writer(f"fd:{descriptor}", given)
         # What only takes bytes often says that it can seek, and then cannot.
         elif _is_seekable(stream) and _can(stream, "readable"):
+            self._stream = stream
             self.writer = _python.write_file(stream, stream.tell(), given)
         else:
             # The index stands in front, and is known last.
             import tempfile
 
+            self._stream = stream
             self._spool = tempfile.TemporaryFile()  # noqa: SIM115
             self.writer = torch.classes.tensorizer.Writer(f"fd:{self._spool.fileno()}", given)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody has closed what this writes to."""
+        return bool(getattr(self._stream, "closed", False))
 
     def close(self) -> None:
         self.writer.close()

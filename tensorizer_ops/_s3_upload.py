@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import os
 import tempfile
 import warnings
-import weakref
 from types import TracebackType
 
 from tensorizer_ops import _python
 from tensorizer_ops._remote_file import SecretOptions
+from tensorizer_ops._unclosed import finish_at_exit
 
 
 class S3UploadFile(io.BufferedRandom):
@@ -31,7 +30,7 @@ class S3UploadFile(io.BufferedRandom):
         self._uri = uri
         self._target = uri, options
         self._process = os.getpid()
-        _unfinished.add(self)
+        finish_at_exit(self)
 
     @property
     def name(self) -> str:
@@ -79,13 +78,3 @@ class S3UploadFile(io.BufferedRandom):
         target, self._target = self._target, None
         self.close()
         return target
-
-
-_unfinished: weakref.WeakSet[S3UploadFile] = weakref.WeakSet()
-
-
-@atexit.register
-def _finish() -> None:
-    """Upload what the program never closed, while Python can still do so."""
-    for stream in list(_unfinished):
-        stream.close()

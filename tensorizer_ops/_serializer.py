@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from tensorizer_ops import _files, _paths, _python
 from tensorizer_ops._crypt_params import EncryptionParams, named
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._types import TensorType
+from tensorizer_ops._unclosed import finish_at_exit
 
 if TYPE_CHECKING:
     import numpy
@@ -77,7 +79,9 @@ class TensorSerializer:
         threads = {"threads": str(min(self.cpu_limit, _files.MOST_THREADS))}
         with named(encryption) as key:
             self._output = _files.Output(place, {**threads, **(options or {}), **key})
+        self._process = os.getpid()
         self._is_open = True
+        finish_at_exit(self)
 
     @property
     def total_tensor_bytes(self) -> int:
@@ -193,10 +197,10 @@ class TensorSerializer:
         self._end(self._output.close if kind is None else self._output.abort)
 
     def __del__(self) -> None:
-        # __init__ may not have come that far.
-        if not getattr(self, "_is_open", False):
+        # __init__ may not have come that far, and a child of fork() has a copy of this object.
+        if not getattr(self, "_is_open", False) or self._process != os.getpid():
             return
-        finished = self._saved_all and not self._failed
+        finished = self._saved_all and not self._failed and not self._output.is_lost
         what = "finished" if finished else "aborted"
         warnings.warn(
             f"a TensorSerializer went without close(): its file was {what}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import os
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -115,6 +117,19 @@ def test_saves_to_files(tmp_path: Path, mode: str) -> None:
     if mode == "gzip":
         path.write_bytes(gzip.decompress(path.read_bytes()))
     assert_same(tensorizer_ops.load(path, verify="all"), TENSORS)
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+def test_an_object_that_somebody_closed(seekable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", failures.append)
+    with Writes(seekable) as file:
+        serializer = TensorSerializer(file)
+        serializer.write_state_dict({"a": TENSORS["a"]})
+    with pytest.warns(ResourceWarning, match="aborted"):
+        del serializer
+        gc.collect()
+    assert not failures
 
 
 def test_an_object_that_cannot_be_written(tmp_path: Path) -> None:

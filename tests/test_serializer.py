@@ -15,6 +15,7 @@ import torch
 
 import tensorizer_ops
 from modules import Model, tensors_of
+from process import fork, run_python, wait
 from raw_parse import parse
 from samples import DTYPES, NUMPY_NAMES, assert_same, random_bytes, same, sample, zoo
 from tensorizer_ops import TensorSerializer, TensorType
@@ -224,6 +225,38 @@ def test_the_end_decides(path: str) -> None:
     serializer.close()
     with pytest.raises(ValueError, match="closed"):
         serializer.write_state_dict({"x": torch.ones(1)})
+
+
+@pytest.mark.parametrize("package", ["tensorizer", "tensorizer_ops"])
+def test_the_end_of_the_program_finishes_a_file(path: str, package: str) -> None:
+    code = """
+import importlib, sys, torch
+package = importlib.import_module(sys.argv[2])
+serializer = package.TensorSerializer(sys.argv[1])
+serializer.write_state_dict({"a": torch.ones(2)})
+there = package.TensorDeserializer(sys.argv[3], device="cpu", lazy_load=True)
+for cycle in ([serializer], [there]):
+    cycle.append(cycle)
+"""
+    tensorizer_ops.save(f"{path}.there", {"a": torch.ones(2)})
+    ended = run_python(code, path, package, f"{path}.there")
+    assert ended.stderr == b""
+    assert_same(tensorizer_ops.load(path, verify="all"), {"a": torch.ones(2)})
+
+
+def test_a_child_finishes_nothing(path: str) -> None:
+    serializers = [TensorSerializer(path)]
+    serializers[0].write_state_dict({"a": torch.ones(2)})
+
+    def child() -> None:
+        serializers.clear()
+        gc.collect()
+
+    assert wait(fork(child)) == 0
+    assert not os.path.exists(path)
+    serializers[0].write_state_dict({"b": torch.ones(2)})
+    serializers[0].close()
+    assert tensorizer_ops.load(path, verify="all").keys() == {"a", "b"}
 
 
 def test_many_small_tensors_and_large_ones(path: str) -> None:
