@@ -28,7 +28,7 @@ class TensorSerializer:
 
     The file appears with :meth:`close`, or at the end of a ``with`` block; where that ends with an
     exception, what was there before stays as it was. File objects are written in place, from where
-    they stand, and closed in the end.
+    they stand, and closed in the end; they hold no valid file before.
 
     Args:
         file_obj: a path, a URI, a descriptor, or a binary file object.
