@@ -78,7 +78,8 @@ def load_into(
         slots = list(_slots(module, set(reader.names())))
         names = [name for name, *_ in slots]
         given = [tensor.detach() for *_, tensor in slots]
-        filled = reader._fill(names, given, where, strict, verify, threads)
+        with torch._C.DisableTorchFunctionSubclass():
+            filled = reader._fill(names, given, where, strict, verify, threads)
     made: dict[int, torch.Tensor] = {}  # so that what was one object stays one
     for (_, owner, leaf, tensor), old, new in zip(slots, given, filled, strict=True):
         if new is old:

@@ -166,7 +166,8 @@ class TensorSerializer:
         self, names: list[str], tensors: list[torch.Tensor], types: list[int], indices: list[int]
     ) -> None:
         writer = self._output.writer
-        with reported(writer, self._progress):
+        # What classes of tensors do about a function is not meant for this one.
+        with reported(writer, self._progress), torch._C.DisableTorchFunctionSubclass():
             writer._add_all(names, tensors, types, indices)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import gc
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -186,6 +186,48 @@ def test_views_conjugates_and_meta_tensors(path: str) -> None:
         assert serializer.total_tensor_bytes == sum(t.numel() * t.itemsize for t in plain.values())
     with classic(path) as loaded:
         assert_same(loaded, {**plain, "meta": torch.zeros(2, 3)})
+
+
+class Logged(torch.Tensor):
+    calls: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        cls.calls.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_tensors_of_other_classes(path: str) -> None:
+    tensors = {"a": sample(torch.float32), "b": sample(torch.bfloat16)}
+    logged = {name: tensor.as_subclass(Logged) for name, tensor in tensors.items()}
+
+    def write(serializer: Any) -> None:
+        serializer.write_state_dict(logged)
+        serializer.write_tensor(0, "c", TensorType.PARAM, logged["a"].t())
+
+    with TensorSerializer(path) as serializer:
+        write(serializer)
+    assert entries(path) == entries(classic_file(path + ".classic", write))
+    assert_same(tensorizer_ops.load(path), {**tensors, "c": tensors["a"].t()})
+    jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    with TensorSerializer(path) as serializer, pytest.raises(ValueError, match="layout is Jagged"):
+        serializer.write_state_dict({"x": jagged})
+
+
+def test_modules_with_tensors_of_other_classes(path: str) -> None:
+    model = torch.nn.Linear(2, 2)
+    model.weight = torch.nn.Parameter(model.weight.detach().as_subclass(Logged))
+    with TensorSerializer(path) as serializer:
+        serializer.write_module(model)
+    loaded = tensorizer_ops.TensorDeserializer(path, "cpu")
+    loaded.load_into_module(model)
+    assert loaded.verify_module(model)[0]
+    weight = model.weight.clone()
+    tensorizer_ops.load_into(model, path)
+    assert isinstance(model.weight, Logged)
+    assert same(model.weight, weight)
 
 
 def test_the_end_decides(path: str) -> None:
