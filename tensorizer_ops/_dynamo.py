@@ -58,12 +58,14 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != _MODULE:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_register(module: ModuleType) -> None:
+                # Not when it is found: who only asks whether there is one does not import it.
+                with contextlib.suppress(ValueError):
+                    sys.meta_path.remove(self)
                 execute(module)
                 _register_where_possible()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -161,6 +162,27 @@ def test_a_file_is_asked_for_its_shapes_once(path: str) -> None:
 def test_importing_the_package_does_not_import_the_compiler() -> None:
     code = "import sys, tensorizer_ops; assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_compiler_is_told_when_it_is_imported_and_not_when_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "compiler.py").write_text("imported = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    told: list[str] = []
+    monkeypatch.setattr(_dynamo, "_MODULE", "compiler")
+    monkeypatch.setattr(_dynamo, "_register_where_possible", lambda: told.append("now"))
+    monkeypatch.setattr(sys, "meta_path", before := list(sys.meta_path))
+    _dynamo.register_with_dynamo()
+    for _ in range(2):
+        assert importlib.util.find_spec("compiler") is not None
+    assert not told
+    try:
+        assert importlib.import_module("compiler").imported
+    finally:
+        sys.modules.pop("compiler", None)
+    assert told == ["now"]
+    assert not any(isinstance(finder, _dynamo._Finder) for finder in before)
 
 
 def test_torch_still_has_the_private_parts_that_are_used() -> None:
