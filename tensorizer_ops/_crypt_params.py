@@ -156,6 +156,14 @@ class EncryptionParams:
         derived = "" if self._derivation is None else ", from a passphrase"
         return f"<EncryptionParams: a key{derived}>"
 
+    def __copy__(self) -> EncryptionParams:
+        copied = type(self)(self.key)
+        copied._derivation = self._derivation
+        return copied
+
+    def __deepcopy__(self, memo: object) -> EncryptionParams:
+        return self.__copy__()  # what it holds cannot be changed
+
     def __reduce__(self) -> NoReturn:
         _refuse_pickle(self)
 
@@ -199,6 +207,15 @@ class DecryptionParams:
     def __repr__(self) -> str:
         what = "a key" if self.key is not None else "a passphrase" if self.source else "nothing"
         return f"<DecryptionParams: {what}>"
+
+    def __copy__(self) -> DecryptionParams:
+        copied = type(self)()
+        copied.key = self.key
+        copied.source = self.source
+        return copied
+
+    def __deepcopy__(self, memo: object) -> DecryptionParams:
+        return self.__copy__()  # what it holds cannot be changed
 
     def __reduce__(self) -> NoReturn:
         _refuse_pickle(self)
