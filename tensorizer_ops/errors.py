@@ -18,7 +18,11 @@ class Error(Exception):
     def __str__(self) -> str:
         # The plain text, where OSError would add its errno and KeyError would add quotes. An
         # OSError with an errno has two or three arguments, and the text is the second.
-        return str(self.args[1] if len(self.args) > 1 else self.args[0])
+        if len(self.args) == 1:
+            return str(self.args[0])
+        if isinstance(self, OSError) and len(self.args) > 1:
+            return str(self.args[1])
+        return Exception.__str__(self)
 
 
 class NotFound(Error, FileNotFoundError):

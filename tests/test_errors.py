@@ -7,8 +7,10 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tensorizer
 import torch
 
 import tensorizer_ops
@@ -202,3 +204,14 @@ def test_what_python_raises_says_its_kind_as_well(path: str) -> None:
     tensorizer_ops.save(path, {})
     with pytest.raises(errors.InvalidFormat, match=r"^tensorizer\.InvalidFormat: "):
         tensorizer_ops.TensorDeserializer(path)
+
+
+@pytest.mark.parametrize("arguments", [(), ("text",), ("text", 5), (5, "text", "more")])
+def test_errors_that_others_raise(arguments: tuple[Any, ...]) -> None:
+    for name in ("HashMismatchError", "CryptographyError"):
+        ours, theirs = (
+            getattr(package.serialization, name) for package in (tensorizer_ops, tensorizer)
+        )
+        assert str(ours(*arguments)) == str(theirs(*arguments))
+    assert str(errors.NoSuchTensor()) == str(KeyError())
+    assert str(errors.FileError()) == str(OSError())
