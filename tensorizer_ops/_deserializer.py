@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import itertools
 import os
 import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ from tensorizer_ops._types import INTEGERS, TensorType
 from tensorizer_ops._values import Values
 from tensorizer_ops.utils import get_device
 
-if TYPE_CHECKING:
+with contextlib.suppress(ImportError):  # torch has imported it already, where there is one
     import numpy
 
 # All others are arrays of integers of their size.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,7 +19,7 @@ from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._types import TensorType
 from tensorizer_ops._unclosed import finish_at_exit
 
-if TYPE_CHECKING:
+with contextlib.suppress(ImportError):  # torch has imported it already, where there is one
     import numpy
 
 cpu_count: int = _python.usable_cpus()
@@ -106,7 +108,8 @@ class TensorSerializer:
         """
         with self._writing():
             value = tensor if isinstance(tensor, torch.Tensor) else _from_numpy(tensor)
-            self._write([name], [value], [int(TensorType(tensor_type))], [idx])
+            index = operator.index(idx)
+            self._write([name], [value], [int(TensorType(tensor_type))], [index])
 
     def write_module(
         self,
@@ -165,6 +168,10 @@ class TensorSerializer:
     def _write(
         self, names: list[str], tensors: list[torch.Tensor], types: list[int], indices: list[int]
     ) -> None:
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"a name is {type(name).__name__}, and must be str")
+            name.encode()  # raises where half a character stands alone
         writer = self._output.writer
         # What classes of tensors do about a function is not meant for this one.
         with reported(writer, self._progress), torch._C.DisableTorchFunctionSubclass():

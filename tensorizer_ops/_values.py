@@ -40,6 +40,8 @@ class Values:
         verify: bool,
         progress: Progress | None,
     ) -> None:
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype is {type(dtype).__name__}, and must be torch.dtype or None")
         self._reader = reader
         # A device without an index is another one when the context is.
         self._device = None if device.type == "cuda" and device.index is None else device

@@ -118,6 +118,16 @@ def test_the_same_names_and_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
+def test_annotations_can_be_looked_up(name: str) -> None:
+    module = imported("tensorizer_ops", name)
+    for public in sorted(public_names(imported("tensorizer", name))):
+        value = getattr(module, public, None)
+        own = vars(value).values() if inspect.isclass(value) else [value]
+        for function in filter(inspect.isfunction, own):
+            typing.get_type_hints(function)
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_the_same_stars(name: str) -> None:
     ours = imported("tensorizer_ops", name)
     theirs = imported("tensorizer", name)

@@ -86,6 +86,7 @@ def test_the_mapping_is_the_one_of_tensorizer(files: list[str], mode: str) -> No
                 assert ours.total_bytes_read > ours.total_tensor_bytes
         assert ours["w"].shape == (6,)
         assert ours.cache_status is None
+        assert ours.total_bytes_read == there.total_bytes_read
 
 
 def test_every_dtype(path: str) -> None:
@@ -144,6 +145,10 @@ def test_casts_are_of_real_floating_tensors(path: str) -> None:
         assert same(ours[name], tensors[name])
     with pytest.raises(ValueError):
         TensorDeserializer(path, "cpu", dtype=torch.int8)
+    for module in (tensorizer, tensorizer_ops):
+        for wrong in ("float16", 5):
+            with pytest.raises(TypeError):
+                module.TensorDeserializer(path, device="cpu", dtype=wrong)
     with TensorDeserializer(path, "cpu", dtype=torch.float32, lazy_load=True) as lazy:
         arrays = {name: a for _, _, name, a, *_ in lazy.read_numpy_arrays(allow_raw_data=True)}
     assert arrays["float64"].dtype == "float64"

@@ -161,6 +161,20 @@ def test_what_is_no_tensor_is_refused(path: str) -> None:
     assert_same(tensorizer_ops.load(path), {"x": torch.ones(2)})
 
 
+@pytest.mark.parametrize("wrong", [5, ("a", 0), b"a", None, "\udc80"])
+def test_names_that_are_no_text_are_refused(path: str, wrong: Any) -> None:
+    kinds = []
+    for module in (tensorizer, tensorizer_ops):
+        serializer = module.TensorSerializer(path)
+        with pytest.raises((TypeError, UnicodeEncodeError)) as error:
+            serializer.write_tensor(0, wrong, module.TensorType.PARAM, torch.ones(1))
+        kinds.append(type(error.value))
+        serializer.close()
+    assert kinds[0] is kinds[1]
+    with TensorSerializer(path) as ours, pytest.raises(TypeError, match="integer"):
+        ours.write_tensor("0", "a", TensorType.PARAM, torch.ones(1))
+
+
 def test_tensors_are_removed_when_they_are_written(path: str) -> None:
     model, there = Model(), Model()
     with TensorSerializer(path) as serializer:
