@@ -268,3 +268,16 @@ def test_killed_at_any_moment(path: str) -> None:
     # At most a killed save's own temporary name is left; nobody mistakes it for a model.
     ops.save(path, OLD)
     assert_same(ops.load(path, verify="all"), OLD)
+
+
+@pytest.mark.parametrize("option", [("overwrite", "false"), ("ttl", "9"), ("s3_version_id", "v")])
+def test_what_a_place_cannot_do_is_refused(path: str, option: tuple[str, str]) -> None:
+    ops.save(path, OLD)
+    name, value = option
+    for uri in (path, f"file://{path}", "https://127.0.0.1:1/x", "s3://bucket/x"):
+        with pytest.raises(ValueError, match=f"'{name}' means something"):
+            ops.save(uri, {"x": torch.zeros(3)}, options={name: value})
+    if name == "s3_version_id":
+        with pytest.raises(ValueError, match=f"'{name}' means something for s3:// only"):
+            ops.load(path, options={name: value})
+    untouched(path)
