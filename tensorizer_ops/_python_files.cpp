@@ -237,12 +237,17 @@ class PythonSink : public Sink {
                       "'expected_tensors' how many there will be");
     }
     write_at(start_, {&prefix, 1}, cancel);
+    // What was written is to be seen from then on.
+    const std::lock_guard lock(mutex_);
+    object_.flush();
   }
 
   void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
              Cancel& cancel) override {
     write_at(start_ + prefix_size_ + offset, pieces, cancel);
   }
+
+  bool in_place() const override { return true; }
 
   void finish(std::uint64_t size, Cancel& cancel) override {
     cancel.check();

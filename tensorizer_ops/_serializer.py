@@ -30,7 +30,8 @@ class TensorSerializer:
 
     The file appears with :meth:`close`, or at the end of a ``with`` block; where that ends with an
     exception, what was there before stays as it was. File objects are written in place, from where
-    they stand, and closed in the end; they hold no valid file before.
+    they stand, and closed in the end; before, they hold a whole file after each
+    :meth:`write_module` and :meth:`write_state_dict`.
 
     Args:
         file_obj: a path, a URI, a descriptor, or a binary file object.
@@ -134,6 +135,7 @@ class TensorSerializer:
                 [int(kind) for _, _, kind, *_ in slots],
                 [index for _, index, *_ in slots],
             )
+            self._output.writer._flush()
         self._saved_all = True
         if remove_tensors:
             for name, _, _, owner, _ in slots:
@@ -153,6 +155,7 @@ class TensorSerializer:
                 [int(TensorType.STATE_DICT)] * len(leaves),
                 [0] * len(leaves),
             )
+            self._output.writer._flush()
         self._saved_all = True
 
     @contextmanager

@@ -119,6 +119,35 @@ def test_saves_to_files(tmp_path: Path, mode: str) -> None:
     assert_same(tensorizer_ops.load(path, verify="all"), TENSORS)
 
 
+@pytest.mark.parametrize("package", [tensorizer, tensorizer_ops])
+@pytest.mark.parametrize("kind", ["memory", "file", "object"])
+def test_an_object_holds_a_file_after_each_call(tmp_path: Path, kind: str, package: Any) -> None:
+    file: Any = io.BytesIO()
+    if kind == "file":
+        file = (tmp_path / "x").open("wb+")
+    elif kind == "object":
+        file = Writes(seekable=True)
+    file.write(b"before")
+    file.flush()
+    serializer = package.TensorSerializer(file)
+    expected = {}
+    # The last ones need a longer index than there was room for.
+    for call, count in enumerate([2, 1, 0, 3] if kind == "object" else [2, 1, 0, 1500, 2]):
+        tensors = {f"{call}.{i}": torch.full((i % 7,), i, dtype=torch.int16) for i in range(count)}
+        expected |= tensors
+        serializer.write_state_dict(tensors)
+        if kind == "file":
+            data = (tmp_path / "x").read_bytes()
+        else:
+            data = (file.inner if kind == "object" else file).getvalue()
+        assert data[:6] == b"before"
+        for reader in (tensorizer, tensorizer_ops):
+            copy = io.BytesIO(data)
+            copy.seek(6)
+            assert_same(dict(reader.TensorDeserializer(copy, device="cpu")), expected)
+    serializer.close()
+
+
 @pytest.mark.parametrize("seekable", [True, False])
 def test_an_object_that_somebody_closed(seekable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[Any] = []

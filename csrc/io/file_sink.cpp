@@ -76,6 +76,7 @@ class FileSink : public Sink {
     }
   }
 
+  bool in_place() const override { return static_cast<bool>(in_place_); }
   std::optional<FileIdentity> overwritten() const override {
     struct stat status;
     if (!in_place_ || fstat(in_place_.get(), &status) != 0) return std::nullopt;
@@ -128,11 +129,11 @@ class FileSink : public Sink {
     prefix_size_ += growth;
     if (written_ <= from) return;
     // In place, what lies behind our bytes must stay where it is.
-    if (replacement_ && fallocate(file(), FALLOC_FL_INSERT_RANGE, static_cast<off_t>(from),
-                                  static_cast<off_t>(growth)) == 0) {
-      return;
+    if (!replacement_ || fallocate(file(), FALLOC_FL_INSERT_RANGE, static_cast<off_t>(from),
+                                   static_cast<off_t>(growth)) != 0) {
+      copy_up(from, growth, cancel);
     }
-    copy_up(from, growth, cancel);
+    written_ += growth;
   }
 
   void copy_up(std::uint64_t from, std::uint64_t growth, Cancel& cancel) {

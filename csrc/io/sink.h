@@ -90,6 +90,10 @@ class Sink {
   // read while it changes. Nothing where the target is replaced, or no file.
   virtual std::optional<FileIdentity> overwritten() const { return std::nullopt; }
 
+  // Whether everybody sees the target while it is written: then a prefix may come several times,
+  // each as long as the one before or longer.
+  virtual bool in_place() const { return false; }
+
   // Makes the target appear, whole, of `size` bytes behind the prefix.
   virtual void finish(std::uint64_t size, Cancel& cancel) = 0;
 

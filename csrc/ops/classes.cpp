@@ -281,6 +281,10 @@ std::tuple<std::int64_t, std::int64_t> WriterClass::progress() {
 
 void WriterClass::cancel() { writer_->cancel(); }
 
+void WriterClass::flush() {
+  at_border([&] { writer_->flush(); });
+}
+
 void WriterClass::close() {
   at_border([&] { writer_->close(); });
 }
@@ -330,6 +334,7 @@ void define_classes(torch::Library& library) {
            {torch::arg("name"), torch::arg("tensor"), torch::arg("type") = 2,
             torch::arg("module_index") = 0})
       .def("_add_all", &WriterClass::add_all)
+      .def("_flush", &WriterClass::flush)
       .def("progress", &WriterClass::progress)
       .def("cancel", &WriterClass::cancel)
       .def("close", &WriterClass::close)

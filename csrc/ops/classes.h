@@ -75,6 +75,7 @@ class WriterClass final : public torch::CustomClassHolder {
                c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices);
   std::tuple<std::int64_t, std::int64_t> progress();
   void cancel();
+  void flush();
   void close();
   void abort();
 

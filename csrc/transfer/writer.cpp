@@ -168,17 +168,35 @@ void Writer::add(std::span<const AddedTensor> tensors) {
   }
 }
 
+// What makes a file of the tensors: what stands behind them, and in front.
+void Writer::write_ends(Cancel& cancel) {
+  layout_->check_names();
+  reserve();
+  reserved_ = std::max(*reserved_, layout_->prefix_size());
+  write_terminator(*sink_, *layout_, cancel);
+  sink_->write_prefix(layout_->prefix(sink_->start(), *reserved_), cancel);
+}
+
+void Writer::flush() {
+  const std::lock_guard lock(mutex_);
+  must_be_open();
+  if (!sink_->in_place()) return;
+  Job job(*this);
+  try {
+    write_ends(job.cancel);
+  } catch (...) {
+    abort_locked();
+    throw;
+  }
+}
+
 void Writer::close() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::Closed) return;
   must_be_open();
   Job job(*this);
   try {
-    layout_->check_names();
-    reserve();
-    const std::uint64_t size = std::max(*reserved_, layout_->prefix_size());
-    write_terminator(*sink_, *layout_, job.cancel);
-    sink_->write_prefix(layout_->prefix(sink_->start(), size), job.cancel);
+    write_ends(job.cancel);
     sink_->finish(layout_->file_size(), job.cancel);
   } catch (...) {
     abort_locked();

@@ -48,6 +48,9 @@ class Writer {
   // Many small ones at once are as fast as a large one. What cannot be saved is refused before any
   // of them is written.
   void add(std::span<const AddedTensor> tensors);
+  // Makes a target that is written in place a whole file of what has come so far, which it is
+  // until the next add(). Others appear with close() only.
+  void flush();
   void close();
   void abort();
 
@@ -66,6 +69,7 @@ class Writer {
   void must_be_open() const;
   std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
   void reserve();
+  void write_ends(Cancel& cancel);
   void abort_locked() noexcept;
 
   const WriterOptions options_;
