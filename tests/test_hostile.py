@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+import tensorizer_ops
+from process import feed
 from raw_format import INDEX_START, Block, pack, pack_header
 from raw_parse import parse
 from specimen import FLOATS, SHORTS, blocks, from_bytes
@@ -225,3 +227,50 @@ def test_long_dimensions_that_overflow(path: str) -> None:
     for shape in [(2**63,), (2**62, 2), (2**64 - 1, 0), (2**40, 2**40, 0), (2**32,) * 2]:
         data = pack(blocks(shape=shape, data=b"", long=True), version=5)
         assert says_where(refused(path, data), "b"), shape
+
+
+# Elements of one byte and of two: as many bytes as a file may claim, and modulo 2**64 a few in the
+# type that they are cast to.
+CASTS: dict[str, tuple[dict[str, Any], int, torch.dtype]] = {
+    "float8 to float32": (
+        {"dtype": b"|V1\0torch.float8_e4m3fn", "shape": (2**62 + 2**18,), "long": True},
+        5,
+        torch.float32,
+    ),
+    "float16 to float64": (
+        {"dtype": "<f2", "shape": (2**17, 17 * 353, 2931542417)},
+        4,
+        torch.float64,
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "version", "dtype"), CASTS.values(), ids=CASTS)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_shapes_that_overflow_as_another_type(
+    path: str, fields: dict[str, Any], version: int, dtype: torch.dtype, device: str
+) -> None:
+    data = pack(blocks(data=b"", **fields), version=version)
+    Path(path).write_bytes(data)
+    assert ops.load(path, device="meta")["b"].shape == fields["shape"]
+    for load in (
+        lambda: ops.load(path, dtype=dtype, device=device),
+        lambda: ops.load_tensors(path, ["b"], dtype=dtype, device=device),
+        lambda: tensorizer_ops.load(path, dtype=dtype, device=device),
+    ):
+        with pytest.raises(ValueError, match=rf"{INVALID}.*tensor 'b'.* bytes"):
+            load()
+
+
+def test_shapes_that_overflow_as_another_type_in_a_stream(tmp_path: Path) -> None:
+    """Where data is claimed that no file has, and where a type comes with its header only."""
+    fields, version, dtype = CASTS["float8 to float32"]
+    opaque = pack(blocks(data=b"", index={"dtype": "|V1"}, **fields), version=version)
+    halves = {"dtype": "<f2", "shape": (2**61 + 2**17,), "long": True}
+    claimed = blocks(data=b"", index={"data_length": 2**62 + 2**18}, **halves)[:2]
+    for number, (data, wanted) in enumerate(
+        [(opaque, dtype), (pack(claimed, version=5), torch.float64)]
+    ):
+        fifo = str(tmp_path / str(number))
+        with feed(fifo, data), pytest.raises(ValueError, match=rf"{INVALID}.*tensor 'b'.* bytes"):
+            ops.load(fifo, dtype=wanted)

@@ -5,6 +5,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <limits>
+
 #include "base/error.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
@@ -57,9 +59,9 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   tensors_.reserve(selected.size());
   if (device_.is_meta()) {
     for (const std::uint32_t number : selected) {
-      const auto options =
-          at::TensorOptions().device(device_).dtype(cast_type(file.dtype(number), request.dtype));
-      tensors_.push_back(at::empty(file.entry(number).shape, options));
+      const c10::ScalarType type = type_of(number, file.dtype(number));
+      tensors_.push_back(
+          at::empty(file.entry(number).shape, at::TensorOptions().device(device_).dtype(type)));
     }
     return;
   }
@@ -79,6 +81,18 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   }
 }
 
+c10::ScalarType NewTensors::type_of(std::uint32_t number, c10::ScalarType stored) const {
+  const c10::ScalarType type = cast_type(stored, request_.dtype);
+  const std::uint64_t elements = file_.entry(number).memory_size() / c10::elementSize(stored);
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (elements > kMost / c10::elementSize(type)) {
+    throw Error(ErrorKind::InvalidFormat,
+                file_.describe_entry(number) + " has " + std::to_string(elements) +
+                    " elements, which are 2^63 bytes or more as " + dtype_name(type));
+  }
+  return type;
+}
+
 // The memory for one tensor, and how to fill it. No two results share bytes, so a mapping serves
 // the first one of a name only.
 at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item) {
@@ -89,7 +103,7 @@ at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item) {
     return tensor;
   }
   const c10::ScalarType stored = scalar_type(*entry.dtype);
-  const c10::ScalarType type = cast_type(stored, request_.dtype);
+  const c10::ScalarType type = type_of(number, stored);
   if (entry.meta) return zeros(entry.shape, type);
   if (targets_.mapping && first && type == stored && entry.data_size > 0 &&
       entry.data_offset % kZeroCopyAlignment == 0) {
@@ -124,9 +138,12 @@ std::vector<at::Tensor> NewTensors::finish() {
   for (const std::size_t i : unresolved_) {
     const Entry& entry = file_.entry(selected_[i]);
     const c10::ScalarType stored = scalar_type(*entry.dtype);
-    tensors_[i] =
-        entry.meta ? zeros(entry.shape, stored) : tensors_[i].view(stored).view(entry.shape);
-    const c10::ScalarType type = cast_type(stored, request_.dtype);
+    const c10::ScalarType type = type_of(selected_[i], stored);
+    if (entry.meta) {
+      tensors_[i] = zeros(entry.shape, type);
+      continue;
+    }
+    tensors_[i] = tensors_[i].view(stored).view(entry.shape);
     if (type != stored) tensors_[i] = tensors_[i].to(type);
   }
   return std::move(tensors_);

@@ -49,6 +49,8 @@ class NewTensors {
   std::vector<at::Tensor> finish();
 
  private:
+  // The type that a tensor gets. Throws where it has more bytes of that type than can be counted.
+  c10::ScalarType type_of(std::uint32_t number, c10::ScalarType stored) const;
   at::Tensor make(std::uint32_t number, bool first, LoadItem& item);
   at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type) const;
   at::Tensor zeros(at::IntArrayRef shape, c10::ScalarType type) const;
