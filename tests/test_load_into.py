@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
+import tensorizer_ops
 from raw_parse import parse
 from samples import DTYPES, raw, same, sample
 
@@ -117,6 +120,68 @@ def test_nothing_is_touched_when_one_is_wrong(
         assert not wrong.any()
         assert not last.any()
         assert first._version == wrong._version == last._version == 0
+
+
+def shrunk(to: int, output: torch.Tensor | None = None) -> torch.Tensor:
+    output = torch.zeros(60, 80) if output is None else output
+    output.untyped_storage().resize_(to)
+    return output
+
+
+def fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.zeros(60, 80)
+
+
+WITHOUT_MEMORY: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
+    "a storage that is too small": (lambda: shrunk(64), "its storage has 64 of the 19200 bytes"),
+    "an empty storage": (lambda: shrunk(0), "its storage has 0 of the 19200 bytes"),
+    "a view that ends outside": (
+        lambda: shrunk(4 * 4799, torch.zeros(80, 60).t()),
+        "its storage has 19196 of the 19200 bytes",
+    ),
+    "two tensors that are one": (
+        lambda: TwoTensor(torch.zeros(60, 80), torch.zeros(60, 80)),
+        "a tensor subclass without memory of its own",
+    ),
+    "a fake": (fake, "a tensor subclass without memory of its own"),
+}
+
+
+@pytest.mark.parametrize(("make", "says"), WITHOUT_MEMORY.values(), ids=WITHOUT_MEMORY)
+def test_outputs_whose_memory_is_not_what_they_say(
+    saved: str, make: Callable[[], torch.Tensor], says: str
+) -> None:
+    first, wrong = torch.zeros(5, dtype=torch.int64), make()
+    reader = torch.classes.tensorizer.Reader(saved, None)
+    in_memory = ops.open(torch.frombuffer(bytearray(Path(saved).read_bytes()), dtype=torch.uint8))
+    for opened in (reader, in_memory):
+        with pytest.raises(ValueError, match=rf"'m' .*output.*{says}"):
+            opened.load_into(["i", "m"], [first, wrong], "none", 1)
+        assert not first.any()
+
+
+def test_modules_whose_memory_is_not_what_they_say(saved: str) -> None:
+    module = torch.nn.Module()
+    module.register_buffer("m", TwoTensor(torch.zeros(60, 80), torch.zeros(60, 80)))
+    with pytest.raises(ValueError, match=r"'m' .*a tensor subclass without memory of its own"):
+        tensorizer_ops.load_into(module, saved, strict=False)
+
+
+def test_one_output_for_two_tensors(path: str) -> None:
+    """It would hold a mix of both. What lies between each other is no such output."""
+    ops.save(path, {"a": MATRIX, "b": -MATRIX})
+    out = torch.zeros(60, 160)
+    for names, twice in (
+        (["a", "b"], [out[:, :80], out[:, :80]]),
+        (["a", "a"], [out[:, ::2], out[:, ::2].detach()]),
+    ):
+        with pytest.raises(ValueError, match=rf"'{names[1]}' .*output.* of another one"):
+            ops.load_into(path, names, twice)
+        assert not out.any()
+    ops.load_into(path, ["a", "b"], [out[:, ::2], out[:, 1::2]])
+    assert same(out[:, ::2], MATRIX)
+    assert same(out[:, 1::2], -MATRIX)
 
 
 def test_names_and_outputs_must_pair(saved: str) -> None:

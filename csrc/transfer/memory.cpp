@@ -81,6 +81,21 @@ Bytes map_huge_pages(std::uint64_t size) {
 
 }  // namespace
 
+std::string lacks_memory(const at::Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
+    return "it is a tensor subclass without memory of its own; pass a plain tensor";
+  }
+  if (tensor.is_meta() || tensor.numel() == 0) return {};
+  if (!tensor.has_storage()) return "it has no memory of its own; pass a plain tensor";
+  const std::size_t needed =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                       static_cast<std::size_t>(tensor.storage_offset()));
+  const std::size_t there = tensor.storage().nbytes();
+  if (there >= needed) return {};
+  return "its storage has " + std::to_string(there) + " of the " + std::to_string(needed) +
+         " bytes that its shape needs";
+}
+
 at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type) {
   if (const std::uint64_t size = byte_size(shape, type); size >= kHugePage) {
     if (const Bytes memory = map_huge_pages(size); !memory.empty()) {

@@ -1,16 +1,22 @@
-// The memory of tensors on the CPU.
+// The memory of tensors, most of it on the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 
 #include "base/bytes.h"
 #include "io/mapping.h"
 
 namespace tensorizer {
 
-// A contiguous tensor that owns its memory, which is still to be filled. A large one starts on a
+// Why the elements of a strided tensor cannot be read and written in its own memory; empty where
+// they can.
+std::string lacks_memory(const at::Tensor& tensor);
+
+// A contiguous tensor that owns its memory, which is still to be filled; the caller knows that its
+// size is a number of bytes. A large one starts on a
 // 2 MiB boundary, and its whole 2 MiB blocks are advised to be huge pages: page faults, not the
 // copy, are what filling it costs. No memory is taken beyond its size.
 at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type);

@@ -1,6 +1,5 @@
 #include "transfer/saving.h"
 
-#include <ATen/EmptyTensor.h>
 #include <sys/sysmacros.h>
 
 #include <array>
@@ -50,9 +49,7 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
     refuse(std::string("its layout is ") + c10::str(tensor.layout()) +
            ", and the format holds strided tensors only");
   }
-  if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
-    refuse("it is a tensor subclass without memory of its own; pass a plain tensor");
-  }
+  if (const std::string why = lacks_memory(tensor); !why.empty()) refuse(why);
   Saving saving;
   saving.tensor = tensor;
   saving.spec.type = type;
@@ -64,14 +61,6 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
     saving.spec.meta = tensor.dim() > 0 && tensor.numel() > 0;
     if (tensor.dim() == 0) saving.item.memory = ConstBytes(kZeroElement).first(tensor.itemsize());
   } else if (tensor.numel() > 0) {
-    if (!tensor.has_storage()) refuse("it has no memory of its own; pass a plain tensor");
-    const std::size_t needed =
-        at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
-                                         static_cast<std::size_t>(tensor.storage_offset()));
-    if (tensor.storage().nbytes() < needed) {
-      refuse("its storage has " + std::to_string(tensor.storage().nbytes()) + " of the " +
-             std::to_string(needed) + " bytes that its shape needs");
-    }
     if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
       saving.item.memory = {static_cast<const std::byte*>(tensor.const_data_ptr()),
                             tensor.nbytes()};

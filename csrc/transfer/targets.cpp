@@ -6,6 +6,8 @@
 #include <ATen/ops/empty.h>
 
 #include <limits>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "transfer/dtype.h"
@@ -24,6 +26,9 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
     throw Error(ErrorKind::InvalidArgument, file.describe_entry(number) + " " + why);
   };
   if (output.layout() != c10::kStrided) refuse("needs an output that is strided");
+  if (const std::string why = lacks_memory(output); !why.empty()) {
+    refuse("has an output that cannot be filled: " + why);
+  }
   if (!output.sizes().equals(entry.shape)) {
     refuse("has the shape " + c10::str(at::IntArrayRef(entry.shape)) + ", and its output has " +
            c10::str(output.sizes()));
@@ -40,6 +45,29 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
   }
   if (at::has_internal_overlap(output) == at::MemOverlap::Yes) {
     refuse("has an output whose elements share memory: give it a clone()");
+  }
+}
+
+// One tensor for two would hold a mix of both. What shares memory in another way may be right, as
+// in a module that keeps a view of what else it keeps.
+void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selected,
+                    std::span<const at::Tensor> outputs) {
+  using Place = std::tuple<c10::DeviceType, c10::DeviceIndex, const void*,
+                           std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  std::set<Place> places;
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    const at::Tensor& output = outputs[i];
+    if (output.is_meta() || output.numel() == 0) continue;
+    const c10::Device device = output.device();
+    if (places
+            .emplace(device.type(), device.index(), output.const_data_ptr(), output.sizes().vec(),
+                     output.strides().vec())
+            .second) {
+      continue;
+    }
+    throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) +
+                                                " has the output of another one: give each tensor "
+                                                "its own");
   }
 }
 
@@ -152,6 +180,7 @@ std::vector<at::Tensor> NewTensors::finish() {
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
                       std::span<const at::Tensor> outputs, Verify verify) {
   for (std::size_t i = 0; i < selected.size(); ++i) check_output(file, selected[i], outputs[i]);
+  check_distinct(file, selected, outputs);
   const at::NoGradGuard no_grad;
   Targets targets;
   for (std::size_t i = 0; i < selected.size(); ++i) {
