@@ -54,8 +54,9 @@ class _Snapshot:
             self.copies.append(made[tied])
             if tensor.device.type not in ("cpu", "meta"):
                 self._arrivals[tensor.device] = torch.Event(tensor.device)
-        for arrival in self._arrivals.values():
-            arrival.record()
+        for device, arrival in self._arrivals.items():
+            # Where the copies are; an event alone would ask the current device.
+            arrival.record(torch.accelerator.current_stream(device))
 
     def wait(self) -> None:
         """Until all of it is there."""
@@ -66,6 +67,8 @@ class _Snapshot:
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_meta:
         return tensor
+    # Integers have no such bits, and torch resolves them on the CPU before the bytes are there.
+    tensor = tensor.resolve_conj().resolve_neg()
     # Torch copies no tensors of some types, but always those of integers in their place.
     elements = tensor if tensor.is_complex() else tensor.view(INTEGERS[tensor.itemsize])
     if tensor.is_cpu:

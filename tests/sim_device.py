@@ -103,13 +103,15 @@ def skip(wait: str, nth: int = 0) -> Iterator[None]:
 
 @contextmanager
 def use(stream: torch.Stream) -> Iterator[None]:
-    """Makes a stream the current one."""
+    """Makes a stream the current one, and its device."""
+    device = torch.accelerator.current_device_index()
     before = torch.accelerator.current_stream(stream.device)
     torch.accelerator.set_stream(stream)
     try:
         yield
     finally:
         torch.accelerator.set_stream(before)
+        torch.accelerator.set_device_index(device)
 
 
 def alive() -> list[int]:

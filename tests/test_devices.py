@@ -300,9 +300,15 @@ def test_devices_that_are_not_there(path: str) -> None:
 def test_saves_a_snapshot_in_the_background(path: str, real_device: str) -> None:
     tensors = {name: tensor.to(real_device) for name, tensor in zoo((40, 30)).items()}
     expected = zoo((40, 30))
+    base = torch.randn(40, 30, dtype=torch.complex64)
+    for name, view in VIEWS.items():
+        tensors[name], expected[name] = view(base.to(real_device, copy=True)), view(base)
+    both = base.to(real_device, copy=True)
+    tensors |= {"tied": both, "and conjugated": both.conj()}
+    expected |= {"tied": base, "and conjugated": base.conj()}
     save = tensorizer_ops.save_async(path, tensors)
     for tensor in tensors.values():
-        tensor.view(torch.uint8).zero_()
+        tensor.untyped_storage().fill_(0) if tensor.is_cpu else tensor.zero_()
     save.result(30)
     for name, tensor in tensorizer_ops.load(path, verify="all").items():
         assert same(tensor, expected[name])

@@ -299,6 +299,19 @@ def test_the_ring_of_a_save(path: str, tensors: dict[str, torch.Tensor]) -> None
     assert sim.alive()[1] == 0
 
 
+def test_a_snapshot_of_another_device_than_the_current_one(path: str) -> None:
+    there = {f"sim:{i}": sample(torch.int64, (PIECE,), i).to(f"sim:{i}") for i in (0, 1)}
+    expected = {name: tensor.cpu() for name, tensor in there.items()}
+    tensorizer_ops.save_async(path, there).result(30)
+    assert is_right(dict(ops.load(path)), expected)
+    side = torch.Stream("sim:1")
+    there["sim:1"].zero_()
+    side.wait_stream(torch.accelerator.current_stream("sim:1"))
+    with sim.use(side), torch.accelerator.device_index(0):
+        tensorizer_ops.save_async(path, {"x": there["sim:1"]}).result(30)
+    assert is_right(dict(ops.load(path)), {"x": torch.zeros(PIECE, dtype=torch.int64)})
+
+
 # A device without streams or pinned memory
 
 
