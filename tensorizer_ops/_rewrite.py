@@ -27,7 +27,7 @@ def encrypt(
     """Write a file anew, encrypted.
 
     It is streamed from one place to the other, and every hash of it is checked on the way; the
-    target appears when all is well, and may be the source.
+    target appears when all is well, and may be the source unless that is written in place.
 
     Args:
         source: where the file is.

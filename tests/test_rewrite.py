@@ -169,3 +169,13 @@ def test_who_is_told_can_end_it(tmp_path: Path, path: str) -> None:
         tensorizer_ops.encrypt(fifo, path, key="named:old", progress=report)
     assert not os.path.exists(path)
     assert threading.active_count() == before
+
+
+def test_onto_itself_where_that_is_written_in_place(plain: str) -> None:
+    """It would be overwritten while it is read."""
+    before = Path(plain).read_bytes()
+    with open(plain, "r+b") as target:
+        for source in (plain, f"fd:{target.fileno()}"):
+            with pytest.raises(InvalidArgument, match=r"is written in place.*another file"):
+                tensorizer_ops.encrypt(source, f"fd:{target.fileno()}", key="named:old")
+            assert Path(plain).read_bytes() == before

@@ -110,6 +110,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   }
   FileKind kind = file_kind(hashes, options);
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
+  check_not_overwritten(*sink, from.source());
   if (sink->ascending() && from.source().sequential()) {
     throw Error(ErrorKind::InvalidArgument,
                 sink->label() + " takes bytes in order, digests first, and " +

@@ -8,6 +8,7 @@
 
 #include "engine/save.h"
 #include "io/sink.h"
+#include "io/source.h"
 #include "transfer/options.h"
 #include "transfer/staging.h"
 
@@ -35,5 +36,7 @@ SaveSettings save_settings(const SaveOptions& options, int threads, const Stagin
 // Throws Error(InvalidArgument) when a file that is written in place is the one that a tensor is
 // mapped from: it would be overwritten while it is read.
 void check_not_overwritten(const Sink& sink, std::span<const Saving> savings);
+// The same for the file that all of it is read from.
+void check_not_overwritten(const Sink& sink, const Source& source);
 
 }  // namespace tensorizer
