@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from tensorizer import TensorDeserializer, TensorSerializer
 
 import tensorizer_ops
+from process import Drain
 from raw_parse import parse
 from samples import assert_same, raw, sample, stored_dtype, zoo
 from tensorizer_ops.errors import HashMismatch, InvalidArgument
@@ -124,6 +127,46 @@ def test_damage_is_noticed(path: str, listed: bool, name: str) -> None:
     if listed:
         with pytest.raises(HashMismatch, match=name):
             ops.load_into(path, [name], [output], options={"digest": by_hand(TENSORS)})
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "named:digest"}], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("to", ["a file", "a pipe"])
+def test_pinned_rewrites(
+    path: str, tmp_path: Path, listed: bool, options: dict[str, str], to: str
+) -> None:
+    target = str(tmp_path / "target")
+
+    def rewrite(digest: str) -> None:
+        reader = torch.classes.tensorizer.Reader(path, options | {"digest": digest})
+        if to == "a file":
+            reader.rewrite(target, "all", {"key": "named:digest"}, 2)
+            return
+        pipe = f"{target} pipe"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(pipe)
+        with Drain(pipe) as drain:
+            reader.rewrite(pipe, "all", {"key": "named:digest"}, 2)
+            drain.wait()
+        Path(target).write_bytes(drain.data)
+
+    meta = TENSORS | {"meta": torch.empty(3, 4, device="meta")}
+    ops.save(path, meta, hashes="none", options=options | {"digests": str(listed).lower()})
+    digest = tensorizer_ops.digest(path, options=options)
+    rewrite(digest)
+    assert tensorizer_ops.digest(target, options={"key": "named:digest"}) == digest
+    os.unlink(target)
+    with pytest.raises(HashMismatch, match="another model"):
+        rewrite("0" * 64)
+    assert not os.path.exists(target)
+    if options:
+        return  # a key vouches for each byte
+    data = bytearray(Path(path).read_bytes())
+    data[parse(bytes(data))["large"].data_offset + 3] ^= 1
+    Path(path).write_bytes(data)
+    with pytest.raises(HashMismatch, match="'large'" if listed else "another model"):
+        rewrite(digest)
+    assert not os.path.exists(target)
 
 
 def test_the_list_is_as_the_format_says(path: str) -> None:

@@ -9,6 +9,14 @@ void fail(const TensorPlace& place, ErrorKind kind, const std::string& what) {
                         ": " + what);
 }
 
+std::optional<Sha256Digest> Pin::expected_of(std::uint32_t entry) const {
+  if (expected.empty()) return std::nullopt;
+  Sha256Digest digest;
+  const ConstBytes listed = expected.subspan(entry * kSha256Size, kSha256Size);
+  std::copy(listed.begin(), listed.end(), digest.begin());
+  return digest;
+}
+
 void check_digests(const TensorPlace& place, std::uint64_t begin, const Expected& expected,
                    const Digests& found) {
   const char* wrong = nullptr;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,15 @@ struct TensorPlace {
 struct Expected {
   std::optional<std::uint32_t> crc32;
   std::optional<Sha256Digest> sha256;
+};
+
+// Data that is checked against digests that somebody vouches for, in place of those that stand in
+// the file; both lists have a digest of each tensor's data, in the order of the entries.
+struct Pin {
+  ConstBytes expected;  // empty where they are only to be found out
+  std::span<Sha256Digest> found;
+
+  std::optional<Sha256Digest> expected_of(std::uint32_t entry) const;
 };
 
 // Throws Error(HashMismatch). `begin`: where the bytes begin that were digested.

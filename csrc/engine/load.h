@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/check.h"
 #include "engine/file_keys.h"
 #include "engine/move.h"
 #include "format/index.h"
@@ -25,13 +26,6 @@ struct LoadItem {
   bool in_place = false;
   // What a stage knows the tensor by, when it cannot be read into its final memory.
   std::optional<std::uint32_t> staged;
-};
-
-// A load whose data is checked against digests that somebody vouches for, in place of those that
-// stand in the file; both lists have a digest of each tensor's data, in the order of the entries.
-struct Pin {
-  ConstBytes expected;  // empty where they are only to be found out
-  std::span<Sha256Digest> found;
 };
 
 struct LoadSettings {

@@ -307,11 +307,7 @@ DigestStart LoadMover::digests_wanted(const LoadItem& item,
                                       const std::optional<TensorHeader>& header) {
   Expected& expected = expected_[number(item)];
   if (settings_.pin != nullptr) {
-    if (!settings_.pin->expected.empty()) {
-      const ConstBytes digest =
-          settings_.pin->expected.subspan(item.entry * kSha256Size, kSha256Size);
-      std::copy(digest.begin(), digest.end(), expected.sha256.emplace().begin());
-    }
+    expected.sha256 = settings_.pin->expected_of(item.entry);
     return {{}, false, true};
   }
   expected = {header->crc32, header->sha256};

@@ -128,6 +128,7 @@ void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
     save_tensors(sink, layout, 0, items, placed, progress, cancel);
     if (prefix_last) write_prefix();
   }
+  if (settings.confirm) settings.confirm();
   write_terminator(sink, layout, cancel);
   sink.finish(layout.file_size(), cancel);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -32,6 +33,8 @@ struct SaveSettings {
   // How many workers move data; those that do not compute wait for what is staged.
   int moves_in_flight = 1;
   MakeStage make_stage = std::make_unique<HeapStage>;
+  // Called by save_file when all data has come; where it throws, the file does not appear.
+  std::function<void()> confirm{};
 };
 
 // Writes headers and data of the layout's tensors from number `first` on, to a sink that is not

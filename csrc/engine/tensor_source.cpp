@@ -18,9 +18,11 @@ void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out,
   if (!digests_) return;
   digests_->update(out);
   if (position + out.size() < entry().data_size) return;
-  check_digests(place(), entry().header_offset, {header_->crc32, header_->sha256},
-                digests_->finish());
+  const Digests found = digests_->finish();
   digests_.reset();
+  if (file_.pin != nullptr) file_.pin->found[number] = found.sha256;
+  check_digests(place(), file_.pin != nullptr ? entry().data_offset : entry().header_offset,
+                expected_, found);
 }
 
 void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
@@ -36,9 +38,14 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   // How much of what is encrypted has to be read at once stands in the header.
   file_.source.read(e.header_offset, std::span(pieces).first(encrypted ? 1 : 2), cancel);
   header_ = parse_authentic_header(bytes_, file_.index, number, place);
-  if (header_->crc32 || header_->sha256) {
-    digests_.emplace(
-        DigestStart{header_->hashed, header_->crc32.has_value(), header_->sha256.has_value()});
+  if (file_.pin != nullptr) {
+    expected_ = {std::nullopt, file_.pin->expected_of(number)};
+    digests_.emplace(DigestStart{{}, false, true});
+  } else {
+    expected_ = {header_->crc32, header_->sha256};
+    const DigestStart start{header_->hashed, header_->crc32.has_value(),
+                            header_->sha256.has_value()};
+    if (start.crc32 || start.sha256) digests_.emplace(start);
   }
   if (!encrypted || e.data_size == 0) return;
   key_ = file_.keys->key_for(header_->crypt.derivation);

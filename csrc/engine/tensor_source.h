@@ -18,6 +18,7 @@ struct TensorFile {
   Source& source;
   const Index& index;
   FileKeys* keys;  // of an encrypted file
+  const Pin* pin = nullptr;
 };
 
 class TensorSource {
@@ -25,8 +26,8 @@ class TensorSource {
   explicit TensorSource(const TensorFile& file) : file_(file) {}
 
   // The next bytes of the data; from its start where `position` is 0. The last ones throw
-  // Error(HashMismatch) when the whole is not what was saved; a chunk whose MAC is wrong is an
-  // Error(Crypto) before any of it is given.
+  // Error(HashMismatch) when the whole is not what was saved, or what a pin says; a chunk whose MAC
+  // is wrong is an Error(Crypto) before any of it is given.
   void read(std::uint32_t entry, std::uint64_t position, Bytes out, Cancel& cancel);
 
  private:
@@ -42,6 +43,7 @@ class TensorSource {
   SharedSecret key_;
   std::vector<std::byte> chunk_;           // the last one that was not asked for in one piece
   std::optional<std::uint64_t> chunk_at_;  // where it begins, when it is right
+  Expected expected_;
   std::optional<RunningDigests> digests_;
 };
 

@@ -17,8 +17,8 @@ namespace {
 // bytes once is read by one worker at a time, in that order.
 class Origin {
  public:
-  Origin(OpenFile& from, Cancel& cancel)
-      : file_{from.source(), from.index(), from.keys()},
+  Origin(OpenFile& from, const Pin* pin, Cancel& cancel)
+      : file_{from.source(), from.index(), from.keys(), pin},
         cancel_(cancel),
         sequential_(from.source().sequential()),
         order_(from.index().entries().size()) {
@@ -116,7 +116,11 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
                 sink->label() + " takes bytes in order, digests first, and " +
                     from.source().label() + " gives them once: one of both must be a file");
   }
-  Origin origin(from, cancel);
+  // What has no data is never read.
+  std::vector<Sha256Digest> found(from.names().size(), Sha256().finish());
+  const Pin pin{from.index().data_digests(), found};
+  const bool pinned = from.options().digest.has_value();
+  Origin origin(from, pinned ? &pin : nullptr, cancel);
   Layout layout(std::move(kind), sink->start());
   std::vector<SaveItem> items;
   for (std::uint32_t i = 0; i < origin.order().size(); ++i) {
@@ -135,6 +139,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
     settings.moves_in_flight = std::max(threads, from.source().hints(0, *size).reads_in_flight);
   }
   settings.make_stage = [&] { return std::make_unique<OriginStage>(origin); };
+  if (pinned) settings.confirm = [&] { from.check_digest(std::as_bytes(std::span(found))); };
   save_file(*sink, layout, items, settings, progress, cancel);
 }
 

@@ -10,8 +10,8 @@
 namespace tensorizer {
 
 // Streams every tensor from one place to the other, with no more of it in memory than a job may
-// take, and checks every hash and MAC on the way. Throws what loads and saves throw; nothing
-// appears at the target then.
+// take, and checks every hash and MAC on the way, or against the digest that the file must have.
+// Throws what loads and saves throw; nothing appears at the target then.
 void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int threads,
              const SaveOptions& options, Progress& progress, Cancel& cancel);
 

@@ -137,6 +137,35 @@ TEST(TensorSourceTest, ChecksTheHashOfWhatItGave) {
   }
 }
 
+// What a pin says takes the place of what the file says.
+TEST(TensorSourceTest, ChecksWhatIsPinned) {
+  RawTensor tensor = sealed_tensor("t", pattern(9000), {.key = pattern(32, 41)});
+  tensor.crypt.reset();
+  tensor.data = *tensor.hashed;
+  tensor.hashed->front() ^= 1;
+  RawTensor other = tensor;
+  other.name = "u";
+  const RawFile file({tensor, other}, 1);
+  const ConstBytes data = as_bytes(tensor.data);
+  const auto source = memory_source(file.bytes, nullptr);
+  const Index index = read_with(file.bytes, nullptr);
+  std::vector<Sha256Digest> found(2);
+  std::vector<Sha256Digest> expected(2);
+  Sha256 sha256;
+  sha256.update(data);
+  expected[1] = sha256.finish();
+  Pin pin{{}, found};
+  const TensorFile of{*source, index, nullptr, &pin};
+  TensorSource tensors(of);
+  EXPECT_TRUE(same(read_all(tensors, index, 0, 777), data));
+  EXPECT_EQ(found[0], expected[1]);
+  EXPECT_EQ(found[1], Sha256Digest{});
+  pin.expected = std::as_bytes(std::span(expected));
+  EXPECT_TRUE(same(read_all(tensors, index, 1, 777), data));
+  EXPECT_EQ(found[1], expected[1]);
+  EXPECT_EQ(kind_of([&] { read_all(tensors, index, 0, 777); }), ErrorKind::HashMismatch);
+}
+
 TEST(TensorSourceTest, ChecksTheDigestOfTheHeader) {
   std::vector<std::byte> file = saved_as(samples(), encrypted());
   FileKeys keys = keys_of(key_of());
