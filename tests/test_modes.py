@@ -65,6 +65,31 @@ def test_inference_mode(saved: str, weight: torch.Tensor) -> None:
     assert same(loaded, weight)
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_inference_mode_on_many_threads(path: str, device: str) -> None:
+    """All workers are in the mode of the caller, on the way through memory of their own."""
+    if device == "sim":
+        import sim_device  # noqa: F401  (it is known from here on)
+    tensors = {f"t{i}": torch.randn(256, 512) for i in range(12)}
+    ops.save(path, tensors)
+    names = list(tensors)
+    options = {"staging": str(1 << 20), "memory_ceiling": str(1 << 20)}
+    normal = [torch.zeros(256, 1024, device=device)[:, ::2] for _ in names]
+    whole = [torch.zeros(256, 512, device=device) for _ in names]
+    with torch.inference_mode():
+        for dtype in (torch.float64, torch.float32):
+            loaded = ops.load(path, dtype=dtype, device=device, threads=4, options=options)
+            for name, tensor in loaded.items():
+                assert tensor.is_inference() and same(tensor.cpu(), tensors[name].to(dtype))
+        inference = [torch.zeros(256, 1024, device=device)[:, ::2] for _ in names]
+        for outputs in (normal, whole, inference, list(loaded.values())):
+            ops.load_into(path, names, outputs, threads=4, options=options)
+            for output, tensor in zip(outputs, tensors.values(), strict=True):
+                assert same(output.cpu(), tensor)
+        ops.save(path, dict(zip(names, inference, strict=True)), threads=4, options=options)
+    assert all(same(tensor, tensors[name]) for name, tensor in ops.load(path).items())
+
+
 def test_deterministic_mode(saved: str, weight: torch.Tensor) -> None:
     torch.use_deterministic_algorithms(True)
     try:

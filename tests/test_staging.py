@@ -218,6 +218,19 @@ def test_the_second_device(saved: str, tensors: dict[str, torch.Tensor]) -> None
     assert is_right(loaded, tensors)
 
 
+def test_workers_leave_other_devices_alone(
+    saved: str, path: str, tensors: dict[str, torch.Tensor]
+) -> None:
+    """A thread begins with the first device, which may be another process's."""
+    with torch.accelerator.device_index(1):
+        loaded = load(saved, device="sim:1", threads=8)
+        assert sim.counter("device.switches") == 0
+        save(f"{path}.copy", loaded, threads=8)
+        assert sim.counter("device.switches") == 0
+        assert is_right(loaded, tensors)
+    assert Path(f"{path}.copy").read_bytes() == Path(saved).read_bytes()
+
+
 def test_a_device_that_is_not_there(saved: str) -> None:
     for call in (tensorizer_ops.load, ops.load):
         with pytest.raises(RuntimeError, match="there is no device 7"):
@@ -329,3 +342,27 @@ def test_a_device_without_a_pool_of_streams(
     ops.save(path, {"x": torch.randn(1000, 1000)})
     ops.load_into(path, ["x"], [transposed])
     assert same(transposed.cpu(), ops.load(path)["x"])
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_copies_of_the_host_follow_the_stream_of_the_caller(
+    path: str, tensors: dict[str, torch.Tensor], pooled: bool
+) -> None:
+    """They come after what it was given before, on whatever thread."""
+    sim.set_pooled(pooled)
+    small = SMALL | {"memory_ceiling": str(MIB)}
+    names = list(tensors)
+    side = torch.Stream("sim:1")
+    with sim.use(side):
+        there = [torch.zeros_like(tensor, device="sim:1") for tensor in tensors.values()]
+        for to, tensor in zip(there, tensors.values(), strict=True):
+            to.copy_(tensor)
+        save(path, dict(zip(names, there, strict=True)), threads=8, options=small)
+    assert is_right(dict(ops.load(path)), tensors)
+    with sim.use(side):
+        for tensor in there:
+            tensor.fill_(7)
+        ops.load_into(path, names, there, threads=8, options=small)
+        copies = [tensor.clone() for tensor in there]
+    side.synchronize()
+    assert is_right(dict(zip(names, copies, strict=True)), tensors)

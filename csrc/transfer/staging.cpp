@@ -4,7 +4,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <array>
 #include <bit>
@@ -15,40 +18,42 @@ namespace tensorizer {
 
 namespace {
 
-using Direction = Staging::Direction;
+using Direction = StagedJob::Direction;
 
-void copy_now(const Elements& tensor, std::uint64_t position, const at::Tensor& bytes,
-              Direction direction) {
-  if (direction == Direction::Load) {
-    tensor.put(position, bytes);
+// The host copies, and waits for each copy, in the stream that the caller would have copied in.
+void copy_now(const StagedJob& job, std::uint32_t number, std::uint64_t position, Bytes bytes) {
+  const Elements& tensor = job.tensors[number];
+  c10::OptionalStreamGuard guard;
+  for (const c10::Stream& home : job.homes) {
+    if (home.device() == tensor.device()) guard.reset_stream(home);
+  }
+  const at::Tensor memory =
+      at::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, at::kByte);
+  if (job.direction == Direction::Load) {
+    tensor.put(position, memory);
   } else {
-    tensor.get(position, bytes);
+    tensor.get(position, memory);
   }
 }
 
-// The host copies, and waits for each copy.
 class HostStage final : public HeapStage {
  public:
-  HostStage(const std::vector<Elements>& tensors, Direction direction)
-      : tensors_(tensors), direction_(direction) {}
+  explicit HostStage(const StagedJob& job) : job_(job) {}
 
   void pass(std::uint32_t tensor, std::uint64_t position, Bytes bytes) override {
-    const at::Tensor memory =
-        at::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, at::kByte);
-    copy_now(tensors_[tensor], position, memory, direction_);
+    const c10::InferenceMode mode(job_.inference);
+    copy_now(job_, tensor, position, bytes);
   }
 
  private:
-  const std::vector<Elements>& tensors_;
-  const Direction direction_;
+  const StagedJob& job_;
 };
 
 // Devices copy, each on a stream of this stage's own.
 class PinnedStage final : public Stage {
  public:
-  PinnedStage(const std::vector<Elements>& tensors,
-              const std::vector<std::unique_ptr<SideStreams>>& devices, Direction direction)
-      : tensors_(tensors), devices_(devices), direction_(direction), streams_(devices.size()) {}
+  explicit PinnedStage(const StagedJob& job)
+      : job_(job), guard_(job.devices.front()->device()), streams_(job.devices.size()) {}
 
   Bytes take(std::size_t size) override {
     note_end();
@@ -59,19 +64,20 @@ class PinnedStage final : public Stage {
       memory = at::Tensor();  // frees the old memory before it takes new
       // Allocators round to powers of two themselves, and find a piece of the same size again.
       memory = at::detail::empty_generic(
-          {static_cast<std::int64_t>(std::bit_ceil(size))}, &devices_.front()->pinned_memory(),
+          {static_cast<std::int64_t>(std::bit_ceil(size))}, &job_.devices.front()->pinned_memory(),
           c10::DispatchKeySet(c10::DispatchKey::CPU), at::kByte, std::nullopt);
     }
     return Bytes(static_cast<std::byte*>(memory.mutable_data_ptr()), size);
   }
 
   void pass(std::uint32_t number, std::uint64_t position, Bytes bytes) override {
+    const c10::InferenceMode mode(job_.inference);
     const at::NoGradGuard no_grad;
-    const Elements& tensor = tensors_[number];
+    const Elements& tensor = job_.tensors[number];
     const auto size = static_cast<std::int64_t>(bytes.size());
     const c10::Stream* stream = stream_of(tensor.device());
     if (!stream) {
-      copy_now(tensor, position, at::from_blob(bytes.data(), {size}, at::kByte), direction_);
+      copy_now(job_, number, position, bytes);
       return;
     }
     const c10::StreamGuard guard(*stream);
@@ -82,7 +88,7 @@ class PinnedStage final : public Stage {
     at::Tensor there = tensor.bytes(position, size);
     const bool direct = there.defined();
     if (!direct) there = at::empty({size}, at::TensorOptions(tensor.device()).dtype(at::kByte));
-    if (direction_ == Direction::Load) {
+    if (job_.direction == Direction::Load) {
       there.copy_(memory, /*non_blocking=*/true);
       if (!direct) tensor.put(position, there);
     } else {
@@ -108,9 +114,9 @@ class PinnedStage final : public Stage {
   };
 
   const c10::Stream* stream_of(c10::Device device) {
-    for (std::size_t i = 0; i < devices_.size(); ++i) {
-      if (devices_[i]->device() != device) continue;
-      if (!streams_[i]) streams_[i] = OwnStream{devices_[i]->add(), false};
+    for (std::size_t i = 0; i < job_.devices.size(); ++i) {
+      if (job_.devices[i]->device() != device) continue;
+      if (!streams_[i]) streams_[i] = OwnStream{job_.devices[i]->add(), false};
       streams_[i]->used = true;
       return &streams_[i]->stream;
     }
@@ -130,9 +136,10 @@ class PinnedStage final : public Stage {
     pieces_[current_].ends.clear();
   }
 
-  const std::vector<Elements>& tensors_;
-  const std::vector<std::unique_ptr<SideStreams>>& devices_;
-  const Direction direction_;
+  const StagedJob& job_;
+  // Events switch to their stream's device and back; back to one that the process does not use, if
+  // it is what a new thread begins with, would take memory there.
+  const c10::DeviceGuard guard_;
   std::vector<std::optional<OwnStream>> streams_;  // by device
   std::array<Piece, 2> pieces_;
   std::size_t current_ = 0;
@@ -141,30 +148,35 @@ class PinnedStage final : public Stage {
 }  // namespace
 
 std::uint32_t Staging::add(const at::Tensor& tensor, c10::ScalarType stored) {
-  tensors_.emplace_back(tensor, stored);
-  return static_cast<std::uint32_t>(tensors_.size() - 1);
+  job_.tensors.emplace_back(tensor, stored);
+  return static_cast<std::uint32_t>(job_.tensors.size() - 1);
 }
 
 void Staging::begin() {
   std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> seen;
-  for (const Elements& tensor : tensors_) {
+  job_.inference = c10::InferenceMode::is_enabled();
+  for (const Elements& tensor : job_.tensors) {
     const c10::Device device = tensor.device();
-    if (!seen.emplace(device.type(), device.index()).second) continue;
+    if (device.is_cpu() || !seen.emplace(device.type(), device.index()).second) continue;
     // Pinned memory serves all devices of a kind; those of a second kind are copied to as the host
     // copies.
-    if (is_pinned() && devices_.front()->device().type() != device.type()) continue;
-    if (auto streams = SideStreams::of(device)) devices_.push_back(std::move(streams));
+    const bool serves = !is_pinned() || job_.devices.front()->device().type() == device.type();
+    if (auto streams = serves ? SideStreams::of(device) : nullptr) {
+      job_.devices.push_back(std::move(streams));
+    } else {
+      job_.homes.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    }
   }
 }
 
 std::unique_ptr<Stage> Staging::make_stage() const {
-  if (tensors_.empty()) return std::make_unique<HeapStage>();
-  if (is_pinned()) return std::make_unique<PinnedStage>(tensors_, devices_, direction_);
-  return std::make_unique<HostStage>(tensors_, direction_);
+  if (job_.tensors.empty()) return std::make_unique<HeapStage>();
+  if (is_pinned()) return std::make_unique<PinnedStage>(job_);
+  return std::make_unique<HostStage>(job_);
 }
 
 void Staging::finish() {
-  for (const std::unique_ptr<SideStreams>& streams : devices_) streams->join();
+  for (const std::unique_ptr<SideStreams>& streams : job_.devices) streams->join();
 }
 
 }  // namespace tensorizer

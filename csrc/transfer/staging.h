@@ -8,6 +8,8 @@
 // allocator with the job, so that the next one finds it.
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <memory>
 #include <vector>
 
@@ -17,20 +19,33 @@
 
 namespace tensorizer {
 
-class Staging {
- public:
+// What the stages of all workers share.
+struct StagedJob {
   enum class Direction { Load, Save };
 
-  explicit Staging(Direction direction) : direction_(direction) {}
+  Direction direction;
+  std::vector<Elements> tensors{};
+  // What torch keeps for each thread, as the caller's thread has it: whether inference mode is on,
+  // and the streams that are current, of devices without streams beside them.
+  bool inference = false;
+  std::vector<c10::Stream> homes{};
+  std::vector<std::unique_ptr<SideStreams>> devices{};  // goes first, and waits
+};
+
+class Staging {
+ public:
+  using Direction = StagedJob::Direction;
+
+  explicit Staging(Direction direction) : job_{.direction = direction} {}
 
   // Keeps the tensor, and returns what stages know it by.
   std::uint32_t add(const at::Tensor& tensor, c10::ScalarType stored);
 
   // On the caller's thread, when all tensors are there. What the job does on devices comes after
-  // all that their current streams have been given.
+  // all that their current streams have been given, and torch is in the caller's mode there.
   void begin();
   // Whether anything passes through pinned memory.
-  bool is_pinned() const { return !devices_.empty(); }
+  bool is_pinned() const { return !job_.devices.empty(); }
   // On the thread of a worker. What passes through where there are no tensors goes nowhere.
   std::unique_ptr<Stage> make_stage() const;
   // On the caller's thread, when the job is done: the current streams go on when all is there. A
@@ -38,9 +53,7 @@ class Staging {
   void finish();
 
  private:
-  Direction direction_;
-  std::vector<Elements> tensors_;
-  std::vector<std::unique_ptr<SideStreams>> devices_;  // goes first, and waits
+  StagedJob job_;
 };
 
 }  // namespace tensorizer

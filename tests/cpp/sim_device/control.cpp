@@ -28,6 +28,7 @@ constexpr std::array kNames = {
     "copies.staged",
     "copies.blocking",
     "copies.on_device",
+    "device.switches",
     "violations",
     "events",
     "device.blocks",

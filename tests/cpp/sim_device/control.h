@@ -28,6 +28,9 @@ enum class Counter {
   Staged,
   Blocking,
   OnDevice,
+  // Calls for an event on another device than the thread's current one. CUDA switches to it and
+  // back, and the switch back takes memory on a device that the program may not use at all.
+  DeviceSwitches,
   // What no correct program does: see violation().
   Violations,
   // What there is now, and the most there was.

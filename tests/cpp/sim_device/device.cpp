@@ -30,6 +30,10 @@ struct Event {
 
 Event& event_at(void* event) { return *static_cast<Event*>(event); }
 
+void count_switch(c10::DeviceIndex device) {
+  if (device != device_of_thread) add(Counter::DeviceSwitches);
+}
+
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kSim; }
@@ -81,6 +85,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
               const c10::EventFlag flag) const override {
     TORCH_CHECK(device == -1 || device == stream.device_index(), "sim: an event of device ", device,
                 " cannot be recorded in a stream of device ", stream.device_index());
+    count_switch(stream.device_index());
     if (*event == nullptr) *event = new Event;
     Event& recorded = event_at(*event);
     if (flag == c10::EventFlag::BACKEND_DEFAULT) {
@@ -92,6 +97,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     }
   }
   void block(void* event, const c10::Stream& stream) const override {
+    count_switch(stream.device_index());
     if (!is_left_out(Counter::EventBlock)) wait_in_stream(stream, event_at(event).moment);
   }
   bool queryEvent(void* event) const override {
@@ -101,7 +107,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     check_may_wait("synchronizing an event");
     if (!is_left_out(Counter::EventSynchronize)) wait_on_host(event_at(event).moment);
   }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+  void destroyEvent(void* event, const c10::DeviceIndex device) const noexcept override {
+    if (event != nullptr) count_switch(device);
     delete static_cast<Event*>(event);
   }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
