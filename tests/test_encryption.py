@@ -234,6 +234,31 @@ def test_damage_leaves_zeros(path: str, name: str, record: bool) -> None:
     assert len(ops.load(path, names=others, options=OPTIONS)) == len(others)
 
 
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_damage_leaves_zeros_of_every_dtype(path: str, dtype: torch.dtype) -> None:
+    tensors = {"a": sample(dtype, (40000,)), "b": sample(torch.float32, (700, 1000))}
+    ops.save(path, tensors, options=OPTIONS)
+    data = bytearray(Path(path).read_bytes())
+    for name in "ab":
+        place = int(Reader(path, OPTIONS).stored(name)["data_offset"])
+        data[place + tensors[name].nbytes - 3] ^= 4
+    Path(path).write_bytes(data)
+    for step in (1, 2):
+        memory = [
+            torch.ones(*tensor.shape, step, tensor.itemsize, dtype=torch.uint8)
+            for tensor in tensors.values()
+        ]
+        outputs = [
+            part.view(-1).view(tensor.dtype).view(*tensor.shape, step)[..., 0]
+            for part, tensor in zip(memory, tensors.values(), strict=True)
+        ]
+        with pytest.raises(Crypto, match="cannot be decrypted"):
+            ops.load_into(path, list(tensors), outputs, threads=1, options=OPTIONS)
+        for part in memory:
+            assert not part[..., 0, :].any()
+            assert part[..., 1:, :].all()
+
+
 def test_a_wrong_hash_leaves_zeros(path: str) -> None:
     out, entry = chunked(KEY, b"x" * 8)
     block = Block("x", "|u1", (8,), out, hashes=(1,), crypt=crypt_info(entry))

@@ -35,7 +35,8 @@ void for_each_block(const at::Tensor& tensor, std::int64_t first, std::int64_t c
   if (count > 0) part_of_row(0, count);
 }
 
-// A type without copy kernels (bits, sub-byte integers) moves as the bytes of its elements.
+// A type without kernels (bits, sub-byte integers) is copied and filled as the bytes of its
+// elements.
 at::Tensor as_plain(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case c10::ScalarType::Float4_e2m1fn_x2:
@@ -66,6 +67,11 @@ at::Tensor as_plain(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+void make_zero(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  as_plain(tensor.detach()).zero_();
+}
 
 Elements::Elements(const at::Tensor& tensor, c10::ScalarType stored) {
   const at::NoGradGuard no_grad;

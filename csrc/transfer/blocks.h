@@ -28,4 +28,7 @@ class Elements {
   c10::ScalarType stored_;
 };
 
+// Makes every element zero, also of a type that torch cannot fill.
+void make_zero(const at::Tensor& tensor);
+
 }  // namespace tensorizer

@@ -12,6 +12,7 @@
 #include "codec/hmac.h"
 #include "engine/read_index.h"
 #include "format/model_digest.h"
+#include "transfer/blocks.h"
 #include "transfer/memory.h"
 #include "transfer/rewrite.h"
 #include "transfer/tracing.h"
@@ -37,11 +38,15 @@ std::string describe_load(const std::string& label, const Progress& progress, do
   return "loaded " + label + text;
 }
 
-// Takes back what is not fit to be seen; `entries` says which tensors of the file.
-void blank(Targets& targets, const std::vector<bool>& entries) {
-  const at::NoGradGuard no_grad;
-  for (auto& [entry, output] : targets.outputs) {
-    if (entries[entry]) output.zero_();
+// Takes back what is not fit to be seen; `entries` says which tensors of the file. The caller has
+// an error to tell already, so what fails here keeps nothing else from being taken back.
+void blank(Targets& targets, const std::vector<bool>& entries) noexcept {
+  for (const auto& [entry, output] : targets.outputs) {
+    if (!entries[entry]) continue;
+    try {
+      make_zero(output);
+    } catch (...) {
+    }
   }
 }
 

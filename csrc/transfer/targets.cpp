@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "transfer/blocks.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
 
@@ -151,7 +152,9 @@ at::Tensor NewTensors::allocate(at::IntArrayRef shape, c10::ScalarType type) con
 
 at::Tensor NewTensors::zeros(at::IntArrayRef shape, c10::ScalarType type) const {
   if (device_.is_cpu()) return new_zeros(shape, type);
-  return allocate(shape, type).zero_();
+  const at::Tensor tensor = allocate(shape, type);
+  make_zero(tensor);
+  return tensor;
 }
 
 void NewTensors::fill(const at::Tensor& tensor, c10::ScalarType stored, LoadItem& item) {
@@ -185,11 +188,11 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
   Targets targets;
   for (std::size_t i = 0; i < selected.size(); ++i) {
     const Entry& entry = file.entry(selected[i]);
-    at::Tensor output = outputs[i];
+    const at::Tensor& output = outputs[i];
     LoadItem item;
     item.entry = selected[i];
     if (entry.meta) {
-      output.zero_();
+      make_zero(output);
     } else if (entry.data_size > 0 && !output.is_meta()) {
       if (output.device().is_cpu() && output.is_contiguous() && !output.is_conj() &&
           !output.is_neg()) {
