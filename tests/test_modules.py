@@ -70,6 +70,32 @@ def test_a_module_without_memory_gets_new_tensors_that_stay_tied(path: str, save
     assert torch.equal(model(TOKENS), saved(TOKENS))
 
 
+@pytest.mark.parametrize("digests", ["false", "true"])
+def test_what_is_loaded_may_be_pinned(path: str, digests: str) -> None:
+    source = torch.nn.Linear(3, 4)
+    tensorizer_ops.save(path, source.state_dict(), options={"digests": digests})
+    pinned = {"digest": tensorizer_ops.digest(path)}
+    with torch.device("meta"):
+        models = [torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)]
+    models.append(torch.nn.Linear(3, 4))
+    models[1].bias = torch.nn.Parameter(torch.zeros(4))
+    for number, model in enumerate(models):
+        if number == 1 and digests == "false":
+            with pytest.raises(ValueError, match="all are loaded at once"):
+                load_into(model, path, options=pinned)
+            assert not model.bias.any()
+            continue
+        load_into(model, path, options=pinned)
+        assert same_state(model, source)
+        with pytest.raises(tensorizer_ops.errors.HashMismatch, match="another model"):
+            load_into(model, path, options={"digest": "0" * 64})
+    empty = torch.nn.Module()
+    tensorizer_ops.save(path, {})
+    load_into(empty, path, options={"digest": tensorizer_ops.digest(path)})
+    with pytest.raises(tensorizer_ops.errors.HashMismatch, match="another model"):
+        load_into(empty, path, options=pinned)
+
+
 def test_buffers_that_are_not_persistent_are_filled_where_they_are_stored(path: str) -> None:
     tensorizer_ops.save(path, {**make(1).state_dict(), "scratch": torch.arange(4.0)})
     with torch.device("meta"):

@@ -118,7 +118,11 @@ std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& nam
     }
   }
   std::vector<at::Tensor> filled = tensors;
-  reader.load_into(kept_names, kept, request.verify, request.threads);
+  // What is pinned may have to be loaded in one go, which a load of nothing would not be; but a pin
+  // of an empty file is checked as well.
+  if (!kept.empty() || fresh.empty()) {
+    reader.load_into(kept_names, kept, request.verify, request.threads);
+  }
   for (const auto& [device, wanted] : fresh) {
     std::vector<std::string> wanted_names;
     for (const Place* place : wanted) wanted_names.push_back(place->in_file);

@@ -203,7 +203,8 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
       throw Error(ErrorKind::InvalidArgument,
                   file.source().label() +
                       ": it keeps no digests of its tensors, so its own can be checked only where "
-                      "all are loaded: save it with the option 'digests'");
+                      "all are loaded at once, into new tensors of one device or into those that "
+                      "there are: save it with the option 'digests'");
     }
   }
   run(file, targets, verify, threads, &pin);
