@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import tensorizer_ops
+from process import fork, wait
 from recorder import Recorded, Recorder, recorder
 from s3_server import KEY_ID, S3, SECRET, s3_server
 from samples import assert_same, sample, zoo
@@ -162,6 +164,25 @@ def test_a_writer_that_is_dropped_leaves_nothing(s3: S3) -> None:
     del writer
     assert not uploads_left(s3)
     assert not (s3.root / "bucket" / "dropped").exists()
+
+
+def test_a_writer_is_not_its_childrens(s3: S3) -> None:
+    writer = torch.classes.tensorizer.Writer("s3://bucket/forked", s3.options())
+    for name, tensor in LARGE.items():
+        writer.add(name, tensor, 2, 0)
+
+    def child() -> None:
+        nonlocal writer
+        with pytest.raises(ValueError, match="before a fork"):
+            writer.close()
+        writer.abort()
+        del writer
+        gc.collect()
+
+    assert wait(fork(child)) == 0
+    writer.close()
+    assert_same(ops.load("s3://bucket/forked", verify="all", options=s3.options()), LARGE)
+    (s3.root / "bucket" / "forked").unlink()
 
 
 def test_a_part_that_breaks_is_sent_again(s3: S3, recorded: Recorder) -> None:

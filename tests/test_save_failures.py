@@ -42,6 +42,7 @@ UNREADABLE: dict[str, Callable[[], torch.Tensor]] = {
     "sparse": sparse,
     "compressed": lambda: torch.eye(3).to_sparse_csr(),
     "quantized": quantized,
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "gone": lambda: gone(),
 }
 

@@ -1,6 +1,4 @@
 // A file that is written into keys of its own, which then take the places of an older file's.
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <map>
@@ -132,8 +130,7 @@ class RedisSink final : public Sink {
   }
 
   void abort() noexcept override {
-    // In a child of fork() the keys are still those of its parent.
-    if (over_ || process_ != getpid()) return;
+    if (over_) return;
     over_ = true;
     try {
       remove_keys();
@@ -147,10 +144,6 @@ class RedisSink final : public Sink {
  private:
   template <typename Work>
   void use_connection(Cancel& cancel, Work&& work) {
-    if (process_ != getpid()) {
-      throw Error(ErrorKind::InvalidArgument,
-                  label() + " was opened for saving before a fork(): only the parent can save it");
-    }
     std::unique_ptr<RedisConnection> connection = client_.take_idle();
     if (!connection) connection = client_.connect(cancel);
     try {
@@ -286,7 +279,6 @@ class RedisSink final : public Sink {
 
   RedisClient client_;
   const std::string private_prefix_;
-  const pid_t process_ = getpid();
   std::uint64_t limit_ = kUsualLimit;
   std::uint64_t prefix_size_ = 0;
   bool is_written_ = false;  // the prefix

@@ -46,6 +46,7 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
     throw Error(ErrorKind::InvalidArgument, "tensor " + quote(name) + " cannot be saved: " + why);
   };
   if (!tensor.defined()) refuse("it is undefined");
+  if (tensor.is_nested()) refuse("it is nested, and has no shape that the format could hold");
   if (tensor.layout() != c10::kStrided) {
     refuse(std::string("its layout is ") + c10::str(tensor.layout()) +
            ", and the format holds strided tensors only");

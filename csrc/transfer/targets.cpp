@@ -5,9 +5,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <limits>
-#include <set>
-#include <tuple>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "transfer/blocks.h"
@@ -53,22 +53,23 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
 // in a module that keeps a view of what else it keeps.
 void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selected,
                     std::span<const at::Tensor> outputs) {
-  using Place = std::tuple<c10::DeviceType, c10::DeviceIndex, const void*,
-                           std::vector<std::int64_t>, std::vector<std::int64_t>>;
-  std::set<Place> places;
-  for (std::size_t i = 0; i < selected.size(); ++i) {
+  std::unordered_multimap<const void*, std::size_t> places;
+  places.reserve(outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
     const at::Tensor& output = outputs[i];
     if (output.is_meta() || output.numel() == 0) continue;
-    const c10::Device device = output.device();
-    if (places
-            .emplace(device.type(), device.index(), output.const_data_ptr(), output.sizes().vec(),
-                     output.strides().vec())
-            .second) {
-      continue;
+    const auto [first, last] = places.equal_range(output.const_data_ptr());
+    const bool is_taken = std::any_of(first, last, [&](const auto& place) {
+      const at::Tensor& other = outputs[place.second];
+      return other.device() == output.device() && other.sizes() == output.sizes() &&
+             other.strides() == output.strides();
+    });
+    if (is_taken) {
+      throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) +
+                                                  " has the output of another one: give each "
+                                                  "tensor its own");
     }
-    throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) +
-                                                " has the output of another one: give each tensor "
-                                                "its own");
+    places.emplace(output.const_data_ptr(), i);
   }
 }
 

@@ -94,7 +94,21 @@ Writer::Writer(const OptionList& options, const OpenSink& open)
   layout_ = std::make_unique<Layout>(std::move(kind), sink_->start());
 }
 
-Writer::~Writer() { abort_locked(); }
+Writer::~Writer() {
+  if (is_foreign()) {
+    static_cast<void>(sink_.release());
+  } else {
+    abort_locked();
+  }
+}
+
+std::unique_lock<std::mutex> Writer::lock() {
+  if (is_foreign()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "the writer was made before a fork(): only the parent can use it");
+  }
+  return std::unique_lock(mutex_);
+}
 
 void Writer::must_be_open() const {
   if (state_ == State::Open) return;
@@ -141,7 +155,7 @@ void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType t
 }
 
 void Writer::add(std::span<const AddedTensor> tensors) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock locked = lock();
   must_be_open();
   Staging staging(Staging::Direction::Save);
   std::vector<Saving> savings = prepare(tensors, staging);
@@ -178,7 +192,7 @@ void Writer::write_ends(Cancel& cancel) {
 }
 
 void Writer::flush() {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock locked = lock();
   must_be_open();
   if (!sink_->in_place()) return;
   Job job(*this);
@@ -191,7 +205,7 @@ void Writer::flush() {
 }
 
 void Writer::close() {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock locked = lock();
   if (state_ == State::Closed) return;
   must_be_open();
   Job job(*this);
@@ -207,6 +221,7 @@ void Writer::close() {
 }
 
 void Writer::abort() {
+  if (is_foreign()) return;
   cancel();
   const std::lock_guard lock(mutex_);
   abort_locked();

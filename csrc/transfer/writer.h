@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -66,6 +67,9 @@ class Writer {
 
   Writer(const OptionList& options, const OpenSink& open);
 
+  // A child of fork has neither the sink's threads nor any right to its target.
+  bool is_foreign() const { return process_ != getpid(); }
+  std::unique_lock<std::mutex> lock();
   void must_be_open() const;
   std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
   void reserve();
@@ -74,6 +78,7 @@ class Writer {
 
   const WriterOptions options_;
   const int threads_;
+  const pid_t process_ = getpid();
   Progress progress_;
 
   std::mutex mutex_;  // one call at a time; guards what follows
