@@ -91,7 +91,8 @@ def _tie(tensor: torch.Tensor) -> object:
     """The same for tensors that are all of the same memory."""
     if is_lazy(tensor) or not has_memory(tensor) or tensor.numel() == 0:
         return id(tensor)
-    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()
+    bits = tensor.is_conj(), tensor.is_neg()  # of views that hold other values in the same memory
+    return tensor.data_ptr(), tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _find_ties(module: torch.nn.Module) -> dict[object, list[_Slot]]:

@@ -188,8 +188,8 @@ def externalize(
 def identity(tensor: torch.Tensor) -> object:
     """The same for two tensors that are tied to each other."""
     memory = tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset()
-    read = tensor.dtype, tensor.is_conj(), tensor.is_neg()
-    return memory, tensor.shape, tensor.stride(), read
+    bits = tensor.is_conj(), tensor.is_neg()  # of views that hold other values in the same memory
+    return memory, bits, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _copy(module: torch._C.ScriptModule) -> torch._C.ScriptModule:

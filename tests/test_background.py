@@ -45,6 +45,15 @@ def test_tied_tensors_are_copied_once() -> None:
     assert one.data_ptr() not in (other.data_ptr(), tensor.data_ptr())
 
 
+def test_conjugate_views_are_not_tied_to_what_they_view(path: str) -> None:
+    x = torch.tensor([1 + 2j, 3 - 4j])
+    tensors = {"x": x, "conj": x.conj(), "again": x.conj()}
+    tensorizer_ops.save_async(path, tensors).result(PATIENCE)
+    loaded = tensorizer_ops.load(path)
+    for name, tensor in tensors.items():
+        assert same(loaded[name], tensor.resolve_conj())
+
+
 def test_options_and_hashes(path: str) -> None:
     tensorizer_ops.save_async(
         path, {"x": torch.ones(3)}, hashes="crc32", threads=2, options={"fsync": "true"}

@@ -130,6 +130,18 @@ def test_what_differs_in_the_file_is_not_tied(
     assert not other[2].weight.requires_grad
 
 
+def test_conjugate_views_are_not_tied_to_what_they_view(path: str) -> None:
+    model = torch.nn.Module()
+    model.x = torch.nn.Parameter(torch.tensor([1 + 2j, 3 - 4j]))
+    model.register_buffer("mirrored", model.x.detach().conj())
+    before = model.mirrored.clone()
+    tensorizer_ops.save(path, {"x": torch.tensor([5j, 6j])})
+    with TensorDeserializer(path, device="cpu") as deserializer:
+        deserializer.load_into_module(model)
+    assert model.x.tolist() == [5j, 6j]
+    assert torch.equal(model.mirrored, before)
+
+
 def distributed(tensor: torch.Tensor) -> torch.Tensor:
     mesh = init_device_mesh("cpu", (1,))
     return distribute_tensor(tensor, mesh, [Shard(0)])

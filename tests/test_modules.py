@@ -194,6 +194,28 @@ def test_an_externalized_module_is_small_and_computes_the_same(tmp_path: Path) -
     ]
 
 
+class Mirrored(nn.Module):
+    """A parameter, and a view of it with other values."""
+
+    def __init__(self, negative: bool) -> None:
+        super().__init__()
+        x = torch.tensor([1 + 2j, 3 - 4j])
+        self.x = nn.Parameter(x.imag if negative else x)
+        self.register_buffer("mirrored", x.conj().imag if negative else x.conj())
+
+    def forward(self) -> torch.Tensor:
+        return self.x * self.mirrored
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_views_with_other_values_are_not_tied(tmp_path: Path, negative: bool) -> None:
+    scripted = torch.jit.script(Mirrored(negative))
+    restored = torch.jit.load(externalize(scripted, tmp_path / "weights.tensors"))
+    load_into(restored, tmp_path / "weights.tensors")
+    assert same_state(restored, scripted)
+    assert torch.equal(restored(), scripted())
+
+
 def test_what_cannot_be_externalized_leaves_nothing_behind(tmp_path: Path) -> None:
     scripted = torch.jit.script(make(1))
     with pytest.raises(ValueError, match="frozen"):
