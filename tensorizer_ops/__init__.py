@@ -70,6 +70,10 @@ def set_secret(name: str, secret: str | None) -> None:
 
     It is in no program, pickle or message. ``None`` forgets it.
     """
+    # What is wrong would be printed otherwise, and with it the secret.
+    for what, given in (("the name of a secret", name), ("a secret", secret or "")):
+        if not isinstance(given, str):
+            raise TypeError(f"{what} is {type(given).__name__}, and must be str")
     _python.set_secret(name, secret or "")
 
 

@@ -14,12 +14,14 @@ from tensorizer_ops import _python
 
 __all__ = ["add", "remove"]
 
+_Bytes = bytes | bytearray | memoryview
+
 
 def add(
     name: str,
     *,
-    key: bytes | Callable[[], bytes] | None = None,
-    passphrase: str | bytes | Callable[[], str | bytes] | None = None,
+    key: _Bytes | Callable[[], bytes] | None = None,
+    passphrase: str | _Bytes | Callable[[], str | _Bytes] | None = None,
 ) -> None:
     """Keep a key or a passphrase under a name, in the place of what was there.
 
@@ -31,19 +33,22 @@ def add(
 
     Raises:
         ValueError: the key has not 32 bytes, or the passphrase none.
+        TypeError: they are something else than bytes, or text for a passphrase.
     """
     if (key is None) == (passphrase is None):
         raise TypeError("a name is for either a key or a passphrase")
-    if key is not None:
-        if callable(key):
-            _python.set_key_function(name, key, False)
-        else:
-            _python.set_key(name, bytes(key), False)
+    # What is wrong would be printed otherwise, and with it the key.
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a key is {type(name).__name__}, and must be str")
+    if callable(key):
+        _python.set_key_function(name, key, False)
+    elif key is not None:
+        _python.set_key(name, _to_bytes(key), False)
     elif callable(passphrase):
         give = passphrase
-        _python.set_key_function(name, lambda: _to_bytes(give()), True)
+        _python.set_key_function(name, lambda: _passphrase(give()), True)
     elif passphrase is not None:
-        _python.set_key(name, _to_bytes(passphrase), True)
+        _python.set_key(name, _passphrase(passphrase), True)
 
 
 def remove(name: str) -> None:
@@ -51,5 +56,12 @@ def remove(name: str) -> None:
     _python.forget_key(name)
 
 
-def _to_bytes(passphrase: str | bytes) -> bytes:
-    return passphrase.encode() if isinstance(passphrase, str) else bytes(passphrase)
+def _passphrase(text: str | _Bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else _to_bytes(text, "a passphrase", "str or ")
+
+
+def _to_bytes(secret: _Bytes, what: str = "a key", text: str = "") -> bytes:
+    # Of a number, bytes() would make so many zeros.
+    if not isinstance(secret, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is {type(secret).__name__}, and must be {text}bytes")
+    return bytes(secret)

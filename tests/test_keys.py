@@ -159,6 +159,43 @@ def test_keys_that_are_none() -> None:
             keys.add("test", **both)
 
 
+def test_keys_of_wrong_types() -> None:
+    """A number of zeros is no key, and what is refused is not shown."""
+    secret = "text that nobody may see"
+    wrong: list[tuple[Any, dict[str, Any]]] = [
+        *[("test", {kind: value}) for kind in ("key", "passphrase") for value in (32, [1] * 32)],
+        ("test", {"key": secret}),
+        (5, {"key": secret.encode()}),
+        (5, {"passphrase": secret}),
+        (None, {"passphrase": lambda: secret}),
+    ]
+    for name, what in wrong:
+        with pytest.raises(TypeError, match=r"must be (str|bytes|str or bytes)$") as error:
+            keys.add(name, **what)
+        assert secret not in str(error.value)
+    names: list[tuple[Any, Any]] = [(None, secret), ("test", [secret]), (5, None)]
+    for name, value in names:
+        with pytest.raises(TypeError, match=r"must be str$") as error:
+            tensorizer_ops.set_secret(name, value)
+        assert secret not in str(error.value)
+
+
+def test_a_passphrase_that_is_given_late_and_is_none(path: str) -> None:
+    number: Any = 32
+    keys.add("test", passphrase=lambda: number)
+    with pytest.raises(TypeError, match="a passphrase is int, and must be str or bytes"):
+        ops.save(path, {"x": torch.ones(3)}, options={"key": "named:test", "kdf": "min"})
+    keys.remove("test")
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_kinds_of_bytes(encrypted: str, kind: Any) -> None:
+    keys.add("test", key=kind(KEY))
+    assert opens(encrypted, "named:test")
+    keys.remove("test")
+
+
 @pytest.mark.parametrize("key", ["", "secret text", "env:", "named:", KEY.hex()])
 def test_a_key_is_never_given(encrypted: str, key: str) -> None:
     with pytest.raises(InvalidArgument, match="option 'key' must be the name of a key") as error:
