@@ -12,6 +12,7 @@ from tensorizer_ops import _python
 from tensorizer_ops._front import Hashes, Target, to_uri
 from tensorizer_ops._memory import has_memory
 from tensorizer_ops._modules import identity
+from tensorizer_ops._options import Options, as_pairs
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._types import INTEGERS
 
@@ -85,7 +86,7 @@ def save_async(
     *,
     hashes: Hashes = "all",
     threads: int = 1,
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
     progress: Progress | None = None,
 ) -> Save:
     """Take a snapshot of tensors and save it in the background.
@@ -110,7 +111,7 @@ def save_async(
     future = Save()
     names = list(tensors)
     snapshot = _Snapshot(tensors.values())
-    given = list((options or {}).items())
+    given = as_pairs(options)
     target = to_uri(uri)
 
     def run() -> None:

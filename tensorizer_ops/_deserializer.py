@@ -19,6 +19,7 @@ from tensorizer_ops._catalog import Catalog, FilterFuncType
 from tensorizer_ops._crypt_params import DecryptionParams, named
 from tensorizer_ops._front import to_uri
 from tensorizer_ops._module_fill import Incoming, fill_module
+from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._paths import Path
 from tensorizer_ops._progress import Progress
 from tensorizer_ops._types import INTEGERS, TensorType
@@ -83,7 +84,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         encryption: DecryptionParams | None = None,
         zero_copy: bool = False,
         progress: Progress | None = None,
-        options: Mapping[str, str] | None = None,
+        options: Options | None = None,
     ) -> None:
         self._file: Any = None
         self._input: _files.Input | None = None
@@ -114,7 +115,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         self.total_compressed_tensor_bytes = 0
         self.read_bytes = 0
         try:
-            opened = self._open(file_obj, encryption, lazy_load, dict(options or {}))
+            opened = self._open(file_obj, encryption, lazy_load, as_text(options or {}))
             self._catalog = Catalog(opened.reader, filter_func)
             self._values = Values(
                 opened.reader,
@@ -458,7 +459,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         if not isinstance(file_obj, str | bytes | os.PathLike):
             raise TypeError("only a TensorDeserializer of a path or a URI can be pickled")
         # Refuses a place or an option that is a secret.
-        options = dict(self._arguments["options"] or {})
+        options = as_text(self._arguments["options"] or {})
         pickle.dumps(torch.classes.tensorizer.Reader(to_uri(file_obj), options))
         return self._arguments
 

@@ -16,6 +16,7 @@ import torch
 
 from tensorizer_ops import _python
 from tensorizer_ops._front import to_uri
+from tensorizer_ops._options import SecretOptions
 
 # The streams of stream_io know the defaults that a program expects for these.
 _STREAM_SCHEMES = ("http", "https", "s3", "redis")
@@ -55,7 +56,7 @@ class Input:
 
 def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     """Open what :func:`resolve` gave; ``lazy``: to be read in any order, and not just once."""
-    given = dict(options)
+    given = SecretOptions(options)
     if isinstance(place, str):
         return Input(torch.classes.tensorizer.Reader(place, given), reopens=True)
     stream = _unwrap(place)
@@ -100,7 +101,7 @@ class Output:
     """A file that is being written; it is whole after :meth:`close`, and not before."""
 
     def __init__(self, place: Any, options: Mapping[str, str]) -> None:
-        given = dict(options)
+        given = SecretOptions(options)
         # What is written to by its methods.
         self._stream: Any = None
         self._spool: Any = None

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from tensorizer_ops import _python, _traced, errors
+from tensorizer_ops._options import Options, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
 
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -44,7 +45,7 @@ def load(
     verify: Verify = "none",
     copy: bool = False,
     threads: int = 0,
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
     progress: Progress | None = None,
 ) -> dict[str, torch.Tensor]:
     """Load tensors from a ``.tensors`` file.
@@ -77,7 +78,7 @@ def load(
         tensorizer_ops.errors.HashMismatch: the data is not what was saved.
     """
     wanted = None if names is None else list(names)
-    given = None if options is None else dict(options)
+    given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
         _refuse_in_graph(progress)
         # The default device is no value in a graph, but a tensor that is made there has it.
@@ -120,7 +121,7 @@ def save(
     *,
     hashes: Hashes = "all",
     threads: int = 0,
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Save tensors to a ``.tensors`` file.
@@ -143,7 +144,7 @@ def save(
         PermissionError, OSError: the file cannot be written.
         ValueError: a tensor or a name is of a kind that the format does not hold.
     """
-    given = None if options is None else dict(options)
+    given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
         _refuse_in_graph(progress)
         _traced.save(to_uri(uri), tensors, hashes=hashes, threads=threads, options=given)
@@ -157,7 +158,7 @@ def save(
                 list(tensors.values()),
                 hashes,
                 threads,
-                list((given or {}).items()),
+                as_pairs(given),
             )
         return
     torch.ops.tensorizer.save(

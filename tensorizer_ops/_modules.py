@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 
 import torch
 
 from tensorizer_ops import _python, errors
 from tensorizer_ops._front import Hashes, Target, Verify, first_use, save, to_uri
+from tensorizer_ops._options import Options, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
 
 
@@ -43,7 +44,7 @@ def load_into(
     strict: bool = True,
     verify: Verify = "none",
     threads: int = 0,
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Fill a module's parameters and buffers from a ``.tensors`` file, in one call.
@@ -69,7 +70,7 @@ def load_into(
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     reader = torch.classes.tensorizer.Reader(
-        to_uri(uri), None if options is None else dict(options)
+        to_uri(uri), None if options is None else as_text(options)
     )
     where = None if device is None else torch.device(device)
     if where is not None:
@@ -98,7 +99,7 @@ def load_constants(
     strict: bool = False,
     verify: Verify = "none",
     threads: int = 0,
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
 ) -> None:
     """Fill a package of AOTInductor that was made without its weights, in one call.
 
@@ -124,8 +125,7 @@ def load_constants(
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     loader = getattr(model, "loader", model)
-    given = list((options or {}).items())
-    _python.load_constants(loader, to_uri(uri), strict, verify, threads, given)
+    _python.load_constants(loader, to_uri(uri), strict, verify, threads, as_pairs(options))
 
 
 def externalize(
@@ -134,7 +134,7 @@ def externalize(
     script: str | os.PathLike[str] | None = None,
     *,
     hashes: Hashes = "all",
-    options: Mapping[str, str] | None = None,
+    options: Options | None = None,
 ) -> str:
     """Save a scripted module's weights to a ``.tensors`` file, and its code beside it.
 

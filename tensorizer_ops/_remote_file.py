@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from tensorizer_ops import _python
+from tensorizer_ops._options import SecretOptions, as_pairs
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -14,16 +15,6 @@ if TYPE_CHECKING:
 _READ_AHEAD = 16 << 20
 # Between Python's many small reads and the library.
 _BUFFER = 64 << 10
-
-
-class SecretOptions(dict[str, str]):
-    """Options of the ops, of which some are secrets: it shows their names only."""
-
-    def __repr__(self) -> str:
-        return f"<options: {', '.join(self)}>"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("the options of a stream may hold secrets, and are not pickled")
 
 
 class _RemoteRaw(io.RawIOBase):
@@ -40,7 +31,7 @@ class _RemoteRaw(io.RawIOBase):
         self.read_operations = 0
         self.error_context: list[str] = []
         self._source: _python.RemoteBytes | None = None
-        self._source = _python.RemoteBytes(uri, list(options.items()), end, read_ahead)
+        self._source = _python.RemoteBytes(uri, as_pairs(options), end, read_ahead)
         self.headers = self._source.headers()
         size = self._source.size()
         if size is None:  # the server has no ranges, and may still say it

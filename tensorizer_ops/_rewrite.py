@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
 from tensorizer_ops._front import Hashes, Target, to_uri
+from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._progress import Progress, reported
-
-Options = Mapping[str, str]
 
 
 def encrypt(
@@ -89,9 +86,9 @@ def _rewrite(
     threads: int,
     progress: Progress | None,
 ) -> None:
-    reader = torch.classes.tensorizer.Reader(to_uri(source), dict(source_options or {}))
+    reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
     with reported(reader, progress):
-        reader.rewrite(to_uri(target), hashes, dict(target_options or {}), threads)
+        reader.rewrite(to_uri(target), hashes, as_text(target_options or {}), threads)
 
 
 def digest(uri: Target, *, threads: int = 0, options: Options | None = None) -> str:
@@ -101,6 +98,6 @@ def digest(uri: Target, *, threads: int = 0, options: Options | None = None) -> 
     ``load(uri, options={"digest": …})`` loads nothing else. Every byte of data is read for it.
     """
     found: str = torch.ops.tensorizer.digest(
-        to_uri(uri), threads=threads, options=dict(options or {})
+        to_uri(uri), threads=threads, options=as_text(options or {})
     )
     return found

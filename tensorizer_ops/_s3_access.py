@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 
 from tensorizer_ops import _python
-from tensorizer_ops._remote_file import SecretOptions
+from tensorizer_ops._options import SecretOptions
 
 _DEFAULT_CONFIG = "~/.s3cfg"
 # What botocore calls its two ways to sign; the second one is for URLs.
@@ -23,6 +23,16 @@ class Access:
     endpoint: str | None
     region: str | None = None
     signature_version: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("s3_access_key_id", self.access_key_id),
+            ("s3_secret_access_key", self.secret_access_key),
+            ("s3_endpoint", self.endpoint),
+            ("s3_region_name", self.region),
+        ):
+            if not isinstance(value, str | None):
+                raise TypeError(f"{name} is {type(value).__name__}, and must be str or None")
 
 
 @dataclass(frozen=True, repr=False)

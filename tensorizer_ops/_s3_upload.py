@@ -9,7 +9,7 @@ import warnings
 from types import TracebackType
 
 from tensorizer_ops import _python
-from tensorizer_ops._remote_file import SecretOptions
+from tensorizer_ops._options import SecretOptions, as_pairs
 from tensorizer_ops._unclosed import finish_at_exit
 
 
@@ -44,7 +44,7 @@ class S3UploadFile(io.BufferedRandom):
             if target is not None and not self.closed and self._process == os.getpid():
                 self.flush()
                 uri, options = target
-                _python.upload(f"fd:{self.raw.fileno()}", uri, list(options.items()))
+                _python.upload(f"fd:{self.raw.fileno()}", uri, as_pairs(options))
         finally:
             super().close()
 

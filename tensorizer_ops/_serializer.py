@@ -15,6 +15,7 @@ import torch
 
 from tensorizer_ops import _files, _paths, _python
 from tensorizer_ops._crypt_params import EncryptionParams, named
+from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._types import TensorType
 from tensorizer_ops._unclosed import finish_at_exit
@@ -56,7 +57,7 @@ class TensorSerializer:
         encryption: EncryptionParams | None = None,
         limit_cpu_concurrency: int | None = None,
         progress: Progress | None = None,
-        options: Mapping[str, str] | None = None,
+        options: Options | None = None,
     ) -> None:
         if limit_cpu_concurrency is not None and not isinstance(limit_cpu_concurrency, int):
             raise TypeError(
@@ -81,7 +82,7 @@ class TensorSerializer:
         self._file = None if isinstance(place, str) else place
         threads = {"threads": str(min(self.cpu_limit, _files.MOST_THREADS))}
         with named(encryption) as key:
-            self._output = _files.Output(place, {**threads, **(options or {}), **key})
+            self._output = _files.Output(place, {**threads, **as_text(options or {}), **key})
         self._process = os.getpid()
         self._is_open = True
         finish_at_exit(self)

@@ -14,7 +14,8 @@ from email.message import Message
 
 from tensorizer_ops import _python, _s3_access
 from tensorizer_ops._front import to_uri
-from tensorizer_ops._remote_file import RemoteFile, SecretOptions
+from tensorizer_ops._options import SecretOptions, as_pairs
+from tensorizer_ops._remote_file import RemoteFile
 from tensorizer_ops._s3_upload import S3UploadFile
 
 __all__ = ["CAInfo", "CURLStreamFile", "RedisStreamFile", "open_stream"]
@@ -208,7 +209,7 @@ def s3_upload(
         s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name, s3_signature_version
     )
     options = _s3_access.to_options(access)
-    _python.upload(to_uri(os.path.abspath(path)), _s3_uri(target_uri), list(options.items()))
+    _python.upload(to_uri(os.path.abspath(path)), _s3_uri(target_uri), as_pairs(options))
 
 
 def s3_download(

@@ -44,8 +44,9 @@ class Steps(torch.nn.Module):
         second = torch.zeros(3)
         ops.load_into(self.path, ["x"], [second])
         x.add_(1)
-        tensorizer_ops.save(self.path, {"x": x})
-        third = tensorizer_ops.load(self.path, names=["x"])["x"] + 0
+        options = {"memory_ceiling": 1 << 20}
+        tensorizer_ops.save(self.path, {"x": x}, options=options | {"fsync": False})
+        third = tensorizer_ops.load(self.path, names=["x"], options=options)["x"] + 0
         x.add_(1)
         ops.save_tensors(self.path, ["x"], [x])
         fourth = tensorizer_ops.load(self.path)["x"] + 0

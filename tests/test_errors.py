@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
 from collections.abc import Callable
@@ -195,6 +196,84 @@ def test_wrong_python_types(path: str) -> None:
         with pytest.raises((TypeError, ValueError, RuntimeError)):
             attempt()
     assert not os.path.exists(path)
+
+
+SECRET = "a secret"
+
+
+def ways_to_give_options(path: str) -> dict[str, Callable[[Any], object]]:
+    tensors = {"x": torch.ones(3)}
+    ops.save(path, tensors)
+    target = path + ".other"
+    package: dict[str, Callable[[Any], object]] = {
+        "load": lambda options: tensorizer_ops.load(path, options=options),
+        "save": lambda options: tensorizer_ops.save(target, tensors, options=options),
+        "save, told": lambda options: tensorizer_ops.save(
+            target, tensors, options=options, progress=lambda *far: None
+        ),
+        "save_async": lambda options: tensorizer_ops.save_async(
+            target, tensors, options=options
+        ).result(),
+        "load_into": lambda options: tensorizer_ops.load_into(
+            torch.nn.ParameterDict(tensors), path, options=options
+        ),
+        "digest": lambda options: tensorizer_ops.digest(path, options=options),
+        "decrypt": lambda options: tensorizer_ops.decrypt(
+            path, target, key="env:none", target_options=options
+        ),
+        "TensorSerializer": lambda options: tensorizer_ops.TensorSerializer(
+            target, options=options
+        ).close(),
+        "TensorDeserializer": lambda options: tensorizer_ops.TensorDeserializer(
+            path, "cpu", options=options
+        ),
+    }
+    return package
+
+
+WAYS_TO_GIVE_OPTIONS = [
+    *("load", "save", "save, told", "save_async", "load_into", "digest", "decrypt"),
+    *("TensorSerializer", "TensorDeserializer"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS_TO_GIVE_OPTIONS)
+def test_options_of_wrong_types_show_no_secret(path: str, way: str) -> None:
+    give = ways_to_give_options(path)[way]
+    for wrong in (None, b"text", ["text"]):
+        options = {"s3_secret_access_key": SECRET, "s3_session_token": wrong}
+        with pytest.raises(TypeError, match="'s3_session_token' is ") as caught:
+            give(options)
+        assert SECRET not in str(caught.value)
+    with pytest.raises(TypeError, match="the name of an option is int") as caught:
+        give({3: SECRET})
+    assert SECRET not in str(caught.value)
+    assert not os.path.exists(path + ".other")
+
+
+@pytest.mark.parametrize("way", WAYS_TO_GIVE_OPTIONS)
+def test_options_may_be_numbers_and_bools(path: str, way: str) -> None:
+    give = ways_to_give_options(path)[way]
+    if way != "decrypt":  # it needs a key first
+        give({"memory_ceiling": 1 << 20, "connect_timeout": 2.5, "insecure": False})
+    with pytest.raises(ValueError, match="option 'http2' is '5'"):
+        give({"http2": 5})
+
+
+def test_other_arguments_of_wrong_types_show_no_secret(path: str) -> None:
+    wrong: dict[str, Any] = {"options": {"s3_secret_access_key": SECRET}, "threads": "2"}
+    for attempt in (
+        lambda: tensorizer_ops.load_constants(None, path, **wrong),
+        lambda: tensorizer_ops.save(path, {}, progress=lambda *far: None, **wrong),
+        lambda: tensorizer_ops.save_async(path, {}, **wrong).result(),
+    ):
+        with pytest.raises(TypeError) as caught:
+            attempt()
+        assert SECRET not in str(caught.value)
+    stream = type("Stream", (io.BytesIO,), {"tell": lambda self: "here"})
+    with pytest.raises(TypeError) as caught:
+        tensorizer_ops.TensorDeserializer(stream(), options=wrong["options"])
+    assert SECRET not in str(caught.value)
 
 
 def test_what_python_raises_says_its_kind_as_well(path: str) -> None:

@@ -138,6 +138,26 @@ def test_no_secret_shows(s3: S3) -> None:
         assert SECRET not in repr(stream) + repr(place) + str(place) + stream.name
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"s3_access_key_id": 1}, {"s3_secret_access_key": [SECRET]}, {"s3_endpoint": 1}),
+        *({"s3_region_name": b"here"}, {"end": 3.5}),
+    ],
+)
+def test_arguments_of_wrong_types_show_no_secret(s3: S3, wrong: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = keys(s3) | wrong
+    with pytest.raises(TypeError) as caught:
+        open_stream("s3://bucket/large", **arguments)
+    assert SECRET not in str(caught.value)
+    if "end" not in wrong:
+        assert str(caught.value).startswith(next(iter(wrong)))
+        del arguments["force_http"]
+        with pytest.raises(TypeError) as caught:
+            stream_io.s3_upload(__file__, "s3://bucket/wrong", **arguments)
+        assert SECRET not in str(caught.value)
+
+
 # Keys, and where the service is.
 
 
