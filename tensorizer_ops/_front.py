@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -29,6 +30,17 @@ def to_uri(target: Target) -> str:
         return target
     path = os.fsencode(os.path.abspath(target))
     return "file://" + urllib.parse.quote_from_bytes(path)
+
+
+def local_path(target: Target) -> str | None:
+    """The path of ``target``, unless it is on a server or an open descriptor."""
+    if not isinstance(target, str):
+        return os.fsdecode(target)
+    if re.match(r"[a-z][a-z0-9+.-]*://", target, re.IGNORECASE):
+        scheme, _, rest = target.partition("://")
+        path = urllib.parse.unquote_to_bytes("/" + rest.partition("/")[2])
+        return os.fsdecode(path) if scheme.lower() == "file" else None
+    return None if target.startswith("fd:") else os.path.expanduser(target)
 
 
 def first_use(device: torch.device) -> None:

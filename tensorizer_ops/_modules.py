@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator
 import torch
 
 from tensorizer_ops import _python, errors
-from tensorizer_ops._front import Hashes, Target, Verify, first_use, save, to_uri
+from tensorizer_ops._front import Hashes, Target, Verify, first_use, local_path, save, to_uri
 from tensorizer_ops._options import Options, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
 
@@ -131,7 +131,7 @@ def load_constants(
 def externalize(
     module: torch.jit.ScriptModule,
     uri: Target,
-    script: str | os.PathLike[str] | None = None,
+    script: Target | None = None,
     *,
     hashes: Hashes = "all",
     options: Options | None = None,
@@ -145,7 +145,8 @@ def externalize(
     Args:
         module: not frozen: freezing turns weights into code.
         uri: where the weights go, as for :func:`save`.
-        script: where the code goes; by default beside the weights, with the suffix ``.pt``.
+        script: the path where the code goes (missing directories are made); by default beside the
+            weights, with the suffix ``.pt``.
         hashes: as for :func:`save`.
         options: as for :func:`save`.
 
@@ -153,8 +154,13 @@ def externalize(
         The path of the TorchScript file.
 
     Raises:
-        ValueError: the module has no weights to save.
+        TypeError: the module is not scripted.
+        ValueError: the module has no weights to save, or both files would be the same.
     """
+    if not isinstance(module, torch.jit.ScriptModule):
+        raise TypeError(
+            f"the module is {type(module).__name__}, and must be scripted (torch.jit.script)"
+        )
     slots = list(_slots(module))
     if not slots:
         raise errors._new(
@@ -162,7 +168,7 @@ def externalize(
             "the module has no parameters and no buffers; a frozen module keeps its weights in its "
             "code: externalize it before it is frozen",
         )
-    place = os.fspath(script) if script is not None else _beside(uri)
+    place = _code_path(uri, script)
     weights: dict[str, torch.Tensor] = {}
     empty: dict[object, torch.Tensor] = {}
     for name, _, _, tensor in slots:
@@ -175,7 +181,9 @@ def externalize(
         owners[name.rpartition(".")[0]]._c.setattr(leaf, empty[identity(tensor)])
     unfinished = f"{place}.{os.getpid()}.tmp"
     try:
-        torch.jit.save(code, unfinished)
+        os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
+        with open(unfinished, "wb") as file:  # torch itself knows no path that is not UTF-8
+            torch.jit.save(code, file)
         save(uri, weights, hashes=hashes, options=options)
         os.replace(unfinished, place)
     except BaseException:
@@ -206,9 +214,22 @@ def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
     return element.expand(tensor.shape).requires_grad_(tensor.requires_grad)
 
 
-def _beside(uri: Target) -> str:
-    if isinstance(uri, str) and "://" in uri:
+def _code_path(uri: Target, script: Target | None) -> str:
+    weights = local_path(uri)
+    if script is not None:
+        code = local_path(script)
+        if code is None:
+            raise errors._new(errors.InvalidArgument, "the code goes to a file: script= is a path")
+    elif weights is not None:
+        code = os.path.splitext(weights)[0] + ".pt"
+    else:
         raise errors._new(
-            errors.InvalidArgument, "script= says where the code goes when the weights go to a URI"
+            errors.InvalidArgument,
+            "script= says where the code goes when the weights go to no path",
         )
-    return os.path.splitext(os.fsdecode(uri))[0] + ".pt"
+    if weights is not None and os.path.realpath(weights) == os.path.realpath(code):
+        raise errors._new(
+            errors.InvalidArgument,
+            f"the code would replace the weights at {code!r}: script= says where else it goes",
+        )
+    return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -216,10 +217,55 @@ def test_views_with_other_values_are_not_tied(tmp_path: Path, negative: bool) ->
     assert torch.equal(restored(), scripted())
 
 
+def test_the_code_goes_where_a_save_would_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    scripted = torch.jit.script(make(1))
+    places: list[tuple[str | bytes, str | bytes | None, str]] = [
+        ("~/w.tensors", None, str(tmp_path / "w.pt")),
+        ("new/folder/w.tensors", None, "new/folder/w.pt"),
+        ("w.tensors", "~/another/code.pt", str(tmp_path / "another/code.pt")),
+        ("w.tensors", b"code.pt", "code.pt"),
+        (b"\xffw.tensors", None, "\udcffw.pt"),
+        (f"file://{tmp_path}/a%20b.tensors", None, str(tmp_path / "a b.pt")),
+    ]
+    for uri, script, expected in places:
+        assert externalize(scripted, uri, script) == expected
+        with open(expected, "rb") as file:
+            restored = torch.jit.load(file)
+        load_into(restored, uri)
+        assert same_state(restored, scripted)
+
+
+def test_the_code_never_replaces_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scripted = torch.jit.script(make(1))
+    (tmp_path / "link.pt").symlink_to("model.pt")
+    for uri, script in (
+        ("model.pt", None),
+        ("weights", "./weights"),
+        ("link.pt", "model.pt"),
+        (f"file://{tmp_path}/model%2ept", "model.pt"),
+    ):
+        with pytest.raises(ValueError, match="the code would replace the weights"):
+            externalize(scripted, uri, script)
+    assert os.listdir(tmp_path) == ["link.pt"]
+
+
 def test_what_cannot_be_externalized_leaves_nothing_behind(tmp_path: Path) -> None:
     scripted = torch.jit.script(make(1))
     with pytest.raises(ValueError, match="frozen"):
         externalize(torch.jit.freeze(scripted), tmp_path / "weights.tensors")
+    eager: Any = make(1)
+    with pytest.raises(TypeError, match="the module is Tied, and must be scripted"):
+        externalize(eager, tmp_path / "weights.tensors")
+    for uri, script in (("fd:3", None), ("s3://b/w.tensors", None), ("w.tensors", "s3://b/w.pt")):
+        with pytest.raises(ValueError, match="script= "):
+            externalize(scripted, uri, script)
     with pytest.raises(OSError):
         externalize(scripted, "/proc/no/weights.tensors", tmp_path / "code.pt")
     assert os.listdir(tmp_path) == []
