@@ -150,7 +150,8 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             opened = _files.open_input(place, lazy=lazy, options={**options, **key})
             self._input = opened
             # This opens it, while the key has its name.
-            if opened.reader._encrypted() and encryption is None:
+            has_key = encryption is not None or "key" in options
+            if opened.reader._encrypted() and not has_key:
                 raise errors._new(
                     errors.Crypto, "the file is encrypted, and no key was given (encryption=)"
                 )

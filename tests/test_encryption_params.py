@@ -149,6 +149,26 @@ def test_errors_are_cryptography_errors(path: str) -> None:
             cls(path, encryption=wrong)
 
 
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_key_that_is_named_in_the_options(path: str, lazy: bool) -> None:
+    options = {"key": "named:options"}
+    tensorizer_ops.keys.add("options", key=KEY)
+    with TensorSerializer(path, options=options) as serializer:
+        serializer.write_state_dict(TENSORS)
+    with TensorDeserializer(path, "cpu", lazy_load=lazy, options=options) as loaded:
+        twin = pickle.loads(pickle.dumps(loaded))
+        assert_same(loaded, TENSORS)
+    with twin:
+        assert_same(twin, TENSORS)
+    load(tensorizer, path, tensorizer.DecryptionParams.from_key(KEY))
+    tensorizer_ops.keys.add("options", key=bytes(32))
+    with pytest.raises(CryptographyError, match="the key is another one"):
+        TensorDeserializer(path, "cpu", lazy_load=lazy, options=options)
+    tensorizer_ops.keys.remove("options")
+    with pytest.raises(ValueError, match="no key has the name 'options'"):
+        TensorDeserializer(path, "cpu", lazy_load=lazy, options=options)
+
+
 def test_what_tensorizer_cannot_encrypt(path: str) -> None:
     base = sample(torch.float32, (300, 400))
     tensors = {"base": base, "view": base[10:], "empty": torch.empty(0), "same": base}
