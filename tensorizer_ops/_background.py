@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _python
-from tensorizer_ops._front import Hashes, Target, to_uri
+from tensorizer_ops._front import Hashes, Target, run_save, to_uri
 from tensorizer_ops._memory import has_memory
 from tensorizer_ops._modules import identity
 from tensorizer_ops._options import Options, as_pairs
@@ -45,8 +46,11 @@ class _Snapshot:
         self.copies: list[torch.Tensor] = []
         self._arrivals: dict[torch.device, torch.Event] = {}
         for tensor in tensors:
+            # The save knows what it does about these.
+            if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
+                self.copies.append(tensor)
+                continue
             if not has_memory(tensor):
-                # The save knows what it does about that.
                 self.copies.append(tensor.detach())
                 continue
             tied = identity(tensor)
@@ -109,8 +113,8 @@ def save_async(
         :func:`save` would.
     """
     future = Save()
-    names = list(tensors)
-    snapshot = _Snapshot(tensors.values())
+    # No more of the tensors themselves stays here than their names.
+    names, snapshot = list(tensors), _Snapshot(dict(tensors).values())
     given = as_pairs(options)
     target = to_uri(uri)
 
@@ -119,7 +123,7 @@ def save_async(
         try:
             snapshot.wait()
             with reported(future._job, progress):
-                future._job.run(target, names, snapshot.copies, hashes, threads, given)
+                run_save(future._job, target, names, snapshot.copies, hashes, threads, given)
         except BaseException as error:
             snapshot.copies.clear()  # an exception keeps what it has passed
             future.set_exception(error)

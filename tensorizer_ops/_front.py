@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -161,21 +162,45 @@ def save(
         _refuse_in_graph(progress)
         _traced.save(to_uri(uri), tensors, hashes=hashes, threads=threads, options=given)
         return
+    named = dict(tensors)
     if progress:
         job = _python.SaveJob()
         with reported(job, progress):
-            job.run(
-                to_uri(uri),
-                list(tensors),
-                list(tensors.values()),
-                hashes,
-                threads,
-                as_pairs(given),
-            )
+            values = list(named.values())
+            run_save(job, to_uri(uri), list(named), values, hashes, threads, as_pairs(given))
         return
-    torch.ops.tensorizer.save(
-        to_uri(uri), dict(tensors), hashes=hashes, threads=threads, options=given
-    )
+    _refuse_others(named, named.values())
+    torch.ops.tensorizer.save(to_uri(uri), named, hashes=hashes, threads=threads, options=given)
+
+
+def run_save(
+    job: _python.SaveJob,
+    uri: str,
+    names: list[str],
+    tensors: list[torch.Tensor],
+    hashes: str,
+    threads: int,
+    options: list[tuple[str, str]],
+) -> None:
+    """Run a job, which would print all of its arguments if one were of another type."""
+    _refuse_others(names, tensors)
+    if not isinstance(hashes, str):
+        raise TypeError(f"hashes is {type(hashes).__name__}, and must be str")
+    job.run(uri, names, tensors, hashes, operator.index(threads), options)
+
+
+def _refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
+    """Refuse what is no tensor, or has no name; torch would print all of them."""
+    for name, tensor in zip(names, tensors, strict=True):
+        if not isinstance(name, str):
+            raise errors._new(
+                errors.InvalidArgument, f"a name is {type(name).__name__}, and must be str"
+            )
+        if not isinstance(tensor, torch.Tensor):
+            raise errors._new(
+                errors.InvalidArgument,
+                f"tensor {name!r} cannot be saved: it is {type(tensor).__name__}",
+            )
 
 
 def _refuse_in_graph(progress: Progress | None) -> None:

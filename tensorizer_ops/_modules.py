@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import os
 from collections.abc import Container, Iterator
 
@@ -125,7 +126,10 @@ def load_constants(
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     loader = getattr(model, "loader", model)
-    _python.load_constants(loader, to_uri(uri), strict, verify, threads, as_pairs(options))
+    if not isinstance(verify, str):
+        raise TypeError(f"verify is {type(verify).__name__}, and must be str")
+    count = operator.index(threads)
+    _python.load_constants(loader, to_uri(uri), bool(strict), verify, count, as_pairs(options))
 
 
 def externalize(

@@ -261,18 +261,24 @@ def test_options_may_be_numbers_and_bools(path: str, way: str) -> None:
 
 
 def test_other_arguments_of_wrong_types_show_no_secret(path: str) -> None:
-    wrong: dict[str, Any] = {"options": {"s3_secret_access_key": SECRET}, "threads": "2"}
-    for attempt in (
-        lambda: tensorizer_ops.load_constants(None, path, **wrong),
-        lambda: tensorizer_ops.save(path, {}, progress=lambda *far: None, **wrong),
-        lambda: tensorizer_ops.save_async(path, {}, **wrong).result(),
-    ):
-        with pytest.raises(TypeError) as caught:
-            attempt()
-        assert SECRET not in str(caught.value)
+    options = {"s3_secret_access_key": SECRET}
+    uri = f"redis://:{SECRET.replace(' ', '%20')}@127.0.0.1:9/x"
+    tensors = {"x": torch.tensor([987654321])}
+    wrong: list[dict[str, Any]] = [{"threads": "2"}, {"hashes": 3}, {"verify": 3}]
+    for arguments in wrong:
+        given: dict[str, Any] = {"options": options, **arguments}
+        for attempt in (
+            lambda given=given: tensorizer_ops.load_constants(None, uri, **given),
+            lambda given=given: tensorizer_ops.save(uri, tensors, progress=print, **given),
+            lambda given=given: tensorizer_ops.save_async(uri, tensors, **given).result(),
+        ):
+            with pytest.raises(TypeError) as caught:
+                attempt()
+            for hidden in (SECRET, SECRET.replace(" ", "%20"), "987654321"):
+                assert hidden not in str(caught.value)
     stream = type("Stream", (io.BytesIO,), {"tell": lambda self: "here"})
     with pytest.raises(TypeError) as caught:
-        tensorizer_ops.TensorDeserializer(stream(), options=wrong["options"])
+        tensorizer_ops.TensorDeserializer(stream(), options=options)
     assert SECRET not in str(caught.value)
 
 

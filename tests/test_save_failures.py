@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import tensorizer_ops
 from process import fork, wait
 from samples import assert_same, random_bytes, zoo
 
@@ -38,6 +39,19 @@ def quantized() -> torch.Tensor:
     return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 
 
+def save_async(path: str, tensors: dict[str, torch.Tensor], **how: Any) -> None:
+    tensorizer_ops.save_async(path, tensors, **how).result(30)
+
+
+SAVES: dict[str, Callable[..., None]] = {
+    "op": ops.save,
+    "front": tensorizer_ops.save,
+    "told": lambda *args, **how: tensorizer_ops.save(*args, **how, progress=lambda *far: None),
+    "save_async": save_async,
+}
+every_save = pytest.mark.parametrize("save", SAVES.values(), ids=SAVES)
+
+
 UNREADABLE: dict[str, Callable[[], torch.Tensor]] = {
     "sparse": sparse,
     "compressed": lambda: torch.eye(3).to_sparse_csr(),
@@ -57,19 +71,39 @@ def gone() -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("first", [True, False])
+@every_save
 def test_a_tensor_that_cannot_be_read(
-    path: str, make: Callable[[], torch.Tensor], first: bool
+    path: str, save: Callable[..., None], make: Callable[[], torch.Tensor], first: bool
 ) -> None:
     ops.save(path, OLD)
     bad = {"bad one": make()}
     tensors = {**bad, **BIG} if first else {**BIG, **bad}
     with pytest.raises((ValueError, TypeError, RuntimeError), match="'bad one'"):
-        ops.save(path, tensors)
+        save(path, tensors)
     untouched(path)
     os.unlink(path)
     with pytest.raises((ValueError, TypeError, RuntimeError)):
-        ops.save(path, tensors)
+        save(path, tensors)
     assert os.listdir(os.path.dirname(path)) == []
+
+
+@pytest.mark.parametrize("save", list(SAVES.values())[1:], ids=list(SAVES)[1:])
+def test_what_is_no_tensor(path: str, save: Callable[..., None]) -> None:
+    ops.save(path, OLD)
+    for bad in (None, 3, [torch.ones(1)]):
+        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: tensor 'bad one' "):
+            save(path, {"good": torch.ones(1), "bad one": bad})
+    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: a name is int"):
+        save(path, {3: torch.ones(1)})
+    untouched(path)
+
+
+def test_a_parameter_that_is_not_there_yet_is_saved_by_all_alike(path: str) -> None:
+    stored = []
+    for save in SAVES.values():
+        save(path, torch.nn.LazyLinear(3).state_dict())
+        stored.append({name: tensor.shape for name, tensor in ops.load(path).items()})
+    assert all(one == stored[0] for one in stored)
 
 
 BAD_NAMES: dict[str, list[str]] = {
@@ -84,10 +118,13 @@ BAD_NAMES: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("names", BAD_NAMES.values(), ids=BAD_NAMES)
-def test_names_that_cannot_be_written(path: str, names: list[str]) -> None:
+@every_save
+def test_names_that_cannot_be_written(
+    path: str, save: Callable[..., None], names: list[str]
+) -> None:
     ops.save(path, OLD)
     with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: tensor '"):
-        ops.save(path, {name: torch.ones(2) for name in names})
+        save(path, {name: torch.ones(2) for name in names})
     with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: tensor '"):
         ops.save_tensors(path, [*names, "z"], [torch.ones(2)] * (len(names) + 1))
     untouched(path)
@@ -112,10 +149,11 @@ def test_the_same_name_twice(path: str) -> None:
         {"options": {"fsink": "true"}},
     ],
 )
-def test_wrong_arguments(path: str, options: dict[str, Any]) -> None:
+@every_save
+def test_wrong_arguments(path: str, save: Callable[..., None], options: dict[str, Any]) -> None:
     ops.save(path, OLD)
     with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
-        ops.save(path, BIG, **options)
+        save(path, BIG, **options)
     untouched(path)
 
 
