@@ -159,6 +159,30 @@ def test_not_strict_fills_what_there_is(path: str) -> None:
     assert torch.equal(model.embed.weight, make(2).embed.weight)
 
 
+class WithState(nn.Linear):
+    state = torch.arange(3.0)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.state
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.state = state
+
+
+def test_extra_state_is_left_to_load_state_dict(path: str) -> None:
+    source = WithState(2, 2)
+    source.state = torch.ones(3)
+    tensorizer_ops.save(path, source.state_dict())
+    model = WithState(2, 2)
+    with pytest.raises(ValueError, match="only in the file: '_extra_state'"):
+        load_into(model, path)
+    load_into(model, path, strict=False)
+    assert torch.equal(model.weight, source.weight)
+    assert model.state.tolist() == [0, 1, 2]
+    model.load_state_dict(tensorizer_ops.load(path))
+    assert same_state(model, source)
+
+
 def test_an_externalized_module_is_small_and_computes_the_same(tmp_path: Path) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -134,6 +134,18 @@ def test_a_graph_reports_nothing(saved: str) -> None:
         compiled()
 
 
+def test_what_the_last_call_raises_comes_after_the_job(path: str) -> None:
+    caller = threading.get_ident()
+
+    def end(done: int, total: int) -> None:
+        if threading.get_ident() == caller:  # only the last call does not come from another thread
+            raise Enough
+
+    with pytest.raises(Enough):
+        tensorizer_ops.save(path, {"w": WEIGHT[:1000]}, progress=end)
+    assert same(tensorizer_ops.load(path)["w"], WEIGHT[:1000])
+
+
 def test_what_fails_says_so(tmp_path: Path) -> None:
     """And not what was reported."""
     with pytest.raises(errors.NotFound):
