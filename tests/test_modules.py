@@ -239,6 +239,15 @@ def test_views_with_other_values_are_not_tied(tmp_path: Path, negative: bool) ->
     load_into(restored, tmp_path / "weights.tensors")
     assert same_state(restored, scripted)
     assert torch.equal(restored(), scripted())
+    # Where both have memory, and share it, one of their names is not enough.
+    live = Mirrored(negative)
+    with torch.no_grad():
+        live.x.zero_()
+    load_into(live, tmp_path / "weights.tensors")
+    assert same_state(live, scripted)
+    tensorizer_ops.save(tmp_path / "weights.tensors", {"x": live.x})
+    with pytest.raises(ValueError, match="missing in the file: 'mirrored'"):
+        load_into(live, tmp_path / "weights.tensors")
 
 
 def test_the_code_goes_where_a_save_would_go(

@@ -38,6 +38,9 @@ std::vector<std::size_t> find_ties(const std::vector<at::Tensor>& tensors) {
     const at::Tensor& tensor = tensors[i];
     std::vector<std::int64_t> shape = tensor.sizes().vec();
     shape.insert(shape.end(), tensor.strides().begin(), tensor.strides().end());
+    // A conjugate view has other values in the same memory.
+    shape.insert(shape.end(), {static_cast<std::int64_t>(tensor.scalar_type()), tensor.is_conj(),
+                               tensor.is_neg()});
     const Identity identity{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(),
                             std::move(shape)};
     ties.push_back(first.emplace(identity, i).first->second);

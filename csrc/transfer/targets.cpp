@@ -62,7 +62,8 @@ void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selecte
     const bool is_taken = std::any_of(first, last, [&](const auto& place) {
       const at::Tensor& other = outputs[place.second];
       return other.device() == output.device() && other.sizes() == output.sizes() &&
-             other.strides() == output.strides();
+             other.strides() == output.strides() && other.dtype() == output.dtype() &&
+             other.is_conj() == output.is_conj() && other.is_neg() == output.is_neg();
     });
     if (is_taken) {
       throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) +
