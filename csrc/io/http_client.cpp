@@ -1,9 +1,13 @@
 #include "io/http_client.h"
 
+#include "io/http_share.h"
+
 namespace tensorizer {
 
 HttpClient::HttpClient(std::unique_ptr<HttpPlace> place, HttpOptions options)
-    : place_(std::move(place)), options_(std::move(options)) {}
+    : place_(std::move(place)),
+      options_(std::move(options)),
+      share_(std::make_shared<HttpShare>()) {}
 
 HttpClient::~HttpClient() = default;
 
@@ -13,7 +17,7 @@ std::unique_ptr<HttpConnection> HttpClient::take() {
   if (process_ != getpid()) {
     for (std::unique_ptr<HttpConnection>& connection : idle_) connection.release();
     idle_.clear();
-    share_ = make_http_share();
+    share_ = std::make_shared<HttpShare>();
     process_ = getpid();
   }
   if (idle_.empty()) return std::make_unique<HttpConnection>(options_, share_);
@@ -29,12 +33,12 @@ void HttpClient::give_back(std::unique_ptr<HttpConnection> connection) {
 
 void HttpClient::count_retry() {
   const std::lock_guard lock(mutex_);
-  tensorizer::count_retry(*share_);
+  share_->count_retry();
 }
 
 SourceStats HttpClient::stats() const {
   const std::lock_guard lock(mutex_);
-  return stats_of(*share_);
+  return share_->stats();
 }
 
 }  // namespace tensorizer

@@ -11,6 +11,7 @@
 #include "io/http_connection.h"
 #include "io/http_place.h"
 #include "io/options.h"
+#include "io/source.h"
 
 namespace tensorizer {
 
@@ -36,7 +37,7 @@ class HttpClient {
   const HttpOptions options_;
   mutable std::mutex mutex_;
   pid_t process_ = getpid();
-  std::shared_ptr<HttpShare> share_ = make_http_share();
+  std::shared_ptr<HttpShare> share_;
   std::vector<std::unique_ptr<HttpConnection>> idle_;
 };
 

@@ -6,9 +6,9 @@
 #include <array>
 #include <chrono>
 #include <exception>
-#include <mutex>
 
 #include "base/error.h"
+#include "io/http_share.h"
 
 namespace tensorizer {
 
@@ -23,11 +23,6 @@ constexpr long kBuffer = 512 << 10;
 constexpr std::size_t kLongestRefusal = 16 << 10;
 
 using Clock = std::chrono::steady_clock;
-
-void initialize_curl() {
-  static const CURLcode status = curl_global_init(CURL_GLOBAL_DEFAULT);
-  if (status != CURLE_OK) throw Error(ErrorKind::Internal, "libcurl cannot be initialized");
-}
 
 template <typename Value>
 void set(CURL* handle, CURLoption option, Value value) {
@@ -83,81 +78,6 @@ HttpFailure failure_of(CURLcode code, std::string_view detail) {
 }
 
 }  // namespace
-
-class HttpShare {
- public:
-  HttpShare() : handle_(curl_share_init()) {
-    if (handle_ == nullptr) throw Error(ErrorKind::Internal, "libcurl has no memory");
-    curl_share_setopt(handle_, CURLSHOPT_LOCKFUNC, &lock);
-    curl_share_setopt(handle_, CURLSHOPT_UNLOCKFUNC, &unlock);
-    curl_share_setopt(handle_, CURLSHOPT_USERDATA, this);
-    curl_share_setopt(handle_, CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS);
-    curl_share_setopt(handle_, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION);
-  }
-  ~HttpShare() { curl_share_cleanup(handle_); }
-  HttpShare(const HttpShare&) = delete;
-  HttpShare& operator=(const HttpShare&) = delete;
-
-  CURLSH* handle() const { return handle_; }
-
-  // Adds what a request took that has ended.
-  void count(CURL* easy) noexcept {
-    const auto seconds = [easy](CURLINFO info) {
-      curl_off_t microseconds = 0;
-      curl_easy_getinfo(easy, info, &microseconds);
-      return static_cast<double>(microseconds) / 1e6;
-    };
-    long connects = 0;
-    curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &connects);
-    curl_off_t bytes = 0;
-    curl_easy_getinfo(easy, CURLINFO_SIZE_DOWNLOAD_T, &bytes);
-    // Each of these times counts from the start of the request, and is 0 for what did not happen.
-    const double lookup = seconds(CURLINFO_NAMELOOKUP_TIME_T);
-    const double connect = std::max(seconds(CURLINFO_CONNECT_TIME_T), lookup);
-    const double tls = std::max(seconds(CURLINFO_APPCONNECT_TIME_T), connect);
-    const double first_byte = std::max(seconds(CURLINFO_STARTTRANSFER_TIME_T), tls);
-    const double total = std::max(seconds(CURLINFO_TOTAL_TIME_T), first_byte);
-    const std::lock_guard lock(stats_mutex_);
-    stats_.requests += 1;
-    stats_.connections += static_cast<std::uint64_t>(connects);
-    stats_.received += static_cast<std::uint64_t>(bytes);
-    stats_.lookup += lookup;
-    stats_.connect += connect - lookup;
-    stats_.tls += tls - connect;
-    stats_.first_byte += first_byte - tls;
-    stats_.transfer += total - first_byte;
-  }
-
-  void count_retry() {
-    const std::lock_guard lock(stats_mutex_);
-    stats_.retries += 1;
-  }
-  SourceStats stats() const {
-    const std::lock_guard lock(stats_mutex_);
-    return stats_;
-  }
-
- private:
-  static void lock(CURL*, curl_lock_data data, curl_lock_access, void* self) {
-    static_cast<HttpShare*>(self)->mutexes_.at(data).lock();
-  }
-  static void unlock(CURL*, curl_lock_data data, void* self) {
-    static_cast<HttpShare*>(self)->mutexes_.at(data).unlock();
-  }
-
-  std::array<std::mutex, CURL_LOCK_DATA_LAST> mutexes_;
-  CURLSH* handle_;
-  mutable std::mutex stats_mutex_;
-  SourceStats stats_;
-};
-
-std::shared_ptr<HttpShare> make_http_share() {
-  initialize_curl();
-  return std::make_shared<HttpShare>();
-}
-
-SourceStats stats_of(const HttpShare& share) { return share.stats(); }
-void count_retry(HttpShare& share) { share.count_retry(); }
 
 void HttpRequest::ask_for_range(std::uint64_t begin, std::uint64_t end) {
   headers.push_back("Range: bytes=" + std::to_string(begin) + "-" + std::to_string(end - 1));

@@ -13,9 +13,10 @@
 #include "base/cancel.h"
 #include "io/http_answer.h"
 #include "io/options.h"
-#include "io/source.h"
 
 namespace tensorizer {
+
+class HttpShare;
 
 // What goes along with a request.
 class HttpBody {
@@ -84,13 +85,6 @@ class HttpReceiver {
   // After all of it. It may be a refusal, whatever its status says.
   virtual void ended(HttpAnswer& answer) { (void)answer; }
 };
-
-// What all connections to one server share: names that were looked up, TLS sessions, and the
-// account of what they did.
-class HttpShare;
-std::shared_ptr<HttpShare> make_http_share();
-SourceStats stats_of(const HttpShare& share);
-void count_retry(HttpShare& share);
 
 // One thread at a time.
 class HttpConnection {
