@@ -11,8 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _python
 from tensorizer_ops._front import Hashes, Target, run_save, to_uri
-from tensorizer_ops._memory import has_memory
-from tensorizer_ops._modules import identity
+from tensorizer_ops._memory import has_memory, identity
 from tensorizer_ops._options import Options, as_pairs
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._types import INTEGERS
@@ -57,7 +56,7 @@ class _Snapshot:
             if tied not in made:
                 made[tied] = _copy(tensor.detach())
             self.copies.append(made[tied])
-            if tensor.device.type not in ("cpu", "meta"):
+            if not tensor.is_cpu:
                 self._arrivals[tensor.device] = torch.Event(tensor.device)
         for device, arrival in self._arrivals.items():
             # Where the copies are; an event alone would ask the current device.
@@ -70,8 +69,6 @@ class _Snapshot:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_meta:
-        return tensor
     # Integers have no such bits, and torch resolves them on the CPU before the bytes are there.
     tensor = tensor.resolve_conj().resolve_neg()
     # Torch copies no tensors of some types, but always those of integers in their place.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.parameter import is_lazy
 
 
 def plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -31,3 +32,11 @@ def has_memory(tensor: torch.Tensor) -> bool:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
     return (last + 1) * tensor.itemsize <= storage.nbytes()
+
+
+def identity(tensor: torch.Tensor) -> object:
+    """The same for tensors that are tied: of the same memory, and of the same values in it."""
+    if is_lazy(tensor) or not has_memory(tensor) or tensor.numel() == 0:
+        return id(tensor)
+    bits = tensor.is_conj(), tensor.is_neg()  # of views that hold other values in the same memory
+    return tensor.data_ptr(), tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()

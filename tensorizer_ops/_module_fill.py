@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
-from tensorizer_ops._memory import has_memory, plain_storage
+from tensorizer_ops._memory import identity, plain_storage
 from tensorizer_ops._types import TensorType
 
 
@@ -40,7 +40,7 @@ def fill_module(module: torch.nn.Module, incoming: Sequence[Incoming]) -> None:
         if slot is None or old is None:
             _add(owner, attribute, arrived)
         else:
-            filling[_tie(old)].append((slot, arrived.value))
+            filling[identity(old)].append((slot, arrived.value))
     for tie, fillings in filling.items():
         first = fillings[0][1]
         if all(_same(value, first) for _, value in fillings[1:]):
@@ -87,21 +87,13 @@ def _check_shapes(
         raise errors._new(errors.InvalidArgument, f"shapes differ: {', '.join(different)}")
 
 
-def _tie(tensor: torch.Tensor) -> object:
-    """The same for tensors that are all of the same memory."""
-    if is_lazy(tensor) or not has_memory(tensor) or tensor.numel() == 0:
-        return id(tensor)
-    bits = tensor.is_conj(), tensor.is_neg()  # of views that hold other values in the same memory
-    return tensor.data_ptr(), tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()
-
-
 def _find_ties(module: torch.nn.Module) -> dict[object, list[_Slot]]:
     ties: dict[object, list[_Slot]] = defaultdict(list)
     for owner in module.modules():
         for tensors in (owner._parameters, owner._buffers):
             for attribute, tensor in tensors.items():
                 if tensor is not None:
-                    ties[_tie(tensor)].append(_Slot(tensors, attribute))
+                    ties[identity(tensor)].append(_Slot(tensors, attribute))
     return ties
 
 

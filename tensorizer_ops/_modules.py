@@ -12,6 +12,7 @@ import torch
 
 from tensorizer_ops import _python, errors
 from tensorizer_ops._front import Hashes, Target, Verify, first_use, local_path, save, to_uri
+from tensorizer_ops._memory import identity
 from tensorizer_ops._options import Options, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
 
@@ -195,13 +196,6 @@ def externalize(
             os.unlink(unfinished)
         raise
     return place
-
-
-def identity(tensor: torch.Tensor) -> object:
-    """The same for two tensors that are tied to each other."""
-    memory = tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset()
-    bits = tensor.is_conj(), tensor.is_neg()  # of views that hold other values in the same memory
-    return memory, bits, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _copy(module: torch._C.ScriptModule) -> torch._C.ScriptModule:

@@ -17,12 +17,14 @@ std::optional<Sha256Digest> Pin::expected_of(std::uint32_t entry) const {
   return digest;
 }
 
-void check_digests(const TensorPlace& place, std::uint64_t begin, const Expected& expected,
+void check_digests(const TensorPlace& place, const Pin* pin, const Expected& expected,
                    const Digests& found) {
+  if (pin != nullptr) pin->found[place.number] = found.sha256;
   const char* wrong = nullptr;
   if (expected.crc32 && *expected.crc32 != found.crc32) wrong = "CRC32";
   if (expected.sha256 && *expected.sha256 != found.sha256) wrong = "SHA-256";
   if (!wrong) return;
+  const std::uint64_t begin = pin != nullptr ? place.entry.data_offset : place.entry.header_offset;
   fail(place, ErrorKind::HashMismatch,
        "its bytes from offset " + std::to_string(begin) + " on do not have the " + wrong +
            " that was saved with them: the file is damaged");

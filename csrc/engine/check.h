@@ -38,8 +38,9 @@ struct Pin {
   std::optional<Sha256Digest> expected_of(std::uint32_t entry) const;
 };
 
-// Throws Error(HashMismatch). `begin`: where the bytes begin that were digested.
-void check_digests(const TensorPlace& place, std::uint64_t begin, const Expected& expected,
+// Throws Error(HashMismatch). A pin, which may be missing, learns what was found of the data alone;
+// without one, the header was digested too.
+void check_digests(const TensorPlace& place, const Pin* pin, const Expected& expected,
                    const Digests& found);
 
 // Decrypts whole chunks in place; `position` is that of the first one in the tensor's data. Throws

@@ -320,11 +320,7 @@ DigestStart LoadMover::digests_wanted(const LoadItem& item,
 }
 
 void LoadMover::compare(const LoadItem& item, const Digests& found) const {
-  const Expected& expected = expected_[number(item)];
-  if (settings_.pin != nullptr) settings_.pin->found[item.entry] = found.sha256;
-  const std::uint64_t begin =
-      settings_.pin != nullptr ? entry(item).data_offset : entry(item).header_offset;
-  check_digests(place(item), begin, expected, found);
+  check_digests(place(item), settings_.pin, expected_[number(item)], found);
 }
 
 }  // namespace tensorizer
