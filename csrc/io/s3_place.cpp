@@ -143,8 +143,9 @@ class S3Place final : public HttpPlace {
       const std::size_t colon = line.find(": ");
       const std::string name = line.substr(0, colon);
       // What proxies may change is not signed.
-      if (lower_case(name).starts_with("x-amz-"))
+      if (lower_case(name).starts_with("x-amz-")) {
         to_sign.headers.emplace_back(name, line.substr(colon + 2));
+      }
     }
     add("Authorization", authorization(to_sign, {settings_->region, "s3", now}, credentials.key_id,
                                        credentials.secret));

@@ -16,9 +16,9 @@ namespace tensorizer {
 std::string lacks_memory(const at::Tensor& tensor);
 
 // A contiguous tensor that owns its memory, which is still to be filled; the caller knows that its
-// size is a number of bytes. A large one starts on a
-// 2 MiB boundary, and its whole 2 MiB blocks are advised to be huge pages: page faults, not the
-// copy, are what filling it costs. No memory is taken beyond its size.
+// size is a number of bytes. A large one starts on a 2 MiB boundary, and its whole 2 MiB blocks are
+// advised to be huge pages: page faults, not the copy, are what filling it costs. No memory is
+// taken beyond its size.
 at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type);
 
 // A tensor of zeros that takes memory only where it is written to, so that a shape from a file,
