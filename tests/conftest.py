@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,11 +80,15 @@ def redis(running_redis: RedisServer) -> RedisServer:
 def nothing_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """No test ends with a file of its directory still open in this process, or still there."""
     yield
-    if _open_below(tmp_path):
-        gc.collect()
-    left = _open_below(tmp_path)
+    left = []
+    if not request.node.get_closest_marker("keeps_files_open"):
+        # A thread of tensorizer's that just ends may be the last one that holds its file.
+        patience = time.monotonic() + 5
+        while (left := _open_below(tmp_path)) and time.monotonic() < patience:
+            gc.collect()
+            time.sleep(0.01)
     shutil.rmtree(tmp_path, ignore_errors=True)
-    assert not left or request.node.get_closest_marker("keeps_files_open")
+    assert not left
 
 
 @pytest.fixture(autouse=True)
