@@ -60,6 +60,15 @@ def test_any_layout_is_written_as_what_it_is(path: str, make: Callable[[], torch
     assert loaded.stride() == expected.stride() or not loaded.numel()
 
 
+def test_elements_that_torch_does_not_copy_to_every_address(path: str) -> None:
+    tensors = {
+        "odd": torch.ones(6, dtype=torch.uint8)[::2],
+        "x": torch.tensor([1 + 2j], dtype=torch.complex128).expand(3, 1, 1),
+    }
+    ops.save(path, tensors)
+    assert same(ops.load(path)["x"], tensors["x"].contiguous())
+
+
 def test_every_dtype_transposed(path: str) -> None:
     tensors = {name: sample(dtype, (33, 65)).t() for name, dtype in DTYPES.items()}
     ops.save(path, tensors)

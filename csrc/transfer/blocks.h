@@ -22,6 +22,9 @@ class Elements {
  private:
   template <typename Copy>
   void for_each_pair(std::uint64_t position, const at::Tensor& bytes, const Copy& copy) const;
+  // Torch moves a complex128 at once, which traps unless its address is a multiple of 16; a bundle
+  // packs its tensors.
+  bool may_lie_in(const at::Tensor& bytes) const;
 
   at::Tensor tensor_;
   at::Tensor bytes_;
