@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _python, _traced, errors
 from tensorizer_ops._options import Options, as_pairs, as_text
@@ -201,6 +202,16 @@ def _refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> Non
                 errors.InvalidArgument,
                 f"tensor {name!r} cannot be saved: it is {type(tensor).__name__}",
             )
+        refuse_uninitialized(name, tensor)
+
+
+def refuse_uninitialized(name: str, tensor: torch.Tensor) -> None:
+    """Refuse what a lazy module has before it first runs; the ops would see an empty tensor."""
+    if is_lazy(tensor):
+        raise errors._new(
+            errors.InvalidArgument,
+            f"tensor {name!r} cannot be saved: it is not initialized until its module runs",
+        )
 
 
 def _refuse_in_graph(progress: Progress | None) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from tensorizer_ops import _files, _paths, _python
 from tensorizer_ops._crypt_params import EncryptionParams, named
+from tensorizer_ops._front import refuse_uninitialized
 from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._types import TensorType
@@ -172,10 +173,11 @@ class TensorSerializer:
     def _write(
         self, names: list[str], tensors: list[torch.Tensor], types: list[int], indices: list[int]
     ) -> None:
-        for name in names:
+        for name, tensor in zip(names, tensors, strict=True):
             if not isinstance(name, str):
                 raise TypeError(f"a name is {type(name).__name__}, and must be str")
             name.encode()  # raises where half a character stands alone
+            refuse_uninitialized(name, tensor)
         writer = self._output.writer
         # What classes of tensors do about a function is not meant for this one.
         with reported(writer, self._progress), torch._C.DisableTorchFunctionSubclass():
