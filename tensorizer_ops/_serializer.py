@@ -240,7 +240,7 @@ def _slots(
 def _from_numpy(array: Any) -> torch.Tensor:
     import numpy
 
-    if not isinstance(array, numpy.ndarray):
+    if not isinstance(array, numpy.ndarray | numpy.generic):
         raise TypeError(f"a tensor is {type(array).__name__}, and must be of torch or of numpy")
     with warnings.catch_warnings():
         # It is only read.

@@ -123,7 +123,8 @@ def test_arrays_both_ways(path: str, name: str) -> None:
     array = sample(DTYPES[name], (6, 8)).numpy()
     frozen = array.copy()
     frozen.flags.writeable = False
-    arrays = [array, array.T, array[::-1, ::2], frozen, array[:0], array[0, :1].reshape(())]
+    point = array[0, :1].reshape(())
+    arrays = [array, array.T, array[::-1, ::2], frozen, array[:0], point, point[()]]
 
     def write(serializer: Any, kind: Any) -> None:
         for i, part in enumerate(arrays):
