@@ -38,14 +38,16 @@ def loading_pickle(read: Callable[[], Iterable[torch.Tensor]]) -> ModuleType:
         def load(self) -> Any:
             torchs = self.persistent_load
             storages: list[torch.UntypedStorage] | None = None
+            sizes: list[int] = []
 
             def persistent_load(saved: Any) -> Any:
-                nonlocal storages
+                nonlocal storages, sizes
                 if not isinstance(saved, tuple) or saved[:1] != (_PICKLER,):
                     return torchs(saved)
                 number, dtype = _number_and_dtype(saved)
                 if storages is None:
                     storages = [_own_storage(tensor) for tensor in read()]
+                    sizes = [storage.nbytes() for storage in storages]
                 if not 0 <= number < len(storages):
                     raise pickle.UnpicklingError(
                         f"the pickle asks for storage {number}, and there are {len(storages)}"
@@ -56,9 +58,17 @@ def loading_pickle(read: Callable[[], Iterable[torch.Tensor]]) -> ModuleType:
 
             self.persistent_load = persistent_load  # type: ignore[method-assign]
             try:
-                return super().load()
+                loaded = super().load()
             finally:
                 self.persistent_load = torchs  # type: ignore[method-assign]
+            # Torch extends a storage that a tensor does not fit into, by whatever is in memory.
+            for number, (storage, size) in enumerate(zip(storages or (), sizes, strict=True)):
+                if storage.nbytes() > size:
+                    raise pickle.UnpicklingError(
+                        f"a tensor of the pickle needs {storage.nbytes()} bytes of storage "
+                        f"{number}, which has {size}"
+                    )
+            return loaded
 
     return _pickle_with(Unpickler=Unpickler)
 

@@ -456,6 +456,9 @@ def test_tensors_that_are_not_where_they_are_looked_for(pt: str, tmp_path: Path)
     torch.ops.tensorizer.save(str(tmp_path / "named"), {"x": torch.ones(5)})
     with pytest.raises(pickle.UnpicklingError, match="by name"):
         load(ours, pt, file_obj=tmp_path / "named")
+    save(ours, {"x": torch.arange(3)}, str(tmp_path / "smaller.pt"))
+    with pytest.raises(pickle.UnpicklingError, match="needs 40 bytes of storage 0, which has 24"):
+        load(ours, pt, file_obj=tmp_path / "smaller.pt.tensors")
     os.remove(f"{pt}.tensors")
     with pytest.raises(FileNotFoundError, match=r"model\.pt\.tensors"):
         load(ours, pt)
