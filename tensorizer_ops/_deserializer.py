@@ -337,8 +337,8 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
         Nothing is copied that is loaded already. Parameters and buffers stay the objects that they
         are, tied ones tied unless the file has them different, frozen ones frozen. Those on the
-        meta device are replaced, and so are sharded, sparse and quantized ones, by plain ones. A
-        name that a module lacks is added to it.
+        meta device, or made in ``inference_mode``, are replaced, and so are sharded, sparse and
+        quantized ones, by plain ones. A name that a module lacks is added to it.
 
         Args:
             m: the module.

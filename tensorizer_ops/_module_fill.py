@@ -137,7 +137,8 @@ def _untie(fillings: Sequence[tuple[_Slot, torch.nn.Parameter]]) -> None:
 
 def _fill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
     """The same object with other memory, where it can be; otherwise what stands in for it."""
-    if is_lazy(old) or plain_storage(old) is None:
+    # Torch changes the memory of no tensor that was made for inference.
+    if is_lazy(old) or old.is_inference() or plain_storage(old) is None:
         return _successor(old, value)
     if old.requires_grad and not value.requires_grad:
         old.requires_grad_(False)

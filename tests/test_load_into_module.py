@@ -197,10 +197,14 @@ def test_sharded_modules(path: str) -> None:
 
 @pytest.mark.parametrize("lazy", [True, False])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_what_was_loaded_for_inference_can_be_trained(path: str, device: str, lazy: bool) -> None:
+@pytest.mark.parametrize("made_for_it", [True, False])
+def test_what_was_loaded_for_inference_can_be_trained(
+    path: str, made_for_it: bool, device: str, lazy: bool
+) -> None:
     save(path, layers())
     for module in (tensorizer, tensorizer_ops):
-        other = layers().to(device)
+        with torch.inference_mode(made_for_it):
+            other = layers().to(device)
         with torch.inference_mode():
             values = module.TensorDeserializer(path, device="cpu", lazy_load=lazy)
             values.load_into_module(other)
