@@ -143,6 +143,10 @@ def _fill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
     if old.requires_grad and not value.requires_grad:
         old.requires_grad_(False)
     old.data = value.data
+    grad = old.grad if old.is_leaf else None
+    # Torch itself takes no gradient of another type or device.
+    if grad is not None and (grad.dtype, grad.device) != (old.dtype, old.device):
+        old.grad = None
     return old
 
 

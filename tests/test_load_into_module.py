@@ -214,6 +214,17 @@ def test_what_was_loaded_for_inference_can_be_trained(
         other(torch.ones(1, 2)).sum().backward()
 
 
+def test_a_gradient_of_another_type_goes(path: str) -> None:
+    model = torch.nn.Linear(2, 2)
+    save(path, model)
+    model(torch.ones(1, 2)).sum().backward()
+    for dtype, stays in ((None, True), (torch.float64, False)):
+        TensorDeserializer(path, "cpu", dtype=dtype).load_into_module(model)
+        assert (model.weight.grad is not None) is stays
+    model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+    torch.optim.AdamW(model.parameters()).step()
+
+
 def test_scripted_modules(path: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).eval()
     save(path, model)
