@@ -52,7 +52,9 @@ class Catalog:
         """The number of a tensor or a layer of them; None for what is not there."""
         found = self.structure.get(key)
         if found is None and isinstance(key, str):
-            found = self.structure.get(f".{key}")
+            of_root = self.structure.get(f".{key}")
+            if isinstance(of_root, int) and self.clean_name(of_root) == key:
+                return of_root
         return found
 
     def below(self, prefix: Path) -> dict[Path, int]:

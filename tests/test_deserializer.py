@@ -182,6 +182,14 @@ def test_trees_and_branches(path: str) -> None:
         ours.state_dict()
 
 
+def test_a_dot_in_front_is_left_out_for_a_root_module_alone(path: str) -> None:
+    with TensorSerializer(path) as serializer:
+        serializer.write_state_dict({".a": {"b": torch.ones(1)}, ".c": torch.ones(2)})
+    for deserializer in (tensorizer.TensorDeserializer, TensorDeserializer):
+        loaded = deserializer(path, device="cpu")
+        assert [key in loaded for key in (".a", ".c", "a", "c")] == [True, True, False, False]
+
+
 def test_reading_one_by_one(files: list[str]) -> None:
     for file in files:
         there = list(
