@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python
-from tensorizer_ops._front import to_uri
+from tensorizer_ops._front import local_path, to_uri
 from tensorizer_ops._options import SecretOptions
 
 # The streams of stream_io know the defaults that a program expects for these.
@@ -39,6 +40,9 @@ def resolve(file_obj: Any, mode: str) -> Any:
 
             return stream_io.open_stream(file_obj, mode)
     if isinstance(file_obj, str | bytes | os.PathLike):
+        path = local_path(file_obj) if "w" in mode else None
+        if path is not None and _takes_in_order(path):
+            return open(path, "wb", buffering=0)
         return to_uri(file_obj)
     return file_obj
 
@@ -112,15 +116,16 @@ class Output:
         _check_binary(stream, "writable", "write")
         hand_over = getattr(stream, "_hand_over", None)
         descriptor = _descriptor(stream)
+        seekable = _is_seekable(stream) and (descriptor is None or not _takes_in_order(descriptor))
         if hand_over is not None and (found := hand_over()) is not None:
             uri, of_stream = found
             self.writer = torch.classes.tensorizer.Writer(uri, {**of_stream, **given})
-        elif descriptor is not None and stream.seekable():
+        elif seekable and descriptor is not None:
             stream.flush()
             os.lseek(descriptor, stream.tell(), os.SEEK_SET)
             self.writer = torch.classes.tensorizer.Writer(f"fd:{descriptor}", given)
         # What only takes bytes often says that it can seek, and then cannot.
-        elif _is_seekable(stream) and _can(stream, "readable"):
+        elif seekable and _can(stream, "readable"):
             self._stream = stream
             self.writer = _python.write_file(stream, stream.tell(), given)
         else:
@@ -175,6 +180,15 @@ def _descriptor(stream: Any) -> int | None:
     buffered = type(stream) in (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
     raw = stream.raw if buffered else stream
     return raw.fileno() if type(raw) is io.FileIO else None
+
+
+def _takes_in_order(place: str | int) -> bool:
+    """Whether it takes bytes as they come only; of devices, some say that they can seek."""
+    try:
+        mode = os.stat(place).st_mode
+    except (OSError, ValueError):
+        return False  # whoever opens it says what is wrong
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def _can(stream: Any, what: str) -> bool:

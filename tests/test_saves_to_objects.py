@@ -89,7 +89,9 @@ def drained(descriptor: int) -> bytes:
         return file.read()
 
 
-@pytest.mark.parametrize("mode", ["wb", "wb+", "rb+", "gzip", "descriptor", "pipe", "temporary"])
+@pytest.mark.parametrize(
+    "mode", ["wb", "wb+", "rb+", "gzip", "descriptor", "pipe", "named pipe", "temporary"]
+)
 def test_saves_to_files(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "saved"
     path.write_bytes(b"")
@@ -104,6 +106,11 @@ def test_saves_to_files(tmp_path: Path, mode: str) -> None:
         thread = threading.Thread(target=lambda: received.append(drained(read)))
         thread.start()
         file = open(write, "wb", buffering=0)  # noqa: SIM115
+    elif mode == "named pipe":
+        file = tmp_path / "pipe"
+        os.mkfifo(file)
+        thread = threading.Thread(target=lambda: received.append(file.read_bytes()))
+        thread.start()
     elif mode == "temporary":
         file = tempfile.NamedTemporaryFile(dir=tmp_path, delete=False)  # noqa: SIM115
         path = Path(file.name)
@@ -117,6 +124,15 @@ def test_saves_to_files(tmp_path: Path, mode: str) -> None:
     if mode == "gzip":
         path.write_bytes(gzip.decompress(path.read_bytes()))
     assert_same(tensorizer_ops.load(path, verify="all"), TENSORS)
+
+
+@pytest.mark.parametrize("package", [tensorizer, tensorizer_ops])
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_device_that_keeps_nothing(package: Any, opened: bool) -> None:
+    serializer = package.TensorSerializer(open(os.devnull, "wb+") if opened else os.devnull)  # noqa: SIM115
+    serializer.write_state_dict(TENSORS)
+    assert serializer.total_tensor_bytes == sum(tensor.nbytes for tensor in TENSORS.values())
+    serializer.close()
 
 
 @pytest.mark.parametrize("package", [tensorizer, tensorizer_ops])
