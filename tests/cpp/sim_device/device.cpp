@@ -79,7 +79,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
       wait_on_host(end_of(stream));
     }
   }
-  bool isStreamCapturing(const c10::Stream&) const override { return is_capturing(); }
+  // No override: torch 2.11 does not ask.
+  bool isStreamCapturing(const c10::Stream&) const { return is_capturing(); }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device,
               const c10::EventFlag flag) const override {
