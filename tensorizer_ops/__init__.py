@@ -6,8 +6,7 @@ Importing this package registers ``torch.ops.tensorizer`` and ``torch.classes.te
 
 import importlib as _importlib
 import os as _os
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+import typing as _typing
 
 from tensorizer_ops import errors
 from tensorizer_ops._library import load_library as _load_library
@@ -25,8 +24,15 @@ from tensorizer_ops._front import load, save  # noqa: E402
 from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
 from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey  # noqa: E402
 
-if _TYPE_CHECKING:
-    from tensorizer_ops import stream_io, torch_compat, utils
+if _typing.TYPE_CHECKING:
+    from tensorizer_ops import (  # noqa: F401
+        protobuf,
+        serialization,
+        stream_io,
+        tensors_pb2,
+        torch_compat,
+        utils,
+    )
     from tensorizer_ops.serialization import (
         CryptographyError,
         DecryptionParams,
@@ -57,12 +63,19 @@ _MODULES_LATER = frozenset(
 )
 
 
-def __getattr__(name: str) -> _Any:
-    if name in _MODULES_LATER:
-        return _importlib.import_module(f"{__name__}.{name}")
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+# A type checker has the imports above, and would believe this of any name.
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> _typing.Any:
+        if name in _MODULES_LATER:
+            return _importlib.import_module(f"{__name__}.{name}")
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, *_MODULES_LATER})
 
 
 def set_secret(name: str, secret: str | None) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 import tensorizer_ops
-from process import run_python
+from process import ROOT, environment, run_python
 from tensorizer_ops import _build, _library
 
 IMPORT_TIME = """
@@ -35,6 +39,35 @@ def test_what_it_brings() -> None:
         assert getattr(tensorizer_ops, name)
     assert tensorizer_ops.load.__doc__
     assert tensorizer_ops.save.__doc__
+
+
+# What is imported only when somebody asks for it.
+LATER = ("TensorSerializer", "TensorType", "protobuf", "serialization", "tensors_pb2", "utils")
+
+
+def test_what_comes_later_is_listed() -> None:
+    assert {*tensorizer_ops.__all__, *LATER} <= set(dir(tensorizer_ops))
+    with pytest.raises(AttributeError, match="laod"):
+        tensorizer_ops.laod  # noqa: B018
+
+
+def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    names = [*tensorizer_ops.__all__, *LATER, "laod"]
+    lines = [f"tensorizer_ops.{name}" for name in names]
+    program.write_text("\n".join(["import tensorizer_ops", *lines, ""]))
+    # Without torch and all that, which takes a while to read and does not matter here.
+    checker = ["-m", "mypy", "--no-site-packages", "--ignore-missing-imports", "--no-error-summary"]
+    done = subprocess.run(
+        [sys.executable, *checker, "--follow-imports=silent", program],
+        cwd=tmp_path,
+        env=environment() | {"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    (error,) = done.stdout.splitlines()
+    assert 'no attribute "laod"' in error
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.99.1", "3.13.0+cpu", "2.1"])
