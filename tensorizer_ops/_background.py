@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _python
-from tensorizer_ops._front import Hashes, Target, run_save, to_uri
+from tensorizer_ops._front import Hashes, Target, as_dict, run_save, to_uri
 from tensorizer_ops._memory import has_memory, identity
 from tensorizer_ops._options import Options, as_pairs
 from tensorizer_ops._progress import Progress, reported
@@ -111,7 +111,8 @@ def save_async(
     """
     future = Save()
     # No more of the tensors themselves stays here than their names.
-    names, snapshot = list(tensors), _Snapshot(dict(tensors).values())
+    named = as_dict(tensors)
+    names, snapshot = list(named), _Snapshot(named.values())
     given = as_pairs(options)
     target = to_uri(uri)
 

@@ -45,6 +45,18 @@ def local_path(target: Target) -> str | None:
     return None if target.startswith("fd:") else os.path.expanduser(target)
 
 
+def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    try:
+        return dict(tensors)
+    except (TypeError, ValueError):
+        if isinstance(tensors, Mapping):
+            raise
+        raise TypeError(
+            f"what to save is {type(tensors).__name__}, and must be a dict of tensors, such as a "
+            "state_dict()"
+        ) from None
+
+
 def first_use(device: torch.device) -> None:
     """Initialize a device as torch does, or raise what torch raises when there is none."""
     torch.empty(0, device=device)
@@ -65,8 +77,8 @@ def load(
     """Load tensors from a ``.tensors`` file.
 
     Args:
-        uri: a path, ``file://…``, ``https://…``, or ``fd:N`` for an open descriptor (a pipe will
-            do).
+        uri: a path, ``fd:N`` for an open descriptor (a pipe will do), or a URI: ``file://…``,
+            ``https://…``, ``s3://…``, ``gs://…`` or ``redis://…``.
         names: the tensors to load, in this order; all of the file by default.
         device: where they go; torch's default device unless said otherwise.
         dtype: what real floating tensors are cast to; all others keep their type.
@@ -77,8 +89,8 @@ def load(
             it in place ends the process that touches them.
         threads: how many threads compute; 0 is every CPU that the process may use.
         options: ``memory_ceiling``, the bytes of memory to use beyond the tensors, ``staging``,
-            those of pinned memory on the way to a device, and for servers those of
-            ``docs/remote.md``.
+            those of pinned memory on the way to a device, ``key`` and others for encrypted files
+            (``docs/security.md``), and those for servers (``docs/remote.md``).
         progress: called ten times a second, from another thread, with the bytes that have moved
             and are to move; what it raises ends the load. ``True`` draws a bar with tqdm.
 
@@ -91,6 +103,8 @@ def load(
         ValueError: the file is malformed, or an argument is.
         tensorizer_ops.errors.HashMismatch: the data is not what was saved.
     """
+    if isinstance(names, str):  # which would be a name for each of its characters
+        raise TypeError("names is str, and must be a list of names")
     wanted = None if names is None else list(names)
     given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
@@ -144,18 +158,20 @@ def save(
     fails, what was there before stays as it was.
 
     Args:
-        uri: a path (missing directories are made), ``file://…``, or ``fd:N``.
+        uri: as for :func:`load`; missing directories are made.
         tensors: what to save, by name: a ``state_dict()`` for example. Views, non-contiguous
             tensors and tensors that share memory are each saved whole.
         hashes: which hashes to write with every tensor.
         threads: how many threads compute; 0 is every CPU that the process may use.
         options: ``fsync`` (``"true"`` waits until the file is on stable storage),
-            ``memory_ceiling``, the bytes of memory to use beyond the tensors, and ``staging``,
-            those of pinned memory on the way from a device.
+            ``memory_ceiling``, the bytes of memory to use beyond the tensors, ``staging``,
+            those of pinned memory on the way from a device, ``key`` and others that encrypt
+            (``docs/security.md``), and those for servers (``docs/remote.md``).
         progress: as for :func:`load`.
 
     Raises:
         PermissionError, OSError: the file cannot be written.
+        TypeError: ``tensors`` is no mapping.
         ValueError: a tensor or a name is of a kind that the format does not hold.
     """
     given = None if options is None else as_text(options)
@@ -163,7 +179,7 @@ def save(
         _refuse_in_graph(progress)
         _traced.save(to_uri(uri), tensors, hashes=hashes, threads=threads, options=given)
         return
-    named = dict(tensors)
+    named = as_dict(tensors)
     if progress:
         job = _python.SaveJob()
         with reported(job, progress):

@@ -67,10 +67,13 @@ def load_into(
         progress: as for :func:`load`.
 
     Raises:
+        TypeError: ``module`` is no module.
         ValueError: missing, unexpected or different tensors, all of them listed. Nothing has been
             touched then.
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"the module is {type(module).__name__}, and must be a torch.nn.Module")
     reader = torch.classes.tensorizer.Reader(
         to_uri(uri), None if options is None else as_text(options)
     )

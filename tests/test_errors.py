@@ -198,6 +198,20 @@ def test_wrong_python_types(path: str) -> None:
     assert not os.path.exists(path)
 
 
+def test_arguments_that_are_mixed_up_are_named(path: str) -> None:
+    linear = torch.nn.Linear(2, 2)
+    for others in (linear, [torch.ones(1)], torch.ones(2), 3):
+        for save in (tensorizer_ops.save, tensorizer_ops.save_async):
+            with pytest.raises(TypeError, match=rf"is {type(others).__name__},.*state_dict\(\)"):
+                save(path, others)
+    assert not os.path.exists(path)
+    tensorizer_ops.save(path, linear.state_dict())
+    with pytest.raises(TypeError, match="names is str"):
+        tensorizer_ops.load(path, names="weight")
+    with pytest.raises(TypeError, match=r"is OrderedDict, and must be a torch\.nn\.Module"):
+        tensorizer_ops.load_into(linear.state_dict(), path)
+
+
 SECRET = "a secret"
 
 
