@@ -19,7 +19,11 @@ from process import ROOT
 pytestmark = pytest.mark.xdist_group("cpp package")
 
 EXAMPLE = ROOT / "examples" / "cpp"
-PROGRAMS = {"of_the_readme": "README.md", "with_a_key": "docs/security.md"}
+PROGRAMS = {
+    "of_the_readme": "README.md",
+    "with_a_key": "docs/security.md",
+    "with_reader_and_writer": "docs/dispatcher.md",
+}
 
 
 def shown(page: str, language: str) -> list[str]:

@@ -43,9 +43,9 @@ struct ListedTensor {
 class Reader {
  public:
   // Opens nothing yet.
-  Reader(std::string uri, OptionList options);
+  explicit Reader(std::string uri, OptionList options = {});
   // A file that lies in the memory of a contiguous byte tensor on the CPU.
-  Reader(at::Tensor data, OptionList options);
+  explicit Reader(at::Tensor data, OptionList options = {});
   // A source that somebody else has opened.
   Reader(std::unique_ptr<Source> source, OptionList options);
   ~Reader();
@@ -67,8 +67,8 @@ class Reader {
   bool encrypted();
 
   // Every tensor of the file, in its order, or the named ones, in theirs.
-  std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names,
-                               const LoadRequest& request);
+  std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names = std::nullopt,
+                               const LoadRequest& request = {});
   // By their numbers in the file, and keeps what their headers say, also when this is closed.
   std::vector<at::Tensor> load_numbered(const std::optional<std::vector<std::uint32_t>>& numbers,
                                         const LoadRequest& request);
@@ -79,9 +79,9 @@ class Reader {
   at::Tensor bytes(std::uint64_t offset, std::uint64_t size);
   // Checks every name, shape and dtype before it touches any output.
   void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,
-                 Verify verify, std::int64_t threads = 0);
+                 Verify verify = Verify::None, std::int64_t threads = 0);
   // Throws at the first tensor that is not what was saved.
-  void verify(Verify verify, std::int64_t threads = 0);
+  void verify(Verify verify = Verify::All, std::int64_t threads = 0);
   // One digest for all that the file holds, plain or encrypted, in hexadecimal: what the option
   // 'digest' asks for. Every byte of data is read.
   std::string digest(std::int64_t threads = 0);

@@ -39,13 +39,13 @@ struct AddedTensor {
 // it, and one whose add() failed, leaves everything as it was.
 class Writer {
  public:
-  Writer(const std::string& uri, const OptionList& options);
+  explicit Writer(const std::string& uri, const OptionList& options = {});
   // To a sink that somebody else has opened.
   Writer(std::unique_ptr<Sink> sink, const OptionList& options);
   ~Writer();
 
-  void add(const std::string& name, const at::Tensor& tensor, TensorType type,
-           std::uint16_t module_index);
+  void add(const std::string& name, const at::Tensor& tensor,
+           TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
   // Many small ones at once are as fast as a large one. What cannot be saved is refused before any
   // of them is written.
   void add(std::span<const AddedTensor> tensors);
