@@ -36,6 +36,20 @@ def use_every_op(path: str, tensors: Dict[str, torch.Tensor]) -> List[torch.Tens
     return torch.ops.tensorizer.load_tensors(path, names, copy=True, verify="crc32")
 
 
+@torch.jit.script
+def one_tensor(path: str) -> torch.Tensor:
+    return torch.ops.tensorizer.load(path)["x"]
+
+
+def test_a_trace_calls_what_is_scripted(path: str) -> None:
+    ops.save(path, {"x": torch.zeros(2)})
+    with pytest.raises(RuntimeError, match="unsupported input"):
+        torch.jit.trace(lambda y: y + ops.load_tensors(path, ["x"])[0], torch.ones(2))
+    traced = through_a_file(torch.jit.trace(lambda y: y + one_tensor(path), torch.ones(2)))
+    ops.save(path, {"x": torch.ones(2)})
+    assert traced(torch.ones(2)).tolist() == [2, 2]
+
+
 def test_every_op(path: str) -> None:
     tensors = {"a": sample(torch.float32), "b": torch.arange(7), "c": torch.tensor(True)}
     results = use_every_op(path, tensors)
