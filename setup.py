@@ -216,6 +216,7 @@ def build_settings() -> dict[str, object]:
     return {"ext_modules": [library, python_module], "cmdclass": {"build_ext": Build}}
 
 
-# These only describe or pack the sources, and work anywhere.
+# These only describe or pack the sources, and work anywhere; alone, as others build beside them.
 describes = {"sdist", "egg_info", "--version", "--name"} & set(sys.argv[1:])
-setup(**({} if describes else build_settings()))
+builds = {"build", "build_ext", "bdist_wheel", "install", "develop"} & set(sys.argv[1:])
+setup(**({} if describes and not builds else build_settings()))

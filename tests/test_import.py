@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,33 @@ assert torch.classes.tensorizer.Reader
 
 def test_nothing_of_the_classic_package_is_needed() -> None:
     run_python(SCHEMAS)
+
+
+def set_up(folder: Path, *commands: str) -> subprocess.CompletedProcess[str]:
+    """Runs setup.py with no compiler, and leaves nothing in the sources."""
+    command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", folder, "sdist"]
+    return subprocess.run(
+        [*command, "--dist-dir", folder, *commands],
+        cwd=ROOT,
+        env=environment() | {"CXX": "no-compiler"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_packed_sources_are_all_that_is_needed(tmp_path: Path) -> None:
+    assert set_up(tmp_path).returncode == 0
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        there = {name.partition("/")[2] for name in packed.getnames()}
+    needed = ["Makefile", "setup.py", ".clang-format", "*.md", "tensorizer_ops/_python*.cpp"]
+    needed += ["docs/*.md", "tests/*.py", "tests/cpp/*", "tools/*.*", "csrc/*/*", "examples/**/*.*"]
+    for pattern in needed:
+        found = {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)}
+        assert found and found <= there, pattern
+    assert not any(name.endswith((".so", ".pyc", "_build.py")) for name in there)
+
+
+def test_a_wheel_beside_packed_sources_has_a_library(tmp_path: Path) -> None:
+    done = set_up(tmp_path, "bdist_wheel", "--dist-dir", str(tmp_path))
+    assert done.returncode != 0 and "there is no C++ compiler `no-compiler`" in done.stderr
