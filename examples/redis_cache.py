@@ -7,7 +7,7 @@ Without a file it makes a small model up. The keys appear in one transaction, an
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 
@@ -15,10 +15,16 @@ import tensorizer_ops
 
 
 def main() -> None:
-    if len(sys.argv) not in (2, 3):
-        raise SystemExit(__doc__)
-    uri, *file = sys.argv[1:]
-    tensors = tensorizer_ops.load(file[0]) if file else torch.nn.Linear(1024, 1024).state_dict()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("uri")
+    parser.add_argument("file", nargs="?")
+    given = parser.parse_args()
+    uri = given.uri
+    tensors = torch.nn.Linear(1024, 1024).state_dict()
+    if given.file is not None:
+        tensors = tensorizer_ops.load(given.file)
     tensorizer_ops.save(uri, tensors, options={"ttl": "3600"})
     loaded = tensorizer_ops.load(uri, verify="all")
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())

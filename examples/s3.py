@@ -9,7 +9,7 @@ object appears when all of it is there.
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 
@@ -17,9 +17,11 @@ import tensorizer_ops
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    uri = sys.argv[1]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("uri")
+    uri = parser.parse_args().uri
     tensors = {f"layer{i}": torch.randn(1024, 1024) for i in range(8)}
     tensorizer_ops.save(uri, tensors)
 

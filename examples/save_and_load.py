@@ -5,7 +5,7 @@ Run it with `python examples/save_and_load.py [FILE]`; the file stays when it is
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -43,8 +43,13 @@ def show(path: Path) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        show(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", nargs="?", type=Path)
+    file = parser.parse_args().file
+    if file is not None:
+        show(file)
         return
     with tempfile.TemporaryDirectory() as folder:
         show(Path(folder) / "model.tensors")

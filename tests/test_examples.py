@@ -14,6 +14,12 @@ from redis_server import RedisServer
 from s3_server import s3_server
 
 
+@pytest.mark.parametrize("name", ["save_and_load.py", "s3.py", "redis_cache.py"])
+def test_who_asks_for_help_gets_it(tmp_path: Path, name: str) -> None:
+    assert f"python examples/{name}" in run_example(tmp_path, name, "--help")
+    assert os.listdir(tmp_path) == []
+
+
 def test_background_save(tmp_path: Path) -> None:
     shown = run_example(tmp_path, "background_save.py", "--mebibytes", "8", "--steps", "8")
     for way in ("no save", "save", "save_async", "save in another process"):
