@@ -48,8 +48,9 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
                        cancel);
   }
   if (is_s3(split)) {
-    return http_source(s3_place(split.scheme, parse_s3_name(split.rest), options.s3, options.http),
-                       options.http, cancel);
+    const S3Name name = parse_s3_name(split.scheme, split.rest);
+    return http_source(s3_place(split.scheme, name, options.s3, options.http), options.http,
+                       cancel);
   }
   if (split.scheme == "redis") return open_redis_source(uri, options.redis, cancel);
   if (split.scheme == "rediss") throw_no_tls();
@@ -73,8 +74,8 @@ std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& optio
     return http_sink(url_place(split.scheme + "://" + split.rest, options.http), options.http);
   }
   if (is_s3(split)) {
-    return s3_sink(s3_place(split.scheme, parse_s3_name(split.rest), options.s3, options.http),
-                   options);
+    const S3Name name = parse_s3_name(split.scheme, split.rest);
+    return s3_sink(s3_place(split.scheme, name, options.s3, options.http), options);
   }
   if (is_redis) return open_redis_sink(uri, options.redis, cancel);
   if (split.scheme == "rediss") throw_no_tls();

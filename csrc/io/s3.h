@@ -11,12 +11,12 @@
 
 namespace tensorizer {
 
-// What follows "s3://": a bucket and a key, which is taken as it is.
+// What follows "s3://", or another scheme of the same: a bucket and a key, which is taken as it is.
 struct S3Name {
   std::string bucket;
   std::string key;
 };
-S3Name parse_s3_name(std::string_view rest);
+S3Name parse_s3_name(const std::string& scheme, std::string_view rest);
 
 // Requests for an object, signed with what the options, the environment or the machine have.
 // `scheme` is "s3", or "gs" for Google's storage.

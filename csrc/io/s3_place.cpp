@@ -252,11 +252,12 @@ class S3Place final : public HttpPlace {
 
 }  // namespace
 
-S3Name parse_s3_name(std::string_view rest) {
+S3Name parse_s3_name(const std::string& scheme, std::string_view rest) {
   const std::size_t slash = rest.find('/');
   if (slash == 0 || slash == std::string_view::npos || slash + 1 == rest.size()) {
+    const std::string start = scheme + "://";
     throw Error(ErrorKind::InvalidArgument,
-                quote(rest) + " names no object: an s3:// URI is s3://BUCKET/KEY");
+                quote(start + std::string(rest)) + " names no object: " + start + "BUCKET/KEY");
   }
   return {std::string(rest.substr(0, slash)), std::string(rest.substr(slash + 1))};
 }

@@ -17,7 +17,7 @@ class S3Place : public testing_support::AwsHome {
   }
 
   HttpRequest request(const std::string& method = "GET", const std::string& uri = "bucket/a key") {
-    if (!place_) place_ = s3_place(scheme_, parse_s3_name(uri), s3_, http_);
+    if (!place_) place_ = s3_place(scheme_, parse_s3_name(scheme_, uri), s3_, http_);
     HttpRequest request;
     request.method = method;
     Cancel cancel;
@@ -182,11 +182,16 @@ TEST_F(S3Place, SaysWhatTheServerSays) {
 }
 
 TEST(S3Name, IsABucketAndAKey) {
-  const S3Name name = parse_s3_name("bucket/a/b?c#d%20");
+  const S3Name name = parse_s3_name("s3", "bucket/a/b?c#d%20");
   EXPECT_EQ(name.bucket, "bucket");
   EXPECT_EQ(name.key, "a/b?c#d%20");
   for (const char* wrong : {"", "bucket", "bucket/", "/key", "/"}) {
-    EXPECT_THROW(parse_s3_name(wrong), Error) << wrong;
+    EXPECT_THROW(parse_s3_name("s3", wrong), Error) << wrong;
+  }
+  try {
+    parse_s3_name("gs", "bucket");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "'gs://bucket' names no object: gs://BUCKET/KEY");
   }
 }
 
