@@ -232,7 +232,8 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
     }
     moved(piece.size());
   };
-  const std::uint64_t chunk = encrypted_ ? header->crypt.chunk_size : 1;
+  // Of an empty tensor only the header moves, and that names no chunks.
+  const std::uint64_t chunk = encrypted_ && e.data_size > 0 ? header->crypt.chunk_size : 1;
   if (chunk <= piece_) {
     const std::uint64_t size = piece_ / chunk * chunk;
     for (std::uint64_t at = 0; at < e.data_size; at += size) {

@@ -236,6 +236,25 @@ TEST(ForeignFile, OfAnyChunkSizeIsLoaded) {
   }
 }
 
+// An empty tensor has no chunks, whatever its header is padded to.
+TEST(ForeignFile, MayPadTheHeaderOfAnEmptyTensor) {
+  std::vector<Sample> samples{sample("none", 0)};
+  samples[0].spec.dtype = DType::Bits8;
+  const RawFile file({{.name = "none",
+                       .dtype = stored_dtype(DType::Bits8),
+                       .shape = {0},
+                       .data = "",
+                       .index_dtype = "|V1",
+                       .padding = 100000,
+                       .crypt = crypt_section({})}},
+                     3);
+  FileKeys keys = keys_of(key_of());
+  SequentialSource source(file.bytes);
+  Index index = index_of(source, &keys);
+  expect_loaded(source, index, samples, all_of(samples), Into::Staged,
+                settings_with(&keys, Verify::None, 1));
+}
+
 TEST(ForeignFile, MayHaveAPassphraseForEachTensor) {
   std::vector<RawTensor> tensors;
   std::vector<Sample> samples;
