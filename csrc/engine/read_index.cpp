@@ -11,18 +11,16 @@ namespace {
 
 // Enough for the index of a few hundred tensors, so that mostly one read does.
 constexpr std::size_t kFirstRead = 64 << 10;
-// Where the size of the source is unknown, a length that the file claims is believed a step at a
-// time.
+// A length that the file claims is believed a step at a time, also where a server says that the
+// file is as long as that.
 constexpr std::size_t kLargestStep = 16 << 20;
 
 // Grows `bytes`, which stand at `offset`, to `size`; false when the source ends before that.
 bool read_on(Source& source, std::uint64_t offset, std::vector<std::byte>& bytes,
              std::uint64_t size, Cancel& cancel) {
-  const bool sized = source.size().has_value();
   while (bytes.size() < size) {
     const std::size_t have = bytes.size();
-    const std::uint64_t step =
-        sized ? size - have : std::min<std::uint64_t>(size - have, kLargestStep);
+    const std::uint64_t step = std::min<std::uint64_t>(size - have, kLargestStep);
     bytes.resize(have + step);
     const std::size_t got = source.read_up_to(offset + have, Bytes(bytes).subspan(have), cancel);
     bytes.resize(have + got);

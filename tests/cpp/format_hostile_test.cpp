@@ -97,6 +97,27 @@ TEST(HostileFile, IsNotBelievedTheLengthOfAHeader) {
   EXPECT_TRUE(contains(error_of([&] { read_unsized(file.bytes); }).what(), "which is too long"));
 }
 
+// Has the size that a server tells, who may be the one who made the file.
+class BoastingSource final : public UnsizedSource {
+ public:
+  using UnsizedSource::UnsizedSource;
+  std::optional<std::uint64_t> size() const override { return kQuarter; }
+};
+
+TEST(HostileFile, IsNotBelievedTheLengthOfItsIndexByAServer) {
+  for (const std::uint64_t size : {std::uint64_t{1} << 30, std::uint64_t{1} << 50}) {
+    RawFile file = two_tensors();
+    file.set("index_size", size);
+    BoastingSource source(file.bytes);
+    Cancel cancel;
+    const MemoryWatch watch;
+    const Error error = error_of([&] { read_index(source, nullptr, cancel); });
+    EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
+    EXPECT_TRUE(contains(error.what(), "inside its index of ")) << error.what();
+    EXPECT_LT(watch.peak(), 40U << 20);
+  }
+}
+
 TEST(HostileFile, IsRefusedWithItsTensorAndOffset) {
   const RawFile good({RawTensor{.name = "first"}, RawTensor{.name = "w", .shape = {1, 2}}});
   const std::uint64_t end = good.bytes.size();
