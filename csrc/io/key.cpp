@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <unordered_map>
 
+#include "base/cancel.h"
 #include "base/error.h"
 #include "codec/secretbox.h"
 #include "io/descriptor.h"
@@ -75,11 +77,17 @@ KeySource key_from_environment(const std::string& name) {
 
 // Whether a pipe that somebody has open gives anything.
 bool is_ready_soon(int file) {
-  constexpr int kPatience = 10'000;  // milliseconds
-  pollfd waiting{file, POLLIN, 0};
-  const bool ready = ::poll(&waiting, 1, kPatience) > 0;
-  if (!ready) errno = ETIMEDOUT;
-  return ready;
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::seconds kPatience{10};
+  Cancel cancel;  // for the host's signals
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  while (Clock::now() < deadline) {
+    cancel.check();
+    pollfd waiting{file, POLLIN, 0};
+    if (::poll(&waiting, 1, static_cast<int>(kPollInterval.count())) > 0) return true;
+  }
+  errno = ETIMEDOUT;
+  return false;
 }
 
 // The file's bytes, or one more than `most` of them.

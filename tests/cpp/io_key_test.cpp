@@ -1,8 +1,13 @@
 // Keys by name: every way of naming one, and that what goes wrong with it is said without it.
 #include "io/key.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -147,6 +152,35 @@ TEST_F(KeyTest, FilesThatCannotBeReadAreNamed) {
   // What never ends is not read to its end.
   refusal("file:/dev/zero", {});
   refusal("passphrase-file:/dev/zero", {});
+}
+
+TEST_F(KeyTest, IsAwaitedFromAPipeThroughSignals) {
+  const std::string path = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  struct sigaction before;
+  struct sigaction nothing{};
+  nothing.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &nothing, &before);
+  const int pipe = ::open(path.c_str(), O_RDWR);
+  std::jthread writer([&, reader = pthread_self()] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    pthread_kill(reader, SIGUSR1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_EQ(::write(pipe, key_.data(), key_.size()), static_cast<ssize_t>(key_.size()));
+    ::close(pipe);
+  });
+  expect_key("file:" + path, key_);
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST_F(KeyTest, IsNotAwaitedOnceTheHostIsInterrupted) {
+  const std::string path = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const int pipe = ::open(path.c_str(), O_RDWR);
+  set_interrupt_hook([] { throw Error(ErrorKind::Cancelled, "interrupted"); });
+  refusal("file:" + path, {}, ErrorKind::Cancelled);
+  set_interrupt_hook(nullptr);
+  ::close(pipe);
 }
 
 TEST_F(KeyTest, PassphraseOfAFileEndsBeforeItsLineBreaks) {
