@@ -126,6 +126,6 @@ def _make(kind: str, text: bytes, errno: int, path: bytes) -> Error:
     """The exception for an error of the library; without an errno it is 0, without a path empty."""
     message = text.decode("utf-8", "backslashreplace")
     kind_class = _BY_ERRNO.get((kind, errno), _BY_KIND[kind])
-    if issubclass(kind_class, OSError) and (errno or path):
-        return kind_class(errno or None, message, _os.fsdecode(path) if path else None)
+    if issubclass(kind_class, OSError) and errno:
+        return kind_class(errno, message, _os.fsdecode(path) if path else None)
     return kind_class(message)

@@ -129,8 +129,6 @@ def _to_tensor(message: Any) -> torch.Tensor:
         )
     dtype = _UNQUANTIZED.get(dtype, dtype)
     shape = list(message.shape)
-    if any(size < 0 for size in shape):
-        raise errors._new(errors.InvalidFormat, f"a message has a tensor of the shape {shape}")
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(message.data):
         raise errors._new(

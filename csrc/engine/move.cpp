@@ -109,10 +109,7 @@ class Scheduler {
     --moving_;
     if (range.position == 0) {
       cut.started = true;
-      if (!cut.wants_sha256) {
-        unhashed_ -= plan_.cut[range.cut].size;
-        cut.arrived.clear();
-      }
+      if (!cut.wants_sha256) unhashed_ -= plan_.cut[range.cut].size;
     }
     // What the tensor wants is only known, and only safe to read, once it has started.
     if (settings_.sha256 && (!cut.started || cut.wants_sha256)) {
