@@ -19,6 +19,7 @@ from tensorizer_ops import (
     EncryptionParams,
     TensorDeserializer,
     TensorSerializer,
+    _crypt_params,
 )
 
 KEY = bytes(range(32))
@@ -167,6 +168,14 @@ def test_a_key_that_is_named_in_the_options(path: str, lazy: bool) -> None:
     tensorizer_ops.keys.remove("options")
     with pytest.raises(ValueError, match="no key has the name 'options'"):
         TensorDeserializer(path, "cpu", lazy_load=lazy, options=options)
+
+
+def test_a_key_has_a_name_only_while_it_is_used(path: str) -> None:
+    save(tensorizer_ops, path, EncryptionParams(KEY))
+    with _crypt_params.named(DecryptionParams.from_key(KEY)) as options:
+        assert_same(tensorizer_ops.load(path, options=options), TENSORS)
+    with pytest.raises(ValueError, match="no key has the name"):
+        tensorizer_ops.load(path, options=options)
 
 
 def test_what_tensorizer_cannot_encrypt(path: str) -> None:

@@ -178,8 +178,9 @@ def test_threads(path: str, read: str) -> None:
         loaded = READS[read](path, threads=threads, verify="all", copy=True)
         loaded = list(loaded.values()) if isinstance(loaded, dict) else loaded
         assert [raw(tensor) for tensor in loaded] == [raw(t) for t in tensors.values()]
-    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*threads"):
-        READS[read](path, threads=-1)
+    for threads in (-1, 1025):
+        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*threads"):
+            READS[read](path, threads=threads)
 
 
 @pytest.mark.parametrize("read", ["load", "load_tensors", "front"])

@@ -111,6 +111,16 @@ def test_reader_arguments_are_checked(path: str) -> None:
     assert not os.path.exists(path + ".new")
 
 
+def test_numbers_and_data_are_checked(path: str) -> None:
+    ops.save(path, zoo())
+    with pytest.raises(ValueError, match="has no tensor number"):
+        Reader(path, None)._load_numbered([0, len(zoo())], None, None, "none", False, 0)
+    data = torch.frombuffer(bytearray(Path(path).read_bytes()), dtype=torch.uint8)
+    for wrong in (data.char(), data[None], data[::2], data.to("meta")):
+        with pytest.raises(ValueError, match="contiguous, one-dimensional uint8"):
+            ops.open(wrong)
+
+
 def test_reader_opens_on_first_use(path: str) -> None:
     reader = Reader(path, None)
     with pytest.raises(FileNotFoundError):
@@ -149,7 +159,8 @@ def test_use_after_close(path: str) -> None:
             attempt()
 
 
-def test_cancel_from_another_thread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_cancel_from_another_thread(tmp_path: Path, end: str) -> None:
     fifo = str(tmp_path / "fifo")
     ops.save(str(tmp_path / "file"), {"x": random_bytes(1 << 20)})
     stop = threading.Event()
@@ -169,7 +180,7 @@ def test_cancel_from_another_thread(tmp_path: Path) -> None:
     def cancel() -> None:
         time.sleep(0.3)
         seconds.append(time.monotonic())
-        reader.cancel()
+        getattr(reader, end)()
 
     canceller = threading.Thread(target=cancel)
     canceller.start()

@@ -77,6 +77,13 @@ def test_files_as_there(tmp_path: Path, mode: str) -> None:
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("mode", ["rb", "rb+"])
+def test_a_read_makes_no_folders(tmp_path: Path, mode: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        open_stream(tmp_path / "folder" / "file", mode)
+    assert not (tmp_path / "folder").exists()
+
+
 @pytest.mark.parametrize("mode", ["r", "w", "wt", "r+", "rwb", "b", ""])
 def test_modes_that_are_none(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "file"

@@ -22,7 +22,7 @@ from process import fork, run_python, wait
 from recorder import Recorder, recorder
 from s3_server import KEY_ID, S3, SECRET, s3_server
 from tensorizer_ops import stream_io
-from tensorizer_ops._s3_access import Access, to_options
+from tensorizer_ops._s3_access import Access, complete, to_options
 from tensorizer_ops.stream_io import open_stream, s3_download, s3_upload
 from web import nginx
 
@@ -190,6 +190,14 @@ def test_one_key_of_s3cmds_file(s3: S3, tmp_path: Path) -> None:
         assert stream.read(9) == BYTES[:9]
 
 
+def test_the_token_of_s3cmds_file_goes_with_its_keys_only(s3: S3, tmp_path: Path) -> None:
+    path = write_s3cfg(tmp_path / "home", s3, access_token="token")
+    for key_id, token in ((None, "token"), (KEY_ID, None)):
+        access = Access(key_id, None, None)
+        options = complete(access, config_path=path, force_http=None, default_endpoint="localhost")
+        assert options.get("s3_session_token") == token
+
+
 def test_both_keys_given_leave_the_file_alone(s3: S3, tmp_path: Path) -> None:
     write_s3cfg(tmp_path / "home", s3, access_key="AKIAOTHER", host_base="127.0.0.1:1")
     with open_stream("s3://bucket/large", **keys(s3)) as stream:
@@ -223,6 +231,9 @@ def test_without_tls_only_where_it_is_meant(s3: S3, tmp_path: Path) -> None:
             module.open_stream("s3://bucket/large", **keys(s3, s3_endpoint=url, force_http=None))
         with module.open_stream("s3://bucket/large", **keys(s3, s3_endpoint=url)) as stream:
             assert stream.read(9) == BYTES[:9]
+    with_tls = url.replace("http", "https")
+    with open_stream("s3://bucket/large", **keys(s3, s3_endpoint=with_tls)) as stream:
+        assert stream.read(9) == BYTES[:9]
     for use_https, fits in (("False", True), ("True", False)):
         write_s3cfg(tmp_path / "home", s3, use_https=use_https)
         if fits:
@@ -451,10 +462,12 @@ def test_the_engine_reads_and_writes_in_its_place(s3: S3) -> None:
     assert tensorizer_ops.load(str(s3.root / "bucket/m.tensors"))["x"].tolist() == list(range(1000))
 
 
-@pytest.mark.parametrize("before", ["write", "seek"])
+@pytest.mark.parametrize("before", ["write", "seek", "write and seek back"])
 def test_what_was_written_is_not_handed_over(s3: S3, before: str) -> None:
     with open_stream("s3://bucket/begun", "wb", **keys(s3)) as stream:
-        stream.write(b"x") if before == "write" else stream.seek(5)
+        stream.seek(5) if before == "seek" else stream.write(b"x")
+        if before == "write and seek back":
+            stream.seek(0)
         assert stream._hand_over() is None
         stream.write(b"y")
     assert stored(s3, "begun").endswith(b"y")

@@ -211,13 +211,26 @@ def test_what_looks_like_a_uri_is_a_path_beside_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     expected = {"x": torch.arange(5)}
-    for name in ("fd:1", "~m.pt", Path("s3:/b")):
+    for name in ("fd:1", Path("~/m.pt"), Path("s3:/b")):
         if isinstance(name, Path):
             name.parent.mkdir()
         save(ours, expected, name)
         assert os.path.exists(f"{name}.tensors")
         assert_alike(load(ours, name), expected)
+
+
+def test_other_ways_may_be_those_of_torch(pt: str) -> None:
+    def keep(file_obj: Any, tensors: Iterable[torch.Tensor], kwargs: dict[str, Any]) -> None:
+        torch.save(list(tensors), file_obj)
+
+    def give(file_obj: Any, kwargs: dict[str, Any]) -> Iterable[torch.Tensor]:
+        return torch.load(file_obj, weights_only=True)
+
+    expected = {"x": torch.arange(5), "y": torch.ones(3)}
+    save(ours, expected, pt, file_obj=pt + ".beside", save_func=keep)
+    assert_alike(load(ours, pt, file_obj=pt + ".beside", load_func=give), expected)
 
 
 def test_other_ways_to_save_and_load(pt: str) -> None:
@@ -257,8 +270,8 @@ def test_arguments_reach_the_serializer_and_the_deserializer(pt: str) -> None:
 def test_weights_only_is_refused(pt: str) -> None:
     expected = {"x": torch.arange(5)}
     save(ours, expected, pt)
-    for module in (ours, theirs):
-        with module.tensorizer_loading(), pytest.raises(RuntimeError, match="weights"):
+    for module, why in ((ours, "suppress_weights_only"), (theirs, "weights")):
+        with module.tensorizer_loading(), pytest.raises(RuntimeError, match=why):
             torch.load(pt, weights_only=True)
     with tensorizer_loading():
         assert_alike(torch.load(pt), expected)

@@ -236,6 +236,21 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{"shani_and_avx512", and_avx512<sha256_shani>}),
     [](const auto& info) { return info.param.name; });
 
+// Sixteen lanes that take as long as nine messages, four at a time, pay from nine on; as long as
+// three, one at a time, from three on.
+TEST(Sha256Fastest, IsTheWiderOneWhereItPays) {
+  const std::vector<Sha256Kernel> narrow(
+      4, [](std::uint32_t* const[], const std::byte* const[], std::size_t) noexcept {});
+  const std::vector<Sha256Kernel> wide(
+      16, [](std::uint32_t* const[], const std::byte* const[], std::size_t) noexcept {});
+  for (const auto& [lanes, from] : {std::pair<std::size_t, std::size_t>{1, 3}, {4, 9}}) {
+    std::vector<Sha256Kernel> expected(16, nullptr);
+    std::fill_n(expected.begin(), lanes, narrow[0]);
+    std::fill(expected.begin() + static_cast<std::ptrdiff_t>(from) - 1, expected.end(), wide[0]);
+    EXPECT_EQ(sha256_fastest({std::span(narrow).first(lanes)}, {wide}), expected) << lanes;
+  }
+}
+
 // --- SHA-256, what others call ---
 
 TEST(Sha256Test, LanesMatchTheProcessor) {

@@ -175,16 +175,17 @@ TEST(CryptDamage, OfAHashIsFoundWhereThatIsVerified) {
 
 // What was loaded before the fault, and what needs no loading, stays.
 TEST(Withdrawing, LeavesWhatIsThere) {
-  const std::vector<Sample> samples{sample("early", 3 * kMiB, 2), sample("damaged", 3 * kMiB, 3),
-                                    sample("late", 3 * kMiB, 4)};
+  const std::vector<Sample> samples{sample("small", 100), sample("early", 3 * kMiB, 2),
+                                    sample("damaged", 3 * kMiB, 3), sample("late", 3 * kMiB, 4)};
   std::vector<std::byte> file = saved_as(samples, encrypted());
   FileKeys keys = keys_of(key_of());
   const Index index = read_with(file, &keys);
-  file[index.entries()[1].end() - 1] ^= std::byte{1};
+  file[index.entries()[2].end() - 1] ^= std::byte{1};
   const Loading loading = load_all(file, &keys, settings(1));
   ASSERT_TRUE(loading.error);
-  EXPECT_EQ(loading.withdrawn, (std::vector<bool>{false, true, true}));
+  EXPECT_EQ(loading.withdrawn, (std::vector<bool>{false, false, true, true}));
   EXPECT_TRUE(same(loading.tensors[0], samples[0].data));
+  EXPECT_TRUE(same(loading.tensors[1], samples[1].data));
 }
 
 TEST(Withdrawing, IsForErrorsOfAnyKind) {

@@ -13,7 +13,7 @@ constexpr std::size_t kMiB = 1 << 20;
 
 // ---- damage
 
-void load_all(ConstBytes file, const LoadSettings& settings) {
+void load_all(ConstBytes file, const LoadSettings& settings, bool staged = false) {
   Cancel cancel;
   const auto source = memory_source(file, nullptr);
   Index index = read_index(*source, nullptr, cancel);
@@ -21,7 +21,7 @@ void load_all(ConstBytes file, const LoadSettings& settings) {
   std::vector<LoadItem> items;
   for (std::uint32_t i = 0; i < index.entries().size(); ++i) {
     memory.emplace_back(index.entries()[i].data_size);
-    items.push_back({i, memory.back(), false, {}});
+    items.push_back(staged ? LoadItem{i, {}, false, i} : LoadItem{i, memory.back(), false, {}});
   }
   Progress progress;
   load(*source, index, items, settings, progress, cancel);
@@ -98,15 +98,27 @@ TEST(Damage, OfALargeTensorIsFoundByEveryHash) {
         for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{65535}, std::uint64_t{65536},
                                        std::uint64_t{kMiB}, std::uint64_t{kSize - 1}}) {
           file[large.data_offset + at] ^= std::byte{4};
-          const Error error = error_of([&] { load_all(file, verified(verify, threads)); });
+          for (const bool staged : {false, true}) {
+            const Error error =
+                error_of([&] { load_all(file, verified(verify, threads), staged); });
+            EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
+            EXPECT_TRUE(
+                contains(error.what(), "tensor 'large' (index entry 1): its bytes from offset"))
+                << error.what();
+          }
           file[large.data_offset + at] ^= std::byte{4};
-          EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
-          EXPECT_TRUE(
-              contains(error.what(), "tensor 'large' (index entry 1): its bytes from offset"))
-              << error.what();
         }
       }
     }
+  }
+}
+
+TEST(Damage, OfASha256IsOfNoInterestToACrc32) {
+  for (const std::size_t size : {std::size_t{100}, 3 * kMiB}) {
+    RawFile file({RawTensor{.dtype = "|u1", .shape = {size}, .data = std::string(size, 'x')}});
+    file.bytes[file.fields.at("0.h.sha256").at] ^= std::byte{1};
+    load_all(file.bytes, verified(Verify::Crc32));
+    EXPECT_EQ(kind_of([&] { load_all(file.bytes, verified()); }), ErrorKind::HashMismatch);
   }
 }
 

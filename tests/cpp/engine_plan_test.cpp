@@ -85,6 +85,9 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
     for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
       ASSERT_LT(i, extents.size());
       ++moved[i];
+      if (range.count > 1) {
+        EXPECT_LE(extents[i].header_size + extents[i].data_size, limits.slice_size);
+      }
       if (i == range.first) continue;
       const std::uint64_t end =
           extents[i - 1].offset + extents[i - 1].header_size + extents[i - 1].data_size;

@@ -41,6 +41,9 @@ class FileSource final : public Source {
     EXPECT_TRUE(!file_.sequential || offset >= position_);
     file_.reads.emplace_back(offset, out.size());
     if (offset + out.size() > file_.fails_at) {
+      // Something has come before.
+      std::fill_n(out.begin(), out.size() / 2, std::byte{0xA5});
+      position_ = offset + out.size() / 2;
       throw Error(ErrorKind::Unavailable, "the cable is broken");
     }
     const std::size_t size = std::min<std::size_t>(out.size(), file_.bytes.size() - offset);
@@ -138,6 +141,10 @@ TEST_F(ReadsAhead, AnErrorLeavesNoWrongBytes) {
     EXPECT_THROW(ahead.read(1000, out, cancel), Error);
     file_.fails_at = UINT64_MAX;
     expect_read(ahead, 1000, 9 * kMiB);
+    expect_read(ahead, 500, 100);
+    file_.fails_at = 6 * kMiB;
+    EXPECT_THROW(ahead.read(12 * kMiB, Bytes(out).first(100), cancel), Error);
+    file_.fails_at = UINT64_MAX;
     expect_read(ahead, 500, 100);
   }
 }

@@ -1,4 +1,5 @@
 // The engine's small parts: CPUs, workers, digests.
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 
@@ -101,6 +102,19 @@ TEST(Workers, CarryAnyException) {
                            }),
                int);
   EXPECT_TRUE(other.requested());
+}
+
+TEST(Workers, AreFewerWhereThereAreNoMoreThreads) {
+  pthread_attr_t usual;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  pthread_attr_t too_large = usual;
+  pthread_attr_setstacksize(&too_large, std::size_t{1} << 48);
+  ASSERT_EQ(pthread_setattr_default_np(&too_large), 0);
+  Cancel cancel;
+  std::atomic<int> ran{0};
+  EXPECT_NO_THROW(run_workers(4, cancel, [&] { ++ran; }));
+  pthread_setattr_default_np(&usual);
+  EXPECT_EQ(ran, 1);
 }
 
 TEST(Workers, LeaveSignalsToTheProgram) {

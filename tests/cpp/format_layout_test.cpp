@@ -58,6 +58,15 @@ TEST(Layout, HasTheLowestVersionThatServes) {
   EXPECT_EQ(version_of({meta("l", DType::Int8, {0x100000000}), plain}), 5U);
 }
 
+TEST(Layout, SaysHowMuchDataThereIs) {
+  const Layout layout = layout_of({spec("a", DType::Float32, {5}), meta("m", DType::Float32, {7}),
+                                   spec("b", DType::Int8, {3})});
+  const std::vector<std::byte> prefix = layout.prefix(0, layout.prefix_size());
+  Cursor cursor(ConstBytes(prefix).subspan(41));
+  EXPECT_EQ(cursor.take<std::uint64_t>(), 23U);
+  EXPECT_EQ(cursor.take<std::uint64_t>(), 0U);
+}
+
 TEST(Layout, LeavesTheNameOfAnOpaqueDTypeOutOfTheIndexOfAnEmptyTensor) {
   const Layout layout =
       layout_of({spec("full", DType::BFloat16, {1}), spec("empty", DType::BFloat16, {0}),

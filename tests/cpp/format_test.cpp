@@ -94,6 +94,7 @@ TEST(DType, IsNothingElse) {
                                   "<V2\0torch."s,
                                   "<V2\0bfloat16"s,
                                   "<V2\0torch.float8_e5m2"s,
+                                  "<V2\0numpy.bfloat16"s,
                                   "<V2\0torch.bfloat16 "s,
                                   "<V2\0torch.bfloat16\0"s,
                                   "<V2\0torch.qint8"s,

@@ -22,7 +22,7 @@
 namespace tensorizer::testing_support {
 
 // Takes a file, and fails the test when a byte comes twice, outside its sections or, where the sink
-// is ascending, out of order.
+// is ascending, out of order; or when what was lent has changed before the end.
 class MemorySink final : public Sink {
  public:
   explicit MemorySink(bool ascending = false, std::uint64_t start = 0)
@@ -57,8 +57,21 @@ class MemorySink final : public Sink {
     }
   }
 
+  void lend(std::span<const Section> sections, std::uint64_t offset,
+            std::span<const ConstBytes> pieces, Cancel& cancel) override {
+    write(sections, offset, pieces, cancel);
+    const std::lock_guard lock(mutex_);
+    for (const ConstBytes piece : pieces) {
+      lent_.emplace_back(start_ + prefix_size_ + offset, piece);
+      offset += piece.size();
+    }
+  }
+
   void finish(std::uint64_t size, Cancel&) override {
     EXPECT_FALSE(finished);
+    for (const auto& [offset, piece] : lent_) {
+      EXPECT_TRUE(same(piece, ConstBytes(bytes).subspan(offset, piece.size())));
+    }
     finished = true;
     // One run, whole.
     EXPECT_EQ(runs_.size(), 1U);
@@ -109,6 +122,7 @@ class MemorySink final : public Sink {
   std::mutex mutex_;
   std::uint64_t prefix_size_ = 0;
   std::map<std::uint64_t, std::uint64_t> runs_;  // what has been written: begin to end
+  std::vector<std::pair<std::uint64_t, ConstBytes>> lent_;
 };
 
 // Does not know where it ends.
