@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from faults import FAULTS, HARMLESS, Fault, FaultyServer, faulty_server, right
+from faults import FAULTS, HARMLESS, Fault, FaultyServer, Request, faulty_server, right
 from samples import assert_same, sample
 
 ops = torch.ops.tensorizer
@@ -73,6 +73,23 @@ def test_faults_that_do_not(
     server.meet([right, fault], seed=1)
     with pytest.raises(kind, match=text):
         load(server)
+
+
+def short(request: Request, dice: random.Random) -> Iterator[bytes]:
+    yield request.head() + request.body[: 100 << 10]
+    yield b""
+
+
+def test_what_brings_something_is_no_failure(server: FaultyServer) -> None:
+    options = OPTIONS | {"retries": "1", "chunk_size": str(8 << 20), "connections": "1"}
+    server.meet([right, *[short] * 12], seed=1)
+    assert_same(ops.load(server.url, verify="all", options=options), TENSORS)
+
+
+def test_what_begins_anew_brings_nothing(server: FaultyServer) -> None:
+    server.meet([short] * 8, seed=1)
+    with pytest.raises(ConnectionError, match="after 3 more tries"):
+        ops.load(server.url, options=OPTIONS | {"retries": "3"})
 
 
 def ends_right(content: bytes, seed: int) -> bool:

@@ -138,7 +138,8 @@ class HttpSource final : public Source {
         if (Stream::is_good(answer)) break;
         if (file) throw_wrong("sends another range than it was asked for");
       }
-      tries.failed(outcome, stream_.held.size(), cancel);
+      // The next try begins anew: what came is no progress.
+      tries.failed(outcome, 0, cancel);
     }
     object_ = answer.object;
     headers_ = std::move(answer.headers);
