@@ -83,6 +83,12 @@ def another_range(request: Request, dice: random.Random) -> Iterator[bytes]:
     yield request.head(Content_Range=said) + request.body
 
 
+def another_begin(request: Request, dice: random.Random) -> Iterator[bytes]:
+    said = f"bytes {request.begin + 1}-{request.end - 1}/{request.total}"
+    yield request.head(Content_Range=said, Content_Length="") + request.body[1:]
+    yield b""
+
+
 def another_size(request: Request, dice: random.Random) -> Iterator[bytes]:
     said = f"bytes {request.begin}-{request.end - 1}/{request.total + dice.choice([-1, 1])}"
     yield request.head(Content_Range=said) + request.body
@@ -108,7 +114,7 @@ def garbage(request: Request, dice: random.Random) -> Iterator[bytes]:
 
 FAULTS: list[Fault] = [
     *(cut, reset, stall, trickle, busy, repeat, flip),
-    *(another_range, another_size, another_file, no_range, nonsense, garbage),
+    *(another_range, another_begin, another_size, another_file, no_range, nonsense, garbage),
 ]
 # Those that a loader can live with.
 HARMLESS: list[Fault] = [cut, reset, stall, trickle, busy, garbage]
@@ -166,6 +172,8 @@ class FaultyServer:
         found = re.search(rb"range: bytes=(\d+)-(\d+)", head, re.IGNORECASE)
         assert found is not None, head
         request = Request(self._content, int(found[1]), int(found[2]) + 1)
+        # What comes of a file later is asked for of that file.
+        assert request.begin == 0 or b'if-match: "' in head.lower(), head
         with self._lock:
             fault = self._faults.pop(0) if self._faults else right
             dice = random.Random(self._dice.random())

@@ -60,6 +60,7 @@ def test_faults_that_pass(server: FaultyServer, fault: Fault, first: int) -> Non
     ("name", "kind", "text"),
     [
         ("another_range", ConnectionError, "another range than it was asked for"),
+        ("another_begin", ConnectionError, "another range than it was asked for"),
         ("another_size", ConnectionError, "has changed while it was loaded"),
         ("another_file", ConnectionError, "has changed while it was loaded"),
         ("no_range", ConnectionError, "has no ranges any more"),
@@ -73,6 +74,28 @@ def test_faults_that_do_not(
     server.meet([right, fault], seed=1)
     with pytest.raises(kind, match=text):
         load(server)
+
+
+def patient(request: Request, dice: random.Random) -> Iterator[bytes]:
+    yield request.head("503 Busy", Content_Range="", Content_Length="0", Retry_After="1")
+
+
+def test_a_server_that_says_when_is_asked_then(server: FaultyServer) -> None:
+    server.meet([right, patient], seed=1)
+    start = time.monotonic()
+    assert_same(load(server), TENSORS)
+    assert time.monotonic() - start >= 1
+
+
+def hang_up(request: Request, dice: random.Random) -> Iterator[bytes]:
+    """As if what came were all."""
+    yield request.head(Content_Length="") + request.body[:1000]
+    yield b""
+
+
+def test_an_end_that_comes_too_soon_is_no_end(server: FaultyServer) -> None:
+    server.meet([right, hang_up, hang_up, hang_up], seed=1)
+    assert_same(load(server), TENSORS)
 
 
 def short(request: Request, dice: random.Random) -> Iterator[bytes]:
