@@ -98,12 +98,12 @@ def test_what_is_no_tensor(path: str, save: Callable[..., None]) -> None:
     untouched(path)
 
 
-def test_a_parameter_that_is_not_there_yet_is_saved_by_all_alike(path: str) -> None:
-    stored = []
-    for save in SAVES.values():
+@pytest.mark.parametrize("save", list(SAVES.values())[1:], ids=list(SAVES)[1:])
+def test_what_is_not_there_yet(path: str, save: Callable[..., None]) -> None:
+    ops.save(path, OLD)
+    with pytest.raises(ValueError, match="'weight' cannot be saved: it is not initialized"):
         save(path, torch.nn.LazyLinear(3).state_dict())
-        stored.append({name: tensor.shape for name, tensor in ops.load(path).items()})
-    assert all(one == stored[0] for one in stored)
+    untouched(path)
 
 
 BAD_NAMES: dict[str, list[str]] = {
