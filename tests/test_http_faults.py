@@ -120,6 +120,8 @@ def ends_right(content: bytes, seed: int) -> bool:
     dice = random.Random(seed)
     pool = HARMLESS if seed % 2 else FAULTS
     script = [dice.choice(pool) for _ in range(dice.randrange(1, 9))]
+    # The first request begins anew each time, and waits longer each time.
+    script.insert(dice.randrange(3), right)
     with faulty_server(content) as server:
         server.meet(script, seed)
         try:

@@ -77,6 +77,15 @@ def test_conjugated_and_negated_outputs(saved: str) -> None:
     assert torch.equal(negated, MATRIX.nan_to_num())
 
 
+def test_a_conjugate_view_beside_what_it_views(path: str) -> None:
+    tensors = {"x": torch.tensor([1 + 2j, 3 - 4j]), "mirrored": torch.tensor([1 - 2j, 3 + 4j])}
+    ops.save(path, tensors)
+    out = torch.zeros(2, dtype=torch.complex64)
+    ops.load_into(path, ["x", "mirrored"], [out, out.conj()])
+    assert torch.equal(out, tensors["x"])
+    assert torch.equal(out.conj(), tensors["mirrored"])
+
+
 def test_a_whole_module(path: str) -> None:
     source, target = torch.nn.Linear(30, 40), torch.nn.Linear(30, 40)
     ops.save(path, dict(source.state_dict()))

@@ -59,6 +59,21 @@ def test_there_and_back(plain: str, path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
+def test_without_hashes(plain: str, path: str, threads: int) -> None:
+    tensorizer_ops.encrypt(plain, path, key="named:old", hashes="none", threads=threads)
+    tensorizer_ops.decrypt(path, plain, key="named:old", hashes="none", threads=threads)
+    assert_same(ops.load(plain), TENSORS)
+
+
+def test_empty_tensors_hold_up_no_stream(plain: str, path: str, tmp_path: Path) -> None:
+    tensors = {"a": TENSORS["large"], "none": torch.empty(0, 3), "b": TENSORS["larger"]}
+    ops.save(plain, tensors)
+    with feed(str(tmp_path / "in"), Path(plain).read_bytes()):
+        tensorizer_ops.encrypt(str(tmp_path / "in"), path, key="named:old", threads=4)
+    assert_same(ops.load(path, verify="all", options={"key": "named:old"}), tensors)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
 def test_from_and_to_pipes(plain: str, path: str, tmp_path: Path, threads: int) -> None:
     fifo = str(tmp_path / "in")
     tensors = {name: tensor for name, tensor in TENSORS.items() if name != "empty"}
