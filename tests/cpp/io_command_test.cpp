@@ -65,6 +65,17 @@ TEST_F(CommandTest, SaysHowItFailedAndNoMore) {
   EXPECT_FALSE(contains(missing.what(), "sesame"));
 }
 
+TEST_F(CommandTest, KeepsNoSignalFromIt) {
+  sigset_t term;
+  sigset_t before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &term, &before);
+  const Error error = error_of([&] { run("kill -TERM $$; echo alive"); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_TRUE(contains(error.what(), "was ended by signal 15")) << error.what();
+}
+
 TEST_F(CommandTest, KillsWhatTakesTooLong) {
   const std::string pid_file = folder_ / "pid";
   const auto start = std::chrono::steady_clock::now();

@@ -104,6 +104,36 @@ TEST_F(IoTest, AbortLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(folder_.entries(), 1u);
 }
 
+TEST_F(IoTest, LeavesNothingBesideATargetThatBecameAFolder) {
+  const auto out = sink(folder_ / "f");
+  out->reserve(kBlock);
+  out->write_prefix(as_bytes(prefix_), cancel_);
+  fs::create_directory(folder_ / "f");
+  EXPECT_THROW(out->finish(0, cancel_), Error);
+  out->abort();
+  EXPECT_EQ(folder_.entries(), 1u);
+}
+
+TEST_F(IoTest, WritesNothingOnceCancelled) {
+  const auto out = sink(folder_ / "f");
+  out->reserve(kBlock);
+  cancel_.request();
+  EXPECT_EQ(kind_of([&] { write(*out, 0, "data"); }), ErrorKind::Cancelled);
+}
+
+TEST_F(IoTest, NoticesWhenAFileThatItMovesUpWasCut) {
+  const fs::path other = folder_ / "g";
+  const int file = ::open(other.c_str(), O_CREAT | O_RDWR, 0600);
+  const auto in_place = sink("fd:" + std::to_string(file));
+  in_place->reserve(kBlock);
+  write(*in_place, 0, "data");
+  fs::resize_file(other, kBlock);
+  const std::string longer = prefix_ + prefix_;
+  const Error error = error_of([&] { in_place->write_prefix(as_bytes(longer), cancel_); });
+  EXPECT_TRUE(contains(error.what(), "was cut by somebody else")) << error.what();
+  ::close(file);
+}
+
 TEST_F(IoTest, FollowsLinks) {
   fs::create_directory(folder_ / "sub");
   write_file(folder_ / "sub/real", "old");
@@ -281,6 +311,7 @@ TEST_F(IoTest, MemoryThatCannotBeReadIsAnError) {
   const Error error = error_of([&] { write(*out, 0, as_text(mapping->bytes())); });
   EXPECT_EQ(error.kind(), ErrorKind::SystemError);
   EXPECT_EQ(error.system_errno(), EFAULT);
+  EXPECT_TRUE(contains(error.what(), "may have been cut")) << error.what();
 }
 
 TEST_F(IoTest, AFinishedFileHoldsNoSpaceBeyondItsEnd) {

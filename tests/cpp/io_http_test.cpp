@@ -7,9 +7,13 @@
 #include "io/http_answer.h"
 #include "io/http_place.h"
 #include "io/secret.h"
+#include "io_support.h"
 
 namespace tensorizer {
 namespace {
+
+using testing_support::Folder;
+using testing_support::write_file;
 
 HttpAnswer answer_of(std::string_view line) {
   HttpAnswer answer;
@@ -152,6 +156,9 @@ TEST(Secret, IsFoundWhereItsNameSays) {
   unsetenv("TENSORIZER_TEST_SECRET");
   EXPECT_THROW(resolve_secret("env:TENSORIZER_TEST_SECRET"), Error);
   EXPECT_THROW(resolve_secret("file:/nowhere/at/all"), Error);
+  const Folder folder(testing::TempDir());
+  write_file(folder / "secret", "a b\r\nsecond line");
+  EXPECT_EQ(resolve_secret("file:" + (folder / "secret").string()), "a b");
 }
 
 }  // namespace

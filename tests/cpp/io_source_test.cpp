@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "io/copy.h"
 #include "io/descriptor.h"
 #include "io/sink.h"
 #include "io/source.h"
@@ -140,6 +141,33 @@ TEST_F(IoTest, ReadsMemoryWithinBounds) {
   EXPECT_NE(message_of([&] { read(*memory, 8, 4); }).find("ends at byte 10, expected 2 more"),
             std::string::npos);
   EXPECT_EQ(kind_of([&] { read(*memory, ~std::uint64_t{0} - 1, 4); }), ErrorKind::InvalidFormat);
+}
+
+TEST_F(IoTest, ReadsNothingOnceCancelled) {
+  write_file(folder_ / "f", "0123456789");
+  const auto file = source(folder_ / "f");
+  const auto memory = memory_source(as_bytes("0123456789"), nullptr);
+  cancel_.request();
+  for (Source* const each : {file.get(), memory.get()}) {
+    EXPECT_EQ(kind_of([&] { read(*each, 0, 5); }), ErrorKind::Cancelled);
+  }
+}
+
+TEST_F(IoTest, HasNoMappingOfWhatCannotBeMapped) {
+  const std::string path = "/sys/devices/system/cpu/online";
+  if (!fs::exists(path)) GTEST_SKIP() << "there is no " << path;
+  const auto file = source(path);
+  EXPECT_GT(file->size().value_or(0), 0U);
+  EXPECT_EQ(file->map(), nullptr);
+}
+
+TEST_F(IoTest, CopiesNoFileThatGotShorter) {
+  write_file(folder_ / "f", "0123456789");
+  const auto file = source(folder_ / "f");
+  fs::resize_file(folder_ / "f", 5);
+  const auto out = sink(folder_ / "g");
+  const Error error = error_of([&] { copy(*file, *out, cancel_); });
+  EXPECT_TRUE(contains(error.what(), "got shorter while it was copied")) << error.what();
 }
 
 TEST_F(IoTest, ReadsAFifoInOrder) {
