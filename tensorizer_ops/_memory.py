@@ -9,9 +9,11 @@ from torch.nn.parameter import is_lazy
 def plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """What the elements lie in, if they lie as the type, the shape and the strides say.
 
-    There is none of meta, fake, sparse, nested and quantized tensors, and of classes that wrap
-    other tensors. It may be smaller than the elements: see :func:`has_memory`.
+    There is none of meta, fake, lazy, sparse, nested and quantized tensors, and of classes that
+    wrap other tensors. It may be smaller than the elements: see :func:`has_memory`.
     """
+    if is_lazy(tensor):  # which nothing else may be asked of
+        return None
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return None
     storage = tensor.untyped_storage()
@@ -36,7 +38,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 def identity(tensor: torch.Tensor) -> object:
     """The same for tensors that are tied: of the same memory, and of the same values in it."""
-    if is_lazy(tensor) or not has_memory(tensor) or tensor.numel() == 0:
+    if not has_memory(tensor) or tensor.numel() == 0:
         return id(tensor)
     bits = tensor.is_conj(), tensor.is_neg()  # of views that hold other values in the same memory
     return tensor.data_ptr(), tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()

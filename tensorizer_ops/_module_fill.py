@@ -138,7 +138,7 @@ def _untie(fillings: Sequence[tuple[_Slot, torch.nn.Parameter]]) -> None:
 def _fill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
     """The same object with other memory, where it can be; otherwise what stands in for it."""
     # Torch changes the memory of no tensor that was made for inference.
-    if is_lazy(old) or old.is_inference() or plain_storage(old) is None:
+    if plain_storage(old) is None or old.is_inference():
         return _successor(old, value)
     if old.requires_grad and not value.requires_grad:
         old.requires_grad_(False)
