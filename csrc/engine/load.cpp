@@ -12,9 +12,9 @@ namespace {
 
 // Bytes between wanted ones that are cheaper to read along than to skip with another read.
 constexpr std::uint64_t kLargestGap = 16 << 10;
-// A huge page: smaller slices would let two workers meet in one, where both clear it and one waits.
-// Also what a chunk of encrypted data usually has.
-constexpr std::uint64_t kComputedSlice = kCryptChunk;
+// What a worker hashes at a time of a tensor whose SHA-256 it takes, so that several tensors share
+// it; also what a chunk of encrypted data usually has.
+constexpr std::uint64_t kHashedSlice = kCryptChunk;
 
 }  // namespace
 
@@ -54,8 +54,8 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
                                       : 1;
   move_settings.crc32 = mover.verifies();
   move_settings.sha256 = mover.digests();
-  const bool lanes =
-      !source.sequential() && (settings.verify == Verify::All || settings.pin != nullptr);
+  const bool hashed = settings.verify == Verify::All || settings.pin != nullptr;
+  const bool lanes = hashed && !source.sequential();
   move_settings.lanes = lanes ? sha256_lanes() : 1;
   move_settings.make_stage = settings.make_stage;
 
@@ -68,9 +68,9 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   // A power of two, so that no slice ends inside a page of the tensor.
   limits.slice_size = std::bit_floor(std::min(
       hints.read_size, staged ? fair_share : std::max(settings.memory_ceiling, kSmallestSlice)));
-  if (mover.digests()) limits.slice_size = std::min(limits.slice_size, kComputedSlice);
+  if (hashed) limits.slice_size = std::min(limits.slice_size, kHashedSlice);
   // Whole chunks, which take no memory of ours: what is staged is not cut.
-  if (encrypted) limits.slice_size = kComputedSlice;
+  if (encrypted) limits.slice_size = kHashedSlice;
   limits.slices_follow_file = false;
   limits.largest_gap = kLargestGap;
 

@@ -96,6 +96,7 @@ class FileSource : public Source {
     if (is_cold(offset, length)) {
       hints.reads_in_flight = kColdReadsInFlight;
     } else {
+      hints.read_size = kReadFromMemory;
       hints.part_size = kWarmPart;
     }
     return hints;

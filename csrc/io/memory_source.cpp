@@ -37,6 +37,12 @@ class MemorySource : public Source {
     return size;
   }
 
+  ReadHints hints(std::uint64_t, std::uint64_t) override {
+    ReadHints hints;
+    hints.read_size = kReadFromMemory;
+    return hints;
+  }
+
   std::optional<std::uint64_t> size() const override { return bytes_.size(); }
   std::uint64_t start() const override { return start_; }
   const std::string& label() const override { return label_; }

@@ -31,6 +31,11 @@ struct ReadHints {
   std::uint64_t part_size = std::numeric_limits<std::uint64_t>::max();
 };
 
+// The read_size of what is in memory already. Several huge pages, because whatever is filled by two
+// readers at once may be cleared by both; little enough that all of them end at about the same
+// time.
+inline constexpr std::uint64_t kReadFromMemory = 8 << 20;
+
 // What a source that is a server did so far. Seconds are those of all connections together.
 struct SourceStats {
   std::uint64_t requests = 0;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/error.h"
@@ -15,6 +16,10 @@ namespace tensorizer {
 namespace {
 
 constexpr std::uint64_t kHugePage = 2 << 20;
+// Smaller tensors get theirs from torch's allocator, which has memory at hand for them.
+constexpr std::uint64_t kSmallestOfPages = 128 << 10;
+// What is mapped at once, for the tensors that follow. Only what they cover is ever touched.
+constexpr std::uint64_t kBlock = 256 << 20;
 // Smaller zeros are not worth a mapping of their own.
 constexpr std::uint64_t kLazyZeros = 1 << 20;
 
@@ -28,13 +33,21 @@ void release_mapped(void* context) {
   mapped->mapping->discard(mapped->part);
 }
 
-void unmap(void* context) {
-  const std::unique_ptr<Bytes> memory(static_cast<Bytes*>(context));
-  munmap(memory->data(), memory->size());
+// Where that would split a mapping, and the process may have no more of them, the addresses stay
+// taken, and the memory still goes back.
+void unmap(Bytes memory) noexcept {
+  if (munmap(memory.data(), memory.size()) != 0) {
+    madvise(memory.data(), memory.size(), MADV_DONTNEED);
+  }
+}
+
+void release_pages(void* context) {
+  const std::unique_ptr<Bytes> pages(static_cast<Bytes*>(context));
+  unmap(*pages);
 }
 
 c10::DataPtr owned(Bytes memory) {
-  return {memory.data(), new Bytes(memory), unmap, c10::Device(c10::kCPU)};
+  return {memory.data(), new Bytes(memory), release_pages, c10::Device(c10::kCPU)};
 }
 
 // Fresh zero pages, or nothing.
@@ -63,19 +76,17 @@ std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type) {
   return size;
 }
 
-// Pages that start on a huge page's boundary and end with the page that `size` ends in, so that no
-// huge page reaches past them; or nothing.
+// Fresh pages from a huge page's boundary on, which are advised to be huge pages; or nothing.
 Bytes map_huge_pages(std::uint64_t size) {
-  const std::uint64_t wanted = align_up(size, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
-  const Bytes mapped = map_pages(wanted + kHugePage, 0);
+  const Bytes mapped = map_pages(size + kHugePage, 0);
   if (mapped.empty()) return {};
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
   const std::uint64_t before = align_up(begin, kHugePage) - begin;
-  const Bytes kept = mapped.subspan(before, wanted);
-  if (before > 0) munmap(mapped.data(), before);
-  if (before < kHugePage) munmap(kept.data() + wanted, kHugePage - before);
+  if (before > 0) unmap(mapped.first(before));
+  if (before < kHugePage) unmap(mapped.last(kHugePage - before));
+  const Bytes kept = mapped.subspan(before, size);
   // Advice: where it is not taken, nothing is lost but speed.
-  madvise(kept.data(), wanted, MADV_HUGEPAGE);
+  madvise(kept.data(), kept.size(), MADV_HUGEPAGE);
   return kept;
 }
 
@@ -96,13 +107,23 @@ std::string lacks_memory(const at::Tensor& tensor) {
          " bytes that its shape needs";
 }
 
-at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type) {
-  if (const std::uint64_t size = byte_size(shape, type); size >= kHugePage) {
-    if (const Bytes memory = map_huge_pages(size); !memory.empty()) {
-      return over(owned(memory), size, shape, type);
-    }
+NewMemory::~NewMemory() {
+  if (!left_.empty()) unmap(left_);
+}
+
+at::Tensor NewMemory::tensor(at::IntArrayRef shape, c10::ScalarType type) {
+  const std::uint64_t size = byte_size(shape, type);
+  if (size < kSmallestOfPages) return at::detail::empty_cpu(shape, type);
+  const std::uint64_t needed = align_up(size, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
+  if (left_.size() < needed) {
+    const Bytes block = map_huge_pages(std::max(needed, kBlock));
+    if (block.empty()) return at::detail::empty_cpu(shape, type);
+    if (!left_.empty()) unmap(left_);
+    left_ = block;
   }
-  return at::detail::empty_cpu(shape, type);
+  const Bytes memory = left_.first(needed);
+  left_ = left_.subspan(needed);
+  return over(owned(memory), size, shape, type);
 }
 
 at::Tensor new_zeros(at::IntArrayRef shape, c10::ScalarType type) {

@@ -15,11 +15,25 @@ namespace tensorizer {
 // they can.
 std::string lacks_memory(const at::Tensor& tensor);
 
-// A contiguous tensor that owns its memory, which is still to be filled; the caller knows that its
-// size is a number of bytes. A large one starts on a 2 MiB boundary, and its whole 2 MiB blocks are
-// advised to be huge pages: page faults, not the copy, are what filling it costs. No memory is
-// taken beyond its size.
-at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type);
+// Memory for the tensors of a job. Page faults, not the copy, are what filling fresh memory costs,
+// so tensors lie one behind the other in blocks that are advised to be huge pages, from 128 KiB up
+// each in pages of its own. These go back to the system with their tensor, whatever lives beside
+// it, and what no tensor has taken goes back with this object: let it go before tensors are filled,
+// so that no huge page reaches past the last one.
+class NewMemory {
+ public:
+  NewMemory() = default;
+  ~NewMemory();
+  NewMemory(const NewMemory&) = delete;
+  NewMemory& operator=(const NewMemory&) = delete;
+
+  // A contiguous tensor that is still to be filled; the caller knows that its size is a number of
+  // bytes.
+  at::Tensor tensor(at::IntArrayRef shape, c10::ScalarType type);
+
+ private:
+  Bytes left_;
+};
 
 // A tensor of zeros that takes memory only where it is written to, so that a shape from a file,
 // which costs that file nothing, costs nothing here.

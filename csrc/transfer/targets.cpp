@@ -98,13 +98,14 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   }
   if (!device_.is_cpu()) at::globalContext().lazyInitDevice(device_.type());
   if (!request.copy && device_.is_cpu()) targets_.mapping = file.map();
+  NewMemory memory;
   std::vector<bool> seen(file.names().size());
   for (const std::uint32_t number : selected) {
     const Entry& entry = file.entry(number);
     LoadItem item;
     item.entry = number;
     if (!entry.dtype) unresolved_.push_back(tensors_.size());
-    tensors_.push_back(make(number, !seen[number], item));
+    tensors_.push_back(make(number, !seen[number], item, memory));
     seen[number] = true;
     // What lies in place moves only to be verified.
     const bool moves = !item.in_place && (entry.data_size > 0 || !entry.dtype);
@@ -126,10 +127,11 @@ c10::ScalarType NewTensors::type_of(std::uint32_t number, c10::ScalarType stored
 
 // The memory for one tensor, and how to fill it. No two results share bytes, so a mapping serves
 // the first one of a name only.
-at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item) {
+at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item, NewMemory& memory) {
   const Entry& entry = file_.entry(number);
   if (!entry.dtype) {
-    const at::Tensor tensor = allocate({static_cast<std::int64_t>(entry.data_size)}, at::kByte);
+    const at::Tensor tensor =
+        allocate({static_cast<std::int64_t>(entry.data_size)}, at::kByte, memory);
     fill(tensor, at::kByte, item);
     return tensor;
   }
@@ -142,19 +144,20 @@ at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item) {
     item.in_place = true;
     return mapped_tensor(targets_.mapping, item.memory, entry.shape, type);
   }
-  const at::Tensor tensor = allocate(entry.shape, type);
+  const at::Tensor tensor = allocate(entry.shape, type, memory);
   if (entry.data_size > 0) fill(tensor, stored, item);
   return tensor;
 }
 
-at::Tensor NewTensors::allocate(at::IntArrayRef shape, c10::ScalarType type) const {
-  if (device_.is_cpu()) return new_tensor(shape, type);
+at::Tensor NewTensors::allocate(at::IntArrayRef shape, c10::ScalarType type,
+                                NewMemory& memory) const {
+  if (device_.is_cpu()) return memory.tensor(shape, type);
   return at::empty(shape, at::TensorOptions(device_).dtype(type));
 }
 
 at::Tensor NewTensors::zeros(at::IntArrayRef shape, c10::ScalarType type) const {
   if (device_.is_cpu()) return new_zeros(shape, type);
-  const at::Tensor tensor = allocate(shape, type);
+  const at::Tensor tensor = at::empty(shape, at::TensorOptions(device_).dtype(type));
   make_zero(tensor);
   return tensor;
 }

@@ -12,6 +12,7 @@
 
 #include "engine/load.h"
 #include "io/mapping.h"
+#include "transfer/memory.h"
 #include "transfer/open_file.h"
 #include "transfer/staging.h"
 
@@ -51,8 +52,8 @@ class NewTensors {
  private:
   // The type that a tensor gets. Throws where it has more bytes of that type than can be counted.
   c10::ScalarType type_of(std::uint32_t number, c10::ScalarType stored) const;
-  at::Tensor make(std::uint32_t number, bool first, LoadItem& item);
-  at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type) const;
+  at::Tensor make(std::uint32_t number, bool first, LoadItem& item, NewMemory& memory);
+  at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type, NewMemory& memory) const;
   at::Tensor zeros(at::IntArrayRef shape, c10::ScalarType type) const;
   void fill(const at::Tensor& tensor, c10::ScalarType stored, LoadItem& item);
 
