@@ -154,7 +154,8 @@ std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem>
   for (const LoadItem& item : items) {
     const Extent e = extent(item);
     largest_gap = std::max<std::size_t>(largest_gap, e.offset - end);
-    kept += e.header_size + (item.staged ? e.data_size : 0);
+    kept += e.header_size;
+    if (item.staged) kept = align_up(kept, kElementAlignment) + e.data_size;
     end = e.offset + e.header_size + e.data_size;
   }
   const Bytes scratch = worker.stage.take(kept + largest_gap);
@@ -174,6 +175,7 @@ std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem>
     arrived.header = scratch.subspan(at, e.header_size);
     at += e.header_size;
     if (item.staged) {
+      at = align_up(at, kElementAlignment);
       arrived.data = scratch.subspan(at, e.data_size);
       at += e.data_size;
     } else {

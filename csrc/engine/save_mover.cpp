@@ -99,7 +99,7 @@ void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& heade
   std::uint64_t passing = 0;
   bool staged = false;
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    if (passes(i)) passing += job_.data_size(i);
+    if (passes(i)) passing += align_up(job_.data_size(i), kElementAlignment);
     staged = staged || job_.items[i].staged;
   }
   Bytes left = passing > 0 ? worker.stage.take(passing) : Bytes();
@@ -109,7 +109,7 @@ void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& heade
     Piece piece;
     if (passes(i)) {
       piece.out = left.first(size);
-      left = left.subspan(size);
+      left = left.subspan(align_up(size, kElementAlignment));
     }
     if (job_.items[i].staged) {
       worker.stage.pass(*job_.items[i].staged, 0, piece.out);

@@ -10,13 +10,17 @@
 
 namespace tensorizer {
 
+// Memory that is passed starts on a multiple of this. Torch moves a complex128 at once, which traps
+// where it lies otherwise.
+inline constexpr std::size_t kElementAlignment = 16;
+
 // Each worker of a job makes one, and uses it on its own thread.
 class Stage {
  public:
   virtual ~Stage() = default;
 
-  // Memory for `size` bytes, the caller's until its next call. What was passed from the memory that
-  // it had before still arrives.
+  // Memory for `size` bytes, aligned as elements are, and the caller's until its next call. What
+  // was passed from the memory that it had before still arrives.
   virtual Bytes take(std::size_t size) = 0;
 
   // Passes whole elements of a tensor's data, `position` bytes from its start: a load's from this

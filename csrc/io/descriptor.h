@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -83,8 +84,11 @@ std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pie
 void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces,
               const std::string& path, Cancel& cancel);
 
-// Waits until poll() reports something about `events` (POLLIN, POLLOUT) or the cancel is requested.
-void wait_until_ready(int stream, short events, const std::string& path, Cancel& cancel);
+// Waits until poll() reports something about `events` (POLLIN, POLLOUT), or the cancel is
+// requested. False when the deadline came first.
+bool wait_until_ready(
+    int stream, short events, const std::string& path, Cancel& cancel,
+    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());
 
 // The system_error() for a failed write, where EFAULT speaks of the caller's memory.
 [[noreturn]] void throw_write_error(int system_errno, const std::string& path);

@@ -75,24 +75,11 @@ KeySource key_from_environment(const std::string& name) {
          "bytes");
 }
 
-// Whether a pipe that somebody has open gives anything.
-bool is_ready_soon(int file) {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::seconds kPatience{10};
-  Cancel cancel;  // for the host's signals
-  const Clock::time_point deadline = Clock::now() + kPatience;
-  while (Clock::now() < deadline) {
-    cancel.check();
-    pollfd waiting{file, POLLIN, 0};
-    if (::poll(&waiting, 1, static_cast<int>(kPollInterval.count())) > 0) return true;
-  }
-  errno = ETIMEDOUT;
-  return false;
-}
-
 // The file's bytes, or one more than `most` of them.
 SecretBytes read_secret_file(const std::string& path, std::size_t most) {
+  constexpr std::chrono::seconds kPatience{10};  // with whoever has a pipe open
   const auto fail = [&] { throw system_error(errno, "cannot read a key from", path); };
+  Cancel cancel;  // for the host's signals
   // A pipe into which nobody writes is empty, and none to wait for.
   const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY | O_NONBLOCK);
   if (!file) fail();
@@ -101,7 +88,11 @@ SecretBytes read_secret_file(const std::string& path, std::size_t most) {
   while (have < most + 1) {
     const ssize_t got = ::read(file.get(), content.bytes().data() + have, most + 1 - have);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN && is_ready_soon(file.get())) continue;
+    if (got < 0 && errno == EAGAIN) {
+      const auto deadline = std::chrono::steady_clock::now() + kPatience;
+      if (wait_until_ready(file.get(), POLLIN, path, cancel, deadline)) continue;
+      errno = ETIMEDOUT;
+    }
     if (got < 0) fail();
     if (got == 0) break;
     have += static_cast<std::size_t>(got);

@@ -75,15 +75,9 @@ Addresses addresses_of(const std::string& host, const std::string& port, Clock::
 }
 
 // The errno of connecting, or 0.
-int wait_until_connected(int socket, Clock::time_point deadline, Cancel& cancel) {
-  for (;;) {
-    cancel.check();
-    pollfd polled{socket, POLLOUT, 0};
-    const int ready = poll(&polled, 1, static_cast<int>(kPollInterval.count()));
-    if (ready < 0 && errno != EINTR) return errno;
-    if (ready > 0) break;
-    if (Clock::now() >= deadline) return ETIMEDOUT;
-  }
+int wait_until_connected(int socket, Clock::time_point deadline, const std::string& label,
+                         Cancel& cancel) {
+  if (!wait_until_ready(socket, POLLOUT, label, cancel, deadline)) return ETIMEDOUT;
   int status = 0;
   socklen_t size = sizeof(status);
   return getsockopt(socket, SOL_SOCKET, SO_ERROR, &status, &size) == 0 ? status : errno;
@@ -112,8 +106,9 @@ TcpConnection connect_tcp(const std::string& host, std::uint16_t port,
     if (status == EINPROGRESS || status == EINTR) {
       // An address that does not answer leaves time for those behind it.
       const Clock::time_point now = Clock::now();
-      status = wait_until_connected(
-          connected.get(), now + std::max(deadline - now, Clock::duration::zero()) / left, cancel);
+      status = wait_until_connected(connected.get(),
+                                    now + std::max(deadline - now, Clock::duration::zero()) / left,
+                                    label, cancel);
     }
     if (status != 0) continue;
     const int yes = 1;

@@ -1,8 +1,6 @@
 #include "transfer/blocks.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
-#include <c10/util/complex.h>
 
 namespace tensorizer {
 
@@ -101,20 +99,12 @@ void Elements::for_each_pair(std::uint64_t position, const at::Tensor& bytes,
                  });
 }
 
-bool Elements::may_lie_in(const at::Tensor& bytes) const {
-  if (stored_ != c10::ScalarType::ComplexDouble || !bytes.device().is_cpu()) return true;
-  const auto address = reinterpret_cast<std::uintptr_t>(bytes.const_data_ptr());
-  return address % alignof(c10::complex<double>) == 0;
-}
-
 void Elements::get(std::uint64_t position, const at::Tensor& bytes) const {
-  const at::Tensor buffer = may_lie_in(bytes) ? bytes : at::empty_like(bytes);
-  for_each_pair(position, buffer, [](const at::Tensor& block, at::Tensor to) { to.copy_(block); });
-  if (!buffer.is_same(bytes)) bytes.copy_(buffer);
+  for_each_pair(position, bytes, [](const at::Tensor& block, at::Tensor to) { to.copy_(block); });
 }
 
 void Elements::put(std::uint64_t position, const at::Tensor& bytes) const {
-  for_each_pair(position, may_lie_in(bytes) ? bytes : bytes.clone(),
+  for_each_pair(position, bytes,
                 [](at::Tensor block, const at::Tensor& from) { block.copy_(from); });
 }
 

@@ -15,16 +15,14 @@ class Elements {
   // The tensor's own bytes from `position` on, where they lie as they are stored; or nothing.
   at::Tensor bytes(std::uint64_t position, std::int64_t size) const;
 
-  // Copies the elements from `position` on to, or from, bytes that hold whole elements.
+  // Copies the elements from `position` on to, or from, bytes that hold whole elements, and lie as
+  // these must (engine/stage.h).
   void get(std::uint64_t position, const at::Tensor& bytes) const;
   void put(std::uint64_t position, const at::Tensor& bytes) const;
 
  private:
   template <typename Copy>
   void for_each_pair(std::uint64_t position, const at::Tensor& bytes, const Copy& copy) const;
-  // Torch moves a complex128 at once, which traps unless its address is a multiple of 16; a bundle
-  // packs its tensors.
-  bool may_lie_in(const at::Tensor& bytes) const;
 
   at::Tensor tensor_;
   at::Tensor bytes_;
