@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,12 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT = 120
+
+
+def resident() -> int:
+    """How much memory this process has, in bytes."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def environment() -> dict[str, str]:

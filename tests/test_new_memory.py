@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 
 import torch
 
-from process import run_python
+from process import resident, run_python
 from samples import assert_same
 
 ops = torch.ops.tensorizer
@@ -38,21 +37,16 @@ def mapping_of(tensor: torch.Tensor) -> tuple[int, int]:
     return next(range for range in huge_mappings() if range[0] <= address < range[1])
 
 
-def resident() -> int:
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
-
-
 def test_tensors_share_huge_pages(path: str) -> None:
-    saved = tensors(5, 129 << 10)
+    saved = tensors(17, 129 << 10)
     ops.save(path, saved)
     loaded = ops.load(path, copy=True)
     addresses = [tensor.data_ptr() for tensor in loaded.values()]
     size = 132 << 10  # whole pages
-    assert addresses == [addresses[0] + i * size for i in range(5)]
+    assert addresses == [addresses[0] + i * size for i in range(17)]
     assert addresses[0] % (2 * MIB) == 0
     # What lies behind the last tensor went back before a huge page could cover it.
-    assert mapping_of(loaded["0"]) == (addresses[0], addresses[0] + 5 * size)
+    assert mapping_of(loaded["0"]) == (addresses[0], addresses[0] + 17 * size)
     assert_same(loaded, saved)
 
 
@@ -85,17 +79,13 @@ def test_memory_goes_back_where_the_process_has_no_mapping_left(path: str) -> No
     code = """
 import ctypes, mmap, sys, torch, tensorizer_ops
 from pathlib import Path
+from process import resident
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 page = mmap.PAGESIZE
 most = int(Path("/proc/sys/vm/max_map_count").read_text())
-
-
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * page
-
 
 loaded = torch.ops.tensorizer.load(sys.argv[1], copy=True)
 before = resident()
@@ -109,3 +99,12 @@ assert before - resident() > 63 << 20, (before, resident())
 assert all(bool((loaded[str(i)] == i).all()) for i in (0, 2))
 """
     run_python(code, path)
+
+
+def test_less_than_a_huge_page_is_not_mapped(path: str) -> None:
+    saved = tensors(15, 129 << 10)
+    ops.save(path, saved)
+    before = huge_mappings()
+    loaded = ops.load(path, copy=True) | ops.load(path, names=["3"], copy=True)
+    assert huge_mappings() == before
+    assert_same(loaded, saved)

@@ -16,7 +16,7 @@ namespace tensorizer {
 namespace {
 
 constexpr std::uint64_t kHugePage = 2 << 20;
-// Smaller tensors get theirs from torch's allocator, which has memory at hand for them.
+// Smaller tensors get theirs from torch's allocator as well.
 constexpr std::uint64_t kSmallestOfPages = 128 << 10;
 // What is mapped at once, for the tensors that follow. Only what they cover is ever touched.
 constexpr std::uint64_t kBlock = 256 << 20;
@@ -36,7 +36,7 @@ void release_mapped(void* context) {
 // Where that would split a mapping, and the process may have no more of them, the addresses stay
 // taken, and the memory still goes back.
 void unmap(Bytes memory) noexcept {
-  if (munmap(memory.data(), memory.size()) != 0) {
+  if (!memory.empty() && munmap(memory.data(), memory.size()) != 0) {
     madvise(memory.data(), memory.size(), MADV_DONTNEED);
   }
 }
@@ -82,8 +82,8 @@ Bytes map_huge_pages(std::uint64_t size) {
   if (mapped.empty()) return {};
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
   const std::uint64_t before = align_up(begin, kHugePage) - begin;
-  if (before > 0) unmap(mapped.first(before));
-  if (before < kHugePage) unmap(mapped.last(kHugePage - before));
+  unmap(mapped.first(before));
+  unmap(mapped.last(kHugePage - before));
   const Bytes kept = mapped.subspan(before, size);
   // Advice: where it is not taken, nothing is lost but speed.
   madvise(kept.data(), kept.size(), MADV_HUGEPAGE);
@@ -107,18 +107,18 @@ std::string lacks_memory(const at::Tensor& tensor) {
          " bytes that its shape needs";
 }
 
-NewMemory::~NewMemory() {
-  if (!left_.empty()) unmap(left_);
-}
+NewMemory::~NewMemory() { unmap(left_); }
 
 at::Tensor NewMemory::tensor(at::IntArrayRef shape, c10::ScalarType type) {
   const std::uint64_t size = byte_size(shape, type);
-  if (size < kSmallestOfPages) return at::detail::empty_cpu(shape, type);
+  if (size < kSmallestOfPages || of_the_job_ < kHugePage) {
+    return at::detail::empty_cpu(shape, type);
+  }
   const std::uint64_t needed = align_up(size, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
   if (left_.size() < needed) {
     const Bytes block = map_huge_pages(std::max(needed, kBlock));
     if (block.empty()) return at::detail::empty_cpu(shape, type);
-    if (!left_.empty()) unmap(left_);
+    unmap(left_);
     left_ = block;
   }
   const Bytes memory = left_.first(needed);

@@ -19,10 +19,11 @@ std::string lacks_memory(const at::Tensor& tensor);
 // so tensors lie one behind the other in blocks that are advised to be huge pages, from 128 KiB up
 // each in pages of its own. These go back to the system with their tensor, whatever lives beside
 // it, and what no tensor has taken goes back with this object: let it go before tensors are filled,
-// so that no huge page reaches past the last one.
+// so that no huge page reaches past the last one. A job without the bytes of a huge page gets what
+// torch's allocator has at hand.
 class NewMemory {
  public:
-  NewMemory() = default;
+  explicit NewMemory(std::uint64_t of_the_job) : of_the_job_(of_the_job) {}
   ~NewMemory();
   NewMemory(const NewMemory&) = delete;
   NewMemory& operator=(const NewMemory&) = delete;
@@ -32,6 +33,7 @@ class NewMemory {
   at::Tensor tensor(at::IntArrayRef shape, c10::ScalarType type);
 
  private:
+  const std::uint64_t of_the_job_;  // about how many bytes its tensors have
   Bytes left_;
 };
 

@@ -181,7 +181,7 @@ bool Reader::matches(std::uint32_t number, const at::Tensor& tensor) {
 at::Tensor Reader::bytes(std::uint64_t offset, std::uint64_t size) {
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
-  const at::Tensor tensor = NewMemory().tensor({static_cast<std::int64_t>(size)}, at::kByte);
+  const at::Tensor tensor = NewMemory(size).tensor({static_cast<std::int64_t>(size)}, at::kByte);
   const Bytes piece = tensor_bytes(tensor);
   open->source().read(offset, {&piece, 1}, job.cancel);
   return tensor;

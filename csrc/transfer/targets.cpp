@@ -98,7 +98,9 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   }
   if (!device_.is_cpu()) at::globalContext().lazyInitDevice(device_.type());
   if (!request.copy && device_.is_cpu()) targets_.mapping = file.map();
-  NewMemory memory;
+  std::uint64_t size = 0;
+  for (const std::uint32_t number : selected) size += file.entry(number).data_size;
+  NewMemory memory(size);
   std::vector<bool> seen(file.names().size());
   for (const std::uint32_t number : selected) {
     const Entry& entry = file.entry(number);
