@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import operator
 import os
+import tempfile
 from collections.abc import Container, Iterator
 
 import torch
@@ -187,17 +187,13 @@ def externalize(
     owners = dict(code.named_modules(remove_duplicate=False))
     for name, _, leaf, tensor in slots:
         owners[name.rpartition(".")[0]]._c.setattr(leaf, empty[identity(tensor)])
-    unfinished = f"{place}.{os.getpid()}.tmp"
-    try:
-        os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
-        with open(unfinished, "wb") as file:  # torch itself knows no path that is not UTF-8
-            torch.jit.save(code, file)
+    folder = os.path.dirname(place) or "."
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        torch.jit.save(code, file)
+        file.flush()
         save(uri, weights, hashes=hashes, options=options)
-        os.replace(unfinished, place)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(unfinished)
-        raise
+        _python.upload(f"fd:{file.fileno()}", to_uri(os.fsencode(place)), [])
     return place
 
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/access.h"
 
 namespace tensorizer {
 
@@ -38,22 +39,6 @@ bool may_be_replaced(int folder, const std::string& name, const struct stat& tar
   struct statx details;
   return statx(folder, name.c_str(), AT_SYMLINK_NOFOLLOW, 0, &details) != 0 ||
          (details.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
-}
-
-// Gives `file` what `target` has. A file system without owners or modes refuses, and needs none.
-void keep_ownership_and_mode(int file, const struct stat& target) {
-  struct stat status;
-  if (fchown(file, target.st_uid, target.st_gid) != 0 &&
-      fchown(file, static_cast<uid_t>(-1), target.st_gid) != 0) {
-    // Decided below, by what the file has now.
-  }
-  if (fstat(file, &status) != 0) return;
-  mode_t mode = target.st_mode & 07777;
-  // Set-user-ID and the group's rights were given to an owner and a group that the file has not
-  // got.
-  if (status.st_uid != target.st_uid || status.st_gid != target.st_gid) mode &= 0777;
-  if (status.st_gid != target.st_gid) mode = (mode & ~070u) | (mode & 07) << 3;
-  if (fchmod(file, mode) != 0) return;
 }
 
 void sync_folder(const Descriptor& folder, const std::string& path) {
@@ -89,13 +74,18 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path) {
     if (!made->folder_descriptor_) throw system_error(errno, "cannot save to", path);
   }
   const int parent = made->folder_descriptor_.get();
-  struct stat target;
-  const bool exists = fstatat(parent, made->name_.c_str(), &target, AT_SYMLINK_NOFOLLOW) == 0;
-  if (exists && S_ISDIR(target.st_mode)) throw system_error(EISDIR, "cannot save to", path);
-  if (exists && !may_be_replaced(parent, made->name_, target)) return nullptr;
-  // Until the target's mode is known to be set, nobody else may open it.
+  const Descriptor target = open_descriptor(parent, made->name_, O_PATH | O_NOFOLLOW);
+  const bool exists = static_cast<bool>(target);
+  if (!exists && errno != ENOENT) throw system_error(errno, "cannot save to", path);
+  struct stat status;
+  if (exists && fstat(target.get(), &status) != 0) {
+    throw system_error(errno, "cannot examine", path);
+  }
+  if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
+  if (exists && !may_be_replaced(parent, made->name_, status)) return nullptr;
+  // Until it has the target's rights, nobody else may open it.
   if (!made->create_file(exists, exists ? 0600 : 0666)) return nullptr;
-  if (exists) keep_ownership_and_mode(made->file(), target);
+  if (exists) keep_access(target.get(), path, made->file());
   return made;
 }
 
