@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _traced
+from tensorizer_ops import _python, _traced
+from tensorizer_ops._options import as_pairs
 
 _MODULE = "torch._dynamo"
 
@@ -32,6 +33,9 @@ def _register() -> None:
         op = getattr(torch.ops.tensorizer, name)
         inline = _inliner(VariableTracker, getattr(_traced, name))
         handlers[op] = handlers[op.default] = inline
+    for name in ("load_into", "save_tensors", "verify"):
+        op = getattr(torch.ops.tensorizer, name)
+        handlers[op] = handlers[op.default] = _refuse_secrets
     for constant in (_traced.names_now, _traced.shapes_now):
         torch.compiler.assume_constant_result(constant)
 
@@ -43,6 +47,13 @@ def _inliner(tracker: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         return tracker.build(tx, function).call_function(tx, list(args), kwargs)
 
     return handle
+
+
+def _refuse_secrets(_: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    """Refuses secrets before the call stands in the graph: Dynamo prints one that fails there."""
+    uri = args[0] if args else kwargs["uri"]
+    options = kwargs["options"].as_python_constant() if "options" in kwargs else None
+    _python.refuse_traced_secrets(uri.as_python_constant(), as_pairs(options))
 
 
 def _register_where_possible() -> None:

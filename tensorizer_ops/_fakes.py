@@ -9,6 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import register_fake
 
+from tensorizer_ops import _python
+from tensorizer_ops._options import as_pairs
+
 # Private in torch, so perhaps not there in the next one.
 try:
     from torch._library.effects import EffectType
@@ -20,7 +23,9 @@ except (ImportError, AttributeError):
 Options = dict[str, str] | None
 
 
-def _need_effects() -> None:
+def _check_effect(uri: str, options: Options) -> None:
+    """Refuses a call without a result that a program cannot hold."""
+    _python.refuse_traced_secrets(uri, as_pairs(options))
     if _register_effect is None:
         raise NotImplementedError(
             f"torch {torch.__version__} cannot be told that this call has an effect, and would "
@@ -66,16 +71,24 @@ def _load_tensors(
     ]
 
 
-def _save_tensors(uri: str, names: list[str], tensors: list[torch.Tensor], **options: Any) -> None:
+def _save_tensors(
+    uri: str,
+    names: list[str],
+    tensors: list[torch.Tensor],
+    *,
+    options: Options = None,
+    **how: Any,
+) -> None:
     # Tensors on the meta device bring a call here that nobody traces: it has a file to write.
     if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
-        torch.ops.tensorizer.save(uri, dict(zip(names, tensors, strict=True)), **options)
+        named = dict(zip(names, tensors, strict=True))
+        torch.ops.tensorizer.save(uri, named, options=options, **how)
     else:
-        _need_effects()
+        _check_effect(uri, options)
 
 
-def _verify(uri: str, **_: Any) -> None:
-    _need_effects()
+def _verify(uri: str, *, options: Options = None, **_: Any) -> None:
+    _check_effect(uri, options)
 
 
 register_fake("tensorizer::load_tensors", _load_tensors)

@@ -105,6 +105,9 @@ void define_streams(pybind11::module_& module) {
       .def("read", torch::wrap_pybind_function(read));
   module.def("upload", torch::wrap_pybind_function(upload));
   module.def("aws_s3_endpoint", torch::wrap_pybind_function(aws_s3_endpoint));
+  module.def("refuse_traced_secrets", [](const std::string& uri, const OptionList& options) {
+    at_border([&] { refuse_secrets(uri, options, "a traced program"); });
+  });
   module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
 }
 

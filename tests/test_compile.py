@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tensorizer_ops
 from tensorizer_ops import _dynamo, _fakes
@@ -104,6 +106,68 @@ def test_dicts_and_names_need_no_graph_break(path: str, backend: str, dynamic: b
         assert torch.equal(ops.load(path + ".out")["x"], x)
 
 
+def written(path: str, save: Callable[[], None]) -> torch.Tensor:
+    save()
+    return ops.load(path)["x"] * 2
+
+
+def filled(path: str, out: torch.Tensor) -> torch.Tensor:
+    ops.load_into(path, ["x"], [out])
+    return out
+
+
+CALLS: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
+    "load": lambda path, x: x + ops.load(path)["x"],
+    "load of names": lambda path, x: x + ops.load.default(path, names=["x"])["x"],
+    "load_tensors": lambda path, x: x + ops.load_tensors(path, ["x"])[0],
+    "load_into": lambda path, x: x + filled(path, torch.zeros(3)),
+    "save": lambda path, x: written(path, lambda: ops.save(path, {"x": x})),
+    "save_tensors": lambda path, x: written(path, lambda: ops.save_tensors(path, ["x"], [x])),
+    "verify": lambda path, x: written(path, lambda: ops.verify(path)),
+    "names": lambda path, x: x * len(ops.names(path)),
+}
+
+
+class Calls(torch.nn.Module):
+    def __init__(self, call: str, path: str) -> None:
+        super().__init__()
+        self.call, self.path = CALLS[call], path
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(self.path, x)
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_exported_program_is_saved_with_any_op_in_it(path: str, call: str, strict: bool) -> None:
+    ops.save(path, {"x": torch.zeros(3)})
+    program = torch.export.export(Calls(call, path), (torch.ones(3),), strict=strict)
+    # No dict may stand in the graph, and no op that has to be dismantled.
+    targets = {node.target for node in program.graph.nodes}
+    assert not targets & {ops.load.default, ops.save.default, ops.load_into.default}
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    model = torch.export.load(file).module()
+    x = torch.full((3,), 5.0)
+    for value in (1.0, 2.0):
+        ops.save(path, {"x": torch.full((3,), value)})
+        found = model(x)
+        ops.save(path, {"x": torch.full((3,), value)})
+        assert torch.equal(found, CALLS[call](path, x))
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_make_fx_sees_what_a_graph_can_hold(path: str, mode: str, pre_dispatch: bool) -> None:
+    ops.save(path, {"x": torch.zeros(3)})
+    for call, expected in (("load", ops.load_tensors), ("save", ops.save_tensors)):
+        trace = make_fx(Calls(call, path), tracing_mode=mode, pre_dispatch=pre_dispatch)
+        targets = [node.target for node in trace(torch.ones(3)).graph.nodes]
+        assert expected.default in targets
+        assert not {ops.load.default, ops.save.default} & set(targets)
+
+
 LOADS: dict[str, Callable[[str], torch.Tensor]] = {
     "load_tensors": lambda path: ops.load_tensors(path, ["x"])[0],
     "load": lambda path: ops.load(path)["x"],
@@ -128,6 +192,55 @@ def test_a_file_that_changed_since_tracing_is_an_error(path: str, backend: str, 
     ops.save(path, {"y": torch.ones(3)})
     with pytest.raises(KeyError, match="'x'"):
         function()
+
+
+@pytest.mark.parametrize("call", ["load", "load of names", "load_into"])
+def test_an_exported_program_says_which_tensor_changed(path: str, call: str) -> None:
+    ops.save(path, {"x": torch.zeros(3)})
+    model = torch.export.export(Calls(call, path), (torch.ones(3),)).module()
+    ops.save(path, {"x": torch.ones(1)})
+    with pytest.raises(ValueError, match=r"'x'.* is float32\[1\], and was float32\[3\]"):
+        model(torch.ones(3))
+
+
+SECRET = {"s3_secret_access_key": "sesame"}
+WITH_A_SECRET: dict[str, Callable[[str, torch.Tensor], object]] = {
+    "load": lambda path, x: ops.load(path, options=SECRET),
+    "load_tensors": lambda path, x: ops.load_tensors(path, ["x"], options=SECRET),
+    "load_into": lambda path, x: ops.load_into(path, ["x"], [x], options=SECRET),
+    "save": lambda path, x: ops.save(path, {"x": x}, options=SECRET),
+    "save_tensors": lambda path, x: ops.save_tensors(path, ["x"], [x], options=SECRET),
+    "verify": lambda path, x: ops.verify(path, options=SECRET),
+    "tensorizer_ops.save": lambda path, x: tensorizer_ops.save(path, {"x": x}, options=SECRET),
+}
+TRACERS: dict[str, Callable[[Callable[..., object]], object]] = {
+    "compile": lambda f: torch.compile(f, fullgraph=True, backend="eager")(torch.ones(3)),
+    "export": lambda f: torch.export.export(Function(f), (torch.ones(3),)),
+    "jit.trace": lambda f: torch.jit.trace(f, torch.ones(3)),
+}
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+@pytest.mark.parametrize("call", WITH_A_SECRET)
+def test_a_traced_program_keeps_no_secret(path: str, call: str, tracer: str) -> None:
+    ops.save(path, {"x": torch.zeros(3)})
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        WITH_A_SECRET[call](path, x)
+        return x + 1
+
+    with pytest.raises(Exception, match="a traced program would keep: name it") as error:
+        TRACERS[tracer](work)
+    assert "sesame" not in str(error.value)
 
 
 def test_a_file_must_be_there_while_tracing(path: str) -> None:

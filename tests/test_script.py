@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Tuple  # noqa: UP035  (TorchScript read
 import pytest
 import torch
 
+import tensorizer_ops
 from process import run_python
 from raw_parse import parse
 from samples import assert_same, same, sample, zoo
@@ -43,11 +44,58 @@ def one_tensor(path: str) -> torch.Tensor:
 
 def test_a_trace_calls_what_is_scripted(path: str) -> None:
     ops.save(path, {"x": torch.zeros(2)})
-    with pytest.raises(RuntimeError, match="unsupported input"):
-        torch.jit.trace(lambda y: y + ops.load_tensors(path, ["x"])[0], torch.ones(2))
     traced = through_a_file(torch.jit.trace(lambda y: y + one_tensor(path), torch.ones(2)))
     ops.save(path, {"x": torch.ones(2)})
     assert traced(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_a_trace_records_every_op(path: str) -> None:
+    def work(x: torch.Tensor) -> Tuple[torch.Tensor, ...]:  # noqa: UP006
+        ops.save(path, {"x": x, "y": x + 1}, hashes="crc32", options={"fsync": "false"})
+        ops.save_tensors(path + ".list", ["x"], [x * 2])
+        ops.verify(path)
+        cpu = torch.device("cpu")
+        loaded = ops.load(path, names=["y"], dtype=torch.float64, device=cpu, copy=True)["y"]
+        listed = ops.load_tensors(path + ".list", ops.names(path + ".list"), verify="all")[0]
+        out = torch.zeros(2)
+        ops.load_into(path, ["x"], [out])
+        tensorizer_ops.save(path, {"x": x * 3})
+        front = tensorizer_ops.load(path, options={"memory_ceiling": 1 << 20})["x"]
+        return loaded, listed, out, front, x + len(ops.digest(path))
+
+    traced = through_a_file(torch.jit.trace(work, torch.zeros(2)))
+    x = torch.full((2,), 7.0)
+    for result, expected in zip(traced(x), work(x), strict=True):
+        assert same(result, expected)
+    assert "ops.tensorizer.verify(" in traced.code
+
+
+def test_a_failed_call_ends_a_trace_as_any_error_does(path: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        torch.jit.trace(lambda y: y + ops.load(path)["x"], torch.ones(2))
+    assert torch.jit.trace(lambda y: y + 1, torch.ones(2))(torch.ones(2)).tolist() == [2, 2]
+
+
+class Traced(torch.nn.Module):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.reader = torch.classes.tensorizer.Reader(path, None)
+        self.path = path
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ops.save(self.path + ".weight", {"weight": self.weight})
+        return x + self.reader.load(["x"], None, None, "none", False, 0)["x"]
+
+
+def test_a_trace_of_a_module_knows_its_attributes(path: str) -> None:
+    ops.save(path, {"x": torch.zeros(2)})
+    traced = through_a_file(torch.jit.trace(Traced(path), torch.ones(2)))
+    ops.save(path, {"x": torch.full((2,), 5.0)})
+    with torch.no_grad():
+        traced.weight.fill_(3)
+    assert traced(torch.ones(2)).tolist() == [6, 6]
+    assert ops.load(path + ".weight")["weight"].tolist() == [3, 3]
 
 
 def test_every_op(path: str) -> None:

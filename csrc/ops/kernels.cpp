@@ -27,7 +27,8 @@ bool is_symbolic(const at::Tensor& tensor) {
 // Whether somebody watches what is called instead of running it.
 bool is_traced() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
-         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize) ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::PreDispatch);
 }
 
 // Another op of the library, called so that whoever traces sees it.

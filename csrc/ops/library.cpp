@@ -50,18 +50,23 @@ TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {
   m.impl("load_tensors", &load_tensors);
   m.impl("save_tensors", &save_tensors);
   m.impl("verify", &verify);
-  m.impl("digest", &digest);
   m.impl("open", &open);
 }
 
-// A dict, a list of names and outputs that change mean nothing to a compiler: it sees what these
-// ops are made of instead.
-TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) {
+// A dict, text and outputs that change mean nothing to a compiler: it sees what these ops are made
+// of instead.
+void implement_composites(torch::Library& m) {
   m.impl("load", &load);
   m.impl("load_into", &load_into);
   m.impl("save", &save);
   m.impl("names", &names);
+  m.impl("digest", &digest);
 }
+TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) { implement_composites(m); }
+// torch.export takes a composite op as it is, and cannot serialize a dict. It has no chance where
+// the op has a kernel for the two keys at which it would do so.
+TORCH_LIBRARY_IMPL(tensorizer, PreDispatch, m) { implement_composites(m); }
+TORCH_LIBRARY_IMPL(tensorizer, PythonDispatcher, m) { implement_composites(m); }
 
 // torch.func does not know dicts, and what these ops take or give is no affair of vmap or grad.
 // Tensors that it has wrapped come to save_tensors, where it sees them.

@@ -1,0 +1,77 @@
+// What torch.jit.trace() records of the ops. Its own fallback knows no lists of names and no dicts.
+#include <c10/util/ScopeExit.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/library.h>
+
+#include "ops/border.h"
+
+namespace tensorizer::ops {
+
+namespace {
+
+using torch::jit::Graph;
+using torch::jit::Stack;
+using torch::jit::Value;
+namespace tracer = torch::jit::tracer;
+
+// Tensors are values of the graph. Everything else is a constant of it.
+Value* traced_argument(Graph& graph, const c10::IValue& argument) {
+  if (argument.isTensor() || argument.isTensorList()) return tracer::getValueTrace(argument);
+  if (argument.isGenericDict() &&
+      argument.toGenericDict().valueType()->isSubtypeOf(*c10::TensorType::get())) {
+    std::vector<Value*> keys;
+    std::vector<Value*> values;
+    for (const auto& item : argument.toGenericDict()) {
+      keys.push_back(graph.insertConstant(item.key()));
+      values.push_back(tracer::getValueTrace(item.value()));
+    }
+    const auto dict =
+        graph.createDict(c10::StringType::get(), c10::TensorType::get(), keys, values);
+    return graph.insertNode(dict)->output();
+  }
+  return graph.insertConstant(argument);
+}
+
+// Every op that is recorded has a URI first, and options.
+void refuse_secrets_in(at::ArrayRef<c10::IValue> arguments, const c10::FunctionSchema& schema) {
+  const c10::IValue& options = arguments.at(*schema.argumentIndexWithName("options"));
+  at_border([&] {
+    refuse_secrets(arguments[0].toStringRef(), option_list(options.to<std::optional<StringDict>>()),
+                   "a traced program");
+  });
+}
+
+// Calls the op, and puts the same call into the graph.
+void record(const c10::OperatorHandle& op, Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const auto arguments = torch::jit::last(*stack, schema.arguments().size());
+  refuse_secrets_in(arguments, schema);
+  const std::shared_ptr<Graph> graph = tracer::getTracingState()->graph;
+  torch::jit::Node* node = graph->create(c10::Symbol::fromQualString(schema.name()), 0);
+  for (const c10::IValue& argument : arguments) {
+    node->addInput(traced_argument(*graph, argument));
+  }
+  tracer::recordSourceLocation(node);
+  graph->insertNode(node);
+  {
+    const auto resume = c10::make_scope_exit(tracer::pauseTracing());
+    op.callBoxed(stack);
+  }
+  const auto results = torch::jit::last(*stack, schema.returns().size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    tracer::setValueTrace(results[i], node->addOutput()->setType(schema.returns()[i].type()));
+  }
+}
+
+TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
+  for (const char* op : {"load", "load_tensors", "load_into", "save", "save_tensors", "verify"}) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&record>());
+  }
+  // Text is no value of a graph that is traced: what it is now becomes a constant.
+  for (const char* op : {"names", "digest"}) m.impl(op, torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace
+
+}  // namespace tensorizer::ops
