@@ -1,6 +1,7 @@
 // Saves an object: its parts go up as they fill, and it appears when all of them are there.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "io/http_upload.h"
 #include "io/s3.h"
 #include "io/s3_parts.h"
+#include "io/s3_receipt.h"
 #include "io/s3_sign.h"
 #include "io/upload_queue.h"
 #include "io/xml.h"
@@ -35,26 +37,11 @@ constexpr double kPatience = 600;
 // What an upload that is given up may take with being removed, in seconds: somebody waits.
 constexpr double kRemoval = 2;
 
-// What a server has given as a name may hold anything.
-std::string xml_escaped(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '&') {
-      escaped += "&amp;";
-    } else if (c == '<') {
-      escaped += "&lt;";
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
 // A server that has said 200, to keep the connection, may still find that it cannot.
 class ReplyReceiver final : public TextReceiver {
  public:
   void ended(HttpAnswer& answer) override {
-    if (answer.status != 200 || text.find("<Error") == text.npos) return;
+    if (answer.status != 200 || xml_root(text) != "Error") return;
     answer.status = 500;
     answer.refusal = text;
   }
@@ -112,7 +99,7 @@ class S3Sink final : public Sink {
     }
     for (UploadPart& part : rest) queue().add(std::move(part), cancel);
     queue().finish(cancel);
-    complete(cancel);
+    complete(prefix_size_ + size, cancel);
     upload_id_.clear();
   }
 
@@ -125,7 +112,7 @@ class S3Sink final : public Sink {
       request.method = "DELETE";
       request.query = {{"uploadId", std::exchange(upload_id_, {})}};
       HttpTries tries(client_, "save", 1, kRemoval);
-      ask(request, tries, cancel);
+      ask(request, {}, tries, cancel);
     } catch (...) {
       // Nobody is there to be told; the bucket's own rules remove what was left.
     }
@@ -136,11 +123,6 @@ class S3Sink final : public Sink {
  private:
   // For an index of some thousand tensors, because parts cannot be moved.
   static constexpr std::uint64_t kRoom = 1 << 20;
-
-  struct Uploaded {
-    std::string etag;
-    std::string crc32;
-  };
 
   UploadParts& parts() {
     const std::lock_guard lock(mutex_);
@@ -177,11 +159,11 @@ class S3Sink final : public Sink {
   }
 
   void upload(const UploadPart& part, Cancel& cancel) {
-    const Uploaded uploaded = put(
+    StoredPart stored = put(
         part, {{"partNumber", std::to_string(part.number + 1)}, {"uploadId", upload_name(cancel)}},
         cancel);
     const std::lock_guard lock(mutex_);
-    uploaded_[part.number + 1] = uploaded;
+    stored_[part.number + 1] = std::move(stored);
   }
 
   // The upload's name, which the first part asks for.
@@ -192,42 +174,34 @@ class S3Sink final : public Sink {
     request.method = "POST";
     request.query = {{"uploads", ""}};
     request.headers = {"Content-Type: application/octet-stream", "x-amz-checksum-algorithm: CRC32"};
-    const std::string answer = ask(request, cancel).text;
+    const std::string answer = ask(request, "InitiateMultipartUpload", cancel).text;
     upload_id_ = xml_text(answer, "UploadId").value_or("");
     if (upload_id_.empty()) throw_wrong("begins no upload");
     return upload_id_;
   }
 
   // Puts a part, or the object.
-  Uploaded put(const UploadPart& part, NamedTexts query, Cancel& cancel) {
-    std::uint32_t crc = 0;
-    for (const ConstBytes piece : part.pieces) crc = crc32(crc, piece);
-    Uploaded uploaded;
-    uploaded.crc32 = to_base64(crc32_bytes(crc));
+  StoredPart put(const UploadPart& part, NamedTexts query, Cancel& cancel) {
+    StoredPart stored;
+    for (const ConstBytes piece : part.pieces) stored.crc32 = crc32(stored.crc32, piece);
+    const std::string checksum = to_base64(crc32_bytes(stored.crc32));
     HttpRequest request;
     request.method = "PUT";
     request.query = std::move(query);
     // Without waiting for the server's leave, which would cost each part a round.
-    request.headers = {"x-amz-checksum-crc32: " + uploaded.crc32, "Expect:"};
+    request.headers = {"x-amz-checksum-crc32: " + checksum, "Expect:"};
     if (request.query.empty()) request.headers.push_back("Content-Type: application/octet-stream");
     MemoryBody body(part.pieces);
     request.body = &body;
-    const HttpAnswer answer = ask(request, cancel).answer;
+    const HttpAnswer answer = ask(request, "", cancel).answer;
     const std::string_view theirs = answer.header("x-amz-checksum-crc32");
-    if (!theirs.empty() && theirs != uploaded.crc32) throw_wrong("has stored other bytes");
-    uploaded.etag = answer.header("etag");
-    if (!request.query.empty() && uploaded.etag.empty()) throw_wrong("gives a part no ETag");
-    return uploaded;
+    if (!theirs.empty() && theirs != checksum) throw_wrong("has stored other bytes");
+    stored.etag = answer.header("etag");
+    return stored;
   }
 
-  void complete(Cancel& cancel) {
-    std::string text = "<CompleteMultipartUpload>";
-    for (const auto& [number, part] : uploaded_) {
-      text += "<Part><PartNumber>" + std::to_string(number) + "</PartNumber><ETag>" +
-              xml_escaped(part.etag) + "</ETag><ChecksumCRC32>" + part.crc32 +
-              "</ChecksumCRC32></Part>";
-    }
-    text += "</CompleteMultipartUpload>";
+  void complete(std::uint64_t size, Cancel& cancel) {
+    const std::string text = completion_of(stored_);
     HttpRequest request;
     request.method = "POST";
     request.query = {{"uploadId", upload_id_}};
@@ -236,15 +210,32 @@ class S3Sink final : public Sink {
     const ConstBytes bytes = as_bytes(text);
     MemoryBody body({&bytes, 1});
     request.body = &body;
+    // The answer to a request that did it may be lost, or be another's; libcurl, too, asks again
+    // where a connection breaks that has been used before.
+    const auto is_done = [&](const HttpOutcome& outcome) {
+      const int status = outcome.answer.status;
+      return (outcome.failure || status == 404 || status >= 500) && is_stored(size, cancel);
+    };
     try {
-      ask(request, cancel);
+      HttpTries tries(client_, "save");
+      ask(request, "CompleteMultipartUploadResult", tries, cancel, is_done);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::NotFound) throw;
-      // libcurl, too, asks again where a connection breaks that has been used before.
       throw_wrong(
           "knows the upload no more: it has been given up, or completed by a request whose "
           "answer was lost");
     }
+  }
+
+  // Whether the object is the file.
+  bool is_stored(std::uint64_t size, Cancel& cancel) {
+    HttpRequest request;
+    request.method = "HEAD";
+    request.headers = {"x-amz-checksum-mode: ENABLED"};
+    TextReceiver receiver;
+    HttpTries tries(client_, "save", 0, client_.options().timeout);
+    const HttpOutcome outcome = tries.ask(*client_.take(), request, receiver, cancel);
+    return !outcome.failure && consists_of(outcome.answer, size, stored_);
   }
 
   struct Reply {
@@ -252,21 +243,29 @@ class S3Sink final : public Sink {
     std::string text;
   };
 
-  // Asks until there is an answer.
-  Reply ask(HttpRequest& request, Cancel& cancel) {
+  // Asks until the answer is one of S3's: `root` is what fault_of_answer() takes, or nothing where
+  // any success will do. After a try without one, `is_done` says whether it had its effect anyway.
+  Reply ask(HttpRequest& request, std::string_view root, Cancel& cancel) {
     HttpTries tries(client_, "save");
-    return ask(request, tries, cancel);
+    return ask(request, root, tries, cancel);
   }
-  Reply ask(HttpRequest& request, HttpTries& tries, Cancel& cancel) {
+  Reply ask(HttpRequest& request, std::optional<std::string_view> root, HttpTries& tries,
+            Cancel& cancel, const std::function<bool(const HttpOutcome&)>& is_done = {}) {
     std::unique_ptr<HttpConnection> connection = client_.take();
     for (;;) {
       ReplyReceiver receiver;
       if (request.body != nullptr) request.body->rewind();
-      const HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
+      HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
       if (!outcome.failure && outcome.answer.status >= 200 && outcome.answer.status < 300) {
-        client_.give_back(std::move(connection));
-        return {outcome.answer, std::move(receiver.text)};
+        const std::string fault =
+            root ? fault_of_answer(outcome.answer, receiver.text, *root) : std::string();
+        if (fault.empty()) {
+          client_.give_back(std::move(connection));
+          return {outcome.answer, std::move(receiver.text)};
+        }
+        outcome.failure = HttpFailure{.what = fault, .temporary = true};
       }
+      if (is_done && is_done(outcome)) return {};
       tries.failed(outcome, 0, cancel);
     }
   }
@@ -285,7 +284,7 @@ class S3Sink final : public Sink {
 
   std::mutex mutex_;  // guards what follows
   std::optional<UploadParts> parts_;
-  std::map<std::uint64_t, Uploaded> uploaded_;
+  std::map<std::uint64_t, StoredPart> stored_;
   std::optional<UploadPart> only_;
   std::unique_ptr<UploadQueue> queue_;  // ends first, because it uses all the rest
 };

@@ -99,6 +99,22 @@ std::optional<std::string> decode(std::string_view text) {
 
 }  // namespace
 
+std::string xml_root(std::string_view document) {
+  for (std::size_t at = 0;;) {
+    at = document.find_first_not_of(" \t\r\n", at);
+    if (at == std::string_view::npos || document[at] != '<') return {};
+    const std::optional<std::size_t> behind = skip_aside(document, at);
+    if (!behind) return {};
+    if (*behind > at) {
+      at = *behind;
+      continue;
+    }
+    const std::optional<Tag> tag = tag_at(document, at);
+    if (!tag || tag->closes() || tag->inside.starts_with('!')) return {};
+    return std::string(tag->name());
+  }
+}
+
 std::optional<std::string> xml_text(std::string_view document, std::string_view element) {
   std::size_t at = document.find('<');
   while (at != std::string_view::npos) {

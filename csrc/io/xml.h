@@ -7,6 +7,9 @@
 
 namespace tensorizer {
 
+// The name of the root element, without its namespace; empty where the document has none.
+std::string xml_root(std::string_view document);
+
 // The text of the first element of this name, whatever its namespace, with entities decoded.
 // Nothing where there is none, where it holds anything but text, or where what is before it is not
 // XML. Documents that declare a type, which could define entities, have no elements here.

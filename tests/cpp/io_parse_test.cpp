@@ -148,6 +148,16 @@ TEST(Xml, GivesTheTextOfAnElement) {
   EXPECT_FALSE(xml_text(kDocument, ""));
 }
 
+TEST(Xml, GivesTheNameOfTheRoot) {
+  EXPECT_EQ(xml_root("\r\n<?xml version='1.0'?>\t<!-- <no/> -->\n<s:Root a='>'><b/></s:Root>"),
+            "Root");
+  EXPECT_EQ(xml_root("<Root/>"), "Root");
+  for (const std::string_view text : {"", "Root", "x <Root/>", "<", "<Root", "</Root>",
+                                      "<!DOCTYPE x>", "<!-- <Root/>", "<?xml <Root/>"}) {
+    EXPECT_EQ(xml_root(text), "") << text;
+  }
+}
+
 TEST(Xml, RefusesEverythingElse) {
   for (const std::string_view text : {"",
                                       "Code",
