@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,3 +132,40 @@ def test_an_object_that_is_there_needs_no_answer(aws: Aws, replaced: bool, path:
         methods = [request.method for request in between.take()]
         assert methods[-2:] == ["HEAD", "DELETE"]
         assert_same(ops.load(key, verify="all", options=options), LARGE)
+
+
+def written(url: str, tensors: dict[str, torch.Tensor], options: dict[str, str]) -> None:
+    writer = torch.classes.tensorizer.Writer(url, options)
+    for name, tensor in tensors.items():
+        writer.add(name, tensor, 2, 0)
+    writer.close()
+
+
+PART = 5 << 20
+FILES = {
+    "small": {"x": torch.ones(1000)},
+    "almost a part": {"x": sample(torch.uint8, (PART - (300 << 10),), 1)},
+    "a long index": {f"{'name.' * 20}{i}": torch.ones(1) for i in range(8000)},
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_writer_of_one_part_leaves_no_room(
+    s3: S3, recorded: Recorder, path: str, name: str
+) -> None:
+    """An index that never came, or one that outgrows the usual room: it is one request, and the
+    bytes of a save that knows all tensors beforehand."""
+    options = through(s3, recorded, part_size=str(PART))
+    written("s3://bucket/m", FILES[name], options)
+    assert [(r.method, r.query) for r in recorded.take()] == [("PUT", {})]
+    ops.save(path, FILES[name], hashes="all")
+    assert (s3.root / "bucket" / "m").read_bytes() == Path(path).read_bytes()
+    assert os.path.getsize(path) <= PART
+
+
+def test_a_writer_of_more_parts_keeps_its_room(s3: S3, recorded: Recorder) -> None:
+    tensors = {"x": sample(torch.uint8, (PART - (1 << 10),), 1)}
+    written("s3://bucket/m", tensors, through(s3, recorded, part_size=str(PART)))
+    parts = [r.size for r in recorded.take() if puts_part(r)]
+    assert len(parts) == 2 and PART in parts
+    assert_same(ops.load("s3://bucket/m", verify="all", options=s3.options()), tensors)

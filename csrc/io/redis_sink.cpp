@@ -69,6 +69,9 @@ class RedisSink final : public Sink {
     for (const Section& section : sections) check_size(section);
   }
 
+  // Where a key belongs is said in finish().
+  bool takes_short_prefix(std::uint64_t) const override { return true; }
+
   void write_prefix(ConstBytes prefix, Cancel& cancel) override {
     check_size("the index", prefix.size());
     prefix_size_ = prefix.size();

@@ -38,6 +38,13 @@ std::vector<UploadPart> UploadParts::add(std::uint64_t offset, std::span<const C
 std::vector<UploadPart> UploadParts::finish(std::uint64_t total) {
   const std::lock_guard lock(mutex_);
   total_ = total;
+  if (total <= part_size_ && !open_.empty()) {
+    Open& first = open_[0];
+    for (auto part = std::next(open_.begin()); part != open_.end(); part = open_.erase(part)) {
+      first.pieces.merge(part->second.pieces);
+      first.filled += part->second.filled;
+    }
+  }
   std::vector<UploadPart> whole;
   while (!open_.empty()) {
     const auto& [number, part] = *open_.begin();
@@ -48,6 +55,13 @@ std::vector<UploadPart> UploadParts::finish(std::uint64_t total) {
     whole.push_back(close(number));
   }
   return whole;
+}
+
+std::uint64_t UploadParts::held() const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [number, part] : open_) bytes += part.filled;
+  return bytes;
 }
 
 std::uint64_t UploadParts::size_of(std::uint64_t number) const {

@@ -33,8 +33,12 @@ class UploadParts {
   // copied. Parts that became whole by it are the caller's.
   std::vector<UploadPart> add(std::uint64_t offset, std::span<const ConstBytes> pieces, bool stay);
 
-  // Now that the size of the file is known: what is left, which has to be whole.
+  // Now that the size of the file is known: what is left, which has to be whole. A file that fits
+  // into one part is one, whatever room its offsets left between its first bytes and the others.
   std::vector<UploadPart> finish(std::uint64_t total);
+
+  // How many bytes no part that was given out has.
+  std::uint64_t held() const;
 
  private:
   struct Piece {
@@ -50,7 +54,7 @@ class UploadParts {
   UploadPart close(std::uint64_t number);
 
   const std::uint64_t part_size_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::optional<std::uint64_t> total_;
   std::map<std::uint64_t, Open> open_;
 };

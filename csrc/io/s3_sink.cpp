@@ -70,14 +70,21 @@ class S3Sink final : public Sink {
     total_ = total;
   }
 
+  // As long as all of it fits into the first part.
+  bool takes_short_prefix(std::uint64_t size) const override {
+    const std::lock_guard lock(mutex_);
+    return !queue_ && size + (parts_ ? parts_->held() : 0) <= part_size_;
+  }
+
   void write_prefix(ConstBytes prefix, Cancel& cancel) override {
-    if (prefix.size() != prefix_size_) {
+    if (prefix.size() != prefix_size_ && !takes_short_prefix(prefix.size())) {
       throw Error(ErrorKind::InvalidArgument,
                   "the index of " + label() + " takes " + std::to_string(prefix.size()) +
                       " bytes, and has room for " + std::to_string(prefix_size_) +
                       ": set option 'expected_tensors' to how many tensors will come");
     }
     take(0, {&prefix, 1}, false, cancel);
+    prefix_size_ = prefix.size();
   }
   void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
              Cancel& cancel) override {
@@ -121,7 +128,7 @@ class S3Sink final : public Sink {
   const std::string& label() const override { return client_.label(); }
 
  private:
-  // For an index of some thousand tensors, because parts cannot be moved.
+  // For an index of some thousand tensors, because parts that are sent cannot be moved.
   static constexpr std::uint64_t kRoom = 1 << 20;
 
   UploadParts& parts() {
@@ -282,7 +289,7 @@ class S3Sink final : public Sink {
   std::mutex start_mutex_;
   std::string upload_id_;
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::optional<UploadParts> parts_;
   std::map<std::uint64_t, StoredPart> stored_;
   std::optional<UploadPart> only_;

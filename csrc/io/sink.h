@@ -69,8 +69,15 @@ class Sink {
     (void)sections, (void)cancel;
   }
 
-  // Writes the prefix: at least as long as reserved, a multiple of 4 KiB. Longer than reserved
-  // moves everything behind it up, which an ascending sink cannot.
+  // Whether a prefix of `size` bytes may come now although it is shorter than reserved: what stands
+  // behind it has no place yet.
+  virtual bool takes_short_prefix(std::uint64_t size) const {
+    (void)size;
+    return false;
+  }
+
+  // Writes the prefix: at least as long as reserved unless takes_short_prefix(), a multiple of 4
+  // KiB. Longer than reserved moves everything behind it up, which an ascending sink cannot.
   virtual void write_prefix(ConstBytes prefix, Cancel& cancel) = 0;
 
   // Writes the pieces, one after another, from `offset` on, counted from the end of the prefix.

@@ -186,8 +186,9 @@ void Writer::add(std::span<const AddedTensor> tensors) {
 void Writer::write_ends(Cancel& cancel) {
   layout_->check_names();
   reserve();
-  reserved_ = std::max(*reserved_, layout_->prefix_size());
   write_terminator(*sink_, *layout_, cancel);
+  const std::uint64_t needed = layout_->prefix_size();
+  if (needed > *reserved_ || sink_->takes_short_prefix(needed)) reserved_ = needed;
   sink_->write_prefix(layout_->prefix(sink_->start(), *reserved_), cancel);
 }
 

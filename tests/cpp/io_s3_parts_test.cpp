@@ -67,6 +67,26 @@ TEST(UploadParts, HaveEveryByteInItsPlace) {
   }
 }
 
+// Room that was left for what came first, and turned out shorter, or longer.
+TEST(UploadParts, AreOneWhereAllFitsIntoIt) {
+  const auto file = file_of(18);
+  for (const std::size_t first : {3, 8}) {
+    UploadParts parts(20, std::nullopt);
+    const ConstBytes rest = ConstBytes(file).subspan(first);
+    const std::array<ConstBytes, 2> pieces{rest.first(6), rest.subspan(6)};
+    EXPECT_TRUE(parts.add(6, {pieces.data(), 1}, true).empty());
+    EXPECT_TRUE(parts.add(12, {&pieces[1], 1}, false).empty());
+    EXPECT_EQ(parts.held(), file.size() - first);
+    const ConstBytes begin(file.data(), first);
+    EXPECT_TRUE(parts.add(0, {&begin, 1}, true).empty());
+    const std::vector<UploadPart> whole = parts.finish(file.size());
+    ASSERT_EQ(whole.size(), 1U);
+    std::vector<std::byte> put_together(file.size());
+    put(whole.front(), 20, put_together);
+    EXPECT_EQ(put_together, file);
+  }
+}
+
 TEST(UploadParts, MissNoHole) {
   UploadParts parts(10, std::nullopt);
   const auto file = file_of(30);
