@@ -26,6 +26,8 @@ class Relay:
         self._cuts = 0
         self._cut_at = b""
         self._meanwhile: Callable[[], None] = self.end_all
+        self._strand_at: bytes | None = None
+        self._stranded: list[tuple[Pair, bytes]] = []
         self._lock = threading.Lock()
         self._pairs: list[Pair] = []
         self._closed = False
@@ -46,6 +48,28 @@ class Relay:
         """Behind the `number`th `mark` that goes to the server, what follows waits for that."""
         with self._lock:
             self._cuts, self._cut_at, self._meanwhile = number, mark, meanwhile
+
+    def strand(self, mark: bytes) -> None:
+        """When that goes to the server, ends the client's half of the connection, once, and keeps
+        what the server has not got yet."""
+        with self._lock:
+            self._strand_at = mark
+
+    def strands(self, pair: Pair, data: bytes) -> bool:
+        with self._lock:
+            if self._strand_at is None or self._strand_at not in data:
+                return False
+            self._strand_at = None
+            self._stranded.append((pair, data))
+            return True
+
+    def deliver(self) -> None:
+        """Hands over what was kept, and returns when the server has done with it."""
+        with self._lock:
+            stranded, self._stranded = self._stranded, []
+        assert stranded
+        for pair, data in stranded:
+            pair.deliver(data)
 
     def end_all(self) -> None:
         for pair in list(self._pairs):
@@ -124,6 +148,13 @@ class Pair:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 end.shutdown(socket.SHUT_RDWR)
 
+    def deliver(self, data: bytes) -> None:
+        """To the server, whose client has gone."""
+        with contextlib.suppress(OSError):
+            self._ends[1].sendall(data)
+            self._ends[1].shutdown(socket.SHUT_WR)
+        self._threads[1].join()
+
     def join(self) -> None:
         for thread in self._threads:
             thread.join()
@@ -133,6 +164,9 @@ class Pair:
     def _copy(self, source: socket.socket, target: socket.socket, answer: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if not answer and self._relay.strands(self, data):
+                    source.shutdown(socket.SHUT_RDWR)
+                    return
                 end = len(data) if answer else self._relay.until_cut(data)
                 target.sendall(self._relay.let_pass(self, data[:end], answer))
                 if end < len(data):

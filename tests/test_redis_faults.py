@@ -201,6 +201,33 @@ def test_a_save_whose_connections_break_leaves_nothing(
     assert failed > 6
 
 
+@pytest.mark.parametrize("may_end", [True, False], ids=["ended", "tried again"])
+def test_what_arrives_after_a_save_was_given_up(
+    server: RedisServer, between: Relay, may_end: bool
+) -> None:
+    """Something between the two has the last commands still, and hands them over when the save
+    has taken its keys away: the server has been told to take no more from there. Where it is
+    not to be told, they are taken away again."""
+    arrived: list[bool] = []
+
+    def deliver() -> None:
+        between.deliver()
+        arrived.append(True)
+
+    between.strand(b"SETEX")
+    if not may_end:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-client")
+        between.cut(2, b"UNLINK", deliver)
+    writer = Writer(url(between), None)
+    with pytest.raises(ConnectionError):
+        writer.add("x", torch.ones(3), 2, 0)
+    if may_end:
+        deliver()
+    assert arrived
+    assert server.values() == {}
+
+
 def soon(measure: Callable[[], float]) -> None:
     """A machine that is busy with something else gets another chance to be fast, no more."""
     took = []

@@ -26,7 +26,6 @@ constexpr std::size_t kBufferSize = 64 << 10;
 // What a reply may take that is not read into place: a thousand of the longest names fit.
 constexpr std::uint64_t kLargestReply = 128 << 20;
 constexpr int kDeepestReply = 8;
-constexpr std::chrono::seconds kLongestHangUp{5};
 
 std::optional<std::int64_t> signed_number(std::string_view text) {
   std::int64_t number = 0;
@@ -155,22 +154,18 @@ std::uint64_t RedisConnection::receive_into(Remaining& target, std::uint64_t siz
   return size;
 }
 
-bool RedisConnection::hang_up() noexcept {
-  Cancel cancel{Cancel::Unattended()};
-  try {
-    if (shutdown(socket_.get(), SHUT_WR) != 0) return true;
-    start_waiting();
-    const Clock::time_point deadline = Clock::now() + kLongestHangUp;
-    while (Clock::now() < deadline) {
-      begin_ = end_ = 0;
-      fill_buffer(cancel);
-    }
-    return false;
-  } catch (const TemporaryError& error) {
-    return error.kind() != ErrorKind::TimedOut;
-  } catch (...) {
-    return false;
-  }
+void RedisConnection::identify(Cancel& cancel) {
+  add({"CLIENT", "ID"});
+  send(cancel);
+  // Not every server knows that, and not everybody may ask.
+  const RedisReply reply = receive_any(cancel);
+  if (reply.kind == RedisReply::Kind::Number) id_ = std::to_string(reply.number);
+}
+
+void RedisConnection::drop() noexcept {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  socket_.close();
 }
 
 void RedisConnection::finish_login(Cancel& cancel) {

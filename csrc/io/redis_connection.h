@@ -59,9 +59,12 @@ class RedisConnection {
 
   // How many seconds a stall may last from now on.
   void set_patience(double seconds) noexcept { stall_timeout_ = seconds; }
-  // Sends no more, and waits until the server has run all that it was sent, and hangs up. False
-  // where it stalls.
-  bool hang_up() noexcept;
+  // Asks what the server calls this connection: with that, another one can have it ended.
+  void identify(Cancel& cancel);
+  // Empty where the server does not say, or was not asked.
+  const std::string& id() const noexcept { return id_; }
+  // Closes the connection at once: what has not left this machine does not leave it any more.
+  void drop() noexcept;
 
  private:
   // A word that is not in text_: it stands before that byte of it.
@@ -88,6 +91,7 @@ class RedisConnection {
   double stall_timeout_;
   Descriptor socket_;
   int login_replies_ = 0;  // still to come
+  std::string id_;
 
   std::string text_;  // of the commands that wait to be sent
   std::vector<Body> bodies_;

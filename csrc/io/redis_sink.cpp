@@ -16,11 +16,13 @@ namespace tensorizer {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // What a server takes for a value unless it was told otherwise.
 constexpr std::uint64_t kUsualLimit = 512 << 20;
 // What is left over after all, because nobody could take it away, vanishes by itself.
 constexpr std::string_view kLeftoverSeconds = "86400";
-// How many seconds abort() waits for a server that does nothing, and when it was cancelled.
+// How many seconds abort() tries, and when somebody waits who has cancelled.
 constexpr double kPatience = 1;
 constexpr double kHurry = 0.05;
 
@@ -51,6 +53,7 @@ class RedisSink final : public Sink {
         // Not behind a colon, where whoever lists the keys of a file would find it.
         private_prefix_(client_.address().prefix + ".saving-" + random_name()) {
     std::unique_ptr<RedisConnection> connection = client_.connect_first(cancel);
+    connection->identify(cancel);
     ask_for_limit(*connection, cancel);
     check_redis_target(*connection, client_.address(), client_.options(), cancel);
     client_.give_back(std::move(connection));
@@ -135,8 +138,17 @@ class RedisSink final : public Sink {
   void abort() noexcept override {
     if (over_) return;
     over_ = true;
+    if (!is_written_ && values_.empty()) return;
     try {
-      remove_keys();
+      Cancel cancel{Cancel::Unattended()};
+      const bool hurries = !broken_.empty() && !has_failed_;
+      const Clock::time_point start = Clock::now();
+      const std::chrono::duration<double> patience(hurries ? kHurry : kPatience);
+      for (int tries = 0; !remove_keys(patience.count(), cancel); ++tries) {
+        const std::chrono::milliseconds pause = pause_after_tries(tries);
+        if (Clock::now() + pause - start >= patience) return;
+        sleep_unless_cancelled(pause, cancel);
+      }
     } catch (const std::exception&) {
       // The keys go by themselves, in time.
     }
@@ -148,24 +160,28 @@ class RedisSink final : public Sink {
   template <typename Work>
   void use_connection(Cancel& cancel, Work&& work) {
     std::unique_ptr<RedisConnection> connection = client_.take_idle();
-    if (!connection) connection = client_.connect(cancel);
+    if (!connection) {
+      connection = client_.connect(cancel);
+      connection->identify(cancel);
+    }
     try {
       work(*connection);
     } catch (const Error& error) {
-      keep_broken(std::move(connection), error.kind() == ErrorKind::Cancelled);
+      drop(*connection, error.kind() != ErrorKind::Cancelled);
       throw;
     } catch (...) {
-      keep_broken(std::move(connection), true);
+      drop(*connection, false);
       throw;
     }
     client_.give_back(std::move(connection));
   }
 
-  // The server may still be at what it was sent, which abort() has to wait for.
-  void keep_broken(std::unique_ptr<RedisConnection> connection, bool cancelled) {
+  // What it was sent may still reach the server, and be run there.
+  void drop(RedisConnection& connection, bool has_failed) {
+    connection.drop();
     const std::lock_guard lock(mutex_);
-    broken_.push_back(std::move(connection));
-    if (cancelled) patience_ = kHurry;
+    broken_.push_back(connection.id());
+    has_failed_ = has_failed_ || has_failed;
   }
 
   void ask_for_limit(RedisConnection& connection, Cancel& cancel) {
@@ -248,36 +264,32 @@ class RedisSink final : public Sink {
     made_.notify_all();
   }
 
-  void remove_keys() {
-    if (!is_written_ && values_.empty()) return;
-    // What the server has been sent over one connection, it may run after what comes over another.
-    bool answers = true;
-    for (const std::unique_ptr<RedisConnection>& connection : broken_) {
-      connection->set_patience(patience_);
-      answers = answers && connection->hang_up();
-    }
-    broken_.clear();
+  // True when no key is left, and none can come: the server has ended the connections that broke
+  // first. A server that does not answer has been told, and will do the same when it goes on.
+  bool remove_keys(double patience, Cancel& cancel) {
+    // What has hung up on one, most likely has on all.
+    if (has_failed_) client_.forget_idle();
     std::vector<std::string_view> keys{private_prefix_};
     for (const auto& [offset, value] : values_) keys.push_back(value.key);
-    while (const std::unique_ptr<RedisConnection> connection = client_.take_idle()) {
-      connection->set_patience(patience_);
-      try {
-        return remove(*connection, keys, answers);
-      } catch (const TemporaryError&) {
+    try {
+      std::unique_ptr<RedisConnection> connection = client_.take_idle();
+      if (!connection) {
+        connection = std::make_unique<RedisConnection>(client_.address(), patience, patience,
+                                                       client_.counters(), cancel);
       }
+      connection->set_patience(patience);
+      for (const std::string& id : broken_) connection->add({"CLIENT", "KILL", "ID", id});
+      const std::size_t commands = add_commands(*connection, "UNLINK", keys);
+      connection->send(cancel);
+      bool all_ended = true;
+      for (std::size_t i = 0; i < broken_.size(); ++i) {
+        all_ended = connection->receive_any(cancel).kind == RedisReply::Kind::Number && all_ended;
+      }
+      for (std::size_t i = 0; i < commands; ++i) connection->receive_number(cancel);
+      return all_ended;
+    } catch (const TemporaryError&) {
+      return false;
     }
-    Cancel cancel{Cancel::Unattended()};
-    RedisConnection connection(client_.address(), patience_, patience_, client_.counters(), cancel);
-    remove(connection, keys, answers);
-  }
-
-  // A server that does not answer is told, and will do it when it goes on.
-  static void remove(RedisConnection& connection, std::span<const std::string_view> keys,
-                     bool answers) {
-    Cancel cancel{Cancel::Unattended()};
-    const std::size_t commands = add_commands(connection, "UNLINK", keys);
-    connection.send(cancel);
-    for (std::size_t i = 0; answers && i < commands; ++i) connection.receive_number(cancel);
   }
 
   RedisClient client_;
@@ -290,8 +302,8 @@ class RedisSink final : public Sink {
   std::mutex mutex_;
   std::condition_variable made_;
   std::map<std::uint64_t, Value> values_;  // by their offsets
-  std::vector<std::unique_ptr<RedisConnection>> broken_;
-  double patience_ = kPatience;
+  std::vector<std::string> broken_;  // what the server calls the connections that were dropped
+  bool has_failed_ = false;          // one of them, which nobody had cancelled
 };
 
 }  // namespace
