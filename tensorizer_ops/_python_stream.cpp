@@ -43,7 +43,8 @@ std::unique_ptr<ReadAhead> open_bytes(const std::string& uri, const OptionList& 
                                       std::optional<std::uint64_t> end, std::uint64_t most) {
   const pybind11::gil_scoped_release no_gil;
   return at_border([&] {
-    const SourceOptions parsed = parse_load_options(options).source;
+    SourceOptions parsed = parse_load_options(options).source;
+    parsed.redis.any_keys = true;
     Cancel cancel;
     return std::make_unique<ReadAhead>(
         [uri, parsed](Cancel& opening) { return open_source(uri, parsed, opening); },

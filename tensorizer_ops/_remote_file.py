@@ -72,6 +72,8 @@ class _RemoteRaw(io.RawIOBase):
         except OSError as error:
             self._add_context(error)
             raise
+        if count == 0 and len(memoryview(buffer)) > 0:
+            self._check_end()
         self._moved(count)
         return count
 
@@ -85,6 +87,7 @@ class _RemoteRaw(io.RawIOBase):
             self._add_context(error)
             raise
         self._moved(len(found))
+        self._check_end()
         return found
 
     def close(self) -> None:
@@ -100,6 +103,13 @@ class _RemoteRaw(io.RawIOBase):
         if self._size is None:
             raise io.UnsupportedOperation("the server does not say where the file ends")
         return self._size
+
+    def _check_end(self) -> None:
+        if self._size is not None and self._position < self._size:
+            raise OSError(
+                f"{self.name!r} has no byte {self._position}, though it goes on to byte "
+                f"{self._size}: the keys between are missing"
+            )
 
     def _moved(self, count: int) -> None:
         self._position += count

@@ -238,9 +238,12 @@ def s3_download(
 
 
 def _s3_uri(uri: str) -> str:
-    if uri.partition("://")[0].lower() != "s3":
+    """The same, without the slashes that the key begins with, as tensorizer takes it."""
+    scheme, _, place = uri.partition("://")
+    if scheme.lower() != "s3":
         raise ValueError(f"{_python.without_secrets(uri)!r} is no s3:// URI")
-    return uri
+    bucket, _, key = place.partition("/")
+    return f"s3://{bucket}/{key.lstrip('/')}"
 
 
 def open_stream(
@@ -305,6 +308,7 @@ def open_stream(
         return _open_file(place, mode, begin, buffer_size)
 
     _check_mode(kind in _S3_MODES, scheme, mode, "rb, wb[+] or ab[+]")
+    place = _s3_uri(place)
     reads = kind == "br"
     options = _s3_access.complete(
         _s3_access.Access(

@@ -120,6 +120,25 @@ def test_refusals_are_os_errors(s3: S3) -> None:
             open_stream(uri, **keys(s3))
 
 
+@pytest.mark.parametrize("slashes", ["/", "//", "///"])
+def test_slashes_before_a_key_are_none_of_it(s3: S3, tmp_path: Path, slashes: str) -> None:
+    """As there. For the ops, they are."""
+    with open_stream(f"s3://bucket{slashes}led", "wb", **keys(s3)) as stream:
+        stream.write(slashes.encode())
+    assert stored(s3, "led") == slashes.encode()
+    for module in (stream_io, classic):
+        with module.open_stream(f"s3://bucket{slashes}led", **keys(s3)) as stream:
+            assert stream.read() == slashes.encode(), module
+    (tmp_path / "file").write_bytes(b"sent")
+    login = (KEY_ID, SECRET, f"http://127.0.0.1:{s3.port}")
+    stream_io.s3_upload(str(tmp_path / "file"), f"s3://bucket{slashes}led", *login)
+    assert stored(s3, "led") == b"sent"
+    with stream_io.s3_download(f"s3://bucket{slashes}led", *login) as stream:
+        assert stream.read() == b"sent"
+    with pytest.raises(ValueError, match="BUCKET/KEY"):
+        open_stream(f"s3://bucket{slashes}", **keys(s3))
+
+
 @pytest.mark.parametrize("mode", ["rb+", "r", "w", "xb", "wt", ""])
 def test_modes_that_are_none(mode: str) -> None:
     for module in (classic, stream_io):

@@ -27,7 +27,7 @@ class ReadAhead {
   const Source& source() const { return *source_; }
 
   // Fills as much of `out` as there is from `offset` on, and says how much that was: less only at
-  // the end. Any thread; one call at a time goes on.
+  // the end, and where the source has a gap. Any thread; one call at a time goes on.
   std::size_t read(std::uint64_t offset, Bytes out, Cancel& cancel);
 
  private:

@@ -57,7 +57,9 @@ struct RedisOptions {
   double connect_timeout = 10;
   double stall_timeout = 30;
   int connections = 4;
-  int retries = 5;  // of a load
+  // Of a load.
+  int retries = 5;
+  bool any_keys = false;  // whether the keys may be those of no file: any, and with gaps
   // Of a save.
   std::uint64_t ttl = 0;  // after so many seconds the keys are gone; 0 is never
   bool overwrite = true;

@@ -126,7 +126,7 @@ void measure_redis_keys(RedisConnection& connection, std::vector<RedisKey>& keys
   }
 }
 
-void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address) {
+void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address, bool any) {
   std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
   if (keys.empty()) {
     throw Error(ErrorKind::NotFound, address.label + ": the server has no keys " +
@@ -136,7 +136,9 @@ void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address) 
   std::uint64_t end = 0;
   const RedisKey* before = nullptr;
   for (const RedisKey& key : keys) {
-    if (key.offset != end || key.size > std::numeric_limits<std::int64_t>::max() - end) {
+    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+    const bool follows = any ? key.offset >= end : key.offset == end;
+    if (!follows || key.offset > kMost || key.size > kMost - key.offset) {
       const std::string behind = before == nullptr ? "" : ", behind key " + quote(before->name);
       throw Error(
           ErrorKind::InvalidFormat,
@@ -152,7 +154,7 @@ void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address) 
     end = key.end();
     before = &key;
   }
-  if (keys.front().name != redis_header_key(address.prefix)) {
+  if (!any && keys.front().name != redis_header_key(address.prefix)) {
     throw Error(ErrorKind::InvalidFormat, address.label + ": the file begins with key " +
                                               quote(keys.front().name) + ", not with " +
                                               quote(redis_header_key(address.prefix)));

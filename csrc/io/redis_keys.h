@@ -48,7 +48,7 @@ void measure_redis_keys(RedisConnection& connection, std::vector<RedisKey>& keys
                         const std::string& label, Cancel& cancel);
 
 // Leaves out keys that hold nothing, and throws Error(InvalidFormat), or NotFound, unless the
-// others make up a file, each byte in one of them.
-void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address);
+// others make up a file, each byte in one of them. `any`: no byte may be in two, and that is all.
+void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address, bool any = false);
 
 }  // namespace tensorizer

@@ -42,7 +42,7 @@ class RedisSource final : public Source {
         tries.failed(error, 0, cancel);
       }
     }
-    check_redis_keys(keys_, client_.address());
+    check_redis_keys(keys_, client_.address(), options.any_keys);
   }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
@@ -170,12 +170,30 @@ class RedisSource final : public Source {
     guard_asked_ = now;
   }
 
+  using Keys = std::vector<RedisKey>;
+
+  // The first key that begins behind that byte: the one before it has the byte, if any has.
+  Keys::const_iterator behind(std::uint64_t offset) const {
+    return std::upper_bound(
+        keys_.begin(), keys_.end(), offset,
+        [](std::uint64_t at, const RedisKey& other) { return at < other.offset; });
+  }
+
+  // How many of `most` bytes there are from that one on, one behind the other.
+  std::uint64_t count_bytes(std::uint64_t offset, std::uint64_t most) const {
+    auto key = behind(offset);
+    if (key == keys_.begin()) return 0;
+    std::uint64_t end = std::prev(key)->end();
+    if (end <= offset) return 0;
+    for (; end - offset < most && key != keys_.end() && key->offset == end; ++key) end = key->end();
+    return std::min(most, end - offset);
+  }
+
   // Fills as much as there is, and says how much that was.
   std::uint64_t fill(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
-    const std::uint64_t file_end = keys_.back().end();
-    if (offset >= file_end) return 0;
     const std::uint64_t wanted = remaining.left();
-    const std::uint64_t length = std::min(wanted, file_end - offset);
+    const std::uint64_t length = count_bytes(offset, wanted);
+    if (length == 0) return 0;
     const auto done = [&] { return wanted - remaining.left(); };
     Tries tries(client_.options().retries);
     for (;;) {
@@ -197,10 +215,7 @@ class RedisSource final : public Source {
              Remaining& remaining, Cancel& cancel) {
     const Clock::time_point start = Clock::now();
     Clock::time_point first = start;
-    auto key = std::upper_bound(
-        keys_.begin(), keys_.end(), begin,
-        [](std::uint64_t offset, const RedisKey& other) { return offset < other.offset; });
-    --key;
+    auto key = std::prev(behind(begin));
     std::deque<Piece> asked;
     std::uint64_t next = begin;  // what is asked for next
     std::uint64_t done = begin;

@@ -126,6 +126,16 @@ TEST(RedisKeys, HaveNoGapAndDoNotOverlap) {
   EXPECT_EQ(kind_with([](Keys& keys) { keys[0].name = "p:a:0"; }), ErrorKind::InvalidFormat);
 }
 
+TEST(RedisKeys, OfNoFileMayHaveGapsAndDoNotOverlap) {
+  std::vector<RedisKey> keys{{"p:a:5", 5, 5}, {"p:e:7", 7, 0}, {"p:b:100", 100, 7}};
+  check_redis_keys(keys, place(), true);
+  EXPECT_EQ(keys.size(), 2U);
+  keys[0].size = 96;
+  EXPECT_EQ(kind_of([&] { check_redis_keys(keys, place(), true); }), ErrorKind::InvalidFormat);
+  keys = {{"p:a:9999999999999999999", 9999999999999999999U, 1}};
+  EXPECT_EQ(kind_of([&] { check_redis_keys(keys, place(), true); }), ErrorKind::InvalidFormat);
+}
+
 TEST(RedisReply, ErrorsHaveTheirKinds) {
   const auto kind_with = [](std::string_view text) {
     return kind_of([&] { throw_redis_error(text, "'x'"); });
