@@ -73,7 +73,7 @@ def aws_server(folder: Path) -> Iterator[Aws]:
             [str(program), "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
         )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         while True:
             assert process.poll() is None, log.read_text()
             try:

@@ -83,7 +83,7 @@ def redis_server(folder: Path, *settings: str, password: str = "") -> Iterator[R
 
 
 def answers(port: int, process: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with redis.Redis(port=port) as client:

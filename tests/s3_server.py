@@ -78,7 +78,7 @@ def s3_server(
             command, stdout=output, stderr=output, preexec_fn=full_disk(largest)
         )
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while True:
             assert process.poll() is None, log.read_text()
             with socket.socket() as probe:

@@ -107,7 +107,8 @@ class IoTest : public testing::Test {
     EXPECT_EQ(kind_of(action), ErrorKind::Cancelled);
     const auto ended = std::chrono::steady_clock::now();
     other.join();
-    EXPECT_LT(ended - requested, std::chrono::milliseconds(200));
+    // Nothing else would end it, and a machine that is busy with more may be slow.
+    EXPECT_LT(ended - requested, std::chrono::seconds(20));
   }
 
   Folder folder_{testing::TempDir()};
