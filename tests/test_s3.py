@@ -156,6 +156,23 @@ def test_an_error_leaves_the_old_object(s3: S3, recorded: Recorder) -> None:
     (s3.root / "bucket" / "old").unlink()
 
 
+def test_a_part_that_comes_after_the_removal_is_removed_too(s3: S3, recorded: Recorder) -> None:
+    """The upload is there again, or still, when it was removed once."""
+    removals: list[Recorded] = []
+
+    def answers(request: Recorded) -> bytes | None:
+        if request.method == "DELETE":
+            removals.append(request)
+        return b"HTTP/1.1 204 No Content\r\n\r\n" if len(removals) == 1 else None
+
+    recorded.answers = answers
+    recorded.breaks = lambda request: request.query.get("partNumber") == "3"
+    with pytest.raises(ConnectionError, match="cannot save"):
+        ops.save("s3://bucket/x", LARGE, options=through(s3, recorded, retries="0"))
+    assert len(removals) == 3, "the last one is told that there is no such upload"
+    assert not uploads_left(s3)
+
+
 def test_a_writer_that_is_dropped_leaves_nothing(s3: S3) -> None:
     writer = torch.classes.tensorizer.Writer("s3://bucket/dropped", s3.options())
     for name, tensor in LARGE.items():

@@ -130,7 +130,7 @@ def test_an_object_that_is_there_needs_no_answer(aws: Aws, replaced: bool, path:
         with pytest.raises(ConnectionError, match="200 and an HTML page"):
             ops.save(key, other, options=options | {"retries": "0"})
         methods = [request.method for request in between.take()]
-        assert methods[-2:] == ["HEAD", "DELETE"]
+        assert "HEAD" in methods and methods[-1] == "DELETE"
         assert_same(ops.load(key, verify="all", options=options), LARGE)
 
 

@@ -36,6 +36,7 @@ constexpr std::uint64_t kCopies = 4;
 constexpr double kPatience = 600;
 // What an upload that is given up may take with being removed, in seconds: somebody waits.
 constexpr double kRemoval = 2;
+constexpr int kMostRemovals = 3;
 
 // A server that has said 200, to keep the connection, may still find that it cannot.
 class ReplyReceiver final : public TextReceiver {
@@ -119,7 +120,9 @@ class S3Sink final : public Sink {
       request.method = "DELETE";
       request.query = {{"uploadId", std::exchange(upload_id_, {})}};
       HttpTries tries(client_, "save", 1, kRemoval);
-      ask(request, {}, tries, cancel);
+      // Until the server knows the upload no more, which is an error: a part that was on its way
+      // may be stored after the first removal.
+      for (int removals = 0; removals < kMostRemovals; ++removals) ask(request, {}, tries, cancel);
     } catch (...) {
       // Nobody is there to be told; the bucket's own rules remove what was left.
     }
