@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 _enabled = bool(os.environ.get("TENSORIZER_ENABLE_PERF_STATS"))
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may load
 _totals: dict[str, float] = {
     "tensor_to_device_secs": 0.0,
     "tensor_to_device_bytes": 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _files, _paths, _python
+from tensorizer_ops import _files, _paths, _python, errors
 from tensorizer_ops._crypt_params import EncryptionParams, named
 from tensorizer_ops._front import refuse_uninitialized
 from tensorizer_ops._options import Options, as_text
@@ -79,6 +80,8 @@ class TensorSerializer:
         self._progress = progress
         self._saved_all = False  # a module or state dict
         self._failed = False
+        self._users: list[int] = []  # threads that write or close
+        self._given_up = False
         place = _files.resolve(file_obj, "wb+")
         self._file = None if isinstance(place, str) else place
         threads = {"threads": str(min(self.cpu_limit, _files.MOST_THREADS))}
@@ -164,11 +167,16 @@ class TensorSerializer:
     def _writing(self) -> Iterator[None]:
         if not self._is_open:
             raise ValueError("the TensorSerializer is closed")
+        self._users.append(threading.get_ident())
         try:
             yield
         except BaseException:
             self._failed = True
             raise
+        finally:
+            self._users.remove(threading.get_ident())
+            if self._given_up:
+                self._end(self._output.abort)
 
     def _write(
         self, names: list[str], tensors: list[torch.Tensor], types: list[int], indices: list[int]
@@ -184,19 +192,35 @@ class TensorSerializer:
             writer._add_all(names, tensors, types, indices)
 
     def close(self) -> None:
-        """Finish the file: now it is there."""
+        """Finish the file: now it is there.
+
+        Raises:
+            Cancelled: this runs inside a call that writes, as a signal handler does. That call
+                ends, and what was there before stays as it was.
+        """
         self._end(self._output.close)
 
     def _end(self, end: Any) -> None:
+        if threading.get_ident() in self._users:
+            # Who was interrupted closes the file.
+            self._given_up = True
+            self._output.writer.abort()
+            raise errors._new(
+                errors.Cancelled,
+                "the TensorSerializer is in use on this thread, so close() cannot finish the file: "
+                "the call that was interrupted ends, and leaves everything as it was",
+            )
         if not self._is_open:
             return
         self._is_open = False
+        self._users.append(threading.get_ident())
         try:
             end()
         except BaseException:
             self._output.abort()
             raise
         finally:
+            self._users.remove(threading.get_ident())
             _files.close(self._file)
 
     def __enter__(self) -> TensorSerializer:

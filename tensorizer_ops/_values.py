@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -50,8 +50,8 @@ class Values:
         self._threads = threads
         self._verify = verify
         self._progress = progress
-        self._lock = threading.RLock()
-        self._values: list[torch.nn.Parameter | None] = [None] * count
+        self._count = count
+        self._values: dict[int, torch.nn.Parameter] = {}
         self.module_indices = [0] * count
 
     @property
@@ -64,31 +64,32 @@ class Values:
         return self._dtype is None
 
     def loaded(self, number: int) -> torch.nn.Parameter | None:
-        return self._values[number]
+        return self._values.get(number)
 
     def __getitem__(self, number: int) -> torch.nn.Parameter:
-        value = self._values[number]
-        if value is None:
+        if number not in self._values:
             self.load((number,))
-            value = self._values[number]
-            assert value is not None
-        return value
+        return self._values[number]
 
     def load(self, numbers: Iterable[int], verify: bool | None = None) -> None:
-        """Load what is not there yet, in one go."""
-        with self._lock:
-            missing = [i for i in numbers if self._values[i] is None]
-            if not missing:
-                return
-            # What is kept is trained with later, wherever it was loaded.
-            with torch.inference_mode(False):
-                tensors = self._fetch(missing, self._dtype, verify)
-                for i, tensor in zip(missing, tensors, strict=True):
-                    self._values[i] = _to_parameter(tensor)
+        """Load what is not there yet, in one go.
+
+        Nothing is locked meanwhile, because signal handlers and functions for progress may ask for
+        tensors as well. Who loads what another thread is loading too gets that of the first to end.
+        """
+        missing = [i for i in numbers if i not in self._values]
+        if not missing:
+            return
+        # What is kept is trained with later, wherever it was loaded.
+        with self._reported(), torch.inference_mode(False):
+            tensors = self._fetch(missing, self._dtype, verify)
+            for i, tensor in zip(missing, tensors, strict=True):
+                self._values.setdefault(i, _to_parameter(tensor))
 
     def fetch_as_stored(self, numbers: list[int], verify: bool | None) -> list[torch.Tensor]:
         """Load tensors without a cast, and do not keep them."""
-        return self._fetch(numbers, None, verify)
+        with self._reported():
+            return self._fetch(numbers, None, verify)
 
     def matches(self, number: int, tensor: torch.Tensor) -> bool:
         """Whether a tensor has the hashes of the one that was loaded."""
@@ -96,13 +97,16 @@ class Values:
             is_same: bool = self._reader._matches(number, tensor)
         return is_same
 
+    def _reported(self) -> AbstractContextManager[None]:
+        return reported(self._reader, self._progress)
+
     def _fetch(
         self, numbers: list[int], dtype: torch.dtype | None, verify: bool | None
     ) -> list[torch.Tensor]:
         device = self._device or _current_cuda_device()
-        wanted = None if len(numbers) == len(self._values) else numbers
+        wanted = None if len(numbers) == self._count else numbers
         checks = "all" if (self._verify if verify is None else verify) else "none"
-        with reported(self._reader, self._progress), count_load(self._reader, device):
+        with count_load(self._reader, device):
             tensors, module_indices = self._reader._load_numbered(
                 wanted, device, dtype, checks, self._copy, self._threads
             )

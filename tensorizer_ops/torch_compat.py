@@ -230,7 +230,7 @@ class _Replaced:
     def __init__(self, name: str, other: Callable[..., Any]) -> None:
         self._name = name
         self._other = other
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may save
         self._users = 0
 
     @contextmanager

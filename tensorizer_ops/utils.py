@@ -188,7 +188,7 @@ def no_init_or_tensor(
 
 _active = contextvars.ContextVar("no_init_or_tensor", default=False)
 _blocks = 0  # that are active, in all threads
-_blocks_lock = threading.Lock()
+_blocks_lock = threading.RLock()  # a signal handler may make a model
 _undo: list[Callable[[], None]] = []
 
 

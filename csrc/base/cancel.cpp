@@ -11,12 +11,17 @@ std::atomic<InterruptHook> interrupt_hook{nullptr};
 void set_interrupt_hook(InterruptHook hook) noexcept { interrupt_hook.store(hook); }
 
 void Cancel::check() {
-  if (requested()) throw Error(ErrorKind::Cancelled, "the job was cancelled");
+  const auto throw_if_requested = [this] {
+    if (requested()) throw Error(ErrorKind::Cancelled, "the job was cancelled");
+  };
+  throw_if_requested();
   if (std::this_thread::get_id() != owner_) return;
   const auto now = std::chrono::steady_clock::now();
   if (now < next_poll_) return;
   next_poll_ = now + kPollInterval;
   if (const InterruptHook hook = interrupt_hook.load()) hook();
+  // The hook runs code of the host, which may have asked for it.
+  throw_if_requested();
 }
 
 }  // namespace tensorizer

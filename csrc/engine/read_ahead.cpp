@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <limits>
+#include <mutex>
 #include <vector>
 
 #include "engine/workers.h"
@@ -27,7 +28,7 @@ ReadAhead::ReadAhead(Open open, std::uint64_t end, std::uint64_t most, Cancel& c
       window_(kSmallestWindow) {}
 
 std::size_t ReadAhead::read(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  const std::lock_guard lock(mutex_);
+  const Gate::Entry entry(gate_, calling_thread(), cancel);
   const std::uint64_t end = std::min(end_, source_->size().value_or(end_));
   if (offset >= end) return 0;
   out = out.first(std::min<std::uint64_t>(out.size(), end - offset));

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/gate.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -27,7 +27,8 @@ class ReadAhead {
   const Source& source() const { return *source_; }
 
   // Fills as much of `out` as there is from `offset` on, and says how much that was: less only at
-  // the end, and where the source has a gap. Any thread; one call at a time goes on.
+  // the end, and where the source has a gap. Any thread; one call at a time goes on. One on the
+  // thread of another, as from a signal handler, throws Error(InvalidArgument).
   std::size_t read(std::uint64_t offset, Bytes out, Cancel& cancel);
 
  private:
@@ -41,7 +42,10 @@ class ReadAhead {
   const std::uint64_t end_;
   const std::uint64_t most_;
 
-  std::mutex mutex_;  // guards what follows
+  // Who is in uses what follows.
+  Gate gate_{
+      "this thread is reading from the stream already: what runs meanwhile, as a signal handler "
+      "does, cannot read from it"};
   std::unique_ptr<Source> source_;
   std::uint64_t position_ = 0;  // of a sequential source
   std::uint64_t next_ = 0;      // where the last read ended

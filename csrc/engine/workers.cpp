@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/gate.h"
 #include "base/signals.h"
 
 namespace tensorizer {
@@ -29,7 +30,12 @@ void run_workers(int count, Cancel& cancel, const std::function<void()>& body) {
     threads.reserve(static_cast<std::size_t>(count) - 1);
     const SignalsBlocked blocked;
     try {
-      while (threads.size() + 1 < static_cast<std::size_t>(count)) threads.emplace_back(guarded);
+      while (threads.size() + 1 < static_cast<std::size_t>(count)) {
+        threads.emplace_back([&guarded, caller = calling_thread()] {
+          const WorksFor works(caller);
+          guarded();
+        });
+      }
     } catch (const std::system_error&) {
     }
   }

@@ -247,8 +247,10 @@ class RedisSink final : public Sink {
   void make(RedisConnection& connection, Value& value, Cancel& cancel) {
     std::unique_lock lock(mutex_);
     while (value.state == Value::State::BeingMade) {
-      cancel.check();
       made_.wait_for(lock, kPollInterval);
+      lock.unlock();
+      cancel.check();
+      lock.lock();
     }
     if (value.state == Value::State::Made) return;
     value.state = Value::State::BeingMade;

@@ -1,9 +1,11 @@
 // A file in Redis, read in pieces of its keys, several of them on their way at a time.
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
+#include "base/gate.h"
 #include "io/redis.h"
 #include "io/redis_client.h"
 #include "io/redis_keys.h"
@@ -20,7 +22,6 @@ constexpr std::uint64_t kMostAsked = 4 * kPiece;
 constexpr std::size_t kMostCommands = 500;
 // How often the keys may be replaced while they are listed.
 constexpr int kMostListings = 20;
-constexpr std::chrono::milliseconds kShortPause{1};
 
 using Clock = std::chrono::steady_clock;
 
@@ -140,12 +141,10 @@ class RedisSource final : public Source {
   // own connection broke, the keys are listed again, and have to be the same.
   void ask_guard(Cancel& cancel) {
     const Clock::time_point since = Clock::now();
-    std::unique_lock lock(guard_mutex_, std::try_to_lock);
-    while (!lock.owns_lock()) {
-      cancel.check();
-      std::this_thread::sleep_for(kShortPause);
-      lock.try_lock();
-    }
+    std::optional<Gate::Entry> entry;
+    // A signal handler that comes while its own thread asks has a guard of its own.
+    const std::thread::id self = std::this_thread::get_id();
+    if (!asking_guard_.has(self)) entry.emplace(asking_guard_, self, cancel);
     // Who asks for many asks once.
     if (guard_asked_ > since) return;
     if (guard_process_ != getpid()) guard_.reset();
@@ -266,7 +265,8 @@ class RedisSource final : public Source {
   std::mutex change_mutex_;
   std::string change_;  // what was seen of a change; it stays once it is there
 
-  std::mutex guard_mutex_;
+  Gate asking_guard_{"the guard is asked already"};
+  // Who asks uses what follows.
   pid_t guard_process_ = getpid();
   std::unique_ptr<RedisConnection> guard_;
   Clock::time_point guard_asked_;

@@ -49,8 +49,9 @@ S3Credentials S3CredentialsChain::get(Cancel& cancel) {
   for (;;) {
     const Moment now = clock_();
     if (hold(now) && now < fetch_at_) return *known_;
-    // A child of fork() has no thread of its parent's.
-    if (fetching_ != getpid()) {
+    // A child of fork() has no thread of its parent's, and a signal handler must not wait for the
+    // fetch that it has interrupted.
+    if (fetching_ != getpid() || fetcher_ == std::this_thread::get_id()) {
       fetch(lock, cancel);
       if (known_ && !refused_) return *known_;
     } else if (hold(now)) {
@@ -78,6 +79,7 @@ bool S3CredentialsChain::hold(Moment now) const {
 // Unlocks while it asks.
 void S3CredentialsChain::fetch(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
   fetching_ = getpid();
+  fetcher_ = std::this_thread::get_id();
   lock.unlock();
   std::optional<S3Credentials> fresh;
   std::exception_ptr exception;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "base/cancel.h"
 #include "io/options.h"
@@ -58,6 +59,7 @@ class S3CredentialsChain {
   std::mutex mutex_;
   std::condition_variable changed_;
   pid_t fetching_ = 0;  // the process in which a thread fetches
+  std::thread::id fetcher_;
   std::optional<S3Credentials> known_;
   bool refused_ = false;
   Moment fetch_at_;

@@ -102,8 +102,14 @@ class S3Place final : public HttpPlace {
 
   void complete(HttpRequest& request, Cancel& cancel) override {
     const S3Credentials credentials = credentials_.get(cancel);
-    const std::lock_guard lock(mutex_);
-    if (!settings_) settings_ = find_settings(cancel);
+    std::unique_lock lock(mutex_);
+    if (!settings_) {
+      // Programs and servers may be asked.
+      lock.unlock();
+      S3Settings found = find_settings(cancel);
+      lock.lock();
+      if (!settings_) settings_ = std::move(found);
+    }
     const Address address = find_address();
     if (!options_.version_id.empty() && request.method == "GET") {
       request.query.emplace_back("versionId", options_.version_id);

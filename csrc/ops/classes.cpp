@@ -289,7 +289,9 @@ void WriterClass::close() {
   at_border([&] { writer_->close(); });
 }
 
-void WriterClass::abort() { writer_->abort(); }
+void WriterClass::abort() {
+  at_border([&] { writer_->abort(); });
+}
 
 void define_classes(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };

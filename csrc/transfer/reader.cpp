@@ -112,12 +112,13 @@ std::shared_ptr<OpenFile> Reader::file() {
   if (auto file = opened()) return file;
   // Whoever comes second shall find the file, not open another; cancel() must get through
   // meanwhile.
-  const std::lock_guard one_opens(opening_);
-  if (auto file = opened()) return file;
   Job job(*this);
+  const Gate::Entry one_opens(opening_, calling_thread(), job.cancel);
+  if (auto file = opened()) return file;
   const LoadOptions options = parse_load_options(option_list_);
   auto file = std::make_shared<OpenFile>(open(options, job.cancel), options, job.cancel);
   const std::lock_guard lock(mutex_);
+  if (closed_) throw Error(ErrorKind::Cancelled, "the reader was closed while it opened its file");
   file_ = file;
   return file;
 }
@@ -365,10 +366,11 @@ void Reader::cancel() {
 }
 
 void Reader::close() {
+  std::shared_ptr<OpenFile> file;  // goes with nothing locked, because a file object may go with it
   const std::lock_guard lock(mutex_);
   closed_ = true;
   if (file_) stats_.source = file_->source().stats();
-  file_.reset();
+  file = std::move(file_);
   for (Job* job : jobs_) job->cancel.request();
 }
 

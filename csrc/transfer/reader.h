@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/gate.h"
 #include "transfer/kept_headers.h"
 #include "transfer/open_file.h"
 #include "transfer/targets.h"
@@ -125,8 +126,11 @@ class Reader {
   const OptionList option_list_;
   KeptHeaders headers_;
 
-  std::mutex opening_;              // guards what follows
-  std::unique_ptr<Source> source_;  // until it is opened
+  Gate opening_{
+      "the reader is opening its file on this thread: what runs meanwhile, as a signal handler "
+      "does, "
+      "can only cancel() or close() it"};
+  std::unique_ptr<Source> source_;  // until it is opened, by who opens
   mutable std::mutex mutex_;        // guards what follows
   std::shared_ptr<OpenFile> file_;
   bool closed_ = false;

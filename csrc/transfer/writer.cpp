@@ -53,24 +53,27 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   staging.finish();
 }
 
-// The running call, so that cancel() finds it.
-class Writer::Job {
+// The call that is in. cancel() finds it, and it does what an abort() asks for that came meanwhile.
+class Writer::Call {
  public:
-  explicit Job(Writer& writer) : writer_(writer) {
+  explicit Call(Writer& writer) : writer_(writer), entry_(writer.gate_, calling_thread(), cancel) {
     const std::lock_guard lock(writer_.cancel_mutex_);
     writer_.running_ = &cancel;
+    if (writer_.abort_wanted_) cancel.request();
   }
-  ~Job() {
+  ~Call() {
+    if (writer_.abort_wanted_) writer_.abort_now();
     const std::lock_guard lock(writer_.cancel_mutex_);
     writer_.running_ = nullptr;
   }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   Cancel cancel;
 
  private:
   Writer& writer_;
+  const Gate::Entry entry_;
 };
 
 Writer::Writer(const std::string& uri, const OptionList& options)
@@ -84,8 +87,8 @@ Writer::Writer(std::unique_ptr<Sink> sink, const OptionList& options)
 Writer::Writer(const OptionList& options, const OpenSink& open)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
   FileKind kind = file_kind(options_.hashes, options_.save);
-  Job job(*this);
-  sink_ = open(options_.save.sink, job.cancel);
+  Cancel cancel;
+  sink_ = open(options_.save.sink, cancel);
   if (sink_->ascending()) {
     throw Error(ErrorKind::InvalidArgument,
                 sink_->label() +
@@ -98,16 +101,14 @@ Writer::~Writer() {
   if (is_foreign()) {
     static_cast<void>(sink_.release());
   } else {
-    abort_locked();
+    abort_now();
   }
 }
 
-std::unique_lock<std::mutex> Writer::lock() {
-  if (is_foreign()) {
-    throw Error(ErrorKind::InvalidArgument,
-                "the writer was made before a fork(): only the parent can use it");
-  }
-  return std::unique_lock(mutex_);
+void Writer::must_be_ours() const {
+  if (!is_foreign()) return;
+  throw Error(ErrorKind::InvalidArgument,
+              "the writer was made before a fork(): only the parent can use it");
 }
 
 void Writer::must_be_open() const {
@@ -116,7 +117,7 @@ void Writer::must_be_open() const {
               state_ == State::Closed ? "the writer is closed" : "the writer was aborted");
 }
 
-void Writer::abort_locked() noexcept {
+void Writer::abort_now() noexcept {
   if (state_ != State::Open) return;
   state_ = State::Aborted;
   if (sink_) sink_->abort();
@@ -155,12 +156,12 @@ void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType t
 }
 
 void Writer::add(std::span<const AddedTensor> tensors) {
-  const std::unique_lock locked = lock();
+  must_be_ours();
+  Call call(*this);
   must_be_open();
   Staging staging(Staging::Direction::Save);
   std::vector<Saving> savings = prepare(tensors, staging);
   staging.begin();
-  Job job(*this);
   try {
     const std::size_t first = layout_->tensors().size();
     std::vector<SaveItem> items;
@@ -173,11 +174,12 @@ void Writer::add(std::span<const AddedTensor> tensors) {
     reserve();
     SaveSettings settings = save_settings(options_.save, threads_, staging);
     settings.begin = sink_->start() + *reserved_;
-    tensorizer::save_tensors(*sink_, *layout_, first, items, settings, progress_, job.cancel);
+    tensorizer::save_tensors(*sink_, *layout_, first, items, settings, progress_, call.cancel);
     staging.finish();
+    call.cancel.check();
   } catch (...) {
     // There is a hole where a tensor should be.
-    abort_locked();
+    abort_now();
     throw;
   }
 }
@@ -193,28 +195,36 @@ void Writer::write_ends(Cancel& cancel) {
 }
 
 void Writer::flush() {
-  const std::unique_lock locked = lock();
+  must_be_ours();
+  Call call(*this);
   must_be_open();
   if (!sink_->in_place()) return;
-  Job job(*this);
   try {
-    write_ends(job.cancel);
+    write_ends(call.cancel);
+    call.cancel.check();
   } catch (...) {
-    abort_locked();
+    abort_now();
     throw;
   }
 }
 
 void Writer::close() {
-  const std::unique_lock locked = lock();
+  must_be_ours();
+  if (gate_.has(calling_thread())) {
+    abort();
+    throw Error(
+        ErrorKind::Cancelled,
+        "the writer is in use on this thread, so close() cannot finish the file: the call that "
+        "was interrupted ends, and leaves everything as it was");
+  }
+  Call call(*this);
   if (state_ == State::Closed) return;
   must_be_open();
-  Job job(*this);
   try {
-    write_ends(job.cancel);
-    sink_->finish(layout_->file_size(), job.cancel);
+    write_ends(call.cancel);
+    sink_->finish(layout_->file_size(), call.cancel);
   } catch (...) {
-    abort_locked();
+    abort_now();
     throw;
   }
   state_ = State::Closed;
@@ -223,9 +233,12 @@ void Writer::close() {
 
 void Writer::abort() {
   if (is_foreign()) return;
+  abort_wanted_ = true;
   cancel();
-  const std::lock_guard lock(mutex_);
-  abort_locked();
+  if (gate_.has(calling_thread())) return;
+  Cancel waiting;
+  const Gate::Entry entry(gate_, calling_thread(), waiting);
+  abort_now();
 }
 
 std::pair<std::uint64_t, std::uint64_t> Writer::progress() const {

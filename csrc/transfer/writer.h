@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/gate.h"
 #include "transfer/options.h"
 #include "transfer/saving.h"
 
@@ -37,6 +39,10 @@ struct AddedTensor {
 
 // Takes tensors one or some at a time. The target appears with close(); a Writer that goes without
 // it, and one whose add() failed, leaves everything as it was.
+//
+// From any thread; one call waits for another. What runs inside a call and on its thread, as a
+// signal handler does, waits for nothing: there add() and flush() throw Error(InvalidArgument), and
+// abort() and close() end the call, which leaves everything as it was and throws Error(Cancelled).
 class Writer {
  public:
   explicit Writer(const std::string& uri, const OptionList& options = {});
@@ -52,6 +58,7 @@ class Writer {
   // Makes a target that is written in place a whole file of what has come so far, which it is
   // until the next add(). Others appear with close() only.
   void flush();
+  // Throws Error(Cancelled) inside another call.
   void close();
   void abort();
 
@@ -62,33 +69,38 @@ class Writer {
 
  private:
   enum class State { Open, Closed, Aborted };
-  class Job;
+  class Call;
   using OpenSink = std::function<std::unique_ptr<Sink>(const SinkOptions& options, Cancel& cancel)>;
 
   Writer(const OptionList& options, const OpenSink& open);
 
   // A child of fork has neither the sink's threads nor any right to its target.
   bool is_foreign() const { return process_ != getpid(); }
-  std::unique_lock<std::mutex> lock();
+  void must_be_ours() const;
   void must_be_open() const;
   std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
   void reserve();
   void write_ends(Cancel& cancel);
-  void abort_locked() noexcept;
+  void abort_now() noexcept;
 
   const WriterOptions options_;
   const int threads_;
   const pid_t process_ = getpid();
   Progress progress_;
 
-  std::mutex mutex_;  // one call at a time; guards what follows
+  // Who is in uses what follows.
+  Gate gate_{
+      "the writer is in use on this thread: what runs meanwhile, as a signal handler does, can "
+      "only "
+      "cancel() or abort() it"};
   State state_ = State::Open;
   std::unique_ptr<Sink> sink_;
   std::optional<std::uint64_t> reserved_;  // for the prefix
   std::unique_ptr<Layout> layout_;
   std::unordered_set<std::string> names_;
 
-  mutable std::mutex cancel_mutex_;
+  std::atomic<bool> abort_wanted_{false};
+  std::mutex cancel_mutex_;  // guards what follows
   Cancel* running_ = nullptr;
 };
 

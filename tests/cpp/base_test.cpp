@@ -259,5 +259,13 @@ TEST_F(InterruptHookTest, ThrowsWhatTheCallerSees) {
   EXPECT_THROW(cancel.check(), int);
 }
 
+TEST_F(InterruptHookTest, MayRequestWhatItInterrupts) {
+  static Cancel* running;
+  Cancel cancel;
+  running = &cancel;
+  set_interrupt_hook([] { running->request(); });
+  EXPECT_EQ(kind_of([&] { cancel.check(); }), ErrorKind::Cancelled);
+}
+
 }  // namespace
 }  // namespace tensorizer

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -159,6 +160,31 @@ TEST_F(ReadsAhead, AnywhereAsTheFileHasIt) {
     expect_read(ahead, at, size);
     at += size;
   }
+}
+
+// As a signal handler does that reads from the stream that it interrupts.
+TEST_F(ReadsAhead, RefusesAReadInsideAnother) {
+  static ReadAhead* stream;
+  static std::optional<ErrorKind> refused;
+  ReadAhead ahead = open(kMiB);
+  stream = &ahead;
+  refused.reset();
+  set_interrupt_hook([] {
+    std::byte byte{};
+    Cancel cancel;
+    try {
+      stream->read(7, {&byte, 1}, cancel);
+    } catch (const Error& error) {
+      refused = error.kind();
+    }
+  });
+  Cancel cancel;
+  std::vector<std::byte> out(100);
+  EXPECT_EQ(ahead.read(0, out, cancel), 100U);
+  set_interrupt_hook(nullptr);
+  EXPECT_EQ(refused, ErrorKind::InvalidArgument);
+  EXPECT_TRUE(same(out, ConstBytes(file_.bytes).first(100)));
+  expect_read(ahead, 7, 1000);
 }
 
 }  // namespace

@@ -501,5 +501,25 @@ TEST_F(HeldTest, WhoWaitsForAnotherIsCancelledAlone) {
   EXPECT_EQ(read_file(calls()), "x\n");
 }
 
+// As a signal handler does that loads while its own thread asks for keys.
+TEST_F(S3CredentialsTest, ComeToWhoInterruptsTheirFetch) {
+  options_.access_key_id = "AK";
+  options_.secret_access_key = "secret";
+  static S3CredentialsChain* chain;
+  static std::string found;
+  S3CredentialsChain mine(options_, http_);
+  chain = &mine;
+  found.clear();
+  set_interrupt_hook([] {
+    set_interrupt_hook(nullptr);
+    Cancel cancel;
+    found = chain->get(cancel).key_id;
+  });
+  Cancel cancel;
+  EXPECT_EQ(mine.get(cancel).key_id, "AK");
+  set_interrupt_hook(nullptr);
+  EXPECT_EQ(found, "AK");
+}
+
 }  // namespace
 }  // namespace tensorizer

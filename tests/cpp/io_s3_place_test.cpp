@@ -1,6 +1,8 @@
 // Requests for objects: where they go, what is in them, and what is learned from refusals.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "aws_home.h"
 #include "base/error.h"
 #include "io/s3.h"
@@ -193,6 +195,39 @@ TEST(S3Name, IsABucketAndAKey) {
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), "'gs://bucket' names no object: gs://BUCKET/KEY");
   }
+}
+
+// As a signal handler does that loads while its own thread reads the settings.
+TEST_F(S3Place, IsFoundByWhoInterruptsTheSearch) {
+  static int calls;
+  static int interrupts;
+  static HttpPlace* place;
+  static std::string found;
+  config("[default]\nregion = eu-north-1\n");
+  const auto ask = [&] {
+    place_.reset();
+    calls = 0;
+    set_interrupt_hook([] {
+      std::this_thread::sleep_for(kPollInterval);  // so that the next check comes here, too
+      if (++calls != interrupts) return;
+      HttpRequest request;
+      request.method = "GET";
+      Cancel cancel;
+      place->complete(request, cancel);
+      found = request.url;
+    });
+    place_ = s3_place("s3", parse_s3_name("s3", "bucket/a key"), s3_, http_);
+    place = place_.get();
+    const std::string url = request().url;
+    set_interrupt_hook(nullptr);
+    return url;
+  };
+  interrupts = 0;
+  const std::string url = ask();
+  EXPECT_EQ(url, "https://bucket.s3.eu-north-1.amazonaws.com/a%20key");
+  interrupts = calls;  // the last time, which is behind the keys
+  EXPECT_EQ(ask(), url);
+  EXPECT_EQ(found, url);
 }
 
 }  // namespace
