@@ -79,7 +79,8 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     if descriptor is not None and (seekable or type(stream) is io.FileIO):
         return _open_descriptor(stream, descriptor, seekable, given)
     start = stream.tell() if seekable else 0
-    reader = _python.read_file(stream, start, seekable, not lazy, given)
+    keeps_nothing = _keeps_nothing(stream)
+    reader = _python.read_file(stream, start, seekable, not lazy, keeps_nothing, given)
     # One thread is the caller's own, so that Ctrl-C reaches a read that waits.
     return Input(reader, reopens=False, threads=1)
 
@@ -127,7 +128,8 @@ class Output:
         # What only takes bytes often says that it can seek, and then cannot.
         elif seekable and _can(stream, "readable"):
             self._stream = stream
-            self.writer = _python.write_file(stream, stream.tell(), given)
+            keeps_nothing = _keeps_nothing(stream)
+            self.writer = _python.write_file(stream, stream.tell(), keeps_nothing, given)
         else:
             # The index stands in front, and is known last.
             import tempfile
@@ -180,6 +182,15 @@ def _descriptor(stream: Any) -> int | None:
     buffered = type(stream) in (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
     raw = stream.raw if buffered else stream
     return raw.fileno() if type(raw) is io.FileIO else None
+
+
+def _keeps_nothing(stream: Any) -> bool:
+    """Whether it is one of Python's own that keep no view of what they read into or write."""
+    if type(stream) is not io.BytesIO and _descriptor(stream) is None:
+        return False
+    # An object may have methods of its own.
+    parts = [stream, getattr(stream, "raw", stream)]
+    return all({"readinto", "write"}.isdisjoint(vars(part)) for part in parts)
 
 
 def _takes_in_order(place: str | int) -> bool:

@@ -106,6 +106,11 @@ void log_in_python(const std::string& text) {
         pybind11::module_::import("logging").attr("getLogger")("tensorizer_ops");
     logger.attr("info")("%s", text);
   } catch (pybind11::error_already_set& error) {
+    // A signal may have come while it ran.
+    if (!error.matches(PyExc_Exception)) {
+      error.restore();
+      throw_python_error();
+    }
     // A handler that fails is no reason for a load to fail.
     error.discard_as_unraisable("tensorizer_ops");
   }
@@ -250,17 +255,19 @@ PYBIND11_MODULE(_python, module) {
                                             const Options& options) {
                return make_class<ReaderClass>(tensorizer::buffer_source(buffer, start), options);
              }));
-  module.def("read_file", torch::wrap_pybind_function([](const pybind11::object& file,
-                                                         std::uint64_t start, bool seekable,
-                                                         bool sequential, const Options& options) {
-               return make_class<ReaderClass>(
-                   tensorizer::python_source({file, start, seekable}, sequential), options);
-             }));
   module.def(
-      "write_file", torch::wrap_pybind_function([](const pybind11::object& file,
-                                                   std::uint64_t start, const Options& options) {
-        return make_class<WriterClass>(tensorizer::python_sink({file, start, true}), options);
+      "read_file", torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
+                                                  bool seekable, bool sequential,
+                                                  bool keeps_nothing, const Options& options) {
+        return make_class<ReaderClass>(
+            tensorizer::python_source({file, start, seekable, keeps_nothing}, sequential), options);
       }));
+  module.def("write_file",
+             torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
+                                            bool keeps_nothing, const Options& options) {
+               return make_class<WriterClass>(
+                   tensorizer::python_sink({file, start, true, keeps_nothing}), options);
+             }));
   module.def("forget_key", [](const std::string& name) { tensorizer::set_key(name, nullptr); });
   module.def("set_secret", [](const std::string& name, const std::string& secret) {
     tensorizer::set_secret(name, secret);

@@ -26,9 +26,12 @@ def read_file(
     start: int,
     seekable: bool,
     sequential: bool,
+    keeps_nothing: bool,
     options: Mapping[str, str],
 ) -> Any: ...
-def write_file(file: object, start: int, options: Mapping[str, str]) -> Any: ...
+def write_file(
+    file: object, start: int, keeps_nothing: bool, options: Mapping[str, str]
+) -> Any: ...
 def set_secret(name: str, secret: str) -> None: ...
 
 class SaveJob:

@@ -20,6 +20,8 @@ struct __attribute__((visibility("hidden"))) PythonFile {
   pybind11::object object;
   std::uint64_t start = 0;  // where it stands now, which is where the magic is
   bool seekable = false;
+  // Whether what its methods are given is not kept by anybody when they have returned.
+  bool keeps_nothing = false;
 };
 
 // Reads by readinto(), or by read() where there is none. A `sequential` source seeks forward only,
