@@ -110,6 +110,8 @@ class Output:
         # What is written to by its methods.
         self._stream: Any = None
         self._spool: Any = None
+        # What has to be told that its descriptor has moved.
+        self._moved: Any = None
         if isinstance(place, str):
             self.writer = torch.classes.tensorizer.Writer(place, given)
             return
@@ -124,6 +126,7 @@ class Output:
         elif seekable and descriptor is not None:
             stream.flush()
             os.lseek(descriptor, stream.tell(), os.SEEK_SET)
+            self._moved = stream
             self.writer = torch.classes.tensorizer.Writer(f"fd:{descriptor}", given)
         # What only takes bytes often says that it can seek, and then cannot.
         elif seekable and _can(stream, "readable"):
@@ -150,6 +153,13 @@ class Output:
                 spool.seek(0)
                 while piece := spool.read(_PIECE):
                     _write_all(self._stream, piece)
+
+    def flush(self) -> None:
+        """Make what is written in place a whole file of what has come, and stand behind it."""
+        if self._spool is None:
+            self.writer._flush()
+        if self._moved is not None:
+            self._moved.seek(0, io.SEEK_CUR)
 
     def abort(self) -> None:
         self.writer.abort()

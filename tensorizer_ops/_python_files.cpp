@@ -108,8 +108,9 @@ class PythonSink : public Sink {
                       "'expected_tensors' how many there will be");
     }
     write_at(start_, {&prefix, 1}, cancel);
-    // What was written is to be seen from then on.
+    // What was written is to be seen from then on, and what is written next stands behind it.
     const Gate::Entry entry(gate_, std::this_thread::get_id(), cancel);
+    object_.seek(written_);
     object_.flush();
   }
 
@@ -141,11 +142,13 @@ class PythonSink : public Sink {
         object_.write(piece.subspan(at, std::min(kMost, piece.size() - at)));
       }
     }
+    written_ = std::max(written_, object_.position());
   }
 
   const std::uint64_t start_;
   std::uint64_t prefix_size_ = 0;
   FileObject object_;
+  std::uint64_t written_ = 0;  // where the last section that was written ends
   Gate gate_{busy(object_)};
 };
 

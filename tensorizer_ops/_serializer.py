@@ -33,8 +33,8 @@ class TensorSerializer:
 
     The file appears with :meth:`close`, or at the end of a ``with`` block; where that ends with an
     exception, what was there before stays as it was. File objects are written in place, from where
-    they stand, and closed in the end; before, they hold a whole file after each
-    :meth:`write_module` and :meth:`write_state_dict`.
+    they stand; after each call that writes they hold a whole file, and stand behind it. They are
+    closed with it, and stay open where the serializer goes without :meth:`close`.
 
     Args:
         file_obj: a path, a URI, a descriptor, or a binary file object.
@@ -78,12 +78,13 @@ class TensorSerializer:
         self.cpu_limit: int = limit_cpu_concurrency or cpu_count
         self.total_compressed_tensor_bytes = 0
         self._progress = progress
-        self._saved_all = False  # a module or state dict
+        self._has_tensors = False
         self._failed = False
         self._users: list[int] = []  # threads that write or close
         self._given_up = False
         place = _files.resolve(file_obj, "wb+")
         self._file = None if isinstance(place, str) else place
+        self._is_callers = place is file_obj
         threads = {"threads": str(min(self.cpu_limit, _files.MOST_THREADS))}
         with named(encryption) as key:
             self._output = _files.Output(place, {**threads, **as_text(options or {}), **key})
@@ -140,8 +141,6 @@ class TensorSerializer:
                 [int(kind) for _, _, kind, *_ in slots],
                 [index for _, index, *_ in slots],
             )
-            self._output.writer._flush()
-        self._saved_all = True
         if remove_tensors:
             for name, _, _, owner, _ in slots:
                 setattr(owner, name.rpartition(".")[2], None)
@@ -160,8 +159,6 @@ class TensorSerializer:
                 [int(TensorType.STATE_DICT)] * len(leaves),
                 [0] * len(leaves),
             )
-            self._output.writer._flush()
-        self._saved_all = True
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -190,6 +187,8 @@ class TensorSerializer:
         # What classes of tensors do about a function is not meant for this one.
         with reported(writer, self._progress), torch._C.DisableTorchFunctionSubclass():
             writer._add_all(names, tensors, types, indices)
+        self._output.flush()
+        self._has_tensors = True
 
     def close(self) -> None:
         """Finish the file: now it is there.
@@ -200,7 +199,7 @@ class TensorSerializer:
         """
         self._end(self._output.close)
 
-    def _end(self, end: Any) -> None:
+    def _end(self, end: Any, closes: bool = True) -> None:
         if threading.get_ident() in self._users:
             # Who was interrupted closes the file.
             self._given_up = True
@@ -221,7 +220,8 @@ class TensorSerializer:
             raise
         finally:
             self._users.remove(threading.get_ident())
-            _files.close(self._file)
+            if closes:
+                _files.close(self._file)
 
     def __enter__(self) -> TensorSerializer:
         return self
@@ -238,7 +238,7 @@ class TensorSerializer:
         # __init__ may not have come that far, and a child of fork() has a copy of this object.
         if not getattr(self, "_is_open", False) or self._process != os.getpid():
             return
-        finished = self._saved_all and not self._failed and not self._output.is_lost
+        finished = self._has_tensors and not self._failed and not self._output.is_lost
         what = "finished" if finished else "aborted"
         warnings.warn(
             f"a TensorSerializer went without close(): its file was {what}",
@@ -246,7 +246,8 @@ class TensorSerializer:
             stacklevel=2,
             source=self,
         )
-        self._end(self._output.close if finished else self._output.abort)
+        end = self._output.close if finished else self._output.abort
+        self._end(end, closes=not self._is_callers)
 
 
 def _slots(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar
@@ -266,8 +268,7 @@ def test_the_end_decides(path: str) -> None:
     assert tensorizer_ops.TensorDeserializer(path, "cpu").keys() == {"old"}
 
     serializer = TensorSerializer(path)
-    serializer.write_tensor(0, "new", TensorType.PARAM, torch.ones(2))
-    with pytest.warns(ResourceWarning, match="aborted"):
+    with pytest.warns(ResourceWarning, match="aborted"):  # nothing was written
         del serializer
         gc.collect()
     serializer = started()
@@ -277,6 +278,13 @@ def test_the_end_decides(path: str) -> None:
         del serializer
         gc.collect()
     assert tensorizer_ops.TensorDeserializer(path, "cpu").keys() == {"old"}
+
+    serializer = TensorSerializer(path)
+    serializer.write_tensor(0, "one", TensorType.PARAM, torch.ones(2))
+    with pytest.warns(ResourceWarning, match="finished"):
+        del serializer
+        gc.collect()
+    assert tensorizer_ops.TensorDeserializer(path, "cpu").keys() == {"one"}
 
     serializer = started()
     with pytest.warns(ResourceWarning, match="finished"):
@@ -290,6 +298,96 @@ def test_the_end_decides(path: str) -> None:
     serializer.close()
     with pytest.raises(ValueError, match="closed"):
         serializer.write_state_dict({"x": torch.ones(1)})
+
+
+def opened(path: str, kind: str) -> Any:
+    """What a caller may write to, with something in it already."""
+    if kind == "memory":
+        file: Any = io.BytesIO()
+    elif kind == "spooled":
+        file = tempfile.SpooledTemporaryFile(max_size=1 << 10)  # noqa: SIM115
+    else:
+        file = open(path, "wb+", buffering=-1 if kind == "buffered" else 0)  # noqa: SIM115
+    file.write(b"before")
+    return file
+
+
+def whole(file: Any) -> bytes:
+    position = file.tell()
+    file.seek(0)
+    data: bytes = file.read()
+    file.seek(position)
+    return data
+
+
+@pytest.mark.parametrize("kind", ["memory", "spooled", "buffered", "unbuffered"])
+def test_a_file_object_is_whole_after_each_write(path: str, kind: str) -> None:
+    file = opened(path, kind)
+    serializer = TensorSerializer(file)
+    expected: dict[str, torch.Tensor] = {}
+
+    def check() -> None:
+        end = file.tell()
+        assert end == file.seek(0, os.SEEK_END)
+        data = whole(file)
+        assert data.startswith(b"before|TZR|")
+        there = io.BytesIO(data)
+        there.seek(6)
+        assert_same(tensorizer_ops.TensorDeserializer(there, "cpu", verify_hash=True), expected)
+
+    for name in ("a", "b"):
+        expected[name] = sample(torch.float32, seed=ord(name))
+        serializer.write_tensor(0, name, TensorType.PARAM, expected[name])
+        check()
+    for name in ("c", "large"):
+        expected[name] = random_bytes(3 << 20, 1) if name == "large" else sample(torch.bfloat16)
+        serializer.write_state_dict({name: expected[name]})
+        check()
+    # What follows stands behind the file.
+    file.write(b"behind")
+    data = whole(file)
+    assert data.endswith(b"behind")
+    there = io.BytesIO(data)
+    there.seek(6)
+    assert_same(tensorizer_ops.TensorDeserializer(there, "cpu", verify_hash=True), expected)
+    serializer.close()
+    assert file.closed
+
+
+@pytest.mark.parametrize("kind", ["memory", "spooled", "buffered", "unbuffered"])
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_file_object_outlives_its_serializer(path: str, kind: str, writes: bool) -> None:
+    file = opened(path, kind)
+    serializer = TensorSerializer(file)
+    if writes:
+        serializer.write_tensor(0, "a", TensorType.PARAM, torch.ones(2))
+    with pytest.warns(ResourceWarning, match="finished" if writes else "aborted"):
+        del serializer
+        gc.collect()
+    file.write(b"behind")
+    data = whole(file)
+    assert data.startswith(b"before|TZR|" if writes else b"beforebehind")
+    assert data.endswith(b"behind")
+    if writes:
+        there = io.BytesIO(data)
+        there.seek(6)
+        assert tensorizer_ops.TensorDeserializer(there, "cpu").keys() == {"a"}
+    file.close()
+
+
+def test_an_index_that_outgrows_its_room_moves_data_seldom(path: str) -> None:
+    with open(path, "wb+", buffering=0) as file:
+        serializer = TensorSerializer(file)
+        serializer.write_state_dict({"large": random_bytes(1 << 20, 1)})
+        # Each write of the data elsewhere shows as a change of where it stands.
+        places = set()
+        for i in range(1200):
+            serializer.write_tensor(0, f"{i} {'x' * 200}", TensorType.PARAM, torch.ones(1))
+            if i % 10 == 0:
+                places.add(parse(Path(path).read_bytes()).entries[0].data_offset)
+        assert len(places) <= 5, places
+        serializer.close()
+    assert len(tensorizer_ops.load(path, verify="all")) == 1201
 
 
 @pytest.mark.parametrize("package", ["tensorizer", "tensorizer_ops"])

@@ -62,6 +62,8 @@ class FileSink : public Sink {
     }
     if (prefix.size() > prefix_size_) move_up(prefix.size() - prefix_size_, cancel);
     write_at(file(), start_, {&prefix, 1}, name_, cancel);
+    // What is written next does not stand in the file.
+    if (written_ > start_) move_position(written_);
   }
 
   void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
@@ -93,10 +95,7 @@ class FileSink : public Sink {
       replacement_.reset();
       return;
     }
-    if (in_place_end_ == InPlaceEnd::MovePosition &&
-        lseek(in_place_.get(), static_cast<off_t>(end), SEEK_SET) < 0) {
-      throw system_error(errno, "cannot move the position of", name_);
-    }
+    move_position(end);
     if (const int status = in_place_.close(); status != 0) throw_write_error(status, name_);
   }
 
@@ -121,6 +120,14 @@ class FileSink : public Sink {
     const bool done = fallocate(file(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from),
                                 static_cast<off_t>(length)) == 0;
     allocated_.store(done ? from + length : kAllocateNothing, std::memory_order_relaxed);
+  }
+
+  // Where others who have the descriptor see it, and where that was asked for.
+  void move_position(std::uint64_t to) {
+    if (in_place_end_ != InPlaceEnd::MovePosition) return;
+    if (lseek(in_place_.get(), static_cast<off_t>(to), SEEK_SET) < 0) {
+      throw system_error(errno, "cannot move the position of", name_);
+    }
   }
 
   // Makes room for a prefix that is longer by `growth`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "format/name.h"
 
 namespace tensorizer {
 
@@ -186,7 +187,12 @@ void Writer::add(std::span<const AddedTensor> tensors) {
 
 // What makes a file of the tensors: what stands behind them, and in front.
 void Writer::write_ends(Cancel& cancel) {
-  layout_->check_names();
+  // That none is there twice, add() has seen to.
+  const std::span<const PlacedTensor> tensors = layout_->tensors();
+  if (std::any_of(tensors.begin(), tensors.end(),
+                  [](const PlacedTensor& tensor) { return is_nested(tensor.spec.name); })) {
+    layout_->check_names();
+  }
   reserve();
   write_terminator(*sink_, *layout_, cancel);
   const std::uint64_t needed = layout_->prefix_size();
@@ -199,6 +205,9 @@ void Writer::flush() {
   Call call(*this);
   must_be_open();
   if (!sink_->in_place()) return;
+  // An index that grows by little would soon be too long again, and all data moves up each time.
+  const std::uint64_t needed = layout_->prefix_size();
+  if (reserved_ && needed > *reserved_) reserved_ = std::max(needed, 2 * *reserved_);
   try {
     write_ends(call.cancel);
     call.cancel.check();
