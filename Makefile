@@ -126,5 +126,6 @@ $(STAMPS)/bench: benchmarks/requirements.txt $(STAMPS)/torch
 
 $(BUILT): $(SOURCES) $(STAMPS)/build
 	@echo "Building tensorizer_ops (the first time takes some minutes)"
-	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
+	@$(BIN)/python -W ignore setup.py -q build_ext --inplace
+	@TENSORIZER_OPS_WERROR=1 $(PIP) install -qq --no-build-isolation --no-deps --editable .
 	@touch $@

@@ -19,6 +19,10 @@ from typing import NoReturn
 
 from setuptools import setup
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
+from find_torch import site_packages_with_torch
+from short_progress import short_progress
+
 OLDEST_TORCH = (2, 11)
 
 # pkg-config's name: the packages of Debian and Fedora that have it.
@@ -33,7 +37,11 @@ SYSTEM_LIBRARIES = {
 PACKAGE = "tensorizer_ops"
 LIBRARY = "libtensorizer_ops"
 
-COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra", "-Werror"]
+COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra"]
+# Another compiler may warn of something else, and who only installs cannot mend it. So this is for
+# `make build`, which sets the variable, and for `setup.py build_ext`.
+if "build_ext" in sys.argv or os.environ.get("TENSORIZER_OPS_WERROR"):
+    COMPILE_FLAGS.append("-Werror")
 
 # What a C++ program includes; the headers that these include are installed with them.
 PUBLIC_HEADERS = ["tensorizer.h"]
@@ -67,17 +75,16 @@ def need_torch() -> str:
     try:
         import torch
     except ModuleNotFoundError:
-        # pip builds in isolation, without the packages of the environment that it installs into.
-        # The library runs with no other torch than the one that it was built against, so it has to
-        # be the torch of that environment, never a fresh one.
-        sys.path += [path for path in site.getsitepackages() if path not in sys.path]
-        try:
-            import torch
-        except ModuleNotFoundError:
+        packages = site_packages_with_torch(os.getppid())
+        if packages is None:
             stop(
-                f"there is no torch in {sys.prefix}: run `pip install torch` first "
-                "(and install with --no-build-isolation where that is another environment)"
+                f"there is no torch in {sys.prefix}: run `pip install torch` first, or where torch "
+                "is in an environment that this build does not see, run `pip install setuptools` "
+                "and `pip install --no-build-isolation .` there (with uv, `uv pip` instead of "
+                "`pip`; for a wheel, `python -m build --wheel --no-isolation`)"
             )
+        site.addsitedir(packages)
+        import torch
     version = torch.__version__.partition("+")[0].split(".")[:2]
     if tuple(map(int, version)) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
@@ -154,6 +161,7 @@ def install_for_cpp(folder: Path) -> None:
 
 
 def build_settings() -> dict[str, object]:
+    """What a wheel and a build in place are made with."""
     torch_version = need_torch()
     need_tools()
     need_system_libraries()
@@ -198,7 +206,8 @@ def build_settings() -> dict[str, object]:
             if extension is python_module:
                 extension.library_dirs.append(os.path.dirname(self.get_ext_fullpath(library.name)))
             try:
-                super().build_extension(extension)
+                with short_progress():
+                    super().build_extension(extension)
             except RuntimeError as error:  # torch's way to say that ninja has already said it
                 stop(f"{error} {extension.name}; the compiler's messages are above")
 
@@ -213,10 +222,19 @@ def build_settings() -> dict[str, object]:
             (folder / "_build.py").write_text(f'TORCH = "{torch_version}"\n')
             install_for_cpp(folder)
 
-    return {"ext_modules": [library, python_module], "cmdclass": {"build_ext": Build}}
+    return {
+        "ext_modules": [library, python_module],
+        "cmdclass": {"build_ext": Build},
+        "install_requires": [f"torch=={torch_version}.*"],
+    }
+
+
+def source_settings() -> dict[str, object]:
+    """What the packed sources say, which may be built for any torch."""
+    return {"install_requires": [f"torch>={'.'.join(map(str, OLDEST_TORCH))}"]}
 
 
 # These only describe or pack the sources, and work anywhere; alone, as others build beside them.
 describes = {"sdist", "egg_info", "--version", "--name"} & set(sys.argv[1:])
 builds = {"build", "build_ext", "bdist_wheel", "install", "develop"} & set(sys.argv[1:])
-setup(**({} if describes and not builds else build_settings()))
+setup(**(source_settings() if describes and not builds else build_settings()))

@@ -1,0 +1,41 @@
+"""Shows the name of each source that ninja has compiled instead of the command that did it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+
+COMPILED = re.compile(rb"(\[\d+/\d+\]) .* -c (/\S+) -o ")
+
+
+def _shorten(source: int, target: int) -> None:
+    folder = os.fsencode(os.getcwd())
+    with open(source, "rb") as lines, open(target, "wb", buffering=0, closefd=False) as shown:
+        for line in lines:
+            match = COMPILED.match(line)
+            short = match and b"%s %s\n" % (match[1], os.path.relpath(match[2], folder))
+            shown.write(short or line)
+
+
+@contextlib.contextmanager
+def short_progress() -> Iterator[None]:
+    """Whatever else is written meanwhile, the compiler's messages above all, is shown as it is."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    source, target = os.pipe()
+    os.dup2(target, 1)
+    os.close(target)
+    thread = threading.Thread(target=_shorten, args=(source, stdout), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        # A server that the compiler started, such as a cache's, may keep the pipe open for ever.
+        thread.join(timeout=30)
+        os.close(stdout)
