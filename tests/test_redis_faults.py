@@ -232,6 +232,18 @@ def test_what_arrives_after_a_save_was_given_up(
     assert server.values() == {}
 
 
+def test_a_save_is_given_up_over_a_new_connection_where_all_have_broken(
+    server: RedisServer, between: Relay
+) -> None:
+    writer = Writer(url(between), None)
+    for name, tensor in FILE.items():
+        writer.add(name, tensor, 2, 0)
+    assert between.connections > 1 and server.values()
+    between.end_all()
+    writer.abort()
+    assert server.values() == {}
+
+
 # The server may stand still for as long as it likes.
 PATIENT = {"stall_timeout": "600"}
 

@@ -160,27 +160,28 @@ class RedisSink final : public Sink {
   template <typename Work>
   void use_connection(Cancel& cancel, Work&& work) {
     std::unique_ptr<RedisConnection> connection = client_.take_idle();
-    if (!connection) {
-      connection = client_.connect(cancel);
-      connection->identify(cancel);
-    }
     try {
+      if (!connection) {
+        std::unique_ptr<RedisConnection> fresh = client_.connect(cancel);
+        fresh->identify(cancel);
+        connection = std::move(fresh);
+      }
       work(*connection);
     } catch (const Error& error) {
-      drop(*connection, error.kind() != ErrorKind::Cancelled);
+      drop(connection.get(), error.kind() != ErrorKind::Cancelled);
       throw;
     } catch (...) {
-      drop(*connection, false);
+      drop(connection.get(), false);
       throw;
     }
     client_.give_back(std::move(connection));
   }
 
-  // What it was sent may still reach the server, and be run there.
-  void drop(RedisConnection& connection, bool has_failed) {
-    connection.drop();
+  // What it was sent may still reach the server, and be run there. Null where none came about.
+  void drop(RedisConnection* connection, bool has_failed) {
+    if (connection != nullptr) connection->drop();
     const std::lock_guard lock(mutex_);
-    broken_.push_back(connection.id());
+    if (connection != nullptr) broken_.push_back(connection->id());
     has_failed_ = has_failed_ || has_failed;
   }
 
@@ -266,32 +267,40 @@ class RedisSink final : public Sink {
     made_.notify_all();
   }
 
-  // True when no key is left, and none can come: the server has ended the connections that broke
-  // first. A server that does not answer has been told, and will do the same when it goes on.
+  // True when no key is left, and none can come. A server that does not answer has been told, and
+  // will do it when it goes on.
   bool remove_keys(double patience, Cancel& cancel) {
     // What has hung up on one, most likely has on all.
     if (has_failed_) client_.forget_idle();
-    std::vector<std::string_view> keys{private_prefix_};
-    for (const auto& [offset, value] : values_) keys.push_back(value.key);
+    while (const std::unique_ptr<RedisConnection> idle = client_.take_idle()) {
+      try {
+        return remove_keys(*idle, patience, cancel);
+      } catch (const TemporaryError& error) {
+        if (error.kind() == ErrorKind::TimedOut) return false;
+      }
+    }
     try {
-      std::unique_ptr<RedisConnection> connection = client_.take_idle();
-      if (!connection) {
-        connection = std::make_unique<RedisConnection>(client_.address(), patience, patience,
-                                                       client_.counters(), cancel);
-      }
-      connection->set_patience(patience);
-      for (const std::string& id : broken_) connection->add({"CLIENT", "KILL", "ID", id});
-      const std::size_t commands = add_commands(*connection, "UNLINK", keys);
-      connection->send(cancel);
-      bool all_ended = true;
-      for (std::size_t i = 0; i < broken_.size(); ++i) {
-        all_ended = connection->receive_any(cancel).kind == RedisReply::Kind::Number && all_ended;
-      }
-      for (std::size_t i = 0; i < commands; ++i) connection->receive_number(cancel);
-      return all_ended;
+      RedisConnection connection(client_.address(), patience, patience, client_.counters(), cancel);
+      return remove_keys(connection, patience, cancel);
     } catch (const TemporaryError&) {
       return false;
     }
+  }
+
+  // The server ends the connections that broke first.
+  bool remove_keys(RedisConnection& connection, double patience, Cancel& cancel) {
+    std::vector<std::string_view> keys{private_prefix_};
+    for (const auto& [offset, value] : values_) keys.push_back(value.key);
+    connection.set_patience(patience);
+    for (const std::string& id : broken_) connection.add({"CLIENT", "KILL", "ID", id});
+    const std::size_t commands = add_commands(connection, "UNLINK", keys);
+    connection.send(cancel);
+    bool all_ended = true;
+    for (std::size_t i = 0; i < broken_.size(); ++i) {
+      all_ended = connection.receive_any(cancel).kind == RedisReply::Kind::Number && all_ended;
+    }
+    for (std::size_t i = 0; i < commands; ++i) connection.receive_number(cancel);
+    return all_ended;
   }
 
   RedisClient client_;
@@ -305,7 +314,7 @@ class RedisSink final : public Sink {
   std::condition_variable made_;
   std::map<std::uint64_t, Value> values_;  // by their offsets
   std::vector<std::string> broken_;  // what the server calls the connections that were dropped
-  bool has_failed_ = false;          // one of them, which nobody had cancelled
+  bool has_failed_ = false;          // one did, which nobody had cancelled
 };
 
 }  // namespace
