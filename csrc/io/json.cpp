@@ -7,6 +7,8 @@ namespace tensorizer {
 
 namespace {
 
+constexpr int kDeepest = 64;
+
 // Takes things off the front. What does not fit makes it bad for good.
 class Parser {
  public:
@@ -49,16 +51,33 @@ class Parser {
     return name;
   }
 
-  // Nothing for null.
-  std::optional<std::string> take_value() {
+  // Nothing for null, arrays and objects. `depth`: how many of these two it is in.
+  std::optional<std::string> take_value(int depth = 0) {
     skip_space();
     if (text_.starts_with('"')) return take_text();
+    if (text_.starts_with('{') || text_.starts_with('[')) {
+      skip_nested(depth + 1);
+      return std::nullopt;
+    }
     for (const std::string_view word : {"null", "true", "false"}) {
       if (!text_.starts_with(word)) continue;
       text_.remove_prefix(word.size());
       return word == "null" ? std::nullopt : std::optional<std::string>(word);
     }
     return take_number();
+  }
+
+  void skip_nested(int depth) {
+    const bool is_object = take('{');
+    const char end = is_object ? '}' : ']';
+    if (!is_object) take('[');
+    if (depth > kDeepest) ok_ = false;
+    if (!ok_ || take(end)) return;
+    do {
+      if (is_object) take_name();
+      take_value(depth);
+    } while (ok_ && take(','));
+    ok_ = ok_ && take(end);
   }
 
   std::string take_number() {

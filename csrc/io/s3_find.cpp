@@ -193,9 +193,11 @@ class Finder {
     }
     const std::string output = run_command(*words, label, kCommandLimits, cancel_);
     const std::optional<JsonObject> object = parse_json_object(output);
-    const auto version = object ? object->find("Version") : JsonObject::const_iterator();
-    if (!object || version == object->end() || version->second != "1") {
-      throw Error(ErrorKind::InvalidFormat, label + " does not print credentials of version 1");
+    if (!object) throw Error(ErrorKind::InvalidFormat, label + " prints no JSON object");
+    const auto version = object->find("Version");
+    if (version == object->end() || version->second != "1") {
+      throw Error(ErrorKind::InvalidFormat,
+                  label + " prints a JSON object whose \"Version\" is not 1");
     }
     return credentials_in(*object, label);
   }

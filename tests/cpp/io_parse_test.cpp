@@ -90,6 +90,11 @@ TEST(Json, GivesTheValuesOfAnObject) {
                                {"", ""}};
   EXPECT_EQ(*object, expected);
   EXPECT_TRUE(parse_json_object("{}")->empty());
+  const auto nested = parse_json_object(
+      "{\"a\":{}, \"b\" : [ ] ,\"c\":[1,{\"d\":[null]},\"]}\"],\"e\":\"x\", "
+      "\"f\":{\"g\":{\"e\":\"y\"}}}");
+  ASSERT_TRUE(nested);
+  EXPECT_EQ(*nested, (JsonObject{{"e", "x"}}));
 }
 
 TEST(Json, RefusesEverythingElse) {
@@ -124,13 +129,25 @@ TEST(Json, RefusesEverythingElse) {
                                       "{\"a\":1e}",
                                       "{\"a\":+1}",
                                       "{\"a\":nul}",
-                                      "{\"a\":{}}",
-                                      "{\"a\":[]}",
+                                      "{\"a\":{}",
+                                      "{\"a\":[}",
+                                      "{\"a\":{]}",
+                                      "{\"a\":[1,]}",
+                                      "{\"a\":[1 2]}",
+                                      "{\"a\":{\"b\"}}",
+                                      "{\"a\":{1:2}}",
+                                      "{\"a\":[nul]}",
                                       "{\"a\":1,\"a\":2}"}) {
     EXPECT_FALSE(parse_json_object(text)) << text;
   }
   const std::string deep(100000, '{');
   EXPECT_FALSE(parse_json_object(deep));
+  const auto nested = [](std::size_t depth) {
+    return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  EXPECT_TRUE(parse_json_object(nested(64)));
+  EXPECT_FALSE(parse_json_object(nested(65)));
+  EXPECT_FALSE(parse_json_object(nested(1000000)));
 }
 
 TEST(Xml, GivesTheTextOfAnElement) {
