@@ -48,6 +48,7 @@ http {{
     location /round/ {{ rewrite ^/round/(.*)$ /round/$1 redirect; }}
     location /busy/ {{ return 503; }}
     location /no-etag/ {{ alias {root}/; etag off; }}
+    location /to-tls/ {{ rewrite ^/to-tls/(.*)$ https://localhost:{tls_port}/$1 redirect; }}
     location /gzip/ {{ alias {root}/; gzip on; gzip_types *; gzip_min_length 1; }}
     location /put/ {{
       alias {root}/put/; dav_methods PUT; create_full_put_path on;
@@ -69,6 +70,7 @@ http {{
     ssl_certificate_key {folder}/server.key;
     ssl_client_certificate {folder}/ca.pem;
     ssl_verify_client optional;
+    location /in-plain/ {{ return 307 http://127.0.0.1:{port}/zoo.tensors; }}
     location /members/ {{ alias {root}/; if ($ssl_client_verify != SUCCESS) {{ return 403; }} }}
   }}
 }}

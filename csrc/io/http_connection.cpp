@@ -8,7 +8,10 @@
 #include <exception>
 
 #include "base/error.h"
+#include "io/http_easy.h"
+#include "io/http_failure.h"
 #include "io/http_share.h"
+#include "io/http_url.h"
 
 namespace tensorizer {
 
@@ -16,66 +19,13 @@ namespace {
 
 // Slower than this, for as long as a stall may last, is a stall.
 constexpr double kFloorPerSecond = 1024;
-// What a connection receives, or sends, at once: it passes on while it is in the core's cache, and
-// with several MiB, as libcurl would take, 16 connections load an eighth slower.
-constexpr long kBuffer = 512 << 10;
 // Of a refusal, enough to say why.
-constexpr std::size_t kLongestRefusal = 16 << 10;
+constexpr std::uint64_t kLongestRefusal = 16 << 10;
+// Of the head of an answer, with all that servers send before it and after its body.
+constexpr std::uint64_t kLongestHead = 256 << 10;
+constexpr int kMostRedirects = 10;
 
 using Clock = std::chrono::steady_clock;
-
-template <typename Value>
-void set(CURL* handle, CURLoption option, Value value) {
-  if (curl_easy_setopt(handle, option, value) != CURLE_OK) {
-    throw Error(ErrorKind::Internal, "libcurl refuses option " + std::to_string(option));
-  }
-}
-
-// libcurl quotes the whole URL of a proxy that it cannot use, with its password.
-std::string without_quoted(std::string_view detail) {
-  const std::size_t begin = detail.find('\'');
-  if (begin == detail.npos || detail.find("roxy") > begin) return std::string(detail);
-  return std::string(detail.substr(0, begin)) + "'...'";
-}
-
-// A handshake that was broken off, and not one that the two could not agree on: only of the latter
-// the TLS library has an error of its own.
-bool is_broken_off(std::string_view detail) {
-  return detail.find("error:") == detail.npos || detail.find("unexpected eof") != detail.npos;
-}
-
-HttpFailure failure_of(CURLcode code, std::string_view detail) {
-  HttpFailure failure;
-  failure.what = detail.empty() ? curl_easy_strerror(code) : without_quoted(detail);
-  switch (code) {
-    case CURLE_OPERATION_TIMEDOUT:
-      failure.timed_out = failure.temporary = true;
-      break;
-    case CURLE_SSL_CACERT_BADFILE:
-    case CURLE_SSL_CERTPROBLEM:
-    case CURLE_SSL_ENGINE_NOTFOUND:
-    case CURLE_URL_MALFORMAT:
-    case CURLE_COULDNT_RESOLVE_PROXY:
-      failure.is_argument = true;
-      break;
-    // What another try would meet again.
-    case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_PEER_FAILED_VERIFICATION:
-    case CURLE_SSL_CIPHER:
-    case CURLE_SSL_ISSUER_ERROR:
-    case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
-    case CURLE_SSL_CLIENTCERT:
-    case CURLE_TOO_MANY_REDIRECTS:
-    case CURLE_OUT_OF_MEMORY:
-      break;
-    case CURLE_SSL_CONNECT_ERROR:
-      failure.temporary = is_broken_off(detail);
-      break;
-    default:
-      failure.temporary = true;
-  }
-  return failure;
-}
 
 }  // namespace
 
@@ -104,25 +54,32 @@ class HttpConnection::Impl {
 
   HttpOutcome ask(const HttpRequest& request, HttpReceiver& receiver, Cancel& cancel) {
     give_up();
-    prepare(request);
+    request_ = request;
     receiver_ = &receiver;
-    const CURLMcode added = curl_multi_add_handle(multi_, easy_);
-    if (added != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(added));
-    under_way_ = true;
+    redirects_ = 0;
+    start();
     return run(cancel);
   }
 
   bool paused() const { return paused_; }
 
-  HttpOutcome go_on(Cancel& cancel) {
+  HttpOutcome go_on(std::optional<Clock::time_point> deadline, Cancel& cancel) {
     paused_ = false;
-    deadline_.reset();
+    request_.deadline = deadline;
     const CURLcode status = curl_easy_pause(easy_, CURLPAUSE_CONT);
-    if (status != CURLE_OK) return {failure_of(status, error_.data()), answer_, {}};
+    if (exception_) std::rethrow_exception(exception_);
+    if (status != CURLE_OK && !dropped_) return {failure_of(status, error_.data()), answer_, {}};
     return run(cancel);
   }
 
  private:
+  void start() {
+    prepare();
+    const CURLMcode added = curl_multi_add_handle(multi_, easy_);
+    if (added != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(added));
+    under_way_ = true;
+  }
+
   void give_up() noexcept {
     if (under_way_) {
       share_->count(easy_);
@@ -139,47 +96,51 @@ class HttpConnection::Impl {
         if (!impl.paused_) impl.give_up();
       }
     } ended{*this};
-    HttpOutcome outcome;
-    outcome.failure = wait(cancel);
-    outcome.answer = answer_;
-    const char* url = nullptr;
-    curl_easy_getinfo(easy_, CURLINFO_EFFECTIVE_URL, &url);
-    if (url != nullptr) outcome.url = url;
-    return outcome;
+    for (;;) {
+      HttpOutcome outcome{wait(cancel), answer_, request_.url};
+      if (paused_ || outcome.failure || !leads_on()) return outcome;
+      give_up();
+      outcome.failure = follow();
+      if (outcome.failure) return outcome;
+    }
+  }
+
+  // Whether the answer names another place to ask.
+  bool leads_on() const {
+    const int status = answer_.status;
+    // After a 303, a body is not sent again.
+    const bool moved = status == 301 || status == 302 || status == 307 || status == 308 ||
+                       (status == 303 && request_.body == nullptr);
+    return moved && request_.follow_redirects && !answer_.header("location").empty();
+  }
+
+  // Starts anew there, or says why not.
+  std::optional<HttpFailure> follow() {
+    const auto refuse = [](const std::string& why) { return HttpFailure{.what = why}; };
+    const auto url = redirected(request_.url, std::string(answer_.header("location")));
+    if (!url) return refuse("it redirects to what is no http:// or https:// URL");
+    const std::string to = origin_of(*url);
+    if (origin_of(request_.url).starts_with("https:") && !to.starts_with("https:") &&
+        !options_.insecure_redirects) {
+      return refuse("it redirects from https:// to " + to +
+                    ", which everyone on the way can read: the option 'insecure_redirects' "
+                    "allows that");
+    }
+    if (++redirects_ > kMostRedirects) {
+      return refuse("more than " + std::to_string(kMostRedirects) + " redirects in a row");
+    }
+    if (request_.body != nullptr && !request_.body->rewind()) {
+      return refuse("it redirects after so much has been sent that it cannot be sent again");
+    }
+    request_.url = *url;
+    start();
+    return {};
   }
 
   void set_up() {
+    set_options(easy_, options_);
     set(easy_, CURLOPT_SHARE, share_->handle());
-    set(easy_, CURLOPT_NOSIGNAL, 1L);
-    set(easy_, CURLOPT_QUICK_EXIT, 1L);
-    set(easy_, CURLOPT_PROTOCOLS_STR, "http,https");
-    set(easy_, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-    set(easy_, CURLOPT_MAXREDIRS, 10L);
-    // Sent at once: any other kind costs each request another round.
-    set(easy_, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
-    set(easy_, CURLOPT_TCP_KEEPALIVE, 1L);
-    set(easy_, CURLOPT_BUFFERSIZE, kBuffer);
-    set(easy_, CURLOPT_UPLOAD_BUFFERSIZE, kBuffer);
-    set(easy_, CURLOPT_USERAGENT, "tensorizer_ops");
     set(easy_, CURLOPT_ERRORBUFFER, error_.data());
-    set(easy_, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout * 1000));
-    if (!options_.ca_file.empty()) set(easy_, CURLOPT_CAINFO, options_.ca_file.c_str());
-    if (!options_.ca_path.empty()) set(easy_, CURLOPT_CAPATH, options_.ca_path.c_str());
-    if (!options_.client_cert.empty()) set(easy_, CURLOPT_SSLCERT, options_.client_cert.c_str());
-    if (!options_.client_key.empty()) set(easy_, CURLOPT_SSLKEY, options_.client_key.c_str());
-    if (options_.insecure) {
-      set(easy_, CURLOPT_SSL_VERIFYPEER, 0L);
-      set(easy_, CURLOPT_SSL_VERIFYHOST, 0L);
-    }
-    if (!options_.http2) {
-      set(easy_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-    }
-    if (options_.max_bandwidth > 0) {
-      const std::uint64_t share =
-          std::max<std::uint64_t>(options_.max_bandwidth / options_.connections, 1);
-      set(easy_, CURLOPT_MAX_RECV_SPEED_LARGE, static_cast<curl_off_t>(share));
-      set(easy_, CURLOPT_MAX_SEND_SPEED_LARGE, static_cast<curl_off_t>(share));
-    }
     set(easy_, CURLOPT_HEADERFUNCTION, &on_header);
     set(easy_, CURLOPT_HEADERDATA, this);
     set(easy_, CURLOPT_WRITEFUNCTION, &on_body);
@@ -190,66 +151,72 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_SEEKDATA, this);
   }
 
-  void add_header(const std::string& line) {
+  void add_header(std::string line) {
+    // Without a value, libcurl would leave such a header out.
+    if (line.ends_with(": ")) line.replace(line.size() - 2, 2, ";");
     curl_slist* longer = curl_slist_append(headers_, line.c_str());
     if (longer == nullptr) throw Error(ErrorKind::Internal, "libcurl has no memory");
     headers_ = longer;
   }
 
-  void prepare(const HttpRequest& request) {
+  void prepare() {
     curl_slist_free_all(headers_);
     headers_ = nullptr;
-    for (const std::string& line : request.headers) {
-      // Without a value, libcurl would leave such a header out.
-      add_header(line.ends_with(": ") ? line.substr(0, line.size() - 2) + ";" : line);
+    for (const std::string& line : request_.headers) add_header(line);
+    if (origin_of(request_.url) == origin_of(request_.home)) {
+      for (const std::string& line : request_.home_headers) add_header(line);
     }
     set(easy_, CURLOPT_HTTPHEADER, headers_);
-    set(easy_, CURLOPT_URL, request.url.c_str());
-    set(easy_, CURLOPT_PATH_AS_IS, request.path_as_is ? 1L : 0L);
-    set(easy_, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
+    set(easy_, CURLOPT_URL, request_.url.c_str());
+    set(easy_, CURLOPT_PATH_AS_IS, request_.path_as_is ? 1L : 0L);
     set(easy_, CURLOPT_NETRC,
-        static_cast<long>(request.log_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
-    set(easy_, CURLOPT_NOPROXY, request.direct ? "*" : nullptr);
+        static_cast<long>(request_.log_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
+    set(easy_, CURLOPT_NOPROXY, request_.direct ? "*" : nullptr);
     // Each of these two undoes the other.
     set(easy_, CURLOPT_HTTPGET, 1L);
-    if (request.body != nullptr) {
+    if (request_.body != nullptr) {
       set(easy_, CURLOPT_UPLOAD, 1L);
-      set(easy_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
+      set(easy_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request_.body->size()));
     }
-    set(easy_, CURLOPT_NOBODY, request.method == "HEAD" ? 1L : 0L);
-    set(easy_, CURLOPT_CUSTOMREQUEST, request.method.c_str());
-    body_ = request.body;
-    patience_ = request.patience;
-    deadline_ = request.deadline;
+    set(easy_, CURLOPT_NOBODY, request_.method == "HEAD" ? 1L : 0L);
+    set(easy_, CURLOPT_CUSTOMREQUEST, request_.method.c_str());
     answer_ = {};
-    headed_ = wanted_ = false;
-    passed_ = 0;
+    headed_ = wanted_ = dropped_ = false;
+    passed_ = head_size_ = body_size_ = 0;
     exception_ = nullptr;
     error_[0] = '\0';
   }
 
+  // Until the answer is there, or enough of it, or the request pauses.
   std::optional<HttpFailure> wait(Cancel& cancel) {
     Clock::time_point since = Clock::now();
     std::uint64_t before = passed_;
-    const double patience = options_.stall_timeout + patience_;
-    for (;;) {
+    const double patience = options_.stall_timeout + request_.patience;
+    while (!dropped_) {
       int running = 0;
       const CURLMcode status = curl_multi_perform(multi_, &running);
       if (status != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(status));
       if (exception_) std::rethrow_exception(exception_);
-      if (running == 0) break;
+      if (running == 0 || dropped_) break;
       paused_ = paused_ || receiver_->has_enough();
       if (paused_) return {};
       cancel.check();
-      if (deadline_ && Clock::now() >= *deadline_) {
+      const Clock::time_point now = Clock::now();
+      const double waited = std::chrono::duration<double>(now - since).count();
+      const bool late = request_.deadline && now >= *request_.deadline;
+      if (is_refusal()) {
+        // Why it is one matters less than that it is one.
+        dropped_ = late || waited >= patience || now >= refusal_ends_;
+        if (dropped_) break;
+      }
+      if (late) {
         return HttpFailure{
             .what = "it takes longer than it may", .temporary = true, .timed_out = true};
       }
-      const double waited = std::chrono::duration<double>(Clock::now() - since).count();
       const bool flows = static_cast<double>(passed_ - before) >= kFloorPerSecond * waited;
       if (flows && waited >= std::min(1.0, patience / 4)) {
         // Patience begins anew whenever it has been flowing for a while.
-        since = Clock::now();
+        since = now;
         before = passed_;
       } else if (!flows && waited >= patience) {
         return HttpFailure{.what = "nothing came, or next to nothing, for " +
@@ -259,15 +226,21 @@ class HttpConnection::Impl {
       }
       curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
     }
+    if (head_size_ > kLongestHead) {
+      return HttpFailure{.what = "its headers have more than " + std::to_string(kLongestHead) +
+                                 " bytes"};
+    }
     int left = 0;
     const CURLMsg* message = curl_multi_info_read(multi_, &left);
     const CURLcode code = message != nullptr ? message->data.result : CURLE_FAILED_INIT;
-    if (code != CURLE_OK) return failure_of(code, error_.data());
-    // An answer without a body has not been handed over yet.
+    if (code != CURLE_OK && !dropped_ && !is_refusal()) return failure_of(code, error_.data());
     if (!headed_) hand_over_head();
-    receiver_->ended(answer_);
+    if (!leads_on()) receiver_->ended(answer_);
     return {};
   }
+
+  // Whether an answer has begun whose body is of no use.
+  bool is_refusal() const { return headed_ && !wanted_; }
 
   void hand_over_head() {
     long status = 0;
@@ -280,19 +253,38 @@ class HttpConnection::Impl {
       answer_.end = answer_.object.size = answer_.content_length;
     }
     headed_ = true;
-    wanted_ = receiver_->head(answer_);
+    wanted_ = !leads_on() && receiver_->head(answer_);
+    refusal_ends_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(options_.stall_timeout));
   }
 
   static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self) {
     auto& impl = *static_cast<Impl*>(self);
     const std::string_view line(data, size * count);
-    if (line.starts_with("HTTP/")) {  // of the answer after a redirect, or after a 100
-      impl.answer_ = {};
-    } else {
-      impl.answer_.take_header(line);
-    }
     impl.passed_ += line.size();
-    return size * count;
+    impl.head_size_ += line.size();
+    if (impl.head_size_ > kLongestHead) return 0;
+    try {
+      impl.take_head_line(line);
+      return size * count;
+    } catch (...) {
+      impl.exception_ = std::current_exception();
+      return 0;
+    }
+  }
+
+  void take_head_line(std::string_view line) {
+    if (headed_) return;              // it stands behind the body
+    if (line.starts_with("HTTP/")) {  // also after the head of a 100
+      answer_ = {};
+      return;
+    }
+    answer_.take_header(line);
+    if (line != "\r\n" && line != "\n") return;
+    long status = 0;
+    curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
+    // After a 417, libcurl asks once more.
+    if (status >= 200 && status != 417) hand_over_head();
   }
 
   // Nothing may be thrown through libcurl.
@@ -301,29 +293,31 @@ class HttpConnection::Impl {
     try {
       if (!impl.headed_) impl.hand_over_head();
       const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size * count);
+      const std::uint64_t most = impl.wanted_ ? impl.receiver_->longest() : kLongestRefusal;
+      const ConstBytes kept =
+          bytes.first(std::min<std::uint64_t>(bytes.size(), most - impl.body_size_));
       if (!impl.wanted_) {
-        impl.keep_refusal(as_text(bytes));
-      } else if (!impl.receiver_->body(bytes)) {
+        impl.answer_.refusal += as_text(kept);
+      } else if (!impl.receiver_->body(kept)) {
         impl.paused_ = true;
         return CURL_WRITEFUNC_PAUSE;
       }
-      impl.passed_ += size * count;
-      return size * count;
+      impl.passed_ += bytes.size();
+      impl.body_size_ += kept.size();
+      impl.dropped_ = kept.size() < bytes.size();
+      return impl.dropped_ ? 0 : bytes.size();
     } catch (...) {
       impl.exception_ = std::current_exception();
       return 0;
     }
   }
 
-  void keep_refusal(std::string_view text) {
-    answer_.refusal += text.substr(0, kLongestRefusal - answer_.refusal.size());
-  }
-
   static std::size_t on_send(char* data, std::size_t size, std::size_t count, void* self) {
     auto& impl = *static_cast<Impl*>(self);
-    if (impl.body_ == nullptr) return 0;
+    if (impl.request_.body == nullptr) return 0;
     try {
-      const auto given = impl.body_->give({reinterpret_cast<std::byte*>(data), size * count});
+      const auto given =
+          impl.request_.body->give({reinterpret_cast<std::byte*>(data), size * count});
       impl.paused_ = !given;
       impl.passed_ += given.value_or(0);
       return given ? *given : CURL_READFUNC_PAUSE;
@@ -334,9 +328,8 @@ class HttpConnection::Impl {
   }
 
   static int on_rewind(void* self, curl_off_t offset, int origin) {
-    const auto& impl = *static_cast<Impl*>(self);
-    const bool done =
-        impl.body_ != nullptr && offset == 0 && origin == SEEK_SET && impl.body_->rewind();
+    HttpBody* const body = static_cast<Impl*>(self)->request_.body;
+    const bool done = body != nullptr && offset == 0 && origin == SEEK_SET && body->rewind();
     return done ? CURL_SEEKFUNC_OK : CURL_SEEKFUNC_CANTSEEK;
   }
 
@@ -347,17 +340,20 @@ class HttpConnection::Impl {
   curl_slist* headers_ = nullptr;
   std::array<char, CURL_ERROR_SIZE> error_{};
 
-  // Of the current request.
+  // Of the current request; its URL is the one that redirects led to.
+  HttpRequest request_;
   bool under_way_ = false;
   bool paused_ = false;
   HttpReceiver* receiver_ = nullptr;
+  int redirects_ = 0;
   HttpAnswer answer_;
-  bool headed_ = false;
-  bool wanted_ = false;
+  bool headed_ = false;             // the receiver knows the head
+  bool wanted_ = false;             // and wants the body
+  Clock::time_point refusal_ends_;  // if he does not
+  bool dropped_ = false;            // there was more of the body than anybody wants
+  std::uint64_t head_size_ = 0;
+  std::uint64_t body_size_ = 0;
   std::uint64_t passed_ = 0;  // bytes, in both directions
-  HttpBody* body_ = nullptr;
-  double patience_ = 0;
-  std::optional<Clock::time_point> deadline_;
   std::exception_ptr exception_;
 };
 
@@ -373,6 +369,8 @@ HttpOutcome HttpConnection::ask(const HttpRequest& request, HttpReceiver& receiv
 
 bool HttpConnection::paused() const { return impl_->paused(); }
 
-HttpOutcome HttpConnection::go_on(Cancel& cancel) { return impl_->go_on(cancel); }
+HttpOutcome HttpConnection::go_on(std::optional<Clock::time_point> deadline, Cancel& cancel) {
+  return impl_->go_on(deadline, cancel);
+}
 
 }  // namespace tensorizer

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "base/cancel.h"
 #include "io/http_answer.h"
 #include "io/options.h"
+#include "io/secret.h"
 
 namespace tensorizer {
 
@@ -37,10 +39,16 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> query;
   // Whole lines: "name: value".
   std::vector<std::string> headers;
+  // Those for the server of the URL `home` alone, wherever redirects lead.
+  std::vector<std::string> home_headers;
+  std::string home;
+  // What must not be quoted from an answer.
+  Secrets secrets;
   HttpBody* body = nullptr;
   // Whom it shows as the one who asks, where its place wants to know that again.
   std::string shown;
-  // Whether another place that the server names is asked instead.
+  // Whether another place that the server names is asked instead; up to ten of them, one after
+  // another.
   bool follow_redirects = true;
   // Whether the URL's own password and ~/.netrc are shown.
   bool log_in = true;
@@ -80,6 +88,9 @@ class HttpReceiver {
   virtual bool head(const HttpAnswer& answer) = 0;
   // False when he takes none of it now: it comes again when the request goes on.
   virtual bool body(ConstBytes bytes) = 0;
+  // How many bytes of a body he takes. The connection is dropped at the next one, and the answer is
+  // taken as it is by then.
+  virtual std::uint64_t longest() const { return std::numeric_limits<std::uint64_t>::max(); }
   // Whether he needs no more for now.
   virtual bool has_enough() const { return false; }
   // After all of it. It may be a refusal, whatever its status says.
@@ -98,10 +109,13 @@ class HttpConnection {
   // Asks, and hands the answer to the receiver, until it has all of it, or does not take more or
   // the body gives no more now. Ends within kPollInterval of a cancel, wherever it waits. What has
   // not come to its end when the next request starts is given up.
+  //
+  // Whatever a server sends has an end here: of a body that the receiver does not want, 16 KiB are
+  // read, for as long as a stall may last; of a head, 256 KiB.
   HttpOutcome ask(const HttpRequest& request, HttpReceiver& receiver, Cancel& cancel);
-  // Whether the receiver or the body had it pause, and the same again.
+  // Whether the receiver or the body had it pause, and the same again, with a deadline of its own.
   bool paused() const;
-  HttpOutcome go_on(Cancel& cancel);
+  HttpOutcome go_on(std::optional<std::chrono::steady_clock::time_point> deadline, Cancel& cancel);
 
  private:
   class Impl;

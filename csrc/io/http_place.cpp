@@ -26,13 +26,7 @@ std::string escaped(std::string_view url) {
   return text;
 }
 
-// The scheme, host and port of a URL.
-std::string_view origin(std::string_view url) {
-  const std::size_t host = std::min(url.find("://"), url.size() - 3) + 3;
-  return url.substr(0, url.find_first_of("/?#", host));
-}
-
-// What shows who asks, and is nobody else's business.
+// What shows who asks, and is nobody else's business, wherever other headers go.
 bool is_for_its_server_only(std::string_view line) {
   const std::string name = lower_case(line.substr(0, line.find(':')));
   return name == "authorization" || name == "cookie";
@@ -43,15 +37,22 @@ class UrlPlace final : public HttpPlace {
   UrlPlace(std::string_view url, const HttpOptions& options)
       : url_(escaped(url)),
         headers_(header_lines(options)),
-        label_(quote(without_secrets(url), 4096)) {}
+        headers_everywhere_(options.header_everywhere),
+        label_(quote(without_secrets(url), 4096)) {
+    for (const std::string& line : headers_) add_header_secrets(secrets_, line);
+    add_url_secrets(secrets_, url_);
+  }
 
   void complete(HttpRequest& request, Cancel&) override {
     const std::lock_guard lock(mutex_);
-    const bool elsewhere = !moved_to_.empty() && origin(moved_to_) != origin(url_);
     request.url = moved_to_.empty() ? url_ : moved_to_;
+    request.home = url_;
     for (const std::string& line : headers_) {
-      if (!elsewhere || !is_for_its_server_only(line)) request.headers.push_back(line);
+      const bool everywhere = headers_everywhere_ && !is_for_its_server_only(line);
+      (everywhere ? request.headers : request.home_headers).push_back(line);
     }
+    request.secrets = secrets_;
+    add_url_secrets(request.secrets, moved_to_);
   }
 
   // Where a redirect led to is asked at once from then on, for as long as it answers: the way there
@@ -77,7 +78,9 @@ class UrlPlace final : public HttpPlace {
  private:
   const std::string url_;
   const std::vector<std::string> headers_;
+  const bool headers_everywhere_;
   const std::string label_;
+  Secrets secrets_;
   std::mutex mutex_;
   std::string moved_to_;
 };

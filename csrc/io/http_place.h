@@ -15,7 +15,7 @@ namespace tensorizer {
 
 // What an answer that was not wanted says.
 struct HttpRefusal {
-  std::string what;        // the server's own words, quoted, or empty
+  std::string what;        // the server's own words, or empty
   bool mended = false;     // the cause is known and gone: the next request may go at once
   bool temporary = false;  // worth another try, whatever its status
   std::optional<ErrorKind> kind;

@@ -128,19 +128,21 @@ class HttpSink final : public Sink {
     body_.source = &remaining;
     HttpOutcome outcome;
     if (connection_) {
-      outcome = connection_->go_on(cancel);
+      outcome = tries_->go_on(*connection_, cancel);
     } else {
       connection_ = client_.take();
+      // What has been sent is gone, so nothing is tried again.
+      tries_.emplace(client_, "save", 0, client_.options().timeout);
       HttpRequest request;
       request.method = "PUT";
       request.body = &body_;
-      outcome = tries_.ask(*connection_, request, receiver_, cancel);
+      outcome = tries_->ask(*connection_, request, receiver_, cancel);
     }
     body_.source = nullptr;
     if (connection_->paused()) return;
     const int status = outcome.answer.status;
     const bool done = body_.complete() && status >= 200 && status < 300;
-    if (outcome.failure || !done) tries_.failed(outcome, 0, cancel);
+    if (outcome.failure || !done) tries_->failed(outcome, 0, cancel);
   }
 
   static std::uint64_t total_size_of(std::span<const ConstBytes> pieces) {
@@ -150,8 +152,7 @@ class HttpSink final : public Sink {
   }
 
   HttpClient client_;
-  // What has been sent is gone, so nothing is tried again; and it takes as long as the tensors do.
-  HttpTries tries_{client_, "save", 0, 0};
+  std::optional<HttpTries> tries_;  // since the first bytes went out
   TextReceiver receiver_;
   Body body_;
   std::unique_ptr<HttpConnection> connection_;

@@ -212,7 +212,8 @@ class HttpSource final : public Source {
     held_taken_ = 0;
     const std::uint64_t wanted = remaining.left();
     stream_.target = &remaining;
-    const std::optional<HttpFailure> failure = sequential_->go_on(cancel).failure;
+    HttpTries tries(client_, "load");
+    const std::optional<HttpFailure> failure = tries.go_on(*sequential_, cancel).failure;
     stream_.target = nullptr;
     position_ += wanted - remaining.left();
     if (failure) {

@@ -55,7 +55,12 @@ HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, Http
   if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
   refusal_ = client_.place().learn(request, outcome);
+  secrets_ = std::move(request.secrets);
   return outcome;
+}
+
+HttpOutcome HttpTries::go_on(HttpConnection& connection, Cancel& cancel) {
+  return connection.go_on(deadline_, cancel);
 }
 
 void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel) {
@@ -81,7 +86,8 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
 void HttpTries::give_up(const HttpOutcome& outcome) const {
   const std::string tries = all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
   if (!outcome.failure) {
-    const std::string why = refusal_.what.empty() ? "" : ": " + refusal_.what;
+    const std::string why =
+        refusal_.what.empty() ? "" : ": " + quote(redacted(refusal_.what, secrets_));
     throw Error(refusal_.kind.value_or(kind_of(outcome.answer.status)),
                 "the server of " + client_.label() + " answers with status " +
                     std::to_string(outcome.answer.status) + tries + why);
@@ -90,7 +96,7 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
                          : outcome.failure->timed_out ? ErrorKind::TimedOut
                                                       : ErrorKind::Unavailable;
   throw Error(kind, std::string("cannot ") + doing_ + " " + client_.label() + tries + ": " +
-                        quote(outcome.failure->what));
+                        quote(redacted(outcome.failure->what, secrets_), 400));
 }
 
 void HttpTries::pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const {

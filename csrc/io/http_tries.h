@@ -24,6 +24,9 @@ class HttpTries {
   HttpOutcome ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
                   Cancel& cancel);
 
+  // The same request goes on after a pause, as a part of these tries.
+  HttpOutcome go_on(HttpConnection& connection, Cancel& cancel);
+
   // After a try that did not bring all that was asked for: returns when it is time for the next
   // one, or throws.
   void failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel);
@@ -37,6 +40,7 @@ class HttpTries {
   const int retries_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
   HttpRefusal refusal_;  // of the last try
+  Secrets secrets_;      // that it showed
   int count_ = 0;        // in a row, without progress
   int mended_ = 0;
   int all_ = 0;

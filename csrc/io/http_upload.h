@@ -53,14 +53,12 @@ class TextReceiver : public HttpReceiver {
     return answer.status >= 200 && answer.status < 300;
   }
   bool body(ConstBytes bytes) override {
-    text += as_text(bytes).substr(0, kLongest - std::min(kLongest, text.size()));
+    text += as_text(bytes);
     return true;
   }
+  std::uint64_t longest() const override { return 64 << 10; }
 
   std::string text;
-
- private:
-  static constexpr std::size_t kLongest = 1 << 20;
 };
 
 }  // namespace tensorizer

@@ -25,6 +25,10 @@ struct HttpOptions {
   std::uint64_t chunk_size = 8 << 20;  // what one request asks for
   int retries = 5;                     // that bring nothing
   std::uint64_t max_bandwidth = 0;     // in bytes per second; 0 is no limit
+  // Of redirects: whether headers go to other servers as well, and whether they may lead from
+  // https:// to http://.
+  bool header_everywhere = false;
+  bool insecure_redirects = false;
 };
 
 // How to speak with S3, as the caller said it: what is empty was not given. What may be a secret

@@ -85,9 +85,11 @@ std::string container_token() {
               "the container's authorization token is not printable, in one line");
 }
 
-S3Credentials parse_reply(const HttpReply& reply, const std::string& label) {
+S3Credentials parse_reply(const HttpReply& reply, const HttpQuestion& question) {
+  const std::string& label = question.label;
   const std::optional<JsonObject> object = parse_json_object(reply.body);
-  if (reply.status == 200 && object) return credentials_in(*object, label);
+  if (reply.status == 200 && object)
+    return credentials_in(*object, label, question.request.secrets);
   throw Error(
       ErrorKind::PermissionDenied,
       label + " answers with status " + std::to_string(reply.status) + " and no credentials");
@@ -113,18 +115,14 @@ class Metadata {
     }
   }
 
-  HttpReply get(const std::string& path) const {
-    HttpQuestion question = about(path);
-    question.request.headers = {"X-aws-ec2-metadata-token: " + token_};
-    return ask(question);
-  }
-  std::string label(const std::string& path) const { return about(path).label; }
-
- private:
   HttpQuestion about(const std::string& path) const {
     HttpQuestion question;
     question.request.url = address_ + path;
     question.request.direct = true;
+    if (!token_.empty()) {
+      question.request.headers = {"X-aws-ec2-metadata-token: " + token_};
+      question.request.secrets = {token_};
+    }
     question.label = "the machine's metadata at " + quote(question.request.url);
     return question;
   }
@@ -136,6 +134,7 @@ class Metadata {
                 question.label + " answers with status " + std::to_string(reply.status));
   }
 
+ private:
   const std::string address_;
   Cancel& cancel_;
   std::string token_;
@@ -161,9 +160,11 @@ S3Credentials container_credentials(const HttpOptions& http, Cancel& cancel) {
   question.request.headers = {"Accept: application/json"};
   if (const std::string token = container_token(); !token.empty()) {
     question.request.headers.push_back("Authorization: " + token);
+    add_header_secrets(question.request.secrets, question.request.headers.back());
   }
   question.label = "the container's credentials at " + quote(without_secrets(question.request.url));
-  return parse_reply(http_fetch(question, local_options(http, 2, 3), cancel), question.label);
+  add_url_secrets(question.request.secrets, question.request.url);
+  return parse_reply(http_fetch(question, local_options(http, 2, 3), cancel), question);
 }
 
 S3Credentials machine_credentials(Cancel& cancel) {
@@ -173,14 +174,17 @@ S3Credentials machine_credentials(Cancel& cancel) {
   }
   const Metadata metadata(cancel);
   const std::string roles(kRoles);
-  const std::string path = roles + role_in(metadata.get(roles).body, metadata.label(roles));
-  return parse_reply(metadata.get(path), metadata.label(path));
+  const HttpQuestion list = metadata.about(roles);
+  const HttpQuestion role = metadata.about(roles + role_in(metadata.ask(list).body, list.label));
+  return parse_reply(metadata.ask(role), role);
 }
 
-S3Credentials credentials_in(const JsonObject& object, const std::string& label) {
+S3Credentials credentials_in(const JsonObject& object, const std::string& label,
+                             const Secrets& secrets) {
   const std::string code = get(object, "Code");
   if (!code.empty() && code != "Success") {
-    throw Error(ErrorKind::PermissionDenied, label + " answers with code " + quote(code, 64));
+    throw Error(ErrorKind::PermissionDenied,
+                label + " answers with code " + quote(redacted(code, secrets), 64));
   }
   S3Credentials credentials;
   credentials.key_id = get(object, "AccessKeyId");

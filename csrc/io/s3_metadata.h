@@ -7,6 +7,7 @@
 #include "io/json.h"
 #include "io/options.h"
 #include "io/s3_credentials.h"
+#include "io/secret.h"
 
 namespace tensorizer {
 
@@ -21,7 +22,8 @@ S3Credentials machine_credentials(Cancel& cancel);
 
 // AccessKeyId, SecretAccessKey, Token or SessionToken, and Expiration, which may be missing. Throws
 // Error(InvalidFormat), which names `label` and holds none of them, where a key is missing or the
-// moment is none.
-S3Credentials credentials_in(const JsonObject& object, const std::string& label);
+// moment is none. `secrets`: what the one who answers was shown.
+S3Credentials credentials_in(const JsonObject& object, const std::string& label,
+                             const Secrets& secrets = {});
 
 }  // namespace tensorizer

@@ -94,10 +94,14 @@ class S3Place final : public HttpPlace {
         name_(name),
         options_(options),
         headers_(header_lines(http)),
-        label_(quote(scheme + "://" + name.bucket + "/" + name.key, 4096)),
+        label_(quote(without_secrets(scheme + "://" + name.bucket + "/" + name.key), 4096)),
         credentials_(options, http) {
     if (!options.sse_customer_key.empty())
       key_headers_ = customer_key_headers(options.sse_customer_key);
+    for (const std::string& line : headers_) add_header_secrets(secrets_, line);
+    for (const auto& [name, value] : key_headers_) {
+      if (name.find("customer-key") != name.npos) secrets_.push_back(value);
+    }
   }
 
   void complete(HttpRequest& request, Cancel& cancel) override {
@@ -129,8 +133,11 @@ class S3Place final : public HttpPlace {
     if (request.method != "DELETE") {
       for (const auto& [name, value] : key_headers_) add(name, value);
     }
+    request.secrets = secrets_;
     if (credentials.anonymous) return;
     request.shown = credentials.key_id;
+    request.secrets.insert(request.secrets.end(),
+                           {credentials.key_id, credentials.secret, credentials.session_token});
     const std::time_t now = std::time(nullptr) + clock_offset_;
     if (options_.signs_url && request.method == "GET") {
       sign_url(request, address, credentials, now);
@@ -153,8 +160,10 @@ class S3Place final : public HttpPlace {
         to_sign.headers.emplace_back(name, line.substr(colon + 2));
       }
     }
-    add("Authorization", authorization(to_sign, {settings_->region, "s3", now}, credentials.key_id,
-                                       credentials.secret));
+    const std::string signature = authorization(to_sign, {settings_->region, "s3", now},
+                                                credentials.key_id, credentials.secret);
+    request.secrets.push_back(signature.substr(signature.rfind('=') + 1));
+    add("Authorization", signature);
   }
 
   HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {
@@ -163,7 +172,7 @@ class S3Place final : public HttpPlace {
     if (outcome.failure || answer.status < 300) return refusal;
     const std::string code = xml_text(answer.refusal, "Code").value_or("");
     const std::string message = xml_text(answer.refusal, "Message").value_or("");
-    if (!code.empty()) refusal.what = quote(code + (message.empty() ? "" : ": " + message));
+    if (!code.empty()) refusal.what = code + (message.empty() ? "" : ": " + message);
 
     const std::lock_guard lock(mutex_);
     if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
@@ -219,6 +228,7 @@ class S3Place final : public HttpPlace {
     request.url += request.query.empty() ? "?" : "&";
     request.url += signed_parameters(to_sign, last_moment(now), credentials.key_id,
                                      credentials.secret, credentials.session_token);
+    add_url_secrets(request.secrets, request.url);
   }
 
   bool set_region(const HttpAnswer& answer) {
@@ -250,6 +260,7 @@ class S3Place final : public HttpPlace {
   const std::string label_;
   S3CredentialsChain credentials_;
   NamedTexts key_headers_;
+  Secrets secrets_;  // but for those of the credentials
 
   std::mutex mutex_;  // guards what follows
   std::optional<S3Settings> settings_;
@@ -260,10 +271,15 @@ class S3Place final : public HttpPlace {
 
 S3Name parse_s3_name(const std::string& scheme, std::string_view rest) {
   const std::size_t slash = rest.find('/');
+  const std::string start = scheme + "://";
+  const std::string label = quote(without_secrets(start + std::string(rest)), 4096);
   if (slash == 0 || slash == std::string_view::npos || slash + 1 == rest.size()) {
-    const std::string start = scheme + "://";
+    throw Error(ErrorKind::InvalidArgument, label + " names no object: " + start + "BUCKET/KEY");
+  }
+  if (rest.substr(0, slash).find('@') != std::string_view::npos) {
     throw Error(ErrorKind::InvalidArgument,
-                quote(start + std::string(rest)) + " names no object: " + start + "BUCKET/KEY");
+                label + " was given with a user or a password, which " + start +
+                    " does not take: the options 's3_access_key_id' and 's3_secret_access_key' do");
   }
   return {std::string(rest.substr(0, slash)), std::string(rest.substr(slash + 1))};
 }

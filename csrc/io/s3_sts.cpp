@@ -58,11 +58,13 @@ bool is_temporary(const HttpReply& reply) {
 
 [[noreturn]] void throw_refused(const HttpQuestion& question, const HttpReply& reply,
                                 const AwsRole& role) {
-  // Its message might hold what it was sent.
+  // Its message might hold what it was sent in other words.
   const std::optional<std::string> code = xml_text(reply.body, "Code");
-  throw Error(ErrorKind::PermissionDenied, question.label + " refuses the role " + quote(role.arn) +
-                                               " with status " + std::to_string(reply.status) +
-                                               (code ? " and code " + quote(*code, 64) : ""));
+  throw Error(
+      ErrorKind::PermissionDenied,
+      question.label + " refuses the role " + quote(role.arn) + " with status " +
+          std::to_string(reply.status) +
+          (code ? " and code " + quote(redacted(*code, question.request.secrets), 64) : ""));
 }
 
 S3Credentials ask(const HttpQuestion& question, const StsPlace& place, const AwsRole& role,
@@ -110,6 +112,8 @@ void sign(HttpQuestion& question, const Address& address, const StsPlace& place,
     if (name != "host") question.request.headers.push_back(name + ": " + value);
   }
   question.request.headers.push_back("Authorization: " + signature);
+  question.request.secrets = {by.key_id, by.secret, by.session_token,
+                              signature.substr(signature.rfind('=') + 1)};
 }
 
 }  // namespace
@@ -126,7 +130,9 @@ S3Credentials assume_role_with_token(const StsPlace& place, const AwsRole& role,
                                      const std::string& token, Cancel& cancel) {
   NamedTexts form = form_of("AssumeRoleWithWebIdentity", role);
   form.emplace_back("WebIdentityToken", token);
-  return ask(question_of(address_of(place), form), place, role, cancel);
+  HttpQuestion question = question_of(address_of(place), form);
+  question.request.secrets = {token};
+  return ask(question, place, role, cancel);
 }
 
 }  // namespace tensorizer

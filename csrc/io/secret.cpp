@@ -7,8 +7,11 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "codec/hmac.h"
+#include "io/uri.h"
 
 namespace tensorizer {
 
@@ -77,7 +80,8 @@ Parts split(std::string_view uri) {
   const std::size_t scheme = uri.find("://");
   // In the name of a file these characters mean nothing.
   if (scheme == std::string_view::npos || uri.starts_with("file://")) return {0, 0, uri.size()};
-  const std::size_t begin = scheme + 3;
+  // libcurl takes "http:///host" for "http://host".
+  const std::size_t begin = std::min(uri.find_first_not_of('/', scheme + 3), uri.size());
   std::size_t path = std::min(uri.find_first_of("/?#", begin), uri.size());
   std::size_t at = uri.substr(0, path).rfind('@');
   if ((at == uri.npos || at < begin) && !may_be_host(uri.substr(begin, path - begin))) {
@@ -87,6 +91,21 @@ Parts split(std::string_view uri) {
   }
   const std::size_t host = at == uri.npos || at < begin ? begin : at + 1;
   return {begin, host, std::min(uri.find_first_of("?#", path), uri.size())};
+}
+
+// As it stands in a URL, and as it is meant.
+void add_escaped(Secrets& secrets, std::string_view text) {
+  secrets.emplace_back(text);
+  if (const auto decoded = percent_decoded(text); decoded && *decoded != text) {
+    secrets.push_back(*decoded);
+  }
+}
+
+bool is_word(char c) { return is_letter(c) || is_digit(c); }
+
+bool stands_alone(std::string_view text, std::size_t begin, std::size_t size) {
+  return (begin == 0 || !is_word(text[begin - 1])) &&
+         (begin + size == text.size() || !is_word(text[begin + size]));
 }
 
 }  // namespace
@@ -122,6 +141,71 @@ std::string without_secrets(std::string_view uri) {
   std::string text(uri.substr(0, parts.begin));
   text += uri.substr(parts.host, parts.end - parts.host);
   return uri.substr(parts.end).starts_with('?') ? text + "?..." : text;
+}
+
+void add_header_secrets(Secrets& secrets, std::string_view line) {
+  const std::size_t colon = std::min(line.find(':'), line.size() - 1);
+  const std::string name = lower_case(line.substr(0, colon));
+  std::string_view value = trimmed(line.substr(colon + 1));
+  secrets.emplace_back(value);
+  // "Bearer" and the like are words that messages need.
+  if (name.ends_with("authorization")) value.remove_prefix(std::min(value.find(' '), value.size()));
+  while (!value.empty()) {
+    const std::size_t end = std::min(value.find_first_of(" ;,"), value.size());
+    const std::string_view part = value.substr(0, end);
+    secrets.emplace_back(part);
+    secrets.emplace_back(part.substr(std::min(part.find('='), part.size() - 1) + 1));
+    value.remove_prefix(std::min(end + 1, value.size()));
+  }
+}
+
+void add_url_secrets(Secrets& secrets, std::string_view url) {
+  const Parts parts = split(url);
+  if (parts.host > parts.begin) {
+    const std::string_view login = url.substr(parts.begin, parts.host - 1 - parts.begin);
+    const std::size_t colon = std::min(login.find(':'), login.size());
+    add_escaped(secrets, login.substr(0, colon));
+    add_escaped(secrets, login.substr(std::min(colon + 1, login.size())));
+    secrets.push_back(to_base64(as_bytes(percent_decoded(login).value_or(std::string(login)))));
+  }
+  std::string_view query = url.substr(parts.end);
+  query = query.substr(0, query.find('#'));
+  if (!query.starts_with('?')) return;
+  query.remove_prefix(1);
+  secrets.emplace_back(query);
+  while (!query.empty()) {
+    const std::size_t end = std::min(query.find('&'), query.size());
+    const std::string_view parameter = query.substr(0, end);
+    const std::size_t equals = parameter.find('=');
+    add_escaped(secrets, equals == parameter.npos ? parameter : parameter.substr(equals + 1));
+    query.remove_prefix(std::min(end + 1, query.size()));
+  }
+}
+
+std::string redacted(std::string_view text, std::span<const std::string> secrets) {
+  constexpr std::size_t kShort = 4;
+  constexpr std::string_view kStruck = "...";
+  // Longer ones first, because others may be parts of them.
+  Secrets sorted(secrets.begin(), secrets.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
+  std::string out(text);
+  for (const std::string& secret : sorted) {
+    if (secret.empty()) continue;
+    const std::string wanted = lower_case(secret);
+    std::string lower = lower_case(out);
+    std::size_t at = 0;
+    while ((at = lower.find(wanted, at)) != lower.npos) {
+      if (secret.size() < kShort && !stands_alone(lower, at, secret.size())) {
+        ++at;
+        continue;
+      }
+      out.replace(at, secret.size(), kStruck);
+      lower.replace(at, secret.size(), kStruck);
+      at += kStruck.size();
+    }
+  }
+  return out;
 }
 
 }  // namespace tensorizer

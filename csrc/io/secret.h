@@ -1,8 +1,10 @@
 // Secrets, and how to name one instead of writing it down.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tensorizer {
 
@@ -23,5 +25,20 @@ bool holds_secret(std::string_view uri);
 
 // A URI for messages: without any of these.
 std::string without_secrets(std::string_view uri);
+
+// What a server was shown and must not be quoted with.
+using Secrets = std::vector<std::string>;
+
+// Adds the value of a header, and each part of it that may be a secret of its own, as the token of
+// "Authorization: Bearer TOKEN". `line`: "name: value".
+void add_header_secrets(Secrets& secrets, std::string_view line);
+
+// Adds the user, the password and the parameters of a URL, as they stand there and as they are
+// meant, and what they become in a header.
+void add_url_secrets(Secrets& secrets, std::string_view url);
+
+// `text` with "..." in the place of every secret, in whatever case; a secret of fewer than four
+// characters is found only where it stands as a word of its own.
+std::string redacted(std::string_view text, std::span<const std::string> secrets);
 
 }  // namespace tensorizer

@@ -49,6 +49,8 @@ std::vector<Option> http_options(HttpOptions& http) {
       text_option("client_key", "a path", http.client_key),
       bool_option("insecure", http.insecure),
       bool_option("http2", http.http2),
+      bool_option("header_everywhere", http.header_everywhere),
+      bool_option("insecure_redirects", http.insecure_redirects),
       seconds_option("connect_timeout", http.connect_timeout, 0.001),
       seconds_option("stall_timeout", http.stall_timeout, 0.001),
       seconds_option("timeout", http.timeout, 0),

@@ -132,6 +132,10 @@ TEST_F(S3CredentialsTest, ComeFromProgramsThatPrintThem) {
   const S3Credentials found = get();
   EXPECT_EQ(found.key_id + found.secret + found.session_token, "K1st");
   EXPECT_EQ(found.expires, parse_timestamp(kExpiration));
+  config(
+      "[default]\ncredential_process = echo '{\"Version\":1,\"AccessKeyId\":\"K\",\"Extra\":"
+      "{\"AccessKeyId\":[{}]},\"SecretAccessKey\":\"s\"}'\n");
+  EXPECT_EQ(get().key_id, "K") << "what is nested is for others";
   for (const auto& [line, kind] : std::vector<std::pair<std::string, ErrorKind>>{
            {"sh -c 'echo sesame >&2; exit 3'", ErrorKind::PermissionDenied},
            {"echo sesame", ErrorKind::InvalidFormat},
@@ -252,13 +256,16 @@ TEST_F(S3CredentialsTest, AreRefusedWithTheCodeAndNothingElse) {
       << error.what();
   EXPECT_FALSE(contains(error.what(), "sesame"));
   EXPECT_EQ(sts.requests().size(), 1U);
+  body = "<Error><Code>no SESAME</Code></Error>";
+  error = error_of([&] { get(); });
+  EXPECT_TRUE(contains(error.what(), "code 'no ...'")) << error.what();
   status = 400;
   body = "<Error><Code>Throttling</Code></Error>";
   EXPECT_EQ(kind_of([&] { get(); }), ErrorKind::Unavailable);
-  EXPECT_EQ(sts.requests().size(), 4U) << "one that may be answered otherwise later";
+  EXPECT_EQ(sts.requests().size(), 5U) << "one that may be answered otherwise later";
   status = 503;
   EXPECT_EQ(kind_of([&] { get(); }), ErrorKind::Unavailable);
-  EXPECT_EQ(sts.requests().size(), 7U);
+  EXPECT_EQ(sts.requests().size(), 8U);
   status = 200;
   for (const std::string& answer :
        {std::string("<html>"), std::string(), xml("").substr(0, 100), std::string(1 << 20, 'x')}) {

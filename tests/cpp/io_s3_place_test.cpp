@@ -174,7 +174,7 @@ TEST_F(S3Place, LearnsTheTime) {
 TEST_F(S3Place, SaysWhatTheServerSays) {
   const HttpRequest asked = request();
   const HttpRefusal denied = refuse(asked, 403, "AccessDenied");
-  EXPECT_EQ(denied.what, "'AccessDenied: some words'");
+  EXPECT_EQ(denied.what, "AccessDenied: some words");
   EXPECT_FALSE(denied.mended || denied.temporary);
   EXPECT_TRUE(refuse(asked, 400, "RequestTimeout").temporary);
   EXPECT_TRUE(refuse(asked, 503, "SlowDown").temporary);
@@ -194,6 +194,14 @@ TEST(S3Name, IsABucketAndAKey) {
     parse_s3_name("gs", "bucket");
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), "'gs://bucket' names no object: gs://BUCKET/KEY");
+  }
+  try {
+    parse_s3_name("s3", "key:pass@bucket/key");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(),
+              "'s3://bucket/key' was given with a user or a password, which s3:// does not take: "
+              "the options 's3_access_key_id' and 's3_secret_access_key' do");
   }
 }
 
