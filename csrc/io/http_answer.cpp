@@ -3,10 +3,12 @@
 #include <curl/curl.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <ctime>
 
 #include "base/number.h"
 #include "base/text.h"
+#include "io/http.h"
 
 namespace tensorizer {
 
@@ -41,7 +43,26 @@ void parse_content_range(std::string_view text, HttpAnswer& answer) {
   answer.object.size = parse_number(text.substr(slash + 1));
 }
 
+// nginx makes ETags of the time and the size, in hexadecimal digits.
+bool is_made_of_time(std::string_view etag, std::time_t modified) {
+  char begin[32];
+  std::snprintf(begin, sizeof(begin), "\"%llx-", static_cast<unsigned long long>(modified));
+  return etag.starts_with(begin);
+}
+
 }  // namespace
+
+bool HttpIdentity::has_strong_etag() const {
+  return etag.size() >= 2 && etag.find('"') == 0 && etag.find('"', 1) == etag.size() - 1 &&
+         is_header_value(etag);
+}
+
+bool HttpAnswer::has_strong_validator() const {
+  const std::time_t modified = curl_getdate(object.last_modified.c_str(), nullptr);
+  const std::time_t date = curl_getdate(std::string(header("date")).c_str(), nullptr);
+  if (modified != -1 && date != -1 && modified < date) return true;
+  return object.has_strong_etag() && !is_made_of_time(object.etag, modified);
+}
 
 void HttpAnswer::take_header(std::string_view line) {
   const std::size_t colon = line.find(':');
@@ -49,7 +70,7 @@ void HttpAnswer::take_header(std::string_view line) {
   const std::string name = lower_case(line.substr(0, colon));
   const std::string value(trimmed(line.substr(colon + 1)));
   if (name == "etag") {
-    if (value.starts_with('"')) object.etag = value;
+    object.etag = value;
   } else if (name == "last-modified") {
     object.last_modified = value;
   } else if (name == "content-range") {

@@ -1,5 +1,6 @@
 // A file on a web server, read in ranges; or, where the server has no ranges, in order.
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
 #include "io/descriptor.h"
@@ -42,6 +43,18 @@ class HttpSource final : public Source {
   bool sequential() const override { return sequential_ != nullptr; }
   ReadHints hints(std::uint64_t, std::uint64_t) override {
     return {client_.options().connections, client_.options().chunk_size};
+  }
+  // The first bytes once more, where the answers so far could be about several files.
+  void confirm(Cancel& cancel) override {
+    const std::uint64_t fetches = fetches_;
+    if (validated_ || fetches == confirmed_) return;
+    std::vector<std::byte> again(stream_.held.size());
+    const Bytes piece(again);
+    Remaining remaining(std::span<const Bytes>(&piece, 1));
+    const HttpAnswer answer = fetch(0, again.size(), remaining, cancel);
+    if (again != stream_.held) throw_changed();
+    confirmed_ = fetches + 1;
+    if (answer.has_strong_validator()) validated_ = true;
   }
   SourceStats stats() const override { return client_.stats(); }
   std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
@@ -116,8 +129,9 @@ class HttpSource final : public Source {
   }
 
   void check_same(const HttpIdentity& object) const {
-    const bool same = object_.etag.empty() ? object.last_modified == object_.last_modified
-                                           : object.etag == object_.etag;
+    // Servers behind one address may have an object with one strong ETag and several dates.
+    const bool same = object.etag == object_.etag &&
+                      (object_.has_strong_etag() || object.last_modified == object_.last_modified);
     if (!same || object.size != object_.size) throw_changed();
   }
 
@@ -142,6 +156,7 @@ class HttpSource final : public Source {
       tries.failed(outcome, 0, cancel);
     }
     object_ = answer.object;
+    validated_ = answer.has_strong_validator();
     headers_ = std::move(answer.headers);
     if (answer.status == 200 && connection->paused()) {
       sequential_ = std::move(connection);
@@ -152,6 +167,7 @@ class HttpSource final : public Source {
     if (stream_.held.size() < std::min(kFirstRequest, *object_.size)) {
       throw_wrong("sends less than it was asked for");
     }
+    if (stream_.held.size() > *object_.size) throw_wrong("sends more than it was asked for");
     client_.give_back(std::move(connection));
   }
 
@@ -170,19 +186,24 @@ class HttpSource final : public Source {
     return wanted - remaining.left();
   }
 
-  void fetch(std::uint64_t offset, std::uint64_t end, Remaining& remaining, Cancel& cancel) {
+  // Returns the last answer.
+  HttpAnswer fetch(std::uint64_t offset, std::uint64_t end, Remaining& remaining, Cancel& cancel) {
     std::unique_ptr<HttpConnection> connection = client_.take();
     HttpTries tries(client_, "load");
+    HttpAnswer answer;
     while (offset < end) {
       Range range(*this, offset, end, remaining);
       HttpRequest request;
       request.ask_for_range(offset, end);
-      if (!object_.etag.empty()) request.headers.push_back("If-Match: " + object_.etag);
-      const HttpOutcome outcome = tries.ask(*connection, request, range, cancel);
+      if (object_.has_strong_etag()) request.headers.push_back("If-Match: " + object_.etag);
+      HttpOutcome outcome = tries.ask(*connection, request, range, cancel);
       offset += range.brought;
       if (offset < end) tries.failed(outcome, range.brought, cancel);
+      answer = std::move(outcome.answer);
     }
     client_.give_back(std::move(connection));
+    ++fetches_;
+    return answer;
   }
 
   void fill_in_order(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
@@ -229,6 +250,11 @@ class HttpSource final : public Source {
   HttpIdentity object_;
   std::vector<std::pair<std::string, std::string>> headers_;  // of the first answer
   Stream stream_;                                             // of the first request
+  // Whether a file with other bytes is known by its answers.
+  std::atomic<bool> validated_ = false;
+  // How many ranges have come, and up to which of them they are known to be of one file.
+  std::atomic<std::uint64_t> fetches_ = 0;
+  std::atomic<std::uint64_t> confirmed_ = 0;
 
   // Where the server has no ranges.
   std::unique_ptr<HttpConnection> sequential_;

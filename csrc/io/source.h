@@ -70,6 +70,10 @@ class Source {
   // reading them (a file's size and time of change); nothing where it cannot.
   virtual std::optional<std::string> version() const { return std::nullopt; }
 
+  // Throws Error(Unavailable) where what was read may be of several files, because the source was
+  // replaced meanwhile and no read could notice. Called at the end of a load.
+  virtual void confirm(Cancel& cancel) { (void)cancel; }
+
   // Where the magic stands: not 0 for a descriptor that was handed over mid-file.
   virtual std::uint64_t start() const { return 0; }
 

@@ -238,10 +238,14 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   if (targets.mapping) settings.mapping = targets.mapping->bytes();
   const auto begin = std::chrono::steady_clock::now();
   Job job(*this);
+  bool loaded = false;
   try {
     tensorizer::load(file.source(), file.index(), targets.items, settings, job.progress,
                      job.cancel);
+    loaded = true;
+    file.source().confirm(job.cancel);
   } catch (...) {
+    if (loaded) withdrawn.assign(file.names().size(), true);
     if (!withdrawn.empty()) {
       targets.staging.finish();
       blank(targets, withdrawn);

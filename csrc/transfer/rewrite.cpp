@@ -139,7 +139,10 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
     settings.moves_in_flight = std::max(threads, from.source().hints(0, *size).reads_in_flight);
   }
   settings.make_stage = [&] { return std::make_unique<OriginStage>(origin); };
-  if (pinned) settings.confirm = [&] { from.check_digest(std::as_bytes(std::span(found))); };
+  settings.confirm = [&] {
+    if (pinned) from.check_digest(std::as_bytes(std::span(found)));
+    from.source().confirm(cancel);
+  };
   save_file(*sink, layout, items, settings, progress, cancel);
 }
 

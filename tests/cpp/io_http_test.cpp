@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "io/http_answer.h"
 #include "io/http_place.h"
+#include "io/http_url.h"
 #include "io/secret.h"
 #include "io_support.h"
 
@@ -41,10 +42,41 @@ TEST(HttpAnswer, TakesNoNonsenseForARange) {
   }
 }
 
-TEST(HttpAnswer, TakesStrongTagsOnly) {
+TEST(HttpAnswer, KnowsStrongTags) {
   EXPECT_EQ(answer_of("ETag: \"a b\"\r\n").object.etag, "\"a b\"");
-  EXPECT_EQ(answer_of("ETag: W/\"a\"").object.etag, "");
+  EXPECT_TRUE(answer_of("ETag: \"a b\"").object.has_strong_etag());
+  EXPECT_EQ(answer_of("ETag: W/\"a\"").object.etag, "W/\"a\"") << "another one is another file";
   EXPECT_EQ(answer_of("Last-Modified: now").object.last_modified, "now");
+  // What would end elsewhere than it should in If-Match.
+  for (const char* etag : {"W/\"a\"", "", "a", "\"", "\"a", "\"a\"b\"", "\"a\rX-Forged: b\"",
+                           "\"a\nX-Forged: b\"", "\"a\", \"b\"", "*"}) {
+    EXPECT_FALSE(answer_of("ETag: " + std::string(etag)).object.has_strong_etag()) << etag;
+  }
+}
+
+TEST(HttpAnswer, KnowsWhatTellsFilesApart) {
+  const auto tells = [](const std::string& etag, const std::string& modified,
+                        const std::string& date) {
+    HttpAnswer answer;
+    if (!etag.empty()) answer.take_header("ETag: " + etag);
+    if (!modified.empty()) answer.take_header("Last-Modified: " + modified);
+    if (!date.empty()) answer.take_header("Date: " + date);
+    return answer.has_strong_validator();
+  };
+  const std::string now = "Sun, 13 Sep 2020 12:26:40 GMT";  // 5f5e1000 in seconds
+  const std::string later = "Sun, 13 Sep 2020 12:26:41 GMT";
+  EXPECT_TRUE(tells("\"a\"", "", ""));
+  EXPECT_TRUE(tells("\"a\"", now, now));
+  EXPECT_TRUE(tells("", now, later));
+  EXPECT_TRUE(tells("W/\"a\"", now, later));
+  EXPECT_TRUE(tells("\"5f5e1000-4a\"", now, later));
+  EXPECT_FALSE(tells("\"5f5e1000-4a\"", now, now)) << "nginx's is the time and the size";
+  EXPECT_FALSE(tells("", now, now));
+  EXPECT_FALSE(tells("", later, now));
+  EXPECT_FALSE(tells("", now, ""));
+  EXPECT_FALSE(tells("", "some day", later));
+  EXPECT_FALSE(tells("W/\"a\"", "", later));
+  EXPECT_FALSE(tells("", "", ""));
 }
 
 TEST(HttpAnswer, KnowsTheRest) {
@@ -124,11 +156,58 @@ TEST_F(MovedTest, HasChangedWhereverItIs) {
   }
 }
 
+TEST(HttpUrl, KnowsItsOrigin) {
+  EXPECT_EQ(origin_of("HTTPS://me:pass@Host/x?y"), "https://host:443");
+  EXPECT_EQ(origin_of("http://host:80/x"), origin_of("http:///host"));
+  EXPECT_NE(origin_of("http://host"), origin_of("https://host"));
+  for (const char* url : {"", "host", "ftp://host", "file:///x", "http://", "http://a b/"}) {
+    EXPECT_EQ(origin_of(url), "") << url;
+  }
+}
+
+TEST(HttpUrl, LeadsOn) {
+  const std::string base = "http://me:pa%40ss@host/a/b?c";
+  EXPECT_EQ(redirected(base, "/x y"), "http://me:pa%40ss@host/x%20y");
+  EXPECT_EQ(redirected(base, "d"), "http://me:pa%40ss@host/a/d");
+  EXPECT_EQ(redirected(base, "http://HOST:80/x"), "http://me:pa%40ss@HOST:80/x");
+  EXPECT_EQ(redirected(base, "http://you@host/x"), "http://you@host/x");
+  for (const char* elsewhere :
+       {"//other/x", "http://other/x", "http://host:8/x", "https://host/x"}) {
+    const std::optional<std::string> url = redirected(base, elsewhere);
+    ASSERT_TRUE(url) << elsewhere;
+    EXPECT_EQ(url->find('@'), std::string::npos) << *url;
+  }
+  for (const char* nowhere : {"ftp://host/", "file:///x", "http://", "http://h/\r\nX: y"}) {
+    EXPECT_FALSE(redirected(base, nowhere)) << nowhere;
+  }
+}
+
+TEST(Secret, IsStruckOutOfText) {
+  Secrets secrets;
+  add_header_secrets(secrets, "Authorization: Bearer abcdef");
+  add_header_secrets(secrets, "Cookie: id=12345; theme=dark==");
+  add_header_secrets(secrets, "X-Empty: ");
+  add_header_secrets(secrets, "X-Version: 7");
+  add_url_secrets(secrets, "https://user:p%20q%20r@host/path?token=a%2Bbc&plain");
+  EXPECT_EQ(redacted("the token ABCDEF of Bearer abcdef, abcdefgh", secrets),
+            "the token ... of ..., ...gh");
+  EXPECT_EQ(redacted("12345 id=12345 dark==", secrets), "... ... ...");
+  EXPECT_EQ(redacted("version 7 of 17", secrets), "version ... of 17");
+  EXPECT_EQ(redacted("user, p%20q%20r, p q r, a%2Bbc, a+bc", secrets), "..., ..., ..., ..., ...");
+  EXPECT_EQ(redacted("dXNlcjpwIHEgcg==", secrets), "...") << "as a header has it";
+  EXPECT_EQ(redacted("host/path", secrets), "host/path");
+  EXPECT_EQ(redacted("anything", Secrets{""}), "anything");
+  EXPECT_EQ(redacted("......", Secrets{"...."}), ".....");
+}
+
 TEST(Secret, IsTakenOutOfAUrl) {
   EXPECT_EQ(without_secrets("https://me:pass@host:8/a/b?sig=x#y"), "https://host:8/a/b?...");
   EXPECT_EQ(without_secrets("https://a@b@host/x"), "https://host/x");
   EXPECT_EQ(without_secrets("https://host?sig=me@x/y"), "https://host?...");
   EXPECT_EQ(without_secrets("https://host/a@b"), "https://host/a@b");
+  EXPECT_EQ(without_secrets("http:///me:pass@host/x"), "http:///host/x");
+  EXPECT_EQ(without_secrets("http:////me:pass@host?x"), "http:////host?...");
+  EXPECT_EQ(without_secrets("http:///"), "http:///");
   EXPECT_EQ(without_secrets("file:///a?b@c"), "file:///a?b@c");
   EXPECT_EQ(without_secrets("/a?b"), "/a?b");
   // A password that should have been escaped.
