@@ -18,9 +18,9 @@ IMPORT_TIME = """
 import os, sys, time, torch
 threads = len(os.listdir("/proc/self/task"))
 modules = set(sys.modules)
-began = time.perf_counter()
+began = time.process_time()  # not the clock's, which runs on while others have the processor
 import tensorizer_ops
-print(time.perf_counter() - began)
+print(time.process_time() - began)
 assert len(os.listdir("/proc/self/task")) == threads
 assert not any(name.startswith("torch._dynamo") for name in set(sys.modules) - modules)
 """
