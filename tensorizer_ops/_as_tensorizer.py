@@ -1,7 +1,7 @@
 """This package under the name ``tensorizer``, for code that cannot be changed.
 
-Whoever has ``FOLDER`` first on the path imports from there a ``tensorizer`` that is this very
-package: ``tensorizer.x`` and ``tensorizer_ops.x`` are one module.
+Whoever has ``FOLDER`` first on the path imports from there a ``tensorizer`` that stands for this
+package: ``tensorizer.x`` and ``tensorizer_ops.x`` are one module, and so is everything in them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,30 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, spec_from_loader
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec, spec_from_file_location, spec_from_loader
 from types import ModuleType
+from typing import Any
 
 _OURS = __package__
 _NAME = "tensorizer"
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_alias")
+
+# What `from tensorizer import *` brings.
+_STAR = (
+    "CryptographyError",
+    "DecryptionParams",
+    "EncryptionParams",
+    "FilterFuncType",
+    "TensorDeserializer",
+    "TensorSerializer",
+    "TensorType",
+    "stream_io",
+    "torch_compat",
+    "utils",
+)
+_STAR_WITH_PROTOBUF = ("protobuf", "tensors_pb2")
 
 
 def install_as_tensorizer() -> None:
@@ -30,7 +46,7 @@ def install_as_tensorizer() -> None:
         RuntimeError: another ``tensorizer`` has been imported already.
     """
     imported = sys.modules.get(_NAME)
-    if imported not in (None, sys.modules[_OURS]):
+    if imported is not None and not isinstance(imported, _Tensorizer):
         raise RuntimeError(
             f"another tensorizer has been imported already ({imported!r}): call "
             f"{_OURS}.install_as_tensorizer() before anything imports it"
@@ -50,7 +66,55 @@ def become_tensorizer() -> None:
     """What the ``tensorizer`` in ``FOLDER`` does when it is imported."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-    sys.modules[_NAME] = sys.modules[_OURS]
+    sys.modules[_NAME] = _Tensorizer(sys.modules[_OURS])
+
+
+class _Tensorizer(ModuleType):
+    """The package ``tensorizer``: attributes are read from this package, and set there.
+
+    Its own are its name, its version, and which names a star brings.
+    """
+
+    def __init__(self, ours: ModuleType) -> None:
+        super().__init__(_NAME, ours.__doc__)
+        assert ours.__file__ is not None
+        loader = SourceFileLoader(_NAME, ours.__file__)
+        protobuf = _STAR_WITH_PROTOBUF if _has_protobuf() else ()
+        version = importlib.import_module(f"{_OURS}._version")
+        vars(self).update(
+            __spec__=spec_from_file_location(_NAME, ours.__file__, loader=loader),
+            __loader__=loader,
+            __package__=_NAME,
+            __file__=ours.__file__,
+            __path__=ours.__path__,
+            __version__=version.__version__,
+            __all__=[*_STAR, *protobuf],
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(sys.modules[_OURS], name)
+        except AttributeError:
+            raise AttributeError(f"module {_NAME!r} has no attribute {name!r}") from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in vars(self):
+            super().__setattr__(name, value)
+        else:
+            setattr(sys.modules[_OURS], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(sys.modules[_OURS], name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*vars(self), *dir(sys.modules[_OURS])})
+
+
+def _has_protobuf() -> bool:
+    try:
+        return find_spec("google.protobuf") is not None
+    except ModuleNotFoundError:  # there is no "google"
+        return False
 
 
 class _Finder(MetaPathFinder, Loader):

@@ -48,6 +48,12 @@ class Catalog:
         else:
             self.structure = {self.names[i]: i for i in self.kept}
 
+    def is_of(self, reader: Any) -> bool:
+        """Whether a reader's file has the same tensors in the same places."""
+        names, types, header_offsets, data_offsets, data_sizes, _ = reader._list()
+        here = self.names, self._types, self.header_offsets, self.data_offsets, self.data_sizes
+        return here == (names, types, header_offsets, data_offsets, data_sizes)
+
     def find(self, key: Any) -> Any:
         """The number of a tensor or a layer of them; None for what is not there."""
         found = self.structure.get(key)

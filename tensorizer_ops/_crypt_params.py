@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import NoReturn
+from typing import Any
 
 from tensorizer_ops import _python, keys
 
@@ -40,8 +41,15 @@ def _checked_source(source: str | bytes, encoding: str) -> bytes:
     return source
 
 
-def _refuse_pickle(params: object) -> NoReturn:
-    raise TypeError(f"{type(params).__name__} is not pickled: it holds a secret")
+def _refuse_checkpoint(params: object) -> None:
+    """Raise where ``torch.save`` is what pickles: its files are kept, and given to others."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "torch.serialization":
+            raise TypeError(
+                f"{type(params).__name__} is not saved by torch.save: it holds a secret"
+            )
 
 
 class EncryptionParams:
@@ -164,8 +172,9 @@ class EncryptionParams:
     def __deepcopy__(self, memo: object) -> EncryptionParams:
         return self.__copy__()  # what it holds cannot be changed
 
-    def __reduce__(self) -> NoReturn:
-        _refuse_pickle(self)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _refuse_checkpoint(self)
+        return super().__reduce_ex__(max(protocol, 2))
 
 
 class DecryptionParams:
@@ -217,8 +226,9 @@ class DecryptionParams:
     def __deepcopy__(self, memo: object) -> DecryptionParams:
         return self.__copy__()  # what it holds cannot be changed
 
-    def __reduce__(self) -> NoReturn:
-        _refuse_pickle(self)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _refuse_checkpoint(self)
+        return super().__reduce_ex__(max(protocol, 2))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import itertools
+import logging
 import os
 import pickle
 import sys
@@ -18,11 +19,12 @@ from tensorizer_ops import _files, _paths, errors
 from tensorizer_ops._catalog import Catalog, FilterFuncType
 from tensorizer_ops._crypt_params import DecryptionParams, named
 from tensorizer_ops._front import to_uri
+from tensorizer_ops._log import logger
 from tensorizer_ops._module_fill import Incoming, fill_module
 from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._paths import Path
 from tensorizer_ops._progress import Progress
-from tensorizer_ops._types import INTEGERS, TensorType
+from tensorizer_ops._types import INTEGERS, FileFeatureFlags, FileHeader, TensorType
 from tensorizer_ops._values import Values
 from tensorizer_ops.utils import get_device
 
@@ -88,6 +90,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     ) -> None:
         self._file: Any = None
         self._input: _files.Input | None = None
+        self._is_closed = False
         where = get_device() if device is None else torch.device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("the device is CUDA, which is not available")
@@ -110,12 +113,15 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             "progress": progress,
             "options": options,
         }
-        self._encrypted = encryption is not None
+        self._encryption = encryption
         self._cursor = 0  # where read_tensors() goes on
         self.total_compressed_tensor_bytes = 0
         self.read_bytes = 0
         try:
-            opened = self._open(file_obj, encryption, lazy_load, as_text(options or {}))
+            place = _files.resolve(file_obj, "rb")
+            self._file = None if isinstance(place, str) else place
+            self._place = _files.engine_place(place)
+            opened = self._input = self._open(place, lazy_load)
             self._catalog = Catalog(opened.reader, filter_func)
             self._values = Values(
                 opened.reader,
@@ -129,33 +135,53 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             )
             self.total_file_bytes: int = sum(self._catalog.data_sizes)
             self.total_tensor_bytes: int = self._catalog.total_memory()
+            self._log()
             if not lazy_load:
                 self._values.load(self._catalog.kept)
                 self.total_tensor_bytes = self._catalog.total_data()
-                self.close()
+                self._finish()
         except BaseException:
             self.close()
             raise
 
-    def _open(
-        self,
-        file_obj: Any,
-        encryption: DecryptionParams | None,
-        lazy: bool,
-        options: dict[str, str],
-    ) -> _files.Input:
-        place = _files.resolve(file_obj, "rb")
-        self._file = None if isinstance(place, str) else place
-        with named(encryption) as key:
+    def _open(self, place: Any, lazy: bool) -> _files.Input:
+        options = as_text(self._arguments["options"] or {})
+        with named(self._encryption) as key:
             opened = _files.open_input(place, lazy=lazy, options={**options, **key})
-            self._input = opened
             # This opens it, while the key has its name.
-            has_key = encryption is not None or "key" in options
-            if opened.reader._encrypted() and not has_key:
+            version, flags, size, count = opened.reader._header()
+            self._file_header = FileHeader(version, FileFeatureFlags(flags), size, count)
+            has_key = self._encryption is not None or "key" in options
+            if FileFeatureFlags.encrypted in self._file_flags and not has_key:
                 raise errors._new(
                     errors.Crypto, "the file is encrypted, and no key was given (encryption=)"
                 )
         return opened
+
+    @property
+    def _file_flags(self) -> FileFeatureFlags:
+        return self._file_header.feature_flags
+
+    @property
+    def _device(self) -> torch.device:
+        return self._values.device
+
+    def _log(self) -> None:
+        if not logger.isEnabledFor(logging.DEBUG):
+            return
+        given = self._arguments
+        logger.debug(
+            "Deserializing %d bytes of %d tensors: lazy_load=%s, verify_hash=%s, encrypted=%s, "
+            "device=%s, dtype=%s, data_version=%d",
+            self.total_tensor_bytes,
+            len(self._catalog.kept),
+            given["lazy_load"],
+            given["verify_hash"],
+            FileFeatureFlags.encrypted in self._file_flags,
+            self._device,
+            given["dtype"],
+            self._file_header.version_number,
+        )
 
     def _choose_threads(self, opened: _files.Input, num_readers: int | None) -> int:
         if num_readers is None:
@@ -174,6 +200,27 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         if self._input is None:
             raise RuntimeError("the TensorDeserializer is closed, and not all of this was loaded")
         return self._input
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """The reader; after an eager load one that opens the file anew, for as long as it takes."""
+        if self._input is not None:
+            yield self._input.reader
+            return
+        if self._is_closed:
+            raise RuntimeError("the TensorDeserializer is closed")
+        if self._place is None:
+            raise RuntimeError(
+                "the file_obj was closed when everything was loaded, and cannot be opened again: "
+                "give a path or a URI, or lazy_load=True"
+            )
+        reader = self._open(self._place, lazy=True).reader
+        try:
+            if not self._catalog.is_of(reader):
+                raise RuntimeError("the file is not the one that was loaded: it was replaced")
+            yield reader
+        finally:
+            reader.close()
 
     def _load(self, numbers: Iterable[int], verify_hash: bool | None = None) -> None:
         missing = [i for i in numbers if self._values.loaded(i) is None]
@@ -306,16 +353,18 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         wanted = self._catalog.filter(left, filter_func)
         if num_tensors >= 0:
             wanted = itertools.islice(wanted, num_tensors)
-        for batch in self._catalog.batches(wanted):
-            if self._values.as_stored or not as_stored:
-                self._load(batch, verify_hash)
-                tensors: Iterable[torch.Tensor] = map(self._values.__getitem__, batch)
-            else:
-                self._must_be_open()
-                tensors = self._values.fetch_as_stored(batch, verify_hash)
-            for i, tensor in zip(batch, tensors, strict=True):
-                self._cursor = i + 1
-                yield i, tensor
+        reader: Any = None
+        with contextlib.ExitStack() as opened:
+            for batch in self._catalog.batches(wanted):
+                if self._values.as_stored or not as_stored:
+                    self._load(batch, verify_hash)
+                    tensors: Iterable[torch.Tensor] = map(self._values.__getitem__, batch)
+                else:
+                    reader = reader or opened.enter_context(self._opened())
+                    tensors = self._values.fetch_as_stored(reader, batch, verify_hash)
+                for i, tensor in zip(batch, tensors, strict=True):
+                    self._cursor = i + 1
+                    yield i, tensor
         if num_tensors == -1:
             self._cursor = 0
 
@@ -359,7 +408,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         self._load(chosen, verify_hash)
         names = self._catalog.names
         fill_module(m, [Incoming(names[i], self._type(i), self._values[i]) for i in chosen])
-        self.close()
+        self._finish()
         return len(chosen)
 
     def verify_module(self, m: torch.nn.Module) -> tuple[bool, list[tuple[Any, bool]]]:
@@ -400,20 +449,20 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             key_prefix: what all keys start with.
             force: whether tensors are written whose keys are there.
         """
-        reader = self._must_be_open().reader
         catalog = self._catalog
+        with self._opened() as reader:
 
-        def read(begin: int, end: int) -> bytes:
-            return bytes(reader._bytes(begin, end - begin).numpy().data)
+            def read(begin: int, end: int) -> bytes:
+                return bytes(reader._bytes(begin, end - begin).numpy().data)
 
-        redis_client.set(f"{key_prefix}:header:0", read(0, min(catalog.header_offsets)))
-        for i in catalog.kept:
-            header, data = catalog.header_offsets[i], catalog.data_offsets[i]
-            key = f"{key_prefix}:{catalog.names[i]}"
-            if not force and redis_client.exists(f"{key}:{header}"):
-                continue
-            redis_client.set(f"{key}:{header}", read(header, data))
-            redis_client.set(f"{key}:{data}", read(data, data + catalog.data_sizes[i]))
+            redis_client.set(f"{key_prefix}:header:0", read(0, min(catalog.header_offsets)))
+            for i in catalog.kept:
+                header, data = catalog.header_offsets[i], catalog.data_offsets[i]
+                key = f"{key_prefix}:{catalog.names[i]}"
+                if not force and redis_client.exists(f"{key}:{header}"):
+                    continue
+                redis_client.set(f"{key}:{header}", read(header, data))
+                redis_client.set(f"{key}:{data}", read(data, data + catalog.data_sizes[i]))
 
     @property
     def total_bytes_read(self) -> int:
@@ -431,6 +480,11 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
     def close(self) -> None:
         """Close the file. What was loaded stays."""
+        self._is_closed = True
+        self._finish()
+
+    def _finish(self) -> None:
+        """Close what is open, as nothing more has to be read."""
         if self._input is not None:
             self._input.reader.close()
             self._input = None
@@ -454,7 +508,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Where the file is: whoever unpickles this opens it anew."""
-        if self._encrypted:
+        if self._encryption is not None:
             raise TypeError("a TensorDeserializer with a key is not pickled: it holds a secret")
         file_obj = self._arguments["file_obj"]
         if not isinstance(file_obj, str | bytes | os.PathLike):

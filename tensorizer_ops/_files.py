@@ -40,11 +40,26 @@ def resolve(file_obj: Any, mode: str) -> Any:
 
             return stream_io.open_stream(file_obj, mode)
     if isinstance(file_obj, str | bytes | os.PathLike):
+        # These are paths as they stand: a descriptor is an int, and nothing expands a "~".
+        if isinstance(file_obj, str) and file_obj.startswith(("~", "fd:")):
+            file_obj = os.path.join(os.curdir, file_obj)
         path = local_path(file_obj) if "w" in mode else None
         if path is not None and _takes_in_order(path):
             return open(path, "wb", buffering=0)
         return to_uri(file_obj)
     return file_obj
+
+
+# A URI, and the options with which the library opens it.
+EnginePlace = tuple[str, dict[str, str]]
+
+
+def engine_place(place: Any) -> EnginePlace | None:
+    """Where the library itself finds what :func:`resolve` gave, at any time; if it can."""
+    if isinstance(place, str):
+        return place, {}
+    found: EnginePlace | None = getattr(place, "_engine_place", lambda: None)()
+    return found
 
 
 @dataclass
@@ -59,16 +74,21 @@ class Input:
 
 
 def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
-    """Open what :func:`resolve` gave; ``lazy``: to be read in any order, and not just once."""
+    """Open what :func:`resolve` or :func:`engine_place` gave.
+
+    Args:
+        place: a string, a file object, or an ``EnginePlace``.
+        lazy: whether it will be read in any order, and not just once.
+        options: for the library, beside those of the place.
+    """
     given = SecretOptions(options)
-    if isinstance(place, str):
-        return Input(torch.classes.tensorizer.Reader(place, given), reopens=True)
+    known: EnginePlace | None = place if isinstance(place, tuple) else engine_place(place)
+    if known is not None:
+        uri, of_stream = known
+        reader = torch.classes.tensorizer.Reader(uri, SecretOptions({**of_stream, **given}))
+        return Input(reader, reopens=True)
     stream = _unwrap(place)
     _check_binary(stream, "readable", "read")
-    engine_place = getattr(stream, "_engine_place", None)
-    if engine_place is not None and (found := engine_place()) is not None:
-        uri, of_stream = found
-        return Input(torch.classes.tensorizer.Reader(uri, {**of_stream, **given}), reopens=True)
     if type(stream) is io.BytesIO:
         # Its bytes as they are; getbuffer() would copy those that it shares with somebody.
         return Input(_python.read_buffer(stream.getvalue(), stream.tell(), given), reopens=False)

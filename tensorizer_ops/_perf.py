@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_enabled = bool(os.environ.get("TENSORIZER_ENABLE_PERF_STATS"))
+enabled = bool(os.environ.get("TENSORIZER_ENABLE_PERF_STATS"))
 _lock = threading.RLock()  # a signal handler may load
 _totals: dict[str, float] = {
     "tensor_to_device_secs": 0.0,
@@ -23,7 +23,7 @@ _totals: dict[str, float] = {
 @contextmanager
 def count_load(reader: Any, device: torch.device) -> Iterator[None]:
     """Add what the reader loads in the block."""
-    if not _enabled:
+    if not enabled:
         yield
         return
     before = reader.stats()
@@ -44,7 +44,7 @@ def get_perf_stats() -> dict[str, float]:
     Raises:
         RuntimeError: ``TENSORIZER_ENABLE_PERF_STATS`` was not set when this was imported.
     """
-    if not _enabled:
+    if not enabled:
         raise RuntimeError("set TENSORIZER_ENABLE_PERF_STATS to have performance counted")
     with _lock:
         return dict(_totals)

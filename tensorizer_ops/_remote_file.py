@@ -26,8 +26,6 @@ class _RemoteRaw(io.RawIOBase):
         self, uri: str, options: SecretOptions, begin: int, end: int | None, read_ahead: int
     ) -> None:
         self.name = _python.without_secrets(uri)
-        self.bytes_read = 0
-        self.bytes_skipped = 0
         self.read_operations = 0
         self.error_context: list[str] = []
         self._source: _python.RemoteBytes | None = None
@@ -61,7 +59,6 @@ class _RemoteRaw(io.RawIOBase):
             raise ValueError(f"whence is {whence!r}, and must be 0, 1 or 2")
         if position < 0:
             raise ValueError(f"there is no position {position} in a file")
-        self.bytes_skipped += max(0, position - self._position)
         self._position = position
         return position
 
@@ -113,7 +110,6 @@ class _RemoteRaw(io.RawIOBase):
 
     def _moved(self, count: int) -> None:
         self._position += count
-        self.bytes_read += count
         self.read_operations += 1
 
     def _add_context(self, error: OSError) -> None:
@@ -147,20 +143,36 @@ class RemoteFile(io.BufferedReader):
         raw = _RemoteRaw(uri, options, begin or 0, end, ahead)
         self._opening_took = time.monotonic() - began
         super().__init__(raw, _BUFFER)
+        # From where bytes were read one after the other, and how many were before.
+        self._run_began = begin or 0
+        self._read_before = 0
+        self._skipped = 0
         self._uri = uri
         self._options = options
         self._end = end
 
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        before = self.tell()
+        after = super().seek(offset, whence)
+        self._read_before += before - self._run_began
+        self._run_began = after
+        self._skipped += max(0, after - before)
+        return after
+
+    def close(self) -> None:
+        if not self.closed and hasattr(self, "_run_began"):
+            self._read_before = self.bytes_read
+        super().close()
+
     @property
     def bytes_read(self) -> int:
-        """How many bytes were read, not counting those that still wait in Python's buffer."""
-        waiting = 0 if self.closed else self.raw.tell() - self.tell()
-        return self.raw.bytes_read - max(0, waiting)
+        """How many bytes were read, whatever was fetched ahead; those read twice count twice."""
+        return self._read_before + (0 if self.closed else self.tell() - self._run_began)
 
     @property
     def bytes_skipped(self) -> int:
         """How many bytes were passed over by seeking forward."""
-        return self.raw.bytes_skipped
+        return self._skipped
 
     @property
     def read_operations(self) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import configparser
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tensorizer_ops import _python
 from tensorizer_ops._options import SecretOptions
 
-_DEFAULT_CONFIG = "~/.s3cfg"
+ConfigPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
 # What botocore calls its two ways to sign; the second one is for URLs.
 _SIGNATURES = {"v4": "s3v4", "s3v4": "s3v4", "s3": "s3"}
 
@@ -35,36 +38,52 @@ class Access:
                 raise TypeError(f"{name} is {type(value).__name__}, and must be str or None")
 
 
-@dataclass(frozen=True, repr=False)
-class _S3cfg:
-    access_key: str
-    secret_key: str
-    access_token: str
-    host_base: str
-    use_https: bool | None
+class S3cfg(NamedTuple):
+    """What s3cmd's file says. Where nothing is said ``None``."""
+
+    config_file: str | None = None
+    s3_endpoint: str | None = None
+    s3_access_key: str | None = None
+    s3_secret_key: str | None = None
+    use_https: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"<what {self.config_file!r} says>"
 
 
 def complete(
     given: Access,
     *,
-    config_path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
+    config_paths: Sequence[ConfigPath],
+    must_exist: bool,
     force_http: bool | None,
     default_endpoint: str,
+    enforce_scheme: Callable[[str, bool, bool], str],
 ) -> SecretOptions:
     """The options for an object, with what s3cmd's file and AWS's configuration add.
 
     s3cmd's file fills in keys that are missing, and comes with its own endpoint; then come AWS's
     endpoint and the default.
+
+    Args:
+        given: what the caller says.
+        config_paths: where s3cmd's file may be; the first one there is read.
+        must_exist: whether it is an error when none is there.
+        force_http: whether S3 is spoken without TLS.
+        default_endpoint: of which nothing else says anything.
+        enforce_scheme: makes a URL of an endpoint: see :func:`with_scheme`.
     """
     session_token = ""
     if given.access_key_id is None or given.secret_access_key is None:
-        found = _read_s3cfg(config_path)
-        key_id = found.access_key if given.access_key_id is None else given.access_key_id
-        secret = found.secret_key if given.secret_access_key is None else given.secret_access_key
+        found, access_token = read_s3cfg(config_paths, must_exist)
+        key_id = found.s3_access_key if given.access_key_id is None else given.access_key_id
+        secret = found.s3_secret_key
+        if given.secret_access_key is not None:
+            secret = given.secret_access_key
         if key_id and secret:
             if given.access_key_id is None and given.secret_access_key is None:
-                session_token = found.access_token
-            endpoint = given.endpoint or found.host_base or None
+                session_token = access_token
+            endpoint = given.endpoint or found.s3_endpoint
             given = replace(
                 given, access_key_id=key_id, secret_access_key=secret, endpoint=endpoint
             )
@@ -72,7 +91,7 @@ def complete(
                 force_http = not found.use_https
     endpoint = given.endpoint
     from_aws = "" if endpoint else _python.aws_s3_endpoint()
-    endpoint = _with_scheme(
+    endpoint = enforce_scheme(
         endpoint or from_aws or default_endpoint, bool(from_aws), bool(force_http)
     )
     options = to_options(replace(given, endpoint=endpoint))
@@ -115,40 +134,49 @@ def _signature(given: Access) -> str:
     return "s3" if "accel-object" in host.split(".") else "s3v4"
 
 
-def _with_scheme(endpoint: str, may_be_http: bool, force_http: bool) -> str:
+def with_scheme(endpoint: str, allow_http: bool = False, force_http: bool = False) -> str:
+    """The URL of an endpoint.
+
+    Raises:
+        ValueError: it says ``http://``, and nobody allows that.
+    """
     scheme, separator, place = endpoint.partition("://")
     if not separator:
         return ("http://" if force_http else "https://") + endpoint
-    if scheme.lower() == "http" and not force_http and not may_be_http:
+    shown = _python.without_secrets(endpoint)
+    if scheme.lower() == "http" and not force_http and not allow_http:
         raise ValueError(
-            f"the endpoint {_python.without_secrets(endpoint)!r} has no TLS: "
-            "force_http=True says that this is meant"
+            f"the endpoint {shown!r} has no TLS: force_http=True says that this is meant"
         )
+    if scheme.lower() not in ("http", "https"):
+        raise ValueError(f"the endpoint {shown!r} must start with https:// or http://")
     return f"http://{place}" if force_http else endpoint
 
 
-def _read_s3cfg(
-    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
-) -> _S3cfg:
-    """s3cmd's file; empty where it is not there, unless the caller has named it."""
-    place = os.path.expanduser(os.fsdecode(_DEFAULT_CONFIG if path is None else path))
-    # A secret may have a "%" in it.
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    try:
-        with open(place, encoding="utf-8") as file:
-            parser.read_file(file)
-        section = parser["default"]
-    except OSError:
-        if path is not None:
-            raise
-        section = parser["DEFAULT"]
-    except (configparser.Error, UnicodeDecodeError, KeyError):
-        # The errors themselves quote lines of the file, which may be its secrets.
-        raise ValueError(f"{place!r} is no file of s3cmd's with a section [default]") from None
-    return _S3cfg(
-        section.get("access_key", ""),
-        section.get("secret_key", ""),
-        section.get("access_token", ""),
-        section.get("host_base", ""),
-        {"true": True, "false": False}.get(section.get("use_https", "").lower()),
-    )
+def read_s3cfg(paths: Sequence[ConfigPath], must_exist: bool = False) -> tuple[S3cfg, str]:
+    """The first of the files that is there, and the session token in it.
+
+    Raises:
+        OSError: none is there, and one must be.
+        ValueError: it is no file of s3cmd's.
+    """
+    for place in (os.path.expanduser(os.fsdecode(path)) for path in paths):
+        # A secret may have a "%" in it.
+        parser = configparser.ConfigParser(interpolation=None, strict=False)
+        try:
+            with open(place, encoding="utf-8") as file:
+                parser.read_file(file)
+            section = parser["default"]
+        except OSError:
+            if must_exist:
+                raise
+            continue
+        except (configparser.Error, UnicodeDecodeError, KeyError):
+            # The errors themselves quote lines of the file, which may be its secrets.
+            raise ValueError(f"{place!r} is no file of s3cmd's with a section [default]") from None
+        use_https = {"true": True, "false": False}.get(section.get("use_https", "").lower())
+        key_id, secret = section.get("access_key"), section.get("secret_key")
+        endpoint = section.get("host_base") or None
+        found = S3cfg(place, endpoint, key_id or None, secret or None, use_https)
+        return found, section.get("access_token", "")
+    return S3cfg(), ""

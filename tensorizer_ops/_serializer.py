@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import operator
 import os
 import threading
@@ -17,6 +18,7 @@ import torch
 from tensorizer_ops import _files, _paths, _python, errors
 from tensorizer_ops._crypt_params import EncryptionParams, named
 from tensorizer_ops._front import refuse_uninitialized
+from tensorizer_ops._log import logger
 from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._types import TensorType
@@ -189,6 +191,12 @@ class TensorSerializer:
             writer._add_all(names, tensors, types, indices)
         self._output.flush()
         self._has_tensors = True
+        if logger.isEnabledFor(logging.DEBUG):
+            for name, tensor, kind, index in zip(names, tensors, types, indices, strict=True):
+                shape, size = tuple(tensor.shape), tensor.nbytes
+                logger.debug(
+                    "%d:%d:%s - %s - %s -> %d", index, kind, name, tensor.dtype, shape, size
+                )
 
     def close(self) -> None:
         """Finish the file: now it is there.
@@ -197,7 +205,10 @@ class TensorSerializer:
             Cancelled: this runs inside a call that writes, as a signal handler does. That call
                 ends, and what was there before stays as it was.
         """
+        was_open = self._is_open
         self._end(self._output.close)
+        if was_open:
+            logger.debug("%d bytes of tensors were serialized", self.total_tensor_bytes)
 
     def _end(self, end: Any, closes: bool = True) -> None:
         if threading.get_ident() in self._users:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any
 
 import torch
 
 # What stands in for elements of a size where their own type is not known.
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+# The version of the format that knows dimensions of 2**32 and more.
+LONG_TENSOR_VERSION = 5
 
 
 class TensorType(IntEnum):
@@ -45,3 +50,34 @@ class TensorEntry:
     data_length: int
     hashes: list[TensorHash] | None
     header_hashes: dict[HashType, Any] | None
+
+    @property
+    def deserialized_length(self) -> int:
+        """The bytes of the tensor in memory; of a meta tensor no data is stored."""
+        if self.data_length > 0:
+            return self.data_length
+        import numpy
+
+        return numpy.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+    @property
+    def is_long_tensor(self) -> bool:
+        """Whether a dimension may be 2**32 or more."""
+        return self.metadata_version >= LONG_TENSOR_VERSION
+
+
+class FileFeatureFlags(IntFlag):
+    """What a file header says of all that follows."""
+
+    encrypted = 1
+    versioned_headers = 2
+
+
+@dataclass(slots=True)
+class FileHeader:
+    """What stands in front of the index."""
+
+    version_number: int
+    feature_flags: FileFeatureFlags
+    tensor_size: int
+    tensor_count: int

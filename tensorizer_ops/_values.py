@@ -12,7 +12,7 @@ from tensorizer_ops._perf import count_load
 from tensorizer_ops._progress import Progress, reported
 
 
-def _current_cuda_device() -> torch.device:
+def current_cuda_device() -> torch.device:
     """What ``cuda`` means here and now, without initializing CUDA for the answer."""
     default = torch.get_default_device()
     if default.type == "cuda":
@@ -55,6 +55,11 @@ class Values:
         self.module_indices = [0] * count
 
     @property
+    def device(self) -> torch.device:
+        """Where a tensor goes that is loaded here and now."""
+        return self._device or current_cuda_device()
+
+    @property
     def on_cpu(self) -> bool:
         return self._device is not None and self._device.type == "cpu"
 
@@ -81,15 +86,17 @@ class Values:
         if not missing:
             return
         # What is kept is trained with later, wherever it was loaded.
-        with self._reported(), torch.inference_mode(False):
-            tensors = self._fetch(missing, self._dtype, verify)
+        with self._reported(self._reader), torch.inference_mode(False):
+            tensors = self._fetch(self._reader, missing, self._dtype, verify)
             for i, tensor in zip(missing, tensors, strict=True):
                 self._values.setdefault(i, _to_parameter(tensor))
 
-    def fetch_as_stored(self, numbers: list[int], verify: bool | None) -> list[torch.Tensor]:
-        """Load tensors without a cast, and do not keep them."""
-        with self._reported():
-            return self._fetch(numbers, None, verify)
+    def fetch_as_stored(
+        self, reader: Any, numbers: list[int], verify: bool | None
+    ) -> list[torch.Tensor]:
+        """Load tensors from a reader of the same file without a cast, and do not keep them."""
+        with self._reported(reader):
+            return self._fetch(reader, numbers, None, verify)
 
     def matches(self, number: int, tensor: torch.Tensor) -> bool:
         """Whether a tensor has the hashes of the one that was loaded."""
@@ -97,17 +104,17 @@ class Values:
             is_same: bool = self._reader._matches(number, tensor)
         return is_same
 
-    def _reported(self) -> AbstractContextManager[None]:
-        return reported(self._reader, self._progress)
+    def _reported(self, reader: Any) -> AbstractContextManager[None]:
+        return reported(reader, self._progress)
 
     def _fetch(
-        self, numbers: list[int], dtype: torch.dtype | None, verify: bool | None
+        self, reader: Any, numbers: list[int], dtype: torch.dtype | None, verify: bool | None
     ) -> list[torch.Tensor]:
-        device = self._device or _current_cuda_device()
+        device = self.device
         wanted = None if len(numbers) == self._count else numbers
         checks = "all" if (self._verify if verify is None else verify) else "none"
-        with count_load(self._reader, device):
-            tensors, module_indices = self._reader._load_numbered(
+        with count_load(reader, device):
+            tensors, module_indices = reader._load_numbered(
                 wanted, device, dtype, checks, self._copy, self._threads
             )
         for i, index in zip(numbers, module_indices, strict=True):

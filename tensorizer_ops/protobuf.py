@@ -16,6 +16,7 @@ import torch
 
 from tensorizer_ops import errors, tensors_pb2
 from tensorizer_ops._memory import has_memory
+from tensorizer_ops.tensors_pb2 import Tensor as TensorPb  # noqa: F401
 
 __all__ = [
     "DtypePbs",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-
 from tensorizer_ops._catalog import FilterFuncType
 from tensorizer_ops._crypt_params import DecryptionParams, EncryptionParams
 from tensorizer_ops._deserializer import TensorDeserializer
+from tensorizer_ops._log import logger as logger
+from tensorizer_ops._perf import enabled as _enable_perf_stats  # noqa: F401
 from tensorizer_ops._perf import get_perf_stats as _get_perf_stats  # noqa: F401
 from tensorizer_ops._serializer import TensorSerializer
 from tensorizer_ops._serializer import cpu_count as cpu_count
+from tensorizer_ops._types import LONG_TENSOR_VERSION, TensorType
+from tensorizer_ops._types import FileFeatureFlags as _FileFeatureFlags  # noqa: F401
+from tensorizer_ops._types import FileHeader as _FileHeader  # noqa: F401
 from tensorizer_ops._types import HashType as HashType
 from tensorizer_ops._types import TensorEntry as TensorEntry
 from tensorizer_ops._types import TensorHash as TensorHash
-from tensorizer_ops._types import TensorType
+from tensorizer_ops._values import current_cuda_device as _resolve_cuda_device  # noqa: F401
 from tensorizer_ops.errors import Crypto, HashMismatch
 
 __all__ = [
@@ -29,11 +32,9 @@ __all__ = [
 CryptographyError = Crypto
 HashMismatchError = HashMismatch
 
-logger = logging.getLogger(__name__)
-
 # Versions of the format, and what needs them (docs/format.md).
 TENSORIZER_VERSION = 5
-LONG_TENSOR_TENSORIZER_VERSION = 5
+LONG_TENSOR_TENSORIZER_VERSION = LONG_TENSOR_VERSION
 META_TENSOR_TENSORIZER_VERSION = 4
 ENCRYPTION_TENSORIZER_VERSION = 3
 OPAQUE_TENSORIZER_VERSION = 2

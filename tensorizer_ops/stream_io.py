@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
+import shutil
 import typing
 from collections.abc import Mapping
 from email.message import Message
@@ -20,9 +22,19 @@ from tensorizer_ops._s3_upload import S3UploadFile
 
 __all__ = ["CAInfo", "CURLStreamFile", "RedisStreamFile", "open_stream"]
 
+# Known under the name that tensorizer gives it, as programs ask logging for it.
+logger = logging.getLogger("tensorizer.stream_io")
+# Where the program is, if it is installed. Nothing here starts it.
+curl_path = shutil.which("curl")
+
 # Where s3:// leads when nothing says otherwise. May be set to something else.
 default_s3_read_endpoint = "accel-object.ord1.coreweave.com"
 default_s3_write_endpoint = "object.ord1.coreweave.com"
+
+# Where s3cmd's file is looked for. May be set to something else.
+_s3_default_config_paths: tuple[_s3_access.ConfigPath, ...] = (os.path.expanduser("~/.s3cfg"),)
+_ParsedCredentials = _s3_access.S3cfg
+_enforce_scheme = _s3_access.with_scheme
 
 _S3_MODES = {"br", "bw", "+bw", "ab", "+ab"}
 
@@ -246,13 +258,43 @@ def _s3_uri(uri: str) -> str:
     return f"s3://{bucket}/{key.lstrip('/')}"
 
 
+def _config_paths(path: _s3_access.ConfigPath | None) -> tuple[_s3_access.ConfigPath, ...]:
+    return _s3_default_config_paths if path is None else (path,)
+
+
+def _infer_credentials(
+    s3_access_key_id: str | None,
+    s3_secret_access_key: str | None,
+    s3_config_path: _s3_access.ConfigPath | None = None,
+) -> _ParsedCredentials:
+    """Two keys: those that are given, and from s3cmd's file those that are ``None``.
+
+    Raises:
+        ValueError: one is given nowhere.
+        FileNotFoundError: there is no file at the path that is given.
+    """
+    if s3_access_key_id is not None and s3_secret_access_key is not None:
+        return _ParsedCredentials(
+            s3_access_key=s3_access_key_id, s3_secret_key=s3_secret_access_key
+        )
+    paths = _config_paths(s3_config_path)
+    found, _ = _s3_access.read_s3cfg(paths, must_exist=s3_config_path is not None)
+    key_id = found.s3_access_key if s3_access_key_id is None else s3_access_key_id
+    secret = found.s3_secret_key if s3_secret_access_key is None else s3_secret_access_key
+    for name, value in (("s3_access_key_id", key_id), ("s3_secret_access_key", secret)):
+        if not value:
+            where = found.config_file or "s3cmd's file, which is not there"
+            raise ValueError(f"{name} is not given, and not in {where}")
+    return found._replace(s3_access_key=key_id, s3_secret_key=secret)
+
+
 def open_stream(
     path_uri: str | os.PathLike[str],
     mode: str = "rb",
     s3_access_key_id: str | None = None,
     s3_secret_access_key: str | None = None,
     s3_endpoint: str | None = None,
-    s3_config_path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
+    s3_config_path: _s3_access.ConfigPath | None = None,
     buffer_size: int | None = None,
     force_http: bool | None = None,
     *,
@@ -318,9 +360,11 @@ def open_stream(
             s3_region_name,
             s3_signature_version,
         ),
-        config_path=s3_config_path,
+        config_paths=_config_paths(s3_config_path),
+        must_exist=s3_config_path is not None,
         force_http=force_http,
         default_endpoint=default_s3_read_endpoint if reads else default_s3_write_endpoint,
+        enforce_scheme=_enforce_scheme,
     )
     options.update(_certificate_options(certificate_handling))
     if reads:

@@ -9,6 +9,7 @@ with tensorizer_loading(device="cuda"):
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import logging
 import os
@@ -29,15 +30,18 @@ from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
 __all__ = ["tensorizer_loading", "tensorizer_saving"]
 
 # What torch.save and torch.load take.
-FileLike = str | os.PathLike[str] | IO[bytes]
+_FileLike = str | os.PathLike[str] | IO[bytes]
 # What a TensorSerializer and a TensorDeserializer take.
 Sidecar = io.BufferedIOBase | io.RawIOBase | BinaryIO | str | bytes | os.PathLike[Any] | int
-SidecarOrCallback = Sidecar | Callable[[FileLike], Sidecar | None]
+SidecarOrCallback = Sidecar | Callable[[_FileLike], Sidecar | None]
 SaveFunc = Callable[[Sidecar, Iterable[torch.Tensor], dict[str, Any]], Any]
 LoadFunc = Callable[[Sidecar, dict[str, Any]], Iterable[torch.Tensor]]
 
 _T = TypeVar("_T")
-_logger = logging.getLogger(__name__)
+# What torch.load takes for a pickle_module where nobody names one.
+_LOAD_WRAPPER_DEFAULT_MODULE: Any = None
+# Known under the name that tensorizer gives it, as programs ask logging for it.
+logger = logging.getLogger("tensorizer.torch_compat")
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def tensorizer_loading(
 def _save(
     original: Callable[..., object],
     obj: object,
-    f: FileLike,
+    f: _FileLike,
     pickle_module: Any = pickle,
     *args: Any,
     **kwargs: Any,
@@ -142,9 +146,9 @@ def _write(context: _Saving, sidecar: Sidecar, tensors: list[torch.Tensor]) -> N
 
 def _load(
     original: Callable[..., Any],
-    f: FileLike,
+    f: _FileLike,
     map_location: Any = None,
-    pickle_module: Any = None,
+    pickle_module: Any = _LOAD_WRAPPER_DEFAULT_MODULE,
     *,
     weights_only: bool | None = None,
     **kwargs: Any,
@@ -157,9 +161,9 @@ def _load(
         weights_only = False
     if weights_only:
         raise RuntimeError(
-            "torch.load(weights_only=True) cannot take tensors from another file: use "
-            "weights_only=False, or tensorizer_loading(suppress_weights_only=True), for files that "
-            "you trust"
+            "Can not safely load weights when explicit pickle_module is specified, as one is here "
+            "for tensors from another file: use weights_only=False, or "
+            "tensorizer_loading(suppress_weights_only=True), for files that you trust"
         )
     read = functools.partial(_read, context, _sidecar(context.file_obj, f))
     with _set(_loading, None):
@@ -189,7 +193,7 @@ def _must_be_default(pickle_module: Any) -> None:
         raise ValueError("pickle_module must be the default one where tensors go to another file")
 
 
-def _sidecar(file_obj: SidecarOrCallback | None, f: FileLike) -> Sidecar | None:
+def _sidecar(file_obj: SidecarOrCallback | None, f: _FileLike) -> Sidecar | None:
     if file_obj is None:
         return _beside(f)
     return file_obj(f) if callable(file_obj) else file_obj
@@ -197,7 +201,7 @@ def _sidecar(file_obj: SidecarOrCallback | None, f: FileLike) -> Sidecar | None:
 
 def _beside(f: Any) -> str | None:
     if isinstance(f, io.BytesIO):
-        _logger.warning(
+        logger.warning(
             "There is no file beside one in memory, so tensors stay in it; file_obj= says where "
             "they go"
         )
@@ -255,6 +259,8 @@ class _Replaced:
         def replacement(*args: Any, **kwargs: Any) -> Any:
             return self._other(original, *args, **kwargs)
 
+        _, *parameters = inspect.signature(self._other).parameters.values()
+        replacement.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         self._replacement = replacement
         setattr(torch, self._name, replacement)
 

@@ -30,6 +30,26 @@ Model = TypeVar("Model")
 _PREFIXES = "KMGTP"
 
 
+def __getattr__(name: str) -> Any:
+    if name == "pynvml":
+        return _nvml()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@functools.cache
+def _nvml() -> Any:
+    """NVIDIA's module, ready for use; ``None`` without it or without its driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
 def convert_bytes(num: float, decimal: bool = True) -> str:
     """Say a number of bytes in the unit that fits: ``123.4 MB``, or ``117.7 MiB``.
 

@@ -61,14 +61,22 @@ import sys
 import tensorizer
 import tensorizer_ops
 
-assert tensorizer is tensorizer_ops
-assert sys.modules["tensorizer"] is sys.modules["tensorizer_ops"]
 for name in {SUBMODULES}:
     theirs = importlib.import_module(f"tensorizer.{{name}}")
     ours = importlib.import_module(f"tensorizer_ops.{{name}}")
     assert theirs is ours is getattr(tensorizer, name) is sys.modules[f"tensorizer.{{name}}"]
     assert ours.__name__ == ours.__spec__.name == f"tensorizer_ops.{{name}}"
     assert ours.__spec__.loader.get_source(ours.__name__)  # as tracebacks and inspect ask for it
+assert tensorizer.TensorSerializer is tensorizer_ops.TensorSerializer
+assert set(dir(tensorizer_ops)) <= set(dir(tensorizer))
+tensorizer.set_secret = "patched"
+assert tensorizer_ops.set_secret == "patched"
+del tensorizer.set_secret
+assert not hasattr(tensorizer_ops, "set_secret")
+try:
+    tensorizer.set_secret
+except AttributeError as error:
+    assert str(error) == "module 'tensorizer' has no attribute 'set_secret'", error
 import tensorizer.torch_compat
 tensorizer.serialization.TensorSerializer.__init__ = "patched"
 assert tensorizer_ops.TensorSerializer.__init__ == "patched"
@@ -149,6 +157,37 @@ def test_all_of_it_is_this_package(run: Run) -> None:
     run("python", "-c", f"import tensorizer_ops as t\nt.install_as_tensorizer()\n{SAME}")
 
 
+VERSION_AND_STAR = """
+import pkgutil
+import tensorizer
+import tensorizer._version
+import tensorizer_ops
+
+assert tensorizer.__version__ == tensorizer._version.__version__
+assert tensorizer.__version__ == f"2.12.1+ops{tensorizer_ops.__version__}"
+assert b"message Tensor" in pkgutil.get_data("tensorizer", "tensors.proto")
+before = set(globals())
+from tensorizer import *
+print(*sorted(set(globals()) - before - {"before"}))
+"""
+STAR = """
+before = set(globals())
+from tensorizer import *
+print(*sorted(set(globals()) - before - {"before"}))
+"""
+
+
+def test_version_and_star_are_those_of_the_release(run: Run) -> None:
+    ours = run("python", "-c", VERSION_AND_STAR, path=_as_tensorizer.FOLDER).stdout
+    assert ours == run("python", "-c", STAR).stdout
+    assert "TensorSerializer" in ours and "tensors_pb2" in ours
+
+
+def test_a_star_needs_no_protobuf(run: Run) -> None:
+    program = f"import sys; sys.modules['google.protobuf'] = None\n{STAR}"
+    assert "tensors_pb2" not in run("python", "-c", program, path=_as_tensorizer.FOLDER).stdout
+
+
 WORKERS = """
 import multiprocessing
 import os
@@ -160,7 +199,7 @@ import sys
 def work(number):
     import tensorizer.torch_compat
     import tensorizer_ops
-    assert tensorizer is tensorizer_ops
+    assert tensorizer.TensorSerializer is tensorizer_ops.TensorSerializer
     return number, tensorizer.torch_compat.tensorizer_saving
 
 
@@ -174,7 +213,7 @@ if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         (number, saving), = pool.map(work, [3])
     assert number == 3 and saving is tensorizer_ops.torch_compat.tensorizer_saving
-    program = "import tensorizer, tensorizer_ops; assert tensorizer is tensorizer_ops"
+    program = "import tensorizer, tensorizer_ops; assert tensorizer.keys is tensorizer_ops.keys"
     subprocess.run([sys.executable, "-c", program], check=True)
 """
 

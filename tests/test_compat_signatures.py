@@ -19,11 +19,7 @@ RELIED_UPON = {
 
 FILE = "Python's own files have it, with Python's own signature"
 # What is different on purpose, and why.
-ENTRY = "a name for annotations: nothing hands one out"
 DIFFERENT = {
-    "serialization.TensorEntry.deserialized_length": ENTRY,
-    "serialization.TensorEntry.is_long_tensor": ENTRY,
-    "stream_io.curl_path": "no program is started",
     **{
         f"stream_io.{kind}.{name}": FILE
         for kind in ("CURLStreamFile", "RedisStreamFile")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import tensorizer_ops
 from modules import Model, tensors_of
+from process import run_python
 from samples import assert_same, random_bytes, sample
 from tensorizer_ops import (
     CryptographyError,
@@ -21,6 +23,7 @@ from tensorizer_ops import (
     TensorSerializer,
     _crypt_params,
 )
+from tensorizer_ops.torch_compat import tensorizer_saving
 
 KEY = bytes(range(32))
 SALT = bytes(range(16))
@@ -202,6 +205,55 @@ def test_a_module(path: str) -> None:
             assert_same(tensors_of(other), tensors_of(model))
 
 
+def saved_beside(obj: object, path: str) -> None:
+    with tensorizer_saving():
+        torch.save(obj, path)
+
+
+# What a program does that saves in another process.
+SPAWNS = """
+import multiprocessing
+import torch
+from tensorizer_ops import DecryptionParams, EncryptionParams, TensorDeserializer, TensorSerializer
+
+def save(path, params):
+    with TensorSerializer(path, encryption=params) as serializer:
+        serializer.write_state_dict({"x": torch.arange(3)})
+    return params.salt
+
+def load(path, params):
+    return TensorDeserializer(path, "cpu", encryption=params)["x"].tolist()
+
+def main(path):
+    key = EncryptionParams.from_string("open sesame", opslimit=1, memlimit=8192)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(save, (path, key)) == key.salt
+        from_string = DecryptionParams.from_string("open sesame")
+        for params in (from_string, DecryptionParams.from_key(key.key)):
+            assert pool.apply(load, (path, params)) == [0, 1, 2]
+"""
+
+
+def test_params_travel_to_spawned_processes(path: str, tmp_path: Path) -> None:
+    (tmp_path / "spawns.py").write_text(SPAWNS)
+    run_python(
+        "import sys; sys.path.insert(0, sys.argv[1]); import spawns; spawns.main(sys.argv[2])",
+        str(tmp_path),
+        path,
+    )
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_params_are_the_same_after_a_pickle(protocol: int) -> None:
+    for params in (
+        EncryptionParams(KEY),
+        EncryptionParams.from_string("x", **CHEAP),
+        DecryptionParams.from_key(KEY),
+        DecryptionParams.from_string("x"),
+    ):
+        assert pickle.loads(pickle.dumps([params], protocol)) == [params]
+
+
 def test_a_key_is_seen_nowhere(path: str) -> None:
     secret = b"swordfish-swordfish-swordfish-32"
     save(tensorizer_ops, path, EncryptionParams(KEY))
@@ -213,8 +265,9 @@ def test_a_key_is_seen_nowhere(path: str) -> None:
     ):
         for text in (repr(params), str(params), f"{params}"):
             assert "swordfish" not in text
-        with pytest.raises(TypeError, match="secret"):
-            pickle.dumps(params)
+        for keep in (torch.save, saved_beside):
+            with pytest.raises(TypeError, match="it holds a secret"):
+                keep({"params": [params]}, path + ".pt")
         if isinstance(params, DecryptionParams):
             with pytest.raises(CryptographyError) as error:
                 TensorDeserializer(path, "cpu", encryption=params)

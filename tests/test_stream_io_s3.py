@@ -22,7 +22,7 @@ from process import fork, run_python, wait
 from recorder import Recorder, recorder
 from s3_server import KEY_ID, S3, SECRET, s3_server
 from tensorizer_ops import stream_io
-from tensorizer_ops._s3_access import Access, complete, to_options
+from tensorizer_ops._s3_access import Access, complete, to_options, with_scheme
 from tensorizer_ops.stream_io import open_stream, s3_download, s3_upload
 from web import nginx
 
@@ -47,7 +47,8 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(classic, "_s3_default_config_paths", (str(tmp_path / "home/.s3cfg"),))
+    for module in (stream_io, classic):
+        monkeypatch.setattr(module, "_s3_default_config_paths", (str(tmp_path / "home/.s3cfg"),))
     classic._get_s3cfg_values.cache_clear()
     (tmp_path / "home").mkdir()
 
@@ -213,7 +214,14 @@ def test_the_token_of_s3cmds_file_goes_with_its_keys_only(s3: S3, tmp_path: Path
     path = write_s3cfg(tmp_path / "home", s3, access_token="token")
     for key_id, token in ((None, "token"), (KEY_ID, None)):
         access = Access(key_id, None, None)
-        options = complete(access, config_path=path, force_http=None, default_endpoint="localhost")
+        options = complete(
+            access,
+            config_paths=(path,),
+            must_exist=True,
+            force_http=None,
+            default_endpoint="localhost",
+            enforce_scheme=with_scheme,
+        )
         assert options.get("s3_session_token") == token
 
 

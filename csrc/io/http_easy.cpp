@@ -6,6 +6,9 @@ namespace tensorizer {
 
 namespace {
 
+// With the version of tensorizer_ops/__init__.py.
+constexpr const char* kUserAgent = "tensorizer_ops/0.1.0";
+
 // What a connection receives, or sends, at once: it passes on while it is in the core's cache, and
 // with several MiB, as libcurl would take, 16 connections load an eighth slower.
 constexpr long kBuffer = 512 << 10;
@@ -22,7 +25,7 @@ void set_options(CURL* easy, const HttpOptions& options) {
   set(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   set(easy, CURLOPT_BUFFERSIZE, kBuffer);
   set(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBuffer);
-  set(easy, CURLOPT_USERAGENT, "tensorizer_ops");
+  set(easy, CURLOPT_USERAGENT, kUserAgent);
   set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options.connect_timeout * 1000));
   if (!options.ca_file.empty()) set(easy, CURLOPT_CAINFO, options.ca_file.c_str());
   if (!options.ca_path.empty()) set(easy, CURLOPT_CAPATH, options.ca_path.c_str());

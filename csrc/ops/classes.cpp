@@ -152,8 +152,18 @@ ReaderClass::list() {
   });
 }
 
-bool ReaderClass::encrypted() {
-  return at_border([&] { return reader_.encrypted(); });
+std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> ReaderClass::header() {
+  return at_border([&] {
+    const FileHeader header = reader_.header();
+    const int flags = (header.encrypted ? kEncryptedFlag : 0) |
+                      (header.long_dimensions ? kLongDimensionsFlag : 0);
+    Cursor cursor(header.bytes);
+    cursor.take_bytes(kFileMagic.size() + sizeof(header.version) + kFlagBytes);
+    const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
+    const std::int64_t claimed_size = number(cursor.take<std::uint64_t>());
+    return std::make_tuple(number(header.version), number(flags), claimed_size,
+                           number(header.tensor_count));
+  });
 }
 
 std::tuple<std::vector<at::Tensor>, ReaderClass::Numbers> ReaderClass::load_numbered(
@@ -316,7 +326,7 @@ void define_classes(torch::Library& library) {
             torch::arg("threads") = 0})
       .def("_fill", &ReaderClass::fill)
       .def("_list", &ReaderClass::list)
-      .def("_encrypted", &ReaderClass::encrypted)
+      .def("_header", &ReaderClass::header)
       .def("_load_numbered", &ReaderClass::load_numbered)
       .def("_matches", &ReaderClass::matches)
       .def("_bytes", &ReaderClass::bytes)

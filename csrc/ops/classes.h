@@ -39,7 +39,8 @@ class ReaderClass final : public torch::CustomClassHolder {
   // Stored names, types, where headers and data start, sizes of data and of tensors.
   using Numbers = c10::List<std::int64_t>;
   std::tuple<c10::List<std::string>, Numbers, Numbers, Numbers, Numbers, Numbers> list();
-  bool encrypted();
+  // Version, feature flags, the size that the file claims, and how many tensors.
+  std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> header();
   // The tensors of these numbers, or all, and the module indices that their headers have.
   std::tuple<std::vector<at::Tensor>, Numbers> load_numbered(std::optional<Numbers> numbers,
                                                              std::optional<c10::Device> device,

@@ -167,7 +167,7 @@ std::vector<ListedTensor> Reader::list() {
   return list;
 }
 
-bool Reader::encrypted() { return file()->index().header().encrypted; }
+FileHeader Reader::header() { return file()->index().header(); }
 
 bool Reader::matches(std::uint32_t number, const at::Tensor& tensor) {
   Job job(*this);

@@ -65,7 +65,7 @@ class Reader {
   StoredTensor stored(const std::string& name);
   // Everything, in the order of the file: what follows knows tensors by their numbers in it.
   std::vector<ListedTensor> list();
-  bool encrypted();
+  FileHeader header();
 
   // Every tensor of the file, in its order, or the named ones, in theirs.
   std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names = std::nullopt,
