@@ -43,6 +43,8 @@ def load_into(
     uri: Target,
     *,
     device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+    cast: bool = False,
     strict: bool = True,
     verify: Verify = "none",
     threads: int = 0,
@@ -52,14 +54,18 @@ def load_into(
     """Fill a module's parameters and buffers from a ``.tensors`` file, in one call.
 
     What has memory is filled where it is. What has none (a module on the meta device, or one that
-    :func:`externalize` wrote) or goes to another device gets a new tensor, on the CPU without a
-    copy. Tied weights stay tied. Buffers that are not persistent are filled where the file has
-    them, and must be in it where they have no memory. Works for any module, scripted ones included.
+    :func:`externalize` wrote) or goes to another device or type gets a new tensor, on the CPU
+    without a copy where nothing is cast. Tied weights stay tied. Buffers that are not persistent
+    are filled where the file has them, and must be in it where they have no memory. Works for any
+    module, scripted ones included.
 
     Args:
         module: what to fill; its names are those of its ``state_dict()``.
         uri: as for :func:`load`.
         device: where the tensors shall be; where they are, unless said otherwise.
+        dtype: what real floating tensors shall be, whatever they are in the module and in the file.
+        cast: whether a real floating tensor may have another type in the file than in the module;
+            it is cast to what the module has.
         strict: whether a tensor that only the module or only the file has is an error.
         verify: as for :func:`load`.
         threads: as for :func:`load`.
@@ -77,6 +83,8 @@ def load_into(
     reader = torch.classes.tensorizer.Reader(
         to_uri(uri), None if options is None else as_text(options)
     )
+    if not isinstance(dtype, torch.dtype | None):
+        raise TypeError(f"dtype is {type(dtype).__name__}, and must be torch.dtype or None")
     where = None if device is None else torch.device(device)
     if where is not None:
         first_use(where)
@@ -85,7 +93,9 @@ def load_into(
         names = [name for name, *_ in slots]
         given = [tensor.detach() for *_, tensor in slots]
         with torch._C.DisableTorchFunctionSubclass():
-            filled = reader._fill(names, given, where, strict, verify, threads)
+            filled = reader._fill(
+                names, given, where, strict, verify, threads, cast or dtype is not None, dtype
+            )
     made: dict[int, torch.Tensor] = {}  # so that what was one object stays one
     for (_, owner, leaf, tensor), old, new in zip(slots, given, filled, strict=True):
         if new is old:

@@ -114,18 +114,20 @@ TensorDict ReaderClass::load(std::optional<c10::List<std::string>> names,
 }
 
 void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor> out,
-                            std::string verify, std::int64_t threads) {
-  at_border([&] { reader_.load_into(string_vector(names), out, parse_verify(verify), threads); });
+                            std::string verify, std::int64_t threads, bool cast) {
+  at_border(
+      [&] { reader_.load_into(string_vector(names), out, parse_verify(verify), threads, cast); });
 }
 
 std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
                                           std::vector<at::Tensor> tensors,
                                           std::optional<c10::Device> device, bool strict,
-                                          std::string verify, std::int64_t threads) {
+                                          std::string verify, std::int64_t threads, bool cast,
+                                          std::optional<c10::ScalarType> dtype) {
   return at_border([&] {
     return tensorizer::fill(
         reader_, string_vector(names), tensors,
-        {device, strict ? Names::Same : Names::Any, parse_verify(verify), threads});
+        {device, strict ? Names::Same : Names::Any, parse_verify(verify), threads, cast, dtype});
   });
 }
 
@@ -319,7 +321,7 @@ void define_classes(torch::Library& library) {
             torch::arg("threads") = 0})
       .def("load_into", &ReaderClass::load_into, "",
            {torch::arg("names"), torch::arg("out"), torch::arg("verify") = "none",
-            torch::arg("threads") = 0})
+            torch::arg("threads") = 0, torch::arg("cast") = false})
       .def("digest", &ReaderClass::digest, "", {torch::arg("threads") = 0})
       .def("rewrite", &ReaderClass::rewrite, "",
            {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),

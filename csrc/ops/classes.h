@@ -30,11 +30,12 @@ class ReaderClass final : public torch::CustomClassHolder {
                   std::optional<c10::ScalarType> dtype, std::string verify, bool copy,
                   std::int64_t threads);
   void load_into(c10::List<std::string> names, std::vector<at::Tensor> out, std::string verify,
-                 std::int64_t threads);
+                 std::int64_t threads, bool cast);
   // What takes the places of a module's tensors; see transfer/fill.h.
   std::vector<at::Tensor> fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
                                std::optional<c10::Device> device, bool strict, std::string verify,
-                               std::int64_t threads);
+                               std::int64_t threads, bool cast,
+                               std::optional<c10::ScalarType> dtype);
   // What TensorDeserializer needs, in calls for all tensors at once.
   // Stored names, types, where headers and data start, sizes of data and of tensors.
   using Numbers = c10::List<std::int64_t>;

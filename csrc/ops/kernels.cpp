@@ -4,6 +4,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include "transfer/dtype.h"
 #include "transfer/reader.h"
 #include "transfer/tracing.h"
 #include "transfer/writer.h"
@@ -95,7 +96,7 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
 }
 
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
-               const std::string& verify, std::int64_t threads, const Options& options) {
+               const std::string& verify, std::int64_t threads, const Options& options, bool cast) {
   if (is_traced() || std::any_of(out.begin(), out.end(), is_symbolic)) {
     const std::vector<at::Tensor> loaded =
         load_traced(uri, names, common_device(out), std::nullopt, verify, false, threads, options);
@@ -103,7 +104,7 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                       " outputs");
     for (std::size_t i = 0; i < out.size(); ++i) {
       TORCH_CHECK_VALUE(loaded[i].sym_sizes() == out[i].sym_sizes() &&
-                            loaded[i].scalar_type() == out[i].scalar_type(),
+                            fits(loaded[i].scalar_type(), out[i].scalar_type(), cast),
                         "the output for tensor '", names.get(i), "' has another shape or dtype");
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -114,7 +115,7 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
   }
   at_border([&] {
     Reader(uri, option_list(options))
-        .load_into(string_vector(names), out.vec(), parse_verify(verify), threads);
+        .load_into(string_vector(names), out.vec(), parse_verify(verify), threads, cast);
   });
 }
 

@@ -22,7 +22,7 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
                                      const std::optional<Strings>& traced);
 
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
-               const std::string& verify, std::int64_t threads, const Options& options);
+               const std::string& verify, std::int64_t threads, const Options& options, bool cast);
 
 void save(const std::string& uri, const TensorDict& tensors, const std::string& hashes,
           std::int64_t threads, const Options& options);

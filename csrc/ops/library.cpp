@@ -43,7 +43,7 @@ TORCH_LIBRARY(tensorizer, m) {
   // TorchScript takes "Tensor(a!)[] out" for a change of the list, not of the tensors in it, and
   // drops the call as dead code; a compiler never sees this op, only what it is made of.
   def("load_into(str uri, str[] names, Tensor[] out, *, str verify=\"none\", int threads=0, "
-      "Dict(str, str)? options=None) -> ()");
+      "Dict(str, str)? options=None, bool cast=False) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {

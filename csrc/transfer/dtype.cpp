@@ -64,6 +64,10 @@ bool is_castable(ScalarType type) noexcept {
   return c10::isFloatingType(type) && type != ScalarType::Float4_e2m1fn_x2;
 }
 
+bool fits(ScalarType stored, ScalarType wanted, bool cast) noexcept {
+  return stored == wanted || (cast && is_castable(stored) && is_castable(wanted));
+}
+
 ScalarType cast_type(ScalarType stored, std::optional<ScalarType> dtype) noexcept {
   return dtype && is_castable(stored) ? *dtype : stored;
 }

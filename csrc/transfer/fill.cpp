@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "transfer/dtype.h"
 #include "transfer/tracing.h"
 
 namespace tensorizer {
@@ -75,16 +76,19 @@ std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& n
   Complaint unexpected("only in the file");
   Complaint different("different");
   std::vector<Place> places;
+  bool castable = false;
   for (auto& [first, place] : by_first) {
     if (place.in_file.empty()) {
       missing.add(quote(names[first]));
       continue;
     }
-    const std::string stored =
-        describe_shape(reader.dtype(place.in_file), reader.shape(place.in_file));
-    const std::string here = describe_shape(place.tensor.scalar_type(), place.tensor.sizes());
-    if (stored != here) {
-      different.add(quote(place.in_file) + " (" + stored + " in the file, " + here + " here)");
+    const c10::ScalarType type = reader.dtype(place.in_file);
+    const std::vector<std::int64_t> shape = reader.shape(place.in_file);
+    const c10::ScalarType here = place.tensor.scalar_type();
+    castable = castable || (type != here && fits(type, here, true));
+    if (!fits(type, here, request.cast) || place.tensor.sizes() != at::IntArrayRef(shape)) {
+      different.add(quote(place.in_file) + " (" + describe_shape(type, shape) + " in the file, " +
+                    describe_shape(here, place.tensor.sizes()) + " here)");
     }
     places.push_back(std::move(place));
   }
@@ -93,7 +97,8 @@ std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& n
   }
   const std::string complaints = (request.names != Names::Any ? missing.text() : "") +
                                  (request.names == Names::Same ? unexpected.text() : "") +
-                                 different.text();
+                                 different.text() +
+                                 (castable && !request.cast ? "\n  cast=True casts types" : "");
   if (!complaints.empty()) {
     throw Error(ErrorKind::InvalidArgument, reader.label() + " does not fit:" + complaints);
   }
@@ -106,15 +111,23 @@ std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& nam
                              const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   const at::NoGradGuard no_grad;
   const std::vector<Place> places = find_places(reader, names, tensors, request);
-  std::unordered_map<c10::Device, std::vector<const Place*>> fresh;
+  if (request.dtype && !is_castable(*request.dtype)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "dtype is " + dtype_name(*request.dtype) + ", and must be a real floating type");
+  }
+  // By device, and by the type that real floating tensors are cast to there.
+  std::map<std::pair<std::string, std::optional<c10::ScalarType>>, std::vector<const Place*>> fresh;
   std::vector<std::string> kept_names;
   std::vector<at::Tensor> kept;
   for (const Place& place : places) {
     const c10::Device here =
         place.tensor.is_meta() ? c10::Device(c10::kCPU) : place.tensor.device();
     const c10::Device device = request.device.value_or(here);
-    if (is_placeholder(place.tensor) || device != here) {
-      fresh[device].push_back(&place);
+    const c10::ScalarType type = place.tensor.scalar_type();
+    const c10::ScalarType wanted = cast_type(type, request.dtype);
+    if (is_placeholder(place.tensor) || device != here || wanted != type) {
+      const bool casts = request.cast && is_castable(wanted);
+      fresh[{device.str(), casts ? std::optional(wanted) : std::nullopt}].push_back(&place);
     } else {
       kept_names.push_back(place.in_file);
       kept.push_back(place.tensor);
@@ -124,13 +137,14 @@ std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& nam
   // What is pinned may have to be loaded in one go, which a load of nothing would not be; but a pin
   // of an empty file is checked as well.
   if (!kept.empty() || fresh.empty()) {
-    reader.load_into(kept_names, kept, request.verify, request.threads);
+    reader.load_into(kept_names, kept, request.verify, request.threads, request.cast);
   }
-  for (const auto& [device, wanted] : fresh) {
+  for (const auto& [target, wanted] : fresh) {
     std::vector<std::string> wanted_names;
     for (const Place* place : wanted) wanted_names.push_back(place->in_file);
     LoadRequest load;
-    load.device = device;
+    load.device = c10::Device(target.first);
+    load.dtype = target.second;
     load.verify = request.verify;
     load.threads = request.threads;
     const std::vector<at::Tensor> loaded = reader.load(wanted_names, load);

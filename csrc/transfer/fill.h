@@ -19,11 +19,15 @@ struct FillRequest {
   Names names = Names::Same;
   Verify verify = Verify::None;
   std::int64_t threads = 0;
+  // Whether a real floating tensor may have another dtype in the file; it is cast.
+  bool cast = false;
+  // What real floating tensors become, with `cast`; what they are when it is not said.
+  std::optional<c10::ScalarType> dtype = std::nullopt;
 };
 
 // What takes the place of each tensor: the same one, filled where it is, or a new one for another
-// device and for a placeholder, which has a shape but no memory for it (on the meta device, or
-// spread out from less). Tied tensors stay tied, and need one of their names only.
+// device or dtype and for a placeholder, which has a shape but no memory for it (on the meta
+// device, or spread out from less). Tied tensors stay tied, and need one of their names only.
 // Checks everything before it touches anything, and lists all that does not fit.
 std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& names,
                              const std::vector<at::Tensor>& tensors, const FillRequest& request);

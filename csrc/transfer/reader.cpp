@@ -311,15 +311,15 @@ std::vector<at::Tensor> Reader::load(OpenFile& file, std::span<const std::uint32
 }
 
 void Reader::load_into(const std::vector<std::string>& names,
-                       const std::vector<at::Tensor>& outputs, Verify verify,
-                       std::int64_t threads) {
+                       const std::vector<at::Tensor>& outputs, Verify verify, std::int64_t threads,
+                       bool cast) {
   if (names.size() != outputs.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
                                                 std::to_string(outputs.size()) + " outputs");
   }
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
-  Targets targets = given_tensors(*open, selected, outputs, open->checked(verify));
+  Targets targets = given_tensors(*open, selected, outputs, open->checked(verify), cast);
   run(*open, targets, open->checked(verify), threads);
 }
 

@@ -78,9 +78,10 @@ class Reader {
   bool matches(std::uint32_t number, const at::Tensor& tensor);
   // Bytes of the file as they stand there.
   at::Tensor bytes(std::uint64_t offset, std::uint64_t size);
-  // Checks every name, shape and dtype before it touches any output.
+  // Checks every name, shape and dtype before it touches any output. With `cast`, a real floating
+  // tensor is cast to the dtype of its output.
   void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,
-                 Verify verify = Verify::None, std::int64_t threads = 0);
+                 Verify verify = Verify::None, std::int64_t threads = 0, bool cast = false);
   // Throws at the first tensor that is not what was saved.
   void verify(Verify verify = Verify::All, std::int64_t threads = 0);
   // One digest for all that the file holds, plain or encrypted, in hexadecimal: what the option

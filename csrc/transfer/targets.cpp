@@ -21,7 +21,7 @@ namespace {
 // What a mapping must give for data to be used where it lies.
 constexpr std::uint64_t kZeroCopyAlignment = 64;
 
-void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& output) {
+void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& output, bool cast) {
   const Entry& entry = file.entry(number);
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument, file.describe_entry(number) + " " + why);
@@ -37,9 +37,11 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
   if (!entry.dtype) {
     refuse("has a dtype that only its data tells: load it instead");
   }
-  if (scalar_type(*entry.dtype) != output.scalar_type()) {
-    refuse("is " + dtype_name(scalar_type(*entry.dtype)) + ", and its output is " +
-           dtype_name(output.scalar_type()));
+  const c10::ScalarType stored = scalar_type(*entry.dtype);
+  if (!fits(stored, output.scalar_type(), cast)) {
+    const bool would = fits(stored, output.scalar_type(), true);
+    refuse("is " + dtype_name(stored) + ", and its output is " + dtype_name(output.scalar_type()) +
+           (would ? ": cast=True casts it" : ""));
   }
   if (output.requires_grad() && at::GradMode::is_enabled()) {
     refuse("has an output that requires grad: load under torch.no_grad()");
@@ -188,8 +190,10 @@ std::vector<at::Tensor> NewTensors::finish() {
 }
 
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                      std::span<const at::Tensor> outputs, Verify verify) {
-  for (std::size_t i = 0; i < selected.size(); ++i) check_output(file, selected[i], outputs[i]);
+                      std::span<const at::Tensor> outputs, Verify verify, bool cast) {
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    check_output(file, selected[i], outputs[i], cast);
+  }
   check_distinct(file, selected, outputs);
   const at::NoGradGuard no_grad;
   Targets targets;
@@ -201,11 +205,12 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
     if (entry.meta) {
       make_zero(output);
     } else if (entry.data_size > 0 && !output.is_meta()) {
+      const c10::ScalarType stored = scalar_type(*entry.dtype);
       if (output.device().is_cpu() && output.is_contiguous() && !output.is_conj() &&
-          !output.is_neg()) {
+          !output.is_neg() && output.scalar_type() == stored) {
         item.memory = tensor_bytes(output);
       } else {
-        item.staged = targets.staging.add(output, output.scalar_type());
+        item.staged = targets.staging.add(output, stored);
       }
       output.unsafeGetTensorImpl()->bump_version();
       targets.outputs.emplace_back(selected[i], output);

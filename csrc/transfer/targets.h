@@ -67,8 +67,9 @@ class NewTensors {
 };
 
 // Tensors that the caller gives. Every shape, dtype and output is checked before any is touched.
+// With `cast`, a real floating tensor fits an output of any such dtype.
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                      std::span<const at::Tensor> outputs, Verify verify);
+                      std::span<const at::Tensor> outputs, Verify verify, bool cast);
 
 // All of the file, to be looked at and not kept.
 Targets no_tensors(OpenFile& file);
