@@ -1,18 +1,63 @@
 """Encrypts a `.tensors` file that is there already, or decrypts it.
 
+    python examples/encrypt_file.py encrypt model.tensors secret.tensors --new-key model.key
     python examples/encrypt_file.py encrypt model.tensors secret.tensors --key file:model.key
+    python examples/encrypt_file.py encrypt model.tensors secret.tensors \\
+        --key passphrase-file:words --opslimit sensitive --memlimit sensitive
     python examples/encrypt_file.py decrypt secret.tensors model.tensors --key file:model.key
 
 A key is named: file:PATH (32 bytes), env:NAME (64 hexadecimal digits, or base64),
-passphrase-file:PATH or passphrase-env:NAME. Source and target may be URIs, and the same. What is
-read is checked against its hashes on the way, and the target appears when all of it is written.
+passphrase-file:PATH or passphrase-env:NAME. --new-key makes one, in a file that must not be there
+yet. How hard it is to derive a key from a passphrase (Argon2id) say --opslimit, a number of passes,
+and --memlimit, of bytes; or min, interactive, moderate, sensitive. A salt has 32 hexadecimal
+digits, and is random otherwise. The file says all of these, so a passphrase is enough to decrypt.
+
+Source and target may be URIs, and the same. What is read is checked against its hashes on the way,
+and the target appears when all of it is written.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
+from enum import IntEnum
+from pathlib import Path
 
 import tensorizer_ops
+from tensorizer_ops import EncryptionParams
+
+
+def make_key(path: str) -> str:
+    """The name of a new key, in a file that only its owner can read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(32))
+    return f"file:{path}"
+
+
+def derive_key(arguments: argparse.Namespace) -> str:
+    """The name of a key that is derived as the arguments say."""
+    kind, _, place = arguments.key.partition(":")
+    if kind == "passphrase-file":
+        passphrase = Path(place).read_bytes().rstrip(b"\r\n")
+    elif kind == "passphrase-env":
+        passphrase = os.environb.get(os.fsencode(place), b"")
+    else:
+        raise ValueError("--opslimit, --memlimit and --salt are for passphrases")
+    params = EncryptionParams.from_string(
+        passphrase,
+        opslimit=limit(arguments.opslimit, EncryptionParams.OpsLimit),
+        memlimit=limit(arguments.memlimit, EncryptionParams.MemLimit),
+        salt=None if arguments.salt is None else bytes.fromhex(arguments.salt),
+    )
+    print("salt:", params.salt.hex())
+    tensorizer_ops.keys.add("derived", key=params)
+    return "named:derived"
+
+
+def limit(text: str, limits: type[IntEnum]) -> int:
+    return limits[text.upper()] if text.upper() in limits.__members__ else int(text)
 
 
 def main() -> None:
@@ -22,12 +67,28 @@ def main() -> None:
     parser.add_argument("do", choices=["encrypt", "decrypt"])
     parser.add_argument("source")
     parser.add_argument("target")
-    parser.add_argument("--key", required=True)
+    key = parser.add_mutually_exclusive_group(required=True)
+    key.add_argument("--key", metavar="NAME")
+    key.add_argument("--new-key", metavar="PATH")
+    parser.add_argument("--opslimit", default="moderate")
+    parser.add_argument("--memlimit", default="moderate")
+    parser.add_argument("--salt")
+    parser.add_argument("-q", "--quiet", action="store_true", help="draw no bar")
     arguments = parser.parse_args()
+    derives = {"opslimit", "memlimit", "salt"} & {
+        name for name, value in vars(arguments).items() if value != parser.get_default(name)
+    }
+    if arguments.new_key and derives:
+        parser.error("a new key is random, and not derived")
+    if arguments.do == "decrypt" and (derives or arguments.new_key):
+        parser.error("the file says how its key is derived; --key is all that decrypts it")
     rewrite = tensorizer_ops.encrypt if arguments.do == "encrypt" else tensorizer_ops.decrypt
     try:
-        rewrite(arguments.source, arguments.target, key=arguments.key, progress=True)
-    except (tensorizer_ops.errors.Error, ImportError) as error:
+        named = make_key(arguments.new_key) if arguments.new_key else arguments.key
+        if derives:
+            named = derive_key(arguments)
+        rewrite(arguments.source, arguments.target, key=named, progress=not arguments.quiet)
+    except (tensorizer_ops.errors.Error, ImportError, OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
 
 

@@ -1,112 +1,269 @@
-"""Takes a Hugging Face model to a `.tensors` file and back, with its configuration and tokenizer.
+"""Takes a model of transformers or a pipeline of diffusers to `.tensors` files and back.
 
     python examples/hugging_face.py save MODEL PREFIX
     python examples/hugging_face.py load PREFIX FOLDER
 
-MODEL is a folder or a name on the hub. PREFIX is a folder or s3://BUCKET/FOLDER; below it go
-`model-config.json`, `model.tensors` and `tokenizer.zip`. What is there already stays, unless
---force is given. `load` fills a model that was made without memory, so that its weights are in
-memory once, and writes it to FOLDER as transformers itself does.
+MODEL is a folder or a name on the hub. PREFIX is a folder or s3://BUCKET/FOLDER. Below it go
+`model-config.json`, `model.tensors`, `model.zip` (a generation config, and what else
+`save_pretrained` writes beside weights) and `tokenizer.zip`; of a pipeline the same for each of its
+parts, and `model_index.json`. What is there already stays, unless --force is given.
+
+`load` fills models that were made without memory, so that weights are in memory once, and writes
+them to FOLDER as transformers and diffusers do. Weights keep the types that they have in the file.
+It also takes what `hf_serialization.py`, an example of CoreWeave's tensorizer, has written.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import json
-import os
+import logging
 import tempfile
 import zipfile
+from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-import tensorizer_ops
+from tensorizer_ops import TensorDeserializer, TensorSerializer
 from tensorizer_ops.stream_io import open_stream
+from tensorizer_ops.utils import get_mem_usage, no_init_or_tensor
 
-CONFIG, WEIGHTS, TOKENIZER = "model-config.json", "model.tensors", "tokenizer.zip"
+MODEL, TOKENIZER, INDEX = "model", "tokenizer", "model_index.json"
+WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
+# What hf_serialization.py writes of a pipeline, and how it calls a part of it.
+STABLE_DIFFUSION = {
+    "_class_name": "StableDiffusionPipeline",
+    "vae": ["diffusers", "AutoencoderKL"],
+    "unet": ["diffusers", "UNet2DConditionModel"],
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
+    "scheduler": ["diffusers", "PNDMScheduler"],
+    "safety_checker": [None, None],
+    "feature_extractor": [None, None],
+    "requires_safety_checker": False,
+}
+FILES = {"text_encoder": "encoder"}
 
-
-def place(prefix: str, name: str) -> str:
-    return f"{prefix.rstrip('/')}/{name}"
-
-
-def read(uri: str) -> bytes | None:
-    """What is there, if anything is."""
-    try:
-        with open_stream(uri, "rb") as stream:
-            return bytes(stream.read())
-    except FileNotFoundError:
-        return None
-
-
-def write(uri: str, content: bytes) -> None:
-    with open_stream(uri, "wb") as stream:
-        stream.write(content)
-
-
-def exists(uri: str) -> bool:
-    try:
-        torch.ops.tensorizer.names(uri)
-    except FileNotFoundError:
-        return False
-    return True
+logger = logging.getLogger("hugging_face")
 
 
-def zipped(folder: Path) -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(folder.rglob("*")):
-            archive.write(file, file.relative_to(folder))
-    return content.getvalue()
+class Place:
+    """The folder, here or in S3, that holds the files of one model."""
 
+    def __init__(self, prefix: str, force: bool = False) -> None:
+        self._prefix = prefix.rstrip("/")
+        self._force = force
 
-def model_class(config: Any) -> Any:
-    """The class that the model was saved with."""
-    return getattr(transformers, (config.architectures or ["AutoModel"])[0])
+    def uri(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
 
-
-def save(source: str, prefix: str, force: bool = False) -> None:
-    config = transformers.AutoConfig.from_pretrained(source)
-    if force or read(place(prefix, CONFIG)) is None:
-        write(place(prefix, CONFIG), config.to_json_string(use_diff=False).encode())
-    if force or not exists(place(prefix, WEIGHTS)):
-        model = model_class(config).from_pretrained(source, torch_dtype="auto")
-        # Buffers that are not persistent as well, which cost little and need no code to be made.
-        tensors = {**model.state_dict(), **dict(model.named_buffers())}
-        tensorizer_ops.save(place(prefix, WEIGHTS), tensors, progress=True)
-    if force or read(place(prefix, TOKENIZER)) is None:
+    def read(self, name: str, size: int = -1) -> bytes | None:
+        """What is there, if anything is."""
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        except (OSError, ValueError):
-            return  # a model need not have one
-        with tempfile.TemporaryDirectory() as folder:
-            tokenizer.save_pretrained(folder)
-            write(place(prefix, TOKENIZER), zipped(Path(folder)))
+            with open_stream(self.uri(name), "rb") as stream:
+                return bytes(stream.read(size))
+        except FileNotFoundError:
+            return None
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        content = self.read(name)
+        if content is None:
+            raise FileNotFoundError(self.uri(name))
+        fields: dict[str, Any] = json.loads(content)
+        return fields
+
+    def write(self, name: str, content: bytes) -> None:
+        if self.wants(name):
+            with open_stream(self.uri(name), "wb") as stream:
+                stream.write(content)
+
+    def wants(self, name: str) -> bool:
+        """Whether a file is to be written."""
+        if not self._force and self.read(name, 1):
+            logger.warning("%s is there already, and stays (--force)", self.uri(name))
+            return False
+        logger.info("writing %s", self.uri(name))
+        return True
+
+    def write_folder(self, name: str, folder: Path) -> None:
+        """As a zip file, if there is anything in it."""
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        if not files:
+            return
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in files:
+                archive.write(file, file.relative_to(folder))
+        self.write(name, content.getvalue())
+
+    def unzip(self, name: str, folder: str | Path) -> bool:
+        content = self.read(name)
+        if content is not None:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                archive.extractall(folder)
+        return content is not None
 
 
-def load_model(prefix: str, device: str = "cpu") -> Any:
-    content = read(place(prefix, CONFIG))
-    if content is None:
-        raise FileNotFoundError(place(prefix, CONFIG))
-    fields = json.loads(content)
-    config = transformers.AutoConfig.for_model(**fields)
-    with torch.device("meta"):
-        model = model_class(config)(config)
-    tensorizer_ops.load_into(model, place(prefix, WEIGHTS), device=device, progress=True)
-    return model.to(config.dtype).eval()
-
-
-def load_tokenizer(prefix: str) -> Any | None:
-    content = read(place(prefix, TOKENIZER))
-    if content is None:
-        return None
+@contextmanager
+def temporary_folder() -> Any:
     with tempfile.TemporaryDirectory() as folder:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            archive.extractall(folder)
-        return transformers.AutoTokenizer.from_pretrained(folder)
+        yield Path(folder)
+
+
+# One model, or one part of a pipeline
+
+
+def save_model(place: Place, name: str, model: Any) -> None:
+    fields = model.config.to_dict() if hasattr(model.config, "to_dict") else dict(model.config)
+    place.write(f"{name}-config.json", json.dumps(fields, indent=2, default=str).encode())
+    if place.wants(f"{name}.tensors"):
+        # Buffers that are not persistent as well, which cost little and need no code to be made.
+        with TensorSerializer(place.uri(f"{name}.tensors")) as serializer:
+            serializer.write_module(model)
+    if isinstance(model, transformers.PreTrainedModel):
+        with temporary_folder() as folder:
+            model.save_pretrained(folder, state_dict={})
+            for pattern in ("config.json", *WEIGHTS):
+                for file in folder.glob(pattern):
+                    file.unlink()
+            place.write_folder(f"{name}.zip", folder)
+
+
+def load_model(
+    place: Place, name: str, make: Callable[[dict[str, Any]], Any], device: str = "cpu"
+) -> Any:
+    with no_init_or_tensor():
+        model = make(place.read_json(f"{name}-config.json"))
+    with TensorDeserializer(place.uri(f"{name}.tensors"), device=device) as deserializer:
+        deserializer.load_into_module(model)
+    tensors = {**model.state_dict(), **dict(model.named_buffers())}
+    if missing := [tensor for tensor, value in tensors.items() if value.is_meta]:
+        raise SystemExit(f"{place.uri(name)}.tensors lacks {', '.join(missing)}")
+    with temporary_folder() as folder:
+        if place.unzip(f"{name}.zip", folder) and (folder / "generation_config.json").exists():
+            model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    logger.info("loaded %s.tensors, %s", place.uri(name), get_mem_usage())
+    return model.to(device).eval()
+
+
+def language_model(fields: dict[str, Any]) -> Any:
+    config = transformers.AutoConfig.for_model(**fields)
+    if not config.architectures:
+        return transformers.AutoModelForCausalLM.from_config(config)
+    return getattr(transformers, config.architectures[0])(config)
+
+
+def class_of(library: str, name: str) -> Any:
+    """As a pipeline's index names it: of a library, or of one of the pipelines of diffusers."""
+    known = library in ("diffusers", "transformers")
+    return getattr(
+        importlib.import_module(library if known else f"diffusers.pipelines.{library}"), name
+    )
+
+
+def part_of_pipeline(kind: Any) -> Callable[[dict[str, Any]], Any]:
+    if issubclass(kind, transformers.PreTrainedModel):
+        return lambda fields: kind(kind.config_class.from_dict(fields))
+    return kind.from_config
+
+
+# All of it
+
+
+def load_all(place: Place, device: str = "cpu") -> tuple[Any, Any]:
+    """A model and its tokenizer, or a pipeline and nothing."""
+    if place.read(f"{MODEL}-config.json", 1) is None:
+        return load_pipeline(place, device), None
+    tokenizer = None
+    with temporary_folder() as folder:
+        if place.unzip(f"{TOKENIZER}.zip", folder):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    return load_model(place, MODEL, language_model, device), tokenizer
+
+
+def load_pipeline(place: Place, device: str) -> Any:
+    index = place.read_json(INDEX) if place.read(INDEX, 1) else dict(STABLE_DIFFUSION)
+    parts: dict[str, Any] = {}
+    for name, described in index.items():
+        if name.startswith("_"):
+            continue
+        parts[name] = described
+        if isinstance(described, list):
+            parts[name] = (
+                None if described[0] is None else load_part(place, name, described, device)
+            )
+    return class_of("diffusers", index["_class_name"])(**parts)
+
+
+def load_part(place: Place, name: str, described: list[str], device: str) -> Any:
+    kind = class_of(*described)
+    file = FILES.get(name, name)
+    if place.read(f"{file}-config.json", 1) is not None:
+        return load_model(place, file, part_of_pipeline(kind), device)
+    with temporary_folder() as folder:
+        if not place.unzip(f"{file}.zip", folder):
+            raise FileNotFoundError(place.uri(f"{file}.zip"))
+        return kind.from_pretrained(folder)
+
+
+def save_language_model(source: str, place: Place) -> tuple[Any, Any]:
+    config = transformers.AutoConfig.from_pretrained(source)
+    kind = transformers.AutoModelForCausalLM
+    if config.architectures:
+        kind = getattr(transformers, config.architectures[0])
+    model = kind.from_pretrained(source, torch_dtype="auto")
+    save_model(place, MODEL, model)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError):
+        return model, None  # a model need not have one
+    with temporary_folder() as folder:
+        tokenizer.save_pretrained(folder)
+        place.write_folder(f"{TOKENIZER}.zip", folder)
+    return model, tokenizer
+
+
+def save_pipeline(source: str, place: Place) -> Any:
+    import diffusers
+
+    pipeline = diffusers.DiffusionPipeline.from_pretrained(source, torch_dtype="auto")
+    for name, part in pipeline.components.items():
+        file = FILES.get(name, name)
+        if isinstance(part, torch.nn.Module):
+            save_model(place, file, part)
+        elif hasattr(part, "save_pretrained"):
+            with temporary_folder() as folder:
+                part.save_pretrained(folder)
+                place.write_folder(f"{file}.zip", folder)
+    place.write(INDEX, json.dumps(dict(pipeline.config), indent=2).encode())
+    return pipeline
+
+
+def modules_of(model: Any) -> dict[str, Any]:
+    parts = getattr(model, "components", {MODEL: model})
+    return {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+
+
+def validate(place: Place, saved: Any, tokenizer: Any) -> None:
+    """Load it again, and compare."""
+    again, tokenizer_again = load_all(place)
+    loaded = modules_of(again)
+    for name, module in modules_of(saved).items():
+        here, there = module.state_dict(), loaded[name].state_dict()
+        if here.keys() != there.keys():
+            raise SystemExit(f"{name} has other tensors than were saved")
+        for tensor, value in here.items():
+            if value.dtype != there[tensor].dtype or not torch.equal(value, there[tensor]):
+                raise SystemExit(f"{name}: {tensor} is not what was saved")
+    if tokenizer is not None and tokenizer.get_vocab() != tokenizer_again.get_vocab():
+        raise SystemExit("the tokenizer is not the one that was saved")
+    logger.info("what was saved is what loads")
 
 
 def main() -> None:
@@ -117,19 +274,41 @@ def main() -> None:
     saving = does.add_parser("save")
     saving.add_argument("model")
     saving.add_argument("prefix")
-    saving.add_argument("--force", action="store_true")
+    saving.add_argument(
+        "--model-type",
+        choices=["transformers", "diffusers"],
+        help="what MODEL is; what its folder looks like, unless said otherwise",
+    )
+    saving.add_argument("--validate", action="store_true", help="load it again, and compare")
+    saving.add_argument("--force", action="store_true", help="replace what is there")
     loading = does.add_parser("load")
     loading.add_argument("prefix")
     loading.add_argument("folder")
+    for command in (saving, loading):
+        command.add_argument("-q", "--quiet", action="count", default=0, help="say less")
+        command.add_argument("-v", "--verbose", action="count", default=0, help="say more")
     arguments = parser.parse_args()
+    level = logging.INFO + 10 * (arguments.quiet - arguments.verbose)
+    logging.basicConfig(level=level, format="%(levelname)s %(message)s")
+    if level > logging.INFO:
+        transformers.utils.logging.disable_progress_bar()
+
     if arguments.do == "save":
-        save(arguments.model, arguments.prefix, arguments.force)
+        place = Place(arguments.prefix, arguments.force)
+        kind = arguments.model_type
+        if kind == "diffusers" or (kind is None and (Path(arguments.model) / INDEX).exists()):
+            saved, tokenizer = save_pipeline(arguments.model, place), None
+        else:
+            saved, tokenizer = save_language_model(arguments.model, place)
+        if arguments.validate:
+            validate(place, saved, tokenizer)
         return
-    os.makedirs(arguments.folder, exist_ok=True)
-    load_model(arguments.prefix).save_pretrained(arguments.folder)
-    tokenizer = load_tokenizer(arguments.prefix)
-    if tokenizer:
+    place = Place(arguments.prefix)
+    model, tokenizer = load_all(place)
+    model.save_pretrained(arguments.folder)
+    if tokenizer is not None:
         tokenizer.save_pretrained(arguments.folder)
+    place.unzip(f"{MODEL}.zip", arguments.folder)
 
 
 if __name__ == "__main__":

@@ -238,8 +238,8 @@ def named(params: EncryptionParams | DecryptionParams | None) -> Iterator[dict[s
         yield {}
         return
     name = f"params {secrets.token_hex(16)}"
-    if isinstance(params, EncryptionParams) and params._derivation is not None:
-        _python.set_derived_key(name, params.key, *params._derivation)
+    if isinstance(params, EncryptionParams):
+        keys.add(name, key=params)
     elif params.key is not None:
         keys.add(name, key=params.key)
     elif isinstance(params, DecryptionParams) and params.source is not None:

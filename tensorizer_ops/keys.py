@@ -9,8 +9,12 @@ A key is named, and never given, so that no graph, script, pickle or message hol
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tensorizer_ops import _python
+
+if TYPE_CHECKING:
+    from tensorizer_ops._crypt_params import EncryptionParams
 
 __all__ = ["add", "remove"]
 
@@ -20,7 +24,7 @@ _Bytes = bytes | bytearray | memoryview
 def add(
     name: str,
     *,
-    key: _Bytes | Callable[[], bytes] | None = None,
+    key: _Bytes | EncryptionParams | Callable[[], bytes] | None = None,
     passphrase: str | _Bytes | Callable[[], str | _Bytes] | None = None,
 ) -> None:
     """Keep a key or a passphrase under a name, in the place of what was there.
@@ -28,7 +32,8 @@ def add(
     Args:
         name: what ``named:NAME`` refers to.
         key: 32 bytes, or what returns them whenever a file needs them: then they are kept only
-            while that file is open.
+            while that file is open. ``EncryptionParams`` that were derived from a passphrase write
+            files that it opens.
         passphrase: what each file's key is derived from (Argon2id), or what returns it.
 
     Raises:
@@ -40,7 +45,14 @@ def add(
     # What is wrong would be printed otherwise, and with it the key.
     if not isinstance(name, str):
         raise TypeError(f"the name of a key is {type(name).__name__}, and must be str")
-    if callable(key):
+    from tensorizer_ops._crypt_params import EncryptionParams
+
+    if isinstance(key, EncryptionParams):
+        if key._derivation is not None:
+            _python.set_derived_key(name, key.key, *key._derivation)
+        else:
+            _python.set_key(name, key.key, False)
+    elif callable(key):
         _python.set_key_function(name, key, False)
     elif key is not None:
         _python.set_key(name, _to_bytes(key), False)

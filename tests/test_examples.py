@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+import tensorizer
 import torch
 
 import tensorizer_ops
 from process import run_example
 from redis_server import RedisServer
 from s3_server import s3_server
+from tensorizer_ops import EncryptionParams
 
 
 @pytest.mark.parametrize("name", ["save_and_load.py", "s3.py", "redis_cache.py"])
@@ -48,6 +50,37 @@ def test_encrypt_file(tmp_path: Path) -> None:
         tensorizer_ops.load(tmp_path / "secret")
     run_example(tmp_path, "encrypt_file.py", "decrypt", "secret", "back", *key)
     assert tensorizer_ops.load(tmp_path / "back")["x"].tolist() == list(range(7))
+
+
+def test_a_key_is_made_to_encrypt_with(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "plain", {"x": torch.arange(7)})
+    run_example(tmp_path, "encrypt_file.py", "encrypt", "plain", "secret", "--new-key", "key", "-q")
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    options = {"key": f"file:{tmp_path / 'key'}"}
+    assert tensorizer_ops.load(tmp_path / "secret", options=options)["x"].tolist() == [*range(7)]
+    before = (tmp_path / "key").read_bytes()
+    with pytest.raises(AssertionError, match="File exists"):
+        run_example(tmp_path, "encrypt_file.py", "encrypt", "plain", "other", "--new-key", "key")
+    assert (tmp_path / "key").read_bytes() == before and not (tmp_path / "other").exists()
+
+
+def test_a_key_is_derived_as_the_caller_says(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "plain", {"x": torch.arange(7)})
+    (tmp_path / "words").write_text("open sesame\n")
+    salt = bytes(range(16))
+    limits = ("--opslimit", "2", "--memlimit", "min", "--salt", salt.hex())
+    key = ("--key", "passphrase-file:words")
+    shown = run_example(tmp_path, "encrypt_file.py", "encrypt", "plain", "secret", *key, *limits)
+    assert salt.hex() in shown
+    derived = EncryptionParams.from_string("open sesame", opslimit=2, memlimit=8192, salt=salt)
+    theirs = tensorizer.DecryptionParams.from_key(derived.key)
+    for params in (theirs, tensorizer.DecryptionParams.from_string("open sesame")):
+        with tensorizer.TensorDeserializer(
+            tmp_path / "secret", device="cpu", encryption=params
+        ) as loaded:
+            assert loaded["x"].tolist() == [*range(7)]
+    run_example(tmp_path, "encrypt_file.py", "decrypt", "secret", "back", *key)
+    assert tensorizer_ops.load(tmp_path / "back")["x"].tolist() == [*range(7)]
 
 
 def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,16 +6,20 @@ They are small, made from a configuration, and random.
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorizer
 import torch
 
 import tensorizer_ops
-from process import run_example, run_python
+from process import ROOT, TIMEOUT, environment, run_example, run_python
 from s3_server import s3_server
 from samples import same
 from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
@@ -25,6 +29,7 @@ transformers = pytest.importorskip("transformers")
 accelerate = pytest.importorskip("accelerate")
 tokenizers = pytest.importorskip("tokenizers")
 
+LEVELS = ("INFO ", "WARNING ")
 TOKENS = torch.arange(24).view(2, 12)
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
 
@@ -225,6 +230,7 @@ def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
     """There and back, with a tokenizer; what is there already stays."""
     source, back = tmp_path / "source", tmp_path / "back"
     model = new(llama)
+    model.generation_config.max_new_tokens = 7
     model.save_pretrained(source)
     words = {word: i for i, word in enumerate(["<unk>", "a", "few", "words"])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -237,7 +243,7 @@ def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
             for name, value in server.environment().items():
                 monkeypatch.setenv(name, value)
             prefix = "s3://bucket/models/llama"
-        run_example(tmp_path, "hugging_face.py", "save", str(source), prefix)
+        run_example(tmp_path, "hugging_face.py", "save", str(source), prefix, "--validate", "-q")
         if where == "folder":
             (tmp_path / "prefix" / "tokenizer.zip").unlink()
             before = (tmp_path / "prefix" / "model.tensors").stat().st_ino
@@ -247,3 +253,93 @@ def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
     assert_same_model(transformers.LlamaForCausalLM.from_pretrained(back).eval(), model)
     loaded = transformers.AutoTokenizer.from_pretrained(back)
     assert loaded("few words")["input_ids"] == [2, 3]
+    assert transformers.GenerationConfig.from_pretrained(back).max_new_tokens == 7
+
+
+def test_the_example_takes_what_the_other_one_wrote(tmp_path: Path) -> None:
+    """hf_serialization.py: half precision, a config that says another, and no more files."""
+    model = new(gpt2)
+    prefix = tmp_path / "prefix"
+    prefix.mkdir()
+    (prefix / "model-config.json").write_text(json.dumps(model.config.to_dict()))
+    assert "float16" not in (prefix / "model-config.json").read_text()
+    serializer = tensorizer.TensorSerializer(str(prefix / "model.tensors"))
+    serializer.write_module(model.half(), include_non_persistent_buffers=False)
+    serializer.close()
+    back = tmp_path / "back"
+    run_example(tmp_path, "hugging_face.py", "load", str(prefix), str(back))
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(back, dtype="auto").eval()
+    assert loaded.dtype == torch.float16
+    assert_same_model(loaded, model)
+
+
+def parts_of_pipeline(pipeline: Any) -> dict[str, Any]:
+    return {name: part for name, part in pipeline.components.items() if part is not None}
+
+
+def stable_diffusion(tmp_path: Path) -> Any:
+    diffusers = pytest.importorskip("diffusers")
+    ends = {"bos_token_id": 0, "eos_token_id": 1}
+    encoder = transformers.CLIPTextConfig(**SMALL, intermediate_size=37, **ends)
+    (tmp_path / "vocab.json").write_text('{"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    blocks = {"block_out_channels": (32, 32), "layers_per_block": 1}
+    return diffusers.StableDiffusionPipeline(
+        vae=diffusers.AutoencoderKL(block_out_channels=(32,)),
+        unet=diffusers.UNet2DConditionModel(
+            **blocks,
+            sample_size=8,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            cross_attention_dim=32,
+        ),
+        text_encoder=transformers.CLIPTextModel(encoder),
+        tokenizer=transformers.CLIPTokenizer(
+            str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt")
+        ),
+        scheduler=diffusers.PNDMScheduler(num_train_timesteps=77),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["ours", "as the other example writes it"])
+def test_the_example_takes_pipelines(tmp_path: Path, index: bool) -> None:
+    import diffusers
+
+    pipeline = stable_diffusion(tmp_path)
+    source, prefix, back = (tmp_path / name for name in ("source", "prefix", "back"))
+    pipeline.save_pretrained(source)
+    arguments = ("save", str(source), str(prefix), "--validate")
+    run_example(tmp_path, "hugging_face.py", *arguments)
+    if not index:
+        (prefix / "model_index.json").unlink()
+    run_example(tmp_path, "hugging_face.py", "load", str(prefix), str(back))
+    again = diffusers.DiffusionPipeline.from_pretrained(back)
+    assert parts_of_pipeline(again).keys() == parts_of_pipeline(pipeline).keys()
+    for name in ("vae", "unet", "text_encoder"):
+        for key, tensor in getattr(pipeline, name).state_dict().items():
+            assert same(getattr(again, name).state_dict()[key], tensor)
+    assert again.scheduler.config.num_train_timesteps == 77
+    assert again.tokenizer("a")["input_ids"] == pipeline.tokenizer("a")["input_ids"]
+
+
+def test_the_example_says_as_much_as_it_is_asked_to(tmp_path: Path) -> None:
+    new(llama).save_pretrained(tmp_path / "source")
+    command = [sys.executable, "-W", "ignore", str(ROOT / "examples" / "hugging_face.py")]
+    said = []
+    for flags in (["-q", "-q"], [], ["--validate"]):
+        done = subprocess.run(
+            [*command, "save", "source", "prefix", *flags],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        assert done.returncode == 0, done.stderr
+        said.append([line for line in done.stderr.splitlines() if line.startswith(LEVELS)])
+    assert said[0] == []
+    assert any("is there already, and stays" in line for line in said[1])
+    assert said[2][-1] == "INFO what was saved is what loads"
