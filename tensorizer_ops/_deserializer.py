@@ -146,8 +146,9 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
     def _open(self, place: Any, lazy: bool) -> _files.Input:
         options = as_text(self._arguments["options"] or {})
-        with named(self._encryption) as key:
+        with named(self._encryption) as key, contextlib.ExitStack() as on_error:
             opened = _files.open_input(place, lazy=lazy, options={**options, **key})
+            on_error.callback(opened.reader.close)
             # This opens it, while the key has its name.
             version, flags, size, count = opened.reader._header()
             self._file_header = FileHeader(version, FileFeatureFlags(flags), size, count)
@@ -156,6 +157,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
                 raise errors._new(
                     errors.Crypto, "the file is encrypted, and no key was given (encryption=)"
                 )
+            on_error.pop_all()
         return opened
 
     @property
