@@ -241,7 +241,8 @@ def save_pipeline(source: str, place: Place) -> Any:
             with temporary_folder() as folder:
                 part.save_pretrained(folder)
                 place.write_folder(f"{file}.zip", folder)
-    place.write(INDEX, json.dumps(dict(pipeline.config), indent=2).encode())
+    index = {"_class_name": type(pipeline).__name__, **pipeline.config}
+    place.write(INDEX, json.dumps(index, indent=2).encode())
     return pipeline
 
 
