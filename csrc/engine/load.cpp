@@ -71,6 +71,14 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   if (hashed) limits.slice_size = std::min(limits.slice_size, kHashedSlice);
   // Whole chunks, which take no memory of ours: what is staged is not cut.
   if (encrypted) limits.slice_size = kHashedSlice;
+  if (mover.passes_any()) {
+    // Half of the memory is for slices, a quarter for bundles.
+    limits.slice_size =
+        std::bit_floor(std::min({limits.slice_size, hints.part_size, fair_share / 2}));
+    limits.bundle_size = std::min(limits.bundle_size, limits.slice_size);
+    move_settings.most_slices =
+        std::max<std::size_t>(settings.memory_ceiling / 2 / limits.slice_size, 1);
+  }
   limits.slices_follow_file = false;
   limits.largest_gap = kLargestGap;
 
@@ -80,7 +88,7 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   try {
     progress.computed = move(plan, mover, move_settings, cancel);
   } catch (...) {
-    if (encrypted && settings.withdraw) mover.withdraw_incomplete();
+    if (settings.withdraw && (encrypted || mover.digests())) mover.withdraw_unchecked();
     throw;
   }
 }

@@ -21,7 +21,8 @@ enum class Verify { None, Crc32, All };
 struct LoadItem {
   std::uint32_t entry;  // which tensor of the index
   // Where its data goes, or, in place, where it stands already, inside `LoadSettings::mapping`;
-  // empty when it is staged.
+  // empty when it is staged, and when it is only looked at: then it passes through memory of the
+  // job.
   Bytes memory;
   bool in_place = false;
   // What a stage knows the tensor by, when it cannot be read into its final memory.
@@ -36,8 +37,8 @@ struct LoadSettings {
   const Pin* pin = nullptr;
   // Of an encrypted file.
   FileKeys* keys = nullptr;
-  // Called for each tensor of an encrypted file that is not there in whole when the load ends with
-  // an error: what it holds is not fit to be seen.
+  // Called when a load that checks anything (digests, a pin, MACs) ends with an error, for each
+  // tensor that is not there in whole and known to be right: what it holds is not fit to be seen.
   std::function<void(std::uint32_t entry)> withdraw;
   // Called with what the header of each item says, where somebody wants to know; from any worker.
   std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;

@@ -38,6 +38,7 @@ void LoadMover::follow(const Plan& plan, const PlanLimits& limits, std::uint64_t
   piece_ = piece;
   part_ = part;
   slice_ = limits.slice_size;
+  scratch_.set_size(slice_);
   for (const CutTensor& cut : plan.cut) cuts_[cut.tensor] = std::make_unique<Cut>();
 }
 
@@ -73,8 +74,9 @@ ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker
   const LoadItem& item = items_[range.first];
   const Entry& e = entry(item);
   const bool header = range.position == 0 && needs_header(item);
-  const Bytes target =
-      item.staged ? worker.stage.take(range.size) : item.memory.subspan(range.position, range.size);
+  const Bytes target = item.staged    ? worker.stage.take(range.size)
+                       : passes(item) ? scratch_.take(range.size)
+                                      : item.memory.subspan(range.position, range.size);
   Cut& cut = *cuts_[range.first];
   if (item.in_place) {
     if (header) cut.bytes = copy_header(e);
@@ -139,10 +141,18 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
   complete_[tensor] = 1;
 }
 
-void LoadMover::withdraw_incomplete() const {
+void LoadMover::withdraw_unchecked() const {
+  // Against a pin without a list, no tensor is known to be right before all of them are.
+  const bool all = settings_.pin != nullptr && settings_.pin->expected.empty();
   for (std::size_t i = 0; i < items_.size(); ++i) {
-    if (complete_[i] == 0) settings_.withdraw(items_[i].entry);
+    if (all || complete_[i] == 0) settings_.withdraw(items_[i].entry);
   }
+}
+
+void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
+  if (!passes(items_[tensor])) return;
+  // It is memory of the pool, and nobody else's.
+  scratch_.give_back({const_cast<std::byte*>(slice.data()), slice.size()});
 }
 
 std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem> items,
@@ -155,7 +165,7 @@ std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem>
     const Extent e = extent(item);
     largest_gap = std::max<std::size_t>(largest_gap, e.offset - end);
     kept += e.header_size;
-    if (item.staged) kept = align_up(kept, kElementAlignment) + e.data_size;
+    if (item.staged || passes(item)) kept = align_up(kept, kElementAlignment) + e.data_size;
     end = e.offset + e.header_size + e.data_size;
   }
   const Bytes scratch = worker.stage.take(kept + largest_gap);
@@ -174,7 +184,7 @@ std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem>
     Arrived& arrived = bundle.emplace_back();
     arrived.header = scratch.subspan(at, e.header_size);
     at += e.header_size;
-    if (item.staged) {
+    if (item.staged || passes(item)) {
       at = align_up(at, kElementAlignment);
       arrived.data = scratch.subspan(at, e.data_size);
       at += e.data_size;

@@ -1,6 +1,7 @@
 // Reads ranges into their final memory, and there, while they are hot, decrypts and digests them.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "engine/check.h"
 #include "engine/load.h"
 #include "engine/read_index.h"
+#include "engine/scratch_pool.h"
 #include "format/tensor_header.h"
 
 namespace tensorizer {
@@ -26,6 +28,11 @@ class LoadMover final : public Mover {
   // Whether digests are taken.
   bool digests() const { return verifies() || settings_.pin != nullptr; }
 
+  // Whether any data has no place of its own, and is only looked at.
+  bool passes_any() const {
+    return std::any_of(items_.begin(), items_.end(), [&](const auto& i) { return passes(i); });
+  }
+
   // What is read of an item.
   Extent extent(const LoadItem& item) const;
 
@@ -36,10 +43,11 @@ class LoadMover final : public Mover {
   void move_bundle(const Range& range, Worker& worker) override;
   ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker& worker) override;
   DigestStart digest_start(std::uint32_t tensor) override;
+  void let_go(std::uint32_t tensor, ConstBytes slice) override;
   void finish(std::uint32_t tensor, const Digests& found, Worker& worker) override;
 
-  // After an error: says what is not there in whole.
-  void withdraw_incomplete() const;
+  // After an error: says what is not there in whole and known to be right.
+  void withdraw_unchecked() const;
 
  private:
   // The header of a tensor that moves in slices: it comes with the first one.
@@ -66,6 +74,10 @@ class LoadMover final : public Mover {
   const Entry& entry(const LoadItem& item) const { return index_.entries()[item.entry]; }
   std::size_t number(const LoadItem& item) const {
     return static_cast<std::size_t>(&item - items_.data());
+  }
+  // Whether its data has no place of its own, and is only looked at.
+  bool passes(const LoadItem& item) const {
+    return !item.staged && item.memory.empty() && entry(item).data_size > 0;
   }
   TensorPlace place(const LoadItem& item) const { return {place_.label, entry(item), item.entry}; }
   // Whether each slice holds whole chunks, so that it can be decrypted as it comes.
@@ -103,6 +115,8 @@ class LoadMover final : public Mover {
   std::vector<std::unique_ptr<Cut>> cuts_;  // of the tensors that move in slices
   std::vector<Expected> expected_;
   std::vector<std::uint8_t> complete_;
+
+  ScratchPool scratch_;  // for slices that pass
 
   std::mutex mutex_;
   std::condition_variable known_;

@@ -76,9 +76,10 @@ class Scheduler {
         hash(batch);
         lock.lock();
         settle(batch, lock, worker);
-      } else if (next_range_ < plan_.ranges.size() && moving_ < settings_.moves_in_flight) {
+      } else if (more_may_move()) {
         const Range& range = plan_.ranges[next_range_++];
         ++moving_;
+        if (range.count == 0) ++held_;
         lock.unlock();
         cancel_.check();
         move_range(range, worker, lock);
@@ -109,12 +110,18 @@ class Scheduler {
     --moving_;
     if (range.position == 0) {
       cut.started = true;
-      if (!cut.wants_sha256) unhashed_ -= plan_.cut[range.cut].size;
+      if (!cut.wants_sha256) {
+        unhashed_ -= plan_.cut[range.cut].size;
+        for (const Arrived& arrived : cut.arrived) let_go(range.cut, arrived.bytes);
+        cut.arrived.clear();
+      }
     }
     // What the tensor wants is only known, and only safe to read, once it has started.
     if (settings_.sha256 && (!cut.started || cut.wants_sha256)) {
       cut.arrived.push_back({range.position, bytes});
       make_ready(range.cut);
+    } else {
+      let_go(range.cut, bytes);
     }
     --cut.slices_to_move;
     done_with(1);
@@ -130,6 +137,17 @@ class Scheduler {
       if (start.crc32) cut.header_crc32 = crc32(cut.header_crc32, part);
       if (start.sha256) cut.sha256.update(part);
     }
+  }
+
+  bool more_may_move() const {
+    return next_range_ < plan_.ranges.size() && moving_ < settings_.moves_in_flight &&
+           held_ < settings_.most_slices;
+  }
+
+  void let_go(std::uint32_t cut, ConstBytes slice) {
+    mover_.let_go(plan_.cut[cut].tensor, slice);
+    // Who waits for room finds some that is worth waking up for.
+    if (--held_ == settings_.most_slices / 2) changed_.notify_all();
   }
 
   std::uint64_t left_to_hash(std::uint32_t cut) const {
@@ -163,9 +181,7 @@ class Scheduler {
         ready_.begin(), ready_.end(),
         [&](std::uint32_t a, std::uint32_t b) { return left_to_hash(a) < left_to_hash(b); });
     const std::size_t wanted = lanes_wanted(left_to_hash(*most));
-    const bool more_may_come =
-        next_range_ < plan_.ranges.size() && moving_ < settings_.moves_in_flight;
-    if (ready_.size() < wanted && more_may_come) return false;
+    if (ready_.size() < wanted && more_may_move()) return false;
     const std::size_t count = std::min(wanted, ready_.size());
     std::partial_sort(
         ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count), ready_.end(),
@@ -200,6 +216,7 @@ class Scheduler {
       cut.hashing = false;
       cut.hashed += batch.bytes[i].size();
       unhashed_ -= batch.bytes[i].size();
+      let_go(batch.cut[i], batch.bytes[i]);
       make_ready(batch.cut[i]);
     }
     for (const std::uint32_t number : batch.cut) finish_if_complete(number, lock, worker);
@@ -242,6 +259,7 @@ class Scheduler {
   std::vector<std::uint32_t> ready_;  // cut tensors whose next bytes wait to be hashed
   std::size_t next_range_ = 0;
   int moving_ = 0;
+  std::size_t held_ = 0;    // slices that move, or are not let go
   std::size_t unfinished_;  // ranges to move and cut tensors to finish
   std::uint64_t unhashed_ = 0;
 };

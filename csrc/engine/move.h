@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <semaphore>
 #include <vector>
 
@@ -113,11 +114,14 @@ class Mover {
   virtual void move_bundle(const Range& range, Worker& worker) = 0;
 
   // Moves one slice, updates its digest with all of it, in order, and returns where its bytes are:
-  // there they stay for SHA-256 until finish().
+  // there they stay for SHA-256 until let_go().
   virtual ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker& worker) = 0;
 
   // After the first slice of a tensor has moved.
   virtual DigestStart digest_start(std::uint32_t tensor) = 0;
+
+  // Nobody needs the bytes of a slice any more.
+  virtual void let_go(std::uint32_t tensor, ConstBytes slice) { (void)tensor, (void)slice; }
 
   // After the whole of a cut tensor has moved and been digested.
   virtual void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) = 0;
@@ -129,6 +133,8 @@ struct MoveSettings {
   bool crc32 = false;       // whether any tensor wants it
   bool sha256 = false;
   int lanes = 1;  // over how many tensors SHA-256 should go at once
+  // How many slices may be on their way or wait to be hashed at the same time.
+  std::size_t most_slices = std::numeric_limits<std::size_t>::max();
   MakeStage make_stage = std::make_unique<HeapStage>;
 };
 

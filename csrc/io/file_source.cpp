@@ -54,7 +54,15 @@ class FileSource : public Source {
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     const std::uint64_t wanted = total_size(pieces);
     const std::uint64_t done = read_at(file_.get(), offset, pieces, name_, cancel);
-    if (done < wanted) throw_source_ended(label_, offset + done, wanted - done);
+    if (done == wanted) return;
+    if (offset + wanted <= size_) {
+      throw Error(ErrorKind::InvalidFormat,
+                  label_ + " ends at byte " + std::to_string(offset + done) + ", and had " +
+                      std::to_string(size_) +
+                      " when it was opened: somebody has cut it meanwhile; replace a file by "
+                      "renaming another one over it");
+    }
+    throw_source_ended(label_, offset + done, wanted - done);
   }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {

@@ -13,6 +13,7 @@
 #include "engine/read_index.h"
 #include "format/model_digest.h"
 #include "transfer/blocks.h"
+#include "transfer/held_memory.h"
 #include "transfer/memory.h"
 #include "transfer/rewrite.h"
 #include "transfer/tracing.h"
@@ -319,6 +320,7 @@ void Reader::load_into(const std::vector<std::string>& names,
   }
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
+  const HeldMemory held(outputs);
   Targets targets = given_tensors(*open, selected, outputs, open->checked(verify), cast);
   run(*open, targets, open->checked(verify), threads);
 }

@@ -224,18 +224,13 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
 
 Targets no_tensors(OpenFile& file) {
   Targets targets;
-  targets.mapping = file.map();
+  // What is encrypted, or comes from a server, comes tensor by tensor, by way of a stage that has
+  // no tensors to pass it to. A file is read and not mapped: it may be cut meanwhile.
+  const bool staged = file.source().descriptor() < 0 || file.index().header().encrypted;
   for (std::uint32_t i = 0; i < file.names().size(); ++i) {
     LoadItem item;
     item.entry = i;
-    const Entry& entry = file.entry(i);
-    if (entry.data_size > 0 && targets.mapping) {
-      item.memory = targets.mapping->bytes().subspan(entry.data_offset, entry.data_size);
-      item.in_place = true;
-    } else if (entry.data_size > 0) {
-      // There are no tensors that a stage could pass it to.
-      item.staged = 0;
-    }
+    if (staged && file.entry(i).data_size > 0) item.staged = 0;
     targets.items.push_back(item);
   }
   return targets;

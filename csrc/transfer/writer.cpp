@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "format/name.h"
+#include "transfer/held_memory.h"
 
 namespace tensorizer {
 
@@ -30,6 +31,7 @@ void save(const std::string& uri, const std::vector<std::string>& names,
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
                                                 std::to_string(tensors.size()) + " tensors");
   }
+  const HeldMemory held(tensors);
   Staging staging(Staging::Direction::Save);
   std::vector<Saving> savings;
   savings.reserve(names.size());
@@ -160,6 +162,10 @@ void Writer::add(std::span<const AddedTensor> tensors) {
   must_be_ours();
   Call call(*this);
   must_be_open();
+  std::vector<at::Tensor> given;
+  given.reserve(tensors.size());
+  for (const AddedTensor& added : tensors) given.push_back(added.tensor);
+  const HeldMemory held(given);
   Staging staging(Staging::Direction::Save);
   std::vector<Saving> savings = prepare(tensors, staging);
   staging.begin();

@@ -204,14 +204,33 @@ TEST(Withdrawing, IsForErrorsOfAnyKind) {
   }
 }
 
-TEST(Withdrawing, IsForEncryptedFilesOnly) {
-  const std::vector<Sample> samples{sample("one", 3 * kMiB)};
+TEST(Withdrawing, IsForWhatIsChecked) {
+  const std::vector<Sample> samples{sample("one", 3 * kMiB, 2), sample("two", 3 * kMiB, 3)};
   std::vector<std::byte> file = saved(samples);
-  file[file.size() - 9] ^= std::byte{1};
-  const Loading loading = load_all(file, nullptr, settings(1, Verify::All));
-  ASSERT_TRUE(loading.error);
-  EXPECT_EQ(loading.error->kind(), ErrorKind::HashMismatch);
-  EXPECT_FALSE(loading.withdrawn[0]);
+  const std::uint64_t end = read_with(file, nullptr).entries()[1].end();
+  const auto load_cut = [&](const LoadSettings& settings) {
+    SequentialSource source(ConstBytes(file).first(end - 5));
+    const Loading loading = load_all(source, nullptr, settings);
+    EXPECT_TRUE(loading.error && loading.error->kind() == ErrorKind::InvalidFormat);
+    return loading.withdrawn;
+  };
+  EXPECT_EQ(load_cut(settings(1)), (std::vector<bool>{false, false}));
+  EXPECT_EQ(load_cut(settings(1, Verify::Crc32)), (std::vector<bool>{false, true}));
+  // Whether the first is right would be known when all are there.
+  std::vector<Sha256Digest> found(samples.size());
+  const Pin pin{{}, found};
+  LoadSettings pinned = settings(1);
+  pinned.pin = &pin;
+  EXPECT_EQ(load_cut(pinned), (std::vector<bool>{true, true}));
+
+  file[end - 1] ^= std::byte{1};
+  for (const Verify verify : {Verify::Crc32, Verify::All}) {
+    const Loading loading = load_all(file, nullptr, settings(1, verify));
+    ASSERT_TRUE(loading.error);
+    EXPECT_EQ(loading.error->kind(), ErrorKind::HashMismatch);
+    EXPECT_EQ(loading.withdrawn, (std::vector<bool>{false, true}));
+    EXPECT_TRUE(same(loading.tensors[0], samples[0].data));
+  }
 }
 
 }  // namespace

@@ -194,6 +194,19 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
         load(*source, index, items, settings, progress, cancel);
         EXPECT_LE(watch.peak(), ceiling) << threads;
       }
+      for (const Verify verify : {Verify::Crc32, Verify::All}) {
+        Cancel cancel;
+        Progress progress;
+        const auto source = memory_source(file, nullptr);
+        Index index = read_index(*source, nullptr, cancel);
+        std::vector<LoadItem> items;
+        for (std::uint32_t i = 0; i < samples.size(); ++i) items.push_back({i, {}, false, {}});
+        LoadSettings settings = verified(verify, threads);
+        settings.memory_ceiling = ceiling;
+        const MemoryWatch watch;
+        load(*source, index, items, settings, progress, cancel);
+        EXPECT_LE(watch.peak(), ceiling) << "looked at, " << threads;
+      }
       for (const bool ascending : {false, true}) {
         Layout layout = layout_of(samples, {true, true});
         const std::vector<SaveItem> items(samples.size(), SaveItem{{}, 0});

@@ -165,6 +165,44 @@ TEST(Load, VerifiesInPlace) {
   }
 }
 
+// Items that have no place: their bytes pass, and that is all.
+TEST(Load, LooksAtWhatHasNoPlace) {
+  Dice dice(58);
+  const std::vector<Sample> samples = samples_of_all_sizes(dice);
+  for (const HashKinds hashes : {HashKinds{true, false}, HashKinds{true, true}}) {
+    std::vector<std::byte> file = saved(samples, hashes);
+    const auto source = memory_source(file, nullptr);
+    Index index = index_of(*source);
+    std::vector<LoadItem> items;
+    for (std::uint32_t i = 0; i < samples.size(); ++i) items.push_back({i, {}, false, {}});
+    for (const Verify verify : {Verify::Crc32, Verify::All}) {
+      for (const int threads : {1, 3}) {
+        for (const std::uint64_t ceiling : {std::uint64_t{0}, std::uint64_t{8} << 20}) {
+          LoadSettings settings;
+          settings.verify = verify;
+          settings.threads = threads;
+          settings.memory_ceiling = ceiling;
+          Progress progress;
+          Cancel cancel;
+          load(*source, index, items, settings, progress, cancel);
+          EXPECT_EQ(progress.done, progress.total);
+          for (const Entry& entry : index.entries()) {
+            if (entry.data_size == 0) continue;
+            const std::uint64_t at = entry.data_offset + dice.below(entry.data_size);
+            file[at] ^= std::byte{16};
+            Cancel fresh;
+            const Error error =
+                error_of([&] { load(*source, index, items, settings, progress, fresh); });
+            file[at] ^= std::byte{16};
+            EXPECT_EQ(error.kind(), ErrorKind::HashMismatch) << error.what();
+            EXPECT_TRUE(contains(error.what(), quote(entry.name))) << error.what();
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Load, OfNothingIsDone) {
   const std::vector<std::byte> file = saved({});
   const auto source = memory_source(file, nullptr);
