@@ -179,8 +179,10 @@ pybind11::bytes derive_key(const pybind11::bytes& passphrase, std::uint64_t pass
   tensorizer::SharedSecret key;
   {
     const pybind11::gil_scoped_release no_gil;
-    key = tensorizer::at_border(
-        [&] { return tensorizer::derive_key(source.secret->bytes(), derivation); });
+    key = tensorizer::at_border([&] {
+      tensorizer::Cancel cancel;
+      return tensorizer::derive_key(source.secret->bytes(), derivation, cancel);
+    });
   }
   const std::string_view text = tensorizer::as_text(key->bytes());
   return {text.data(), text.size()};

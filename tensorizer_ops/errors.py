@@ -11,6 +11,8 @@ import errno as _errno
 import os as _os
 from typing import TypeVar as _TypeVar
 
+import torch as _torch
+
 
 class Error(Exception):
     """Every error that comes from the library."""
@@ -55,6 +57,10 @@ class InvalidArgument(Error, ValueError):
 
 class OutOfSpace(Error, OSError):
     """The disk or the quota is full."""
+
+
+class OutOfMemory(Error, MemoryError, _torch.OutOfMemoryError):
+    """There is no memory for a tensor: of the machine, of a device, or pinned."""
 
 
 class FileError(Error, OSError):
@@ -102,6 +108,7 @@ _BY_KIND: dict[str, type[Error]] = {"SystemError": FileError} | {
         InvalidFormat,
         InvalidArgument,
         OutOfSpace,
+        OutOfMemory,
         HashMismatch,
         Crypto,
         Cancelled,

@@ -25,6 +25,8 @@ std::string_view kind_name(ErrorKind kind) noexcept {
       return "InvalidArgument";
     case ErrorKind::OutOfSpace:
       return "OutOfSpace";
+    case ErrorKind::OutOfMemory:
+      return "OutOfMemory";
     case ErrorKind::SystemError:
       return "SystemError";
     case ErrorKind::HashMismatch:

@@ -22,6 +22,7 @@ enum class ErrorKind : std::uint8_t {
   InvalidFormat,
   InvalidArgument,
   OutOfSpace,
+  OutOfMemory,
   SystemError,  // any other refusal of the operating system
   HashMismatch,
   Crypto,

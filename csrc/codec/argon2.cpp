@@ -2,9 +2,17 @@
 
 #include <sodium.h>
 
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <new>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
+#include "base/signals.h"
 #include "codec/secretbox.h"
 
 namespace tensorizer {
@@ -37,22 +45,143 @@ bool is_possible(const Argon2Cost& cost) noexcept {
          cost.memory <= crypto_pwhash_argon2id_MEMLIMIT_MAX;
 }
 
-SharedSecret derive_key(ConstBytes passphrase, const KeyDerivation& derivation) {
-  const Argon2Cost& cost = derivation.cost;
-  const std::string how = std::to_string(cost.passes) + " passes over " +
-                          std::to_string(cost.memory) + " bytes of memory";
-  if (!is_possible(cost)) {
-    throw Error(ErrorKind::Crypto, "no key can be derived by " + how);
+struct Derivation::Work {
+  enum class State { New, Running, Done };
+
+  Work(ConstBytes passphrase, const KeyDerivation& derivation)
+      : derivation(derivation), passphrase(passphrase) {}
+
+  const KeyDerivation derivation;
+  const SecretBytes passphrase;
+
+  std::mutex mutex;  // guards what follows
+  std::condition_variable changed;
+  State state = State::New;
+  int waiting = 0;
+  SharedSecret key;  // null where there was no memory for it
+
+  bool is_left() const noexcept { return state == State::Running && waiting == 0; }
+  void run() noexcept;
+};
+
+namespace {
+
+// How many derivations that nobody waits for may be at work before another begins.
+constexpr int kMostLeft = 2;
+
+// Those of this process: a child of fork has none.
+class LeftBehind {
+ public:
+  int count() {
+    forget_parents();
+    return count_;
   }
+  void add(int change) {
+    forget_parents();
+    count_ += change;
+  }
+
+ private:
+  void forget_parents() {
+    const pid_t process = getpid();
+    if (process_.exchange(process) != process) count_ = 0;
+  }
+
+  std::atomic<pid_t> process_{0};
+  std::atomic<int> count_{0};
+};
+
+LeftBehind left_behind;
+
+std::string describe(const Argon2Cost& cost) {
+  return std::to_string(cost.passes) + " passes over " + std::to_string(cost.memory) +
+         " bytes of memory";
+}
+
+SharedSecret derive(ConstBytes passphrase, const KeyDerivation& derivation) {
   auto key = std::make_shared<SecretBytes>(kKeySize);
-  if (crypto_pwhash_argon2id(reinterpret_cast<unsigned char*>(key->bytes().data()), kKeySize,
-                             reinterpret_cast<const char*>(passphrase.data()), passphrase.size(),
-                             reinterpret_cast<const unsigned char*>(derivation.salt.data()),
-                             cost.passes, cost.memory,
-                             crypto_pwhash_argon2id_ALG_ARGON2ID13) != 0) {
-    throw Error(ErrorKind::Crypto, "the memory for deriving a key by " + how + " is not to be had");
+  const int status = crypto_pwhash_argon2id(
+      reinterpret_cast<unsigned char*>(key->bytes().data()), kKeySize,
+      reinterpret_cast<const char*>(passphrase.data()), passphrase.size(),
+      reinterpret_cast<const unsigned char*>(derivation.salt.data()), derivation.cost.passes,
+      derivation.cost.memory, crypto_pwhash_argon2id_ALG_ARGON2ID13);
+  return status == 0 ? key : nullptr;
+}
+
+}  // namespace
+
+void Derivation::Work::run() noexcept {
+  SharedSecret made;
+  try {
+    made = derive(passphrase.bytes(), derivation);
+  } catch (const std::bad_alloc&) {
   }
-  return key;
+  const std::lock_guard lock(mutex);
+  if (is_left()) left_behind.add(-1);
+  key = std::move(made);
+  state = State::Done;
+  changed.notify_all();
+}
+
+Derivation::Derivation(ConstBytes passphrase, const KeyDerivation& derivation)
+    : work_(std::make_shared<Work>(passphrase, derivation)) {
+  if (is_possible(derivation.cost)) return;
+  throw Error(ErrorKind::Crypto, "no key can be derived by " + describe(derivation.cost));
+}
+
+void Derivation::begin(std::unique_lock<std::mutex>& lock) {
+  try {
+    const SignalsBlocked blocked;
+    std::thread([work = work_] { work->run(); }).detach();
+  } catch (const std::system_error&) {
+    // No thread is to be had: it cannot be interrupted then.
+    lock.unlock();
+    work_->run();
+    lock.lock();
+  }
+}
+
+SharedSecret Derivation::wait(Cancel& cancel) {
+  Work& work = *work_;
+  std::unique_lock lock(work.mutex);
+  // Counts this thread among those that wait.
+  class Waiting {
+   public:
+    Waiting(Work& work, std::unique_lock<std::mutex>& lock) : work_(work), lock_(lock) {
+      if (work_.is_left()) left_behind.add(-1);
+      ++work_.waiting;
+    }
+    ~Waiting() {
+      if (!lock_.owns_lock()) lock_.lock();
+      --work_.waiting;
+      if (work_.is_left()) left_behind.add(1);
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Work& work_;
+    std::unique_lock<std::mutex>& lock_;
+  } waiting(work, lock);
+
+  while (work.state != Work::State::Done) {
+    if (work.state == Work::State::New && left_behind.count() < kMostLeft) {
+      work.state = Work::State::Running;
+      begin(lock);
+    }
+    work.changed.wait_for(lock, kPollInterval);
+    lock.unlock();
+    cancel.check();
+    lock.lock();
+  }
+  if (work.key) return work.key;
+  work.state = Work::State::New;  // there may be memory another time
+  throw Error(ErrorKind::OutOfMemory, "the memory for deriving a key by " +
+                                          describe(work.derivation.cost) + " is not to be had");
+}
+
+SharedSecret derive_key(ConstBytes passphrase, const KeyDerivation& derivation, Cancel& cancel) {
+  return Derivation(passphrase, derivation).wait(cancel);
 }
 
 }  // namespace tensorizer

@@ -1,12 +1,18 @@
 // Keys from passphrases: Argon2id, as libsodium does it.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/cancel.h"
 #include "codec/secret_bytes.h"
 
 namespace tensorizer {
@@ -34,8 +40,32 @@ std::optional<Argon2Cost> named_cost(std::string_view name) noexcept;
 // Whether libsodium takes it at all.
 bool is_possible(const Argon2Cost& cost) noexcept;
 
-// A key of kKeySize bytes. It takes the memory that the cost names, and time in proportion. Throws
-// Error(Crypto) where the cost is impossible or there is not that much memory.
-SharedSecret derive_key(ConstBytes passphrase, const KeyDerivation& derivation);
+// The making of a key of kKeySize bytes, which takes the memory that the cost names, and time in
+// proportion. It has a thread of its own, because nothing can interrupt it: who stops waiting
+// leaves it behind, and its memory is free again when it is done. A child of fork has no such
+// thread, and must not touch what its parent began.
+class Derivation {
+ public:
+  // Begins with the first wait(). Throws Error(Crypto) where the cost is impossible.
+  Derivation(ConstBytes passphrase, const KeyDerivation& derivation);
+
+  bool is_foreign() const noexcept { return process_ != getpid(); }
+
+  // The key, when it is there; from any number of threads. While more than a few are at work that
+  // were left behind, no other begins. Throws Error(OutOfMemory) where there is not that much
+  // memory.
+  SharedSecret wait(Cancel& cancel);
+
+ private:
+  struct Work;
+
+  void begin(std::unique_lock<std::mutex>& lock);
+
+  const pid_t process_ = getpid();
+  const std::shared_ptr<Work> work_;
+};
+
+// One that nobody else waits for.
+SharedSecret derive_key(ConstBytes passphrase, const KeyDerivation& derivation, Cancel& cancel);
 
 }  // namespace tensorizer

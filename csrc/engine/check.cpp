@@ -1,12 +1,26 @@
 #include "engine/check.h"
 
 #include <algorithm>
+#include <new>
 
 namespace tensorizer {
 
 void fail(const TensorPlace& place, ErrorKind kind, const std::string& what) {
   throw Error(kind, std::string(place.label) + ": " + describe(place.entry.name, place.number) +
                         ": " + what);
+}
+
+void rethrow_naming(const TensorPlace& place) {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    fail(place, ErrorKind::OutOfMemory,
+         "the memory for moving its " + std::to_string(place.entry.data_size) +
+             " bytes is not to be had");
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::OutOfMemory || error.message().starts_with(place.label)) throw;
+    fail(place, ErrorKind::OutOfMemory, std::string(error.message()));
+  }
 }
 
 std::optional<Sha256Digest> Pin::expected_of(std::uint32_t entry) const {

@@ -23,6 +23,10 @@ struct TensorPlace {
 
 [[noreturn]] void fail(const TensorPlace& place, ErrorKind kind, const std::string& what);
 
+// For a handler of all exceptions, in what takes memory for a tensor: one that says that there is
+// none leaves as Error(OutOfMemory) that names the tensor; all others leave as they are.
+[[noreturn]] void rethrow_naming(const TensorPlace& place);
+
 // The digests that a tensor shall have; those that it has none of are missing.
 struct Expected {
   std::optional<std::uint32_t> crc32;

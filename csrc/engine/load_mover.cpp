@@ -42,7 +42,7 @@ void LoadMover::follow(const Plan& plan, const PlanLimits& limits, std::uint64_t
   for (const CutTensor& cut : plan.cut) cuts_[cut.tensor] = std::make_unique<Cut>();
 }
 
-void LoadMover::move_bundle(const Range& range, Worker& worker) {
+void LoadMover::move_bundle(const Range& range, Worker& worker) try {
   const std::span<const LoadItem> items = items_.subspan(range.first, range.count);
   const Extent first = extent(items.front());
   if (items.size() == 1 && items[0].staged && first.header_size + first.data_size > piece_) {
@@ -68,9 +68,11 @@ void LoadMover::move_bundle(const Range& range, Worker& worker) {
     moved(entry(items[i]).data_size);
     complete_[range.first + i] = 1;
   }
+} catch (...) {
+  rethrow_naming(place(items_[range.first]));
 }
 
-ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) {
+ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) try {
   const LoadItem& item = items_[range.first];
   const Entry& e = entry(item);
   const bool header = range.position == 0 && needs_header(item);
@@ -98,6 +100,8 @@ ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker
   }
   moved(range.size);
   return target;
+} catch (...) {
+  rethrow_naming(place(items_[range.first]));
 }
 
 void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
@@ -311,7 +315,7 @@ void LoadMover::await_header(const Cut& cut, Cancel& cancel) {
 
 void LoadMover::decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position,
                         Bytes bytes, Worker& worker) {
-  const SharedSecret key = settings_.keys->key_for(crypt.derivation);
+  const SharedSecret key = settings_.keys->key_for(crypt.derivation, worker.cancel);
   const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
   decrypt_chunks(place(item), crypt, key->bytes(), position, bytes, worker.cancel);
 }

@@ -47,14 +47,14 @@ void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel
   }
 }
 
-void authenticate(const Index& index, FileKeys& keys, const FilePlace& place) {
+void authenticate(const Index& index, FileKeys& keys, const FilePlace& place, Cancel& cancel) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::Crypto, std::string(place.label) + ": " + why);
   };
   if (!index.header().encrypted) refuse("a key was given, and the file is not encrypted");
   const std::optional<Authentication>& authentication = index.authentication();
   if (!authentication) return;
-  const SharedSecret key = keys.key_for(authentication->derivation);
+  const SharedSecret key = keys.key_for(authentication->derivation, cancel);
   if (index.is_authentic(key->bytes())) return;
   refuse(
       "its index is not what somebody wrote who had this key: the key is another one, or the "
@@ -82,7 +82,7 @@ Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
   bytes.resize(wanted);
   bytes.erase(bytes.begin(), bytes.begin() + kFileHeaderSize);
   Index index(header, std::move(bytes), place);
-  if (keys != nullptr) authenticate(index, *keys, place);
+  if (keys != nullptr) authenticate(index, *keys, place, cancel);
   if (!source.sequential()) resolve_dtypes(source, index, place, cancel);
   return index;
 }

@@ -9,7 +9,8 @@
 
 namespace tensorizer {
 
-void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out, Cancel& cancel) {
+void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out,
+                        Cancel& cancel) try {
   if (position == 0) {
     begin(number, out, cancel);
   } else {
@@ -21,6 +22,8 @@ void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out,
   const Digests found = digests_->finish();
   digests_.reset();
   check_digests(place(), file_.pin, expected_, found);
+} catch (...) {
+  rethrow_naming(place());
 }
 
 void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
@@ -46,7 +49,7 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
     if (start.crc32 || start.sha256) digests_.emplace(start);
   }
   if (!encrypted || e.data_size == 0) return;
-  key_ = file_.keys->key_for(header_->crypt.derivation);
+  key_ = file_.keys->key_for(header_->crypt.derivation, cancel);
   fill(0, out, cancel);
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ auto at_border(const Body& body) -> decltype(body()) {
     return body();
   } catch (const Error& error) {
     raise(error);
+  } catch (const std::bad_alloc&) {
+    raise(Error(ErrorKind::OutOfMemory, "there is not enough memory for this"));
   }
 }
 

@@ -1,13 +1,13 @@
 #include "transfer/memory.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include "base/error.h"
 
@@ -70,12 +70,6 @@ at::Tensor over(c10::DataPtr data, std::uint64_t size, at::IntArrayRef shape,
   return tensor;
 }
 
-std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type) {
-  std::uint64_t size = c10::elementSize(type);
-  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
-  return size;
-}
-
 // Fresh pages from a huge page's boundary on, which are advised to be huge pages; or nothing.
 Bytes map_huge_pages(std::uint64_t size) {
   const Bytes mapped = map_pages(size + kHugePage, 0);
@@ -90,7 +84,32 @@ Bytes map_huge_pages(std::uint64_t size) {
   return kept;
 }
 
+// What torch's allocator has at hand.
+at::Tensor empty(at::IntArrayRef shape, c10::ScalarType type) {
+  return taking_memory(byte_size(shape, type), "memory on cpu",
+                       [&] { return at::detail::empty_cpu(shape, type); });
+}
+
 }  // namespace
+
+bool says_out_of_memory(const c10::Error& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  const std::string_view text = error.what_without_backtrace();
+  return text.find("allocate memory") != text.npos || text.find("out of memory") != text.npos;
+}
+
+void throw_out_of_memory(std::uint64_t size, std::string_view what, const std::string& reason) {
+  // Of the CPU torch says only where in its sources that was found.
+  const bool says_why = !reason.empty() && !reason.starts_with("[enforce fail");
+  throw Error(ErrorKind::OutOfMemory, std::to_string(size) + " bytes of " + std::string(what) +
+                                          " are not to be had" + (says_why ? ": " + reason : ""));
+}
+
+std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type) {
+  std::uint64_t size = c10::elementSize(type);
+  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
+  return size;
+}
 
 std::string lacks_memory(const at::Tensor& tensor) {
   if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
@@ -112,12 +131,12 @@ NewMemory::~NewMemory() { unmap(left_); }
 at::Tensor NewMemory::tensor(at::IntArrayRef shape, c10::ScalarType type) {
   const std::uint64_t size = byte_size(shape, type);
   if (size < kSmallestOfPages || of_the_job_ < kHugePage) {
-    return at::detail::empty_cpu(shape, type);
+    return empty(shape, type);
   }
   const std::uint64_t needed = align_up(size, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
   if (left_.size() < needed) {
     const Bytes block = map_huge_pages(std::max(needed, kBlock));
-    if (block.empty()) return at::detail::empty_cpu(shape, type);
+    if (block.empty()) return empty(shape, type);
     unmap(left_);
     left_ = block;
   }
@@ -126,21 +145,22 @@ at::Tensor NewMemory::tensor(at::IntArrayRef shape, c10::ScalarType type) {
   return over(owned(memory), size, shape, type);
 }
 
+at::Tensor new_on(c10::Device device, at::IntArrayRef shape, c10::ScalarType type) {
+  return taking_memory(byte_size(shape, type), "memory on " + device.str(),
+                       [&] { return at::empty(shape, at::TensorOptions(device).dtype(type)); });
+}
+
 at::Tensor new_zeros(at::IntArrayRef shape, c10::ScalarType type) {
   const std::uint64_t size = byte_size(shape, type);
   if (size < kLazyZeros) {
     // Some types have no fill kernel, but all of them are zero where their bytes are.
-    at::Tensor tensor = at::detail::empty_cpu(shape, type);
+    at::Tensor tensor = empty(shape, type);
     const Bytes bytes = tensor_bytes(tensor);
     std::fill(bytes.begin(), bytes.end(), std::byte{0});
     return tensor;
   }
   const Bytes memory = map_pages(size, MAP_NORESERVE);
-  if (memory.empty()) {
-    throw Error(ErrorKind::SystemError,
-                "no address space for a tensor of " + std::to_string(size) + " bytes of zeros",
-                ENOMEM);
-  }
+  if (memory.empty()) throw_out_of_memory(size, "memory on cpu");
   return over(owned(memory), size, shape, type);
 }
 

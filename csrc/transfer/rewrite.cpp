@@ -108,7 +108,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
                                        ": the file is encrypted, and no key "
                                        "was given for it");
   }
-  FileKind kind = file_kind(hashes, options);
+  FileKind kind = file_kind(hashes, options, cancel);
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, from.source());
   if (sink->ascending() && from.source().sequential()) {

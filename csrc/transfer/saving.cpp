@@ -74,7 +74,7 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
   return saving;
 }
 
-FileKind file_kind(HashKinds hashes, const SaveOptions& options) {
+FileKind file_kind(HashKinds hashes, const SaveOptions& options, Cancel& cancel) {
   FileKind kind;
   kind.header.hashes = hashes;
   kind.data_digests = options.digests;
@@ -93,7 +93,7 @@ FileKind file_kind(HashKinds hashes, const SaveOptions& options) {
     KeyDerivation& derivation = encryption.derivation.emplace();
     derivation.cost = options.kdf;
     fill_random(derivation.salt);
-    encryption.key = derive_key(source.secret->bytes(), derivation);
+    encryption.key = derive_key(source.secret->bytes(), derivation, cancel);
   }
   return kind;
 }

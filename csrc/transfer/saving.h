@@ -28,7 +28,7 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
 
 // How the file is written that the options ask for; a key is derived here. Throws
 // Error(InvalidArgument) for a CRC32 in an encrypted file, which would tell something about it.
-FileKind file_kind(HashKinds hashes, const SaveOptions& options);
+FileKind file_kind(HashKinds hashes, const SaveOptions& options, Cancel& cancel);
 
 // For tensors that are all prepared.
 SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);

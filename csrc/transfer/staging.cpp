@@ -2,7 +2,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
@@ -13,6 +12,8 @@
 #include <bit>
 #include <optional>
 #include <set>
+
+#include "transfer/memory.h"
 
 namespace tensorizer {
 
@@ -63,9 +64,12 @@ class PinnedStage final : public Stage {
     if (!memory.defined() || memory.nbytes() < size) {
       memory = at::Tensor();  // frees the old memory before it takes new
       // Allocators round to powers of two themselves, and find a piece of the same size again.
-      memory = at::detail::empty_generic(
-          {static_cast<std::int64_t>(std::bit_ceil(size))}, &job_.devices.front()->pinned_memory(),
-          c10::DispatchKeySet(c10::DispatchKey::CPU), at::kByte, std::nullopt);
+      memory = taking_memory(size, "pinned memory", [&] {
+        return at::detail::empty_generic({static_cast<std::int64_t>(std::bit_ceil(size))},
+                                         &job_.devices.front()->pinned_memory(),
+                                         c10::DispatchKeySet(c10::DispatchKey::CPU), at::kByte,
+                                         std::nullopt);
+      });
     }
     return Bytes(static_cast<std::byte*>(memory.mutable_data_ptr()), size);
   }
@@ -87,7 +91,7 @@ class PinnedStage final : public Stage {
         piece.narrow(0, bytes.data() - static_cast<const std::byte*>(piece.const_data_ptr()), size);
     at::Tensor there = tensor.bytes(position, size);
     const bool direct = there.defined();
-    if (!direct) there = at::empty({size}, at::TensorOptions(tensor.device()).dtype(at::kByte));
+    if (!direct) there = new_on(tensor.device(), {size}, at::kByte);
     if (job_.direction == Direction::Load) {
       there.copy_(memory, /*non_blocking=*/true);
       if (!direct) tensor.put(position, there);

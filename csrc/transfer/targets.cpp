@@ -109,7 +109,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
     LoadItem item;
     item.entry = number;
     if (!entry.dtype) unresolved_.push_back(tensors_.size());
-    tensors_.push_back(make(number, !seen[number], item, memory));
+    tensors_.push_back(naming(number, [&] { return make(number, !seen[number], item, memory); }));
     seen[number] = true;
     // What lies in place moves only to be verified.
     const bool moves = !item.in_place && (entry.data_size > 0 || !entry.dtype);
@@ -127,6 +127,16 @@ c10::ScalarType NewTensors::type_of(std::uint32_t number, c10::ScalarType stored
                     " elements, which are 2^63 bytes or more as " + dtype_name(type));
   }
   return type;
+}
+
+template <typename Make>
+at::Tensor NewTensors::naming(std::uint32_t number, const Make& make) const {
+  try {
+    return make();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::OutOfMemory) throw;
+    throw Error(error.kind(), file_.describe_entry(number) + ": " + std::string(error.message()));
+  }
 }
 
 // The memory for one tensor, and how to fill it. No two results share bytes, so a mapping serves
@@ -155,13 +165,12 @@ at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item, Ne
 
 at::Tensor NewTensors::allocate(at::IntArrayRef shape, c10::ScalarType type,
                                 NewMemory& memory) const {
-  if (device_.is_cpu()) return memory.tensor(shape, type);
-  return at::empty(shape, at::TensorOptions(device_).dtype(type));
+  return device_.is_cpu() ? memory.tensor(shape, type) : new_on(device_, shape, type);
 }
 
 at::Tensor NewTensors::zeros(at::IntArrayRef shape, c10::ScalarType type) const {
   if (device_.is_cpu()) return new_zeros(shape, type);
-  const at::Tensor tensor = at::empty(shape, at::TensorOptions(device_).dtype(type));
+  const at::Tensor tensor = new_on(device_, shape, type);
   make_zero(tensor);
   return tensor;
 }
@@ -180,11 +189,15 @@ std::vector<at::Tensor> NewTensors::finish() {
     const c10::ScalarType stored = scalar_type(*entry.dtype);
     const c10::ScalarType type = type_of(selected_[i], stored);
     if (entry.meta) {
-      tensors_[i] = zeros(entry.shape, type);
+      tensors_[i] = naming(selected_[i], [&] { return zeros(entry.shape, type); });
       continue;
     }
     tensors_[i] = tensors_[i].view(stored).view(entry.shape);
-    if (type != stored) tensors_[i] = tensors_[i].to(type);
+    if (type == stored) continue;
+    tensors_[i] = naming(selected_[i], [&] {
+      return taking_memory(byte_size(entry.shape, type), "memory on " + device_.str(),
+                           [&] { return tensors_[i].to(type); });
+    });
   }
   return std::move(tensors_);
 }

@@ -52,6 +52,9 @@ class NewTensors {
  private:
   // The type that a tensor gets. Throws where it has more bytes of that type than can be counted.
   c10::ScalarType type_of(std::uint32_t number, c10::ScalarType stored) const;
+  // Names the tensor where there is no memory for it.
+  template <typename Make>
+  at::Tensor naming(std::uint32_t number, const Make& make) const;
   at::Tensor make(std::uint32_t number, bool first, LoadItem& item, NewMemory& memory);
   at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type, NewMemory& memory) const;
   at::Tensor zeros(at::IntArrayRef shape, c10::ScalarType type) const;

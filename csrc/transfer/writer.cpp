@@ -39,7 +39,7 @@ void save(const std::string& uri, const std::vector<std::string>& names,
     savings.push_back(prepare_saving(names[i], tensors[i], staging));
   }
   staging.begin();
-  FileKind kind = file_kind(hashes, parsed);
+  FileKind kind = file_kind(hashes, parsed, cancel);
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
   // A prefix is a multiple of the alignment, so only where it starts matters.
@@ -89,8 +89,8 @@ Writer::Writer(std::unique_ptr<Sink> sink, const OptionList& options)
 
 Writer::Writer(const OptionList& options, const OpenSink& open)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
-  FileKind kind = file_kind(options_.hashes, options_.save);
   Cancel cancel;
+  FileKind kind = file_kind(options_.hashes, options_.save, cancel);
   sink_ = open(options_.save.sink, cancel);
   if (sink_->ascending()) {
     throw Error(ErrorKind::InvalidArgument,

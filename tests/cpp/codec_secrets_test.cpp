@@ -1,9 +1,11 @@
 // Keys in memory and from passphrases, MACs, and hexadecimal text.
 #include <sodium.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <thread>
 #include <utility>
 
 #include "codec/argon2.h"
@@ -210,9 +212,49 @@ TEST(DeriveKey, SaysWhenThereIsNotThatMuchMemory) {
   const KeyDerivation derivation = derivation_of(7, {1, 1 << 30});
   const LittleMemory little;
   const Error error = error_of([&] { derive_key(as_bytes("x"), derivation); });
-  EXPECT_EQ(error.kind(), ErrorKind::Crypto);
+  EXPECT_EQ(error.kind(), ErrorKind::OutOfMemory);
   EXPECT_TRUE(contains(error.what(), "1073741824 bytes of memory is not to be had"))
       << error.what();
+}
+
+// What takes many minutes.
+constexpr Argon2Cost kEndless{4'000'000'000, 8 << 20};
+
+TEST(Derivation, IsLeftBehindByWhoCancels) {
+  Cancel cancel;
+  std::thread canceller([&] { cancel.request(); });
+  Derivation endless(as_bytes("x"), derivation_of(7, kEndless));
+  EXPECT_EQ(kind_of([&] { endless.wait(cancel); }), ErrorKind::Cancelled);
+  canceller.join();
+  // Others go on meanwhile.
+  const KeyDerivation easy = derivation_of(7, {1, 8192});
+  EXPECT_TRUE(
+      same(derive_key(as_bytes("x"), easy)->bytes(), derive_key(as_bytes("x"), easy)->bytes()));
+}
+
+TEST(Derivation, WaitsWhereTooManyWereLeftBehind) {
+  const auto leave = [](std::uint32_t salt) {
+    Cancel cancel;
+    cancel.request();
+    Derivation endless(as_bytes("x"), derivation_of(salt, kEndless));
+    EXPECT_EQ(kind_of([&] { endless.wait(cancel); }), ErrorKind::Cancelled);
+  };
+  // The test above may have left one already.
+  for (std::uint32_t salt = 1; salt <= 2; ++salt) leave(salt);
+  const KeyDerivation easy = derivation_of(7, {1, 8192});
+  Cancel cancel;
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(3 * kPollInterval);
+    cancel.request();
+  });
+  EXPECT_EQ(kind_of([&] { Derivation(as_bytes("x"), easy).wait(cancel); }), ErrorKind::Cancelled);
+  canceller.join();
+  // A child of fork has left nothing behind.
+  const pid_t child = fork();
+  if (child == 0) _exit(derive_key(as_bytes("x"), easy)->bytes().size() == kKeySize ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(NamedCosts, AreThoseOfLibsodium) {

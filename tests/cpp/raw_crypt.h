@@ -151,4 +151,10 @@ inline RawTensor sealed_tensor(const std::string& name, ConstBytes plain, const 
           .hashed = std::string(as_text(plain))};
 }
 
+// A key that nothing interrupts.
+inline SharedSecret derive_key(ConstBytes passphrase, const KeyDerivation& derivation) {
+  Cancel cancel;
+  return tensorizer::derive_key(passphrase, derivation, cancel);
+}
+
 }  // namespace tensorizer::testing_support
