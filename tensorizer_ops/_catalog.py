@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from typing import Any
 
 from tensorizer_ops import _paths, errors
@@ -14,6 +15,19 @@ FilterFuncType = Callable[[str | Sequence[str | int]], object]
 
 # How much is read at a time where a caller takes tensors one by one.
 _BATCH = 64 << 20
+
+# How many steps the paths of tensors may have together: for a start, and then for each of them.
+_FREE_STEPS = 1 << 16
+_MOST_STEPS = 32
+
+
+class Layer(Enum):
+    """The only one stands for all that holds tensors below."""
+
+    LAYER = "layer"
+
+
+LAYER = Layer.LAYER
 
 
 class Catalog:
@@ -40,11 +54,18 @@ class Catalog:
         self.kept: Sequence[int] = range(len(self.names))
         if filter_func is not None:
             self.kept = list(self.filter(self.kept, filter_func))
-        # What a key leads to: the number of a tensor, or another layer.
-        self.structure: dict[str | int, Any]
+        # What a key leads to: the number of a tensor, or LAYER.
+        self.structure: dict[str | int, int | Layer]
         if any(map(_paths.is_nested, self.names)):
             kept = frozenset(self.kept)
-            self.structure = _paths.layered(map(_paths.parse, self.names), kept.__contains__)
+            self.structure = {}
+            for i, name in enumerate(self.names):
+                step, *rest = _paths.parse(name)
+                if rest:
+                    # One of which no tensor is kept is there, too.
+                    self.structure[step] = LAYER
+                elif i in kept:
+                    self.structure[step] = i
         else:
             self.structure = {self.names[i]: i for i in self.kept}
 
@@ -54,7 +75,7 @@ class Catalog:
         here = self.names, self._types, self.header_offsets, self.data_offsets, self.data_sizes
         return here == (names, types, header_offsets, data_offsets, data_sizes)
 
-    def find(self, key: Any) -> Any:
+    def find(self, key: Any) -> int | Layer | None:
         """The number of a tensor or a layer of them; None for what is not there."""
         found = self.structure.get(key)
         if found is None and isinstance(key, str):
@@ -66,8 +87,22 @@ class Catalog:
     def below(self, prefix: Path) -> dict[Path, int]:
         """The numbers of the tensors inside a layer, by the rest of their paths."""
         count = len(prefix)
-        paths = ((_paths.parse(self.names[i]), i) for i in self.kept)
-        return {path[count:]: i for path, i in paths if path[:count] == prefix}
+        below: dict[Path, int] = {}
+        steps = 0
+        for i in self.kept:
+            path = _paths.parse(self.names[i])
+            if path[:count] != prefix:
+                continue
+            below[path[count:]] = i
+            steps += len(path)
+            if steps > _FREE_STEPS + _MOST_STEPS * len(below):
+                # Each may become a dict, which takes a hundred times as much as its step here.
+                raise errors._new(
+                    errors.InvalidFormat,
+                    f"the names of {len(below)} tensors have {steps} layers, more than what was "
+                    "ever nested: load them by their names",
+                )
+        return below
 
     def filter(self, numbers: Iterable[int], wanted: FilterFuncType | None) -> Iterable[int]:
         return (i for i in numbers if wanted is None or wanted(self.public_name(i)))

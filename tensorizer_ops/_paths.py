@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -68,21 +68,6 @@ def _children(path: Path, layer: object) -> Iterator[tuple[Path, Any]]:
     if isinstance(layer, Sequence) and not isinstance(layer, str | bytes | bytearray | memoryview):
         return (((*path, index), value) for index, value in enumerate(layer))
     raise TypeError(f"what stands at {path} is {type(layer).__name__}, and must be a tensor")
-
-
-def layered(paths: Iterable[Path], kept: Callable[[int], bool]) -> dict[str | int, Any]:
-    """Nested dicts that have the numbers of the paths as leaves; of those that are kept.
-
-    What holds no leaf stays as an empty layer.
-    """
-    root: dict[str | int, Any] = {}
-    for number, path in enumerate(paths):
-        layer = root
-        for step in path[:-1]:
-            layer = layer.setdefault(step, {})
-        if kept(number):
-            layer[path[-1]] = number
-    return root
 
 
 def tree(leaves: Mapping[Path, Leaf], layer_type: Callable[[dict[Any, Any]], Any]) -> Any:

@@ -113,7 +113,6 @@ def test_what_must_not_be_trusted_is_not(path: str) -> None:
         pack(blocks(), size_field=2**64 - 1),
         pack(blocks(), size_field=0),
         pack(blocks()) + b"an older, longer file" * 100,
-        pack(blocks(), index_tail=b"anything that is no frame", index_size=4096),
         pack(blocks(padding=12345)),
         pack(blocks(name=b'\x1e [\t"x" , 0 ] ')),
     ):

@@ -154,9 +154,21 @@ FRAMES: dict[str, bytes] = {
     "no records": b"|TZX|",
     "unknown kinds": b"|TZX|" + record(7, b"seven") + record(65535, b"") + record(900, bytes(999)),
     "records, then zeros": b"|TZX|" + record(7, b"x" * 100) + bytes(500),
+}
+NO_FRAMES: dict[str, bytes] = {
     "another magic": b"|ABC|" + b"\xff" * 100,
     "less than a magic": b"|TZ",
+    "bytes behind the records": b"|TZX|" + record(7, b"seven") + bytes(6) + b"x",
+    "bytes far behind the entries": bytes(1500) + b"x",
 }
+
+
+@pytest.mark.parametrize("frame", NO_FRAMES.values(), ids=NO_FRAMES)
+@pytest.mark.parametrize("room", [0, 2000])
+def test_what_is_no_record_behind_the_index_is_refused(path: str, frame: bytes, room: int) -> None:
+    Path(path).write_bytes(pack(blocks(), index_tail=frame + bytes(room)))
+    with pytest.raises(ValueError, match=r"bytes other than zero behind the 3 index entries"):
+        ops.load(path)
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)

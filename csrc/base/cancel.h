@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace tensorizer {
@@ -39,6 +40,19 @@ class Cancel {
   const std::thread::id owner_;  // of no thread where nobody attends
   // Only the owner touches this.
   std::chrono::steady_clock::time_point next_poll_ = std::chrono::steady_clock::now();
+};
+
+// For loops of very many short steps: checks at each 1024th.
+class Pace {
+ public:
+  explicit Pace(Cancel& cancel) noexcept : cancel_(cancel) {}
+  void step() {
+    if (++steps_ % 1024 == 0) cancel_.check();
+  }
+
+ private:
+  Cancel& cancel_;
+  std::uint32_t steps_ = 0;
 };
 
 }  // namespace tensorizer

@@ -1,9 +1,12 @@
 #include "engine/read_index.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "codec/hmac.h"
+#include "format/frame.h"
+#include "format/layout.h"
 
 namespace tensorizer {
 
@@ -47,6 +50,28 @@ void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel
   }
 }
 
+// The length of another tensor's header would stand where the file ends. `behind` is what has been
+// read of the bytes behind the index; for others only a local file is asked. A file may end without
+// a terminator, as in Redis.
+void check_terminator(Source& source, const Index& index, ConstBytes behind, const FilePlace& place,
+                      Cancel& cancel) {
+  std::array<std::byte, sizeof(kTerminator)> read{};
+  ConstBytes found = read;
+  const std::uint64_t at = index.end() - place.start - kFileHeaderSize - index.header().index_size;
+  if (at + read.size() <= behind.size()) {
+    found = behind.subspan(at, read.size());
+  } else if (source.descriptor() < 0 ||
+             source.read_up_to(index.end(), read, cancel) < read.size()) {
+    return;
+  }
+  if (all_zero(found)) return;
+  throw Error(ErrorKind::InvalidFormat,
+              std::string(place.label) + ": behind the last tensor of its index, at offset " +
+                  std::to_string(index.end()) +
+                  ", stands no end of the file but something else: the file is damaged, and may "
+                  "hold more tensors");
+}
+
 void authenticate(const Index& index, FileKeys& keys, const FilePlace& place, Cancel& cancel) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::Crypto, std::string(place.label) + ": " + why);
@@ -79,9 +104,12 @@ Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
                                               ", inside its index of " +
                                               std::to_string(header.index_size) + " bytes");
   }
+  const std::vector<std::byte> behind(bytes.begin() + static_cast<std::ptrdiff_t>(wanted),
+                                      bytes.end());
   bytes.resize(wanted);
   bytes.erase(bytes.begin(), bytes.begin() + kFileHeaderSize);
-  Index index(header, std::move(bytes), place);
+  Index index(header, std::move(bytes), place, cancel);
+  check_terminator(source, index, behind, place, cancel);
   if (keys != nullptr) authenticate(index, *keys, place, cancel);
   if (!source.sequential()) resolve_dtypes(source, index, place, cancel);
   return index;

@@ -13,7 +13,8 @@ FilePlace place_of(const Source& source);
 
 // Reads and checks the header and the index, and, where the source can be read in any order, the
 // dtypes that stand in tensor headers only. With keys, the file must be encrypted, and what it says
-// of its own metadata must be right. Throws Error(Crypto) where that is not so.
+// of its own metadata must be right. Throws Error(Crypto) where that is not so. What ends the file
+// is checked where that costs no request.
 Index read_index(Source& source, FileKeys* keys, Cancel& cancel);
 
 // As parse_tensor_header(), of bytes as they stand in the file; throws Error(Crypto) when they are

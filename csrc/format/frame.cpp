@@ -1,6 +1,13 @@
 #include "format/frame.h"
 
+#include <cstring>
+
 namespace tensorizer {
+
+bool all_zero(ConstBytes bytes) noexcept {
+  return bytes.empty() || (bytes.front() == std::byte{0} &&
+                           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
 
 FrameCursor::FrameCursor(ConstBytes bytes) noexcept
     : cursor_(bytes), present_(as_text(bytes).starts_with(kFrameMagic)) {

@@ -2,7 +2,8 @@
 //
 // Old readers count entries and never look at what follows in the index, so that is where things
 // about the file as a whole go: a magic, then records (kind u16, length u32, body) up to a kind 0
-// or the end of the index. A reader skips the kinds that it does not know.
+// or the end of the index. A reader skips the kinds that it does not know. Nothing but zeros stands
+// behind the records, or where there are none: anything else is an entry that was not counted.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,9 @@ struct Record {
   std::uint16_t kind;
   ConstBytes body;
 };
+
+// In a time that hardly counts beside that of reading them.
+bool all_zero(ConstBytes bytes) noexcept;
 
 // Walks the records of `bytes`, which is what follows the last index entry.
 class FrameCursor {

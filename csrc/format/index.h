@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/cancel.h"
 #include "format/dtype.h"
 #include "format/records.h"
 
@@ -77,12 +78,15 @@ struct Entry {
 class Index {
  public:
   // `bytes` are the index_size bytes behind the file header.
-  Index(const FileHeader& header, std::vector<std::byte> bytes, const FilePlace& place);
+  Index(const FileHeader& header, std::vector<std::byte> bytes, const FilePlace& place,
+        Cancel& cancel);
   Index(Index&&) = default;
   Index& operator=(Index&&) = default;
 
   const FileHeader& header() const noexcept { return header_; }
   std::span<const Entry> entries() const noexcept { return entries_; }
+  // Where the last tensor of the file ends.
+  std::uint64_t end() const noexcept { return end_; }
   // What an encrypted file says of its own metadata, if it does.
   const std::optional<Authentication>& authentication() const noexcept { return authentication_; }
   // Whether the file header and all of the index are what somebody wrote who had the key.
@@ -100,6 +104,7 @@ class Index {
   std::vector<std::byte> bytes_;          // the names point into it
   std::vector<std::int64_t> dimensions_;  // the shapes point into it
   std::vector<Entry> entries_;            // in file order
+  std::uint64_t end_ = 0;
   std::optional<Authentication> authentication_;
   ConstBytes data_digests_;
 };

@@ -43,11 +43,11 @@ void Layout::add(TensorSpec spec) {
   tensors_.push_back({std::move(spec), offset, size});
 }
 
-void Layout::check_names() const {
+void Layout::check_names(Cancel& cancel) const {
   std::vector<std::string_view> names;
   names.reserve(tensors_.size());
   for (const PlacedTensor& tensor : tensors_) names.push_back(tensor.spec.name);
-  const NameConflict conflict = find_conflict(names);
+  const NameConflict conflict = find_conflict(names, cancel);
   if (conflict.first == conflict.second) return;
   throw Error(ErrorKind::InvalidArgument, "tensor " + quote(names[conflict.second]) + " " +
                                               std::string(conflict.reason) + " " +

@@ -63,7 +63,7 @@ class Layout {
   std::uint64_t file_size() const noexcept { return end() + sizeof(kTerminator); }
 
   // Throws Error(InvalidArgument) when two names cannot stand in one file.
-  void check_names() const;
+  void check_names(Cancel& cancel) const;
 
   // The size that the prefix needs: a multiple of 4 KiB.
   std::uint64_t prefix_size() const noexcept;

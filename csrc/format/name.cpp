@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -13,21 +14,34 @@ namespace {
 
 [[noreturn]] void bad(const char* reason) { throw Error(ErrorKind::InvalidFormat, reason); }
 
+void append_escaped(std::string& out, std::string_view text) {
+  for (const char c : text) {
+    if (c >= kKeyStep && c <= kStepEscape) {
+      out += kStepEscape;
+      out += static_cast<char>(c + '0');
+    } else {
+      out += c;
+    }
+  }
+}
+
+bool begins_step(char c) { return c == kKeyStep || c == kIndexStep; }
+
 // Reads the JSON array behind the mark. White space is space and tab: a name has no line breaks.
 class NestedParser {
  public:
-  explicit NestedParser(std::string_view text) : text_(text) {}
+  NestedParser(std::string_view text, std::string& out) : text_(text), out_(out) {}
 
-  NamePath parse() {
-    NamePath path;
+  void parse() {
+    std::size_t steps = 0;
     expect('[');
     do {
-      path.push_back(step());
+      if (++steps > kMostSteps) bad("is nested more than 1000 levels deep");
+      step();
     } while (accept(','));
     expect(']');
     skip_space();
     if (at_ != text_.size()) bad("has text after its JSON array");
-    return path;
   }
 
  private:
@@ -51,12 +65,17 @@ class NestedParser {
     if (!accept(wanted)) bad(kNotAnArray);
   }
 
-  NameStep step() {
-    if (accept('"')) return string();
-    return integer();
+  void step() {
+    const bool key = accept('"');
+    out_ += key ? kKeyStep : kIndexStep;
+    if (key) {
+      string();
+    } else {
+      integer();
+    }
   }
 
-  std::uint64_t integer() {
+  void integer() {
     const std::size_t begin = at_;
     std::uint64_t value = 0;
     constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
@@ -67,47 +86,46 @@ class NestedParser {
       ++at_;
     }
     if (at_ == begin || (text_[begin] == '0' && at_ - begin > 1)) bad(kNotAnArray);
-    return value;
+    out_ += text_.substr(begin, at_ - begin);
   }
 
-  std::string string() {
-    std::string out;
+  void string() {
     for (;;) {
       if (done()) bad(kNotAnArray);
       const char c = text_[at_++];
-      if (c == '"') return out;
+      if (c == '"') return;
       if (static_cast<unsigned char>(c) < 0x20) bad(kNotAnArray);
       if (c == '\\') {
-        escape(out);
+        escape();
       } else {
-        out += c;
+        out_ += c;
       }
     }
   }
 
-  void escape(std::string& out) {
+  void escape() {
     if (done()) bad(kNotAnArray);
     const char c = text_[at_++];
     switch (c) {
       case '"':
       case '\\':
       case '/':
-        out += c;
+        out_ += c;
         return;
       case 'b':
-        out += '\b';
+        out_ += '\b';
         return;
       case 'f':
-        out += '\f';
+        out_ += '\f';
         return;
       case 'n':
-        out += '\n';
+        out_ += '\n';
         return;
       case 'r':
-        out += '\r';
+        out_ += '\r';
         return;
       case 't':
-        out += '\t';
+        out_ += '\t';
         return;
       case 'u':
         break;
@@ -124,7 +142,9 @@ class NestedParser {
     } else if (code >= 0xdc00 && code <= 0xdfff) {
       bad("has half a surrogate pair");
     }
-    append_utf8(out, code);
+    std::string character;
+    append_utf8(character, code);
+    append_escaped(out_, character);
   }
 
   char32_t hex4() {
@@ -148,13 +168,23 @@ class NestedParser {
 
   std::string_view text_;
   std::size_t at_ = 0;
+  std::string& out_;
 };
 
-NameConflict find_equal(std::span<const std::string_view> names) {
+// The positions of the names, or of what stands for them, in sorted order.
+std::vector<std::uint32_t> sorted(std::span<const std::string_view> names, Cancel& cancel) {
   std::vector<std::uint32_t> order(names.size());
   std::iota(order.begin(), order.end(), 0U);
-  std::sort(order.begin(), order.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return names[a] < names[b]; });
+  Pace pace(cancel);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    pace.step();
+    return names[a] < names[b];
+  });
+  return order;
+}
+
+NameConflict find_equal(std::span<const std::string_view> names, Cancel& cancel) {
+  const std::vector<std::uint32_t> order = sorted(names, cancel);
   for (std::size_t i = 1; i < order.size(); ++i) {
     if (names[order[i - 1]] == names[order[i]]) {
       return {std::min(order[i - 1], order[i]), std::max(order[i - 1], order[i]),
@@ -164,25 +194,39 @@ NameConflict find_equal(std::span<const std::string_view> names) {
   return {};
 }
 
-// In the sorted order of paths, a path stands right before those inside it, and the keys of a layer
-// before its indices: every conflict shows between neighbours.
-NameConflict find_nested(std::span<const std::string_view> names) {
-  std::vector<std::pair<NamePath, std::size_t>> paths;
+// In the sorted order of paths, every conflict shows between neighbours.
+NameConflict find_nested(std::span<const std::string_view> names, Cancel& cancel) {
+  std::string forms;
+  std::vector<std::size_t> ends;
+  ends.reserve(names.size());
+  Pace pace(cancel);
+  for (const std::string_view name : names) {
+    pace.step();
+    append_path(forms, name);
+    ends.push_back(forms.size());
+  }
+  std::vector<std::string_view> paths;
   paths.reserve(names.size());
-  for (std::size_t i = 0; i < names.size(); ++i) paths.emplace_back(parse_name(names[i]), i);
-  std::sort(paths.begin(), paths.end());
-  for (std::size_t i = 1; i < paths.size(); ++i) {
-    const auto& [before, before_at] = paths[i - 1];
-    const auto& [after, after_at] = paths[i];
-    const std::size_t first = std::min(before_at, after_at);
-    const std::size_t second = std::max(before_at, after_at);
-    std::size_t same = 0;
-    while (same < before.size() && same < after.size() && before[same] == after[same]) ++same;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const std::size_t begin = i == 0 ? 0 : ends[i - 1];
+    paths.push_back(std::string_view(forms).substr(begin, ends[i] - begin));
+  }
+  const std::vector<std::uint32_t> order = sorted(paths, cancel);
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::string_view before = paths[order[i - 1]];
+    const std::string_view after = paths[order[i]];
+    const std::size_t first = std::min(order[i - 1], order[i]);
+    const std::size_t second = std::max(order[i - 1], order[i]);
+    const std::size_t shorter = std::min(before.size(), after.size());
+    const auto same = static_cast<std::size_t>(
+        std::mismatch(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(shorter),
+                      after.begin())
+            .first -
+        before.begin());
+    if (before == after) return {first, second, "has the same name as"};
     if (same == before.size()) {
-      return {first, second,
-              same == after.size() ? "has the same name as" : "is inside, or holds, the tensor"};
-    }
-    if (before[same].index() != after[same].index()) {
+      if (begins_step(after[same])) return {first, second, "is inside, or holds, the tensor"};
+    } else if (begins_step(before[same]) && begins_step(after[same])) {
       return {first, second, "mixes keys and indices in one layer with"};
     }
   }
@@ -191,16 +235,21 @@ NameConflict find_nested(std::span<const std::string_view> names) {
 
 }  // namespace
 
-NamePath parse_name(std::string_view name) {
+void append_path(std::string& out, std::string_view name) {
   if (name.empty()) bad("is empty");
   if (!is_utf8(name)) bad("is not UTF-8");
-  if (!is_nested(name)) return {std::string(name)};
-  return NestedParser(name.substr(1)).parse();
+  if (is_nested(name)) {
+    NestedParser(name.substr(1), out).parse();
+  } else {
+    out += kKeyStep;
+    append_escaped(out, name);
+  }
 }
 
 void check_name(std::string_view name) {
   if (is_nested(name)) {
-    parse_name(name);
+    std::string path;
+    append_path(path, name);
   } else if (name.empty()) {
     bad("is empty");
   } else if (!is_utf8(name)) {
@@ -208,9 +257,9 @@ void check_name(std::string_view name) {
   }
 }
 
-NameConflict find_conflict(std::span<const std::string_view> names) {
+NameConflict find_conflict(std::span<const std::string_view> names, Cancel& cancel) {
   const bool nested = std::any_of(names.begin(), names.end(), is_nested);
-  return nested ? find_nested(names) : find_equal(names);
+  return nested ? find_nested(names, cancel) : find_equal(names, cancel);
 }
 
 }  // namespace tensorizer

@@ -130,7 +130,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
     if (layout.tensors().back().spec.data_size() > 0) item.staged = i;
     items.push_back(item);
   }
-  layout.check_names();
+  layout.check_names(cancel);
   SaveSettings settings;
   settings.threads = threads;
   settings.memory_ceiling = options.memory_ceiling;

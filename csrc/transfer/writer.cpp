@@ -50,7 +50,7 @@ void save(const std::string& uri, const std::vector<std::string>& names,
     layout.add(std::move(saving.spec));
     items.push_back(saving.item);
   }
-  layout.check_names();
+  layout.check_names(cancel);
   save_file(*sink, layout, items, save_settings(parsed, parse_threads(threads), staging), progress,
             cancel);
   staging.finish();
@@ -197,7 +197,7 @@ void Writer::write_ends(Cancel& cancel) {
   const std::span<const PlacedTensor> tensors = layout_->tensors();
   if (std::any_of(tensors.begin(), tensors.end(),
                   [](const PlacedTensor& tensor) { return is_nested(tensor.spec.name); })) {
-    layout_->check_names();
+    layout_->check_names(cancel);
   }
   reserve();
   write_terminator(*sink_, *layout_, cancel);

@@ -102,7 +102,8 @@ TEST(RoundTrip, BehindOtherBytes) {
   const FilePlace place{"'f'", start, sink.bytes.size()};
   const FileHeader header = parse_file_header(file, place);
   const ConstBytes entries = file.subspan(kFileHeaderSize, header.index_size);
-  Index index(header, {entries.begin(), entries.end()}, place);
+  Cancel cancel;
+  Index index(header, {entries.begin(), entries.end()}, place, cancel);
   LoadSettings settings;
   settings.verify = Verify::All;
   expect_loaded(*source, index, samples, all_of(samples), Into::Memory, settings);

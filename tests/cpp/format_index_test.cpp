@@ -55,6 +55,20 @@ TEST(Index, IsRead) {
   EXPECT_EQ(third.end(), file.data_end);
 }
 
+TEST(Index, IsNotReadAnyFurtherAfterACancel) {
+  std::vector<RawTensor> tensors;
+  for (int i = 0; i < 3000; ++i) tensors.push_back(RawTensor{.name = std::to_string(i)});
+  const RawFile file(tensors);
+  const FilePlace place{"'f'", 0, file.bytes.size()};
+  const FileHeader header = parse_file_header(file.bytes, place);
+  const ConstBytes entries = ConstBytes(file.bytes).subspan(kFileHeaderSize, header.index_size);
+  Cancel cancel;
+  EXPECT_EQ(Index(header, {entries.begin(), entries.end()}, place, cancel).entries().size(), 3000U);
+  cancel.request();
+  EXPECT_EQ(kind_of([&] { Index(header, {entries.begin(), entries.end()}, place, cancel); }),
+            ErrorKind::Cancelled);
+}
+
 TEST(Index, MayBeEmpty) {
   EXPECT_TRUE(read(RawFile({}).bytes).entries().empty());
   EXPECT_TRUE(read_unsized(RawFile({}, 1, std::string(100, '\0')).bytes).entries().empty());
@@ -133,8 +147,12 @@ TEST(Index, TakesItsDTypesFromTheHeadersWhereItMust) {
 
 TEST(Index, MayHaveRecordsBehindItsEntries) {
   const std::string records = std::string(kFrameMagic) + "\7\0\5\0\0\0seven"s;
-  for (const std::string& tail : {records, records + std::string(50, '\0'), "anything else"s}) {
+  for (const std::string& tail : {records, records + std::string(50, '\0')}) {
     EXPECT_EQ(read(RawFile({RawTensor{}}, 1, tail).bytes).entries().size(), 1U);
+  }
+  for (const std::string& tail : {"anything else"s, records + std::string(50, '\0') + "x"}) {
+    EXPECT_TRUE(contains(refusal(RawFile({RawTensor{}}, 1, tail)),
+                         "bytes other than zero behind the 1 index entries"));
   }
   RawFile cut({RawTensor{}}, 1, records.substr(0, records.size() - 1));
   EXPECT_TRUE(contains(refusal(cut), "a record behind the last index entry at offset"));
@@ -153,7 +171,8 @@ TEST(Index, MayLieAnywhereInItsFile) {
   const auto parse = [&](const FilePlace& place) {
     const FileHeader header = parse_file_header(file.bytes, place);
     const auto bytes = ConstBytes(file.bytes).subspan(kFileHeaderSize, header.index_size);
-    return Index(header, {bytes.begin(), bytes.end()}, place);
+    Cancel cancel;
+    return Index(header, {bytes.begin(), bytes.end()}, place, cancel);
   };
   const std::uint64_t end = kBefore + file.data_end;
   EXPECT_EQ(parse({"'f'", kBefore, end}).entries()[1].end(), end);

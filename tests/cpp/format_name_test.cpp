@@ -1,5 +1,6 @@
 // Stored names: plain keys, paths into nested structures, and which of them exclude each other.
 #include <algorithm>
+#include <variant>
 
 #include "format/name.h"
 #include "support.h"
@@ -9,6 +10,32 @@ namespace {
 
 using namespace testing_support;
 using namespace std::string_literals;
+
+// A path, one step after another.
+using NameStep = std::variant<std::string, std::uint64_t>;
+using NamePath = std::vector<NameStep>;
+
+// Takes the sorted form apart.
+NamePath parse_name(std::string_view name) {
+  std::string form;
+  append_path(form, name);
+  NamePath path;
+  for (std::size_t at = 0; at < form.size();) {
+    const char kind = form[at++];
+    std::string text;
+    while (at < form.size() && form[at] != kKeyStep && form[at] != kIndexStep) {
+      const bool escaped = form[at] == kStepEscape;
+      text += static_cast<char>(escaped ? form[at + 1] - '0' : form[at]);
+      at += escaped ? 2 : 1;
+    }
+    if (kind == kKeyStep) {
+      path.emplace_back(text);
+    } else {
+      path.emplace_back(std::uint64_t{std::stoull(text)});
+    }
+  }
+  return path;
+}
 
 NamePath path(std::initializer_list<NameStep> steps) { return steps; }
 NameStep index(std::uint64_t value) { return value; }
@@ -112,6 +139,17 @@ TEST(Name, HasNoHalvesOfSurrogatePairs) {
   }
 }
 
+TEST(Name, IsNoDeeperThanAnybodyNests) {
+  const auto deep = [](std::size_t steps) {
+    std::string json = "[0";
+    for (std::size_t i = 1; i < steps; ++i) json += ",0";
+    return nested(json + "]");
+  };
+  EXPECT_EQ(parse_name(deep(1000)).size(), 1000U);
+  EXPECT_EQ(refusal(deep(1001)), "is nested more than 1000 levels deep");
+  EXPECT_EQ(refusal(deep(32000)), "is nested more than 1000 levels deep");
+}
+
 TEST(Name, CutAnywhereIsRefused) {
   const std::string whole = nested(R"([ "lay\"e\ud83d\ude00rs" , 120, "w" ])");
   EXPECT_NO_THROW(parse_name(whole));
@@ -142,7 +180,8 @@ TEST(Name, NeverBreaksTheParser) {
 
 NameConflict conflict_of(const std::vector<std::string>& names) {
   const std::vector<std::string_view> views(names.begin(), names.end());
-  return find_conflict(views);
+  Cancel cancel;
+  return find_conflict(views, cancel);
 }
 
 void expect_conflict(const std::vector<std::string>& names, std::size_t first, std::size_t second,
@@ -173,6 +212,25 @@ TEST(NameConflict, IsEquality) {
   expect_conflict({nested(R"(["a"])"), "b", "a"}, 0, 2, "has the same name as");
   expect_conflict({nested(R"(["é",1])"), "b", nested(R"([ "\u00e9" , 1 ])")}, 0, 2,
                   "has the same name as");
+}
+
+TEST(NameConflict, IsNotLookedForAnyMoreAfterACancel) {
+  Cancel cancel;
+  cancel.request();
+  for (const std::string_view first : {"x", "\x1e[\"x\"]"}) {
+    std::vector<std::string> names{std::string(first)};
+    for (int i = 0; i < 5000; ++i) names.push_back(std::to_string(i * 7919 % 5000));
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    EXPECT_EQ(kind_of([&] { find_conflict(views, cancel); }), ErrorKind::Cancelled);
+  }
+}
+
+TEST(NameConflict, TellsBytesOfNamesFromThoseOfForms) {
+  expect_none({"a", "a\0b"s, "a\1b"s, "a\2b"s, "a\0020b"s, nested(R"(["b","\u0000"])"),
+               nested(R"(["b","\u0001"])"), nested(R"(["b","\u00020"])"), nested(R"(["c",10])"),
+               nested(R"(["c",1])")});
+  expect_conflict({nested(R"(["a","\u0000b"])"), "x", nested(R"(["a","\u0000b",1])")}, 0, 2,
+                  "is inside, or holds, the tensor");
 }
 
 TEST(NameConflict, IsATensorInsideAnother) {

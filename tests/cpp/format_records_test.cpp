@@ -104,7 +104,8 @@ TEST(Authentication, IsTheLastRecordOfAnEncryptedFile) {
     EXPECT_TRUE(contains(refusal(one + second, 3), "stands behind the record that authenticates"));
   }
   for (const std::string& rest : {"x"s, "\0\0\0\0x"s, record(0, "x"), "\0\0\0\0\0\0\0\0\1"s}) {
-    EXPECT_TRUE(contains(refusal(one + rest, 3), "bytes other than zero behind the record"));
+    EXPECT_TRUE(contains(refusal(one + rest, 3),
+                         "there are bytes other than zero behind the 1 index entries"));
   }
   EXPECT_TRUE(contains(refusal(kMagic + record(1, body + "x"), 3), "record of kind 1, which ends"));
   EXPECT_TRUE(contains(refusal(one.substr(0, one.size() - 1), 3), "runs past the end"));
