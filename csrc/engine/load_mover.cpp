@@ -8,6 +8,14 @@
 
 namespace tensorizer {
 
+namespace {
+
+// Longer headers are those that hold the MACs of very much data. They come in a read of their own,
+// which takes memory as they arrive.
+constexpr std::uint64_t kLongHeader = 1 << 20;
+
+}  // namespace
+
 LoadMover::LoadMover(Source& source, Index& index, std::span<const LoadItem> items,
                      const LoadSettings& settings, Progress& progress)
     : source_(source),
@@ -25,7 +33,7 @@ LoadMover::LoadMover(Source& source, Index& index, std::span<const LoadItem> ite
 Extent LoadMover::extent(const LoadItem& item) const {
   const Entry& e = entry(item);
   const bool header = needs_header(item);
-  if (header) check_header_size(e, item.entry, place_);
+  if (header) check_header_size(e, item.entry, index_.header(), place_);
   // Staged bytes are gone before a digest that goes in order could come back to them, and before
   // the rest of a chunk is there.
   const bool whole = item.staged && (digests() || encrypted_);
@@ -83,8 +91,13 @@ ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker
   if (item.in_place) {
     if (header) cut.bytes = copy_header(e);
   } else {
-    if (header) cut.bytes.resize(e.header_size());
-    const Bytes before = header ? Bytes(cut.bytes) : Bytes();
+    const bool apart = header && e.header_size() > kLongHeader;
+    if (apart) {
+      read_arriving(source_, e.header_offset, e.header_size(), cut.bytes, worker.cancel);
+    } else if (header) {
+      cut.bytes.resize(e.header_size());
+    }
+    const Bytes before = header && !apart ? Bytes(cut.bytes) : Bytes();
     read_slice(e.data_offset + range.position, before, target, encrypted_ ? nullptr : &digest,
                worker);
   }
@@ -229,9 +242,7 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
   std::vector<std::byte> bytes;
   std::optional<TensorHeader> header;
   if (needs_header(item)) {
-    bytes.resize(e.header_size());
-    const Bytes piece(bytes);
-    source_.read(e.header_offset, {&piece, 1}, worker.cancel);
+    read_arriving(source_, e.header_offset, e.header_size(), bytes, worker.cancel);
     header = parse_header(item, bytes);
   }
   RunningDigests running(digests() ? digests_wanted(item, header) : DigestStart{});
@@ -239,8 +250,7 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
     const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
     worker.stage.pass(*item.staged, at, piece);
   };
-  const auto take = [&](std::uint64_t at, Bytes piece) {
-    source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
+  const auto check = [&](std::uint64_t at, Bytes piece) {
     if (encrypted_) decrypt(item, header->crypt, at, piece, worker);
     if (digests()) {
       const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
@@ -255,15 +265,17 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
     for (std::uint64_t at = 0; at < e.data_size; at += size) {
       worker.cancel.check();
       const Bytes piece = worker.stage.take(std::min(size, e.data_size - at));
-      take(at, piece);
+      source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
+      check(at, piece);
       pass(at, piece);
     }
   } else {
     // Not a byte of a chunk may pass before all of it is there.
-    std::vector<std::byte> whole(std::min(chunk, e.data_size));
+    std::vector<std::byte> plain;
     for (std::uint64_t at = 0; at < e.data_size; at += chunk) {
-      Bytes plain = Bytes(whole).first(std::min(chunk, e.data_size - at));
-      take(at, plain);
+      read_arriving(source_, e.data_offset + at, std::min(chunk, e.data_size - at), plain,
+                    worker.cancel);
+      check(at, plain);
       for (std::uint64_t passed = 0; passed < plain.size(); passed += piece_) {
         worker.cancel.check();
         const Bytes piece = worker.stage.take(std::min(piece_, plain.size() - passed));

@@ -38,7 +38,7 @@ void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel
     const Entry& entry = entries[i];
     if (entry.dtype) continue;
     cancel.check();
-    check_header_size(entry, i, place);
+    check_header_size(entry, i, index.header(), place);
     std::vector<std::byte> header;
     if (!read_on(source, entry.header_offset, header, entry.header_size(), cancel)) {
       throw Error(ErrorKind::InvalidFormat,
@@ -113,6 +113,14 @@ Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
   if (keys != nullptr) authenticate(index, *keys, place, cancel);
   if (!source.sequential()) resolve_dtypes(source, index, place, cancel);
   return index;
+}
+
+void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
+                   std::vector<std::byte>& bytes, Cancel& cancel) {
+  bytes.clear();
+  if (source.descriptor() >= 0) bytes.reserve(size);
+  if (read_on(source, offset, bytes, size, cancel)) return;
+  throw_source_ended(source.label(), offset + bytes.size(), size - bytes.size());
 }
 
 TensorHeader parse_authentic_header(Bytes bytes, const Index& index, std::size_t entry,

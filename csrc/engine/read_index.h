@@ -1,6 +1,9 @@
 // Reads what a `.tensors` file says about itself.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "engine/file_keys.h"
 #include "format/index.h"
 #include "format/tensor_header.h"
@@ -16,6 +19,11 @@ FilePlace place_of(const Source& source);
 // of its own metadata must be right. Throws Error(Crypto) where that is not so. What ends the file
 // is checked where that costs no request.
 Index read_index(Source& source, FileKeys* keys, Cancel& cancel);
+
+// Makes `bytes` the `size` bytes that stand at `offset`. Where only a server, or the file itself,
+// says that they are there, memory is taken as they arrive.
+void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
+                   std::vector<std::byte>& bytes, Cancel& cancel);
 
 // As parse_tensor_header(), of bytes as they stand in the file; throws Error(Crypto) when they are
 // not those that the index of an encrypted file has the digest of.

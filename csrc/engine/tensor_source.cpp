@@ -33,11 +33,15 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   const Entry& e = entry();
   const FilePlace place = place_of(file_.source);
   const bool encrypted = file_.index.header().encrypted;
-  check_header_size(e, number, place);
-  bytes_.resize(e.header_size());
-  const std::array<Bytes, 2> pieces{Bytes(bytes_), out};
-  // How much of what is encrypted has to be read at once stands in the header.
-  file_.source.read(e.header_offset, std::span(pieces).first(encrypted ? 1 : 2), cancel);
+  check_header_size(e, number, file_.index.header(), place);
+  if (encrypted) {
+    // How much of the data has to be read at once stands in the header.
+    read_arriving(file_.source, e.header_offset, e.header_size(), bytes_, cancel);
+  } else {
+    bytes_.resize(e.header_size());
+    const std::array<Bytes, 2> pieces{Bytes(bytes_), out};
+    file_.source.read(e.header_offset, pieces, cancel);
+  }
   header_ = parse_authentic_header(bytes_, file_.index, number, place);
   if (file_.pin != nullptr) {
     expected_ = {std::nullopt, file_.pin->expected_of(number)};
@@ -74,10 +78,8 @@ void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
     }
     if (chunk_at_ != begin) {
       chunk_at_.reset();
-      chunk_.resize(whole);
-      const Bytes chunk(chunk_);
-      file_.source.read(e.data_offset + begin, {&chunk, 1}, cancel);
-      decrypt_chunks(place(), header_->crypt, key_->bytes(), begin, chunk, cancel);
+      read_arriving(file_.source, e.data_offset + begin, whole, chunk_, cancel);
+      decrypt_chunks(place(), header_->crypt, key_->bytes(), begin, chunk_, cancel);
       chunk_at_ = begin;
     }
     const std::uint64_t inside = position - begin;

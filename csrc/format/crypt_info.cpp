@@ -11,7 +11,6 @@ enum class Kind : std::uint16_t { Derivation = 1, Chunked = 2, Sequential = 3 };
 constexpr std::uint16_t kArgon2 = 1;
 constexpr std::int32_t kArgon2id = 2;
 constexpr std::uint64_t kChunkUnit = 64;
-constexpr std::uint64_t kSmallestChunk = 1024;
 constexpr std::uint64_t kLargestChunk = std::uint64_t{1} << 40;
 constexpr std::uint64_t kChunkedHead = sizeof(std::uint16_t) + 8 + kNonceSize + 8;
 
@@ -54,7 +53,7 @@ struct Parser {
     const auto count = body.take<std::uint64_t>();
     if (!body.ok()) {
       set("has a crypt-info entry that is cut short");
-    } else if (info.chunk_size % kChunkUnit != 0 || info.chunk_size < kSmallestChunk ||
+    } else if (info.chunk_size % kChunkUnit != 0 || info.chunk_size < kSmallestCryptChunk ||
                info.chunk_size > kLargestChunk) {
       set("is encrypted in chunks of " + std::to_string(info.chunk_size) +
           " bytes, which is no multiple of 64 from 1 KiB to 1 TiB");

@@ -15,6 +15,9 @@ namespace tensorizer {
 // What chunks we write; the last one of a tensor may be shorter.
 inline constexpr std::uint64_t kCryptChunk = 2 << 20;
 
+// The least that others may write.
+inline constexpr std::uint64_t kSmallestCryptChunk = 1024;
+
 constexpr std::uint64_t chunks_of(std::uint64_t data_size, std::uint64_t chunk_size) {
   return data_size / chunk_size + (data_size % chunk_size != 0 ? 1 : 0);
 }

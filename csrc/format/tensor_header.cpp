@@ -17,6 +17,11 @@ constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint64_t kPageAlignment = 4096;
 constexpr std::uint64_t kPageAligned = 64 << 10;  // data of this size and more
 constexpr std::size_t kLengthField = 8;
+// What a header may be padded by: sixteen times as much as any writer is known to need.
+constexpr std::uint64_t kMostPadding = 64 << 10;
+// The longest str8 and str16, lengths included.
+constexpr std::uint64_t kMostText8 = 1 + std::numeric_limits<std::uint8_t>::max();
+constexpr std::uint64_t kMostText16 = 2 + std::numeric_limits<std::uint16_t>::max();
 
 // The header up to its hash section, hash values zero.
 void put_hashed(std::vector<std::byte>& bytes, const TensorSpec& spec, HashKinds hashes,
@@ -226,13 +231,21 @@ TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entr
   return parser.header;
 }
 
-void check_header_size(const Entry& entry, std::size_t number, const FilePlace& place) {
-  // Padding, and the MACs of encrypted data: 16 bytes for every 1 KiB of it at the most.
-  if (entry.header_size() <= (1 << 20) + entry.data_size / 64) return;
+void check_header_size(const Entry& entry, std::size_t number, const FileHeader& file,
+                       const FilePlace& place) {
+  // Everything has its longest length, and every chunk its shortest.
+  std::uint64_t most = kLengthField + sizeof(std::uint16_t) + 1 + sizeof(std::uint16_t) +
+                       entry.name.size() + kMostText8 + 1 + 8 * entry.shape.size() + kMostText16 +
+                       kMostPadding + kLengthField;
+  if (file.encrypted) {
+    most += kMostText16 + kMacSize * chunks_of(entry.data_size, kSmallestCryptChunk);
+  }
+  if (entry.header_size() <= most) return;
   throw Error(ErrorKind::InvalidFormat,
               std::string(place.label) + ": " + describe(entry.name, number) +
                   ": its header at offset " + std::to_string(entry.header_offset) + " has " +
-                  std::to_string(entry.header_size()) + " bytes, which is too long");
+                  std::to_string(entry.header_size()) +
+                  " bytes, which is too long: such a tensor needs at most " + std::to_string(most));
 }
 
 }  // namespace tensorizer

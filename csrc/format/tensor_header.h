@@ -99,8 +99,8 @@ struct TensorHeader {
 TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
                                  std::size_t number, const FilePlace& place);
 
-// Throws Error(InvalidFormat) when the entry's header has no business being as long as it is, so
-// that what follows may take memory for it.
-void check_header_size(const Entry& entry, std::size_t number, const FilePlace& place);
+// Throws Error(InvalidFormat) when the entry's header is longer than what such an entry can need.
+void check_header_size(const Entry& entry, std::size_t number, const FileHeader& file,
+                       const FilePlace& place);
 
 }  // namespace tensorizer

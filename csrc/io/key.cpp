@@ -1,21 +1,14 @@
 #include "io/key.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sodium.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <unordered_map>
 
-#include "base/cancel.h"
 #include "base/error.h"
 #include "codec/secretbox.h"
-#include "io/descriptor.h"
-#include "io/uri.h"
+#include "io/secret_file.h"
 
 namespace tensorizer {
 
@@ -75,34 +68,8 @@ KeySource key_from_environment(const std::string& name) {
          "bytes");
 }
 
-// The file's bytes, or one more than `most` of them.
-SecretBytes read_secret_file(const std::string& path, std::size_t most) {
-  constexpr std::chrono::seconds kPatience{10};  // with whoever has a pipe open
-  const auto fail = [&] { throw system_error(errno, "cannot read a key from", path); };
-  Cancel cancel;  // for the host's signals
-  // A pipe into which nobody writes is empty, and none to wait for.
-  const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY | O_NONBLOCK);
-  if (!file) fail();
-  SecretBytes content(most + 1);
-  std::size_t have = 0;
-  while (have < most + 1) {
-    const ssize_t got = ::read(file.get(), content.bytes().data() + have, most + 1 - have);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) {
-      const auto deadline = std::chrono::steady_clock::now() + kPatience;
-      if (wait_until_ready(file.get(), POLLIN, path, cancel, deadline)) continue;
-      errno = ETIMEDOUT;
-    }
-    if (got < 0) fail();
-    if (got == 0) break;
-    have += static_cast<std::size_t>(got);
-  }
-  content.shorten(have);
-  return content;
-}
-
 KeySource key_from_file(const std::string& path) {
-  SecretBytes key = read_secret_file(path, kKeySize);
+  SecretBytes key = read_secret_file(path, kKeySize, "a key");
   if (key.bytes().size() != kKeySize) {
     refuse("the key file " + quote(path) + " has not exactly 32 bytes");
   }
@@ -110,7 +77,7 @@ KeySource key_from_file(const std::string& path) {
 }
 
 KeySource passphrase_from_file(const std::string& path) {
-  SecretBytes content = read_secret_file(path, kLongestPassphrase);
+  SecretBytes content = read_secret_file(path, kLongestPassphrase, "a key");
   std::size_t size = content.bytes().size();
   if (size > kLongestPassphrase) {
     refuse("the passphrase file " + quote(path) + " has more than 65536 bytes");

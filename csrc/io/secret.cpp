@@ -1,9 +1,7 @@
 #include "io/secret.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <mutex>
 #include <unordered_map>
 
@@ -11,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "codec/hmac.h"
+#include "io/secret_file.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -20,6 +19,8 @@ namespace {
 constexpr std::string_view kVariable = "env:";
 constexpr std::string_view kFile = "file:";
 constexpr std::string_view kNamed = "named:";
+
+constexpr std::size_t kLongestSecret = 64 << 10;
 
 struct NamedSecrets {
   std::mutex mutex;
@@ -40,14 +41,17 @@ std::string from_environment(const std::string& name) {
 }
 
 std::string from_file(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) {
-    throw system_error(errno == 0 ? EIO : errno, "cannot read a secret from", path);
+  const SecretBytes content = read_secret_file(path, kLongestSecret, "a secret");
+  std::string_view line = as_text(content.bytes());
+  const std::size_t end = line.find('\n');
+  if (line.empty() || (end == line.npos && line.size() > kLongestSecret)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "a secret shall come from the first line of " + quote(path, 4096) + ", which " +
+                    (line.empty() ? "is empty" : "has more than 65536 bytes"));
   }
-  if (line.ends_with('\r')) line.pop_back();
-  return line;
+  line = line.substr(0, end);
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return std::string(line);
 }
 
 std::string from_names(const std::string& name) {

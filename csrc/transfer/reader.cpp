@@ -147,11 +147,10 @@ StoredTensor Reader::stored(const std::string& name) {
   const std::uint32_t number = open->find(name);
   const Entry& entry = open->entry(number);
   const FilePlace place = place_of(open->source());
-  check_header_size(entry, number, place);
+  check_header_size(entry, number, open->index().header(), place);
   Job job(*this);
-  std::vector<std::byte> bytes(entry.header_size());
-  const Bytes piece(bytes);
-  open->source().read(entry.header_offset, {&piece, 1}, job.cancel);
+  std::vector<std::byte> bytes;
+  read_arriving(open->source(), entry.header_offset, entry.header_size(), bytes, job.cancel);
   const TensorHeader header = parse_authentic_header(bytes, open->index(), number, place);
   return {std::string(entry.name), entry.type,          header.module_index, header.crc32,
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};

@@ -12,6 +12,8 @@ namespace {
 
 // What one tensor takes of the prefix.
 constexpr std::uint64_t kTypicalEntry = 128;
+// For how many tensors there is room at most before they come.
+constexpr std::uint64_t kMostExpected = 512 << 10;
 
 }  // namespace
 
@@ -148,7 +150,8 @@ std::vector<Saving> Writer::prepare(std::span<const AddedTensor> tensors, Stagin
 void Writer::reserve() {
   if (reserved_) return;
   reserved_ = std::max({sink_->usual_prefix(), layout_->prefix_size(),
-                        align_up(options_.expected_tensors * kTypicalEntry, kPrefixAlignment)});
+                        align_up(std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry,
+                                 kPrefixAlignment)});
   sink_->reserve(*reserved_);
 }
 

@@ -13,8 +13,9 @@ Index index_of(const Layout& layout) {
   const std::vector<std::byte> prefix = layout.prefix(0, size);
   EXPECT_EQ(prefix.size(), size);
   const FilePlace place{"'f'", 0, size + layout.file_size()};
+  Cancel cancel;
   return Index(parse_file_header(prefix, place), {prefix.begin() + kFileHeaderSize, prefix.end()},
-               place);
+               place, cancel);
 }
 
 std::vector<FileKind> kinds() {
@@ -108,11 +109,21 @@ TEST(EncryptedHeader, IsAsLongAsItsMacsJustify) {
   Entry entry{};
   entry.name = "t";
   entry.data_size = std::uint64_t{1} << 40;
-  entry.data_offset = entry.data_size / 1024 * kMacSize + 70'000;
-  check_header_size(entry, 0, {"'f'", 0, std::nullopt});
-  entry.data_offset += 1 << 20;
-  EXPECT_EQ(kind_of([&] { check_header_size(entry, 0, {"'f'", 0, std::nullopt}); }),
-            ErrorKind::InvalidFormat);
+  const auto check = [&](std::uint64_t size, bool encrypted) {
+    entry.data_offset = size;
+    FileHeader file;
+    file.encrypted = encrypted;
+    check_header_size(entry, 0, file, {"'f'", 0, std::nullopt});
+  };
+  const std::uint64_t macs = entry.data_size / 1024 * kMacSize;
+  check(macs + 70'000, true);
+  for (const auto& [size, encrypted] :
+       {std::pair(macs + (256 << 10), true), std::pair(std::uint64_t{256 << 10}, false)}) {
+    EXPECT_TRUE(contains(message_of([&] { check(size, encrypted); }),
+                         "bytes, which is too long: such a tensor needs at most "));
+  }
+  // As long as its name, its hashes and some padding.
+  check(70'000, false);
 }
 
 TEST(EncryptedHeader, SaysWhatIsWrongWithItsCryptInfo) {

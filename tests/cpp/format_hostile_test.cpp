@@ -79,13 +79,15 @@ TEST(HostileFile, IsNotBelievedWhatItDeclares) {
 }
 
 TEST(HostileFile, IsNotBelievedTheLengthOfAHeader) {
-  // A tensor of 2^60 bytes may have a header of 2^54, and where the file ends is not known.
+  // An encrypted tensor of 2^60 bytes may have a header of 2^54, and where the file ends is not
+  // known.
   RawFile file(
       {RawTensor{
           .dtype = "<V2", .shape = {std::uint64_t{1} << 59}, .data = "", .long_dimensions = true}},
       5);
   file.set("0.data_size", std::uint64_t{1} << 60);
   file.set("0.data_offset", file.index_end + (std::uint64_t{1} << 53));
+  file.set("flags", 3);
   const MemoryWatch watch;
   const Error error = error_of([&] { read_unsized(file.bytes); });
   EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
@@ -94,6 +96,9 @@ TEST(HostileFile, IsNotBelievedTheLengthOfAHeader) {
       << error.what();
   EXPECT_LT(watch.peak(), 40U << 20);
   file.set("0.data_offset", file.index_end + (std::uint64_t{1} << 55));
+  EXPECT_TRUE(contains(error_of([&] { read_unsized(file.bytes); }).what(), "which is too long"));
+  file.set("0.data_offset", file.index_end + (1 << 18));
+  file.set("flags", 2);
   EXPECT_TRUE(contains(error_of([&] { read_unsized(file.bytes); }).what(), "which is too long"));
 }
 
@@ -203,8 +208,8 @@ TEST(HostileFile, MayHaveItsBlocksInAnyOrderButNoneTwice) {
     file.set("1."s + field, first);
   }
   EXPECT_EQ(read(file.bytes).entries()[1].header_offset, file.index_end);
-  file.set("1.header_offset", file.get("0.header_offset"));
-  file.set("1.data_offset", file.get("0.data_offset"));
+  file.set("0.header_offset", file.get("1.header_offset"));
+  file.set("0.data_offset", file.get("1.data_offset"));
   EXPECT_TRUE(contains(refusal(file), "overlaps"));
 }
 

@@ -50,7 +50,9 @@ void check_names(std::span<const Entry> entries) {
   require(names.size() == entries.size());
   const std::unordered_set<std::string_view> different(names.begin(), names.end());
   require(different.size() == names.size());
-  for (const Entry& entry : entries) require(!parse_name(entry.name).empty());
+  std::string path;
+  for (const Entry& entry : entries) append_path(path, entry.name);
+  require(path.size() >= entries.size());
 }
 
 void check_places(std::span<const Entry> entries, std::optional<std::uint64_t> size) {
@@ -74,7 +76,7 @@ void check_headers(Source& source, const Index& index, std::uint64_t size, Cance
     const Entry& entry = index.entries()[i];
     require(entry.dtype.has_value());
     try {
-      check_header_size(entry, i, place_of(source));
+      check_header_size(entry, i, index.header(), place_of(source));
       // A source of unknown size may end long before the header does.
       if (entry.header_size() > size) continue;
       std::vector<std::byte> header(entry.header_size());
