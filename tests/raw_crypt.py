@@ -83,3 +83,10 @@ def authentication(data: bytes, index_tail: bytes, key: bytes, headers: list[byt
     before = data[:at] + record
     assert len(record) + 32 <= len(index_tail) and not any(index_tail)
     return (before + metadata_mac(key, before)).ljust(index_end, b"\0") + data[index_end:]
+
+
+def without_records(data: bytes) -> bytes:
+    """The file with zeros where its records stand."""
+    begin = data.index(b"|TZX|")
+    end = INDEX_START + struct.unpack_from("<Q", data, INDEX_START - 8)[0]
+    return data[:begin] + bytes(end - begin) + data[end:]

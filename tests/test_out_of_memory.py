@@ -24,7 +24,7 @@ Reader = torch.classes.tensorizer.Reader
 path, meta = sys.argv[1:]
 
 scripted = torch.jit.CompilationUnit(
-    "def load(path: str): return torch.ops.tensorizer.load(path, copy=True)"
+    "def load(path: str):\\n    return torch.ops.tensorizer.load(path, copy=True)\\n"
 ).load
 
 
