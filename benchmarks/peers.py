@@ -78,6 +78,17 @@ def tensorizer_load(
     return load
 
 
+def lazy_load(library: str) -> Load:
+    """Every tensor by its key, one after another, as code does that was written for tensorizer."""
+
+    def load(place: str) -> State:
+        deserializer = importlib.import_module(library).TensorDeserializer
+        with deserializer(place, device="cpu", lazy_load=True) as tensors:
+            return {name: tensors[name] for name in tensors}
+
+    return load
+
+
 def _tensorizer_save(key: bytes = b"") -> Save:
     def save(state: State, path: str) -> None:
         from tensorizer import EncryptionParams, TensorSerializer

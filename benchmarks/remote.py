@@ -10,6 +10,7 @@ outside of the timing. GB are 10^9 bytes.
   http, https   1 GiB in tensors of 32 MiB, from nginx
   slow          the same, and one tensor of 1 GiB, from a server that gives each connection 40 MB/s
   far           3,000 tensors of 1 KiB, from a server to which the way and back takes 20 ms
+  lazy          1,500 tensors of 4 KiB from such a server, one after another, each by its key
   s3            1 GiB in tensors of 32 MiB, from rclone and to it, every request signed
   redis         512 MiB in tensors of 32 MiB, from Redis and to it
 """
@@ -47,6 +48,7 @@ SCENES = {
     "https": ("HTTPS", remote_http.https),
     "slow": ("connections of 40 MB/s each", remote_http.slow),
     "far": ("3,000 tensors of 1 KiB, 20 ms away", remote_http.far),
+    "lazy": ("1,500 tensors of 4 KiB, key after key, 20 ms away", remote_http.lazy),
     "s3": ("S3", remote_s3.s3),
     "redis": ("Redis", remote_redis.redis),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import workloads
 from contenders import TINY, Contender, Setting, best_of, computed, unless
 from memory import size_of
-from peers import TENSORIZER, ops_load, ops_save, tensorizer_load, why_not
+from peers import TENSORIZER, US, lazy_load, ops_load, ops_save, tensorizer_load, why_not
 from servers import Web, delay, requests_in_a_row, web_server
 from targets import BYTES_PER_SECOND, SLOW_CONNECTIONS
 
@@ -99,3 +99,20 @@ def far(setting: Setting) -> Iterator[list[Contender]]:
         # What warms it up does not go through the proxy, which counts.
         load = setting.loads("us, load", ops_load(), url, web.url("tiny.tensors"), state, file)
         yield [replace(load, rounds=lambda: requests_in_a_row(proxy.exchanges()))]
+
+
+@contextmanager
+def lazy(setting: Setting) -> Iterator[list[Contender]]:
+    state = workloads.make(workloads.LAZY, setting.quick)
+    with web_server(setting.directory) as web, delay(web.port, ROUND_TRIP / 2) as proxy:
+        setting.write(ops_save(), TINY, web.root / "tiny.tensors")
+        file = setting.write(ops_save(), state, web.root / "small.tensors")
+        url = replace(web, port=proxy.port).url(file.name)
+        contenders = []
+        for name, library in (("us", US), ("tensorizer", TENSORIZER)):
+            load = lazy_load(library.module)
+            tiny = web.url("tiny.tensors")
+            contender = setting.loads(f"{name}, key after key", load, url, tiny, state, file)
+            contender = replace(contender, rounds=lambda: requests_in_a_row(proxy.exchanges()))
+            contenders.append(unless(why_not(library.module), contender))
+        yield contenders

@@ -62,6 +62,7 @@ _BARE_SAVE = ("bare libcurl, save",)
 _TENSORIZER = ("tensorizer, load",)
 _STREAMER = ("Run:ai streamer, load",)
 _UPLOAD = ("a file, then boto3 upload_file",)
+_KEYS = "key after key"
 _ONE_TENSOR = f"us, {SLOW_CONNECTIONS[-1]} connections, one tensor"
 _MANY_TENSORS = (f"us, {SLOW_CONNECTIONS[-1]} connections",)
 
@@ -78,6 +79,7 @@ REMOTE_TARGETS = (
     Target("load", _LOAD, "bare libcurl", _BARE_LOAD, 0.9, ("https",)),
     Target("load", _LOAD, "tensorizer", _TENSORIZER, 2, ("https",)),
     *(_slow(connections) for connections in SLOW_CONNECTIONS),
+    Target(_KEYS, f"us, {_KEYS}", "tensorizer", (f"tensorizer, {_KEYS}",), 2, ("lazy",)),
     Target("load of one tensor", _ONE_TENSOR, "the 32 MiB case", _MANY_TENSORS, 0.95, ("slow",)),
     Target("load", _LOAD, "bare libcurl", _BARE_LOAD, 0.9, ("s3",)),
     Target("load", _LOAD, "Run:ai streamer", _STREAMER, 1.1, ("s3",)),

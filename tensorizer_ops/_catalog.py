@@ -13,8 +13,10 @@ from tensorizer_ops._types import TensorType
 # Takes a plain name, or the tuple of a path; what it returns counts as true or false.
 FilterFuncType = Callable[[str | Sequence[str | int]], object]
 
-# How much is read at a time where a caller takes tensors one by one.
+# How much is read at a time where a caller takes tensors one by one, in the end and at first.
 _BATCH = 64 << 20
+_SMALLEST_BATCH = 64 << 10
+_GROWTH = 16
 
 # How many steps the paths of tensors may have together: for a start, and then for each of them.
 _FREE_STEPS = 1 << 16
@@ -129,14 +131,15 @@ class Catalog:
         return sum(self.data_sizes[i] for i in self.kept)
 
     def batches(self, numbers: Iterable[int]) -> Iterator[list[int]]:
-        """Not too much at a time, and not too little."""
+        """One number first, because a caller may want no more; then more and more at a time."""
         batch: list[int] = []
-        size = 0
+        size, enough = 0, 0
         for i in numbers:
             batch.append(i)
             size += self._memory_sizes[i]
-            if size >= _BATCH:
+            if size >= enough:
                 yield batch
+                enough = min(max(_GROWTH * size, _SMALLEST_BATCH), _BATCH)
                 batch, size = [], 0
         if batch:
             yield batch

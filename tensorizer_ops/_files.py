@@ -85,7 +85,9 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     known: EnginePlace | None = place if isinstance(place, tuple) else engine_place(place)
     if known is not None:
         uri, of_stream = known
-        reader = torch.classes.tensorizer.Reader(uri, SecretOptions({**of_stream, **given}))
+        given = SecretOptions({**of_stream, **given})
+        engine_reader = getattr(place, "_engine_reader", torch.classes.tensorizer.Reader)
+        reader = engine_reader(uri, given)
         return Input(reader, reopens=True)
     stream = _unwrap(place)
     _check_binary(stream, "readable", "read")

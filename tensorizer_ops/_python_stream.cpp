@@ -2,17 +2,19 @@
 #include "_python_stream.h"
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <pybind11/stl.h>
 
-#include <limits>
+#include <map>
 
 #include "engine/read_ahead.h"
 #include "io/aws_config.h"
 #include "io/copy.h"
 #include "io/secret.h"
 #include "ops/border.h"
+#include "ops/classes.h"
 #include "transfer/options.h"
 
 namespace tensorizer {
@@ -39,33 +41,56 @@ class Target {
   Py_buffer buffer_{};
 };
 
-std::unique_ptr<ReadAhead> open_bytes(const std::string& uri, const OptionList& options,
-                                      std::optional<std::uint64_t> end, std::uint64_t most) {
+// A file on a server that is open.
+struct RemoteBytes {
+  const std::string uri;
+  const SourceOptions options;
+  ReadAhead ahead;
+};
+
+std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList& options,
+                                        std::uint64_t begin, std::optional<std::uint64_t> end,
+                                        std::uint64_t most) {
   const pybind11::gil_scoped_release no_gil;
   return at_border([&] {
     SourceOptions parsed = parse_load_options(options).source;
     parsed.redis.any_keys = true;
+    parsed.begin = begin;
+    parsed.end = end.value_or(parsed.end);
+    const auto open = [uri, parsed](Cancel& cancel) { return open_source(uri, parsed, cancel); };
     Cancel cancel;
-    return std::make_unique<ReadAhead>(
-        [uri, parsed](Cancel& opening) { return open_source(uri, parsed, opening); },
-        end.value_or(std::numeric_limits<std::uint64_t>::max()), most, cancel);
+    return std::unique_ptr<RemoteBytes>(
+        new RemoteBytes{uri, parsed, ReadAhead(reopening_source(open, cancel), parsed.end, most)});
   });
 }
 
-std::size_t read_bytes(ReadAhead& source, std::uint64_t offset, Bytes out) {
+// It takes over the source, if that would be the same and can be read by several.
+pybind11::object make_reader(const RemoteBytes& bytes,
+                             const std::map<std::string, std::string>& options) {
+  StringDict given;
+  for (const auto& [name, value] : options) given.insert(name, value);
+  std::shared_ptr<Source> source = bytes.ahead.source();
+  const bool same = at_border(
+      [&] { return parse_load_options({options.begin(), options.end()}).source == bytes.options; });
+  if (!same || source->sequential()) source = nullptr;
+  return torch::jit::toPyObject(c10::IValue(
+      c10::make_intrusive<ops::ReaderClass>(bytes.uri, std::move(given), std::move(source))));
+}
+
+std::size_t read_bytes(RemoteBytes& bytes, std::uint64_t offset, Bytes out) {
   const pybind11::gil_scoped_release no_gil;
   return at_border([&] {
     Cancel cancel;
-    return source.read(offset, out, cancel);
+    return bytes.ahead.read(offset, out, cancel);
   });
 }
 
-std::size_t read_into(ReadAhead& source, std::uint64_t offset, const pybind11::object& out) {
+std::size_t read_into(RemoteBytes& source, std::uint64_t offset, const pybind11::object& out) {
   const Target target(out);
   return read_bytes(source, offset, target.bytes());
 }
 
-pybind11::object read(ReadAhead& source, std::uint64_t offset, std::size_t size) {
+pybind11::object read(RemoteBytes& source, std::uint64_t offset, std::size_t size) {
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
   if (bytes == nullptr) throw pybind11::error_already_set();
   auto owner = pybind11::reinterpret_steal<pybind11::object>(bytes);
@@ -98,10 +123,11 @@ std::string aws_s3_endpoint() {
 }  // namespace
 
 void define_streams(pybind11::module_& module) {
-  pybind11::class_<ReadAhead>(module, "RemoteBytes")
+  pybind11::class_<RemoteBytes>(module, "RemoteBytes")
       .def(pybind11::init(torch::wrap_pybind_function(open_bytes)))
-      .def("size", [](const ReadAhead& bytes) { return bytes.source().size(); })
-      .def("headers", [](const ReadAhead& bytes) { return bytes.source().headers(); })
+      .def("size", [](const RemoteBytes& bytes) { return bytes.ahead.source()->size(); })
+      .def("headers", [](const RemoteBytes& bytes) { return bytes.ahead.source()->headers(); })
+      .def("reader", torch::wrap_pybind_function(make_reader))
       .def("read_into", torch::wrap_pybind_function(read_into))
       .def("read", torch::wrap_pybind_function(read));
   module.def("upload", torch::wrap_pybind_function(upload));

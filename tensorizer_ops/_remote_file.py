@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorizer_ops import _python
 from tensorizer_ops._options import SecretOptions, as_pairs
@@ -29,7 +29,7 @@ class _RemoteRaw(io.RawIOBase):
         self.read_operations = 0
         self.error_context: list[str] = []
         self._source: _python.RemoteBytes | None = None
-        self._source = _python.RemoteBytes(uri, as_pairs(options), end, read_ahead)
+        self._source = _python.RemoteBytes(uri, as_pairs(options), begin, end, read_ahead)
         self.headers = self._source.headers()
         size = self._source.size()
         if size is None:  # the server has no ranges, and may still say it
@@ -86,6 +86,9 @@ class _RemoteRaw(io.RawIOBase):
         self._moved(len(found))
         self._check_end()
         return found
+
+    def reader(self, options: SecretOptions) -> Any:
+        return self._open_source().reader(options)
 
     def close(self) -> None:
         self._source = None
@@ -184,3 +187,7 @@ class RemoteFile(io.BufferedReader):
         if self.closed or self._end is not None or self.tell() != 0:
             return None
         return self._uri, SecretOptions(self._options)
+
+    def _engine_reader(self, _uri: str, options: SecretOptions) -> Any:
+        """Such a ``Reader``, which asks the server for nothing that is here."""
+        return self.raw.reader(options)

@@ -68,6 +68,7 @@ def test_code_for_tensorizer_is_measured(tmp_path: Path) -> None:
         ("http", ["us, load", "bare libcurl, load", "tensorizer, load"]),
         ("https", ["us, load", "bare libcurl, load", "tensorizer, load"]),
         ("slow", ["us, 32 connections", "us, 32 connections, one tensor"]),
+        ("lazy", ["us, key after key", "tensorizer, key after key"]),
         ("s3", ["us, load", "us, save", "bare libcurl, load", "bare libcurl, save"]),
         ("redis", ["us, load", "us, save", "tensorizer, load", "tensorizer, save"]),
     ],

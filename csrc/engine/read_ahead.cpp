@@ -1,12 +1,13 @@
 #include "engine/read_ahead.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
+#include <utility>
 #include <vector>
 
+#include "base/gate.h"
 #include "engine/workers.h"
 
 namespace tensorizer {
@@ -14,74 +15,168 @@ namespace tensorizer {
 namespace {
 
 constexpr std::uint64_t kSmallestWindow = 64 << 10;
-constexpr std::uint64_t kGrowth = 4;
+constexpr std::uint64_t kGrowth = 16;
+// What is cheaper to read along than to skip with another request.
+constexpr std::uint64_t kLargestGap = 64 << 10;
 // Less is not worth a request of its own.
-constexpr std::uint64_t kSmallestPiece = 1 << 20;
+constexpr std::uint64_t kSmallestPiece = 2 << 20;
 
 }  // namespace
 
-ReadAhead::ReadAhead(Open open, std::uint64_t end, std::uint64_t most, Cancel& cancel)
-    : open_(std::move(open)),
-      end_(end),
-      most_(std::max(most, kSmallestWindow)),
-      source_(open_(cancel)),
-      window_(kSmallestWindow) {}
+// Bytes that were read ahead, at their place in the file.
+class ReadAhead::Window final : public Source {
+ public:
+  Window(std::shared_ptr<const Source> file, Span span)
+      : file_(std::move(file)),
+        span_(span),
+        memory_(std::make_unique_for_overwrite<std::byte[]>(span.size())) {}
+
+  const Span& span() const { return span_; }
+  Bytes bytes() { return {memory_.get(), static_cast<std::size_t>(span_.size())}; }
+  void end_at(std::uint64_t end) { span_.end = end; }
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    cancel.check();
+    if (offset < span_.begin || offset >= span_.end) return 0;
+    const ConstBytes held = bytes().subspan(static_cast<std::size_t>(offset - span_.begin));
+    const std::size_t size = std::min(held.size(), out.size());
+    std::copy_n(held.begin(), size, out.begin());
+    return size;
+  }
+
+  ReadHints hints(std::uint64_t, std::uint64_t) override { return {0, kReadFromMemory}; }
+  std::optional<std::uint64_t> size() const override { return file_->size(); }
+  std::uint64_t start() const override { return file_->start(); }
+  const std::string& label() const override { return file_->label(); }
+
+ private:
+  const std::shared_ptr<const Source> file_;
+  Span span_;
+  const std::unique_ptr<std::byte[]> memory_;
+};
+
+ReadAhead::ReadAhead(std::shared_ptr<Source> source, std::uint64_t end, std::uint64_t most)
+    : source_(std::move(source)), end_(end), most_(std::max(most, kSmallestWindow)) {}
+
+std::shared_ptr<Source> ReadAhead::source_for(std::uint64_t begin, std::uint64_t end, bool at_once,
+                                              Cancel& cancel) {
+  if (std::shared_ptr<Window> window = hold({begin, end}, at_once, cancel)) return window;
+  return source_;
+}
 
 std::size_t ReadAhead::read(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  const Gate::Entry entry(gate_, calling_thread(), cancel);
   const std::uint64_t end = std::min(end_, source_->size().value_or(end_));
-  if (offset >= end) return 0;
+  if (offset >= end || out.empty()) return 0;
   out = out.first(std::min<std::uint64_t>(out.size(), end - offset));
-  const bool goes_on = offset == next_;
-  std::size_t done = take_held(offset, out);
-  if (done < out.size()) {
-    const std::uint64_t from = offset + done;
-    const Bytes rest = out.subspan(done);
-    window_ = goes_on ? std::min(window_ * kGrowth, most_) : kSmallestWindow;
-    if (rest.size() >= window_) {
-      done += fetch(from, rest, cancel);
-    } else {
-      if (!buffer_) buffer_ = std::make_unique_for_overwrite<std::byte[]>(most_);
-      held_ = 0;
-      held_ = fetch(from, {buffer_.get(), std::min(window_, end - from)}, cancel);
-      held_from_ = from;
-      done += take_held(from, rest);
-    }
+  const std::shared_ptr<Window> window = hold({offset, offset + out.size()}, true, cancel);
+  return window ? window->read_up_to(offset, out, cancel) : fetch(offset, out, true, cancel);
+}
+
+std::shared_ptr<ReadAhead::Window> ReadAhead::hold(Span wanted, bool at_once, Cancel& cancel) {
+  std::unique_lock lock(mutex_);
+  const bool in_order = goes_on(wanted);
+  // A fetch that a parent of this process was at never ends here; and who waited for his own, from
+  // a handler that it called, would wait for ever.
+  const auto somebody_fetches = [&] { return fetch_ && fetch_->process == getpid(); };
+  const auto is_coming = [&] {
+    return somebody_fetches() && fetch_->thread != calling_thread() && fetch_->span.covers(wanted);
+  };
+  for (;;) {
+    if (std::shared_ptr<Window> found = take_held(wanted)) return found;
+    if (!is_coming()) break;
+    fetched_.wait_for(lock, kPollInterval);
+    lock.unlock();
+    cancel.check();
+    lock.lock();
   }
-  next_ = offset + done;
-  return done;
+  if (somebody_fetches()) return nullptr;
+  std::shared_ptr<Window> before = std::exchange(held_, nullptr);
+  const std::optional<Span> span = in_order ? plan(wanted) : std::nullopt;
+  if (!span) return nullptr;
+  fetch_ = Fetch{*span, calling_thread(), getpid()};
+  lock.unlock();
+
+  std::shared_ptr<Window> window;
+  const auto end_fetch = [&] {
+    lock.lock();
+    fetch_.reset();
+    if (window && !wanted.covers(window->span())) held_ = window;
+    fetched_.notify_all();
+  };
+  try {
+    window = fetch_window(*span, std::move(before), at_once, cancel);
+  } catch (...) {
+    end_fetch();
+    throw;
+  }
+  end_fetch();
+  return window;
 }
 
-std::size_t ReadAhead::take_held(std::uint64_t offset, Bytes out) const {
-  if (offset < held_from_ || offset >= held_from_ + held_) return 0;
-  const ConstBytes held =
-      ConstBytes(buffer_.get(), held_).subspan(static_cast<std::size_t>(offset - held_from_));
-  const std::size_t size = std::min(held.size(), out.size());
-  std::copy_n(held.begin(), size, out.begin());
-  return size;
+bool ReadAhead::goes_on(Span wanted) {
+  const bool after = wanted.begin >= last_.end && wanted.begin - last_.end <= kLargestGap;
+  const bool before = wanted.end <= last_.begin && last_.begin - wanted.end <= kLargestGap;
+  const bool in_order = passed_ > 0 && (backwards_ ? before : after);
+  if (in_order) {
+    passed_ += backwards_ ? last_.begin - wanted.begin : wanted.end - last_.end;
+  } else {
+    backwards_ = passed_ > 0 && before && !source_->sequential();
+    passed_ = wanted.size();
+  }
+  last_ = wanted;
+  return in_order;
 }
 
-std::size_t ReadAhead::fetch(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  if (source_->sequential()) return fetch_in_order(offset, out, cancel);
+std::shared_ptr<ReadAhead::Window> ReadAhead::take_held(Span wanted) {
+  if (!held_ || !held_->span().covers(wanted)) return nullptr;
+  const Span& span = held_->span();
+  const bool is_last = backwards_ ? wanted.begin == span.begin : wanted.end == span.end;
+  return is_last ? std::exchange(held_, nullptr) : held_;
+}
+
+// Where to read ahead; nothing where what is wanted is large enough by itself.
+std::optional<ReadAhead::Span> ReadAhead::plan(Span wanted) const {
+  const std::uint64_t size =
+      passed_ < most_ / kGrowth ? std::max(passed_ * kGrowth, kSmallestWindow) : most_;
+  if (wanted.size() > size / 2) return std::nullopt;
+  if (backwards_) return Span{wanted.end - std::min(wanted.end, size), wanted.end};
+  const std::uint64_t end = std::min(end_, source_->size().value_or(end_));
+  if (wanted.end > end) return std::nullopt;
+  return Span{wanted.begin, wanted.begin + std::min(size, end - wanted.begin)};
+}
+
+std::shared_ptr<ReadAhead::Window> ReadAhead::fetch_window(Span span,
+                                                           std::shared_ptr<Window> before,
+                                                           bool at_once, Cancel& cancel) {
+  auto window = std::make_shared<Window>(source_, span);
+  // What was held already of the first access is at one end of it.
+  Span rest = span;
+  if (before) {
+    const Span& held = before->span();
+    if (held.begin <= span.begin && held.end > span.begin) {
+      rest.begin += before->read_up_to(span.begin, window->bytes(), cancel);
+    } else if (held.begin < span.end && held.end >= span.end) {
+      const Bytes end = window->bytes().subspan(held.begin - span.begin);
+      rest.end -= before->read_up_to(held.begin, end, cancel);
+    }
+    before.reset();
+  }
+  const Bytes out = window->bytes().subspan(rest.begin - span.begin, rest.size());
+  const std::size_t done = fetch(rest.begin, out, at_once, cancel);
+  if (done < out.size()) window->end_at(rest.begin + done);
+  return window;
+}
+
+std::size_t ReadAhead::fetch(std::uint64_t offset, Bytes out, bool at_once, Cancel& cancel) {
+  if (source_->sequential()) return source_->read_up_to(offset, out, cancel);
   const ReadHints hints = source_->hints(offset, out.size());
-  const std::uint64_t reads = static_cast<std::uint64_t>(std::max(hints.reads_in_flight, 1));
+  const int most = at_once ? std::max(hints.reads_in_flight, 1) : 1;
+  const auto reads = static_cast<std::uint64_t>(most);
   const std::uint64_t share = (out.size() + reads - 1) / reads;
   const std::uint64_t piece =
       std::min(std::max(share, kSmallestPiece), std::max(hints.read_size, kSmallestPiece));
-  if (reads == 1 || piece >= out.size()) return source_->read_up_to(offset, out, cancel);
-  return fetch_at_once(offset, out, piece, hints.reads_in_flight, cancel);
-}
-
-std::size_t ReadAhead::fetch_in_order(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  if (offset < position_) {
-    source_ = open_(cancel);
-    position_ = 0;
-  }
-  // Where it stands when this throws, nobody knows.
-  position_ = std::numeric_limits<std::uint64_t>::max();
-  const std::size_t done = source_->read_up_to(offset, out, cancel);
-  position_ = offset + done;
-  return done;
+  if (piece >= out.size()) return source_->read_up_to(offset, out, cancel);
+  return fetch_at_once(offset, out, piece, most, cancel);
 }
 
 std::size_t ReadAhead::fetch_at_once(std::uint64_t offset, Bytes out, std::uint64_t piece,
@@ -123,6 +218,57 @@ std::size_t ReadAhead::fetch_at_once(std::uint64_t offset, Bytes out, std::uint6
     if (size < piece) break;
   }
   return done;
+}
+
+namespace {
+
+class ReopeningSource final : public Source {
+ public:
+  ReopeningSource(OpenSource open, std::unique_ptr<Source> source)
+      : open_(std::move(open)),
+        label_(source->label()),
+        size_(source->size()),
+        headers_(source->headers()),
+        source_(std::move(source)) {}
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    const Gate::Entry entry(gate_, calling_thread(), cancel);
+    if (offset < position_) {
+      source_ = open_(cancel);
+      position_ = 0;
+    }
+    // Where it stands when this throws, nobody knows.
+    position_ = std::numeric_limits<std::uint64_t>::max();
+    const std::size_t done = source_->read_up_to(offset, out, cancel);
+    position_ = offset + done;
+    return done;
+  }
+
+  std::optional<std::uint64_t> size() const override { return size_; }
+  bool sequential() const override { return true; }
+  std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
+  const std::string& label() const override { return label_; }
+
+ private:
+  const OpenSource open_;
+  const std::string label_;
+  const std::optional<std::uint64_t> size_;
+  const std::vector<std::pair<std::string, std::string>> headers_;
+
+  // Who is in uses what follows.
+  Gate gate_{
+      "this thread is reading from the stream already: what runs meanwhile, as a signal handler "
+      "does, cannot read from it"};
+  std::unique_ptr<Source> source_;
+  std::uint64_t position_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> reopening_source(OpenSource open, Cancel& cancel) {
+  std::unique_ptr<Source> source = open(cancel);
+  if (!source->sequential()) return source;
+  return std::make_unique<ReopeningSource>(std::move(open), std::move(source));
 }
 
 }  // namespace tensorizer

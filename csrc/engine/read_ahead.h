@@ -1,58 +1,93 @@
-// Reads of any size, most of them in order, as file objects are read: made into few large ones.
+// Makes few large reads of accesses to a file that follow one another.
 //
-// A read that goes on where the last one ended fetches more than was asked for, and more each time;
-// one elsewhere little. What is fetched comes in as many reads at once as pay for the source, and
-// what is asked for at once and is large goes straight into its place. Threads end with the call.
+// The first access reads what it asks for and nothing else, and so does one that jumps elsewhere.
+// One that goes on where the last one ended, with a small gap or none, reads ahead: sixteen times
+// as much as was passed in order so far, up to a limit, in as many reads at once as pay for the
+// source. Going backwards reads ahead as well, from the third access on. What was read ahead is
+// held until accesses have passed it or jump.
+//
+// Safe from any thread; accesses that are in order are best made by one. Nothing is locked while
+// bytes are fetched, and threads end with the call.
 #pragma once
 
+#include <sys/types.h>
+
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
-#include "base/gate.h"
 #include "io/source.h"
 
 namespace tensorizer {
 
 class ReadAhead {
  public:
-  using Open = std::function<std::unique_ptr<Source>(Cancel& cancel)>;
+  // Nothing is fetched at or behind `end`, and `most` bytes are held.
+  ReadAhead(std::shared_ptr<Source> source, std::uint64_t end, std::uint64_t most);
 
-  // Opens the source, and again where one that is sequential is read backwards. Nothing is fetched
-  // at or behind `end`, and `most` bytes are held.
-  ReadAhead(Open open, std::uint64_t end, std::uint64_t most, Cancel& cancel);
+  const std::shared_ptr<Source>& source() const { return source_; }
 
-  const Source& source() const { return *source_; }
+  // Where whoever is about to read from `begin` to `end` finds that: in what was read ahead, or in
+  // the source itself. `at_once`: whether several reads may run at the same time.
+  std::shared_ptr<Source> source_for(std::uint64_t begin, std::uint64_t end, bool at_once,
+                                     Cancel& cancel);
 
   // Fills as much of `out` as there is from `offset` on, and says how much that was: less only at
-  // the end, and where the source has a gap. Any thread; one call at a time goes on. One on the
-  // thread of another, as from a signal handler, throws Error(InvalidArgument).
+  // the end, and where the source has a gap.
   std::size_t read(std::uint64_t offset, Bytes out, Cancel& cancel);
 
  private:
-  std::size_t take_held(std::uint64_t offset, Bytes out) const;
-  std::size_t fetch(std::uint64_t offset, Bytes out, Cancel& cancel);
-  std::size_t fetch_in_order(std::uint64_t offset, Bytes out, Cancel& cancel);
+  struct Span {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+
+    std::uint64_t size() const { return end - begin; }
+    bool covers(const Span& other) const { return begin <= other.begin && other.end <= end; }
+  };
+  class Window;
+  struct Fetch {
+    Span span;
+    std::thread::id thread;
+    pid_t process;
+  };
+
+  // What is held of a span, after it was fetched where accesses are in order; null where the caller
+  // reads it himself.
+  std::shared_ptr<Window> hold(Span wanted, bool at_once, Cancel& cancel);
+  // The next three under the mutex.
+  bool goes_on(Span wanted);
+  std::shared_ptr<Window> take_held(Span wanted);
+  std::optional<Span> plan(Span wanted) const;
+
+  std::shared_ptr<Window> fetch_window(Span span, std::shared_ptr<Window> before, bool at_once,
+                                       Cancel& cancel);
+  std::size_t fetch(std::uint64_t offset, Bytes out, bool at_once, Cancel& cancel);
   std::size_t fetch_at_once(std::uint64_t offset, Bytes out, std::uint64_t piece, int reads,
                             Cancel& cancel);
 
-  const Open open_;
+  const std::shared_ptr<Source> source_;
   const std::uint64_t end_;
   const std::uint64_t most_;
 
-  // Who is in uses what follows.
-  Gate gate_{
-      "this thread is reading from the stream already: what runs meanwhile, as a signal handler "
-      "does, cannot read from it"};
-  std::unique_ptr<Source> source_;
-  std::uint64_t position_ = 0;  // of a sequential source
-  std::uint64_t next_ = 0;      // where the last read ended
-  std::uint64_t window_;        // what was fetched last, or would have been
-  std::unique_ptr<std::byte[]> buffer_;
-  std::uint64_t held_from_ = 0;
-  std::size_t held_ = 0;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable fetched_;
+  Span last_;
+  std::uint64_t passed_ = 0;  // in order, up to the last access, gaps included
+  bool backwards_ = false;
+  std::shared_ptr<Window> held_;
+  std::optional<Fetch> fetch_;  // that is running
 };
+
+using OpenSource = std::function<std::unique_ptr<Source>(Cancel& cancel)>;
+
+// Opens a source; one that gives its bytes once is opened again where it is read backwards, and
+// read by one call at a time.
+std::unique_ptr<Source> reopening_source(OpenSource open, Cancel& cancel);
 
 }  // namespace tensorizer

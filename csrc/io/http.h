@@ -13,7 +13,7 @@
 namespace tensorizer {
 
 // Opens a file on a web server.
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpPlace> place, const HttpOptions& options,
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpPlace> place, const SourceOptions& options,
                                     Cancel& cancel);
 
 // Saves one, in one PUT whose body is streamed: bytes come in ascending order.

@@ -17,9 +17,9 @@ constexpr std::uint64_t kFirstRequest = 1 << 20;
 
 class HttpSource final : public Source {
  public:
-  HttpSource(std::unique_ptr<HttpPlace> place, const HttpOptions& options, Cancel& cancel)
-      : client_(std::move(place), options) {
-    open(cancel);
+  HttpSource(std::unique_ptr<HttpPlace> place, const SourceOptions& options, Cancel& cancel)
+      : client_(std::move(place), options.http), begin_(options.begin) {
+    open(options.end, cancel);
   }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
@@ -41,6 +41,7 @@ class HttpSource final : public Source {
            std::to_string(object_.size.value_or(0));
   }
   bool sequential() const override { return sequential_ != nullptr; }
+  bool remote() const override { return !sequential(); }
   ReadHints hints(std::uint64_t, std::uint64_t) override {
     return {client_.options().connections, client_.options().chunk_size};
   }
@@ -51,7 +52,7 @@ class HttpSource final : public Source {
     std::vector<std::byte> again(stream_.held.size());
     const Bytes piece(again);
     Remaining remaining(std::span<const Bytes>(&piece, 1));
-    const HttpAnswer answer = fetch(0, again.size(), remaining, cancel);
+    const HttpAnswer answer = fetch(begin_, begin_ + again.size(), remaining, cancel);
     if (again != stream_.held) throw_changed();
     confirmed_ = fetches + 1;
     if (answer.has_strong_validator()) validated_ = true;
@@ -61,10 +62,12 @@ class HttpSource final : public Source {
   const std::string& label() const override { return client_.label(); }
 
  private:
-  // The file from its first byte on: the first ones are kept; where the server has no ranges, the
-  // rest comes in order, into what it is asked for.
+  // The file from `begin` on: the first bytes are kept; where the server has no ranges, they are
+  // the file's first ones, and the rest comes in order, into what it is asked for.
   class Stream final : public HttpReceiver {
    public:
+    explicit Stream(std::uint64_t begin) : begin_(begin) {}
+
     bool head(const HttpAnswer& answer) override { return is_good(answer); }
     bool body(ConstBytes bytes) override {
       if (has_enough()) return false;
@@ -75,13 +78,16 @@ class HttpSource final : public Source {
     bool has_enough() const override {
       return target != nullptr ? target->left() == 0 : held.size() >= kFirstRequest;
     }
-    static bool is_good(const HttpAnswer& answer) {
-      const bool from_start = answer.status == 206 && answer.begin == 0 && answer.end;
-      return !answer.encoded && (answer.status == 200 || from_start);
+    bool is_good(const HttpAnswer& answer) const {
+      const bool range = answer.status == 206 && answer.begin == begin_ && answer.end;
+      return !answer.encoded && (answer.status == 200 || range);
     }
 
     std::vector<std::byte> held;  // what came and went to no target
     Remaining* target = nullptr;
+
+   private:
+    std::uint64_t begin_;
   };
 
   // A range of it.
@@ -135,21 +141,28 @@ class HttpSource final : public Source {
     if (!same || object.size != object_.size) throw_changed();
   }
 
-  void open(Cancel& cancel) {
+  void open(std::uint64_t last, Cancel& cancel) {
     std::unique_ptr<HttpConnection> connection = client_.take();
     HttpTries tries(client_, "load");
-    HttpRequest request;
-    request.ask_for_range(0, kFirstRequest);
     HttpAnswer answer;
+    std::uint64_t end = 0;
     for (;;) {
-      stream_ = {};
+      end = begin_ + std::min(last - begin_, kFirstRequest);
+      HttpRequest request;
+      request.ask_for_range(begin_, end);
+      stream_ = Stream(begin_);
       const HttpOutcome outcome = tries.ask(*connection, request, stream_, cancel);
       answer = outcome.answer;
       if (!outcome.failure) {
-        if (answer.status == 416) break;  // an empty file has no first byte
+        if (answer.status == 416) {
+          if (begin_ == 0) break;  // an empty file has no first byte
+          // It ends before that. Where, its beginning will tell.
+          begin_ = 0;
+          continue;
+        }
         const bool file = answer.status == 200 || answer.status == 206;
         if (file && answer.encoded) throw_wrong("sends the file encoded");
-        if (Stream::is_good(answer)) break;
+        if (stream_.is_good(answer)) break;
         if (file) throw_wrong("sends another range than it was asked for");
       }
       // The next try begins anew: what came is no progress.
@@ -158,13 +171,14 @@ class HttpSource final : public Source {
     object_ = answer.object;
     validated_ = answer.has_strong_validator();
     headers_ = std::move(answer.headers);
+    if (answer.status == 200) begin_ = 0;
     if (answer.status == 200 && connection->paused()) {
       sequential_ = std::move(connection);
       return;
     }
     if (answer.status != 206) object_.size = stream_.held.size();
     if (!object_.size) throw_wrong("does not say how long the file is");
-    if (stream_.held.size() < std::min(kFirstRequest, *object_.size)) {
+    if (begin_ + stream_.held.size() < std::min(end, *object_.size)) {
       throw_wrong("sends less than it was asked for");
     }
     if (stream_.held.size() > *object_.size) throw_wrong("sends more than it was asked for");
@@ -179,7 +193,9 @@ class HttpSource final : public Source {
       return wanted - remaining.left();
     }
     const ConstBytes first(stream_.held);
-    if (offset < first.size()) offset += remaining.fill(first.subspan(offset));
+    if (offset >= begin_ && offset - begin_ < first.size()) {
+      offset += remaining.fill(first.subspan(offset - begin_));
+    }
     if (remaining.left() > 0 && offset < *object_.size) {
       fetch(offset, std::min(offset + remaining.left(), *object_.size), remaining, cancel);
     }
@@ -249,7 +265,8 @@ class HttpSource final : public Source {
   HttpClient client_;
   HttpIdentity object_;
   std::vector<std::pair<std::string, std::string>> headers_;  // of the first answer
-  Stream stream_;                                             // of the first request
+  std::uint64_t begin_;                                       // of what the first request brought
+  Stream stream_{begin_};
   // Whether a file with other bytes is known by its answers.
   std::atomic<bool> validated_ = false;
   // How many ranges have come, and up to which of them they are known to be of one file.
@@ -264,7 +281,7 @@ class HttpSource final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpPlace> place, const HttpOptions& options,
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpPlace> place, const SourceOptions& options,
                                     Cancel& cancel) {
   return std::make_unique<HttpSource>(std::move(place), options, cancel);
 }

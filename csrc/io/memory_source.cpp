@@ -17,15 +17,6 @@ class MemorySource : public Source {
                std::uint64_t start)
       : bytes_(bytes), owner_(std::move(owner)), label_(std::move(label)), start_(start) {}
 
-  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const std::size_t done = read_up_to(offset, pieces[i], cancel);
-      offset += done;
-      if (done < pieces[i].size())
-        throw_source_ended(label_, offset, total_size(pieces.subspan(i)) - done);
-    }
-  }
-
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
     if (offset >= bytes_.size()) return 0;
     const std::size_t size = std::min<std::uint64_t>(out.size(), bytes_.size() - offset);

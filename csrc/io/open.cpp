@@ -44,13 +44,11 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
   if (split.scheme == "file") return open_path_source(decode_file_uri(split.rest));
   if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
   if (split.scheme == "http" || split.scheme == "https") {
-    return http_source(url_place(split.scheme + "://" + split.rest, options.http), options.http,
-                       cancel);
+    return http_source(url_place(split.scheme + "://" + split.rest, options.http), options, cancel);
   }
   if (is_s3(split)) {
     const S3Name name = parse_s3_name(split.scheme, split.rest);
-    return http_source(s3_place(split.scheme, name, options.s3, options.http), options.http,
-                       cancel);
+    return http_source(s3_place(split.scheme, name, options.s3, options.http), options, cancel);
   }
   if (split.scheme == "redis") return open_redis_source(uri, options.redis, cancel);
   if (split.scheme == "rediss") throw_no_tls();

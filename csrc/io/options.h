@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,8 @@ namespace tensorizer {
 
 // How to speak with web servers. Headers are secrets.
 struct HttpOptions {
+  bool operator==(const HttpOptions&) const = default;
+
   std::vector<std::pair<std::string, std::string>> headers;
   std::string ca_file;  // the system's own authorities when it is empty
   std::string ca_path;  // a folder of more of them
@@ -34,6 +37,8 @@ struct HttpOptions {
 // How to speak with S3, as the caller said it: what is empty was not given. What may be a secret
 // may also name one instead (io/secret.h).
 struct S3Options {
+  bool operator==(const S3Options&) const = default;
+
   std::string access_key_id;
   std::string secret_access_key;
   std::string session_token;
@@ -54,6 +59,8 @@ struct S3Options {
 // How to speak with Redis servers. The user and the password are secrets, and come before those of
 // the URI.
 struct RedisOptions {
+  bool operator==(const RedisOptions&) const = default;
+
   std::string user;
   std::string password;
   int database = 0;
@@ -70,9 +77,14 @@ struct RedisOptions {
 };
 
 struct SourceOptions {
+  bool operator==(const SourceOptions&) const = default;
+
   HttpOptions http{};
   S3Options s3{};
   RedisOptions redis{};
+  // The part that will be read, as far as that is known: a first request asks for nothing else.
+  std::uint64_t begin = 0;
+  std::uint64_t end = std::numeric_limits<std::uint64_t>::max();
 };
 
 struct SinkOptions {

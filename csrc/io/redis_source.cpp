@@ -59,6 +59,7 @@ class RedisSource final : public Source {
   }
 
   std::optional<std::uint64_t> size() const override { return keys_.back().end(); }
+  bool remote() const override { return true; }
   ReadHints hints(std::uint64_t, std::uint64_t) override { return {client_.options().connections}; }
   SourceStats stats() const override { return client_.stats(); }
   const std::string& label() const override { return client_.label(); }

@@ -4,6 +4,16 @@
 
 namespace tensorizer {
 
+void Source::read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const std::size_t done = read_up_to(offset, pieces[i], cancel);
+    offset += done;
+    if (done < pieces[i].size()) {
+      throw_source_ended(label(), offset, total_size(pieces.subspan(i)) - done);
+    }
+  }
+}
+
 std::uint64_t total_size(std::span<const Bytes> pieces) noexcept {
   std::uint64_t total = 0;
   for (const Bytes piece : pieces) total += piece.size();

@@ -57,7 +57,7 @@ class Source {
   // Fills the pieces, one after another, with the bytes that start at `offset`, or throws: a source
   // that ends earlier is Error(InvalidFormat). Safe from any thread, except on a sequential source.
   // Ends soon after `cancel` is requested.
-  virtual void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) = 0;
+  virtual void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
 
   // As read(), but fills as much of `out` as the source has from `offset` on and says how much that
   // was: less than asked for only at the end of the source.
@@ -86,6 +86,10 @@ class Source {
   // A sequential source gives its bytes once, in order: one read at a time, each at or after the
   // end of the one before (what lies between is skipped).
   virtual bool sequential() const { return false; }
+
+  // Whether every read asks a server, and takes as long as the answer is on its way: where reads
+  // follow one another, it pays to read ahead.
+  virtual bool remote() const { return false; }
 
   // `offset` and `length`: the part that is about to be read.
   virtual ReadHints hints(std::uint64_t offset, std::uint64_t length) {

@@ -57,6 +57,12 @@ ReaderClass::ReaderClass(std::unique_ptr<Source> source, std::optional<StringDic
     : options_(std::move(options)),
       reader_(at_border([&] { return Reader(std::move(source), option_list(options_)); })) {}
 
+ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options,
+                         std::shared_ptr<Source> opened)
+    : options_(std::move(options)), reader_(at_border([&] {
+        return Reader(std::move(uri), option_list(options_), std::move(opened));
+      })) {}
+
 c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
   auto& [uri, options, data] = state;
   if (data) return c10::make_intrusive<ReaderClass>(*data, options);

@@ -19,6 +19,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   ReaderClass(std::string uri, std::optional<StringDict> options);
   ReaderClass(at::Tensor data, std::optional<StringDict> options);
   ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options);
+  ReaderClass(std::string uri, std::optional<StringDict> options, std::shared_ptr<Source> opened);
   static c10::intrusive_ptr<ReaderClass> restore(State state);
   State state() const;
 

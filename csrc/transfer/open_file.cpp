@@ -1,14 +1,33 @@
 #include "transfer/open_file.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "base/error.h"
 #include "codec/hmac.h"
+#include "engine/read_ahead.h"
 #include "engine/read_index.h"
 #include "format/model_digest.h"
 #include "transfer/dtype.h"
 
 namespace tensorizer {
 
-OpenFile::OpenFile(std::unique_ptr<Source> source, const LoadOptions& options, Cancel& cancel)
+namespace {
+
+std::uint64_t end_of(const Entry& entry) { return entry.data_offset + entry.data_size; }
+
+// Half of the memory is for what is read ahead, the other half for the load that is served from it.
+std::unique_ptr<ReadAhead> make_read_ahead(const std::shared_ptr<Source>& source,
+                                           const Index& index, std::uint64_t memory_ceiling) {
+  if (!source->remote()) return nullptr;
+  std::uint64_t end = 0;
+  for (const Entry& entry : index.entries()) end = std::max(end, end_of(entry));
+  return std::make_unique<ReadAhead>(source, end, memory_ceiling / 2);
+}
+
+}  // namespace
+
+OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, Cancel& cancel)
     : source_(std::move(source)),
       options_(options),
       keys_(options_.key.empty()
@@ -16,9 +35,12 @@ OpenFile::OpenFile(std::unique_ptr<Source> source, const LoadOptions& options, C
                 : std::make_unique<FileKeys>(resolve_key(options_.key), options_.kdf_limit,
                                              source_->label())),
       index_(read_index(*source_, keys_.get(), cancel)),
-      names_(clean_names(index_.entries())) {
+      names_(clean_names(index_.entries())),
+      ahead_(make_read_ahead(source_, index_, options_.memory_ceiling)) {
   check_promises();
 }
+
+OpenFile::~OpenFile() = default;
 
 // What the options promise the caller of the file.
 void OpenFile::check_promises() const {
@@ -51,6 +73,23 @@ void OpenFile::check_digest(ConstBytes data_digests) const {
   throw Error(ErrorKind::HashMismatch, source_->label() + ": its digest is " + to_hex(found) +
                                            ", and shall be " + to_hex(*options_.digest) +
                                            ": this is another model");
+}
+
+std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bool at_once,
+                                             Cancel& cancel) {
+  if (!ahead_ || items.empty()) return source_;
+  std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t end = 0;
+  for (const LoadItem& item : items) {
+    begin = std::min(begin, entry(item.entry).header_offset);
+    end = std::max(end, end_of(entry(item.entry)));
+  }
+  return ahead_->source_for(begin, end, at_once, cancel);
+}
+
+std::shared_ptr<Source> OpenFile::source_for(std::uint64_t begin, std::uint64_t end,
+                                             Cancel& cancel) {
+  return ahead_ ? ahead_->source_for(begin, end, true, cancel) : source_;
 }
 
 std::uint32_t OpenFile::find(std::string_view name) {

@@ -13,17 +13,25 @@
 #include <vector>
 
 #include "engine/file_keys.h"
+#include "engine/load.h"
 #include "format/index.h"
 #include "io/source.h"
 #include "transfer/options.h"
 
 namespace tensorizer {
 
+class ReadAhead;
+
 class OpenFile {
  public:
-  OpenFile(std::unique_ptr<Source> source, const LoadOptions& options, Cancel& cancel);
+  OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, Cancel& cancel);
+  ~OpenFile();
 
   Source& source() noexcept { return *source_; }
+  // Where whoever is about to read these finds them: in what was read ahead of a server's file, or
+  // in the source itself.
+  std::shared_ptr<Source> source_for(std::span<const LoadItem> items, bool at_once, Cancel& cancel);
+  std::shared_ptr<Source> source_for(std::uint64_t begin, std::uint64_t end, Cancel& cancel);
   Index& index() noexcept { return index_; }
   const LoadOptions& options() const noexcept { return options_; }
   // The whole file in memory, where its data can be used as it lies there.
@@ -49,11 +57,12 @@ class OpenFile {
  private:
   void check_promises() const;
 
-  const std::unique_ptr<Source> source_;
+  const std::shared_ptr<Source> source_;
   const LoadOptions options_;
   const std::unique_ptr<FileKeys> keys_;
   Index index_;
   const std::vector<std::string_view> names_;
+  const std::unique_ptr<ReadAhead> ahead_;  // null where that does not pay
   std::once_flag numbered_;
   std::unordered_map<std::string_view, std::uint32_t> numbers_;
 };

@@ -75,8 +75,8 @@ class Reader::Job {
   Reader& reader_;
 };
 
-Reader::Reader(std::string uri, OptionList options)
-    : uri_(std::move(uri)), option_list_(std::move(options)) {
+Reader::Reader(std::string uri, OptionList options, std::shared_ptr<Source> opened)
+    : uri_(std::move(uri)), option_list_(std::move(options)), source_(std::move(opened)) {
   parse_load_options(option_list_);
 }
 
@@ -97,10 +97,10 @@ Reader::Reader(std::unique_ptr<Source> source, OptionList options)
 
 Reader::~Reader() = default;
 
-std::unique_ptr<Source> Reader::open(const LoadOptions& options, Cancel& cancel) {
+std::shared_ptr<Source> Reader::open(const LoadOptions& options, Cancel& cancel) {
   if (in_memory()) return memory_source(tensor_bytes(data_), std::make_shared<at::Tensor>(data_));
-  if (!given_) return open_source(uri_, options.source, cancel);
   if (source_) return std::move(source_);
+  if (!given_) return open_source(uri_, options.source, cancel);
   throw Error(ErrorKind::InvalidArgument, "the file of this reader could not be opened before");
 }
 
@@ -150,7 +150,8 @@ StoredTensor Reader::stored(const std::string& name) {
   check_header_size(entry, number, open->index().header(), place);
   Job job(*this);
   std::vector<std::byte> bytes;
-  read_arriving(open->source(), entry.header_offset, entry.header_size(), bytes, job.cancel);
+  const auto source = open->source_for(entry.header_offset, entry.data_offset, job.cancel);
+  read_arriving(*source, entry.header_offset, entry.header_size(), bytes, job.cancel);
   const TensorHeader header = parse_authentic_header(bytes, open->index(), number, place);
   return {std::string(entry.name), entry.type,          header.module_index, header.crc32,
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
@@ -184,7 +185,7 @@ at::Tensor Reader::bytes(std::uint64_t offset, std::uint64_t size) {
   Job job(*this);
   const at::Tensor tensor = NewMemory(size).tensor({static_cast<std::int64_t>(size)}, at::kByte);
   const Bytes piece = tensor_bytes(tensor);
-  open->source().read(offset, {&piece, 1}, job.cancel);
+  open->source_for(offset, offset + size, job.cancel)->read(offset, {&piece, 1}, job.cancel);
   return tensor;
 }
 
@@ -240,8 +241,10 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   Job job(*this);
   bool loaded = false;
   try {
-    tensorizer::load(file.source(), file.index(), targets.items, settings, job.progress,
-                     job.cancel);
+    const std::shared_ptr<Source> source =
+        file.source_for(targets.items, settings.threads > 1, job.cancel);
+    if (source.get() != &file.source()) settings.memory_ceiling /= 2;  // what is held has the rest
+    tensorizer::load(*source, file.index(), targets.items, settings, job.progress, job.cancel);
     loaded = true;
     file.source().confirm(job.cancel);
   } catch (...) {

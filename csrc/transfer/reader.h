@@ -43,8 +43,9 @@ struct ListedTensor {
 
 class Reader {
  public:
-  // Opens nothing yet.
-  explicit Reader(std::string uri, OptionList options = {});
+  // Opens nothing yet. `opened`: the source, if it is open already.
+  explicit Reader(std::string uri, OptionList options = {},
+                  std::shared_ptr<Source> opened = nullptr);
   // A file that lies in the memory of a contiguous byte tensor on the CPU.
   explicit Reader(at::Tensor data, OptionList options = {});
   // A source that somebody else has opened.
@@ -113,7 +114,7 @@ class Reader {
   class Job;
 
   std::shared_ptr<OpenFile> file();
-  std::unique_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
+  std::shared_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
   std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
                                const LoadRequest& request);
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, const Pin* pin);
@@ -129,9 +130,9 @@ class Reader {
 
   Gate opening_{
       "the reader is opening its file on this thread: what runs meanwhile, as a signal handler "
-      "does, "
-      "can only cancel() or close() it"};
-  std::unique_ptr<Source> source_;  // until it is opened, by who opens
+      "does, can "
+      "only cancel() or close() it"};
+  std::shared_ptr<Source> source_;  // until it is opened, by who opens
   mutable std::mutex mutex_;        // guards what follows
   std::shared_ptr<OpenFile> file_;
   bool closed_ = false;
