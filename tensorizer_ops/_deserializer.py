@@ -362,7 +362,8 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
                     self._load(batch, verify_hash)
                     tensors: Iterable[torch.Tensor] = map(self._values.__getitem__, batch)
                 else:
-                    reader = reader or opened.enter_context(self._opened())
+                    if reader is None:
+                        reader = opened.enter_context(self._opened())
                     tensors = self._values.fetch_as_stored(reader, batch, verify_hash)
                 for i, tensor in zip(batch, tensors, strict=True):
                     self._cursor = i + 1

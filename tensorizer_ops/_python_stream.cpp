@@ -13,6 +13,7 @@
 #include "io/aws_config.h"
 #include "io/copy.h"
 #include "io/secret.h"
+#include "io/uri.h"
 #include "ops/border.h"
 #include "ops/classes.h"
 #include "transfer/options.h"
@@ -54,7 +55,8 @@ std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList
   const pybind11::gil_scoped_release no_gil;
   return at_border([&] {
     SourceOptions parsed = parse_load_options(options).source;
-    parsed.redis.any_keys = true;
+    // A stream of them may have gaps, which a Reader does not take.
+    parsed.redis.any_keys = split_uri(uri).scheme == "redis";
     parsed.begin = begin;
     parsed.end = end.value_or(parsed.end);
     const auto open = [uri, parsed](Cancel& cancel) { return open_source(uri, parsed, cancel); };

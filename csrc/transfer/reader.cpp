@@ -249,7 +249,7 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
     file.source().confirm(job.cancel);
   } catch (...) {
     if (loaded) withdrawn.assign(file.names().size(), true);
-    if (!withdrawn.empty()) {
+    if (!withdrawn.empty() && !targets.outputs.empty()) {
       targets.staging.finish();
       blank(targets, withdrawn);
     }
