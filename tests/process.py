@@ -84,6 +84,30 @@ def wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+TICK = 0.05
+
+
+@contextmanager
+def ticking() -> Iterator[Callable[[], int]]:
+    """A clock that stands for 50 ms a tick, and is as late as all else where a machine is busy: it
+    counts how often somebody who slept so long has woken up."""
+    count, stop = 0, False
+
+    def tick() -> None:
+        nonlocal count
+        while not stop:
+            time.sleep(TICK)
+            count += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        yield lambda: count
+    finally:
+        stop = True
+        thread.join()
+
+
 def _free(thread: threading.Thread, fifo: str, flags: int) -> None:
     """End a thread whose other side never came, even one that has yet to open the FIFO."""
     end = time.monotonic() + TIMEOUT

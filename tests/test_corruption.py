@@ -144,14 +144,14 @@ def peak():
 before = peak()
 for uri in sys.argv[1:]:
     for attempt in (ops.names, ops.load, ops.verify):
-        began = time.monotonic()
+        began = time.process_time()
         try:
             attempt(uri)
         except ValueError as error:
             assert "tensorizer.InvalidFormat" in str(error), error
         else:
             raise AssertionError(uri)
-        assert time.monotonic() - began < 2
+        assert time.process_time() - began < 2
 assert peak() - before < 100, peak() - before
 """
 

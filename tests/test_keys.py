@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import select
 import threading
 import time
 from pathlib import Path
@@ -83,8 +84,10 @@ def test_keys_from_pipes(encrypted: str, tmp_path: Path) -> None:
     reading, writing = os.pipe()
 
     def write() -> None:
-        time.sleep(0.1)
-        os.write(writing, KEY)
+        os.write(writing, KEY[:10])
+        while select.select([reading], [], [], 0)[0]:
+            time.sleep(0.001)  # until it has these, and waits for more
+        os.write(writing, KEY[10:])
         os.close(writing)
 
     writer = threading.Thread(target=write)
@@ -92,8 +95,8 @@ def test_keys_from_pipes(encrypted: str, tmp_path: Path) -> None:
     try:
         assert opens(encrypted, f"file:/dev/fd/{reading}")
     finally:
-        writer.join()
         os.close(reading)
+        writer.join()
 
 
 def test_passphrases(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,8 +85,9 @@ def test_fork_after_import(path: str) -> None:
     run_python(FORK_AFTER_IMPORT, path)
 
 
-def extra_threads(work: Callable[[], object]) -> int:
-    """How many threads `work` adds at its busiest."""
+def extra_threads(work: Callable[[], object], enough: int | None = None) -> int:
+    """How many threads `work` adds at its busiest, which is tried again until they are enough: on a
+    busy machine, the one that counts may sleep through it."""
     most, stop = 0, threading.Event()
     before = len(os.listdir("/proc/self/task")) + 1  # and the one that counts
 
@@ -99,7 +100,9 @@ def extra_threads(work: Callable[[], object]) -> int:
     counter = threading.Thread(target=count)
     counter.start()
     try:
-        for _ in range(3):
+        for attempt in range(100):
+            if attempt >= 3 and (enough is None or most >= enough):
+                break
             work()
     finally:
         stop.set()
@@ -134,9 +137,9 @@ def test_one_thread_means_no_other(large: str, cpus: str) -> None:
 
 
 def test_more_threads_are_started_when_asked_for(large: str) -> None:
-    assert extra_threads(lambda: ops.load(large, copy=True, verify="all", threads=4)) >= 2
+    assert extra_threads(lambda: ops.load(large, copy=True, verify="all", threads=4), 2) >= 2
     loaded = ops.load(large, copy=True)
-    assert extra_threads(lambda: ops.save(large + ".new", loaded, threads=4)) >= 2
+    assert extra_threads(lambda: ops.save(large + ".new", loaded, threads=4), 2) >= 2
     assert Path(large + ".new").stat().st_size > 128 << 20
 
 

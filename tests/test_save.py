@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,13 +202,15 @@ def test_loads_and_saves_of_one_path_at_once(path: str) -> None:
     versions = [{f"{i}": torch.full((20_000 + v,), v) for i in range(20)} for v in range(4)]
     ops.save(path, versions[0])
     failures: list[BaseException] = []
-    stop = threading.Event()
+    turns: Counter[Callable[[], None]] = Counter()
 
     def guarded(work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
             try:
-                while not stop.is_set():
+                # Whoever is fast goes on while anyone has not had his turns.
+                while not failures and min(turns[other] for other in works) < 20:
                     work()
+                    turns[work] += 1
             except BaseException as error:  # handed to the test
                 failures.append(error)
 
@@ -223,8 +226,6 @@ def test_loads_and_saves_of_one_path_at_once(path: str) -> None:
     threads = [threading.Thread(target=guarded(work)) for work in works]
     for thread in threads:
         thread.start()
-    stop.wait(2)
-    stop.set()
     for thread in threads:
         thread.join()
     assert failures == []
@@ -235,22 +236,27 @@ def test_savers_of_one_path_never_write_into_its_file(path: str) -> None:
     """Whoever has opened the file keeps the bytes that he found, however many replace it."""
     tensors = [{"x": torch.full((500,), float(index))} for index in range(6)]
     ops.save(path, tensors[0])
-    end = time.monotonic() + 2
+    saved = [0] * len(tensors)
+    done = threading.Event()
 
     def save(index: int) -> None:
-        while time.monotonic() < end:
+        while not done.is_set():
             ops.save(path, tensors[index], threads=1, hashes="none")
+            saved[index] += 1
 
     threads = [threading.Thread(target=save, args=(index,)) for index in range(6)]
     for thread in threads:
         thread.start()
     changed = 0
-    while time.monotonic() < end:
+    for _ in range(300):
         with open(path, "rb") as stream:
             before = stream.read()
-            time.sleep(0.0005)
+            enough = sum(saved) + 3
+            while sum(saved) < enough and any(thread.is_alive() for thread in threads):
+                time.sleep(0.0005)
             stream.seek(0)
             changed += stream.read() != before
+    done.set()
     for thread in threads:
         thread.join()
     assert not changed

@@ -7,7 +7,6 @@ import random
 import resource
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -279,24 +278,24 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
 def test_killed_at_any_moment(path: str) -> None:
     new = {name: tensor + 1 for name, tensor in BIG.items()}
     ops.save(path, BIG)
-    began = time.monotonic()
-    ops.save(path, new)
-    duration = time.monotonic() - began
-    ops.save(path, BIG)
+    size = os.path.getsize(path)
     chance = random.Random(1)
     seen: set[bool] = set()
-    # On a machine that has other things to do, a save may take much longer than it did.
-    for attempt in range(300):
-        if attempt >= 40 and len(seen) == 2:
-            break
 
-        def child() -> None:
-            while True:
-                ops.save(path, new)
-                ops.save(path, BIG)
+    def child() -> None:
+        while True:
+            ops.save(path, new)
+            ops.save(path, BIG)
 
+    def written(pid: int) -> int:
+        fields = Path(f"/proc/{pid}/io").read_text().split()
+        return int(fields[fields.index("wchar:") + 1])
+
+    for _ in range(40):
         pid = fork(child)
-        time.sleep(chance.random() * (3 + attempt / 10) * duration)
+        moment = chance.randrange(3 * size)
+        while written(pid) < moment:
+            assert os.waitpid(pid, os.WNOHANG) == (0, 0)
         os.kill(pid, signal.SIGKILL)
         assert wait(pid) == -signal.SIGKILL
         loaded = ops.load(path, verify="all")

@@ -20,8 +20,9 @@ import tensorizer.stream_io as classic
 import torch
 
 import tensorizer_ops
-from process import feed, fork, run_python, wait
+from process import feed, fork, run_python, ticking, wait
 from redis_server import RedisServer
+from scripted import Asked, scripted
 from tensorizer_ops import stream_io
 from tensorizer_ops.stream_io import CAInfo, CURLStreamFile, RedisStreamFile, open_stream
 from web import PASSWORD, Web, nginx
@@ -506,15 +507,21 @@ def sigint() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("sigint")
-def test_ctrl_c(web: Web) -> None:
-    with open_stream(web.url("slow/large")) as stream:
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+def test_ctrl_c() -> None:
+    sent: int | None = None
+
+    def stalls(asked: Asked) -> None:
+        nonlocal sent
+        asked.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + bytes(100_000))
+        sent = ticks()
+        os.kill(os.getpid(), signal.SIGINT)
+        asked.rfile.read(1)  # until the other side hangs up
+
+    with ticking() as ticks, scripted(stalls) as server:
+        with pytest.raises(KeyboardInterrupt), open_stream(server.url()) as stream:
             stream.read()
-        timer.join()
-        assert time.monotonic() - began < 5
+        assert sent is not None
+        assert ticks() - sent <= 10
 
 
 # On the way to the engine.

@@ -234,11 +234,10 @@ class InterruptHookTest : public testing::Test {
 
 TEST_F(InterruptHookTest, IsAskedByTheOwnerEveryNowAndThen) {
   set_interrupt_hook([] { ++hook_calls; });
-  Cancel cancel;
   const auto start = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - start < 5 * kPollInterval) cancel.check();
-  EXPECT_GE(hook_calls, 2);
-  EXPECT_LE(hook_calls, 7);
+  Cancel cancel;
+  while (hook_calls < 4) cancel.check();
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 3 * kPollInterval);
 }
 
 TEST_F(InterruptHookTest, IsNotAskedByOthers) {

@@ -1,5 +1,7 @@
 // Callers who change their mind: every kind of job ends soon, whoever stops it.
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "memory_file.h"
@@ -9,14 +11,7 @@ namespace tensorizer {
 namespace {
 
 using namespace testing_support;
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-#ifdef __SANITIZE_THREAD__
-constexpr milliseconds kSoon{1000};
-#else
-constexpr milliseconds kSoon{200};
-#endif
 
 // A file with one tensor of zeros, far larger than what moves in the time of a test: every read and
 // write takes a while, without a look at the cancel.
@@ -36,8 +31,12 @@ class SlowFile final : public Source, public Sink {
 
   Layout& layout() { return layout_; }
 
+  // How many reads or writes have begun, and who shall be told.
+  int moves() const { return moves_; }
+  void moves(std::function<void(int)> told) { told_ = std::move(told); }
+
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
-    std::this_thread::sleep_for(pause_);
+    move();
     for (const Bytes piece : pieces) offset += read_up_to(offset, piece, cancel);
   }
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel&) override {
@@ -57,7 +56,7 @@ class SlowFile final : public Source, public Sink {
   void write_prefix(ConstBytes, Cancel&) override {}
   void write(std::span<const Section>, std::uint64_t, std::span<const ConstBytes>,
              Cancel&) override {
-    std::this_thread::sleep_for(pause_);
+    move();
   }
   void finish(std::uint64_t, Cancel&) override {}
   void abort() noexcept override {}
@@ -65,8 +64,16 @@ class SlowFile final : public Source, public Sink {
   bool is_ascending = false;
 
  private:
+  void move() {
+    const int count = ++moves_;
+    if (told_) told_(count);
+    std::this_thread::sleep_for(pause_);
+  }
+
   Layout layout_;
   milliseconds pause_;
+  std::atomic<int> moves_{0};
+  std::function<void(int)> told_;
   std::vector<std::byte> head_;
   std::string label_ = "'slow'";
 };
@@ -111,6 +118,8 @@ class Job {
     return kind_.staged ? std::optional<std::uint32_t>(0) : std::nullopt;
   }
 
+  SlowFile& file() { return file_; }
+
   void run(Cancel& cancel) {
     Progress progress;
     // The least of it, where slices shall be many.
@@ -135,35 +144,35 @@ class Job {
   std::vector<std::byte> memory_;
 };
 
+// Once it is cancelled, each thread ends what it moves, at most.
 TEST(Cancel, EndsAJobSoon) {
   for (const JobKind& kind : all_kinds()) {
     Job job(kind);
     Cancel cancel;
-    Clock::time_point asked;
-    std::thread other([&] {
-      std::this_thread::sleep_for(milliseconds(40));
-      asked = Clock::now();
-      cancel.request();
+    job.file().moves([&](int count) {
+      if (count == 3) cancel.request();
     });
     EXPECT_EQ(kind_of([&] { job.run(cancel); }), ErrorKind::Cancelled);
-    const Clock::time_point ended = Clock::now();
-    other.join();
-    EXPECT_LT(ended - asked, kSoon);
+    EXPECT_LE(job.file().moves(), 3 + kind.threads);
   }
 }
 
-std::atomic<Clock::time_point> interrupted_at{};
+std::atomic<int> interrupted_after{};
+const SlowFile* interrupted = nullptr;
 
 TEST(Interrupt, EndsAJobSoonWithWhatTheHostThrows) {
   for (const JobKind& kind : all_kinds()) {
     Job job(kind);
-    interrupted_at = Clock::now() + milliseconds(30);
+    interrupted_after = 0;
+    interrupted = &job.file();
     set_interrupt_hook([] {
-      if (Clock::now() >= interrupted_at.load()) throw 42;
+      if (interrupted->moves() < 3) return;
+      interrupted_after = interrupted->moves();
+      throw 42;
     });
     Cancel cancel;
     EXPECT_THROW(job.run(cancel), int);
-    EXPECT_LT(Clock::now() - interrupted_at.load(), kSoon);
+    EXPECT_LE(job.file().moves(), interrupted_after + kind.threads);
     set_interrupt_hook(nullptr);
   }
 }

@@ -6,9 +6,11 @@
 #include <signal.h>
 #include <sodium.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "codec/hmac.h"
@@ -162,14 +164,21 @@ TEST_F(KeyTest, IsAwaitedFromAPipeThroughSignals) {
   nothing.sa_handler = [](int) {};
   sigaction(SIGUSR1, &nothing, &before);
   const int pipe = ::open(path.c_str(), O_RDWR);
-  std::jthread writer([&, reader = pthread_self()] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    pthread_kill(reader, SIGUSR1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    EXPECT_EQ(::write(pipe, key_.data(), key_.size()), static_cast<ssize_t>(key_.size()));
-    ::close(pipe);
-  });
-  expect_key("file:" + path, key_);
+  std::atomic<bool> over{false};
+  {
+    const OnceItWaits writer([&, reader = pthread_self()] {
+      // One byte after the other: before each, the reader waits, or is about to.
+      for (const std::byte& byte : key_) {
+        pthread_kill(reader, SIGUSR1);
+        EXPECT_EQ(::write(pipe, &byte, 1), 1);
+        for (int left = 1; left > 0 && !over; std::this_thread::yield())
+          ioctl(pipe, FIONREAD, &left);
+      }
+      ::close(pipe);
+    });
+    expect_key("file:" + path, key_);
+    over = true;
+  }
   sigaction(SIGUSR1, &before, nullptr);
 }
 

@@ -5,9 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <thread>
-
 #include "base/error.h"
 #include "io/copy.h"
 #include "io/descriptor.h"
@@ -176,10 +173,7 @@ TEST_F(IoTest, ReadsAFifoInOrder) {
   const auto fifo = source(folder_ / "p");
   EXPECT_TRUE(fifo->sequential());
   EXPECT_EQ(fifo->size(), std::nullopt);
-  std::thread writer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    write_file(folder_ / "p", text);
-  });
+  const OnceItWaits writer([&] { write_file(folder_ / "p", text); });
   EXPECT_EQ(read(*fifo, 0, 10), text.substr(0, 10));
   EXPECT_EQ(read(*fifo, 500'000, 100'000), text.substr(500'000, 100'000));
   EXPECT_EQ(kind_of([&] { read(*fifo, 0, 1); }), ErrorKind::Internal);
@@ -188,7 +182,6 @@ TEST_F(IoTest, ReadsAFifoInOrder) {
   EXPECT_NE(
       message_of([&] { read(*fifo, 1'000'010, 5); }).find("ends at byte 1000000, expected 15 more"),
       std::string::npos);
-  writer.join();
 }
 
 TEST_F(IoTest, CancelsAFifoWithoutAWriter) {

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <thread>
 
 #include "base/error.h"
@@ -94,12 +93,10 @@ TEST_F(IoTest, CancelsASocketThatNobodyEmpties) {
 TEST_F(IoTest, WaitsForTheReaderOfAFifo) {
   ASSERT_EQ(mkfifo((folder_ / "p").c_str(), 0600), 0);
   std::string seen;
-  std::thread reader([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    seen = read_file(folder_ / "p");
-  });
-  save(*sink(folder_ / "p"), prefix_, "data");
-  reader.join();
+  {
+    const OnceItWaits reader([&] { seen = read_file(folder_ / "p"); });
+    save(*sink(folder_ / "p"), prefix_, "data");
+  }
   EXPECT_EQ(seen, prefix_ + "data");
   EXPECT_TRUE(fs::is_fifo(folder_ / "p"));
   expect_cancelled_soon([&] { sink(folder_ / "p"); });

@@ -6,13 +6,18 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include <chrono>
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <semaphore>
+#include <stop_token>
 #include <thread>
+#include <vector>
 
+#include "base/cancel.h"
 #include "io/sink.h"
 #include "io/source.h"
 #include "support.h"
@@ -62,6 +67,52 @@ class Folder {
   fs::path path_;
 };
 
+// Is told when a job of this thread asks whether it shall end, and how often it has by then. One
+// at a time.
+class Polls {
+ public:
+  explicit Polls(std::function<void(int)> told) : told_(std::move(told)) {
+    current_ = this;
+    owner_ = std::this_thread::get_id();
+    set_interrupt_hook([] {
+      if (std::this_thread::get_id() == owner_) current_->told_(++current_->count_);
+    });
+  }
+  ~Polls() { set_interrupt_hook(nullptr); }
+  Polls(const Polls&) = delete;
+  Polls& operator=(const Polls&) = delete;
+
+ private:
+  static inline Polls* current_ = nullptr;  // only its thread looks at it
+  static inline std::atomic<std::thread::id> owner_;
+  std::function<void(int)> told_;
+  int count_ = 0;
+};
+
+// Does something in another thread, once a job of this one waits.
+class OnceItWaits {
+ public:
+  explicit OnceItWaits(std::function<void()> action)
+      : thread_([this, action = std::move(action)] {
+          waits_.acquire();
+          action();
+        }) {}
+  ~OnceItWaits() { release(); }
+
+ private:
+  void release() {
+    if (!released_.exchange(true)) waits_.release();
+  }
+
+  std::atomic<bool> released_{false};
+  std::binary_semaphore waits_{0};
+  // The second time it asks it has waited.
+  Polls polls_{[this](int count) {
+    if (count == 2) release();
+  }};
+  std::jthread thread_;
+};
+
 class IoTest : public testing::Test {
  protected:
   std::unique_ptr<Source> source(const std::string& uri) { return open_source(uri, {}, cancel_); }
@@ -97,18 +148,28 @@ class IoTest : public testing::Test {
     sink.finish(data.size(), cancel_);
   }
 
+  // What waits for good asks at least every 200 ms whether it shall end, and ends when it shall.
+  // The clock is a thread that sleeps: it is as late as all else where the machine is busy.
   void expect_cancelled_soon(const std::function<void()>& action) {
-    std::chrono::steady_clock::time_point requested;
-    std::thread other([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      requested = std::chrono::steady_clock::now();
-      cancel_.request();
+    std::atomic<int> ticks{0};
+    const std::jthread clock([&](const std::stop_token& stop) {
+      for (; !stop.stop_requested(); ++ticks) std::this_thread::sleep_for(kPollInterval);
     });
-    EXPECT_EQ(kind_of(action), ErrorKind::Cancelled);
-    const auto ended = std::chrono::steady_clock::now();
-    other.join();
-    // Nothing else would end it, and a machine that is busy with more may be slow.
-    EXPECT_LT(ended - requested, std::chrono::seconds(20));
+    std::vector<int> asked;
+    {
+      const Polls polls([&](int count) {
+        asked.push_back(ticks);
+        if (count == 7) cancel_.request();
+      });
+      EXPECT_EQ(kind_of(action), ErrorKind::Cancelled);
+    }
+    ASSERT_GE(asked.size(), 7U);
+    // The first ones may be of what comes before the wait. One of the others is in time, at least.
+    int shortest = asked[4] - asked[3];
+    for (std::size_t i = 5; i < asked.size(); ++i) {
+      shortest = std::min(shortest, asked[i] - asked[i - 1]);
+    }
+    EXPECT_LE(shortest, 4);
   }
 
   Folder folder_{testing::TempDir()};
