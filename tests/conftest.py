@@ -83,7 +83,7 @@ def nothing_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Non
     left = []
     if not request.node.get_closest_marker("keeps_files_open"):
         # A thread of tensorizer's that just ends may be the last one that holds its file.
-        patience = time.monotonic() + 5
+        patience = time.monotonic() + 60
         while (left := _open_below(tmp_path)) and time.monotonic() < patience:
             gc.collect()
             time.sleep(0.01)

@@ -39,7 +39,7 @@ def quantized() -> torch.Tensor:
 
 
 def save_async(path: str, tensors: dict[str, torch.Tensor], **how: Any) -> None:
-    tensorizer_ops.save_async(path, tensors, **how).result(30)
+    tensorizer_ops.save_async(path, tensors, **how).result(120)
 
 
 SAVES: dict[str, Callable[..., None]] = {

@@ -160,7 +160,7 @@ def test_threads(lazy: bool) -> None:
 
 def run_program(*arguments: str) -> list[str]:
     program = sim.build().parent / "upload"
-    done = subprocess.run([program, *arguments], capture_output=True, timeout=60, check=True)
+    done = subprocess.run([program, *arguments], capture_output=True, timeout=300, check=True)
     return done.stdout.decode().splitlines()
 
 

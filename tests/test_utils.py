@@ -151,14 +151,19 @@ def test_other_threads_are_not_concerned() -> None:
 
 @pytest.mark.usefixtures("originals")
 def test_other_tasks_are_not_concerned() -> None:
+    inside, looked = asyncio.Event(), asyncio.Event()
+
     async def make() -> str:
         with utils.no_init_or_tensor():
-            await asyncio.sleep(0.01)
+            inside.set()
+            await looked.wait()
             return torch.empty(1).device.type
 
     async def look() -> str:
-        await asyncio.sleep(0.005)
-        return torch.empty(1).device.type
+        await inside.wait()
+        found: str = torch.empty(1).device.type
+        looked.set()
+        return found
 
     async def both() -> list[str]:
         return await asyncio.gather(make(), look())
