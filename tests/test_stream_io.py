@@ -247,7 +247,7 @@ def test_others_read_from_it(web: Web) -> None:
 def sizes_of(web: Web, count: int) -> list[int]:
     """What so many requests, or more, brought; the server may be a little late to say so."""
     lines: list[str] = []
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 10
     while len(lines) < count and time.monotonic() < deadline:
         lines += web.requests()
         time.sleep(0.01)
