@@ -117,8 +117,8 @@ TEST(EncryptedHeader, IsAsLongAsItsMacsJustify) {
   };
   const std::uint64_t macs = entry.data_size / 1024 * kMacSize;
   check(macs + 70'000, true);
-  for (const auto& [size, encrypted] :
-       {std::pair(macs + (256 << 10), true), std::pair(std::uint64_t{256 << 10}, false)}) {
+  for (const bool encrypted : {true, false}) {
+    const std::uint64_t size = (encrypted ? macs : 0) + (256 << 10);
     EXPECT_TRUE(contains(message_of([&] { check(size, encrypted); }),
                          "bytes, which is too long: such a tensor needs at most "));
   }
