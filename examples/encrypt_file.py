@@ -89,6 +89,8 @@ def main() -> None:
             named = derive_key(arguments)
         rewrite(arguments.source, arguments.target, key=named, progress=not arguments.quiet)
     except (tensorizer_ops.errors.Error, ImportError, OSError, ValueError) as error:
+        if arguments.new_key and not isinstance(error, FileExistsError):
+            Path(arguments.new_key).unlink(missing_ok=True)  # nothing was encrypted with it
         raise SystemExit(str(error)) from None
 
 

@@ -41,9 +41,10 @@ def _import_error(error: BaseException) -> ImportError:
 def load_library() -> None:
     try:
         from tensorizer_ops import _build
-    except ModuleNotFoundError:
+    except ImportError:
         raise ImportError(
-            "tensorizer_ops is not built: run `pip install .` or `make build` in its sources"
+            f"tensorizer_ops is not built in {os.path.dirname(__file__)}: run `make build` or "
+            "`pip install -e .` there, or start Python in another folder to import an installed one"
         ) from None
     running = _version(torch.__version__)
     if running != _build.TORCH:

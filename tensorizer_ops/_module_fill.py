@@ -121,7 +121,7 @@ def _replace(slots: Sequence[_Slot], value: torch.nn.Parameter) -> None:
     for tensors, attribute in slots:
         old = tensors[attribute]
         if id(old) not in made:
-            made[id(old)] = _fill(old, value)
+            made[id(old)] = refill(old, value)
         if made[id(old)] is not old:
             tensors[attribute] = made[id(old)]
 
@@ -131,11 +131,11 @@ def _untie(fillings: Sequence[tuple[_Slot, torch.nn.Parameter]]) -> None:
     taken: set[int] = set()
     for (tensors, attribute), value in fillings:
         old = tensors[attribute]
-        tensors[attribute] = _successor(old, value) if id(old) in taken else _fill(old, value)
+        tensors[attribute] = _successor(old, value) if id(old) in taken else refill(old, value)
         taken.add(id(old))
 
 
-def _fill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
+def refill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
     """The same object with other memory, where it can be; otherwise what stands in for it."""
     # Torch changes the memory of no tensor that was made for inference.
     if plain_storage(old) is None or old.is_inference():

@@ -12,7 +12,8 @@ import torch
 
 from tensorizer_ops import _python, errors
 from tensorizer_ops._front import Hashes, Target, Verify, first_use, local_path, save, to_uri
-from tensorizer_ops._memory import identity
+from tensorizer_ops._memory import identity, plain_storage
+from tensorizer_ops._module_fill import refill
 from tensorizer_ops._options import Options, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
 
@@ -54,8 +55,9 @@ def load_into(
     """Fill a module's parameters and buffers from a ``.tensors`` file, in one call.
 
     What has memory is filled where it is. What has none (a module on the meta device, or one that
-    :func:`externalize` wrote) or goes to another device or type gets a new tensor, on the CPU
-    without a copy where nothing is cast. Tied weights stay tied. Buffers that are not persistent
+    :func:`externalize` wrote) gets a new tensor, on the CPU without a copy where nothing is cast.
+    What goes to another device or type stays the object that it is, and gets other memory. Tied
+    weights stay tied. Buffers that are not persistent
     are filled where the file has them, and must be in it where they have no memory. Works for any
     module, scripted ones included.
 
@@ -101,10 +103,18 @@ def load_into(
         if new is old:
             continue
         if id(tensor) not in made:
-            if isinstance(tensor, torch.nn.Parameter):
-                new = torch.nn.Parameter(new, requires_grad=False)
-            made[id(tensor)] = new.requires_grad_(tensor.requires_grad)
-        setattr(owner, leaf, made[id(tensor)])
+            made[id(tensor)] = _take(tensor, new)
+        if made[id(tensor)] is not tensor:
+            setattr(owner, leaf, made[id(tensor)])
+
+
+def _take(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """The same object with other memory, as of ``Module.to``; a new one for a placeholder."""
+    if plain_storage(old) is not None and torch._has_compatible_shallow_copy_type(old, new):
+        return refill(old, torch.nn.Parameter(new, requires_grad=old.requires_grad))
+    if isinstance(old, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, requires_grad=False)
+    return new.requires_grad_(old.requires_grad)
 
 
 def load_constants(

@@ -131,6 +131,8 @@ std::size_t FileObject::read_into(Bytes out) {
     return call("readinto", pybind11::memoryview::from_memory(out.data(), size));
   }
   const Bytes lent = lent_.take(out.size());
+  // An object that claims more bytes than it gave must not show what was in that memory before.
+  std::fill(lent.begin(), lent.end(), std::byte{0});
   const pybind11::object ours = lent_.view(lent.size(), false);  // with it nobody moves the memory
   const std::size_t got = call("readinto", lent_.view(lent.size(), false));
   std::copy_n(lent.begin(), std::min(got, lent.size()), out.begin());

@@ -154,9 +154,17 @@ class RemoteFile(io.BufferedReader):
         self._options = options
         self._end = end
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+    # With names for the arguments, as tensorizer's streams have them.
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(size)
+
+    def readinto(self, ba: Buffer) -> int:
+        return super().readinto(ba)
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
         before = self.tell()
-        after = super().seek(offset, whence)
+        after = super().seek(position, whence)
         self._read_before += before - self._run_began
         self._run_began = after
         self._skipped += max(0, after - before)

@@ -212,3 +212,14 @@ def test_memory_for_nested_names(path: str) -> None:
     run_python(
         PREAMBLE + NAMES.replace("stat().st_size", f"stat().st_size * 0 + {len(index)}"), path
     )
+
+
+def test_an_index_of_nothing_is_not_read(path: str) -> None:
+    """A sparse file is as large as it likes, and takes no room on the disk."""
+    ops.save(path, {"x": torch.ones(3)})
+    with open(path, "r+b") as file:
+        file.seek(INDEX_START - 8)
+        file.write(struct.pack("<Q", 6 * GIB))
+        file.truncate(7 * GIB)
+    with pytest.raises(InvalidFormat, match="far more than 1 tensors can take"):
+        ops.names(path)

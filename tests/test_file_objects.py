@@ -358,6 +358,24 @@ def test_an_object_changes_nothing_by_a_view_that_it_keeps(data: bytes) -> None:
     check(TensorDeserializer(Scribbles(data), "cpu", verify_hash=True))
 
 
+def test_an_object_that_claims_more_than_it_gave_shows_no_memory() -> None:
+    class Claims(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            seen.append(bytes(buffer))
+            return len(buffer)
+
+    seen: list[bytes] = []
+    for _ in range(50):  # so that what is taken next was something else
+        bytearray(b"password" * 5000)
+        with pytest.raises(tensorizer_ops.errors.InvalidFormat) as error:
+            tensorizer_ops.TensorDeserializer(Claims(), device="cpu")
+        assert "password" not in str(error.value)
+    assert not any(map(any, seen))
+
+
 def test_an_object_that_resizes_what_it_was_lent(data: bytes) -> None:
     class Resizes(io.BytesIO):
         def readinto(self, buffer: Any) -> int:

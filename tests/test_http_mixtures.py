@@ -76,8 +76,12 @@ def same_second_of_nginx(generation: int) -> dict[str, str]:
     return {"ETag": f'"{1_600_000_000:x}-4c5f40"', "Last_Modified": LONG_AGO, "Date": LONG_AGO}
 
 
+def empty(generation: int) -> dict[str, str]:
+    return {"ETag": '""'}
+
+
 TELLING = [weak, malformed, strong, weak_with_date, dated]
-SILENT = [none, same_weak, same_second, same_second_of_nginx]
+SILENT = [none, empty, same_weak, same_second, same_second_of_nginx]
 
 
 @contextmanager

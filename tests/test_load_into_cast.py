@@ -133,6 +133,21 @@ def test_modules_get_a_type(path: str, device: str, stored: torch.dtype) -> None
     assert not module.frozen.requires_grad
 
 
+def test_an_optimizer_goes_on_with_another_type(path: str) -> None:
+    save_module(path, torch.float32)
+    module = Tied()
+    module.first.weight.tag = "mine"  # type: ignore[assignment]
+    weight = module.first.weight
+    optimizer = torch.optim.SGD(module.parameters(), lr=1)
+    tensorizer_ops.load_into(module, path, dtype=torch.float64)
+    assert module.first.weight is weight and weight.tag == "mine"
+    assert weight.dtype == torch.float64
+    before = weight.detach().clone()
+    weight.sum().backward()
+    optimizer.step()
+    assert torch.equal(module.first.weight, before - 1)
+
+
 def test_types_that_cannot_be(path: str) -> None:
     save_module(path, torch.float32)
     module = Tied()

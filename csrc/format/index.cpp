@@ -13,6 +13,12 @@ namespace {
 // name length, type, dtype length, dimension count, three offsets
 constexpr std::uint64_t kSmallestEntry = 2 + 1 + 1 + 1 + 3 * 8;
 
+// The longest: with the version that some files have, every text as long as its length can say, and
+// as many dimensions of 8 bytes.
+constexpr std::uint64_t kLargestEntry = 4 + 2 + 0xffff + 1 + 1 + 0xff + 1 + 0xff * 8 + 3 * 8;
+// What an index may be longer than its entries: twice the room that a Writer reserves at most.
+constexpr std::uint64_t kMostRoom = 128 << 20;
+
 constexpr auto kMaxSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
 
 [[noreturn]] void fail(const FilePlace& place, const std::string& what) {
@@ -65,6 +71,12 @@ FileHeader parse_file_header(ConstBytes bytes, const FilePlace& place) {
     fail(place, "the index" + at(index_start) + " claims " + std::to_string(header.index_size) +
                     " bytes" +
                     (place.size ? ", but the file ends at " + std::to_string(*place.size) : ""));
+  }
+  const std::uint64_t most = kMostRoom / kLargestEntry + header.tensor_count;
+  if (header.index_size / kLargestEntry > most) {
+    fail(place, "the index" + at(index_start) + " claims " + std::to_string(header.index_size) +
+                    " bytes, far more than " + std::to_string(header.tensor_count) +
+                    " tensors can take");
   }
   if (header.tensor_count > header.index_size / kSmallestEntry) {
     fail(place, std::to_string(header.tensor_count) + " tensors are declared in an index of " +

@@ -53,7 +53,7 @@ bool is_made_of_time(std::string_view etag, std::time_t modified) {
 }  // namespace
 
 bool HttpIdentity::has_strong_etag() const {
-  return etag.size() >= 2 && etag.find('"') == 0 && etag.find('"', 1) == etag.size() - 1 &&
+  return etag.size() > 2 && etag.find('"') == 0 && etag.find('"', 1) == etag.size() - 1 &&
          is_header_value(etag);
 }
 

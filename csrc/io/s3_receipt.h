@@ -18,12 +18,16 @@ struct StoredPart {
   std::uint32_t crc32 = 0;
 };
 
+// The root element of the answer that an upload is complete.
+inline constexpr std::string_view kCompletion = "CompleteMultipartUploadResult";
+
 // What a CompleteMultipartUpload request says.
 std::string completion_of(const std::map<std::uint64_t, StoredPart>& parts);
 
 // Why an answer is not the one that S3 gives when it did what it was asked for; empty where it is.
-// `root`: what the name of the root element of that answer's body begins with (some servers call it
-// InitiateMultipartUpload, without "Result"); empty where it has an ETag and no body.
+// `root`: the name of the root element of that answer's body, which must be there to its end, with
+// "Result" behind it or not (some servers say InitiateMultipartUpload); empty where the answer has
+// an ETag and no body. A completion has the ETag in its body.
 std::string fault_of_answer(const HttpAnswer& answer, std::string_view body, std::string_view root);
 
 // Whether the answer to a HEAD request, with x-amz-checksum-mode, is about an object of `size`

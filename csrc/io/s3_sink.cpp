@@ -216,7 +216,8 @@ class S3Sink final : public Sink {
     request.method = "POST";
     request.query = {{"uploadId", upload_id_}};
     request.headers = {"Content-Type: application/xml", "Expect:"};
-    request.patience = kPatience;
+    const double timeout = client_.options().timeout;
+    request.patience = timeout > 0 ? std::min(kPatience, timeout) : kPatience;
     const ConstBytes bytes = as_bytes(text);
     MemoryBody body({&bytes, 1});
     request.body = &body;
@@ -228,7 +229,7 @@ class S3Sink final : public Sink {
     };
     try {
       HttpTries tries(client_, "save");
-      ask(request, "CompleteMultipartUploadResult", tries, cancel, is_done);
+      ask(request, kCompletion, tries, cancel, is_done);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::NotFound) throw;
       throw_wrong(

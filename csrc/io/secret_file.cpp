@@ -21,13 +21,13 @@ SecretBytes read_secret_file(const std::string& path, std::size_t most, const st
   // A pipe into which nobody writes is empty, and none to wait for.
   const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY | O_NONBLOCK);
   if (!file) fail();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
   SecretBytes content(most + 1);
   std::size_t have = 0;
   while (have < most + 1) {
     const ssize_t got = ::read(file.get(), content.bytes().data() + have, most + 1 - have);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
-      const auto deadline = std::chrono::steady_clock::now() + kPatience;
       if (wait_until_ready(file.get(), POLLIN, path, cancel, deadline)) continue;
       errno = ETIMEDOUT;
     }

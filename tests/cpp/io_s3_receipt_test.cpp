@@ -24,6 +24,15 @@ TEST(FaultOfAnswer, IsNoneOfWhatS3Says) {
   constexpr std::string_view kDone =
       "<?xml version=\"1.0\"?>\n  \n<s:Done xmlns:s='http://x/'><ETag>x</ETag></s:Done>";
   EXPECT_EQ(fault_of_answer(answer_of(200), kDone, "Done"), "");
+  EXPECT_EQ(fault_of_answer(answer_of(200), "<DoneResult></DoneResult>\n", "Done"), "");
+  const auto complete = [](const std::string& content) {
+    const std::string root(kCompletion);
+    return fault_of_answer(answer_of(200), "<" + root + ">" + content + "</" + root + ">", root);
+  };
+  EXPECT_EQ(complete("<ETag>\"x-2\"</ETag>"), "");
+  EXPECT_NE(complete(""), "");
+  EXPECT_NE(complete("<ETag></ETag>"), "");
+  EXPECT_NE(complete("<Error><Code>InternalError</Code></Error>"), "");
 }
 
 TEST(FaultOfAnswer, SaysWhatStandsInForS3) {
@@ -41,6 +50,8 @@ TEST(FaultOfAnswer, SaysWhatStandsInForS3) {
   EXPECT_NE(fault(200, "", "<Other><Done/></Other>", "Done"), "");
   EXPECT_NE(fault(200, "", "done <Done/>", "Done"), "");
   EXPECT_NE(fault(204, "", "<Done/>", "Done"), "");
+  EXPECT_NE(fault(200, "", "<DoneNot></DoneNot>", "Done"), "");
+  EXPECT_NE(fault(200, "", "<Done><ETag>x</ETag>", "Done"), "") << "cut";
 }
 
 // Of the bytes "aaaaaaaaaa" and "bbbbb".
