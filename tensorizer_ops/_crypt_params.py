@@ -23,6 +23,10 @@ _Bytes = bytes | bytearray | memoryview
 
 
 def _checked_key(key: _Bytes) -> bytes:
+    if not isinstance(key, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"a key is {type(key).__name__}, and must be bytes; from_string() makes one of any text"
+        )
     if len(key) != _KEY_SIZE:
         raise ValueError(
             f"a key has {_KEY_SIZE} bytes, and this one has {len(key)}; from_string() makes one of "
@@ -83,11 +87,6 @@ class EncryptionParams:
     _derivation: tuple[int, int, bytes] | None
 
     def __init__(self, key: bytes) -> None:
-        if not isinstance(key, bytes | bytearray | memoryview):
-            raise TypeError(
-                f"a key is {type(key).__name__}, and must be bytes; from_string() makes one of any "
-                "text"
-            )
         self.key = _checked_key(key)
         self._derivation = None
 

@@ -28,6 +28,13 @@ std::size_t scheme_length(std::string_view uri) {
   return uri.substr(length).starts_with("://") ? length : 0;
 }
 
+// Whether it is no path, but a URL that lacks slashes or has spaces in front, and may hold a
+// password.
+bool is_broken_url(std::string_view text) {
+  const std::string begin = lower_case(trimmed(text).substr(0, 6));
+  return begin.starts_with("http:") || begin.starts_with("https:");
+}
+
 std::optional<int> parse_descriptor_number(std::string_view digits) {
   const std::optional<std::uint64_t> number = parse_number(digits);
   if (!number || *number > std::numeric_limits<int>::max()) return std::nullopt;
@@ -69,6 +76,12 @@ Uri split_uri(std::string_view uri) {
     return {lower_case(uri.substr(0, length)), std::string(uri.substr(length + 3))};
   }
   if (uri.starts_with("fd:")) return {"fd", std::string(uri.substr(3))};
+  if (is_broken_url(uri)) {
+    throw Error(
+        ErrorKind::InvalidArgument,
+        "what begins with \"http\" and a colon is no URL without \"//\" behind it, nor with "
+        "spaces in front: write http://HOST/PATH, or ./ in front of the name of a file");
+  }
   return {"", std::string(uri)};
 }
 

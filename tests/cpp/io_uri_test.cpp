@@ -36,6 +36,17 @@ TEST(UriTest, SplitsOnlyALeadingScheme) {
       std::string::npos);
 }
 
+TEST(UriTest, TakesNoBrokenUrlForAPath) {
+  for (const char* uri :
+       {"http:/u:secret@h/x", "HTTPS:u:secret@h", " http://u:secret@h/x", "http:"}) {
+    const Error error = error_of([&] { split_uri(uri); });
+    EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument) << uri;
+    EXPECT_EQ(std::string_view(error.what()).find("secret"), std::string_view::npos);
+  }
+  EXPECT_EQ(split_uri("./http:x").scheme, "");
+  EXPECT_EQ(split_uri("http-model").scheme, "");
+}
+
 TEST(UriTest, DecodesFileUris) {
   EXPECT_EQ(decode_file_uri("/a%20b/%e4%F6?x#y"), "/a b/\xe4\xf6?x#y");
   EXPECT_EQ(decode_file_uri("LocalHost/x"), "/x");
