@@ -61,6 +61,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         tensorizer_ops.save(str(server.root / "bucket" / "small.tensors"), SMALL)
+        make_old(server.root / "bucket" / "small.tensors")
         yield server
 
 
