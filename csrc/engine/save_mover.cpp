@@ -58,6 +58,7 @@ ConstBytes SaveMover::move_slice(const Range& range, SliceDigest& digest, Worker
   const bool in_parts = !job_.hashes().sha256;
   const std::size_t part = in_parts ? kPart : bytes.size();
   for (std::size_t at = 0; at < bytes.size(); at += part) {
+    worker.cancel.check();
     const std::size_t size = std::min(part, bytes.size() - at);
     if (digest.wanted()) {
       digest.update(piece.plain.subspan(at, size));
