@@ -1,10 +1,10 @@
 #include "format/index.h"
 
 #include <algorithm>
-#include <limits>
 #include <unordered_set>
 
 #include "base/error.h"
+#include "format/parsing.h"
 
 namespace tensorizer {
 
@@ -18,14 +18,6 @@ constexpr std::uint64_t kSmallestEntry = 2 + 1 + 1 + 1 + 3 * 8;
 constexpr std::uint64_t kLargestEntry = 4 + 2 + 0xffff + 1 + 1 + 0xff + 1 + 0xff * 8 + 3 * 8;
 // What an index may be longer than its entries: twice the room that a Writer reserves at most.
 constexpr std::uint64_t kMostRoom = 128 << 20;
-
-constexpr auto kMaxSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-
-[[noreturn]] void fail(const FilePlace& place, const std::string& what) {
-  throw Error(ErrorKind::InvalidFormat, std::string(place.label) + ": " + what);
-}
-
-std::string at(std::uint64_t offset) { return " at offset " + std::to_string(offset); }
 
 }  // namespace
 

@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "base/error.h"
 #include "format/frame.h"
 #include "format/index.h"
 #include "format/name.h"
+#include "format/parsing.h"
 
 namespace tensorizer {
 
@@ -13,14 +13,6 @@ namespace {
 
 // header length, module index, type, name, dtype, shape, hash section length, data length
 constexpr std::uint64_t kSmallestTensorHeader = 8 + 2 + 1 + 2 + 1 + 1 + 2 + 8;
-
-constexpr auto kMaxSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-
-[[noreturn]] void fail(const FilePlace& place, const std::string& what) {
-  throw Error(ErrorKind::InvalidFormat, std::string(place.label) + ": " + what);
-}
-
-std::string at(std::uint64_t offset) { return " at offset " + std::to_string(offset); }
 
 }  // namespace
 

@@ -1,0 +1,24 @@
+// What the parsers of the file header and the index share.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+#include "format/index.h"
+
+namespace tensorizer {
+
+// The largest offset and size: what torch and the system count with.
+inline constexpr auto kMaxSigned =
+    static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+
+// Throws Error(InvalidFormat) that names the file.
+[[noreturn]] inline void fail(const FilePlace& place, const std::string& what) {
+  throw Error(ErrorKind::InvalidFormat, std::string(place.label) + ": " + what);
+}
+
+inline std::string at(std::uint64_t offset) { return " at offset " + std::to_string(offset); }
+
+}  // namespace tensorizer
