@@ -10,6 +10,7 @@
 #include <map>
 
 #include "engine/read_ahead.h"
+#include "engine/reopening_source.h"
 #include "io/aws_config.h"
 #include "io/copy.h"
 #include "io/secret.h"

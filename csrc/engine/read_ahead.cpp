@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -16,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kSmallestWindow = 64 << 10;
 constexpr std::uint64_t kGrowth = 16;
-// What is cheaper to read along than to skip with another request.
+// A gap up to this size is cheaper to read than to skip with another request.
 constexpr std::uint64_t kLargestGap = 64 << 10;
 // Less is not worth a request of its own.
 constexpr std::uint64_t kSmallestPiece = 2 << 20;
@@ -149,7 +148,7 @@ std::shared_ptr<ReadAhead::Window> ReadAhead::fetch_window(Span span,
                                                            std::shared_ptr<Window> before,
                                                            bool at_once, Cancel& cancel) {
   auto window = std::make_shared<Window>(source_, span);
-  // What was held already of the first access is at one end of it.
+  // The window that was held before may overlap one end of the new one.
   Span rest = span;
   if (before) {
     const Span& held = before->span();
@@ -218,57 +217,6 @@ std::size_t ReadAhead::fetch_at_once(std::uint64_t offset, Bytes out, std::uint6
     if (size < piece) break;
   }
   return done;
-}
-
-namespace {
-
-class ReopeningSource final : public Source {
- public:
-  ReopeningSource(OpenSource open, std::unique_ptr<Source> source)
-      : open_(std::move(open)),
-        label_(source->label()),
-        size_(source->size()),
-        headers_(source->headers()),
-        source_(std::move(source)) {}
-
-  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    const Gate::Entry entry(gate_, calling_thread(), cancel);
-    if (offset < position_) {
-      source_ = open_(cancel);
-      position_ = 0;
-    }
-    // Where it stands when this throws, nobody knows.
-    position_ = std::numeric_limits<std::uint64_t>::max();
-    const std::size_t done = source_->read_up_to(offset, out, cancel);
-    position_ = offset + done;
-    return done;
-  }
-
-  std::optional<std::uint64_t> size() const override { return size_; }
-  bool sequential() const override { return true; }
-  std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
-  const std::string& label() const override { return label_; }
-
- private:
-  const OpenSource open_;
-  const std::string label_;
-  const std::optional<std::uint64_t> size_;
-  const std::vector<std::pair<std::string, std::string>> headers_;
-
-  // Who is in uses what follows.
-  Gate gate_{
-      "this thread is reading from the stream already: what runs meanwhile, as a signal handler "
-      "does, cannot read from it"};
-  std::unique_ptr<Source> source_;
-  std::uint64_t position_ = 0;
-};
-
-}  // namespace
-
-std::unique_ptr<Source> reopening_source(OpenSource open, Cancel& cancel) {
-  std::unique_ptr<Source> source = open(cancel);
-  if (!source->sequential()) return source;
-  return std::make_unique<ReopeningSource>(std::move(open), std::move(source));
 }
 
 }  // namespace tensorizer

@@ -14,7 +14,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -83,11 +82,5 @@ class ReadAhead {
   std::shared_ptr<Window> held_;
   std::optional<Fetch> fetch_;  // that is running
 };
-
-using OpenSource = std::function<std::unique_ptr<Source>(Cancel& cancel)>;
-
-// Opens a source; one that gives its bytes once is opened again where it is read backwards, and
-// read by one call at a time.
-std::unique_ptr<Source> reopening_source(OpenSource open, Cancel& cancel);
 
 }  // namespace tensorizer

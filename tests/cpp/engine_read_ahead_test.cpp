@@ -1,6 +1,7 @@
 // Small reads that become few large ones: what is asked of the source, and that the bytes are
 // right.
 #include "engine/read_ahead.h"
+#include "engine/reopening_source.h"
 
 #include <gtest/gtest.h>
 
