@@ -19,24 +19,13 @@ constexpr std::size_t kMost = 8 << 20;
 std::string busy(const FileObject& object) {
   return object.label() +
          " is in use on this thread: what runs meanwhile, as a signal handler or a method of it "
-         "does, "
-         "cannot read or write it";
+         "does, cannot read or write it";
 }
 
 class PythonSource : public Source {
  public:
   PythonSource(PythonFile file, bool sequential)
       : start_(file.start), sequential_(sequential), object_(std::move(file)) {}
-
-  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const std::size_t done = read_up_to(offset, pieces[i], cancel);
-      offset += done;
-      if (done < pieces[i].size()) {
-        throw_source_ended(label(), offset, total_size(pieces.subspan(i)) - done);
-      }
-    }
-  }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
     const Gate::Entry entry(gate_, std::this_thread::get_id(), cancel);
