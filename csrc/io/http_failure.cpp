@@ -40,7 +40,6 @@ HttpFailure failure_of(CURLcode code, std::string_view detail) {
     case CURLE_SSL_ISSUER_ERROR:
     case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
     case CURLE_SSL_CLIENTCERT:
-    case CURLE_TOO_MANY_REDIRECTS:
     case CURLE_OUT_OF_MEMORY:
       break;
     case CURLE_SSL_CONNECT_ERROR:

@@ -60,6 +60,14 @@ std::string joined_crc32(const std::map<std::uint64_t, StoredPart>& parts) {
   return to_base64(crc32_bytes(crc)) + "-" + std::to_string(parts.size());
 }
 
+// Whether a body with the root element `found` is all of the answer whose root is `root`.
+bool is_receipt(std::string_view body, const std::string& found, std::string_view root) {
+  // Not every server ends the name of the root with "Result".
+  if (found != root && found != std::string(root) + "Result") return false;
+  if (!trimmed(body).ends_with(found + ">")) return false;
+  return root != kCompletion || !xml_text(body, "ETag").value_or("").empty();
+}
+
 }  // namespace
 
 std::string completion_of(const std::map<std::uint64_t, StoredPart>& parts) {
@@ -72,19 +80,12 @@ std::string completion_of(const std::map<std::uint64_t, StoredPart>& parts) {
   return text + "</CompleteMultipartUpload>";
 }
 
-bool is_receipt(std::string_view body, std::string_view root) {
-  const std::string found = xml_root(body);
-  // Not every server ends the name of the root with "Result".
-  if (found != root && found != std::string(root) + "Result") return false;
-  if (!trimmed(body).ends_with(found + ">")) return false;
-  return root != kCompletion || !xml_text(body, "ETag").value_or("").empty();
-}
-
 std::string fault_of_answer(const HttpAnswer& answer, std::string_view body,
                             std::string_view root) {
   const std::string found = xml_root(body);
   const bool has_etag = !answer.header("etag").empty();
-  if (answer.status == 200 && (root.empty() ? has_etag && body.empty() : is_receipt(body, root))) {
+  if (answer.status == 200 &&
+      (root.empty() ? has_etag && body.empty() : is_receipt(body, found, root))) {
     return {};
   }
   const bool is_page = lower_case(found) == "html" ||

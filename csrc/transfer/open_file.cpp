@@ -14,15 +14,11 @@ namespace tensorizer {
 
 namespace {
 
-std::uint64_t end_of(const Entry& entry) { return entry.data_offset + entry.data_size; }
-
 // Half of the memory is for what is read ahead, the other half for the load that is served from it.
 std::unique_ptr<ReadAhead> make_read_ahead(const std::shared_ptr<Source>& source,
                                            const Index& index, std::uint64_t memory_ceiling) {
   if (!source->remote()) return nullptr;
-  std::uint64_t end = 0;
-  for (const Entry& entry : index.entries()) end = std::max(end, end_of(entry));
-  return std::make_unique<ReadAhead>(source, end, memory_ceiling / 2);
+  return std::make_unique<ReadAhead>(source, index.end(), memory_ceiling / 2);
 }
 
 }  // namespace
@@ -82,7 +78,7 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
   std::uint64_t end = 0;
   for (const LoadItem& item : items) {
     begin = std::min(begin, entry(item.entry).header_offset);
-    end = std::max(end, end_of(entry(item.entry)));
+    end = std::max(end, entry(item.entry).end());
   }
   return ahead_->source_for(begin, end, at_once, cancel);
 }
