@@ -21,19 +21,8 @@ _NAME = "tensorizer"
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_alias")
 
-# What `from tensorizer import *` brings.
-_STAR = (
-    "CryptographyError",
-    "DecryptionParams",
-    "EncryptionParams",
-    "FilterFuncType",
-    "TensorDeserializer",
-    "TensorSerializer",
-    "TensorType",
-    "stream_io",
-    "torch_compat",
-    "utils",
-)
+# The modules that `from tensorizer import *` brings, beside the names of `serialization`.
+_STAR = ("stream_io", "torch_compat", "utils")
 _STAR_WITH_PROTOBUF = ("protobuf", "tensors_pb2")
 
 
@@ -81,6 +70,7 @@ class _Tensorizer(ModuleType):
         loader = SourceFileLoader(_NAME, ours.__file__)
         protobuf = _STAR_WITH_PROTOBUF if _has_protobuf() else ()
         version = importlib.import_module(f"{_OURS}._version")
+        serialization = importlib.import_module(f"{_OURS}.serialization")
         vars(self).update(
             __spec__=spec_from_file_location(_NAME, ours.__file__, loader=loader),
             __loader__=loader,
@@ -88,7 +78,7 @@ class _Tensorizer(ModuleType):
             __file__=ours.__file__,
             __path__=ours.__path__,
             __version__=version.__version__,
-            __all__=[*_STAR, *protobuf],
+            __all__=[*serialization.__all__, *_STAR, *protobuf],
         )
 
     def __getattr__(self, name: str) -> Any:
