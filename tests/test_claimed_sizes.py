@@ -104,7 +104,7 @@ def single_chunk() -> bytes:
     ids=["header", "chunk"],
 )
 def test_a_size_that_is_only_claimed(tmp_path: Path, claim: object, calls: list[str]) -> None:
-    data = claim()  # type: ignore[operator]
+    data = claim()
     for call in calls:
         fifo = tmp_path / call
         with feed(str(fifo), data):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from samples import assert_same, zoo
-from scripted import Asked, scripted
+from scripted import Asked, ScriptedServer, scripted
 from tensorizer_ops.stream_io import CAInfo, open_stream
 from web import Web, nginx
 
@@ -64,19 +65,32 @@ def content(tmp_path: Path) -> bytes:
 HEADERS = {"header.Authorization": "Bearer t", "header.Cookie": "c=1", "header.X-Key": "key"}
 
 
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_headers_are_for_the_first_origin(content: bytes, everywhere: bool) -> None:
+@contextmanager
+def leading(content: bytes, in_whole: bool) -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
+    """A server that has the file at /here, and another one, which it leads to elsewhere.
+
+    `in_whole`: whether it names itself by a whole URL.
+    """
+
     def serve(asked: Asked) -> None:
         asked.say_range(content, ETag='"1"')
 
     def lead(asked: Asked) -> None:
         if asked.path == "/here":
             serve(asked)
+        elif "here" in asked.path:
+            asked.say("302 Found", Location=home.url("here") if in_whole else "/here")
         else:
-            asked.say("302 Found", Location="/here" if "here" in asked.path else other.url())
+            asked.say("302 Found", Location=other.url())
 
-    options = HEADERS | {"header_everywhere": "true" if everywhere else "false"}
     with scripted(serve) as other, scripted(lead) as home:
+        yield home, other
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_headers_are_for_the_first_origin(content: bytes, everywhere: bool) -> None:
+    options = HEADERS | {"header_everywhere": "true" if everywhere else "false"}
+    with leading(content, in_whole=False) as (home, other):
         ops.load(home.url(), options=options)
         ops.load(home.url("to-here"), options=options)
         for asked in home.asked:
@@ -91,19 +105,7 @@ def test_headers_are_for_the_first_origin(content: bytes, everywhere: bool) -> N
 
 def test_a_password_is_for_the_first_origin(content: bytes) -> None:
     """There it is shown again, also where the redirect names the server in whole."""
-
-    def serve(asked: Asked) -> None:
-        asked.say_range(content, ETag='"1"')
-
-    def lead(asked: Asked) -> None:
-        if asked.path == "/here":
-            serve(asked)
-        else:
-            asked.say(
-                "302 Found", Location=home.url("here") if "here" in asked.path else other.url()
-            )
-
-    with scripted(serve) as other, scripted(lead) as home:
+    with leading(content, in_whole=True) as (home, other):
         for path in ("to-here", "x"):
             ops.load(home.url(path).replace("//", "//me:pass@"))
         assert {asked.headers["authorization"] for asked in home.asked} == {"Basic bWU6cGFzcw=="}

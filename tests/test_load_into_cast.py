@@ -136,7 +136,7 @@ def test_modules_get_a_type(path: str, device: str, stored: torch.dtype) -> None
 def test_an_optimizer_goes_on_with_another_type(path: str) -> None:
     save_module(path, torch.float32)
     module = Tied()
-    module.first.weight.tag = "mine"  # type: ignore[assignment]
+    module.first.weight.tag = "mine"
     weight = module.first.weight
     optimizer = torch.optim.SGD(module.parameters(), lr=1)
     tensorizer_ops.load_into(module, path, dtype=torch.float64)
@@ -154,7 +154,7 @@ def test_types_that_cannot_be(path: str) -> None:
     with pytest.raises(ValueError, match="dtype is int8"):
         tensorizer_ops.load_into(module, path, dtype=torch.int8)
     with pytest.raises(TypeError, match="dtype is str"):
-        tensorizer_ops.load_into(module, path, dtype="float16")  # type: ignore[arg-type]
+        tensorizer_ops.load_into(module, path, dtype="float16")
     tensorizer_ops.save(path, Tied().state_dict() | {"steps": torch.ones(3)})
     with pytest.raises(ValueError, match="'steps'"):
         tensorizer_ops.load_into(module, path, cast=True)
