@@ -103,7 +103,7 @@ def _lazy(quick: bool) -> Shapes:
     return {f"layers.{i}.weight": (1024,) for i in range(300 if quick else 1500)}
 
 
-# What is loaded from far away, one tensor after another.
+# Loaded from a distant server, one tensor at a time.
 LAZY = Workload("lazy", "1,500 tensors of 4 KiB", torch.float32, _lazy)
 
 # What is loaded from servers and saved to them, as one tensor and as many.

@@ -57,9 +57,8 @@ def load_into(
     What has memory is filled where it is. What has none (a module on the meta device, or one that
     :func:`externalize` wrote) gets a new tensor, on the CPU without a copy where nothing is cast.
     What goes to another device or type stays the object that it is, and gets other memory. Tied
-    weights stay tied. Buffers that are not persistent
-    are filled where the file has them, and must be in it where they have no memory. Works for any
-    module, scripted ones included.
+    weights stay tied. Buffers that are not persistent are filled where the file has them, and must
+    be in it where they have no memory. Works for any module, scripted ones included.
 
     Args:
         module: what to fill; its names are those of its ``state_dict()``.

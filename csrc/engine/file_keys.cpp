@@ -22,7 +22,7 @@ SharedSecret FileKeys::key_for(const std::optional<KeyDerivation>& derivation, C
       const std::lock_guard lock(mutex_);
       if (derived->key) return derived->key;
     }
-    // Who interrupts this wait may ask for the same key.
+    // No lock is held while waiting: a signal handler may ask for the same key.
     const SharedSecret key = derived->making->wait(cancel);
     const std::lock_guard lock(mutex_);
     derived->key = key;

@@ -146,7 +146,7 @@ class Scheduler {
 
   void let_go(std::uint32_t cut, ConstBytes slice) {
     mover_.let_go(plan_.cut[cut].tensor, slice);
-    // Who waits for room finds some that is worth waking up for.
+    // Wakes waiting workers when half of the slots are free, not for each slot.
     if (--held_ == settings_.most_slices / 2) changed_.notify_all();
   }
 

@@ -120,7 +120,7 @@ class Mover {
   // After the first slice of a tensor has moved.
   virtual DigestStart digest_start(std::uint32_t tensor) = 0;
 
-  // Nobody needs the bytes of a slice any more.
+  // Called when the bytes of a slice are no longer needed.
   virtual void let_go(std::uint32_t tensor, ConstBytes slice) { (void)tensor, (void)slice; }
 
   // After the whole of a cut tensor has moved and been digested.

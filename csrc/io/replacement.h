@@ -16,9 +16,9 @@ namespace tensorizer {
 class Replacement {
  public:
   // For the target `path`, which is no symbolic link; missing folders on the way are created. It
-  // gets the access of an existing target (io/access.h). Null when there
-  // is a target that cannot be replaced: its folder admits no new file, it belongs to somebody else
-  // in a sticky folder, or it is a mount point.
+  // gets the access of an existing target (io/access.h). Null when there is a target that cannot be
+  // replaced: its folder admits no new file, it belongs to somebody else in a sticky folder, or it
+  // is a mount point.
   static std::unique_ptr<Replacement> create(const std::string& path);
 
   ~Replacement();

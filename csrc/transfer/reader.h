@@ -130,8 +130,7 @@ class Reader {
 
   Gate opening_{
       "the reader is opening its file on this thread: what runs meanwhile, as a signal handler "
-      "does, can "
-      "only cancel() or close() it"};
+      "does, can only cancel() or close() it"};
   std::shared_ptr<Source> source_;  // until it is opened, by who opens
   mutable std::mutex mutex_;        // guards what follows
   std::shared_ptr<OpenFile> file_;

@@ -91,8 +91,7 @@ class Writer {
   // Who is in uses what follows.
   Gate gate_{
       "the writer is in use on this thread: what runs meanwhile, as a signal handler does, can "
-      "only "
-      "cancel() or abort() it"};
+      "only cancel() or abort() it"};
   State state_ = State::Open;
   std::unique_ptr<Sink> sink_;
   std::optional<std::uint64_t> reserved_;  // for the prefix
