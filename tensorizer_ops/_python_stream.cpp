@@ -11,7 +11,7 @@
 
 #include "engine/read_ahead.h"
 #include "engine/reopening_source.h"
-#include "io/aws_config.h"
+#include "io/aws/config_file.h"
 #include "io/copy.h"
 #include "io/secret.h"
 #include "io/uri.h"

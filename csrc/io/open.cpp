@@ -1,8 +1,8 @@
+#include "io/http/open.h"
 #include "base/error.h"
-#include "io/http.h"
-#include "io/local.h"
-#include "io/redis.h"
-#include "io/s3.h"
+#include "io/local/open.h"
+#include "io/redis/open.h"
+#include "io/s3/open.h"
 #include "io/uri.h"
 
 namespace tensorizer {

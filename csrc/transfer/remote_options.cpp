@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "io/http.h"
+#include "io/http/open.h"
 
 namespace tensorizer {
 

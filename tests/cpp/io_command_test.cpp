@@ -1,5 +1,5 @@
 // Other programs, run for what they print.
-#include "io/command.h"
+#include "io/aws/command.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -4,9 +4,9 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "io/http_answer.h"
-#include "io/http_place.h"
-#include "io/http_url.h"
+#include "io/http/answer.h"
+#include "io/http/endpoint.h"
+#include "io/http/url.h"
 #include "io/secret.h"
 #include "io_support.h"
 

@@ -2,11 +2,11 @@
 // formed is taken as it is meant; anything else is refused, and nothing breaks.
 #include <gtest/gtest.h>
 
-#include "io/command.h"
-#include "io/ini.h"
-#include "io/json.h"
-#include "io/timestamp.h"
-#include "io/xml.h"
+#include "io/aws/command.h"
+#include "io/aws/ini.h"
+#include "io/aws/json.h"
+#include "io/aws/timestamp.h"
+#include "io/aws/xml.h"
 #include "support.h"
 
 namespace tensorizer {

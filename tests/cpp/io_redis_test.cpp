@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "io/redis_address.h"
-#include "io/redis_keys.h"
-#include "io/redis_reply.h"
-#include "io/tries.h"
+#include "io/redis/address.h"
+#include "io/redis/keys.h"
+#include "io/redis/reply.h"
+#include "io/retry.h"
 
 namespace tensorizer {
 namespace {

@@ -1,5 +1,5 @@
 // What options, the environment and files say about S3, and which of them comes first.
-#include "io/s3_config.h"
+#include "io/aws/config.h"
 
 #include "aws_home.h"
 

@@ -1,11 +1,11 @@
 // Where keys come from, who is asked for them, and when again.
-#include "io/s3_credentials.h"
+#include "io/aws/credentials.h"
 
 #include <atomic>
 
 #include "aws_home.h"
-#include "io/s3_config.h"
-#include "io/timestamp.h"
+#include "io/aws/config.h"
+#include "io/aws/timestamp.h"
 #include "tiny_server.h"
 
 namespace tensorizer {

@@ -5,7 +5,7 @@
 
 #include "aws_home.h"
 #include "base/error.h"
-#include "io/s3.h"
+#include "io/s3/open.h"
 
 namespace tensorizer {
 namespace {

@@ -1,7 +1,7 @@
 // Which answers say that S3 has stored something.
 #include <gtest/gtest.h>
 
-#include "io/s3_receipt.h"
+#include "io/s3/receipt.h"
 
 namespace tensorizer {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "codec/hmac.h"
-#include "io/s3_sign.h"
+#include "io/aws/sign.h"
 
 namespace tensorizer {
 namespace {

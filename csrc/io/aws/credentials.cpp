@@ -1,0 +1,119 @@
+#include "io/aws/credentials.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/error.h"
+#include "io/aws/credential_chain.h"
+#include "io/secret.h"
+
+namespace tensorizer {
+
+namespace {
+
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+// How long before they expire credentials are replaced, if they do not last much longer anyway.
+constexpr minutes kAhead{5};
+// How soon others are fetched at the earliest, even if these have expired on arrival: the clock
+// here may be wrong.
+constexpr seconds kLeast{1};
+// After a fetch that brought none, while the old ones hold.
+constexpr seconds kPause{10};
+
+// What the caller shows to S3 alone is left out.
+HttpOptions for_others(HttpOptions http) {
+  http.client_cert.clear();
+  http.client_key.clear();
+  http.max_bandwidth = 0;
+  return http;
+}
+
+// Whether the caller wrote them down, so that they stay what they are.
+bool are_literal(const S3Options& s3) {
+  return !s3.access_key_id.empty() && !names_secret(s3.access_key_id) &&
+         !names_secret(s3.secret_access_key) && !names_secret(s3.session_token);
+}
+
+}  // namespace
+
+S3CredentialsChain::S3CredentialsChain(const S3Options& s3, const HttpOptions& http, Clock clock)
+    : s3_(s3), http_(for_others(http)), clock_(std::move(clock)) {}
+
+S3Credentials S3CredentialsChain::get(Cancel& cancel) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const Moment now = clock_();
+    if (hold(now) && now < fetch_at_) return *known_;
+    // A child of fork() has no thread of its parent's, and a signal handler must not wait for the
+    // fetch that it has interrupted.
+    if (fetching_ != getpid() || fetcher_ == std::this_thread::get_id()) {
+      fetch(lock, cancel);
+      if (known_ && !refused_) return *known_;
+    } else if (hold(now)) {
+      return *known_;
+    } else {
+      changed_.wait_for(lock, kPollInterval);
+      lock.unlock();
+      cancel.check();
+      lock.lock();
+    }
+  }
+}
+
+bool S3CredentialsChain::refused(const std::string& key_id) {
+  if (are_literal(s3_) || key_id.empty()) return false;
+  const std::lock_guard lock(mutex_);
+  if (known_ && known_->key_id == key_id) refused_ = true;
+  return true;
+}
+
+bool S3CredentialsChain::hold(Moment now) const {
+  return known_ && !refused_ && (!known_->expires || now < std::max(*known_->expires, fetch_at_));
+}
+
+// Unlocks while it asks.
+void S3CredentialsChain::fetch(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
+  fetching_ = getpid();
+  fetcher_ = std::this_thread::get_id();
+  lock.unlock();
+  std::optional<S3Credentials> fresh;
+  std::exception_ptr exception;
+  bool may_wait = false;  // whether what went wrong may go right later
+  try {
+    fresh = find_s3_credentials(s3_, http_, cancel);
+  } catch (const Error& error) {
+    exception = std::current_exception();
+    may_wait = error.kind() != ErrorKind::Cancelled;
+  } catch (...) {
+    exception = std::current_exception();
+  }
+  lock.lock();
+  fetching_ = 0;
+  changed_.notify_all();
+  if (fresh) return keep(std::move(*fresh));
+  const Moment now = clock_();
+  if (!may_wait || !hold(now)) std::rethrow_exception(exception);
+  fetch_at_ = now + kPause;
+}
+
+void S3CredentialsChain::keep(S3Credentials fresh) {
+  if (refused_ && known_ == fresh) {
+    throw Error(ErrorKind::PermissionDenied,
+                "S3 takes the credentials for expired, and where they came from has no others");
+  }
+  const Moment now = clock_();
+  fetch_at_ = Moment::max();
+  if (fresh.expires) {
+    const auto ahead = std::min<Moment::duration>(kAhead, (*fresh.expires - now) / 4);
+    fetch_at_ = std::max(*fresh.expires - ahead, now + kLeast);
+  }
+  known_ = std::move(fresh);
+  refused_ = false;
+}
+
+}  // namespace tensorizer

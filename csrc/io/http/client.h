@@ -1,0 +1,44 @@
+// The way to one file on a server: connections that are kept, and requests over them.
+#pragma once
+
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "io/http/connection.h"
+#include "io/http/endpoint.h"
+#include "io/options.h"
+#include "io/source.h"
+
+namespace tensorizer {
+
+// Any thread.
+class HttpClient {
+ public:
+  HttpClient(std::unique_ptr<HttpPlace> place, HttpOptions options);
+  ~HttpClient();
+
+  const HttpOptions& options() const noexcept { return options_; }
+  HttpPlace& place() noexcept { return *place_; }
+  const std::string& label() const { return place_->label(); }
+
+  // A connection that nobody uses, and its return. One that is not given back is closed.
+  std::unique_ptr<HttpConnection> take();
+  void give_back(std::unique_ptr<HttpConnection> connection);
+
+  void count_retry();
+  SourceStats stats() const;
+
+ private:
+  const std::unique_ptr<HttpPlace> place_;
+  const HttpOptions options_;
+  mutable std::mutex mutex_;
+  pid_t process_ = getpid();
+  std::shared_ptr<HttpShare> share_;
+  std::vector<std::unique_ptr<HttpConnection>> idle_;
+};
+
+}  // namespace tensorizer

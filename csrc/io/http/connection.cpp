@@ -1,0 +1,376 @@
+#include "io/http/connection.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <exception>
+
+#include "base/error.h"
+#include "io/http/easy.h"
+#include "io/http/failure.h"
+#include "io/http/share.h"
+#include "io/http/url.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Slower than this, for as long as a stall may last, is a stall.
+constexpr double kFloorPerSecond = 1024;
+// Of a refusal, enough to say why.
+constexpr std::uint64_t kLongestRefusal = 16 << 10;
+// Of the head of an answer, with all that servers send before it and after its body.
+constexpr std::uint64_t kLongestHead = 256 << 10;
+constexpr int kMostRedirects = 10;
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+void HttpRequest::ask_for_range(std::uint64_t begin, std::uint64_t end) {
+  headers.push_back("Range: bytes=" + std::to_string(begin) + "-" + std::to_string(end - 1));
+}
+
+class HttpConnection::Impl {
+ public:
+  Impl(const HttpOptions& options, std::shared_ptr<HttpShare> share)
+      : options_(options), share_(std::move(share)), easy_(curl_easy_init()) {
+    multi_ = curl_multi_init();
+    if (easy_ == nullptr || multi_ == nullptr) {
+      throw Error(ErrorKind::Internal, "libcurl has no memory");
+    }
+    set_up();
+  }
+  ~Impl() {
+    give_up();
+    curl_multi_cleanup(multi_);
+    curl_easy_cleanup(easy_);
+    curl_slist_free_all(headers_);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  HttpOutcome ask(const HttpRequest& request, HttpReceiver& receiver, Cancel& cancel) {
+    give_up();
+    request_ = request;
+    receiver_ = &receiver;
+    redirects_ = 0;
+    start();
+    return run(cancel);
+  }
+
+  bool paused() const { return paused_; }
+
+  HttpOutcome go_on(std::optional<Clock::time_point> deadline, Cancel& cancel) {
+    paused_ = false;
+    request_.deadline = deadline;
+    const CURLcode status = curl_easy_pause(easy_, CURLPAUSE_CONT);
+    if (exception_) std::rethrow_exception(exception_);
+    if (status != CURLE_OK && !dropped_) return {failure_of(status, error_.data()), answer_, {}};
+    return run(cancel);
+  }
+
+ private:
+  void start() {
+    prepare();
+    const CURLMcode added = curl_multi_add_handle(multi_, easy_);
+    if (added != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(added));
+    under_way_ = true;
+  }
+
+  void give_up() noexcept {
+    if (under_way_) {
+      share_->count(easy_);
+      curl_multi_remove_handle(multi_, easy_);
+    }
+    under_way_ = paused_ = false;
+  }
+
+  // Until the end of the request, unless it pauses.
+  HttpOutcome run(Cancel& cancel) {
+    struct Ended {
+      Impl& impl;
+      ~Ended() {
+        if (!impl.paused_) impl.give_up();
+      }
+    } ended{*this};
+    for (;;) {
+      HttpOutcome outcome{wait(cancel), answer_, request_.url};
+      if (paused_ || outcome.failure || !leads_on()) return outcome;
+      give_up();
+      outcome.failure = follow();
+      if (outcome.failure) return outcome;
+    }
+  }
+
+  // Whether the answer names another place to ask.
+  bool leads_on() const {
+    const int status = answer_.status;
+    // After a 303, a body is not sent again.
+    const bool moved = status == 301 || status == 302 || status == 307 || status == 308 ||
+                       (status == 303 && request_.body == nullptr);
+    return moved && request_.follow_redirects && !answer_.header("location").empty();
+  }
+
+  // Starts anew there, or says why not.
+  std::optional<HttpFailure> follow() {
+    const auto refuse = [](const std::string& why) { return HttpFailure{.what = why}; };
+    const auto url = redirected(request_.url, std::string(answer_.header("location")));
+    if (!url) return refuse("it redirects to what is no http:// or https:// URL");
+    const std::string to = origin_of(*url);
+    if (origin_of(request_.url).starts_with("https:") && !to.starts_with("https:") &&
+        !options_.insecure_redirects) {
+      return refuse("it redirects from https:// to " + to +
+                    ", which everyone on the way can read: the option 'insecure_redirects' "
+                    "allows that");
+    }
+    if (++redirects_ > kMostRedirects) {
+      return refuse("more than " + std::to_string(kMostRedirects) + " redirects in a row");
+    }
+    if (request_.body != nullptr && !request_.body->rewind()) {
+      return refuse("it redirects after so much has been sent that it cannot be sent again");
+    }
+    request_.url = *url;
+    start();
+    return {};
+  }
+
+  void set_up() {
+    set_options(easy_, options_);
+    set(easy_, CURLOPT_SHARE, share_->handle());
+    set(easy_, CURLOPT_ERRORBUFFER, error_.data());
+    set(easy_, CURLOPT_HEADERFUNCTION, &on_header);
+    set(easy_, CURLOPT_HEADERDATA, this);
+    set(easy_, CURLOPT_WRITEFUNCTION, &on_body);
+    set(easy_, CURLOPT_WRITEDATA, this);
+    set(easy_, CURLOPT_READFUNCTION, &on_send);
+    set(easy_, CURLOPT_READDATA, this);
+    set(easy_, CURLOPT_SEEKFUNCTION, &on_rewind);
+    set(easy_, CURLOPT_SEEKDATA, this);
+  }
+
+  void add_header(std::string line) {
+    // Without a value, libcurl would leave such a header out.
+    if (line.ends_with(": ")) line.replace(line.size() - 2, 2, ";");
+    curl_slist* longer = curl_slist_append(headers_, line.c_str());
+    if (longer == nullptr) throw Error(ErrorKind::Internal, "libcurl has no memory");
+    headers_ = longer;
+  }
+
+  void prepare() {
+    curl_slist_free_all(headers_);
+    headers_ = nullptr;
+    for (const std::string& line : request_.headers) add_header(line);
+    if (origin_of(request_.url) == origin_of(request_.home)) {
+      for (const std::string& line : request_.home_headers) add_header(line);
+    }
+    set(easy_, CURLOPT_HTTPHEADER, headers_);
+    set(easy_, CURLOPT_URL, request_.url.c_str());
+    set(easy_, CURLOPT_PATH_AS_IS, request_.path_as_is ? 1L : 0L);
+    set(easy_, CURLOPT_NETRC,
+        static_cast<long>(request_.log_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
+    set(easy_, CURLOPT_NOPROXY, request_.direct ? "*" : nullptr);
+    // Each of these two undoes the other.
+    set(easy_, CURLOPT_HTTPGET, 1L);
+    if (request_.body != nullptr) {
+      set(easy_, CURLOPT_UPLOAD, 1L);
+      set(easy_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request_.body->size()));
+    }
+    set(easy_, CURLOPT_NOBODY, request_.method == "HEAD" ? 1L : 0L);
+    set(easy_, CURLOPT_CUSTOMREQUEST, request_.method.c_str());
+    answer_ = {};
+    headed_ = wanted_ = dropped_ = false;
+    passed_ = head_size_ = body_size_ = 0;
+    exception_ = nullptr;
+    error_[0] = '\0';
+  }
+
+  // Until the answer is there, or enough of it, or the request pauses.
+  std::optional<HttpFailure> wait(Cancel& cancel) {
+    Clock::time_point since = Clock::now();
+    std::uint64_t before = passed_;
+    const double patience = options_.stall_timeout + request_.patience;
+    while (!dropped_) {
+      int running = 0;
+      const CURLMcode status = curl_multi_perform(multi_, &running);
+      if (status != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(status));
+      if (exception_) std::rethrow_exception(exception_);
+      if (running == 0 || dropped_) break;
+      paused_ = paused_ || receiver_->has_enough();
+      if (paused_) return {};
+      cancel.check();
+      const Clock::time_point now = Clock::now();
+      const double waited = std::chrono::duration<double>(now - since).count();
+      const bool late = request_.deadline && now >= *request_.deadline;
+      if (is_refusal()) {
+        // Why it is one matters less than that it is one.
+        dropped_ = late || waited >= patience || now >= refusal_ends_;
+        if (dropped_) break;
+      }
+      if (late) {
+        return HttpFailure{
+            .what = "it takes longer than it may", .temporary = true, .timed_out = true};
+      }
+      const bool flows = static_cast<double>(passed_ - before) >= kFloorPerSecond * waited;
+      if (flows && waited >= std::min(1.0, patience / 4)) {
+        // Patience begins anew whenever it has been flowing for a while.
+        since = now;
+        before = passed_;
+      } else if (!flows && waited >= patience) {
+        return HttpFailure{.what = "nothing came, or next to nothing, for " +
+                                   std::to_string(static_cast<int>(waited)) + " s",
+                           .temporary = true,
+                           .timed_out = true};
+      }
+      curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
+    }
+    if (head_size_ > kLongestHead) {
+      return HttpFailure{.what = "its headers have more than " + std::to_string(kLongestHead) +
+                                 " bytes"};
+    }
+    int left = 0;
+    const CURLMsg* message = curl_multi_info_read(multi_, &left);
+    const CURLcode code = message != nullptr ? message->data.result : CURLE_FAILED_INIT;
+    if (code != CURLE_OK && !dropped_ && !is_refusal()) return failure_of(code, error_.data());
+    if (!headed_) hand_over_head();
+    if (!leads_on()) receiver_->ended(answer_);
+    return {};
+  }
+
+  // Whether an answer has begun whose body is of no use.
+  bool is_refusal() const { return headed_ && !wanted_; }
+
+  void hand_over_head() {
+    long status = 0;
+    curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
+    answer_.status = static_cast<int>(status);
+    // Some servers of S3 (rclone's) send a range, say so, and yet say 200.
+    if (status == 200 && answer_.end) answer_.status = 206;
+    if (answer_.status == 200) {
+      answer_.begin = 0;
+      answer_.end = answer_.object.size = answer_.content_length;
+    }
+    headed_ = true;
+    wanted_ = !leads_on() && receiver_->head(answer_);
+    refusal_ends_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(options_.stall_timeout));
+  }
+
+  static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self) {
+    auto& impl = *static_cast<Impl*>(self);
+    const std::string_view line(data, size * count);
+    impl.passed_ += line.size();
+    impl.head_size_ += line.size();
+    if (impl.head_size_ > kLongestHead) return 0;
+    try {
+      impl.take_head_line(line);
+      return size * count;
+    } catch (...) {
+      impl.exception_ = std::current_exception();
+      return 0;
+    }
+  }
+
+  void take_head_line(std::string_view line) {
+    if (headed_) return;              // it stands behind the body
+    if (line.starts_with("HTTP/")) {  // also after the head of a 100
+      answer_ = {};
+      return;
+    }
+    answer_.take_header(line);
+    if (line != "\r\n" && line != "\n") return;
+    long status = 0;
+    curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
+    // After a 417, libcurl asks once more.
+    if (status >= 200 && status != 417) hand_over_head();
+  }
+
+  // Nothing may be thrown through libcurl.
+  static std::size_t on_body(const char* data, std::size_t size, std::size_t count, void* self) {
+    auto& impl = *static_cast<Impl*>(self);
+    try {
+      if (!impl.headed_) impl.hand_over_head();
+      const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size * count);
+      const std::uint64_t most = impl.wanted_ ? impl.receiver_->longest() : kLongestRefusal;
+      const ConstBytes kept =
+          bytes.first(std::min<std::uint64_t>(bytes.size(), most - impl.body_size_));
+      if (!impl.wanted_) {
+        impl.answer_.refusal += as_text(kept);
+      } else if (!impl.receiver_->body(kept)) {
+        impl.paused_ = true;
+        return CURL_WRITEFUNC_PAUSE;
+      }
+      impl.passed_ += bytes.size();
+      impl.body_size_ += kept.size();
+      impl.dropped_ = kept.size() < bytes.size();
+      return impl.dropped_ ? 0 : bytes.size();
+    } catch (...) {
+      impl.exception_ = std::current_exception();
+      return 0;
+    }
+  }
+
+  static std::size_t on_send(char* data, std::size_t size, std::size_t count, void* self) {
+    auto& impl = *static_cast<Impl*>(self);
+    if (impl.request_.body == nullptr) return 0;
+    try {
+      const auto given =
+          impl.request_.body->give({reinterpret_cast<std::byte*>(data), size * count});
+      impl.paused_ = !given;
+      impl.passed_ += given.value_or(0);
+      return given ? *given : CURL_READFUNC_PAUSE;
+    } catch (...) {
+      impl.exception_ = std::current_exception();
+      return CURL_READFUNC_ABORT;
+    }
+  }
+
+  static int on_rewind(void* self, curl_off_t offset, int origin) {
+    HttpBody* const body = static_cast<Impl*>(self)->request_.body;
+    const bool done = body != nullptr && offset == 0 && origin == SEEK_SET && body->rewind();
+    return done ? CURL_SEEKFUNC_OK : CURL_SEEKFUNC_CANTSEEK;
+  }
+
+  const HttpOptions& options_;
+  const std::shared_ptr<HttpShare> share_;
+  CURL* easy_;
+  CURLM* multi_ = nullptr;
+  curl_slist* headers_ = nullptr;
+  std::array<char, CURL_ERROR_SIZE> error_{};
+
+  // Of the current request; its URL is the one that redirects led to.
+  HttpRequest request_;
+  bool under_way_ = false;
+  bool paused_ = false;
+  HttpReceiver* receiver_ = nullptr;
+  int redirects_ = 0;
+  HttpAnswer answer_;
+  bool headed_ = false;             // the receiver knows the head
+  bool wanted_ = false;             // and wants the body
+  Clock::time_point refusal_ends_;  // if he does not
+  bool dropped_ = false;            // there was more of the body than anybody wants
+  std::uint64_t head_size_ = 0;
+  std::uint64_t body_size_ = 0;
+  std::uint64_t passed_ = 0;  // bytes, in both directions
+  std::exception_ptr exception_;
+};
+
+HttpConnection::HttpConnection(const HttpOptions& options, std::shared_ptr<HttpShare> share)
+    : impl_(std::make_unique<Impl>(options, std::move(share))) {}
+
+HttpConnection::~HttpConnection() = default;
+
+HttpOutcome HttpConnection::ask(const HttpRequest& request, HttpReceiver& receiver,
+                                Cancel& cancel) {
+  return impl_->ask(request, receiver, cancel);
+}
+
+bool HttpConnection::paused() const { return impl_->paused(); }
+
+HttpOutcome HttpConnection::go_on(std::optional<Clock::time_point> deadline, Cancel& cancel) {
+  return impl_->go_on(deadline, cancel);
+}
+
+}  // namespace tensorizer

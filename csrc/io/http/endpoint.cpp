@@ -1,0 +1,112 @@
+#include "io/http/endpoint.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/text.h"
+#include "io/http/open.h"
+#include "io/secret.h"
+
+namespace tensorizer {
+
+namespace {
+
+// A URL as it may travel: bytes that may not stand in one become %XX.
+std::string escaped(std::string_view url) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string text;
+  for (const char c : url) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte > 0x20 && byte < 0x7F && c != '"' && c != '<' && c != '>') {
+      text += c;
+    } else {
+      text += {'%', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return text;
+}
+
+// What shows who asks, and is nobody else's business, wherever other headers go.
+bool is_for_its_server_only(std::string_view line) {
+  const std::string name = lower_case(line.substr(0, line.find(':')));
+  return name == "authorization" || name == "cookie";
+}
+
+class UrlPlace final : public HttpPlace {
+ public:
+  UrlPlace(std::string_view url, const HttpOptions& options)
+      : url_(escaped(url)),
+        headers_(header_lines(options)),
+        headers_everywhere_(options.header_everywhere),
+        label_(quote(without_secrets(url), 4096)) {
+    for (const std::string& line : headers_) add_header_secrets(secrets_, line);
+    add_url_secrets(secrets_, url_);
+  }
+
+  void complete(HttpRequest& request, Cancel&) override {
+    const std::lock_guard lock(mutex_);
+    request.url = moved_to_.empty() ? url_ : moved_to_;
+    request.home = url_;
+    for (const std::string& line : headers_) {
+      const bool everywhere = headers_everywhere_ && !is_for_its_server_only(line);
+      (everywhere ? request.headers : request.home_headers).push_back(line);
+    }
+    request.secrets = secrets_;
+    add_url_secrets(request.secrets, moved_to_);
+  }
+
+  // Where a redirect led to is asked at once from then on, for as long as it answers: the way there
+  // costs a round for each request, and what it leads to is often valid for some time only.
+  HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {
+    const int status = outcome.answer.status;
+    const std::lock_guard lock(mutex_);
+    if (!outcome.failure && (status == 200 || status == 206)) {
+      if (outcome.url != url_) moved_to_ = outcome.url;
+      return {};
+    }
+    // Of the file itself, wherever it is.
+    if (request.url == url_ || status == 412 || status == 416) return {};
+    if (moved_to_ == request.url) moved_to_.clear();
+    HttpRefusal refusal;
+    refusal.mended = !outcome.failure && status < 500;
+    refusal.temporary = !refusal.mended;
+    return refusal;
+  }
+
+  const std::string& label() const override { return label_; }
+
+ private:
+  const std::string url_;
+  const std::vector<std::string> headers_;
+  const bool headers_everywhere_;
+  const std::string label_;
+  Secrets secrets_;
+  std::mutex mutex_;
+  std::string moved_to_;
+};
+
+}  // namespace
+
+bool is_header_value(std::string_view value) {
+  return std::none_of(value.begin(), value.end(),
+                      [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7F; });
+}
+
+std::vector<std::string> header_lines(const HttpOptions& options) {
+  std::vector<std::string> lines;
+  for (const auto& [name, given] : options.headers) {
+    const std::string value = resolve_secret(given);
+    if (!is_header_value(value)) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the secret for header " + quote(name) + " is not printable, in one line");
+    }
+    lines.push_back(name + ": " + value);
+  }
+  return lines;
+}
+
+std::unique_ptr<HttpPlace> url_place(std::string_view url, const HttpOptions& options) {
+  return std::make_unique<UrlPlace>(url, options);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,112 @@
+#include "io/http/retry.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "io/retry.h"
+
+namespace tensorizer {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What is mended each time, and fails each time, is not mended.
+constexpr int kMostMended = 3;
+constexpr std::chrono::milliseconds kLongestWanted{60000};
+
+Clock::duration seconds(double count) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
+}
+
+bool is_temporary(int status) {
+  return status == 408 || status == 429 || status == 500 || (status >= 502 && status <= 504);
+}
+
+ErrorKind kind_of(int status) {
+  switch (status) {
+    case 401:
+    case 403:
+    case 407:
+      return ErrorKind::PermissionDenied;
+    case 404:
+    case 410:
+      return ErrorKind::NotFound;
+    case 408:
+    case 504:
+      return ErrorKind::TimedOut;
+    case 507:
+      return ErrorKind::OutOfSpace;
+    default:
+      return ErrorKind::Unavailable;
+  }
+}
+
+}  // namespace
+
+HttpTries::HttpTries(HttpClient& client, const char* doing, int retries, double timeout)
+    : client_(client), doing_(doing), retries_(retries) {
+  if (timeout > 0) deadline_ = Clock::now() + seconds(timeout);
+}
+
+HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
+                           Cancel& cancel) {
+  client_.place().complete(request, cancel);
+  if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
+  HttpOutcome outcome = connection.ask(request, receiver, cancel);
+  refusal_ = client_.place().learn(request, outcome);
+  secrets_ = std::move(request.secrets);
+  return outcome;
+}
+
+HttpOutcome HttpTries::go_on(HttpConnection& connection, Cancel& cancel) {
+  return connection.go_on(deadline_, cancel);
+}
+
+void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel) {
+  if (brought >= kSomeProgress) count_ = 0;
+  const int status = outcome.answer.status;
+  // A connection that is closed says "206" before it says nothing more.
+  const bool temporary =
+      refusal_.temporary ||
+      (outcome.failure ? outcome.failure->temporary : is_temporary(status) || status == 206);
+  const bool mended = refusal_.mended && mended_ < kMostMended;
+  if (!mended && (!temporary || count_ >= retries_)) give_up(outcome);
+  if (deadline_ && Clock::now() >= *deadline_) give_up(outcome);
+  client_.count_retry();
+  ++all_;
+  if (mended) {
+    ++mended_;
+    return;
+  }
+  pause(outcome.answer.retry_after, cancel);
+  ++count_;
+}
+
+void HttpTries::give_up(const HttpOutcome& outcome) const {
+  const std::string tries = all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
+  if (!outcome.failure) {
+    const std::string why =
+        refusal_.what.empty() ? "" : ": " + quote(redacted(refusal_.what, secrets_));
+    throw Error(refusal_.kind.value_or(kind_of(outcome.answer.status)),
+                "the server of " + client_.label() + " answers with status " +
+                    std::to_string(outcome.answer.status) + tries + why);
+  }
+  const ErrorKind kind = outcome.failure->is_argument ? ErrorKind::InvalidArgument
+                         : outcome.failure->timed_out ? ErrorKind::TimedOut
+                                                      : ErrorKind::Unavailable;
+  throw Error(kind, std::string("cannot ") + doing_ + " " + client_.label() + tries + ": " +
+                        quote(redacted(outcome.failure->what, secrets_), 400));
+}
+
+void HttpTries::pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const {
+  std::chrono::milliseconds pause = pause_after_tries(count_);
+  if (wanted) pause = std::max(pause, std::min<std::chrono::milliseconds>(*wanted, kLongestWanted));
+  if (deadline_) {
+    pause =
+        std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now()));
+  }
+  sleep_unless_cancelled(pause, cancel);
+}
+
+}  // namespace tensorizer

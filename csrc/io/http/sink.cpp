@@ -1,0 +1,169 @@
+// Saves a file to a web server, in one request whose body comes as it is written.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+#include "io/descriptor.h"
+#include "io/http/client.h"
+#include "io/http/open.h"
+#include "io/http/retry.h"
+#include "io/http/upload.h"
+
+namespace tensorizer {
+
+namespace {
+
+// More than goes out before the answer to the head of a request comes back.
+constexpr std::size_t kKept = 4 << 20;
+
+class HttpSink final : public Sink {
+ public:
+  HttpSink(std::unique_ptr<HttpPlace> place, const HttpOptions& options)
+      : client_(std::move(place), options) {}
+
+  bool ascending() const override { return true; }
+  void reserve(std::uint64_t size) override { prefix_size_ = size; }
+
+  void announce(std::span<const Section> sections, Cancel&) override {
+    body_.total = prefix_size_ + sections.back().offset + sections.back().size;
+  }
+
+  void write_prefix(ConstBytes prefix, Cancel& cancel) override { send(0, {&prefix, 1}, cancel); }
+
+  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+             Cancel& cancel) override {
+    send(prefix_size_ + offset, pieces, cancel);
+  }
+
+  void finish(std::uint64_t size, Cancel& cancel) override {
+    if (prefix_size_ + size != body_.total || body_.taken + 1 != body_.total) {
+      throw Error(ErrorKind::Internal, label() + " was not written in whole");
+    }
+    const ConstBytes last(&last_, 1);
+    Remaining remaining(std::span<const ConstBytes>(&last, 1));
+    body_.may_end = true;
+    go_on(remaining, cancel);
+    if (connection_->paused()) throw Error(ErrorKind::Internal, label() + " waits for more bytes");
+    connection_.reset();
+  }
+
+  // A server that has promised to take more bytes than come drops those that came.
+  void abort() noexcept override { connection_.reset(); }
+
+  const std::string& label() const override { return client_.label(); }
+
+ private:
+  // The file, as its bytes come. Its last byte is held back until all is well: without it there is
+  // no file. The first ones are kept: a server may want them before it says that they belong
+  // somewhere else.
+  class Body final : public HttpBody {
+   public:
+    std::uint64_t size() const override { return total; }
+    std::optional<std::size_t> give(Bytes out) override {
+      const std::uint64_t most = total - given_ - (may_end ? 0 : 1);
+      out = out.first(std::min<std::uint64_t>(out.size(), most));
+      std::size_t count = 0;
+      while (count < out.size()) {
+        const ConstBytes piece = next(out.size() - count);
+        if (piece.empty()) break;
+        std::memcpy(out.data() + count, piece.data(), piece.size());
+        given_ += piece.size();
+        count += piece.size();
+      }
+      if (count == 0 && given_ < total) return std::nullopt;
+      return count;
+    }
+    bool rewind() override {
+      if (taken > first_.size()) return false;
+      given_ = 0;
+      return true;
+    }
+    bool complete() const { return given_ == total; }
+
+    std::uint64_t total = 0;
+    std::uint64_t taken = 0;  // of what has come
+    bool may_end = false;
+    Remaining* source = nullptr;
+
+   private:
+    ConstBytes next(std::size_t most) {
+      if (given_ < taken) {
+        const ConstBytes again = ConstBytes(first_).subspan(given_);
+        return again.first(std::min(again.size(), most));
+      }
+      if (source->left() == 0) return {};
+      const iovec piece = source->next(most).front();
+      const ConstBytes bytes(static_cast<const std::byte*>(piece.iov_base), piece.iov_len);
+      if (taken == first_.size()) {
+        const std::size_t kept = std::min(bytes.size(), kKept - first_.size());
+        first_.insert(first_.end(), bytes.begin(), bytes.begin() + kept);
+      }
+      source->advance(bytes.size());
+      taken += bytes.size();
+      return bytes;
+    }
+
+    std::vector<std::byte> first_;
+    std::uint64_t given_ = 0;
+  };
+
+  void send(std::uint64_t offset, std::span<const ConstBytes> pieces, Cancel& cancel) {
+    if (offset != body_.taken || body_.taken + total_size_of(pieces) > body_.total) {
+      throw Error(ErrorKind::Internal, "bytes for " + label() + " come in another order");
+    }
+    Remaining remaining(pieces);
+    while (remaining.left() > 0) {
+      if (body_.taken + 1 == body_.total) {
+        last_ = pieces.back().back();
+        return;
+      }
+      go_on(remaining, cancel);
+    }
+  }
+
+  // Sends what there is, and takes the server's word when it says one.
+  void go_on(Remaining& remaining, Cancel& cancel) {
+    body_.source = &remaining;
+    HttpOutcome outcome;
+    if (connection_) {
+      outcome = tries_->go_on(*connection_, cancel);
+    } else {
+      connection_ = client_.take();
+      // What has been sent is gone, so nothing is tried again.
+      tries_.emplace(client_, "save", 0, client_.options().timeout);
+      HttpRequest request;
+      request.method = "PUT";
+      request.body = &body_;
+      outcome = tries_->ask(*connection_, request, receiver_, cancel);
+    }
+    body_.source = nullptr;
+    if (connection_->paused()) return;
+    const int status = outcome.answer.status;
+    const bool done = body_.complete() && status >= 200 && status < 300;
+    if (outcome.failure || !done) tries_->failed(outcome, 0, cancel);
+  }
+
+  static std::uint64_t total_size_of(std::span<const ConstBytes> pieces) {
+    std::uint64_t size = 0;
+    for (const ConstBytes piece : pieces) size += piece.size();
+    return size;
+  }
+
+  HttpClient client_;
+  std::optional<HttpTries> tries_;  // since the first bytes went out
+  TextReceiver receiver_;
+  Body body_;
+  std::unique_ptr<HttpConnection> connection_;
+  std::uint64_t prefix_size_ = 0;
+  std::byte last_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> http_sink(std::unique_ptr<HttpPlace> place, const HttpOptions& options) {
+  return std::make_unique<HttpSink>(std::move(place), options);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,289 @@
+// A file on a web server, read in ranges; or, where the server has no ranges, in order.
+#include <algorithm>
+#include <atomic>
+
+#include "base/error.h"
+#include "io/descriptor.h"
+#include "io/http/client.h"
+#include "io/http/open.h"
+#include "io/http/retry.h"
+
+namespace tensorizer {
+
+namespace {
+
+// What the first request asks for: most often the index, and the first tensors.
+constexpr std::uint64_t kFirstRequest = 1 << 20;
+
+class HttpSource final : public Source {
+ public:
+  HttpSource(std::unique_ptr<HttpPlace> place, const SourceOptions& options, Cancel& cancel)
+      : client_(std::move(place), options.http), begin_(options.begin) {
+    open(options.end, cancel);
+  }
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    const std::uint64_t wanted = total_size(pieces);
+    Remaining remaining(pieces);
+    const std::uint64_t done = fill_from(offset, remaining, cancel);
+    if (done < wanted) throw_source_ended(label(), offset + done, wanted - done);
+  }
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    Remaining remaining(std::span<const Bytes>(&out, 1));
+    return fill_from(offset, remaining, cancel);
+  }
+
+  std::optional<std::uint64_t> size() const override { return object_.size; }
+  std::optional<std::string> version() const override {
+    if (object_.etag.empty() && object_.last_modified.empty()) return std::nullopt;
+    return object_.etag + " " + object_.last_modified + " " +
+           std::to_string(object_.size.value_or(0));
+  }
+  bool sequential() const override { return sequential_ != nullptr; }
+  bool remote() const override { return !sequential(); }
+  ReadHints hints(std::uint64_t, std::uint64_t) override {
+    return {client_.options().connections, client_.options().chunk_size};
+  }
+  // The first bytes once more, where the answers so far could be about several files.
+  void confirm(Cancel& cancel) override {
+    const std::uint64_t fetches = fetches_;
+    if (validated_ || fetches == confirmed_) return;
+    std::vector<std::byte> again(stream_.held.size());
+    const Bytes piece(again);
+    Remaining remaining(std::span<const Bytes>(&piece, 1));
+    const HttpAnswer answer = fetch(begin_, begin_ + again.size(), remaining, cancel);
+    if (again != stream_.held) throw_changed();
+    confirmed_ = fetches + 1;
+    if (answer.has_strong_validator()) validated_ = true;
+  }
+  SourceStats stats() const override { return client_.stats(); }
+  std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
+  const std::string& label() const override { return client_.label(); }
+
+ private:
+  // The file from `begin` on: the first bytes are kept; where the server has no ranges, they are
+  // the file's first ones, and the rest comes in order, into what it is asked for.
+  class Stream final : public HttpReceiver {
+   public:
+    explicit Stream(std::uint64_t begin) : begin_(begin) {}
+
+    bool head(const HttpAnswer& answer) override { return is_good(answer); }
+    bool body(ConstBytes bytes) override {
+      if (has_enough()) return false;
+      if (target != nullptr) bytes = bytes.subspan(target->fill(bytes));
+      held.insert(held.end(), bytes.begin(), bytes.end());
+      return true;
+    }
+    bool has_enough() const override {
+      return target != nullptr ? target->left() == 0 : held.size() >= kFirstRequest;
+    }
+    bool is_good(const HttpAnswer& answer) const {
+      const bool range = answer.status == 206 && answer.begin == begin_ && answer.end;
+      return !answer.encoded && (answer.status == 200 || range);
+    }
+
+    std::vector<std::byte> held;  // what came and went to no target
+    Remaining* target = nullptr;
+
+   private:
+    std::uint64_t begin_;
+  };
+
+  // A range of it.
+  class Range final : public HttpReceiver {
+   public:
+    Range(const HttpSource& source, std::uint64_t begin, std::uint64_t end, Remaining& remaining)
+        : source_(source), begin_(begin), end_(end), remaining_(remaining) {}
+
+    bool head(const HttpAnswer& answer) override {
+      // The file is not that one any more, or not that long.
+      if (answer.status == 412 || answer.status == 416) source_.throw_changed();
+      if (answer.status == 200) source_.throw_wrong("has no ranges any more");
+      if (answer.status != 206) return false;
+      source_.check_same(answer.object);
+      if (answer.encoded) source_.throw_wrong("sends the file encoded");
+      if (answer.begin != begin_ || answer.end != end_) {
+        source_.throw_wrong("sends another range than it was asked for");
+      }
+      return true;
+    }
+    bool body(ConstBytes bytes) override {
+      if (bytes.size() > end_ - begin_ - brought) {
+        source_.throw_wrong("sends more than it was asked for");
+      }
+      remaining_.fill(bytes);
+      brought += bytes.size();
+      return true;
+    }
+
+    std::uint64_t brought = 0;
+
+   private:
+    const HttpSource& source_;
+    const std::uint64_t begin_;
+    const std::uint64_t end_;
+    Remaining& remaining_;
+  };
+
+  [[noreturn]] void throw_wrong(const std::string& what) const {
+    throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
+  }
+
+  [[noreturn]] void throw_changed() const {
+    throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded");
+  }
+
+  void check_same(const HttpIdentity& object) const {
+    // Servers behind one address may have an object with one strong ETag and several dates.
+    const bool same = object.etag == object_.etag &&
+                      (object_.has_strong_etag() || object.last_modified == object_.last_modified);
+    if (!same || object.size != object_.size) throw_changed();
+  }
+
+  void open(std::uint64_t last, Cancel& cancel) {
+    std::unique_ptr<HttpConnection> connection = client_.take();
+    HttpTries tries(client_, "load");
+    HttpAnswer answer;
+    std::uint64_t end = 0;
+    for (;;) {
+      end = begin_ + std::min(last - begin_, kFirstRequest);
+      HttpRequest request;
+      request.ask_for_range(begin_, end);
+      stream_ = Stream(begin_);
+      const HttpOutcome outcome = tries.ask(*connection, request, stream_, cancel);
+      answer = outcome.answer;
+      if (!outcome.failure) {
+        if (answer.status == 416) {
+          if (begin_ == 0) break;  // an empty file has no first byte
+          // It ends before that. Where, its beginning will tell.
+          begin_ = 0;
+          continue;
+        }
+        const bool file = answer.status == 200 || answer.status == 206;
+        if (file && answer.encoded) throw_wrong("sends the file encoded");
+        if (stream_.is_good(answer)) break;
+        if (file) throw_wrong("sends another range than it was asked for");
+      }
+      // The next try begins anew: what came is no progress.
+      tries.failed(outcome, 0, cancel);
+    }
+    object_ = answer.object;
+    validated_ = answer.has_strong_validator();
+    headers_ = std::move(answer.headers);
+    if (answer.status == 200) begin_ = 0;
+    if (answer.status == 200 && connection->paused()) {
+      sequential_ = std::move(connection);
+      return;
+    }
+    if (answer.status != 206) object_.size = stream_.held.size();
+    if (!object_.size) throw_wrong("does not say how long the file is");
+    if (begin_ + stream_.held.size() < std::min(end, *object_.size)) {
+      throw_wrong("sends less than it was asked for");
+    }
+    if (stream_.held.size() > *object_.size) throw_wrong("sends more than it was asked for");
+    client_.give_back(std::move(connection));
+  }
+
+  // Fills as much as there is, and says how much that was.
+  std::uint64_t fill_from(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
+    const std::uint64_t wanted = remaining.left();
+    if (sequential_) {
+      fill_in_order(offset, remaining, cancel);
+      return wanted - remaining.left();
+    }
+    const ConstBytes first(stream_.held);
+    if (offset >= begin_ && offset - begin_ < first.size()) {
+      offset += remaining.fill(first.subspan(offset - begin_));
+    }
+    if (remaining.left() > 0 && offset < *object_.size) {
+      fetch(offset, std::min(offset + remaining.left(), *object_.size), remaining, cancel);
+    }
+    return wanted - remaining.left();
+  }
+
+  // Returns the last answer.
+  HttpAnswer fetch(std::uint64_t offset, std::uint64_t end, Remaining& remaining, Cancel& cancel) {
+    std::unique_ptr<HttpConnection> connection = client_.take();
+    HttpTries tries(client_, "load");
+    HttpAnswer answer;
+    while (offset < end) {
+      Range range(*this, offset, end, remaining);
+      HttpRequest request;
+      request.ask_for_range(offset, end);
+      if (object_.has_strong_etag()) request.headers.push_back("If-Match: " + object_.etag);
+      HttpOutcome outcome = tries.ask(*connection, request, range, cancel);
+      offset += range.brought;
+      if (offset < end) tries.failed(outcome, range.brought, cancel);
+      answer = std::move(outcome.answer);
+    }
+    client_.give_back(std::move(connection));
+    ++fetches_;
+    return answer;
+  }
+
+  void fill_in_order(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
+    if (offset < position_) {
+      throw Error(ErrorKind::Internal, label() + " is read at byte " + std::to_string(offset) +
+                                           " after it gave its bytes up to " +
+                                           std::to_string(position_));
+    }
+    std::vector<std::byte> skipped(std::min<std::uint64_t>(offset - position_, kFirstRequest));
+    while (position_ < offset) {
+      const Bytes piece =
+          Bytes(skipped).first(std::min<std::uint64_t>(offset - position_, skipped.size()));
+      Remaining skipping(std::span<const Bytes>(&piece, 1));
+      take_in_order(skipping, cancel);
+      if (skipping.left() > 0) return;
+    }
+    take_in_order(remaining, cancel);
+  }
+
+  void take_in_order(Remaining& remaining, Cancel& cancel) {
+    std::vector<std::byte>& held = stream_.held;
+    const std::size_t taken = remaining.fill(ConstBytes(held).subspan(held_taken_));
+    held_taken_ += taken;
+    position_ += taken;
+    if (remaining.left() == 0 || !sequential_->paused()) return;
+    held.clear();
+    held_taken_ = 0;
+    const std::uint64_t wanted = remaining.left();
+    stream_.target = &remaining;
+    HttpTries tries(client_, "load");
+    const std::optional<HttpFailure> failure = tries.go_on(*sequential_, cancel).failure;
+    stream_.target = nullptr;
+    position_ += wanted - remaining.left();
+    if (failure) {
+      throw Error(failure->timed_out ? ErrorKind::TimedOut : ErrorKind::Unavailable,
+                  "cannot load " + label() + " after byte " + std::to_string(position_) + ": " +
+                      quote(failure->what) +
+                      "; its server has no ranges, so that it cannot be "
+                      "taken up there");
+    }
+  }
+
+  HttpClient client_;
+  HttpIdentity object_;
+  std::vector<std::pair<std::string, std::string>> headers_;  // of the first answer
+  std::uint64_t begin_;                                       // of what the first request brought
+  Stream stream_{begin_};
+  // Whether a file with other bytes is known by its answers.
+  std::atomic<bool> validated_ = false;
+  // How many ranges have come, and up to which of them they are known to be of one file.
+  std::atomic<std::uint64_t> fetches_ = 0;
+  std::atomic<std::uint64_t> confirmed_ = 0;
+
+  // Where the server has no ranges.
+  std::unique_ptr<HttpConnection> sequential_;
+  std::uint64_t position_ = 0;
+  std::size_t held_taken_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpPlace> place, const SourceOptions& options,
+                                    Cancel& cancel) {
+  return std::make_unique<HttpSource>(std::move(place), options, cancel);
+}
+
+}  // namespace tensorizer

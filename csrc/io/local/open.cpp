@@ -1,0 +1,203 @@
+#include "io/local/open.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "io/uri.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr int kMostLinks = 40;  // as in the kernel
+// How soon the reader of a FIFO is noticed; the system offers no way to wait for one.
+constexpr std::chrono::milliseconds kReaderInterval{5};
+
+struct stat examine(int descriptor, const std::string& name) {
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) throw system_error(errno, "cannot open", name);
+  return status;
+}
+
+bool has_offsets(const struct stat& status) {
+  return S_ISREG(status.st_mode) || S_ISBLK(status.st_mode);
+}
+
+bool is_stream(const struct stat& status) {
+  return S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode) || S_ISSOCK(status.st_mode);
+}
+
+[[noreturn]] void throw_unusable(const std::string& doing, const std::string& name,
+                                 const struct stat& status) {
+  if (S_ISDIR(status.st_mode)) throw system_error(EISDIR, doing, name);
+  throw Error(ErrorKind::InvalidArgument,
+              doing + " " + quote(name, 4096) + ": it is neither a file nor a stream of bytes");
+}
+
+Descriptor duplicate(int number, const std::string& name) {
+  Descriptor copy(fcntl(number, F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw system_error(errno, "cannot open", name);
+  return copy;
+}
+
+std::uint64_t position_of(const Descriptor& file, const std::string& name) {
+  const off_t position = lseek(file.get(), 0, SEEK_CUR);
+  if (position < 0) throw system_error(errno, "cannot find the position of", name);
+  return static_cast<std::uint64_t>(position);
+}
+
+int status_flags(int number, const std::string& name) {
+  const int flags = fcntl(number, F_GETFL);
+  if (flags < 0) throw system_error(errno, "cannot open", name);
+  return flags;
+}
+
+bool is_in_proc(const std::string& path) {
+  struct stat proc;
+  struct stat link;
+  return stat("/proc", &proc) == 0 && lstat(path.c_str(), &link) == 0 && link.st_dev == proc.st_dev;
+}
+
+// Where the symbolic links that `path` ends in lead, whether there is anything or not. Empty for a
+// link in /proc: what it leads to may have no name, or another one than it says.
+std::string follow_links(std::string path) {
+  for (int links = 0; links < kMostLinks; ++links) {
+    char text[PATH_MAX];
+    const ssize_t length = readlink(path.c_str(), text, sizeof(text));
+    if (length < 0) {
+      if (errno == EINVAL || errno == ENOENT) return path;
+      throw system_error(errno, "cannot save to", path);
+    }
+    if (is_in_proc(path)) return {};
+    std::string target(text, static_cast<std::size_t>(length));
+    if (target.starts_with('/')) {
+      path = std::move(target);
+    } else {
+      path.resize(path.rfind('/') + 1);  // npos + 1 is 0
+      path += target;
+    }
+  }
+  throw system_error(ELOOP, "cannot save to", path);
+}
+
+Descriptor open_fifo_for_writing(const std::string& path, Cancel& cancel) {
+  for (;;) {
+    cancel.check();
+    Descriptor fifo = open_descriptor(AT_FDCWD, path, O_WRONLY | O_NONBLOCK);
+    if (fifo) return fifo;
+    if (errno != ENXIO) throw system_error(errno, "cannot save to", path);
+    std::this_thread::sleep_for(kReaderInterval);
+  }
+}
+
+std::unique_ptr<Sink> open_in_place(const std::string& path, InPlaceEnd end,
+                                    const SinkOptions& options) {
+  // Only a prefix that outgrows its room needs to read.
+  Descriptor file = open_descriptor(AT_FDCWD, path, O_RDWR);
+  if (!file && errno == EACCES) file = open_descriptor(AT_FDCWD, path, O_WRONLY);
+  if (!file) throw system_error(errno, "cannot save to", path);
+  return in_place_sink(std::move(file), 0, end, path, options);
+}
+
+std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions& options) {
+  // Replacing a file takes no right to write it, and would walk around the protection it has.
+  if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) {
+    throw system_error(errno, "cannot save to", path);
+  }
+  if (const std::string target = follow_links(path); !target.empty()) {
+    if (std::unique_ptr<Sink> sink = replacing_sink(target, options)) return sink;
+  }
+  return open_in_place(path, InPlaceEnd::Cut, options);
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_path_source(const std::string& path) {
+  if (const int number = descriptor_alias(path); number >= 0) {
+    return open_descriptor_source(number, path);
+  }
+  // Opening a FIFO would otherwise wait for its writer, deaf to any cancel.
+  Descriptor file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+  // Somebody holds a lease on the file, which he gives back when asked without O_NONBLOCK.
+  if (!file && errno == EWOULDBLOCK) {
+    file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOCTTY);
+  }
+  if (!file) throw system_error(errno, "cannot open", path);
+  const struct stat status = examine(file.get(), path);
+  if (is_stream(status)) return stream_source(std::move(file), path);
+  if (!has_offsets(status)) throw_unusable("cannot open", path, status);
+  fcntl(file.get(), F_SETFL, 0);
+  return file_source(std::move(file), 0, path);
+}
+
+std::unique_ptr<Source> open_descriptor_source(int number, const std::string& name) {
+  if ((status_flags(number, name) & O_ACCMODE) == O_WRONLY) {
+    throw Error(ErrorKind::InvalidArgument, quote(name) + " is not open for reading");
+  }
+  Descriptor file = duplicate(number, name);
+  const struct stat status = examine(file.get(), name);
+  if (is_stream(status)) return stream_source(std::move(file), name);
+  if (!has_offsets(status)) throw_unusable("cannot open", name, status);
+  const std::uint64_t start = position_of(file, name);
+  return file_source(std::move(file), start, name);
+}
+
+std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions& options,
+                                     Cancel& cancel) {
+  if (const int number = descriptor_alias(path); number >= 0) {
+    return open_descriptor_sink(number, path, options);
+  }
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
+    return replacing_sink(follow_links(path), options);
+  }
+  if (S_ISREG(status.st_mode)) return open_file_sink(path, options);
+  if (S_ISBLK(status.st_mode)) return open_in_place(path, InPlaceEnd::Nothing, options);
+  if (S_ISFIFO(status.st_mode)) {
+    return stream_sink(open_fifo_for_writing(path, cancel), true, path);
+  }
+  if (S_ISCHR(status.st_mode)) {
+    Descriptor device = open_descriptor(AT_FDCWD, path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
+    if (!device) throw system_error(errno, "cannot save to", path);
+    return stream_sink(std::move(device), true, path);
+  }
+  throw_unusable("cannot save to", path, status);
+}
+
+std::unique_ptr<Sink> open_descriptor_sink(int number, const std::string& name,
+                                           const SinkOptions& options) {
+  const int flags = status_flags(number, name);
+  const struct stat status = examine(number, name);
+  if (!has_offsets(status) && !is_stream(status)) throw_unusable("cannot save to", name, status);
+  if ((flags & O_ACCMODE) == O_RDONLY) {
+    throw Error(ErrorKind::InvalidArgument, quote(name) + " is not open for writing");
+  }
+  if (has_offsets(status)) {
+    if ((flags & O_APPEND) != 0) {
+      throw Error(ErrorKind::InvalidArgument,
+                  quote(name) +
+                      " is open for appending, so the index, which is known last, could "
+                      "not be put at the front; open it without O_APPEND");
+    }
+    Descriptor file = duplicate(number, name);
+    const std::uint64_t start = position_of(file, name);
+    return in_place_sink(std::move(file), start, InPlaceEnd::MovePosition, name, options);
+  }
+  if (S_ISFIFO(status.st_mode)) {
+    // O_NONBLOCK on a duplicate would reach everybody who holds the pipe; opened anew, it is ours.
+    Descriptor own =
+        open_descriptor(AT_FDCWD, "/proc/self/fd/" + std::to_string(number), O_WRONLY | O_NONBLOCK);
+    if (own) return stream_sink(std::move(own), true, name);
+  }
+  return stream_sink(duplicate(number, name), (flags & O_NONBLOCK) != 0, name);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,172 @@
+#include "io/local/replacement.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "io/local/access.h"
+
+namespace tensorizer {
+
+namespace {
+
+bool is_refusal(int system_errno) {
+  return system_errno == EACCES || system_errno == EPERM || system_errno == EROFS;
+}
+
+std::string temporary_name() {
+  std::random_device random;
+  char text[64];
+  std::snprintf(text, sizeof(text), ".tensorizer-%d-%08x%08x", static_cast<int>(getpid()),
+                static_cast<unsigned>(random()), static_cast<unsigned>(random()));
+  return text;
+}
+
+// Whether rename() may put another file over `target`.
+bool may_be_replaced(int folder, const std::string& name, const struct stat& target) {
+  struct stat parent;
+  if (fstat(folder, &parent) == 0 && (parent.st_mode & S_ISVTX) != 0) {
+    const uid_t user = geteuid();
+    if (user != 0 && user != target.st_uid && user != parent.st_uid) return false;
+  }
+  struct statx details;
+  return statx(folder, name.c_str(), AT_SYMLINK_NOFOLLOW, 0, &details) != 0 ||
+         (details.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
+}
+
+void sync_folder(const Descriptor& folder, const std::string& path) {
+  // EINVAL: the file system has nothing to wait for.
+  if (fsync(folder.get()) != 0 && errno != EINVAL) {
+    throw system_error(errno, "cannot bring to stable storage the folder", path);
+  }
+}
+
+Descriptor open_folder(int start, const std::string& path) {
+  Descriptor folder = open_descriptor(start, path, O_RDONLY | O_DIRECTORY);
+  if (!folder) throw system_error(errno, "cannot open the folder", path);
+  return folder;
+}
+
+}  // namespace
+
+Replacement::Replacement(const std::string& path, std::string folder, std::string name)
+    : path_(path), folder_(std::move(folder)), name_(std::move(name)) {}
+
+std::unique_ptr<Replacement> Replacement::create(const std::string& path) {
+  if (path.ends_with('/')) throw system_error(EISDIR, "cannot save to", path);
+  const std::size_t slash = path.rfind('/');
+  std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  std::unique_ptr<Replacement> made(
+      new Replacement(path, std::move(folder), path.substr(slash + 1)));  // npos + 1 is 0
+
+  made->folder_descriptor_ = open_descriptor(AT_FDCWD, made->folder_, O_PATH | O_DIRECTORY);
+  if (!made->folder_descriptor_) {
+    if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
+    made->create_folders();
+    made->folder_descriptor_ = open_descriptor(AT_FDCWD, made->folder_, O_PATH | O_DIRECTORY);
+    if (!made->folder_descriptor_) throw system_error(errno, "cannot save to", path);
+  }
+  const int parent = made->folder_descriptor_.get();
+  const Descriptor target = open_descriptor(parent, made->name_, O_PATH | O_NOFOLLOW);
+  const bool exists = static_cast<bool>(target);
+  if (!exists && errno != ENOENT) throw system_error(errno, "cannot save to", path);
+  struct stat status;
+  if (exists && fstat(target.get(), &status) != 0) {
+    throw system_error(errno, "cannot examine", path);
+  }
+  if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
+  if (exists && !may_be_replaced(parent, made->name_, status)) return nullptr;
+  // Until it has the target's rights, nobody else may open it.
+  if (!made->create_file(exists, exists ? 0600 : 0666)) return nullptr;
+  if (exists) keep_access(target.get(), path, made->file());
+  return made;
+}
+
+Replacement::~Replacement() {
+  if (committed_) return;
+  if (!temporary_.empty()) unlinkat(folder_descriptor_.get(), temporary_.c_str(), 0);
+  // One that somebody else has put something in stays.
+  for (auto folder = created_.rbegin(); folder != created_.rend(); ++folder) rmdir(folder->c_str());
+}
+
+void Replacement::create_folders() {
+  std::string path = folder_;
+  if (path[0] != '/') {
+    char* const here = getcwd(nullptr, 0);
+    if (here == nullptr) throw system_error(errno, "cannot find the working directory of", path_);
+    path = std::string(here) + "/" + path;
+    std::free(here);
+  }
+  for (std::size_t end = path.find('/', 1); end != std::string::npos;
+       end = path.find('/', end + 1)) {
+    const std::string folder = path.substr(0, end);
+    if (mkdir(folder.c_str(), 0777) == 0) {
+      created_.push_back(folder);
+    } else if (errno != EEXIST) {
+      throw system_error(errno, "cannot create the folder", folder);
+    }
+  }
+}
+
+// False when the system refuses while there is a target.
+bool Replacement::create_file(bool exists, unsigned mode) {
+  const int parent = folder_descriptor_.get();
+  // A file without a name gets one through /proc.
+  if (access("/proc/self/fd", X_OK) == 0) {
+    file_ = open_descriptor(parent, ".", O_TMPFILE | O_RDWR, mode);
+  }
+  while (!file_) {
+    std::string name = temporary_name();
+    file_ = open_descriptor(parent, name, O_CREAT | O_EXCL | O_RDWR, mode);
+    if (file_) {
+      temporary_ = std::move(name);
+    } else if (errno != EEXIST) {
+      if (exists && is_refusal(errno)) return false;
+      throw system_error(errno, "cannot create a file in the folder of", path_);
+    }
+  }
+  return true;
+}
+
+void Replacement::publish() {
+  const int parent = folder_descriptor_.get();
+  if (temporary_.empty()) {
+    const std::string unnamed = "/proc/self/fd/" + std::to_string(file_.get());
+    if (linkat(AT_FDCWD, unnamed.c_str(), parent, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
+    // linkat() replaces nothing, so a target that exists takes two steps.
+    while (errno == EEXIST && temporary_.empty()) {
+      std::string name = temporary_name();
+      if (linkat(AT_FDCWD, unnamed.c_str(), parent, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+        temporary_ = std::move(name);
+      }
+    }
+    if (temporary_.empty()) throw system_error(errno, "cannot save to", path_);
+  } else if (const int status = file_.close(); status != 0) {
+    throw_write_error(status, path_);
+  }
+  if (renameat(parent, temporary_.c_str(), parent, name_.c_str()) != 0) {
+    throw system_error(errno, "cannot replace", path_);
+  }
+}
+
+void Replacement::commit(bool fsync) {
+  Descriptor folder;
+  if (fsync) folder = open_folder(folder_descriptor_.get(), ".");
+  publish();
+  committed_ = true;
+  file_.close();
+  if (!fsync) return;
+  sync_folder(folder, folder_);
+  for (const std::string& created : created_) {
+    sync_folder(open_folder(AT_FDCWD, created + "/.."), created);
+  }
+}
+
+}  // namespace tensorizer

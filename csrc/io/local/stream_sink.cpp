@@ -1,0 +1,157 @@
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "io/local/open.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::size_t kGapSize = 64 << 10;
+
+// While it lives, a write of this thread to a pipe that nobody reads ends in EPIPE and in no
+// signal.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    sigemptyset(&sigpipe_);
+    sigaddset(&sigpipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+
+  ~NoSigpipe() {
+    // One that was pending before is not ours to take.
+    if (!was_pending_) {
+      const timespec no_time{};
+      while (sigtimedwait(&sigpipe_, nullptr, &no_time) < 0 && errno == EINTR) {
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t sigpipe_;
+  sigset_t before_;
+  bool was_pending_;
+};
+
+class StreamSink : public Sink {
+ public:
+  StreamSink(Descriptor stream, bool non_blocking, const std::string& name)
+      : stream_(std::move(stream)),
+        non_blocking_(non_blocking),
+        name_(name),
+        label_(quote(name, 4096)) {
+    struct stat status;
+    if (fstat(stream_.get(), &status) != 0) throw system_error(errno, "cannot examine", name);
+    socket_ = S_ISSOCK(status.st_mode);
+  }
+
+  bool ascending() const override { return true; }
+  void reserve(std::uint64_t size) override { prefix_size_ = size; }
+
+  void write_prefix(ConstBytes prefix, Cancel& cancel) override {
+    if (position_ != 0 || prefix.size() < prefix_size_) {
+      throw Error(ErrorKind::Internal,
+                  "the prefix of the stream " + label_ + " comes late or is shorter than reserved");
+    }
+    prefix_size_ = prefix.size();
+    send({&prefix, 1}, cancel);
+  }
+
+  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+             Cancel& cancel) override {
+    fill_up_to(prefix_size_ + offset, cancel);
+    send(pieces, cancel);
+  }
+
+  void finish(std::uint64_t size, Cancel& cancel) override {
+    fill_up_to(prefix_size_ + size, cancel);
+    cancel.check();
+    if (const int status = stream_.close(); status != 0) throw_write_error(status, name_);
+  }
+
+  void abort() noexcept override { stream_.close(); }
+  const std::string& label() const override { return label_; }
+
+ private:
+  // Zeros for what nobody wrote, as in a file.
+  void fill_up_to(std::uint64_t position, Cancel& cancel) {
+    if (position < position_ || position_ < prefix_size_) {
+      throw Error(ErrorKind::Internal, "bytes for the stream " + label_ + " come in another order");
+    }
+    if (position == position_) return;
+    const std::vector<std::byte> zeros(std::min<std::uint64_t>(position - position_, kGapSize));
+    while (position_ < position) {
+      const ConstBytes gap(zeros.data(),
+                           std::min<std::uint64_t>(position - position_, zeros.size()));
+      send({&gap, 1}, cancel);
+    }
+  }
+
+  void send(std::span<const ConstBytes> pieces, Cancel& cancel) {
+    if (!stream_) throw Error(ErrorKind::Internal, label_ + " is written after its end");
+    Remaining remaining(pieces);
+    const NoSigpipe guard;
+    while (remaining.left() > 0) {
+      wait_until_ready(stream_.get(), POLLOUT, name_, cancel);
+      const ssize_t moved = send_some(remaining);
+      const int fault = errno;  // before the message below takes memory
+      if (moved >= 0) {
+        remaining.advance(static_cast<std::uint64_t>(moved));
+        position_ += static_cast<std::uint64_t>(moved);
+      } else if (fault == EPIPE || fault == ECONNRESET) {
+        throw Error(
+            ErrorKind::Unavailable,
+            "nobody reads " + label_ + " any more; it took " + std::to_string(position_) + " bytes",
+            fault, name_);
+      } else if (fault != EINTR && fault != EAGAIN) {
+        throw_write_error(fault, name_);
+      }
+    }
+  }
+
+  ssize_t send_some(Remaining& remaining) {
+    if (socket_) {
+      const std::span<iovec> vectors = remaining.next();
+      msghdr message{};
+      message.msg_iov = vectors.data();
+      message.msg_iovlen = vectors.size();
+      return sendmsg(stream_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    // That much fits where poll() saw room, so a write that may wait does not.
+    const std::span<iovec> vectors = non_blocking_ ? remaining.next() : remaining.next(PIPE_BUF);
+    return writev(stream_.get(), vectors.data(), static_cast<int>(vectors.size()));
+  }
+
+  Descriptor stream_;
+  const bool non_blocking_;
+  bool socket_ = false;
+  const std::string name_;
+  const std::string label_;
+  std::uint64_t prefix_size_ = 0;
+  std::uint64_t position_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> stream_sink(Descriptor stream, bool non_blocking, const std::string& name) {
+  return std::make_unique<StreamSink>(std::move(stream), non_blocking, name);
+}
+
+}  // namespace tensorizer

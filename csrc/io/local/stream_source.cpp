@@ -1,0 +1,92 @@
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "io/local/open.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::size_t kSkipSize = 256 << 10;
+
+class StreamSource : public Source {
+ public:
+  StreamSource(Descriptor stream, const std::string& name)
+      : stream_(std::move(stream)), name_(name), label_(quote(name, 4096)) {}
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    const std::uint64_t wanted = total_size(pieces);
+    const std::uint64_t done = skip_to(offset, cancel) ? fill(pieces, cancel) : 0;
+    if (done < wanted) throw_source_ended(label_, position_, offset + wanted - position_);
+  }
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    return skip_to(offset, cancel) ? fill({&out, 1}, cancel) : 0;
+  }
+
+  std::optional<std::uint64_t> size() const override { return std::nullopt; }
+  bool sequential() const override { return true; }
+  const std::string& label() const override { return label_; }
+
+ private:
+  // False when the stream ends before `offset`.
+  bool skip_to(std::uint64_t offset, Cancel& cancel) {
+    if (offset < position_) {
+      throw Error(ErrorKind::Internal, label_ + " is read at byte " + std::to_string(offset) +
+                                           " after it gave its bytes up to " +
+                                           std::to_string(position_));
+    }
+    if (offset == position_) return true;
+    std::vector<std::byte> scratch(std::min<std::uint64_t>(offset - position_, kSkipSize));
+    while (position_ < offset) {
+      const Bytes skipped(scratch.data(),
+                          std::min<std::uint64_t>(offset - position_, scratch.size()));
+      if (fill({&skipped, 1}, cancel) < skipped.size()) return false;
+    }
+    return true;
+  }
+
+  // Reads until the pieces are full or the stream ends, and says how much that was.
+  std::uint64_t fill(std::span<const Bytes> pieces, Cancel& cancel) {
+    Remaining remaining(pieces);
+    std::uint64_t done = 0;
+    while (remaining.left() > 0) {
+      // Before every read: one on a FIFO that has no writer yet would report its end.
+      wait_until_ready(stream_.get(), POLLIN, name_, cancel);
+      const std::span<iovec> vectors = remaining.next();
+      const ssize_t moved = readv(stream_.get(), vectors.data(), static_cast<int>(vectors.size()));
+      if (moved < 0) {
+        if (errno == EINTR || errno == EAGAIN) continue;
+        if (errno == ECONNRESET) {
+          throw Error(ErrorKind::Unavailable,
+                      "the other side closed " + label_ + " at byte " + std::to_string(position_),
+                      errno, name_);
+        }
+        throw system_error(errno, "cannot read", name_);
+      }
+      if (moved == 0) break;
+      remaining.advance(static_cast<std::uint64_t>(moved));
+      done += static_cast<std::uint64_t>(moved);
+      position_ += static_cast<std::uint64_t>(moved);
+    }
+    return done;
+  }
+
+  const Descriptor stream_;
+  const std::string name_;
+  const std::string label_;
+  std::uint64_t position_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> stream_source(Descriptor stream, const std::string& name) {
+  return std::make_unique<StreamSource>(std::move(stream), name);
+}
+
+}  // namespace tensorizer

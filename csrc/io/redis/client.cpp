@@ -1,0 +1,72 @@
+#include "io/redis/client.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The words behind one of HELLO's answers.
+std::string value_of(const RedisReply& reply, std::string_view name) {
+  for (std::size_t i = 0; i + 1 < reply.list.size(); i += 2) {
+    if (reply.list[i].text == name) return reply.list[i + 1].text;
+  }
+  return {};
+}
+
+double seconds(std::uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+}  // namespace
+
+RedisClient::RedisClient(RedisAddress address, RedisOptions options)
+    : address_(std::move(address)), options_(std::move(options)) {}
+
+std::unique_ptr<RedisConnection> RedisClient::connect(Cancel& cancel) {
+  return std::make_unique<RedisConnection>(address_, options_.connect_timeout,
+                                           options_.stall_timeout, counters_, cancel);
+}
+
+std::unique_ptr<RedisConnection> RedisClient::connect_first(Cancel& cancel) {
+  std::unique_ptr<RedisConnection> connection = connect(cancel);
+  connection->add({"HELLO", "2"});
+  connection->send(cancel);
+  // A server that does not know HELLO says what it is by how it answers the rest.
+  const RedisReply hello = connection->receive_any(cancel);
+  if (value_of(hello, "mode") == "cluster") throw_redis_cluster(label());
+  return connection;
+}
+
+std::unique_ptr<RedisConnection> RedisClient::take_idle() {
+  const std::lock_guard lock(mutex_);
+  if (process_ != getpid()) {
+    idle_.clear();
+    process_ = getpid();
+  }
+  if (idle_.empty()) return nullptr;
+  std::unique_ptr<RedisConnection> connection = std::move(idle_.back());
+  idle_.pop_back();
+  return connection;
+}
+
+void RedisClient::give_back(std::unique_ptr<RedisConnection> connection) {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(connection));
+}
+
+void RedisClient::forget_idle() {
+  const std::lock_guard lock(mutex_);
+  idle_.clear();
+}
+
+SourceStats RedisClient::stats() const {
+  SourceStats stats;
+  stats.requests = counters_.commands;
+  stats.connections = counters_.connections;
+  stats.retries = counters_.retries;
+  stats.received = counters_.received;
+  stats.lookup = seconds(counters_.lookup);
+  stats.connect = seconds(counters_.connect);
+  stats.first_byte = seconds(counters_.first_byte);
+  stats.transfer = seconds(counters_.transfer);
+  return stats;
+}
+
+}  // namespace tensorizer

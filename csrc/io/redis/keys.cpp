@@ -1,0 +1,164 @@
+#include "io/redis/keys.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "base/number.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::string_view kHeader = ":header:0";
+// How many keys of its own the server looks at for one answer.
+constexpr std::string_view kScanCount = "1000";
+// More than these is no Redis.
+constexpr std::uint64_t kMostAnswers = 10'000'000;
+constexpr std::size_t kMostKeys = 1 << 24;
+constexpr std::uint64_t kMostBytes = 1 << 30;  // of their names
+// How many commands are sent before their replies are read.
+constexpr std::size_t kBatch = 1000;
+
+[[noreturn]] void refuse_listing(const std::string& label) {
+  throw Error(ErrorKind::Unavailable,
+              "the server of " + label + " lists its keys without an end, or not as Redis does");
+}
+
+}  // namespace
+
+std::string redis_header_key(std::string_view prefix) {
+  return std::string(prefix) + std::string(kHeader);
+}
+
+std::string redis_key(std::string_view prefix, std::string_view name, std::uint64_t offset) {
+  std::string key(prefix);
+  key += ':';
+  key += name;
+  return key + ":" + std::to_string(offset);
+}
+
+std::string redis_pattern(std::string_view text) {
+  std::string pattern;
+  for (const char c : text) {
+    if (std::string_view("*?[]\\").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& address,
+                             Cancel& cancel) {
+  const std::string pattern = redis_pattern(address.prefix + ":") + "*";
+  std::vector<std::string> names;
+  std::uint64_t bytes = 0;
+  std::string cursor = "0";
+  for (std::uint64_t answers = 0;; ++answers) {
+    connection.add({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount});
+    connection.send(cancel);
+    RedisReply reply = connection.receive(RedisReply::Kind::List, cancel);
+    if (reply.list.size() != 2 || !parse_number(reply.list[0].text) || answers == kMostAnswers) {
+      refuse_listing(address.label);
+    }
+    for (RedisReply& key : reply.list[1].list) {
+      bytes += key.text.size();
+      names.push_back(std::move(key.text));
+    }
+    if (names.size() > kMostKeys || bytes > kMostBytes) refuse_listing(address.label);
+    cursor = std::move(reply.list[0].text);
+    if (cursor == "0") break;
+  }
+  return sort_redis_keys(address.prefix, std::move(names));
+}
+
+RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> names) {
+  // The server may name a key more than once.
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  const std::string begin = std::string(prefix) + ":";
+  std::erase_if(names, [&](const std::string& name) { return !name.starts_with(begin); });
+  RedisListing listing;
+  const std::size_t own = prefix.size() + kHeader.size();
+  for (const std::string& name : names) {
+    if (name.size() > own && name.ends_with(kHeader)) {
+      listing.inner.push_back(name.substr(0, name.size() - kHeader.size()));
+    }
+  }
+  std::sort(listing.inner.begin(), listing.inner.end());
+  for (std::string& name : names) {
+    const std::size_t colon = name.rfind(':');
+    const auto offset = parse_number(std::string_view(name).substr(colon + 1));
+    // The colon behind the prefix is not one in front of a number.
+    if (!offset || colon < begin.size() || lies_under(name, listing.inner)) continue;
+    listing.keys.push_back({std::move(name), *offset, 0});
+  }
+  std::sort(listing.keys.begin(), listing.keys.end(), [](const RedisKey& a, const RedisKey& b) {
+    return std::tie(a.offset, a.name) < std::tie(b.offset, b.name);
+  });
+  return listing;
+}
+
+bool lies_under(std::string_view key, const std::vector<std::string>& prefixes) {
+  // Tensor "x" of prefix "p" has keys "p:x:OFFSET", and those of prefix "p:x" have a name more.
+  const std::size_t last = key.rfind(':');
+  for (std::size_t colon = key.find(':'); colon < last; colon = key.find(':', colon + 1)) {
+    if (std::binary_search(prefixes.begin(), prefixes.end(), key.substr(0, colon))) return true;
+  }
+  return false;
+}
+
+void measure_redis_keys(RedisConnection& connection, std::vector<RedisKey>& keys,
+                        const std::string& label, Cancel& cancel) {
+  for (std::size_t begin = 0; begin < keys.size(); begin += kBatch) {
+    const std::span<RedisKey> batch =
+        std::span(keys).subspan(begin, std::min(kBatch, keys.size() - begin));
+    for (const RedisKey& key : batch) connection.add({"STRLEN", key.name});
+    connection.send(cancel);
+    for (RedisKey& key : batch) {
+      const RedisReply reply = connection.receive_any(cancel);
+      // A list, or whatever else it is, is none of the file's keys.
+      if (reply.kind == RedisReply::Kind::Error && reply.text.starts_with("WRONGTYPE ")) continue;
+      if (reply.kind == RedisReply::Kind::Error) throw_redis_error(reply.text, label);
+      key.size = static_cast<std::uint64_t>(std::max<std::int64_t>(reply.number, 0));
+    }
+  }
+}
+
+void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address, bool any) {
+  std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
+  if (keys.empty()) {
+    throw Error(ErrorKind::NotFound, address.label + ": the server has no keys " +
+                                         quote(address.prefix + ":NAME:OFFSET") + " in database " +
+                                         std::to_string(address.database));
+  }
+  std::uint64_t end = 0;
+  const RedisKey* before = nullptr;
+  for (const RedisKey& key : keys) {
+    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+    const bool follows = any ? key.offset >= end : key.offset == end;
+    if (!follows || key.offset > kMost || key.size > kMost - key.offset) {
+      const std::string behind = before == nullptr ? "" : ", behind key " + quote(before->name);
+      throw Error(
+          ErrorKind::InvalidFormat,
+          address.label + ": " +
+              (key.offset > end
+                   ? "there is no key " + quote(redis_key(address.prefix, "...", end)) + behind +
+                         ": it is missing, or the one before it has lost its end"
+                   : "key " + quote(key.name) + " begins" + behind + ", before byte " +
+                         std::to_string(end) +
+                         ", where that ends: it is left over from another file, or one of them has "
+                         "another size than it had"));
+    }
+    end = key.end();
+    before = &key;
+  }
+  if (!any && keys.front().name != redis_header_key(address.prefix)) {
+    throw Error(ErrorKind::InvalidFormat, address.label + ": the file begins with key " +
+                                              quote(keys.front().name) + ", not with " +
+                                              quote(redis_header_key(address.prefix)));
+  }
+}
+
+}  // namespace tensorizer

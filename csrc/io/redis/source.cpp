@@ -1,0 +1,283 @@
+// A file in Redis, read in pieces of its keys, several of them on their way at a time.
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/gate.h"
+#include "io/redis/client.h"
+#include "io/redis/keys.h"
+#include "io/redis/open.h"
+#include "io/retry.h"
+
+namespace tensorizer {
+
+namespace {
+
+// What one command asks for: it stays in the server's cache on its way.
+constexpr std::uint64_t kPiece = 1 << 20;
+// What may be on its way over one connection.
+constexpr std::uint64_t kMostAsked = 4 * kPiece;
+constexpr std::size_t kMostCommands = 500;
+// How often the keys may be replaced while they are listed.
+constexpr int kMostListings = 20;
+
+using Clock = std::chrono::steady_clock;
+
+// Every save writes the header's key anew. A connection that watches it learns, by a transaction of
+// no commands, whether that has happened since. So no load mixes the bytes of two saves.
+class RedisSource final : public Source {
+ public:
+  RedisSource(RedisAddress address, const RedisOptions& options, Cancel& cancel)
+      : client_(std::move(address), options),
+        header_key_(redis_header_key(client_.address().prefix)) {
+    Tries tries(client_.options().retries);
+    for (;;) {
+      try {
+        guard_ = client_.connect_first(cancel);
+        keys_ = list(*guard_, cancel);
+        break;
+      } catch (const TemporaryError& error) {
+        client_.counters().retries += 1;
+        tries.failed(error, 0, cancel);
+      }
+    }
+    check_redis_keys(keys_, client_.address(), options.any_keys);
+  }
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    const std::uint64_t wanted = total_size(pieces);
+    Remaining remaining(pieces);
+    const std::uint64_t done = fill(offset, remaining, cancel);
+    if (done < wanted) throw_source_ended(label(), offset + done, wanted - done);
+  }
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    Remaining remaining(std::span<const Bytes>(&out, 1));
+    return fill(offset, remaining, cancel);
+  }
+
+  std::optional<std::uint64_t> size() const override { return keys_.back().end(); }
+  bool remote() const override { return true; }
+  ReadHints hints(std::uint64_t, std::uint64_t) override { return {client_.options().connections}; }
+  SourceStats stats() const override { return client_.stats(); }
+  const std::string& label() const override { return client_.label(); }
+
+ private:
+  // A part of a key.
+  struct Piece {
+    const RedisKey& key;
+    std::uint64_t begin;
+    std::uint64_t size;
+  };
+
+  // Whoever comes later, or at the same time, says the same.
+  [[noreturn]] void throw_changed(const std::string& what) {
+    const std::lock_guard lock(change_mutex_);
+    if (change_.empty()) change_ = what;
+    throw_change();
+  }
+  void check_unchanged() {
+    const std::lock_guard lock(change_mutex_);
+    if (!change_.empty()) throw_change();
+  }
+  // Under the mutex.
+  [[noreturn]] void throw_change() {
+    throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded: " + change_);
+  }
+  [[noreturn]] void throw_replaced() { throw_changed("it was saved anew"); }
+
+  void watch(RedisConnection& connection, Cancel& cancel) {
+    connection.add({"WATCH", header_key_});
+    connection.send(cancel);
+    connection.receive_ok(cancel);
+  }
+
+  // The two halves of asking a connection that watches. Between its EXEC and its WATCH it does not:
+  // most often the server reads both at once, but what comes in pieces, it runs in pieces.
+  void ask_whether_replaced(RedisConnection& connection) {
+    connection.add({"MULTI"});
+    connection.add({"EXEC"});
+    connection.add({"WATCH", header_key_});
+  }
+  bool hear_whether_replaced(RedisConnection& connection, Cancel& cancel) {
+    connection.receive_ok(cancel);
+    const RedisReply reply = connection.receive_any(cancel);
+    if (reply.kind == RedisReply::Kind::Error) throw_redis_error(reply.text, label());
+    connection.receive_ok(cancel);
+    return reply.kind != RedisReply::Kind::List;
+  }
+  bool is_replaced(RedisConnection& connection, Cancel& cancel) {
+    ask_whether_replaced(connection);
+    connection.send(cancel);
+    return hear_whether_replaced(connection, cancel);
+  }
+
+  // The keys as they were at one moment. The connection watches from then on.
+  std::vector<RedisKey> list(RedisConnection& connection, Cancel& cancel) {
+    watch(connection, cancel);
+    for (int listings = 0; listings < kMostListings; ++listings) {
+      std::vector<RedisKey> keys = list_redis_keys(connection, client_.address(), cancel).keys;
+      measure_redis_keys(connection, keys, label(), cancel);
+      if (!is_replaced(connection, cancel)) return keys;
+    }
+    throw Error(ErrorKind::Unavailable, label() + " is saved anew again and again");
+  }
+
+  // A connection that watches what has not changed since the keys were listed.
+  std::unique_ptr<RedisConnection> take(Cancel& cancel) {
+    check_unchanged();
+    std::unique_ptr<RedisConnection> connection = client_.take_idle();
+    if (!connection) {
+      connection = client_.connect(cancel);
+      watch(*connection, cancel);
+    }
+    ask_guard(cancel);
+    return connection;
+  }
+
+  // The guard has watched since the keys were listed, and so while one of the other connections did
+  // not; and while the guard does not, the connection for which it is asked does. Where the guard's
+  // own connection broke, the keys are listed again, and have to be the same.
+  void ask_guard(Cancel& cancel) {
+    const Clock::time_point since = Clock::now();
+    std::optional<Gate::Entry> entry;
+    // A signal handler that comes while its own thread asks has a guard of its own.
+    const std::thread::id self = std::this_thread::get_id();
+    if (!asking_guard_.has(self)) entry.emplace(asking_guard_, self, cancel);
+    // Who asks for many asks once.
+    if (guard_asked_ > since) return;
+    if (guard_process_ != getpid()) guard_.reset();
+    guard_process_ = getpid();
+    const Clock::time_point now = Clock::now();
+    if (guard_) {
+      // If this throws, the connection is of no more use.
+      std::unique_ptr<RedisConnection> guard = std::move(guard_);
+      try {
+        if (is_replaced(*guard, cancel)) throw_replaced();
+        guard_ = std::move(guard);
+        guard_asked_ = now;
+        return;
+      } catch (const TemporaryError&) {
+      }
+    }
+    std::unique_ptr<RedisConnection> guard = client_.connect(cancel);
+    std::vector<RedisKey> keys = list(*guard, cancel);
+    std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
+    if (keys != keys_) throw_changed("its keys are others than they were");
+    guard_ = std::move(guard);
+    guard_asked_ = now;
+  }
+
+  using Keys = std::vector<RedisKey>;
+
+  // The first key that begins behind that byte: the one before it has the byte, if any has.
+  Keys::const_iterator behind(std::uint64_t offset) const {
+    return std::upper_bound(
+        keys_.begin(), keys_.end(), offset,
+        [](std::uint64_t at, const RedisKey& other) { return at < other.offset; });
+  }
+
+  // How many of `most` bytes there are from that one on, one behind the other.
+  std::uint64_t count_bytes(std::uint64_t offset, std::uint64_t most) const {
+    auto key = behind(offset);
+    if (key == keys_.begin()) return 0;
+    std::uint64_t end = std::prev(key)->end();
+    if (end <= offset) return 0;
+    for (; end - offset < most && key != keys_.end() && key->offset == end; ++key) end = key->end();
+    return std::min(most, end - offset);
+  }
+
+  // Fills as much as there is, and says how much that was.
+  std::uint64_t fill(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
+    const std::uint64_t wanted = remaining.left();
+    const std::uint64_t length = count_bytes(offset, wanted);
+    if (length == 0) return 0;
+    const auto done = [&] { return wanted - remaining.left(); };
+    Tries tries(client_.options().retries);
+    for (;;) {
+      const std::uint64_t before = done();
+      try {
+        std::unique_ptr<RedisConnection> connection = take(cancel);
+        fetch(*connection, offset + done(), offset + length, remaining, cancel);
+        client_.give_back(std::move(connection));
+        return length;
+      } catch (const TemporaryError& error) {
+        client_.forget_idle();
+        client_.counters().retries += 1;
+        tries.failed(error, done() - before, cancel);
+      }
+    }
+  }
+
+  void fetch(RedisConnection& connection, std::uint64_t begin, std::uint64_t end,
+             Remaining& remaining, Cancel& cancel) {
+    const Clock::time_point start = Clock::now();
+    Clock::time_point first = start;
+    auto key = std::prev(behind(begin));
+    std::deque<Piece> asked;
+    std::uint64_t next = begin;  // what is asked for next
+    std::uint64_t done = begin;
+    bool all_asked = false;
+    while (!all_asked || !asked.empty()) {
+      if (!all_asked && next - done <= kMostAsked / 2 && asked.size() <= kMostCommands / 2) {
+        while (next < end && next - done < kMostAsked && asked.size() < kMostCommands) {
+          if (next == key->end()) ++key;
+          asked.push_back(
+              {*key, next - key->offset, std::min({kPiece, key->end() - next, end - next})});
+          ask(connection, asked.back());
+          next += asked.back().size;
+        }
+        all_asked = next == end;
+        if (all_asked) ask_whether_replaced(connection);
+        connection.send(cancel);
+      }
+      if (asked.empty()) break;
+      receive(connection, asked.front(), remaining, cancel);
+      if (done == begin) first = Clock::now();
+      done += asked.front().size;
+      asked.pop_front();
+    }
+    if (hear_whether_replaced(connection, cancel)) throw_replaced();
+    client_.counters().first_byte += static_cast<std::uint64_t>((first - start).count());
+    client_.counters().transfer += static_cast<std::uint64_t>((Clock::now() - first).count());
+  }
+
+  void ask(RedisConnection& connection, const Piece& piece) {
+    // At the end of a key, for a byte more than it has: so it shows when it has got longer.
+    const std::uint64_t end = piece.begin + piece.size;
+    const std::uint64_t last = end == piece.key.size ? end : end - 1;
+    connection.add({"GETRANGE", piece.key.name, std::to_string(piece.begin), std::to_string(last)});
+  }
+
+  void receive(RedisConnection& connection, const Piece& piece, Remaining& remaining,
+               Cancel& cancel) {
+    const std::uint64_t size = connection.receive_into(remaining, piece.size, cancel);
+    if (size == piece.size) return;
+    throw_changed("key " + quote(piece.key.name) +
+                  (size == 0 ? " has gone" : " has another size than it had"));
+  }
+
+  RedisClient client_;
+  const std::string header_key_;
+  std::vector<RedisKey> keys_;  // that make up the file, by offset
+
+  std::mutex change_mutex_;
+  std::string change_;  // what was seen of a change; it stays once it is there
+
+  Gate asking_guard_{"the guard is asked already"};
+  // Who asks uses what follows.
+  pid_t guard_process_ = getpid();
+  std::unique_ptr<RedisConnection> guard_;
+  Clock::time_point guard_asked_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_redis_source(const std::string& uri, const RedisOptions& options,
+                                          Cancel& cancel) {
+  return std::make_unique<RedisSource>(redis_address(uri, options), options, cancel);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,29 @@
+// Objects in S3, and in what speaks like it.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/cancel.h"
+#include "io/http/endpoint.h"
+#include "io/options.h"
+#include "io/sink.h"
+
+namespace tensorizer {
+
+// What follows "s3://", or another scheme of the same: a bucket and a key, which is taken as it is.
+struct S3Name {
+  std::string bucket;
+  std::string key;
+};
+S3Name parse_s3_name(const std::string& scheme, std::string_view rest);
+
+// Requests for an object, signed with what the options, the environment or the machine have.
+// `scheme` is "s3", or "gs" for Google's storage.
+std::unique_ptr<HttpPlace> s3_place(const std::string& scheme, const S3Name& name,
+                                    const S3Options& options, const HttpOptions& http);
+
+// Uploads an object: in parts, or in one request where it is small.
+std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpPlace> place, const SinkOptions& options);
+
+}  // namespace tensorizer

@@ -1,0 +1,309 @@
+// Saves an object: its parts go up as they fill, and it appears when all of them are there.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "base/error.h"
+#include "codec/crc32.h"
+#include "codec/hmac.h"
+#include "io/aws/sign.h"
+#include "io/aws/xml.h"
+#include "io/http/client.h"
+#include "io/http/retry.h"
+#include "io/http/upload.h"
+#include "io/s3/open.h"
+#include "io/s3/parts.h"
+#include "io/s3/receipt.h"
+#include "io/s3/upload_queue.h"
+
+namespace tensorizer {
+
+namespace {
+
+// S3's own limits.
+constexpr std::uint64_t kMostParts = 10000;
+constexpr std::uint64_t kLargestPart = std::uint64_t{5} << 30;
+// Where the size is known beforehand.
+constexpr std::uint64_t kSmallestPart = 8 << 20;
+// How many parts run ahead of the first that is missing.
+constexpr std::uint64_t kAhead = 20;
+// How many parts of copies may wait for their turn.
+constexpr std::uint64_t kCopies = 4;
+// To put a file of many parts together may take minutes.
+constexpr double kPatience = 600;
+// What an upload that is given up may take with being removed, in seconds: somebody waits.
+constexpr double kRemoval = 2;
+constexpr int kMostRemovals = 3;
+
+// A server that has said 200, to keep the connection, may still find that it cannot.
+class ReplyReceiver final : public TextReceiver {
+ public:
+  void ended(HttpAnswer& answer) override {
+    if (answer.status != 200 || xml_root(text) != "Error") return;
+    answer.status = 500;
+    answer.refusal = text;
+  }
+};
+
+class S3Sink final : public Sink {
+ public:
+  S3Sink(std::unique_ptr<HttpPlace> place, const SinkOptions& options)
+      : client_(std::move(place), options.http), part_size_(options.part_size) {}
+  ~S3Sink() override { abort(); }
+
+  bool ascending() const override { return false; }
+  std::uint64_t usual_prefix() const override { return kRoom; }
+
+  void reserve(std::uint64_t size) override { prefix_size_ = size; }
+
+  void announce(std::span<const Section> sections, Cancel&) override {
+    const Section& last = sections.back();
+    const std::uint64_t total = prefix_size_ + last.offset + last.size;
+    part_size_ = std::max(kSmallestPart, (total + kMostParts - 1) / kMostParts);
+    if (part_size_ > kLargestPart) {
+      throw Error(ErrorKind::InvalidArgument,
+                  label() + " would have " + std::to_string(total) +
+                      " bytes, which are more than an object in S3 may have");
+    }
+    total_ = total;
+  }
+
+  // As long as all of it fits into the first part.
+  bool takes_short_prefix(std::uint64_t size) const override {
+    const std::lock_guard lock(mutex_);
+    return !queue_ && size + (parts_ ? parts_->held() : 0) <= part_size_;
+  }
+
+  void write_prefix(ConstBytes prefix, Cancel& cancel) override {
+    if (prefix.size() != prefix_size_ && !takes_short_prefix(prefix.size())) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the index of " + label() + " takes " + std::to_string(prefix.size()) +
+                      " bytes, and has room for " + std::to_string(prefix_size_) +
+                      ": set option 'expected_tensors' to how many tensors will come");
+    }
+    take(0, {&prefix, 1}, false, cancel);
+    prefix_size_ = prefix.size();
+  }
+  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+             Cancel& cancel) override {
+    take(prefix_size_ + offset, pieces, false, cancel);
+  }
+  void lend(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+            Cancel& cancel) override {
+    take(prefix_size_ + offset, pieces, true, cancel);
+  }
+
+  void finish(std::uint64_t size, Cancel& cancel) override {
+    std::vector<UploadPart> rest = parts().finish(prefix_size_ + size);
+    if (only_) rest.push_back(std::move(*only_));
+    only_.reset();
+    if (prefix_size_ + size == 0) rest.emplace_back(0);
+    if (!queue_ && rest.size() == 1) {
+      put(rest.front(), {}, cancel);
+      return;
+    }
+    for (UploadPart& part : rest) queue().add(std::move(part), cancel);
+    queue().finish(cancel);
+    complete(prefix_size_ + size, cancel);
+    upload_id_.clear();
+  }
+
+  void abort() noexcept override {
+    queue_.reset();
+    if (upload_id_.empty()) return;
+    try {
+      Cancel cancel{Cancel::Unattended{}};
+      HttpRequest request;
+      request.method = "DELETE";
+      request.query = {{"uploadId", std::exchange(upload_id_, {})}};
+      HttpTries tries(client_, "save", 1, kRemoval);
+      // Until the server knows the upload no more, which is an error: a part that was on its way
+      // may be stored after the first removal.
+      for (int removals = 0; removals < kMostRemovals; ++removals) ask(request, {}, tries, cancel);
+    } catch (...) {
+      // Nobody is there to be told; the bucket's own rules remove what was left.
+    }
+  }
+
+  const std::string& label() const override { return client_.label(); }
+
+ private:
+  // For an index of some thousand tensors, because parts that are sent cannot be moved.
+  static constexpr std::uint64_t kRoom = 1 << 20;
+
+  UploadParts& parts() {
+    const std::lock_guard lock(mutex_);
+    if (!parts_) parts_.emplace(part_size_, total_);
+    return *parts_;
+  }
+
+  UploadQueue& queue() {
+    const std::lock_guard lock(mutex_);
+    if (!queue_) {
+      UploadLimits limits;
+      limits.at_once = client_.options().connections;
+      if (total_) limits.ahead = kAhead;
+      limits.copied = kCopies * part_size_;
+      queue_ = std::make_unique<UploadQueue>(
+          limits, [this](const UploadPart& part, Cancel& cancel) { upload(part, cancel); });
+    }
+    return *queue_;
+  }
+
+  void take(std::uint64_t offset, std::span<const ConstBytes> pieces, bool stay, Cancel& cancel) {
+    for (UploadPart& part : parts().add(offset, pieces, stay)) {
+      if (part.number >= kMostParts) {
+        throw Error(ErrorKind::InvalidArgument,
+                    label() + " would have more than " + std::to_string(kMostParts) + " parts of " +
+                        std::to_string(part_size_) + " bytes: set option 'part_size'");
+      }
+      if (total_ && *total_ <= part_size_) {
+        only_ = std::move(part);  // one request makes it appear, in finish()
+      } else {
+        queue().add(std::move(part), cancel);
+      }
+    }
+  }
+
+  void upload(const UploadPart& part, Cancel& cancel) {
+    StoredPart stored = put(
+        part, {{"partNumber", std::to_string(part.number + 1)}, {"uploadId", upload_name(cancel)}},
+        cancel);
+    const std::lock_guard lock(mutex_);
+    stored_[part.number + 1] = std::move(stored);
+  }
+
+  // The upload's name, which the first part asks for.
+  std::string upload_name(Cancel& cancel) {
+    const std::lock_guard lock(start_mutex_);
+    if (!upload_id_.empty()) return upload_id_;
+    HttpRequest request;
+    request.method = "POST";
+    request.query = {{"uploads", ""}};
+    request.headers = {"Content-Type: application/octet-stream", "x-amz-checksum-algorithm: CRC32"};
+    const std::string answer = ask(request, "InitiateMultipartUpload", cancel).text;
+    upload_id_ = xml_text(answer, "UploadId").value_or("");
+    if (upload_id_.empty()) throw_wrong("begins no upload");
+    return upload_id_;
+  }
+
+  // Puts a part, or the object.
+  StoredPart put(const UploadPart& part, NamedTexts query, Cancel& cancel) {
+    StoredPart stored;
+    for (const ConstBytes piece : part.pieces) stored.crc32 = crc32(stored.crc32, piece);
+    const std::string checksum = to_base64(crc32_bytes(stored.crc32));
+    HttpRequest request;
+    request.method = "PUT";
+    request.query = std::move(query);
+    // Without waiting for the server's leave, which would cost each part a round.
+    request.headers = {"x-amz-checksum-crc32: " + checksum, "Expect:"};
+    if (request.query.empty()) request.headers.push_back("Content-Type: application/octet-stream");
+    MemoryBody body(part.pieces);
+    request.body = &body;
+    const HttpAnswer answer = ask(request, "", cancel).answer;
+    const std::string_view theirs = answer.header("x-amz-checksum-crc32");
+    if (!theirs.empty() && theirs != checksum) throw_wrong("has stored other bytes");
+    stored.etag = answer.header("etag");
+    return stored;
+  }
+
+  void complete(std::uint64_t size, Cancel& cancel) {
+    const std::string text = completion_of(stored_);
+    HttpRequest request;
+    request.method = "POST";
+    request.query = {{"uploadId", upload_id_}};
+    request.headers = {"Content-Type: application/xml", "Expect:"};
+    const double timeout = client_.options().timeout;
+    request.patience = timeout > 0 ? std::min(kPatience, timeout) : kPatience;
+    const ConstBytes bytes = as_bytes(text);
+    MemoryBody body({&bytes, 1});
+    request.body = &body;
+    // The answer to a request that did it may be lost, or be another's; libcurl, too, asks again
+    // where a connection breaks that has been used before.
+    const auto is_done = [&](const HttpOutcome& outcome) {
+      const int status = outcome.answer.status;
+      return (outcome.failure || status == 404 || status >= 500) && is_stored(size, cancel);
+    };
+    try {
+      HttpTries tries(client_, "save");
+      ask(request, kCompletion, tries, cancel, is_done);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::NotFound) throw;
+      throw_wrong(
+          "knows the upload no more: it has been given up, or completed by a request whose "
+          "answer was lost");
+    }
+  }
+
+  // Whether the object is the file.
+  bool is_stored(std::uint64_t size, Cancel& cancel) {
+    HttpRequest request;
+    request.method = "HEAD";
+    request.headers = {"x-amz-checksum-mode: ENABLED"};
+    TextReceiver receiver;
+    HttpTries tries(client_, "save", 0, client_.options().timeout);
+    const HttpOutcome outcome = tries.ask(*client_.take(), request, receiver, cancel);
+    return !outcome.failure && consists_of(outcome.answer, size, stored_);
+  }
+
+  struct Reply {
+    HttpAnswer answer;
+    std::string text;
+  };
+
+  // Asks until the answer is one of S3's: `root` is what fault_of_answer() takes, or nothing where
+  // any success will do. After a try without one, `is_done` says whether it had its effect anyway.
+  Reply ask(HttpRequest& request, std::string_view root, Cancel& cancel) {
+    HttpTries tries(client_, "save");
+    return ask(request, root, tries, cancel);
+  }
+  Reply ask(HttpRequest& request, std::optional<std::string_view> root, HttpTries& tries,
+            Cancel& cancel, const std::function<bool(const HttpOutcome&)>& is_done = {}) {
+    std::unique_ptr<HttpConnection> connection = client_.take();
+    for (;;) {
+      ReplyReceiver receiver;
+      if (request.body != nullptr) request.body->rewind();
+      HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
+      if (!outcome.failure && outcome.answer.status >= 200 && outcome.answer.status < 300) {
+        const std::string fault =
+            root ? fault_of_answer(outcome.answer, receiver.text, *root) : std::string();
+        if (fault.empty()) {
+          client_.give_back(std::move(connection));
+          return {outcome.answer, std::move(receiver.text)};
+        }
+        outcome.failure = HttpFailure{.what = fault, .temporary = true};
+      }
+      if (is_done && is_done(outcome)) return {};
+      tries.failed(outcome, 0, cancel);
+    }
+  }
+
+  [[noreturn]] void throw_wrong(const std::string& what) const {
+    throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
+  }
+
+  HttpClient client_;
+  std::uint64_t part_size_;
+  std::uint64_t prefix_size_ = 0;
+  std::optional<std::uint64_t> total_;
+
+  std::mutex start_mutex_;
+  std::string upload_id_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::optional<UploadParts> parts_;
+  std::map<std::uint64_t, StoredPart> stored_;
+  std::optional<UploadPart> only_;
+  std::unique_ptr<UploadQueue> queue_;  // ends first, because it uses all the rest
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpPlace> place, const SinkOptions& options) {
+  return std::make_unique<S3Sink>(std::move(place), options);
+}
+
+}  // namespace tensorizer
