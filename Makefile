@@ -4,13 +4,13 @@
 #   make demo    builds, and shows a model saved and loaded, beside its peers
 #   make test    everything that has to pass: lint, unit tests, fuzzing, sanitizers, Python tests
 #   make build   builds the package into .venv, from these sources (editable)
-#   make lint    formatting, types, and what the rooms of csrc know of each other
+#   make lint    formatting, types, and which layers of csrc include which
 #   make bench   measures loads and saves beside their peers and the machine's limit
 #   make bench-remote   measures loads and saves over the network in the same way
 #   make bench-classic  measures code that was written for tensorizer, with it and with this
 #   make fuzz    fuzzes what reads a file for FUZZ_SECONDS (600)
 #   make asan    the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   make tsan    those of rooms with threads under ThreadSanitizer
+#   make tsan    those of layers with threads, under ThreadSanitizer
 #   make clean   removes what was built; .venv stays
 
 PYTHON ?= python3
@@ -29,7 +29,7 @@ RUN := $(MAKE) --no-print-directory
 
 BUILT := tensorizer_ops/_build.py
 # The folders as well: they change when a file comes or goes.
-SOURCES := $(shell find csrc) $(wildcard tensorizer_ops/_python*.cpp tensorizer_ops/_python*.h) setup.py pyproject.toml
+SOURCES := $(shell find csrc) setup.py pyproject.toml
 CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/*.cpp benchmarks/*.h) \
 	$(shell find csrc tests/cpp/sim_device -name '*.h' -o -name '*.cpp')
 
@@ -58,7 +58,7 @@ lint: $(STAMPS)/test
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary tensorizer_ops
-	@$(BIN)/python tools/check_rooms.py
+	@$(BIN)/python tools/check_layers.py
 
 cpp-test: | test-packages
 	@tools/cpp_tests.sh tests

@@ -1,7 +1,7 @@
 """Builds the library, and the small module that ties it to Python.
 
-``libtensorizer_ops.so`` is everything in ``csrc``: it knows nothing of Python, and serves C++
-programs as well. ``_python`` is linked against it and stands beside it.
+``libtensorizer_ops.so`` is all of ``csrc`` but ``csrc/python``. It does not depend on Python, and
+serves C++ programs as well. ``_python`` is linked against it and installed beside it.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def pkg_config(option: str) -> list[str]:
 def install_for_cpp(folder: Path) -> None:
     """Puts the headers and the CMake package beside the library.
 
-    Rooms include each other as "io/source.h". Outside, where others have an "io" as well, it is
+    Layers include each other as "io/source.h". Outside, where others have an "io" as well, it is
     "tensorizer_ops/io/source.h".
     """
     csrc = Path("csrc")
@@ -173,7 +173,7 @@ def build_settings() -> dict[str, object]:
     foreign = [*include_paths(), sysconfig.get_path("include")]
     compile_flags = [*COMPILE_FLAGS, *(f"-isystem{path}" for path in foreign)]
     csrc = Path("csrc")
-    sources = [path for path in csrc.rglob("*.cpp") if path.parts[1] != "cuda"]
+    sources = [path for path in csrc.rglob("*.cpp") if path.parts[1] not in ("cuda", "python")]
     include = str(csrc.resolve())
     library = CppExtension(
         f"{PACKAGE}.{LIBRARY}",
@@ -186,7 +186,7 @@ def build_settings() -> dict[str, object]:
     )
     python_module = CppExtension(
         f"{PACKAGE}._python",
-        sorted(map(str, Path(PACKAGE).glob("_python*.cpp"))),
+        sorted(map(str, Path(csrc, "python").glob("*.cpp"))),
         include_dirs=[include],
         libraries=["tensorizer_ops"],
         extra_compile_args=compile_flags,

@@ -22,7 +22,7 @@ class Save(Future[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._job = _python.SaveJob()
+        self._job = _python.BackgroundSave()
 
     def cancel(self) -> bool:
         """End it soon, with nothing written: :meth:`result` then raises ``errors.Cancelled``.

@@ -181,7 +181,7 @@ def save(
         return
     named = as_dict(tensors)
     if progress:
-        job = _python.SaveJob()
+        job = _python.BackgroundSave()
         with reported(job, progress):
             values = list(named.values())
             run_save(job, to_uri(uri), list(named), values, hashes, threads, as_pairs(given))
@@ -191,7 +191,7 @@ def save(
 
 
 def run_save(
-    job: _python.SaveJob,
+    job: _python.BackgroundSave,
     uri: str,
     names: list[str],
     tensors: list[torch.Tensor],

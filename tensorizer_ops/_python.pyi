@@ -1,4 +1,4 @@
-# Built from _python.cpp.
+# Built from csrc/python.
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,7 +34,7 @@ def write_file(
 ) -> Any: ...
 def set_secret(name: str, secret: str) -> None: ...
 
-class SaveJob:
+class BackgroundSave:
     def run(
         self,
         uri: str,

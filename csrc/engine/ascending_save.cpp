@@ -35,7 +35,7 @@ TensorHeaderImage AscendingSave::header(std::size_t item) {
   RunningDigests digests(job_.digest_start(image));
   RunningDigests data_digest(job_.data_digest_start());
   if (job_.hashes().crc32 || job_.hashes().sha256 || job_.layout.has_records()) {
-    each_piece(item, [&](std::uint64_t at, const Piece& piece) {
+    each_piece(item, [&](std::uint64_t at, const SavedBytes& piece) {
       digests.update(piece.plain);
       data_digest.update(piece.plain);
       job_.encrypt(image, at, piece);
@@ -47,7 +47,7 @@ TensorHeaderImage AscendingSave::header(std::size_t item) {
 
 void AscendingSave::write(std::size_t item, TensorHeaderImage& image) {
   job_.write_header(item, image, cancel_);
-  each_piece(item, [&](std::uint64_t at, const Piece& piece) {
+  each_piece(item, [&](std::uint64_t at, const SavedBytes& piece) {
     job_.write_data(item, at, job_.encrypt(image, at, piece), cancel_);
   });
 }

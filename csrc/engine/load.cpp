@@ -54,7 +54,7 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
                                       : 1;
   move_settings.crc32 = mover.verifies();
   move_settings.sha256 = mover.digests();
-  const bool hashed = settings.verify == Verify::All || settings.pin != nullptr;
+  const bool hashed = settings.verify == Verify::All || settings.expected_digests != nullptr;
   const bool lanes = hashed && !source.sequential();
   move_settings.lanes = lanes ? sha256_lanes() : 1;
   move_settings.make_stage = settings.make_stage;
@@ -88,7 +88,7 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   try {
     progress.computed = move(plan, mover, move_settings, cancel);
   } catch (...) {
-    if (settings.withdraw && (encrypted || mover.digests())) mover.withdraw_unchecked();
+    if (settings.zero_incomplete && (encrypted || mover.digests())) mover.zero_unchecked();
     throw;
   }
 }

@@ -34,12 +34,12 @@ struct LoadSettings {
   int threads = 1;
   // The memory that a job may take beyond its outputs.
   std::uint64_t memory_ceiling = 0;
-  const Pin* pin = nullptr;
+  const ExpectedDigests* expected_digests = nullptr;
   // Of an encrypted file.
   FileKeys* keys = nullptr;
   // Called when a load that checks anything (digests, a pin, MACs) ends with an error, for each
   // tensor that is not there in whole and known to be right: what it holds is not fit to be seen.
-  std::function<void(std::uint32_t entry)> withdraw;
+  std::function<void(std::uint32_t entry)> zero_incomplete;
   // Called with what the header of each item says, where somebody wants to know; from any worker.
   std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;
   // The whole source, when items stand in place.

@@ -23,9 +23,9 @@ LoadMover::LoadMover(Source& source, Index& index, std::span<const LoadItem> ite
       items_(items),
       settings_(settings),
       progress_(progress),
-      place_(place_of(source)),
+      location_(place_of(source)),
       encrypted_(index.header().encrypted),
-      cuts_(items.size()),
+      sliced_(items.size()),
       complete_(items.size()) {
   if (digests()) expected_.resize(items.size());
 }
@@ -33,7 +33,7 @@ LoadMover::LoadMover(Source& source, Index& index, std::span<const LoadItem> ite
 Extent LoadMover::extent(const LoadItem& item) const {
   const Entry& e = entry(item);
   const bool header = needs_header(item);
-  if (header) check_header_size(e, item.entry, index_.header(), place_);
+  if (header) check_header_size(e, item.entry, index_.header(), location_);
   // Staged bytes are gone before a digest that goes in order could come back to them, and before
   // the rest of a chunk is there.
   const bool whole = item.staged && (digests() || encrypted_);
@@ -47,7 +47,8 @@ void LoadMover::follow(const Plan& plan, const PlanLimits& limits, std::uint64_t
   part_ = part;
   slice_ = limits.slice_size;
   scratch_.set_size(slice_);
-  for (const CutTensor& cut : plan.cut) cuts_[cut.tensor] = std::make_unique<Cut>();
+  for (const SlicedTensor& sliced : plan.sliced)
+    sliced_[sliced.tensor] = std::make_unique<SlicedHeader>();
 }
 
 void LoadMover::move_bundle(const Range& range, Worker& worker) try {
@@ -57,7 +58,7 @@ void LoadMover::move_bundle(const Range& range, Worker& worker) try {
     move_staged(range.first, worker);
     return;
   }
-  const std::vector<Arrived> bundle = read_bundle(items, worker);
+  const std::vector<BundledTensor> bundle = read_bundle(items, worker);
   std::vector<DigestStart> starts;
   if (digests()) starts.reserve(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -70,14 +71,14 @@ void LoadMover::move_bundle(const Range& range, Worker& worker) try {
   if (digests()) digest_bundle(items, starts, bundle, worker);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].staged) {
-      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
+      const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
       worker.stage.pass(*items[i].staged, 0, bundle[i].data);
     }
     moved(entry(items[i]).data_size);
     complete_[range.first + i] = 1;
   }
 } catch (...) {
-  rethrow_naming(place(items_[range.first]));
+  rethrow_naming(location(items_[range.first]));
 }
 
 ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) try {
@@ -87,34 +88,35 @@ ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker
   const Bytes target = item.staged    ? worker.stage.take(range.size)
                        : passes(item) ? scratch_.take(range.size)
                                       : item.memory.subspan(range.position, range.size);
-  Cut& cut = *cuts_[range.first];
+  SlicedHeader& sliced = *sliced_[range.first];
   if (item.in_place) {
-    if (header) cut.bytes = copy_header(e);
+    if (header) sliced.bytes = copy_header(e);
   } else {
     const bool apart = header && e.header_size() > kLongHeader;
     if (apart) {
-      read_arriving(source_, e.header_offset, e.header_size(), cut.bytes, worker.cancel);
+      read_arriving(source_, e.header_offset, e.header_size(), sliced.bytes, worker.cancel);
     } else if (header) {
-      cut.bytes.resize(e.header_size());
+      sliced.bytes.resize(e.header_size());
     }
-    const Bytes before = header && !apart ? Bytes(cut.bytes) : Bytes();
+    const Bytes before = header && !apart ? Bytes(sliced.bytes) : Bytes();
     read_slice(e.data_offset + range.position, before, target, encrypted_ ? nullptr : &digest,
                worker);
   }
-  if (header) learn_header(item, cut);
+  if (header) learn_header(item, sliced);
   if (encrypted_) {
-    await_header(cut, worker.cancel);
-    if (has_whole_chunks(cut)) decrypt(item, cut.parsed->crypt, range.position, target, worker);
+    await_header(sliced, worker.cancel);
+    if (has_whole_chunks(sliced))
+      decrypt(item, sliced.parsed->crypt, range.position, target, worker);
   }
   if (item.in_place || encrypted_) digest.update(target);
   if (item.staged) {
-    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
+    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
     worker.stage.pass(*item.staged, range.position, target);
   }
   moved(range.size);
   return target;
 } catch (...) {
-  rethrow_naming(place(items_[range.first]));
+  rethrow_naming(location(items_[range.first]));
 }
 
 void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
@@ -134,35 +136,36 @@ void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, Sli
 }
 
 DigestStart LoadMover::digest_start(std::uint32_t tensor) {
-  const Cut& cut = *cuts_[tensor];
+  const SlicedHeader& sliced = *sliced_[tensor];
   // What is not plain yet is digested at the end.
-  if (!digests() || (encrypted_ && !has_whole_chunks(cut))) return {};
-  return digests_wanted(items_[tensor], cut.parsed);
+  if (!digests() || (encrypted_ && !has_whole_chunks(sliced))) return {};
+  return digests_wanted(items_[tensor], sliced.parsed);
 }
 
 void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) {
   const LoadItem& item = items_[tensor];
-  Cut& cut = *cuts_[tensor];
-  if (encrypted_ && !has_whole_chunks(cut)) {
+  SlicedHeader& sliced = *sliced_[tensor];
+  if (encrypted_ && !has_whole_chunks(sliced)) {
     const Bytes data = item.memory.first(entry(item).data_size);
-    decrypt(item, cut.parsed->crypt, 0, data, worker);
+    decrypt(item, sliced.parsed->crypt, 0, data, worker);
     if (digests()) {
-      RunningDigests running(digests_wanted(item, cut.parsed));
+      RunningDigests running(digests_wanted(item, sliced.parsed));
       running.update(data);
       compare(item, running.finish());
     }
   } else if (digests()) {
     compare(item, digests_found);
   }
-  cuts_[tensor].reset();
+  sliced_[tensor].reset();
   complete_[tensor] = 1;
 }
 
-void LoadMover::withdraw_unchecked() const {
+void LoadMover::zero_unchecked() const {
   // Against a pin without a list, no tensor is known to be right before all of them are.
-  const bool all = settings_.pin != nullptr && settings_.pin->expected.empty();
+  const bool all =
+      settings_.expected_digests != nullptr && settings_.expected_digests->digests.empty();
   for (std::size_t i = 0; i < items_.size(); ++i) {
-    if (all || complete_[i] == 0) settings_.withdraw(items_[i].entry);
+    if (all || complete_[i] == 0) settings_.zero_incomplete(items_[i].entry);
   }
 }
 
@@ -172,8 +175,8 @@ void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
   scratch_.give_back({const_cast<std::byte*>(slice.data()), slice.size()});
 }
 
-std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem> items,
-                                                       Worker& worker) {
+std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const LoadItem> items,
+                                                             Worker& worker) {
   std::size_t kept = 0;
   std::size_t largest_gap = 0;
   std::uint64_t begin = extent(items.front()).offset;
@@ -187,7 +190,7 @@ std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem>
   }
   const Bytes scratch = worker.stage.take(kept + largest_gap);
   const Bytes unused = scratch.subspan(kept);
-  std::vector<Arrived> bundle;
+  std::vector<BundledTensor> bundle;
   bundle.reserve(items.size());
   std::vector<Bytes> pieces;
   pieces.reserve(3 * items.size());
@@ -198,7 +201,7 @@ std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem>
   std::size_t at = 0;
   for (const LoadItem& item : items) {
     const Extent e = extent(item);
-    Arrived& arrived = bundle.emplace_back();
+    BundledTensor& arrived = bundle.emplace_back();
     arrived.header = scratch.subspan(at, e.header_size);
     at += e.header_size;
     if (item.staged || passes(item)) {
@@ -227,11 +230,11 @@ std::vector<LoadMover::Arrived> LoadMover::read_bundle(std::span<const LoadItem>
 }
 
 void LoadMover::digest_bundle(std::span<const LoadItem> items, std::span<const DigestStart> starts,
-                              std::span<const Arrived> bundle, Worker& worker) {
+                              std::span<const BundledTensor> bundle, Worker& worker) {
   std::vector<ConstBytes> data;
   data.reserve(bundle.size());
-  for (const Arrived& arrived : bundle) data.push_back(arrived.data);
-  const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+  for (const BundledTensor& arrived : bundle) data.push_back(arrived.data);
+  const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
   const std::vector<Digests> found = digest_all(starts, data);
   for (std::size_t i = 0; i < items.size(); ++i) compare(items[i], found[i]);
 }
@@ -247,13 +250,13 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
   }
   RunningDigests running(digests() ? digests_wanted(item, header) : DigestStart{});
   const auto pass = [&](std::uint64_t at, Bytes piece) {
-    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Copy);
+    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
     worker.stage.pass(*item.staged, at, piece);
   };
   const auto check = [&](std::uint64_t at, Bytes piece) {
     if (encrypted_) decrypt(item, header->crypt, at, piece, worker);
     if (digests()) {
-      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+      const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
       running.update(piece);
     }
     moved(piece.size());
@@ -295,29 +298,29 @@ std::vector<std::byte> LoadMover::copy_header(const Entry& e) const {
 
 TensorHeader LoadMover::parse_header(const LoadItem& item, Bytes bytes) {
   const Entry& e = entry(item);
-  const TensorHeader header = parse_authentic_header(bytes, index_, item.entry, place_);
+  const TensorHeader header = parse_authentic_header(bytes, index_, item.entry, location_);
   if (!e.dtype) index_.set_dtype(item.entry, *header.dtype.dtype);
   if (encrypted_ && e.data_size > 0) {
     const std::lock_guard lock(mutex_);
     if (nonces_.try_emplace(header.crypt.nonce, item.entry).first->second != item.entry) {
-      fail(place(item), ErrorKind::Crypto, "it was encrypted with the nonce of another tensor");
+      fail(location(item), ErrorKind::Crypto, "it was encrypted with the nonce of another tensor");
     }
   }
   if (settings_.keep_header) settings_.keep_header(item.entry, header);
   return header;
 }
 
-void LoadMover::learn_header(const LoadItem& item, Cut& cut) {
-  TensorHeader header = parse_header(item, cut.bytes);
+void LoadMover::learn_header(const LoadItem& item, SlicedHeader& sliced) {
+  TensorHeader header = parse_header(item, sliced.bytes);
   const std::lock_guard lock(mutex_);
-  cut.parsed = header;
-  cut.known = true;
+  sliced.parsed = header;
+  sliced.known = true;
   known_.notify_all();
 }
 
-void LoadMover::await_header(const Cut& cut, Cancel& cancel) {
+void LoadMover::await_header(const SlicedHeader& sliced, Cancel& cancel) {
   std::unique_lock lock(mutex_);
-  while (!cut.known) {
+  while (!sliced.known) {
     known_.wait_for(lock, kPollInterval);
     lock.unlock();
     cancel.check();
@@ -328,28 +331,28 @@ void LoadMover::await_header(const Cut& cut, Cancel& cancel) {
 void LoadMover::decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position,
                         Bytes bytes, Worker& worker) {
   const SharedSecret key = settings_.keys->key_for(crypt.derivation, worker.cancel);
-  const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
-  decrypt_chunks(place(item), crypt, key->bytes(), position, bytes, worker.cancel);
+  const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
+  decrypt_chunks(location(item), crypt, key->bytes(), position, bytes, worker.cancel);
 }
 
 DigestStart LoadMover::digests_wanted(const LoadItem& item,
                                       const std::optional<TensorHeader>& header) {
   Expected& expected = expected_[number(item)];
-  if (settings_.pin != nullptr) {
-    expected.sha256 = settings_.pin->expected_of(item.entry);
+  if (settings_.expected_digests != nullptr) {
+    expected.sha256 = settings_.expected_digests->expected_of(item.entry);
     return {{}, false, true};
   }
   expected = {header->crc32, header->sha256};
   if (settings_.verify == Verify::Crc32 && header->crc32) expected.sha256.reset();
   if (!expected.crc32 && !expected.sha256) {
-    fail(place(item), ErrorKind::InvalidFormat,
+    fail(location(item), ErrorKind::InvalidFormat,
          "there is nothing to verify: the file was saved without hashes");
   }
   return {header->hashed, expected.crc32.has_value(), expected.sha256.has_value()};
 }
 
 void LoadMover::compare(const LoadItem& item, const Digests& found) const {
-  check_digests(place(item), settings_.pin, expected_[number(item)], found);
+  check_digests(location(item), settings_.expected_digests, expected_[number(item)], found);
 }
 
 }  // namespace tensorizer

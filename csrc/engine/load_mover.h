@@ -24,9 +24,11 @@ class LoadMover final : public Mover {
             const LoadSettings& settings, Progress& progress);
 
   // Whether the digests in the file are compared; those of a pin take their place.
-  bool verifies() const { return settings_.verify != Verify::None && settings_.pin == nullptr; }
+  bool verifies() const {
+    return settings_.verify != Verify::None && settings_.expected_digests == nullptr;
+  }
   // Whether digests are taken.
-  bool digests() const { return verifies() || settings_.pin != nullptr; }
+  bool digests() const { return verifies() || settings_.expected_digests != nullptr; }
 
   // Whether any data has no place of its own, and is only looked at.
   bool passes_any() const {
@@ -47,18 +49,18 @@ class LoadMover final : public Mover {
   void finish(std::uint32_t tensor, const Digests& found, Worker& worker) override;
 
   // After an error: says what is not there in whole and known to be right.
-  void withdraw_unchecked() const;
+  void zero_unchecked() const;
 
  private:
   // The header of a tensor that moves in slices: it comes with the first one.
-  struct Cut {
+  struct SlicedHeader {
     std::vector<std::byte> bytes;
     std::optional<TensorHeader> parsed;
     bool known = false;  // what stands above; guarded by the mutex
   };
 
   // A tensor of a bundle.
-  struct Arrived {
+  struct BundledTensor {
     Bytes header;  // empty where none is needed
     Bytes data;
   };
@@ -79,23 +81,27 @@ class LoadMover final : public Mover {
   bool passes(const LoadItem& item) const {
     return !item.staged && item.memory.empty() && entry(item).data_size > 0;
   }
-  TensorPlace place(const LoadItem& item) const { return {place_.label, entry(item), item.entry}; }
+  TensorLocation location(const LoadItem& item) const {
+    return {location_.label, entry(item), item.entry};
+  }
   // Whether each slice holds whole chunks, so that it can be decrypted as it comes.
-  bool has_whole_chunks(const Cut& cut) const { return slice_ % cut.parsed->crypt.chunk_size == 0; }
+  bool has_whole_chunks(const SlicedHeader& sliced) const {
+    return slice_ % sliced.parsed->crypt.chunk_size == 0;
+  }
   void moved(std::uint64_t bytes) { progress_.done.fetch_add(bytes, std::memory_order_relaxed); }
 
   // Reads the range of the bundle into its items, and what has no place there (headers, staged
   // data) into staging memory, in file order.
-  std::vector<Arrived> read_bundle(std::span<const LoadItem> items, Worker& worker);
+  std::vector<BundledTensor> read_bundle(std::span<const LoadItem> items, Worker& worker);
   void digest_bundle(std::span<const LoadItem> items, std::span<const DigestStart> starts,
-                     std::span<const Arrived> bundle, Worker& worker);
+                     std::span<const BundledTensor> bundle, Worker& worker);
   // A staged tensor that is larger than staging memory may be, piece by piece.
   void move_staged(std::uint32_t tensor, Worker& worker);
   std::vector<std::byte> copy_header(const Entry& entry) const;
   TensorHeader parse_header(const LoadItem& item, Bytes bytes);
-  void learn_header(const LoadItem& item, Cut& cut);
+  void learn_header(const LoadItem& item, SlicedHeader& sliced);
   // The header is on its way: whoever moves the first slice started before all others.
-  void await_header(const Cut& cut, Cancel& cancel);
+  void await_header(const SlicedHeader& sliced, Cancel& cancel);
   // Decrypts whole chunks in place.
   void decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position, Bytes bytes,
                Worker& worker);
@@ -107,12 +113,12 @@ class LoadMover final : public Mover {
   const std::span<const LoadItem> items_;
   const LoadSettings& settings_;
   Progress& progress_;
-  const FilePlace place_;
+  const FileLocation location_;
   const bool encrypted_;
   std::uint64_t piece_ = 0;
   std::uint64_t part_ = 0;
   std::uint64_t slice_ = 0;
-  std::vector<std::unique_ptr<Cut>> cuts_;  // of the tensors that move in slices
+  std::vector<std::unique_ptr<SlicedHeader>> sliced_;  // of the tensors that move in slices
   std::vector<Expected> expected_;
   std::vector<std::uint8_t> complete_;
 

@@ -11,8 +11,8 @@ namespace tensorizer {
 
 namespace {
 
-// A slice whose bytes have arrived and wait for their turn in the SHA-256.
-struct Arrived {
+// A slice whose bytes have arrived and wait for SHA-256.
+struct UnhashedSlice {
   std::uint64_t position;
   ConstBytes bytes;
 };
@@ -22,23 +22,23 @@ struct SliceCrc32 {
   std::uint64_t size;
 };
 
-// A cut tensor on its way. Everything but the values that only its current hasher touches is
+// A sliced tensor on its way. Everything but the values that only its current hasher touches is
 // guarded by the scheduler's mutex.
-struct CutState {
+struct SlicedState {
   std::uint32_t slices_to_move = 0;
   bool started = false;  // the first slice has moved, so the header is known
   bool wants_crc32 = false;
   bool wants_sha256 = false;
   bool hashing = false;
   std::uint64_t hashed = 0;
-  std::vector<Arrived> arrived;
+  std::vector<UnhashedSlice> unhashed;
   std::vector<SliceCrc32> crc32s;
   std::uint32_t header_crc32 = 0;
   Sha256 sha256;
 };
 
 struct Batch {
-  std::vector<std::uint32_t> cut;
+  std::vector<std::uint32_t> sliced;
   std::vector<ConstBytes> bytes;
 };
 
@@ -50,23 +50,23 @@ class Scheduler {
         mover_(mover),
         settings_(settings),
         cancel_(cancel),
-        turns_(settings.threads, workers),
-        cuts_(plan.cut.size()),
+        slots_(settings.threads, workers),
+        sliced_(plan.sliced.size()),
         unfinished_(plan.ranges.size()) {
-    for (std::size_t i = 0; i < cuts_.size(); ++i) {
-      cuts_[i].slices_to_move = plan.cut[i].slices;
-      if (settings.crc32) cuts_[i].crc32s.resize(plan.cut[i].slices);
-      unhashed_ += plan.cut[i].size;
+    for (std::size_t i = 0; i < sliced_.size(); ++i) {
+      sliced_[i].slices_to_move = plan.sliced[i].slices;
+      if (settings.crc32) sliced_[i].crc32s.resize(plan.sliced[i].slices);
+      unhashed_ += plan.sliced[i].size;
     }
-    unfinished_ += cuts_.size();
+    unfinished_ += sliced_.size();
   }
 
-  ComputeTime computed() const noexcept { return turns_.spent(); }
+  ComputeTime computed() const noexcept { return slots_.spent(); }
 
   // What one worker does until the job is done.
   void work() {
     const std::unique_ptr<Stage> stage = settings_.make_stage();
-    Worker worker{cancel_, turns_, *stage};
+    Worker worker{cancel_, slots_, *stage};
     Batch batch;
     std::unique_lock lock(mutex_);
     while (unfinished_ > 0) {
@@ -101,41 +101,41 @@ class Scheduler {
       done_with(1);
       return;
     }
-    SliceDigest digest(settings_.crc32, turns_);
+    SliceDigest digest(settings_.crc32, slots_);
     const ConstBytes bytes = mover_.move_slice(range, digest, worker);
-    CutState& cut = cuts_[range.cut];
-    if (settings_.crc32) cut.crc32s[range.slice] = {digest.crc32(), bytes.size()};
-    if (range.position == 0) start_digests(range, cut);
+    SlicedState& sliced = sliced_[range.sliced];
+    if (settings_.crc32) sliced.crc32s[range.slice] = {digest.crc32(), bytes.size()};
+    if (range.position == 0) start_digests(range, sliced);
     lock.lock();
     --moving_;
     if (range.position == 0) {
-      cut.started = true;
-      if (!cut.wants_sha256) {
-        unhashed_ -= plan_.cut[range.cut].size;
-        for (const Arrived& arrived : cut.arrived) let_go(range.cut, arrived.bytes);
-        cut.arrived.clear();
+      sliced.started = true;
+      if (!sliced.wants_sha256) {
+        unhashed_ -= plan_.sliced[range.sliced].size;
+        for (const UnhashedSlice& unhashed : sliced.unhashed) let_go(range.sliced, unhashed.bytes);
+        sliced.unhashed.clear();
       }
     }
     // What the tensor wants is only known, and only safe to read, once it has started.
-    if (settings_.sha256 && (!cut.started || cut.wants_sha256)) {
-      cut.arrived.push_back({range.position, bytes});
-      make_ready(range.cut);
+    if (settings_.sha256 && (!sliced.started || sliced.wants_sha256)) {
+      sliced.unhashed.push_back({range.position, bytes});
+      make_ready(range.sliced);
     } else {
-      let_go(range.cut, bytes);
+      let_go(range.sliced, bytes);
     }
-    --cut.slices_to_move;
+    --sliced.slices_to_move;
     done_with(1);
-    finish_if_complete(range.cut, lock, worker);
+    finish_if_complete(range.sliced, lock, worker);
   }
 
   // Only the worker that moved the first slice is here; nobody hashes before `started` is set.
-  void start_digests(const Range& range, CutState& cut) {
+  void start_digests(const Range& range, SlicedState& sliced) {
     const DigestStart start = mover_.digest_start(range.first);
-    cut.wants_crc32 = start.crc32;
-    cut.wants_sha256 = start.sha256;
+    sliced.wants_crc32 = start.crc32;
+    sliced.wants_sha256 = start.sha256;
     for (const ConstBytes part : start.header) {
-      if (start.crc32) cut.header_crc32 = crc32(cut.header_crc32, part);
-      if (start.sha256) cut.sha256.update(part);
+      if (start.crc32) sliced.header_crc32 = crc32(sliced.header_crc32, part);
+      if (start.sha256) sliced.sha256.update(part);
     }
   }
 
@@ -144,24 +144,25 @@ class Scheduler {
            held_ < settings_.most_slices;
   }
 
-  void let_go(std::uint32_t cut, ConstBytes slice) {
-    mover_.let_go(plan_.cut[cut].tensor, slice);
+  void let_go(std::uint32_t sliced, ConstBytes slice) {
+    mover_.let_go(plan_.sliced[sliced].tensor, slice);
     // Wakes waiting workers when half of the slots are free, not for each slot.
     if (--held_ == settings_.most_slices / 2) changed_.notify_all();
   }
 
-  std::uint64_t left_to_hash(std::uint32_t cut) const {
-    return plan_.cut[cut].size - cuts_[cut].hashed;
+  std::uint64_t left_to_hash(std::uint32_t sliced) const {
+    return plan_.sliced[sliced].size - sliced_[sliced].hashed;
   }
 
   // Puts a tensor whose next bytes are there, and that nobody is hashing, on the list.
   void make_ready(std::uint32_t number) {
-    CutState& cut = cuts_[number];
-    if (!cut.started || !cut.wants_sha256 || cut.hashing) return;
-    const bool there = std::any_of(cut.arrived.begin(), cut.arrived.end(),
-                                   [&](const Arrived& a) { return a.position == cut.hashed; });
+    SlicedState& sliced = sliced_[number];
+    if (!sliced.started || !sliced.wants_sha256 || sliced.hashing) return;
+    const bool there =
+        std::any_of(sliced.unhashed.begin(), sliced.unhashed.end(),
+                    [&](const UnhashedSlice& a) { return a.position == sliced.hashed; });
     if (!there) return;
-    cut.hashing = true;
+    sliced.hashing = true;
     ready_.push_back(number);
     changed_.notify_one();
   }
@@ -186,57 +187,58 @@ class Scheduler {
     std::partial_sort(
         ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count), ready_.end(),
         [&](std::uint32_t a, std::uint32_t b) { return left_to_hash(a) > left_to_hash(b); });
-    batch.cut.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
+    batch.sliced.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
     ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
     batch.bytes.clear();
-    for (const std::uint32_t number : batch.cut) {
-      CutState& cut = cuts_[number];
-      const auto next = std::find_if(cut.arrived.begin(), cut.arrived.end(),
-                                     [&](const Arrived& a) { return a.position == cut.hashed; });
+    for (const std::uint32_t number : batch.sliced) {
+      SlicedState& sliced = sliced_[number];
+      const auto next =
+          std::find_if(sliced.unhashed.begin(), sliced.unhashed.end(),
+                       [&](const UnhashedSlice& a) { return a.position == sliced.hashed; });
       batch.bytes.push_back(next->bytes);
-      *next = cut.arrived.back();
-      cut.arrived.pop_back();
+      *next = sliced.unhashed.back();
+      sliced.unhashed.pop_back();
     }
     return true;
   }
 
   void hash(const Batch& batch) {
-    const ComputeTurns::Turn turn(turns_, ComputeTurns::Work::Digest);
+    const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
     std::vector<Sha256Update> updates;
-    updates.reserve(batch.cut.size());
-    for (std::size_t i = 0; i < batch.cut.size(); ++i) {
-      updates.push_back({&cuts_[batch.cut[i]].sha256, batch.bytes[i]});
+    updates.reserve(batch.sliced.size());
+    for (std::size_t i = 0; i < batch.sliced.size(); ++i) {
+      updates.push_back({&sliced_[batch.sliced[i]].sha256, batch.bytes[i]});
     }
     sha256_update(updates);
   }
 
   void settle(const Batch& batch, std::unique_lock<std::mutex>& lock, Worker& worker) {
-    for (std::size_t i = 0; i < batch.cut.size(); ++i) {
-      CutState& cut = cuts_[batch.cut[i]];
-      cut.hashing = false;
-      cut.hashed += batch.bytes[i].size();
+    for (std::size_t i = 0; i < batch.sliced.size(); ++i) {
+      SlicedState& sliced = sliced_[batch.sliced[i]];
+      sliced.hashing = false;
+      sliced.hashed += batch.bytes[i].size();
       unhashed_ -= batch.bytes[i].size();
-      let_go(batch.cut[i], batch.bytes[i]);
-      make_ready(batch.cut[i]);
+      let_go(batch.sliced[i], batch.bytes[i]);
+      make_ready(batch.sliced[i]);
     }
-    for (const std::uint32_t number : batch.cut) finish_if_complete(number, lock, worker);
+    for (const std::uint32_t number : batch.sliced) finish_if_complete(number, lock, worker);
   }
 
   // The lock is held before and after, but not while the mover finishes.
   void finish_if_complete(std::uint32_t number, std::unique_lock<std::mutex>& lock,
                           Worker& worker) {
-    CutState& cut = cuts_[number];
-    if (cut.slices_to_move > 0 || (cut.wants_sha256 && left_to_hash(number) > 0)) return;
+    SlicedState& sliced = sliced_[number];
+    if (sliced.slices_to_move > 0 || (sliced.wants_sha256 && left_to_hash(number) > 0)) return;
     lock.unlock();
     Digests digests;
-    if (cut.wants_crc32) {
-      digests.crc32 = cut.header_crc32;
-      for (const SliceCrc32& slice : cut.crc32s) {
+    if (sliced.wants_crc32) {
+      digests.crc32 = sliced.header_crc32;
+      for (const SliceCrc32& slice : sliced.crc32s) {
         digests.crc32 = crc32_join(digests.crc32, slice.value, slice.size);
       }
     }
-    if (cut.wants_sha256) digests.sha256 = cut.sha256.finish();
-    mover_.finish(plan_.cut[number].tensor, digests, worker);
+    if (sliced.wants_sha256) digests.sha256 = sliced.sha256.finish();
+    mover_.finish(plan_.sliced[number].tensor, digests, worker);
     lock.lock();
     done_with(1);
   }
@@ -251,16 +253,16 @@ class Scheduler {
   Mover& mover_;
   const MoveSettings& settings_;
   Cancel& cancel_;
-  ComputeTurns turns_;
+  ComputeSlots slots_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<CutState> cuts_;
-  std::vector<std::uint32_t> ready_;  // cut tensors whose next bytes wait to be hashed
+  std::vector<SlicedState> sliced_;
+  std::vector<std::uint32_t> ready_;  // sliced tensors whose next bytes wait to be hashed
   std::size_t next_range_ = 0;
   int moving_ = 0;
   std::size_t held_ = 0;    // slices that move, or are not let go
-  std::size_t unfinished_;  // ranges to move and cut tensors to finish
+  std::size_t unfinished_;  // ranges to move and sliced tensors to finish
   std::uint64_t unhashed_ = 0;
 };
 
@@ -268,7 +270,7 @@ class Scheduler {
 
 void SliceDigest::update(ConstBytes bytes) {
   if (!wanted_) return;
-  const ComputeTurns::Turn turn(turns_, ComputeTurns::Work::Digest);
+  const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
   crc32_ = tensorizer::crc32(crc32_, bytes);
 }
 

@@ -1,10 +1,10 @@
 // The heart of a job: workers that move ranges and digest what passes through.
 //
 // What moves and how is the Mover's affair: a load reads, a save writes. move() decides who does
-// what when. A bundle is moved and digested by one worker. The slices of a cut tensor move in any
-// order, on any worker; their CRC32s are taken on the way and joined, and SHA-256 follows in order,
-// over several tensors at once, by whichever worker is free, while the bytes are likely to be in
-// cache.
+// what when. A bundle is moved and digested by one worker. The slices of a sliced tensor move in
+// any order, on any worker; their CRC32s are taken on the way and joined, and SHA-256 follows in
+// order, over several tensors at once, by whichever worker is free, while the bytes are likely to
+// be in cache.
 #pragma once
 
 #include <array>
@@ -38,29 +38,29 @@ struct Progress {
 };
 
 // At most `threads` workers compute at a time; the rest wait for bytes.
-class ComputeTurns {
+class ComputeSlots {
  public:
   enum class Work : std::uint8_t { Digest, Copy, Cipher };
 
   // Everyone's turn, always, when there are no more workers than threads.
-  ComputeTurns(int threads, int workers) : limited_(workers > threads), turns_(threads) {}
+  ComputeSlots(int threads, int workers) : limited_(workers > threads), slots_(threads) {}
 
-  class Turn {
+  class Slot {
    public:
-    Turn(ComputeTurns& turns, Work work) : turns_(turns), work_(work) {
-      if (turns_.limited_) turns_.turns_.acquire();
+    Slot(ComputeSlots& slots, Work work) : slots_(slots), work_(work) {
+      if (slots_.limited_) slots_.slots_.acquire();
       begin_ = Clock::now();
     }
-    ~Turn() {
+    ~Slot() {
       const std::chrono::nanoseconds spent = Clock::now() - begin_;
-      turns_.spent_[static_cast<std::size_t>(work_)] += static_cast<std::uint64_t>(spent.count());
-      if (turns_.limited_) turns_.turns_.release();
+      slots_.spent_[static_cast<std::size_t>(work_)] += static_cast<std::uint64_t>(spent.count());
+      if (slots_.limited_) slots_.slots_.release();
     }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    Slot(const Slot&) = delete;
+    Slot& operator=(const Slot&) = delete;
 
    private:
-    ComputeTurns& turns_;
+    ComputeSlots& slots_;
     const Work work_;
     std::chrono::steady_clock::time_point begin_;
   };
@@ -76,21 +76,21 @@ class ComputeTurns {
   using Clock = std::chrono::steady_clock;
 
   bool limited_;
-  std::counting_semaphore<> turns_;
+  std::counting_semaphore<> slots_;
   std::array<std::atomic<std::uint64_t>, 3> spent_{};  // nanoseconds
 };
 
 // What belongs to one worker.
 struct Worker {
   Cancel& cancel;
-  ComputeTurns& turns;
+  ComputeSlots& slots;
   Stage& stage;
 };
 
 // The CRC32 of a slice, if anyone wants it.
 class SliceDigest {
  public:
-  SliceDigest(bool wanted, ComputeTurns& turns) : wanted_(wanted), turns_(turns) {}
+  SliceDigest(bool wanted, ComputeSlots& slots) : wanted_(wanted), slots_(slots) {}
 
   bool wanted() const noexcept { return wanted_; }
   std::uint32_t crc32() const noexcept { return crc32_; }
@@ -100,7 +100,7 @@ class SliceDigest {
 
  private:
   const bool wanted_;
-  ComputeTurns& turns_;
+  ComputeSlots& slots_;
   std::uint32_t crc32_ = 0;
 };
 
@@ -123,7 +123,7 @@ class Mover {
   // Called when the bytes of a slice are no longer needed.
   virtual void let_go(std::uint32_t tensor, ConstBytes slice) { (void)tensor, (void)slice; }
 
-  // After the whole of a cut tensor has moved and been digested.
+  // After the whole of a sliced tensor has moved and been digested.
   virtual void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) = 0;
 };
 

@@ -14,7 +14,7 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
     const Extent& extent = extents[i];
     const std::uint64_t size = extent.header_size + extent.data_size;
     if (size > limits.slice_size && !extent.whole && extent.data_size > 0) {
-      const auto cut = static_cast<std::uint32_t>(plan.cut.size());
+      const auto sliced = static_cast<std::uint32_t>(plan.sliced.size());
       // Rounded, so that slices hold whole elements wherever data begins.
       const std::uint64_t begin =
           limits.slices_follow_file ? (extent.offset + extent.header_size) / kSliceUnit * kSliceUnit
@@ -23,10 +23,10 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
       for (std::uint64_t at = 0; at < extent.data_size; ++slices) {
         const std::uint64_t to_boundary = limits.slice_size - (begin + at) % limits.slice_size;
         const std::uint64_t piece = std::min(to_boundary, extent.data_size - at);
-        plan.ranges.push_back({i, 0, at, piece, cut, slices});
+        plan.ranges.push_back({i, 0, at, piece, sliced, slices});
         at += piece;
       }
-      plan.cut.push_back({i, extent.data_size, slices});
+      plan.sliced.push_back({i, extent.data_size, slices});
       open = false;
       continue;
     }
@@ -46,17 +46,17 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
 
 void interleave(Plan& plan, int open) {
   // Longest first into the lane with the least: lanes of about equal length.
-  std::vector<std::uint32_t> by_size(plan.cut.size());
+  std::vector<std::uint32_t> by_size(plan.sliced.size());
   std::iota(by_size.begin(), by_size.end(), 0U);
   std::stable_sort(by_size.begin(), by_size.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return plan.cut[a].size > plan.cut[b].size;
+    return plan.sliced[a].size > plan.sliced[b].size;
   });
   std::vector<std::uint64_t> lane_size(static_cast<std::size_t>(open), 0);
-  std::vector<std::uint32_t> lane_of(plan.cut.size());
-  for (const std::uint32_t cut : by_size) {
+  std::vector<std::uint32_t> lane_of(plan.sliced.size());
+  for (const std::uint32_t sliced : by_size) {
     const auto least = std::min_element(lane_size.begin(), lane_size.end());
-    lane_of[cut] = static_cast<std::uint32_t>(least - lane_size.begin());
-    *least += plan.cut[cut].size;
+    lane_of[sliced] = static_cast<std::uint32_t>(least - lane_size.begin());
+    *least += plan.sliced[sliced].size;
   }
   // Every lane goes forward at the pace that makes it end with the others.
   struct Turn {
@@ -72,7 +72,7 @@ void interleave(Plan& plan, int open) {
       turns.push_back({2.0, i});
       continue;
     }
-    const std::uint32_t lane = lane_of[range.cut];
+    const std::uint32_t lane = lane_of[range.sliced];
     turns.push_back({static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
     passed[lane] += range.size;
   }

@@ -28,12 +28,12 @@ struct Range {
   // own number among the tensor's slices.
   std::uint64_t position;
   std::uint64_t size;
-  std::uint32_t cut;
+  std::uint32_t sliced;
   std::uint32_t slice;
 };
 
 // A tensor that moves in slices.
-struct CutTensor {
+struct SlicedTensor {
   std::uint32_t tensor;
   std::uint64_t size;
   std::uint32_t slices;
@@ -41,7 +41,7 @@ struct CutTensor {
 
 struct Plan {
   std::vector<Range> ranges;  // in the order in which they should start
-  std::vector<CutTensor> cut;
+  std::vector<SlicedTensor> sliced;
 };
 
 // Slices end on multiples of this within a tensor.

@@ -32,32 +32,33 @@ bool read_on(Source& source, std::uint64_t offset, std::vector<std::byte>& bytes
   return true;
 }
 
-void resolve_dtypes(Source& source, Index& index, const FilePlace& place, Cancel& cancel) {
+void resolve_dtypes(Source& source, Index& index, const FileLocation& location, Cancel& cancel) {
   const std::span<const Entry> entries = index.entries();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
     if (entry.dtype) continue;
     cancel.check();
-    check_header_size(entry, i, index.header(), place);
+    check_header_size(entry, i, index.header(), location);
     std::vector<std::byte> header;
     if (!read_on(source, entry.header_offset, header, entry.header_size(), cancel)) {
       throw Error(ErrorKind::InvalidFormat,
-                  std::string(place.label) + ": " + describe(entry.name, i) +
+                  std::string(location.label) + ": " + describe(entry.name, i) +
                       ": the file ends at offset " +
                       std::to_string(entry.header_offset + header.size()) + ", inside its header");
     }
-    index.set_dtype(i, *parse_authentic_header(header, index, i, place).dtype.dtype);
+    index.set_dtype(i, *parse_authentic_header(header, index, i, location).dtype.dtype);
   }
 }
 
 // The length of another tensor's header would stand where the file ends. `behind` is what has been
 // read of the bytes behind the index; for others only a local file is asked. A file may end without
 // a terminator, as in Redis.
-void check_terminator(Source& source, const Index& index, ConstBytes behind, const FilePlace& place,
-                      Cancel& cancel) {
+void check_terminator(Source& source, const Index& index, ConstBytes behind,
+                      const FileLocation& location, Cancel& cancel) {
   std::array<std::byte, sizeof(kTerminator)> read{};
   ConstBytes found = read;
-  const std::uint64_t at = index.end() - place.start - kFileHeaderSize - index.header().index_size;
+  const std::uint64_t at =
+      index.end() - location.start - kFileHeaderSize - index.header().index_size;
   if (at + read.size() <= behind.size()) {
     found = behind.subspan(at, read.size());
   } else if (source.descriptor() < 0 ||
@@ -66,15 +67,16 @@ void check_terminator(Source& source, const Index& index, ConstBytes behind, con
   }
   if (all_zero(found)) return;
   throw Error(ErrorKind::InvalidFormat,
-              std::string(place.label) + ": behind the last tensor of its index, at offset " +
+              std::string(location.label) + ": behind the last tensor of its index, at offset " +
                   std::to_string(index.end()) +
                   ", stands no end of the file but something else: the file is damaged, and may "
                   "hold more tensors");
 }
 
-void authenticate(const Index& index, FileKeys& keys, const FilePlace& place, Cancel& cancel) {
+void authenticate(const Index& index, FileKeys& keys, const FileLocation& location,
+                  Cancel& cancel) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::Crypto, std::string(place.label) + ": " + why);
+    throw Error(ErrorKind::Crypto, std::string(location.label) + ": " + why);
   };
   if (!index.header().encrypted) refuse("a key was given, and the file is not encrypted");
   const std::optional<Authentication>& authentication = index.authentication();
@@ -88,30 +90,32 @@ void authenticate(const Index& index, FileKeys& keys, const FilePlace& place, Ca
 
 }  // namespace
 
-FilePlace place_of(const Source& source) { return {source.label(), source.start(), source.size()}; }
+FileLocation place_of(const Source& source) {
+  return {source.label(), source.start(), source.size()};
+}
 
 Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
-  const FilePlace place = place_of(source);
+  const FileLocation location = place_of(source);
   std::vector<std::byte> bytes;
   // A sequential source must not be read past the index.
   read_on(source, source.start(), bytes, source.sequential() ? kFileHeaderSize : kFirstRead,
           cancel);
-  const FileHeader header = parse_file_header(bytes, place);
+  const FileHeader header = parse_file_header(bytes, location);
   const std::uint64_t wanted = kFileHeaderSize + header.index_size;
   if (!read_on(source, source.start(), bytes, wanted, cancel)) {
-    throw Error(ErrorKind::InvalidFormat, std::string(place.label) + ": the file ends at offset " +
-                                              std::to_string(source.start() + bytes.size()) +
-                                              ", inside its index of " +
-                                              std::to_string(header.index_size) + " bytes");
+    throw Error(ErrorKind::InvalidFormat,
+                std::string(location.label) + ": the file ends at offset " +
+                    std::to_string(source.start() + bytes.size()) + ", inside its index of " +
+                    std::to_string(header.index_size) + " bytes");
   }
   const std::vector<std::byte> behind(bytes.begin() + static_cast<std::ptrdiff_t>(wanted),
                                       bytes.end());
   bytes.resize(wanted);
   bytes.erase(bytes.begin(), bytes.begin() + kFileHeaderSize);
-  Index index(header, std::move(bytes), place, cancel);
-  check_terminator(source, index, behind, place, cancel);
-  if (keys != nullptr) authenticate(index, *keys, place, cancel);
-  if (!source.sequential()) resolve_dtypes(source, index, place, cancel);
+  Index index(header, std::move(bytes), location, cancel);
+  check_terminator(source, index, behind, location, cancel);
+  if (keys != nullptr) authenticate(index, *keys, location, cancel);
+  if (!source.sequential()) resolve_dtypes(source, index, location, cancel);
   return index;
 }
 
@@ -124,13 +128,13 @@ void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
 }
 
 TensorHeader parse_authentic_header(Bytes bytes, const Index& index, std::size_t entry,
-                                    const FilePlace& place) {
+                                    const FileLocation& location) {
   const Entry& e = index.entries()[entry];
   const std::optional<Authentication>& authentication = index.authentication();
   if (!authentication || is_equal_mac(sha256(bytes), authentication->header_digest(entry))) {
-    return parse_tensor_header(bytes, index.header(), e, entry, place);
+    return parse_tensor_header(bytes, index.header(), e, entry, location);
   }
-  throw Error(ErrorKind::Crypto, std::string(place.label) + ": " + describe(e.name, entry) +
+  throw Error(ErrorKind::Crypto, std::string(location.label) + ": " + describe(e.name, entry) +
                                      ": its header at offset " + std::to_string(e.header_offset) +
                                      " is not the one that was written with the index");
 }

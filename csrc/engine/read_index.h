@@ -12,7 +12,7 @@
 namespace tensorizer {
 
 // The place of the source, for checks and messages; it refers to the source's label.
-FilePlace place_of(const Source& source);
+FileLocation place_of(const Source& source);
 
 // Reads and checks the header and the index, and, where the source can be read in any order, the
 // dtypes that stand in tensor headers only. With keys, the file must be encrypted, and what it says
@@ -28,6 +28,6 @@ void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
 // As parse_tensor_header(), of bytes as they stand in the file; throws Error(Crypto) when they are
 // not those that the index of an encrypted file has the digest of.
 TensorHeader parse_authentic_header(Bytes bytes, const Index& index, std::size_t entry,
-                                    const FilePlace& place);
+                                    const FileLocation& location);
 
 }  // namespace tensorizer

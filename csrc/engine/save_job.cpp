@@ -14,8 +14,8 @@ void SaveJob::complete(std::size_t item, TensorHeaderImage& header, const Digest
   layout.set_data_digest(first + item, data_digest.sha256);
 }
 
-Piece SaveJob::data(std::size_t item, std::uint64_t position, std::uint64_t size,
-                    Stage& stage) const {
+SavedBytes SaveJob::data(std::size_t item, std::uint64_t position, std::uint64_t size,
+                         Stage& stage) const {
   if (items[item].staged) {
     const Bytes out = stage.take(size);
     stage.pass(*items[item].staged, position, out);
@@ -27,7 +27,7 @@ Piece SaveJob::data(std::size_t item, std::uint64_t position, std::uint64_t size
 }
 
 ConstBytes SaveJob::encrypt(TensorHeaderImage& header, std::uint64_t position,
-                            const Piece& piece) const {
+                            const SavedBytes& piece) const {
   if (!encryption()) return piece.plain;
   for (std::uint64_t at = 0; at < piece.plain.size(); at += kCryptChunk) {
     const std::uint64_t chunk = (position + at) / kCryptChunk;

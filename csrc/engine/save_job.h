@@ -19,7 +19,7 @@ inline Section data_section_of(const PlacedTensor& tensor) {
 }
 
 // A piece of a tensor's data. What is encrypted on its way goes to `out`, which may be where it is.
-struct Piece {
+struct SavedBytes {
   ConstBytes plain;
   Bytes out;
 };
@@ -57,11 +57,12 @@ struct SaveJob {
   }
 
   // Bytes of an item's data: where they are, or brought into memory of the stage.
-  Piece data(std::size_t item, std::uint64_t position, std::uint64_t size, Stage& stage) const;
+  SavedBytes data(std::size_t item, std::uint64_t position, std::uint64_t size, Stage& stage) const;
 
   // What is written of a piece: its ciphertext, whose MACs go into the header, where the file is
   // encrypted. `position` is at the start of a chunk.
-  ConstBytes encrypt(TensorHeaderImage& header, std::uint64_t position, const Piece& piece) const;
+  ConstBytes encrypt(TensorHeaderImage& header, std::uint64_t position,
+                     const SavedBytes& piece) const;
 
   Section header_section(std::size_t item) const { return header_section_of(tensor(item)); }
   Section data_section(std::size_t item) const { return data_section_of(tensor(item)); }

@@ -25,7 +25,7 @@ void SaveMover::move_bundle(const Range& range, Worker& worker) {
     return;
   }
   std::vector<TensorHeaderImage> headers;
-  std::vector<Piece> data;
+  std::vector<SavedBytes> data;
   headers.reserve(range.count);
   data.reserve(range.count);
   gather(range, headers, data, worker);
@@ -48,10 +48,10 @@ void SaveMover::move_bundle(const Range& range, Worker& worker) {
 }
 
 ConstBytes SaveMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) {
-  const Piece piece = job_.data(range.first, range.position, range.size, worker.stage);
+  const SavedBytes piece = job_.data(range.first, range.position, range.size, worker.stage);
   ConstBytes bytes = piece.plain;
   if (job_.encryption()) {
-    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
     bytes = job_.encrypt(header_of(range.first), range.position, piece);
   }
   // SHA-256 reads it once more later, and the system keeps larger writes in larger blocks.
@@ -78,7 +78,7 @@ void SaveMover::finish(std::uint32_t tensor, const Digests& digests, Worker& wor
   TensorHeaderImage& header = header_of(tensor);
   RunningDigests data_digest(job_.data_digest_start());
   if (job_.layout.kind().data_digests) {
-    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
     data_digest.update(job_.items[tensor].memory.first(job_.data_size(tensor)));
   }
   job_.complete(tensor, header, digests, data_digest.finish());
@@ -93,7 +93,7 @@ TensorHeaderImage& SaveMover::header_of(std::uint32_t tensor) {
 }
 
 void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& headers,
-                       std::vector<Piece>& data, Worker& worker) {
+                       std::vector<SavedBytes>& data, Worker& worker) {
   const auto passes = [&](std::uint32_t item) {
     return job_.items[item].staged || job_.encryption();
   };
@@ -107,7 +107,7 @@ void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& heade
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     headers.push_back(job_.header(i));
     const std::uint64_t size = job_.data_size(i);
-    Piece piece;
+    SavedBytes piece;
     if (passes(i)) {
       piece.out = left.first(size);
       left = left.subspan(align_up(size, kElementAlignment));
@@ -124,7 +124,7 @@ void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& heade
 }
 
 void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
-                              const std::vector<Piece>& data, Worker& worker) {
+                              const std::vector<SavedBytes>& data, Worker& worker) {
   std::vector<DigestStart> starts;
   std::vector<ConstBytes> plain;
   starts.reserve(range.count);
@@ -136,7 +136,7 @@ void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>
   std::vector<Digests> digests;
   std::vector<Digests> data_digests(range.count);
   {
-    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
     digests = digest_all(starts, plain);
     if (job_.layout.kind().data_digests) {
       starts.assign(range.count, job_.data_digest_start());
@@ -144,7 +144,7 @@ void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>
     }
   }
   if (job_.encryption()) {
-    const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
     for (std::size_t i = 0; i < headers.size(); ++i) job_.encrypt(headers[i], 0, data[i]);
   }
   for (std::size_t i = 0; i < headers.size(); ++i) {
@@ -159,15 +159,15 @@ void SaveMover::move_staged(std::uint32_t item, Worker& worker) {
   const std::uint64_t size = job_.data_size(item);
   for (std::uint64_t at = 0; at < size; at += piece_) {
     worker.cancel.check();
-    const Piece piece = job_.data(item, at, std::min(piece_, size - at), worker.stage);
+    const SavedBytes piece = job_.data(item, at, std::min(piece_, size - at), worker.stage);
     {
-      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Digest);
+      const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
       digests.update(piece.plain);
       data_digest.update(piece.plain);
     }
     ConstBytes bytes = piece.plain;
     if (job_.encryption()) {
-      const ComputeTurns::Turn turn(worker.turns, ComputeTurns::Work::Cipher);
+      const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
       bytes = job_.encrypt(header, at, piece);
     }
     job_.write_data(item, at, bytes, worker.cancel);

@@ -24,10 +24,10 @@ class SaveMover final : public Mover {
   // Of a cut tensor, whose nonce is the same for all who move its slices.
   TensorHeaderImage& header_of(std::uint32_t tensor);
 
-  void gather(const Range& range, std::vector<TensorHeaderImage>& headers, std::vector<Piece>& data,
-              Worker& worker);
+  void gather(const Range& range, std::vector<TensorHeaderImage>& headers,
+              std::vector<SavedBytes>& data, Worker& worker);
   void digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
-                     const std::vector<Piece>& data, Worker& worker);
+                     const std::vector<SavedBytes>& data, Worker& worker);
   // A staged tensor that is larger than a piece of staging memory may be.
   void move_staged(std::uint32_t item, Worker& worker);
 

@@ -21,9 +21,9 @@ void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out,
   if (position + out.size() < entry().data_size) return;
   const Digests found = digests_->finish();
   digests_.reset();
-  check_digests(place(), file_.pin, expected_, found);
+  check_digests(location(), file_.expected_digests, expected_, found);
 } catch (...) {
-  rethrow_naming(place());
+  rethrow_naming(location());
 }
 
 void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
@@ -31,9 +31,9 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   digests_.reset();
   chunk_at_.reset();
   const Entry& e = entry();
-  const FilePlace place = place_of(file_.source);
+  const FileLocation location = place_of(file_.source);
   const bool encrypted = file_.index.header().encrypted;
-  check_header_size(e, number, file_.index.header(), place);
+  check_header_size(e, number, file_.index.header(), location);
   if (encrypted) {
     // How much of the data has to be read at once stands in the header.
     read_arriving(file_.source, e.header_offset, e.header_size(), bytes_, cancel);
@@ -42,9 +42,9 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
     const std::array<Bytes, 2> pieces{Bytes(bytes_), out};
     file_.source.read(e.header_offset, pieces, cancel);
   }
-  header_ = parse_authentic_header(bytes_, file_.index, number, place);
-  if (file_.pin != nullptr) {
-    expected_ = {std::nullopt, file_.pin->expected_of(number)};
+  header_ = parse_authentic_header(bytes_, file_.index, number, location);
+  if (file_.expected_digests != nullptr) {
+    expected_ = {std::nullopt, file_.expected_digests->expected_of(number)};
     digests_.emplace(DigestStart{{}, false, true});
   } else {
     expected_ = {header_->crc32, header_->sha256};
@@ -71,7 +71,7 @@ void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
     if (begin == position && out.size() >= whole) {
       const Bytes chunk = out.first(whole);
       file_.source.read(e.data_offset + begin, {&chunk, 1}, cancel);
-      decrypt_chunks(place(), header_->crypt, key_->bytes(), begin, chunk, cancel);
+      decrypt_chunks(location(), header_->crypt, key_->bytes(), begin, chunk, cancel);
       position += whole;
       out = out.subspan(whole);
       continue;
@@ -79,7 +79,7 @@ void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
     if (chunk_at_ != begin) {
       chunk_at_.reset();
       read_arriving(file_.source, e.data_offset + begin, whole, chunk_, cancel);
-      decrypt_chunks(place(), header_->crypt, key_->bytes(), begin, chunk_, cancel);
+      decrypt_chunks(location(), header_->crypt, key_->bytes(), begin, chunk_, cancel);
       chunk_at_ = begin;
     }
     const std::uint64_t inside = position - begin;
@@ -90,6 +90,6 @@ void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
   }
 }
 
-TensorPlace TensorSource::place() const { return {file_.source.label(), entry(), number_}; }
+TensorLocation TensorSource::location() const { return {file_.source.label(), entry(), number_}; }
 
 }  // namespace tensorizer

@@ -18,7 +18,7 @@ struct TensorFile {
   Source& source;
   const Index& index;
   FileKeys* keys;  // of an encrypted file
-  const Pin* pin = nullptr;
+  const ExpectedDigests* expected_digests = nullptr;
 };
 
 class TensorSource {
@@ -33,7 +33,7 @@ class TensorSource {
  private:
   void begin(std::uint32_t entry, Bytes out, Cancel& cancel);
   void fill(std::uint64_t position, Bytes out, Cancel& cancel);
-  TensorPlace place() const;
+  TensorLocation location() const;
   const Entry& entry() const { return file_.index.entries()[number_]; }
 
   const TensorFile& file_;

@@ -99,14 +99,14 @@ std::uint64_t crypt_info_size(const Encryption& encryption, std::uint64_t data_s
   return size + sizeof(std::uint64_t) + kChunkedHead + kMacSize * chunks_of(data_size, kCryptChunk);
 }
 
-CryptInfoPlace put_crypt_info(std::vector<std::byte>& bytes, const Encryption& encryption,
-                              std::uint64_t data_size) {
+CryptInfoLocation put_crypt_info(std::vector<std::byte>& bytes, const Encryption& encryption,
+                                 std::uint64_t data_size) {
   ByteWriter out(bytes);
   out.put(crypt_info_size(encryption, data_size) - sizeof(std::uint64_t));
-  CryptInfoPlace place;
+  CryptInfoLocation location;
   if (data_size == 0) {
     out.put(std::uint16_t{0});
-    return place;
+    return location;
   }
   out.put(static_cast<std::uint16_t>(encryption.derivation ? 2 : 1));
   if (encryption.derivation) {
@@ -115,15 +115,15 @@ CryptInfoPlace put_crypt_info(std::vector<std::byte>& bytes, const Encryption& e
     put_derivation(bytes, *encryption.derivation);
   }
   const std::uint64_t macs = chunks_of(data_size, kCryptChunk);
-  place.nonce = random_nonce();
+  location.nonce = random_nonce();
   out.put(kChunkedHead + kMacSize * macs);
   out.put(static_cast<std::uint16_t>(Kind::Chunked));
   out.put(kCryptChunk);
-  out.put_bytes(place.nonce);
+  out.put_bytes(location.nonce);
   out.put(macs);
-  place.macs_at = bytes.size();
+  location.macs_at = bytes.size();
   bytes.resize(bytes.size() + kMacSize * macs);
-  return place;
+  return location;
 }
 
 void put_derivation(std::vector<std::byte>& bytes, const KeyDerivation& derivation) {

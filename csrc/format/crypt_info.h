@@ -46,12 +46,12 @@ std::uint64_t crypt_info_size(const Encryption& encryption, std::uint64_t data_s
 
 // Appends the section, with a fresh nonce and MACs that are zero, and says where they start: behind
 // everything else. An empty tensor has none.
-struct CryptInfoPlace {
+struct CryptInfoLocation {
   Nonce nonce{};
   std::size_t macs_at = 0;
 };
-CryptInfoPlace put_crypt_info(std::vector<std::byte>& out, const Encryption& encryption,
-                              std::uint64_t data_size);
+CryptInfoLocation put_crypt_info(std::vector<std::byte>& out, const Encryption& encryption,
+                                 std::uint64_t data_size);
 
 // A derivation as it stands in crypt info and in the file's own record: put_derivation() writes
 // kDerivationSize bytes, which take_derivation() understands, or says what is wrong with.

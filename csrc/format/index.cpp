@@ -21,11 +21,11 @@ constexpr std::uint64_t kMostRoom = 128 << 20;
 
 }  // namespace
 
-FileHeader parse_file_header(ConstBytes bytes, const FilePlace& place) {
+FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
   const std::size_t magic = std::min(kFileMagic.size(), bytes.size());
   if (as_text(bytes).substr(0, magic) != kFileMagic.substr(0, magic)) {
-    fail(place, "this is no .tensors file: it starts with " +
-                    quote(as_text(bytes).substr(0, kFileMagic.size())) + at(place.start));
+    fail(location, "this is no .tensors file: it starts with " +
+                       quote(as_text(bytes).substr(0, kFileMagic.size())) + at(location.start));
   }
   Cursor cursor(bytes);
   cursor.take_bytes(kFileMagic.size());
@@ -38,12 +38,12 @@ FileHeader parse_file_header(ConstBytes bytes, const FilePlace& place) {
   header.tensor_count = cursor.take<std::uint64_t>();
   header.index_size = cursor.take<std::uint64_t>();
   if (!cursor.ok()) {
-    fail(place, "the file ends inside its header, " + std::to_string(bytes.size()) + " of " +
-                    std::to_string(kFileHeaderSize) + " bytes" + at(place.start));
+    fail(location, "the file ends inside its header, " + std::to_string(bytes.size()) + " of " +
+                       std::to_string(kFileHeaderSize) + " bytes" + at(location.start));
   }
   if (header.version < kOldestVersion || header.version > kNewestVersion) {
-    fail(place, "format version " + std::to_string(header.version) + at(place.start) +
-                    " is not one that can be read (1 to 5)");
+    fail(location, "format version " + std::to_string(header.version) + at(location.start) +
+                       " is not one that can be read (1 to 5)");
   }
   const auto known = static_cast<std::uint8_t>(flags[0]);
   std::uint8_t allowed = 0;
@@ -52,27 +52,27 @@ FileHeader parse_file_header(ConstBytes bytes, const FilePlace& place) {
   const bool rest_is_zero = std::all_of(flags.begin() + 1, flags.end(),
                                         [](std::byte flag) { return flag == std::byte{0}; });
   if ((known & ~allowed) != 0 || !rest_is_zero) {
-    fail(place, "unknown feature flags for version " + std::to_string(header.version) +
-                    at(place.start + kFileMagic.size() + sizeof(std::uint32_t)));
+    fail(location, "unknown feature flags for version " + std::to_string(header.version) +
+                       at(location.start + kFileMagic.size() + sizeof(std::uint32_t)));
   }
   header.encrypted = header.version == kEncryptedVersion || (known & kEncryptedFlag) != 0;
   header.long_dimensions = (known & kLongDimensionsFlag) != 0;
-  const std::uint64_t index_start = place.start + kFileHeaderSize;
+  const std::uint64_t index_start = location.start + kFileHeaderSize;
   if (header.index_size > kMaxSigned - index_start ||
-      (place.size && index_start + header.index_size > *place.size)) {
-    fail(place, "the index" + at(index_start) + " claims " + std::to_string(header.index_size) +
-                    " bytes" +
-                    (place.size ? ", but the file ends at " + std::to_string(*place.size) : ""));
+      (location.size && index_start + header.index_size > *location.size)) {
+    fail(location,
+         "the index" + at(index_start) + " claims " + std::to_string(header.index_size) + " bytes" +
+             (location.size ? ", but the file ends at " + std::to_string(*location.size) : ""));
   }
   const std::uint64_t most = kMostRoom / kLargestEntry + header.tensor_count;
   if (header.index_size / kLargestEntry > most) {
-    fail(place, "the index" + at(index_start) + " claims " + std::to_string(header.index_size) +
-                    " bytes, far more than " + std::to_string(header.tensor_count) +
-                    " tensors can take");
+    fail(location, "the index" + at(index_start) + " claims " + std::to_string(header.index_size) +
+                       " bytes, far more than " + std::to_string(header.tensor_count) +
+                       " tensors can take");
   }
   if (header.tensor_count > header.index_size / kSmallestEntry) {
-    fail(place, std::to_string(header.tensor_count) + " tensors are declared in an index of " +
-                    std::to_string(header.index_size) + " bytes" + at(index_start));
+    fail(location, std::to_string(header.tensor_count) + " tensors are declared in an index of " +
+                       std::to_string(header.index_size) + " bytes" + at(index_start));
   }
   return header;
 }

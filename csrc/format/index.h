@@ -39,7 +39,7 @@ inline constexpr std::uint8_t kLongDimensionsFlag = 2;
 enum class TensorType : std::uint8_t { Parameter = 0, Buffer = 1, StateDictEntry = 2 };
 
 // Where a file is read from, for checks and messages.
-struct FilePlace {
+struct FileLocation {
   std::string_view label;             // quoted, without secrets
   std::uint64_t start = 0;            // where the magic stands
   std::optional<std::uint64_t> size;  // where the file object ends, when that is known
@@ -55,7 +55,7 @@ struct FileHeader {
 };
 
 // `bytes` starts with the magic and may be longer than the header.
-FileHeader parse_file_header(ConstBytes bytes, const FilePlace& place);
+FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location);
 
 struct Entry {
   std::string_view name;  // as stored
@@ -78,7 +78,7 @@ struct Entry {
 class Index {
  public:
   // `bytes` are the index_size bytes behind the file header.
-  Index(const FileHeader& header, std::vector<std::byte> bytes, const FilePlace& place,
+  Index(const FileHeader& header, std::vector<std::byte> bytes, const FileLocation& location,
         Cancel& cancel);
   Index(Index&&) = default;
   Index& operator=(Index&&) = default;

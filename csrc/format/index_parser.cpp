@@ -18,23 +18,23 @@ constexpr std::uint64_t kSmallestTensorHeader = 8 + 2 + 1 + 2 + 1 + 1 + 2 + 8;
 
 struct Index::Parser {
   Index& index;
-  const FilePlace& place;
+  const FileLocation& location;
   Cancel& cancel;
   Cursor cursor;
   std::vector<std::size_t> dimension_counts;
 
-  Parser(Index& index, const FilePlace& place, Cancel& cancel)
-      : index(index), place(place), cancel(cancel), cursor(ConstBytes(index.bytes_)) {}
+  Parser(Index& index, const FileLocation& location, Cancel& cancel)
+      : index(index), location(location), cancel(cancel), cursor(ConstBytes(index.bytes_)) {}
 
   std::uint64_t prefix_end() const {
-    return place.start + kFileHeaderSize + index.header_.index_size;
+    return location.start + kFileHeaderSize + index.header_.index_size;
   }
 
-  std::uint64_t here() const { return place.start + kFileHeaderSize + cursor.position(); }
+  std::uint64_t here() const { return location.start + kFileHeaderSize + cursor.position(); }
 
   [[noreturn]] void fail_entry(const Entry& entry, std::uint64_t offset,
                                const std::string& what) const {
-    fail(place, describe(entry.name, index.entries_.size()) + at(offset) + ": " + what);
+    fail(location, describe(entry.name, index.entries_.size()) + at(offset) + ": " + what);
   }
 
   void parse() {
@@ -63,8 +63,8 @@ struct Index::Parser {
     if (index.header_.long_dimensions) {
       const auto version = cursor.take<std::uint32_t>();
       if (cursor.ok() && version != kOldestVersion && version != kVersionWithLongDimensions) {
-        fail(place, "index entry " + std::to_string(index.entries_.size()) + at(begin) +
-                        " has version " + std::to_string(version) + ", which is unknown");
+        fail(location, "index entry " + std::to_string(index.entries_.size()) + at(begin) +
+                           " has version " + std::to_string(version) + ", which is unknown");
       }
       entry.long_dimensions = version == kVersionWithLongDimensions;
     }
@@ -84,8 +84,8 @@ struct Index::Parser {
     entry.data_offset = cursor.take<std::uint64_t>();
     entry.data_size = cursor.take<std::uint64_t>();
     if (!cursor.ok()) {
-      fail(place, "index entry " + std::to_string(index.entries_.size()) + at(begin) +
-                      " runs past the end of the index");
+      fail(location, "index entry " + std::to_string(index.entries_.size()) + at(begin) +
+                         " runs past the end of the index");
     }
     dimension_counts.push_back(dimension_count);
     try {
@@ -143,11 +143,11 @@ struct Index::Parser {
     }
     std::uint64_t end = 0;
     if (__builtin_add_overflow(entry.data_offset, entry.data_size, &end) || end > kMaxSigned ||
-        (place.size && end > *place.size)) {
+        (location.size && end > *location.size)) {
       fail_entry(entry, begin,
                  "its " + std::to_string(entry.data_size) + " bytes of data" +
                      at(entry.data_offset) + " go past the end of the file" +
-                     (place.size ? ", which is at " + std::to_string(*place.size) : ""));
+                     (location.size ? ", which is at " + std::to_string(*location.size) : ""));
     }
   }
 
@@ -170,17 +170,17 @@ struct Index::Parser {
     index.end_ = entries[order.back()].end();
     // A shorter index would leave records, or entries, where nobody looks at them.
     if (const Entry& first = entries[order.front()]; first.header_offset != prefix_end()) {
-      fail(place, describe(first.name, order.front()) + at(first.header_offset) +
-                      " is the first of the file, and does not begin where the index ends, at " +
-                      std::to_string(prefix_end()));
+      fail(location, describe(first.name, order.front()) + at(first.header_offset) +
+                         " is the first of the file, and does not begin where the index ends, at " +
+                         std::to_string(prefix_end()));
     }
     for (std::size_t i = 1; i < order.size(); ++i) {
       const Entry& first = entries[order[i - 1]];
       const Entry& second = entries[order[i]];
       if (first.end() > second.header_offset) {
-        fail(place, describe(second.name, order[i]) + at(second.header_offset) + " overlaps " +
-                        describe(first.name, order[i - 1]) + ", which ends at " +
-                        std::to_string(first.end()));
+        fail(location, describe(second.name, order[i]) + at(second.header_offset) + " overlaps " +
+                           describe(first.name, order[i - 1]) + ", which ends at " +
+                           std::to_string(first.end()));
       }
     }
   }
@@ -191,10 +191,10 @@ struct Index::Parser {
     for (const Entry& entry : index.entries_) names.push_back(entry.name);
     const NameConflict conflict = find_conflict(names, cancel);
     if (conflict.first == conflict.second) return;
-    fail(place, describe(names[conflict.second], conflict.second) +
-                    at(index.entries_[conflict.second].header_offset) + " " +
-                    std::string(conflict.reason) + " " +
-                    describe(names[conflict.first], conflict.first));
+    fail(location, describe(names[conflict.second], conflict.second) +
+                       at(index.entries_[conflict.second].header_offset) + " " +
+                       std::string(conflict.reason) + " " +
+                       describe(names[conflict.first], conflict.first));
   }
 
   void check_frame() {
@@ -204,8 +204,8 @@ struct Index::Parser {
     while (const std::optional<Record> record = frame.next()) {
       const std::uint64_t end = begin + frame.position();
       const auto refuse = [&](const std::string& fault) {
-        fail(place, "the record of kind " + std::to_string(record->kind) + ", which ends" +
-                        at(end) + ", " + fault);
+        fail(location, "the record of kind " + std::to_string(record->kind) + ", which ends" +
+                           at(end) + ", " + fault);
       };
       if (index.authentication_) {
         refuse("stands behind the record that authenticates the metadata");
@@ -225,8 +225,8 @@ struct Index::Parser {
       }
     }
     if (!frame.ok()) {
-      fail(place, "a record behind the last index entry" + at(begin + frame.position()) +
-                      " runs past the end of the index");
+      fail(location, "a record behind the last index entry" + at(begin + frame.position()) +
+                         " runs past the end of the index");
     }
     check_zeros(first + frame.position());
   }
@@ -238,19 +238,19 @@ struct Index::Parser {
     if (all_zero(rest)) return;
     const auto first =
         std::find_if(rest.begin(), rest.end(), [](std::byte byte) { return byte != std::byte{0}; });
-    fail(place, "there are bytes other than zero behind the " +
-                    std::to_string(index.entries_.size()) +
-                    " index entries that the file's header counts, and behind their records" +
-                    at(place.start + kFileHeaderSize + position +
-                       static_cast<std::uint64_t>(first - rest.begin())) +
-                    ": the file is damaged, and may hold more tensors");
+    fail(location, "there are bytes other than zero behind the " +
+                       std::to_string(index.entries_.size()) +
+                       " index entries that the file's header counts, and behind their records" +
+                       at(location.start + kFileHeaderSize + position +
+                          static_cast<std::uint64_t>(first - rest.begin())) +
+                       ": the file is damaged, and may hold more tensors");
   }
 };
 
-Index::Index(const FileHeader& header, std::vector<std::byte> bytes, const FilePlace& place,
+Index::Index(const FileHeader& header, std::vector<std::byte> bytes, const FileLocation& location,
              Cancel& cancel)
     : header_(header), bytes_(std::move(bytes)) {
-  Parser(*this, place, cancel).parse();
+  Parser(*this, location, cancel).parse();
 }
 
 }  // namespace tensorizer

@@ -15,8 +15,8 @@ inline constexpr auto kMaxSigned =
     static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
 
 // Throws Error(InvalidFormat) that names the file.
-[[noreturn]] inline void fail(const FilePlace& place, const std::string& what) {
-  throw Error(ErrorKind::InvalidFormat, std::string(place.label) + ": " + what);
+[[noreturn]] inline void fail(const FileLocation& location, const std::string& what) {
+  throw Error(ErrorKind::InvalidFormat, std::string(location.label) + ": " + what);
 }
 
 inline std::string at(std::uint64_t offset) { return " at offset " + std::to_string(offset); }

@@ -61,12 +61,12 @@ struct HeaderParser {
   const FileHeader& file;
   const Entry& entry;
   std::size_t number;
-  const FilePlace& place;
+  const FileLocation& location;
   Cursor cursor;
   TensorHeader header;
 
   [[noreturn]] void fail(const std::string& what, ErrorKind kind = ErrorKind::InvalidFormat) const {
-    throw Error(kind, std::string(place.label) + ": " + describe(entry.name, number) +
+    throw Error(kind, std::string(location.label) + ": " + describe(entry.name, number) +
                           ": its header at offset " + std::to_string(entry.header_offset) + " " +
                           what);
   }
@@ -225,14 +225,14 @@ void TensorHeaderImage::set_sha256(std::span<const std::byte, kSha256Size> value
 }
 
 TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
-                                 std::size_t number, const FilePlace& place) {
-  HeaderParser parser{bytes, file, entry, number, place, Cursor(bytes), {}};
+                                 std::size_t number, const FileLocation& location) {
+  HeaderParser parser{bytes, file, entry, number, location, Cursor(bytes), {}};
   parser.parse();
   return parser.header;
 }
 
 void check_header_size(const Entry& entry, std::size_t number, const FileHeader& file,
-                       const FilePlace& place) {
+                       const FileLocation& location) {
   // Everything has its longest length, and every chunk its shortest.
   std::uint64_t most = kLengthField + sizeof(std::uint16_t) + 1 + sizeof(std::uint16_t) +
                        entry.name.size() + kMostText8 + 1 + 8 * entry.shape.size() + kMostText16 +
@@ -242,7 +242,7 @@ void check_header_size(const Entry& entry, std::size_t number, const FileHeader&
   }
   if (entry.header_size() <= most) return;
   throw Error(ErrorKind::InvalidFormat,
-              std::string(place.label) + ": " + describe(entry.name, number) +
+              std::string(location.label) + ": " + describe(entry.name, number) +
                   ": its header at offset " + std::to_string(entry.header_offset) + " has " +
                   std::to_string(entry.header_size()) +
                   " bytes, which is too long: such a tensor needs at most " + std::to_string(most));

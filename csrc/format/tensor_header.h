@@ -78,7 +78,7 @@ class TensorHeaderImage {
   std::size_t sha256_at_ = 0;
   std::size_t crypt_at_ = 0;
   std::size_t crypt_end_ = 0;
-  CryptInfoPlace crypt_;
+  CryptInfoLocation crypt_;
   std::vector<std::byte> bytes_;
 };
 
@@ -97,10 +97,10 @@ struct TensorHeader {
 // has its hash values zeroed afterwards, and the result points into it. `number` is the entry's,
 // for messages.
 TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
-                                 std::size_t number, const FilePlace& place);
+                                 std::size_t number, const FileLocation& location);
 
 // Throws Error(InvalidFormat) when the entry's header is longer than what such an entry can need.
 void check_header_size(const Entry& entry, std::size_t number, const FileHeader& file,
-                       const FilePlace& place);
+                       const FileLocation& location);
 
 }  // namespace tensorizer

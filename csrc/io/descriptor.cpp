@@ -25,13 +25,13 @@ Descriptor open_descriptor(int folder, const std::string& path, int flags, unsig
   }
 }
 
-iovec Remaining::piece(std::size_t index) const noexcept {
+iovec IoCursor::piece(std::size_t index) const noexcept {
   if (bytes_ != nullptr) return {bytes_[index].data(), bytes_[index].size()};
   // writev() takes the same struct as readv(), and leaves the bytes alone.
   return {const_cast<std::byte*>(const_bytes_[index].data()), const_bytes_[index].size()};
 }
 
-std::span<iovec> Remaining::next(std::uint64_t most) noexcept {
+std::span<iovec> IoCursor::next(std::uint64_t most) noexcept {
   std::size_t count = 0;
   std::uint64_t wanted = std::min(most, left_);
   std::uint64_t skip = taken_;
@@ -47,7 +47,7 @@ std::span<iovec> Remaining::next(std::uint64_t most) noexcept {
   return {vectors_.data(), count};
 }
 
-void Remaining::advance(std::uint64_t moved) noexcept {
+void IoCursor::advance(std::uint64_t moved) noexcept {
   left_ -= moved;
   while (moved > 0) {
     const std::uint64_t of_piece = std::min(piece(index_).iov_len - taken_, moved);
@@ -60,7 +60,7 @@ void Remaining::advance(std::uint64_t moved) noexcept {
   }
 }
 
-std::size_t Remaining::fill(ConstBytes bytes) noexcept {
+std::size_t IoCursor::fill(ConstBytes bytes) noexcept {
   std::size_t done = 0;
   while (done < bytes.size() && left_ > 0) {
     std::size_t copied = 0;
@@ -76,11 +76,11 @@ std::size_t Remaining::fill(ConstBytes bytes) noexcept {
 
 std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pieces,
                       const std::string& path, Cancel& cancel) {
-  Remaining remaining(pieces);
+  IoCursor cursor(pieces);
   std::uint64_t done = 0;
-  while (remaining.left() > 0) {
+  while (cursor.left() > 0) {
     cancel.check();
-    const std::span<iovec> vectors = remaining.next();
+    const std::span<iovec> vectors = cursor.next();
     const ssize_t moved = preadv(file, vectors.data(), static_cast<int>(vectors.size()),
                                  static_cast<off_t>(offset + done));
     if (moved < 0) {
@@ -88,7 +88,7 @@ std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pie
       throw system_error(errno, "cannot read", path);
     }
     if (moved == 0) break;
-    remaining.advance(static_cast<std::uint64_t>(moved));
+    cursor.advance(static_cast<std::uint64_t>(moved));
     done += static_cast<std::uint64_t>(moved);
   }
   return done;
@@ -96,11 +96,11 @@ std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pie
 
 void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces,
               const std::string& path, Cancel& cancel) {
-  Remaining remaining(pieces);
+  IoCursor cursor(pieces);
   std::uint64_t done = 0;
-  while (remaining.left() > 0) {
+  while (cursor.left() > 0) {
     cancel.check();
-    const std::span<iovec> vectors = remaining.next();
+    const std::span<iovec> vectors = cursor.next();
     const ssize_t moved = pwritev(file, vectors.data(), static_cast<int>(vectors.size()),
                                   static_cast<off_t>(offset + done));
     if (moved < 0) {
@@ -109,7 +109,7 @@ void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces
     }
     // The system reports what keeps it from moving any bytes; nothing at all would loop for ever.
     if (moved == 0) throw_write_error(ENOSPC, path);
-    remaining.advance(static_cast<std::uint64_t>(moved));
+    cursor.advance(static_cast<std::uint64_t>(moved));
     done += static_cast<std::uint64_t>(moved);
   }
 }

@@ -40,14 +40,14 @@ class Descriptor {
 Descriptor open_descriptor(int folder, const std::string& path, int flags, unsigned mode = 0);
 
 // What is left to move of a list of pieces, in the system's terms.
-class Remaining {
+class IoCursor {
  public:
   // A call moves at most this much, so that a cancel is seen soon.
   static constexpr std::uint64_t kMost = 8 << 20;
 
-  explicit Remaining(std::span<const Bytes> pieces) : Remaining(pieces.data(), nullptr, pieces) {}
-  explicit Remaining(std::span<const ConstBytes> pieces)
-      : Remaining(nullptr, pieces.data(), pieces) {}
+  explicit IoCursor(std::span<const Bytes> pieces) : IoCursor(pieces.data(), nullptr, pieces) {}
+  explicit IoCursor(std::span<const ConstBytes> pieces)
+      : IoCursor(nullptr, pieces.data(), pieces) {}
 
   std::uint64_t left() const noexcept { return left_; }
 
@@ -60,7 +60,7 @@ class Remaining {
 
  private:
   template <typename Piece>
-  Remaining(const Bytes* bytes, const ConstBytes* const_bytes, std::span<const Piece> pieces)
+  IoCursor(const Bytes* bytes, const ConstBytes* const_bytes, std::span<const Piece> pieces)
       : bytes_(bytes), const_bytes_(const_bytes) {
     for (const Piece piece : pieces) left_ += piece.size();
   }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "base/cancel.h"
 #include "base/error.h"
 #include "codec/secretbox.h"
 #include "io/secret_file.h"
@@ -69,7 +70,8 @@ KeySource key_from_environment(const std::string& name) {
 }
 
 KeySource key_from_file(const std::string& path) {
-  SecretBytes key = read_secret_file(path, kKeySize, "a key");
+  Cancel cancel;  // for the host's signals
+  SecretBytes key = read_secret_file(path, kKeySize, "a key", cancel);
   if (key.bytes().size() != kKeySize) {
     refuse("the key file " + quote(path) + " has not exactly 32 bytes");
   }
@@ -77,7 +79,8 @@ KeySource key_from_file(const std::string& path) {
 }
 
 KeySource passphrase_from_file(const std::string& path) {
-  SecretBytes content = read_secret_file(path, kLongestPassphrase, "a key");
+  Cancel cancel;  // for the host's signals
+  SecretBytes content = read_secret_file(path, kLongestPassphrase, "a key", cancel);
   std::size_t size = content.bytes().size();
   if (size > kLongestPassphrase) {
     refuse("the passphrase file " + quote(path) + " has more than 65536 bytes");

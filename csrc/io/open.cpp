@@ -44,11 +44,12 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
   if (split.scheme == "file") return open_path_source(decode_file_uri(split.rest));
   if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
   if (split.scheme == "http" || split.scheme == "https") {
-    return http_source(url_place(split.scheme + "://" + split.rest, options.http), options, cancel);
+    return http_source(url_endpoint(split.scheme + "://" + split.rest, options.http), options,
+                       cancel);
   }
   if (is_s3(split)) {
     const S3Name name = parse_s3_name(split.scheme, split.rest);
-    return http_source(s3_place(split.scheme, name, options.s3, options.http), options, cancel);
+    return http_source(s3_endpoint(split.scheme, name, options.s3, options.http), options, cancel);
   }
   if (split.scheme == "redis") return open_redis_source(uri, options.redis, cancel);
   if (split.scheme == "rediss") throw_no_tls();
@@ -69,11 +70,11 @@ std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& optio
     return open_descriptor_sink(parse_descriptor(split.rest), uri, options);
   }
   if (split.scheme == "http" || split.scheme == "https") {
-    return http_sink(url_place(split.scheme + "://" + split.rest, options.http), options.http);
+    return http_sink(url_endpoint(split.scheme + "://" + split.rest, options.http), options.http);
   }
   if (is_s3(split)) {
     const S3Name name = parse_s3_name(split.scheme, split.rest);
-    return s3_sink(s3_place(split.scheme, name, options.s3, options.http), options);
+    return s3_sink(s3_endpoint(split.scheme, name, options.s3, options.http), options);
   }
   if (is_redis) return open_redis_sink(uri, options.redis, cancel);
   if (split.scheme == "rediss") throw_no_tls();

@@ -1,4 +1,4 @@
-#include "ops/border.h"
+#include "ops/translate_errors.h"
 
 namespace tensorizer {
 

@@ -46,20 +46,20 @@ std::tuple<std::int64_t, std::int64_t> as_tuple(std::pair<std::uint64_t, std::ui
 
 ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options)
     : options_(std::move(options)),
-      reader_(at_border([&] { return Reader(std::move(uri), option_list(options_)); })) {}
+      reader_(translate_errors([&] { return Reader(std::move(uri), option_list(options_)); })) {}
 
 ReaderClass::ReaderClass(at::Tensor data, std::optional<StringDict> options)
     : options_(std::move(options)),
       data_(data),
-      reader_(at_border([&] { return Reader(std::move(data), option_list(options_)); })) {}
+      reader_(translate_errors([&] { return Reader(std::move(data), option_list(options_)); })) {}
 
 ReaderClass::ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options)
     : options_(std::move(options)),
-      reader_(at_border([&] { return Reader(std::move(source), option_list(options_)); })) {}
+      reader_(translate_errors([&] { return Reader(std::move(source), option_list(options_)); })) {}
 
 ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options,
                          std::shared_ptr<Source> opened)
-    : options_(std::move(options)), reader_(at_border([&] {
+    : options_(std::move(options)), reader_(translate_errors([&] {
         return Reader(std::move(uri), option_list(options_), std::move(opened));
       })) {}
 
@@ -70,7 +70,7 @@ c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
 }
 
 ReaderClass::State ReaderClass::state() const {
-  at_border([&] {
+  translate_errors([&] {
     if (reader_.is_given()) {
       throw Error(ErrorKind::InvalidArgument,
                   "only a Reader that was opened by its URI can be pickled");
@@ -81,19 +81,19 @@ ReaderClass::State ReaderClass::state() const {
 }
 
 c10::List<std::string> ReaderClass::names() {
-  return at_border([&] { return c10::List<std::string>(reader_.names()); });
+  return translate_errors([&] { return c10::List<std::string>(reader_.names()); });
 }
 
 std::vector<std::int64_t> ReaderClass::shape(std::string name) {
-  return at_border([&] { return reader_.shape(name); });
+  return translate_errors([&] { return reader_.shape(name); });
 }
 
 c10::ScalarType ReaderClass::dtype(std::string name) {
-  return at_border([&] { return reader_.dtype(name); });
+  return translate_errors([&] { return reader_.dtype(name); });
 }
 
 StringDict ReaderClass::stored(std::string name) {
-  return at_border([&] {
+  return translate_errors([&] {
     const StoredTensor stored = reader_.stored(name);
     StringDict dict;
     dict.insert("name", stored.name);
@@ -112,7 +112,7 @@ TensorDict ReaderClass::load(std::optional<c10::List<std::string>> names,
                              std::optional<c10::Device> device,
                              std::optional<c10::ScalarType> dtype, std::string verify, bool copy,
                              std::int64_t threads) {
-  return at_border([&] {
+  return translate_errors([&] {
     const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
     const auto wanted = string_vector(names);
     return tensor_dict(wanted ? *wanted : reader_.names(), reader_.load(wanted, request));
@@ -121,7 +121,7 @@ TensorDict ReaderClass::load(std::optional<c10::List<std::string>> names,
 
 void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor> out,
                             std::string verify, std::int64_t threads, bool cast) {
-  at_border(
+  translate_errors(
       [&] { reader_.load_into(string_vector(names), out, parse_verify(verify), threads, cast); });
 }
 
@@ -130,7 +130,7 @@ std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
                                           std::optional<c10::Device> device, bool strict,
                                           std::string verify, std::int64_t threads, bool cast,
                                           std::optional<c10::ScalarType> dtype) {
-  return at_border([&] {
+  return translate_errors([&] {
     return tensorizer::fill(
         reader_, string_vector(names), tensors,
         {device, strict ? Names::Same : Names::Any, parse_verify(verify), threads, cast, dtype});
@@ -140,7 +140,7 @@ std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
 std::tuple<c10::List<std::string>, ReaderClass::Numbers, ReaderClass::Numbers, ReaderClass::Numbers,
            ReaderClass::Numbers, ReaderClass::Numbers>
 ReaderClass::list() {
-  return at_border([&] {
+  return translate_errors([&] {
     c10::List<std::string> names;
     Numbers types;
     Numbers header_offsets;
@@ -161,7 +161,7 @@ ReaderClass::list() {
 }
 
 std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> ReaderClass::header() {
-  return at_border([&] {
+  return translate_errors([&] {
     const FileHeader header = reader_.header();
     const int flags = (header.encrypted ? kEncryptedFlag : 0) |
                       (header.long_dimensions ? kLongDimensionsFlag : 0);
@@ -177,7 +177,7 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> ReaderClass::
 std::tuple<std::vector<at::Tensor>, ReaderClass::Numbers> ReaderClass::load_numbered(
     std::optional<Numbers> numbers, std::optional<c10::Device> device,
     std::optional<c10::ScalarType> dtype, std::string verify, bool copy, std::int64_t threads) {
-  return at_border([&] {
+  return translate_errors([&] {
     std::optional<std::vector<std::uint32_t>> wanted;
     if (numbers) {
       wanted.emplace();
@@ -198,32 +198,34 @@ std::tuple<std::vector<at::Tensor>, ReaderClass::Numbers> ReaderClass::load_numb
 }
 
 bool ReaderClass::matches(std::int64_t number, at::Tensor tensor) {
-  return at_border([&] { return reader_.matches(static_cast<std::uint32_t>(number), tensor); });
+  return translate_errors(
+      [&] { return reader_.matches(static_cast<std::uint32_t>(number), tensor); });
 }
 
 at::Tensor ReaderClass::bytes(std::int64_t offset, std::int64_t size) {
-  return at_border([&] {
+  return translate_errors([&] {
     return reader_.bytes(static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(size));
   });
 }
 
 std::string ReaderClass::digest(std::int64_t threads) {
-  return at_border([&] { return reader_.digest(threads); });
+  return translate_errors([&] { return reader_.digest(threads); });
 }
 
 void ReaderClass::rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
                           std::int64_t threads) {
-  at_border([&] { reader_.rewrite(uri, parse_hashes(hashes), option_list(options), threads); });
+  translate_errors(
+      [&] { reader_.rewrite(uri, parse_hashes(hashes), option_list(options), threads); });
 }
 
 std::optional<std::string> ReaderClass::traced_version() {
-  return at_border(
+  return translate_errors(
       [&] { return tensorizer::traced_version(reader_.uri(), option_list(options_)); });
 }
 
 c10::List<std::string> ReaderClass::trace(c10::List<std::string> names,
                                           std::optional<c10::ScalarType> dtype) {
-  return at_border([&] {
+  return translate_errors([&] {
     return c10::List<std::string>(
         tensorizer::trace(reader_.uri(), string_vector(names), dtype, option_list(options_)));
   });
@@ -261,15 +263,16 @@ void ReaderClass::cancel() { reader_.cancel(); }
 void ReaderClass::close() { reader_.close(); }
 
 WriterClass::WriterClass(std::string uri, std::optional<StringDict> options)
-    : writer_(at_border([&] { return std::make_unique<Writer>(uri, option_list(options)); })) {}
+    : writer_(
+          translate_errors([&] { return std::make_unique<Writer>(uri, option_list(options)); })) {}
 
 WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options)
-    : writer_(at_border(
+    : writer_(translate_errors(
           [&] { return std::make_unique<Writer>(std::move(sink), option_list(options)); })) {}
 
 void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
                       std::int64_t module_index) {
-  at_border([&] {
+  translate_errors([&] {
     const AddedTensor added = added_tensor(std::move(name), std::move(tensor), type, module_index);
     writer_->add({&added, 1});
   });
@@ -277,7 +280,7 @@ void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
 
 void WriterClass::add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
                           c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices) {
-  at_border([&] {
+  translate_errors([&] {
     if (tensors.size() != names.size() || types.size() != names.size() ||
         module_indices.size() != names.size()) {
       throw Error(ErrorKind::InvalidArgument,
@@ -300,15 +303,15 @@ std::tuple<std::int64_t, std::int64_t> WriterClass::progress() {
 void WriterClass::cancel() { writer_->cancel(); }
 
 void WriterClass::flush() {
-  at_border([&] { writer_->flush(); });
+  translate_errors([&] { writer_->flush(); });
 }
 
 void WriterClass::close() {
-  at_border([&] { writer_->close(); });
+  translate_errors([&] { writer_->close(); });
 }
 
 void WriterClass::abort() {
-  at_border([&] { writer_->abort(); });
+  translate_errors([&] { writer_->abort(); });
 }
 
 void define_classes(torch::Library& library) {

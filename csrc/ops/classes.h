@@ -5,7 +5,7 @@
 
 #include <tuple>
 
-#include "ops/border.h"
+#include "ops/translate_errors.h"
 #include "transfer/reader.h"
 #include "transfer/writer.h"
 

@@ -4,7 +4,7 @@
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/library.h>
 
-#include "ops/border.h"
+#include "ops/translate_errors.h"
 
 namespace tensorizer::ops {
 
@@ -36,7 +36,7 @@ Value* traced_argument(Graph& graph, const c10::IValue& argument) {
 // Every op that is recorded has a URI first, and options.
 void refuse_secrets_in(at::ArrayRef<c10::IValue> arguments, const c10::FunctionSchema& schema) {
   const c10::IValue& options = arguments.at(*schema.argumentIndexWithName("options"));
-  at_border([&] {
+  translate_errors([&] {
     refuse_secrets(arguments[0].toStringRef(), option_list(options.to<std::optional<StringDict>>()),
                    "a traced program");
   });

@@ -51,7 +51,7 @@ std::vector<at::Tensor> load_traced(const std::string& uri, const Strings& names
                                     bool copy, std::int64_t threads, const Options& options) {
   return dispatched<decltype(load_tensors)>("load_tensors")
       .call(uri, names, device, dtype, verify, copy, unless_default(threads), options,
-            at_border([&] {
+            translate_errors([&] {
               return Strings(trace(uri, string_vector(names), dtype, option_list(options)));
             }));
 }
@@ -74,7 +74,7 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
     return tensor_dict(string_vector(known),
                        load_traced(uri, known, device, dtype, verify, copy, threads, options));
   }
-  return at_border([&] {
+  return translate_errors([&] {
     const LoadRequest request = load_request(device, dtype, verify, copy, threads);
     Reader reader(uri, option_list(options));
     const auto wanted = string_vector(names);
@@ -88,7 +88,7 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
                                      const std::string& verify, bool copy,
                                      std::optional<std::int64_t> threads, const Options& options,
                                      const std::optional<Strings>& traced) {
-  return at_border([&] {
+  return translate_errors([&] {
     LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
     request.traced = string_vector(traced);
     return Reader(uri, option_list(options)).load(string_vector(names), request);
@@ -113,7 +113,7 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
     }
     return;
   }
-  at_border([&] {
+  translate_errors([&] {
     Reader(uri, option_list(options))
         .load_into(string_vector(names), out.vec(), parse_verify(verify), threads, cast);
   });
@@ -134,7 +134,7 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
         .call(uri, Strings(names), values, hashes, unless_default(threads), options);
     return;
   }
-  at_border([&] {
+  translate_errors([&] {
     tensorizer::save(uri, names, values, parse_hashes(hashes), threads, option_list(options));
   });
 }
@@ -142,23 +142,23 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
 void save_tensors(const std::string& uri, const Strings& names, at::TensorList tensors,
                   const std::string& hashes, std::optional<std::int64_t> threads,
                   const Options& options) {
-  at_border([&] {
+  translate_errors([&] {
     tensorizer::save(uri, string_vector(names), tensors.vec(), parse_hashes(hashes),
                      threads.value_or(0), option_list(options));
   });
 }
 
 Strings names(const std::string& uri, const Options& options) {
-  return at_border([&] { return Strings(Reader(uri, option_list(options)).names()); });
+  return translate_errors([&] { return Strings(Reader(uri, option_list(options)).names()); });
 }
 
 std::string digest(const std::string& uri, std::int64_t threads, const Options& options) {
-  return at_border([&] { return Reader(uri, option_list(options)).digest(threads); });
+  return translate_errors([&] { return Reader(uri, option_list(options)).digest(threads); });
 }
 
 void verify(const std::string& uri, const std::string& verify, std::optional<std::int64_t> threads,
             const Options& options) {
-  at_border(
+  translate_errors(
       [&] { Reader(uri, option_list(options)).verify(parse_verify(verify), threads.value_or(0)); });
 }
 

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/border.h"
+#include "ops/translate_errors.h"
 
 namespace tensorizer::ops {
 

@@ -50,47 +50,48 @@ std::vector<std::size_t> find_ties(const std::vector<at::Tensor>& tensors) {
 }
 
 // One tensor of the module, under all of its names.
-struct Place {
-  at::Tensor tensor;
+struct ModuleTensor {
+  at::Tensor memory;
   std::vector<std::size_t> numbers;
   std::string in_file;  // empty when the file has none of its names
 };
 
-std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& names,
-                               const std::vector<at::Tensor>& tensors, const FillRequest& request) {
+std::vector<ModuleTensor> match_tensors(Reader& reader, const std::vector<std::string>& names,
+                                        const std::vector<at::Tensor>& tensors,
+                                        const FillRequest& request) {
   std::unordered_map<std::string, bool> used;  // the file's names
   for (std::string& name : reader.names()) used.emplace(std::move(name), false);
   const std::vector<std::size_t> ties = find_ties(tensors);
-  std::map<std::size_t, Place> by_first;
+  std::map<std::size_t, ModuleTensor> by_first;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    Place& place = by_first[ties[i]];
-    place.tensor = tensors[ties[i]];
-    place.numbers.push_back(i);
+    ModuleTensor& tensor = by_first[ties[i]];
+    tensor.memory = tensors[ties[i]];
+    tensor.numbers.push_back(i);
     const auto found = used.find(names[i]);
     if (found == used.end()) continue;
     found->second = true;
-    if (place.in_file.empty()) place.in_file = names[i];
+    if (tensor.in_file.empty()) tensor.in_file = names[i];
   }
 
   Complaint missing("missing in the file");
   Complaint unexpected("only in the file");
   Complaint different("different");
-  std::vector<Place> places;
+  std::vector<ModuleTensor> matched;
   bool castable = false;
-  for (auto& [first, place] : by_first) {
-    if (place.in_file.empty()) {
+  for (auto& [first, tensor] : by_first) {
+    if (tensor.in_file.empty()) {
       missing.add(quote(names[first]));
       continue;
     }
-    const c10::ScalarType type = reader.dtype(place.in_file);
-    const std::vector<std::int64_t> shape = reader.shape(place.in_file);
-    const c10::ScalarType here = place.tensor.scalar_type();
+    const c10::ScalarType type = reader.dtype(tensor.in_file);
+    const std::vector<std::int64_t> shape = reader.shape(tensor.in_file);
+    const c10::ScalarType here = tensor.memory.scalar_type();
     castable = castable || (type != here && fits(type, here, true));
-    if (!fits(type, here, request.cast) || place.tensor.sizes() != at::IntArrayRef(shape)) {
-      different.add(quote(place.in_file) + " (" + describe_shape(type, shape) + " in the file, " +
-                    describe_shape(here, place.tensor.sizes()) + " here)");
+    if (!fits(type, here, request.cast) || tensor.memory.sizes() != at::IntArrayRef(shape)) {
+      different.add(quote(tensor.in_file) + " (" + describe_shape(type, shape) + " in the file, " +
+                    describe_shape(here, tensor.memory.sizes()) + " here)");
     }
-    places.push_back(std::move(place));
+    matched.push_back(std::move(tensor));
   }
   for (const std::string& name : reader.names()) {
     if (!used[name]) unexpected.add(quote(name));
@@ -102,7 +103,7 @@ std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& n
   if (!complaints.empty()) {
     throw Error(ErrorKind::InvalidArgument, reader.label() + " does not fit:" + complaints);
   }
-  return places;
+  return matched;
 }
 
 }  // namespace
@@ -110,27 +111,28 @@ std::vector<Place> find_places(Reader& reader, const std::vector<std::string>& n
 std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& names,
                              const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   const at::NoGradGuard no_grad;
-  const std::vector<Place> places = find_places(reader, names, tensors, request);
+  const std::vector<ModuleTensor> matched = match_tensors(reader, names, tensors, request);
   if (request.dtype && !is_castable(*request.dtype)) {
     throw Error(ErrorKind::InvalidArgument,
                 "dtype is " + dtype_name(*request.dtype) + ", and must be a real floating type");
   }
   // By device, and by the type that real floating tensors are cast to there.
-  std::map<std::pair<std::string, std::optional<c10::ScalarType>>, std::vector<const Place*>> fresh;
+  std::map<std::pair<std::string, std::optional<c10::ScalarType>>, std::vector<const ModuleTensor*>>
+      fresh;
   std::vector<std::string> kept_names;
   std::vector<at::Tensor> kept;
-  for (const Place& place : places) {
+  for (const ModuleTensor& tensor : matched) {
     const c10::Device here =
-        place.tensor.is_meta() ? c10::Device(c10::kCPU) : place.tensor.device();
+        tensor.memory.is_meta() ? c10::Device(c10::kCPU) : tensor.memory.device();
     const c10::Device device = request.device.value_or(here);
-    const c10::ScalarType type = place.tensor.scalar_type();
+    const c10::ScalarType type = tensor.memory.scalar_type();
     const c10::ScalarType wanted = cast_type(type, request.dtype);
-    if (is_placeholder(place.tensor) || device != here || wanted != type) {
+    if (is_placeholder(tensor.memory) || device != here || wanted != type) {
       const bool casts = request.cast && is_castable(wanted);
-      fresh[{device.str(), casts ? std::optional(wanted) : std::nullopt}].push_back(&place);
+      fresh[{device.str(), casts ? std::optional(wanted) : std::nullopt}].push_back(&tensor);
     } else {
-      kept_names.push_back(place.in_file);
-      kept.push_back(place.tensor);
+      kept_names.push_back(tensor.in_file);
+      kept.push_back(tensor.memory);
     }
   }
   std::vector<at::Tensor> filled = tensors;
@@ -141,7 +143,7 @@ std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& nam
   }
   for (const auto& [target, wanted] : fresh) {
     std::vector<std::string> wanted_names;
-    for (const Place* place : wanted) wanted_names.push_back(place->in_file);
+    for (const ModuleTensor* tensor : wanted) wanted_names.push_back(tensor->in_file);
     LoadRequest load;
     load.device = c10::Device(target.first);
     load.dtype = target.second;

@@ -146,13 +146,13 @@ StoredTensor Reader::stored(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
   const std::uint32_t number = open->find(name);
   const Entry& entry = open->entry(number);
-  const FilePlace place = place_of(open->source());
-  check_header_size(entry, number, open->index().header(), place);
+  const FileLocation location = place_of(open->source());
+  check_header_size(entry, number, open->index().header(), location);
   Job job(*this);
   std::vector<std::byte> bytes;
   const auto source = open->source_for(entry.header_offset, entry.data_offset, job.cancel);
   read_arriving(*source, entry.header_offset, entry.header_size(), bytes, job.cancel);
-  const TensorHeader header = parse_authentic_header(bytes, open->index(), number, place);
+  const TensorHeader header = parse_authentic_header(bytes, open->index(), number, location);
   return {std::string(entry.name), entry.type,          header.module_index, header.crc32,
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
 }
@@ -197,7 +197,7 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   // The list in the file was checked when that was opened.
   const ConstBytes listed = file.index().data_digests();
   std::vector<Sha256Digest> found(file.names().size());
-  const Pin pin{listed, found};
+  const ExpectedDigests expected_digests{listed, found};
   if (listed.empty()) {
     std::vector<bool> loaded(found.size());
     for (const LoadItem& item : targets.items) loaded[item.entry] = true;
@@ -209,7 +209,7 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
                       "there are: save it with the option 'digests'");
     }
   }
-  run(file, targets, verify, threads, &pin);
+  run(file, targets, verify, threads, &expected_digests);
   if (!listed.empty()) return;
   try {
     file.check_digest(std::as_bytes(std::span(found)));
@@ -220,16 +220,16 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
 }
 
 void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
-                 const Pin* pin) {
+                 const ExpectedDigests* expected_digests) {
   LoadSettings settings;
   settings.verify = verify;
   settings.threads = parse_threads(threads);
-  settings.pin = pin;
+  settings.expected_digests = expected_digests;
   settings.keys = file.keys();
-  std::vector<bool> withdrawn;
-  settings.withdraw = [&](std::uint32_t entry) {
-    withdrawn.resize(file.names().size());
-    withdrawn[entry] = true;
+  std::vector<bool> incomplete;
+  settings.zero_incomplete = [&](std::uint32_t entry) {
+    incomplete.resize(file.names().size());
+    incomplete[entry] = true;
   };
   settings.keep_header = targets.keep_header;
   targets.staging.begin();
@@ -248,10 +248,10 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
     loaded = true;
     file.source().confirm(job.cancel);
   } catch (...) {
-    if (loaded) withdrawn.assign(file.names().size(), true);
-    if (!withdrawn.empty() && !targets.outputs.empty()) {
+    if (loaded) incomplete.assign(file.names().size(), true);
+    if (!incomplete.empty() && !targets.outputs.empty()) {
       targets.staging.finish();
-      blank(targets, withdrawn);
+      blank(targets, incomplete);
     }
     throw;
   }
@@ -337,8 +337,8 @@ std::string Reader::digest(std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
   Targets targets = no_tensors(*open);
   std::vector<Sha256Digest> found(open->names().size());
-  const Pin pin{{}, found};
-  run(*open, targets, Verify::All, threads, &pin);
+  const ExpectedDigests expected_digests{{}, found};
+  run(*open, targets, Verify::All, threads, &expected_digests);
   return to_hex(model_digest(open->index(), std::as_bytes(std::span(found))));
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/gate.h"
-#include "transfer/kept_headers.h"
+#include "transfer/header_cache.h"
 #include "transfer/open_file.h"
 #include "transfer/targets.h"
 
@@ -74,7 +74,7 @@ class Reader {
   // By their numbers in the file, and keeps what their headers say, also when this is closed.
   std::vector<at::Tensor> load_numbered(const std::optional<std::vector<std::uint32_t>>& numbers,
                                         const LoadRequest& request);
-  const KeptHeaders& headers() const noexcept { return headers_; }
+  const HeaderCache& headers() const noexcept { return headers_; }
   // Whether a tensor has the digests that were saved of the one that was loaded.
   bool matches(std::uint32_t number, const at::Tensor& tensor);
   // Bytes of the file as they stand there.
@@ -117,7 +117,8 @@ class Reader {
   std::shared_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
   std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
                                const LoadRequest& request);
-  void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, const Pin* pin);
+  void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
+           const ExpectedDigests* expected_digests);
   // What the options promise included.
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads);
   void count(OpenFile& file, const Progress& progress, std::size_t tensors, double seconds);
@@ -126,7 +127,7 @@ class Reader {
   const at::Tensor data_;
   const bool given_ = false;
   const OptionList option_list_;
-  KeptHeaders headers_;
+  HeaderCache headers_;
 
   Gate opening_{
       "the reader is opening its file on this thread: what runs meanwhile, as a signal handler "

@@ -17,8 +17,8 @@ namespace {
 // bytes once is read by one worker at a time, in that order.
 class Origin {
  public:
-  Origin(OpenFile& from, const Pin* pin, Cancel& cancel)
-      : file_{from.source(), from.index(), from.keys(), pin},
+  Origin(OpenFile& from, const ExpectedDigests* expected_digests, Cancel& cancel)
+      : file_{from.source(), from.index(), from.keys(), expected_digests},
         cancel_(cancel),
         sequential_(from.source().sequential()),
         order_(from.index().entries().size()) {
@@ -118,9 +118,9 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   }
   // What has no data is never read.
   std::vector<Sha256Digest> found(from.names().size(), Sha256().finish());
-  const Pin pin{from.index().data_digests(), found};
+  const ExpectedDigests expected_digests{from.index().data_digests(), found};
   const bool pinned = from.options().digest.has_value();
-  Origin origin(from, pinned ? &pin : nullptr, cancel);
+  Origin origin(from, pinned ? &expected_digests : nullptr, cancel);
   Layout layout(std::move(kind), sink->start());
   std::vector<SaveItem> items;
   for (std::uint32_t i = 0; i < origin.order().size(); ++i) {

@@ -108,7 +108,7 @@ class PinnedStage final : public Stage {
 
  private:
   // Pinned memory, and when the copies between it and each device are done.
-  struct Piece {
+  struct PinnedBuffer {
     at::Tensor memory;
     std::vector<c10::Event> ends;
   };
@@ -145,7 +145,7 @@ class PinnedStage final : public Stage {
   // it is what a new thread begins with, would take memory there.
   const c10::DeviceGuard guard_;
   std::vector<std::optional<OwnStream>> streams_;  // by device
-  std::array<Piece, 2> pieces_;
+  std::array<PinnedBuffer, 2> pieces_;
   std::size_t current_ = 0;
 };
 
@@ -165,7 +165,7 @@ void Staging::begin() {
     // Pinned memory serves all devices of a kind; those of a second kind are copied to as the host
     // copies.
     const bool serves = !is_pinned() || job_.devices.front()->device().type() == device.type();
-    if (auto streams = serves ? SideStreams::of(device) : nullptr) {
+    if (auto streams = serves ? CopyStreams::of(device) : nullptr) {
       job_.devices.push_back(std::move(streams));
     } else {
       job_.homes.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
@@ -180,7 +180,7 @@ std::unique_ptr<Stage> Staging::make_stage() const {
 }
 
 void Staging::finish() {
-  for (const std::unique_ptr<SideStreams>& streams : job_.devices) streams->join();
+  for (const std::unique_ptr<CopyStreams>& streams : job_.devices) streams->join();
 }
 
 }  // namespace tensorizer

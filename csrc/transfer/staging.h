@@ -15,7 +15,7 @@
 
 #include "engine/stage.h"
 #include "transfer/blocks.h"
-#include "transfer/side_streams.h"
+#include "transfer/copy_streams.h"
 
 namespace tensorizer {
 
@@ -29,7 +29,7 @@ struct StagedJob {
   // and the streams that are current, of devices without streams beside them.
   bool inference = false;
   std::vector<c10::Stream> homes{};
-  std::vector<std::unique_ptr<SideStreams>> devices{};  // goes first, and waits
+  std::vector<std::unique_ptr<CopyStreams>> devices{};  // goes first, and waits
 };
 
 class Staging {

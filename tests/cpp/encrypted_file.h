@@ -31,7 +31,7 @@ inline Index read_with(ConstBytes file, FileKeys* keys) {
 // The tensors of a file, loaded; after an error, what they hold then.
 struct Loading {
   std::vector<std::vector<std::byte>> tensors;
-  std::vector<bool> withdrawn;
+  std::vector<bool> incomplete;
   std::optional<Error> error;
 };
 
@@ -46,11 +46,11 @@ inline Loading load_all(Source& source, FileKeys* keys, LoadSettings settings = 
       items.push_back(
           {static_cast<std::uint32_t>(items.size()), loading.tensors.back(), false, {}});
     }
-    loading.withdrawn.resize(items.size());
+    loading.incomplete.resize(items.size());
     settings.keys = keys;
-    settings.withdraw = [&](std::uint32_t entry) {
-      EXPECT_FALSE(loading.withdrawn[entry]) << "withdrawn twice";
-      loading.withdrawn[entry] = true;
+    settings.zero_incomplete = [&](std::uint32_t entry) {
+      EXPECT_FALSE(loading.incomplete[entry]) << "incomplete twice";
+      loading.incomplete[entry] = true;
     };
     Progress progress;
     load(source, index, items, settings, progress, cancel);

@@ -1,5 +1,5 @@
 // Encrypted files that were changed: who did not have the key gets nothing loaded, and what was on
-// its way is withdrawn.
+// its way is incomplete.
 #include "encrypted_file.h"
 
 namespace tensorizer {
@@ -16,7 +16,7 @@ LoadSettings settings(int threads, Verify verify = Verify::None) {
   return settings;
 }
 
-// An Error(Crypto) that names the tensor; and whatever was not withdrawn is what was saved.
+// An Error(Crypto) that names the tensor; and whatever was not incomplete is what was saved.
 void expect_refused(const Loading& loading, std::span<const Sample> samples,
                     const std::string& tensor, const std::string& why) {
   ASSERT_TRUE(loading.error);
@@ -26,9 +26,9 @@ void expect_refused(const Loading& loading, std::span<const Sample> samples,
   EXPECT_TRUE(contains(loading.error->what(), why)) << loading.error->what();
   for (std::size_t i = 0; i < samples.size(); ++i) {
     if (samples[i].spec.name == tensor) {
-      EXPECT_TRUE(loading.withdrawn[i]);
+      EXPECT_TRUE(loading.incomplete[i]);
     }
-    EXPECT_TRUE(loading.withdrawn[i] || same(loading.tensors[i], samples[i].data))
+    EXPECT_TRUE(loading.incomplete[i] || same(loading.tensors[i], samples[i].data))
         << samples[i].spec.name;
   }
 }
@@ -151,7 +151,7 @@ TEST(CryptDamage, IsAKeyThatIsAnotherOne) {
   FileKeys passphrase = keys_of(make_passphrase(as_bytes("sesame")));
   const Loading loading = load_all(file.bytes, &passphrase);
   EXPECT_TRUE(contains(loading.error->what(), "with a key, and not with a passphrase"));
-  EXPECT_TRUE(loading.withdrawn[0]);
+  EXPECT_TRUE(loading.incomplete[0]);
 }
 
 // The MACs are right, the hash is not: it is of other bytes.
@@ -168,7 +168,7 @@ TEST(CryptDamage, OfAHashIsFoundWhereThatIsVerified) {
       const Loading loading = load_all(file.bytes, &keys, settings(2, Verify::All));
       ASSERT_TRUE(loading.error);
       EXPECT_EQ(loading.error->kind(), ErrorKind::HashMismatch);
-      EXPECT_TRUE(loading.withdrawn[0]);
+      EXPECT_TRUE(loading.incomplete[0]);
     }
   }
 }
@@ -183,7 +183,7 @@ TEST(Withdrawing, LeavesWhatIsThere) {
   file[index.entries()[2].end() - 1] ^= std::byte{1};
   const Loading loading = load_all(file, &keys, settings(1));
   ASSERT_TRUE(loading.error);
-  EXPECT_EQ(loading.withdrawn, (std::vector<bool>{false, false, true, true}));
+  EXPECT_EQ(loading.incomplete, (std::vector<bool>{false, false, true, true}));
   EXPECT_TRUE(same(loading.tensors[0], samples[0].data));
   EXPECT_TRUE(same(loading.tensors[1], samples[1].data));
 }
@@ -199,8 +199,8 @@ TEST(Withdrawing, IsForErrorsOfAnyKind) {
     const Loading loading = load_all(source, &keys, settings(threads));
     ASSERT_TRUE(loading.error);
     EXPECT_EQ(loading.error->kind(), ErrorKind::InvalidFormat);
-    EXPECT_TRUE(loading.withdrawn[1]);
-    EXPECT_TRUE(loading.withdrawn[0] || same(loading.tensors[0], samples[0].data));
+    EXPECT_TRUE(loading.incomplete[1]);
+    EXPECT_TRUE(loading.incomplete[0] || same(loading.tensors[0], samples[0].data));
   }
 }
 
@@ -212,15 +212,15 @@ TEST(Withdrawing, IsForWhatIsChecked) {
     SequentialSource source(ConstBytes(file).first(end - 5));
     const Loading loading = load_all(source, nullptr, settings);
     EXPECT_TRUE(loading.error && loading.error->kind() == ErrorKind::InvalidFormat);
-    return loading.withdrawn;
+    return loading.incomplete;
   };
   EXPECT_EQ(load_cut(settings(1)), (std::vector<bool>{false, false}));
   EXPECT_EQ(load_cut(settings(1, Verify::Crc32)), (std::vector<bool>{false, true}));
   // Whether the first is right would be known when all are there.
   std::vector<Sha256Digest> found(samples.size());
-  const Pin pin{{}, found};
+  const ExpectedDigests expected_digests{{}, found};
   LoadSettings pinned = settings(1);
-  pinned.pin = &pin;
+  pinned.expected_digests = &expected_digests;
   EXPECT_EQ(load_cut(pinned), (std::vector<bool>{true, true}));
 
   file[end - 1] ^= std::byte{1};
@@ -228,7 +228,7 @@ TEST(Withdrawing, IsForWhatIsChecked) {
     const Loading loading = load_all(file, nullptr, settings(1, verify));
     ASSERT_TRUE(loading.error);
     EXPECT_EQ(loading.error->kind(), ErrorKind::HashMismatch);
-    EXPECT_EQ(loading.withdrawn, (std::vector<bool>{false, true}));
+    EXPECT_EQ(loading.incomplete, (std::vector<bool>{false, true}));
     EXPECT_TRUE(same(loading.tensors[0], samples[0].data));
   }
 }

@@ -32,7 +32,7 @@ LoadSettings settings_with(FileKeys* keys, Verify verify, int threads, std::uint
   settings.verify = verify;
   settings.threads = threads;
   settings.memory_ceiling = ceiling;
-  settings.withdraw = [](std::uint32_t) { ADD_FAILURE() << "a tensor was withdrawn"; };
+  settings.zero_incomplete = [](std::uint32_t) { ADD_FAILURE() << "a tensor was incomplete"; };
   return settings;
 }
 
@@ -172,7 +172,7 @@ TEST(EncryptedRoundTrip, WaitsForAHeaderThatIsLate) {
   const Loading loading = load_all(source, &keys, settings);
   ASSERT_TRUE(loading.error);
   EXPECT_EQ(loading.error->kind(), ErrorKind::Crypto);
-  EXPECT_TRUE(loading.withdrawn[0]);
+  EXPECT_TRUE(loading.incomplete[0]);
 }
 
 // Nothing of the plaintext stands in the file, and no two files are the same.

@@ -99,11 +99,11 @@ TEST(RoundTrip, BehindOtherBytes) {
   // Offsets count from the start of the file object, so the index holds for it as it is.
   const auto source = memory_source(sink.bytes, nullptr);
   const ConstBytes file = ConstBytes(sink.bytes).subspan(start);
-  const FilePlace place{"'f'", start, sink.bytes.size()};
-  const FileHeader header = parse_file_header(file, place);
+  const FileLocation location{"'f'", start, sink.bytes.size()};
+  const FileHeader header = parse_file_header(file, location);
   const ConstBytes entries = file.subspan(kFileHeaderSize, header.index_size);
   Cancel cancel;
-  Index index(header, {entries.begin(), entries.end()}, place, cancel);
+  Index index(header, {entries.begin(), entries.end()}, location, cancel);
   LoadSettings settings;
   settings.verify = Verify::All;
   expect_loaded(*source, index, samples, all_of(samples), Into::Memory, settings);

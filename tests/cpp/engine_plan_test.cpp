@@ -61,9 +61,9 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
     }
     const Extent& extent = extents[range.first];
     if (range.count == 0) {
-      ASSERT_LT(range.cut, plan.cut.size());
-      EXPECT_EQ(plan.cut[range.cut].tensor, range.first);
-      EXPECT_EQ(plan.cut[range.cut].size, extent.data_size);
+      ASSERT_LT(range.sliced, plan.sliced.size());
+      EXPECT_EQ(plan.sliced[range.sliced].tensor, range.first);
+      EXPECT_EQ(plan.sliced[range.sliced].size, extent.data_size);
       EXPECT_FALSE(extent.whole);
       EXPECT_EQ(range.position, position[range.first]);
       EXPECT_GT(range.size, 0U);
@@ -77,7 +77,7 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
         EXPECT_EQ(position[range.first] % kSliceUnit, 0U);
         EXPECT_LT((begin + position[range.first]) % limits.slice_size, kSliceUnit);
       } else {
-        EXPECT_EQ(plan.cut[range.cut].slices, slices[range.first]);
+        EXPECT_EQ(plan.sliced[range.sliced].slices, slices[range.first]);
       }
       if (position[range.first] == extent.data_size) ++moved[range.first];
       continue;
@@ -122,7 +122,7 @@ TEST(Plan, TiesNeighboursTogether) {
   for (std::uint64_t i = 0; i < 100; ++i) extents.push_back({i * 1000, 100, 900, false});
   const Plan plan = plan_in_order(extents, kLimits);
   EXPECT_EQ(plan.ranges.size(), 7U);
-  EXPECT_TRUE(plan.cut.empty());
+  EXPECT_TRUE(plan.sliced.empty());
   EXPECT_EQ(plan.ranges[0].count, 16U);
 }
 

@@ -154,13 +154,13 @@ TEST(TensorSourceTest, ChecksWhatIsPinned) {
   Sha256 sha256;
   sha256.update(data);
   expected[1] = sha256.finish();
-  Pin pin{{}, found};
-  const TensorFile of{*source, index, nullptr, &pin};
+  ExpectedDigests expected_digests{{}, found};
+  const TensorFile of{*source, index, nullptr, &expected_digests};
   TensorSource tensors(of);
   EXPECT_TRUE(same(read_all(tensors, index, 0, 777), data));
   EXPECT_EQ(found[0], expected[1]);
   EXPECT_EQ(found[1], Sha256Digest{});
-  pin.expected = std::as_bytes(std::span(expected));
+  expected_digests.digests = std::as_bytes(std::span(expected));
   EXPECT_TRUE(same(read_all(tensors, index, 1, 777), data));
   EXPECT_EQ(found[1], expected[1]);
   EXPECT_EQ(kind_of([&] { read_all(tensors, index, 0, 777); }), ErrorKind::HashMismatch);

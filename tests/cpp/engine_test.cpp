@@ -134,14 +134,14 @@ TEST(Workers, LeaveSignalsToTheProgram) {
   EXPECT_FALSE(blocks(SIGINT));
 }
 
-TEST(ComputeTurns, LetOnlySoManyCompute) {
-  ComputeTurns turns(2, 6);
+TEST(ComputeSlots, LetOnlySoManyCompute) {
+  ComputeSlots slots(2, 6);
   std::atomic<int> computing{0};
   std::atomic<int> most{0};
   Cancel cancel;
   run_workers(6, cancel, [&] {
     for (int i = 0; i < 20; ++i) {
-      const ComputeTurns::Turn turn(turns, ComputeTurns::Work::Copy);
+      const ComputeSlots::Slot slot(slots, ComputeSlots::Work::Copy);
       const int now = ++computing;
       int before = most;
       while (now > before && !most.compare_exchange_weak(before, now)) {

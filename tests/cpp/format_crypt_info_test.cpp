@@ -247,17 +247,17 @@ TEST(CryptInfo, WrittenIsThatOfTheFormat) {
     for (const std::uint64_t size : {std::uint64_t{1}, kCryptChunk, kCryptChunk + 1,
                                      3 * kCryptChunk, std::uint64_t{100} << 20}) {
       std::vector<std::byte> bytes = pattern(7);
-      const CryptInfoPlace place = put_crypt_info(bytes, encryption, size);
+      const CryptInfoLocation location = put_crypt_info(bytes, encryption, size);
       const std::uint64_t count = (size + kCryptChunk - 1) / kCryptChunk;
       std::vector<std::string> entries;
       if (derives) entries.push_back(derived());
-      entries.push_back(crypt_entry(
-          2, chunked_body(kCryptChunk, place.nonce, count, std::string(count * kMacSize, '\0'))));
+      entries.push_back(crypt_entry(2, chunked_body(kCryptChunk, location.nonce, count,
+                                                    std::string(count * kMacSize, '\0'))));
       const std::string expected = crypt_section(entries);
       EXPECT_EQ(crypt_info_size(encryption, size), 8 + expected.size());
       EXPECT_EQ(as_text(ConstBytes(bytes).subspan(7)),
                 std::string(RawFields().put(std::uint64_t{expected.size()}).put(expected)));
-      EXPECT_EQ(place.macs_at, bytes.size() - count * kMacSize);
+      EXPECT_EQ(location.macs_at, bytes.size() - count * kMacSize);
       EXPECT_EQ(fault_of(expected, size), "");
     }
     std::vector<std::byte> empty;

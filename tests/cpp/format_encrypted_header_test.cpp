@@ -12,10 +12,10 @@ Index index_of(const Layout& layout) {
   const std::uint64_t size = layout.prefix_size();
   const std::vector<std::byte> prefix = layout.prefix(0, size);
   EXPECT_EQ(prefix.size(), size);
-  const FilePlace place{"'f'", 0, size + layout.file_size()};
+  const FileLocation location{"'f'", 0, size + layout.file_size()};
   Cancel cancel;
-  return Index(parse_file_header(prefix, place), {prefix.begin() + kFileHeaderSize, prefix.end()},
-               place, cancel);
+  return Index(parse_file_header(prefix, location),
+               {prefix.begin() + kFileHeaderSize, prefix.end()}, location, cancel);
 }
 
 std::vector<FileKind> kinds() {

@@ -59,13 +59,14 @@ TEST(Index, IsNotReadAnyFurtherAfterACancel) {
   std::vector<RawTensor> tensors;
   for (int i = 0; i < 3000; ++i) tensors.push_back(RawTensor{.name = std::to_string(i)});
   const RawFile file(tensors);
-  const FilePlace place{"'f'", 0, file.bytes.size()};
-  const FileHeader header = parse_file_header(file.bytes, place);
+  const FileLocation location{"'f'", 0, file.bytes.size()};
+  const FileHeader header = parse_file_header(file.bytes, location);
   const ConstBytes entries = ConstBytes(file.bytes).subspan(kFileHeaderSize, header.index_size);
   Cancel cancel;
-  EXPECT_EQ(Index(header, {entries.begin(), entries.end()}, place, cancel).entries().size(), 3000U);
+  EXPECT_EQ(Index(header, {entries.begin(), entries.end()}, location, cancel).entries().size(),
+            3000U);
   cancel.request();
-  EXPECT_EQ(kind_of([&] { Index(header, {entries.begin(), entries.end()}, place, cancel); }),
+  EXPECT_EQ(kind_of([&] { Index(header, {entries.begin(), entries.end()}, location, cancel); }),
             ErrorKind::Cancelled);
 }
 
@@ -168,11 +169,11 @@ TEST(Index, MayLieAnywhereInItsFile) {
       file.set(name, file.get(name) + kBefore);
     }
   }
-  const auto parse = [&](const FilePlace& place) {
-    const FileHeader header = parse_file_header(file.bytes, place);
+  const auto parse = [&](const FileLocation& location) {
+    const FileHeader header = parse_file_header(file.bytes, location);
     const auto bytes = ConstBytes(file.bytes).subspan(kFileHeaderSize, header.index_size);
     Cancel cancel;
-    return Index(header, {bytes.begin(), bytes.end()}, place, cancel);
+    return Index(header, {bytes.begin(), bytes.end()}, location, cancel);
   };
   const std::uint64_t end = kBefore + file.data_end;
   EXPECT_EQ(parse({"'f'", kBefore, end}).entries()[1].end(), end);

@@ -12,7 +12,7 @@ namespace {
 using namespace testing_support;
 using namespace std::string_literals;
 
-const FilePlace kPlace{"'f'", 0, std::nullopt};
+const FileLocation kPlace{"'f'", 0, std::nullopt};
 
 TensorSpec spec(std::string name, DType dtype, std::vector<std::int64_t> shape) {
   return {.name = std::move(name), .dtype = dtype, .shape = std::move(shape)};
@@ -34,11 +34,11 @@ Layout layout_of(std::vector<TensorSpec> specs, HashKinds hashes = {true, true})
 Index parse(const Layout& layout, std::uint64_t start, std::uint64_t prefix_size) {
   const std::vector<std::byte> prefix = layout.prefix(start, prefix_size);
   EXPECT_EQ(prefix.size(), prefix_size);
-  const FilePlace place{"'f'", start, start + prefix_size + layout.file_size()};
-  const FileHeader header = parse_file_header(prefix, place);
+  const FileLocation location{"'f'", start, start + prefix_size + layout.file_size()};
+  const FileHeader header = parse_file_header(prefix, location);
   EXPECT_EQ(header.index_size, prefix_size - kFileHeaderSize);
   Cancel cancel;
-  return Index(header, {prefix.begin() + kFileHeaderSize, prefix.end()}, place, cancel);
+  return Index(header, {prefix.begin() + kFileHeaderSize, prefix.end()}, location, cancel);
 }
 
 std::uint32_t version_of(std::vector<TensorSpec> specs) {

@@ -170,14 +170,14 @@ TEST(Frame, SaysWhenARecordIsCut) {
 // ---- tensor headers
 
 TensorHeader parse(RawFile& file, std::size_t number = 0) {
-  const FilePlace place{"'f'", 0, file.bytes.size()};
-  const FileHeader header = parse_file_header(file.bytes, place);
+  const FileLocation location{"'f'", 0, file.bytes.size()};
+  const FileHeader header = parse_file_header(file.bytes, location);
   const auto index_bytes = ConstBytes(file.bytes).subspan(kFileHeaderSize, header.index_size);
   Cancel cancel;
-  const Index index(header, {index_bytes.begin(), index_bytes.end()}, place, cancel);
+  const Index index(header, {index_bytes.begin(), index_bytes.end()}, location, cancel);
   const Entry& entry = index.entries()[number];
   return parse_tensor_header(Bytes(file.bytes).subspan(entry.header_offset, entry.header_size()),
-                             header, entry, number, place);
+                             header, entry, number, location);
 }
 
 std::string refusal(RawFile file) {

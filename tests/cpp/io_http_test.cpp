@@ -118,7 +118,7 @@ class MovedTest : public testing::Test {
   }
 
   const HttpOptions options_{};
-  const std::unique_ptr<HttpPlace> place_ = url_place(kHome, options_);
+  const std::unique_ptr<HttpEndpoint> place_ = url_endpoint(kHome, options_);
 };
 
 TEST_F(MovedTest, IsAskedForThereUntilItIsRefused) {
@@ -127,10 +127,10 @@ TEST_F(MovedTest, IsAskedForThereUntilItIsRefused) {
   const HttpRequest other = request();
   EXPECT_EQ(one.url, kElsewhere);
   // What the signature in its URL allowed is over for all that are on their way.
-  EXPECT_TRUE(learn(one, 403, kElsewhere).mended);
-  EXPECT_TRUE(learn(other, 403, kElsewhere).mended);
+  EXPECT_TRUE(learn(one, 403, kElsewhere).recovered);
+  EXPECT_TRUE(learn(other, 403, kElsewhere).recovered);
   EXPECT_EQ(request().url, kHome);
-  EXPECT_FALSE(learn(request(), 403, kElsewhere).mended) << "it has been asked for at home";
+  EXPECT_FALSE(learn(request(), 403, kElsewhere).recovered) << "it has been asked for at home";
 }
 
 TEST_F(MovedTest, IsAskedForAtHomeWhenNobodyIsThere) {
@@ -138,7 +138,7 @@ TEST_F(MovedTest, IsAskedForAtHomeWhenNobodyIsThere) {
     learn(request(), 206, kElsewhere);
     const HttpRequest asked = request();
     const HttpRefusal refusal = learn(asked, status, kElsewhere);
-    EXPECT_TRUE(refusal.temporary && !refusal.mended) << status;
+    EXPECT_TRUE(refusal.temporary && !refusal.recovered) << status;
     EXPECT_EQ(request().url, kHome);
     // Another place is not forgotten for what came of the old one.
     learn(request(), 206, "http://another/x");
@@ -151,7 +151,7 @@ TEST_F(MovedTest, IsAskedForAtHomeWhenNobodyIsThere) {
 TEST_F(MovedTest, HasChangedWhereverItIs) {
   learn(request(), 206, kElsewhere);
   for (const int status : {412, 416}) {
-    EXPECT_FALSE(learn(request(), status, kElsewhere).mended);
+    EXPECT_FALSE(learn(request(), status, kElsewhere).recovered);
     EXPECT_EQ(request().url, kElsewhere);
   }
 }

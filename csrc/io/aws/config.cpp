@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "io/aws/endpoint.h"
+#include "io/aws/service_url.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -128,8 +128,7 @@ S3Settings S3Config::settings() const {
   settings.force_http =
       options.force_http || (file.use_http && settings.endpoint == file.host_base);
   if (!settings.endpoint.empty()) {
-    settings.endpoint =
-        normal_endpoint(settings.endpoint, settings.force_http, "the endpoint of S3");
+    settings.endpoint = service_url(settings.endpoint, settings.force_http, "the endpoint of S3");
   }
   settings.region = choose(options.region, file.bucket_location, aws.region());
   check_region(settings.region);

@@ -1,17 +1,14 @@
 #include "io/aws/config_file.h"
 
 #include <cstdlib>
-#include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/command.h"
-#include "io/local/open.h"
-#include "io/source.h"
+#include "io/secret_file.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -49,23 +46,20 @@ std::string environment(const char* name) {
 }
 
 IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel) {
-  std::unique_ptr<Source> source;
+  SecretBytes content;
   try {
-    source = open_path_source(path);
+    content = read_secret_file(path, kLongestFile, "settings", cancel);
   } catch (const Error& error) {
     const bool is_absent =
         error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::PermissionDenied;
     if (is_absent && !must_exist) return {};
     throw;
   }
-  // One byte more shows that there is more.
-  std::string text(kLongestFile + 1, '\0');
-  text.resize(source->read_up_to(0, std::as_writable_bytes(std::span(text)), cancel));
-  if (text.size() > kLongestFile) {
-    throw Error(ErrorKind::InvalidFormat,
-                source->label() + " is longer than 1 MiB, and no file of settings");
+  const std::string label = quote(path, 4096);
+  if (content.bytes().size() > kLongestFile) {
+    throw Error(ErrorKind::InvalidFormat, label + " is longer than 1 MiB, and no file of settings");
   }
-  return parse_ini(text, source->label());
+  return parse_ini(as_text(content.bytes()), label);
 }
 
 std::string AwsProfile::get(std::string_view name) const {

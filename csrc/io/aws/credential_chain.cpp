@@ -131,7 +131,7 @@ class Finder {
             profile.get("duration_seconds")};
   }
 
-  StsPlace sts() const { return {config_.aws.endpoint("STS"), config_.settings().region, http_}; }
+  StsService sts() const { return {config_.aws.endpoint("STS"), config_.settings().region, http_}; }
 
   S3Credentials with_token(const AwsRole& role, const std::string& token_file,
                            const std::string& without_role) {

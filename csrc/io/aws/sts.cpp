@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
-#include "io/aws/endpoint.h"
+#include "io/aws/service_url.h"
 #include "io/aws/sign.h"
 #include "io/aws/timestamp.h"
 #include "io/aws/xml.h"
@@ -23,15 +23,15 @@ struct Address {
   std::string path;
 };
 
-std::string endpoint_of(const StsPlace& place) {
-  if (!place.endpoint.empty()) return normal_endpoint(place.endpoint, false, "the endpoint of STS");
-  if (place.region.empty()) return "https://sts.amazonaws.com";
-  return "https://sts." + place.region + ".amazonaws.com" +
-         (place.region.starts_with("cn-") ? ".cn" : "");
+std::string endpoint_of(const StsService& service) {
+  if (!service.endpoint.empty()) return service_url(service.endpoint, false, "the endpoint of STS");
+  if (service.region.empty()) return "https://sts.amazonaws.com";
+  return "https://sts." + service.region + ".amazonaws.com" +
+         (service.region.starts_with("cn-") ? ".cn" : "");
 }
 
-Address address_of(const StsPlace& place) {
-  const std::string url = endpoint_of(place) + "/";
+Address address_of(const StsService& service) {
+  const std::string url = endpoint_of(service) + "/";
   const std::size_t host = url.find("://") + 3;
   const std::size_t path = url.find('/', host);
   return {url, url.substr(host, path - host), url.substr(path)};
@@ -67,9 +67,9 @@ bool is_temporary(const HttpReply& reply) {
           (code ? " and code " + quote(redacted(*code, question.request.secrets), 64) : ""));
 }
 
-S3Credentials ask(const HttpQuestion& question, const StsPlace& place, const AwsRole& role,
+S3Credentials ask(const HttpQuestion& question, const StsService& service, const AwsRole& role,
                   Cancel& cancel) {
-  const HttpReply reply = http_fetch(question, place.http, cancel);
+  const HttpReply reply = http_fetch(question, service.http, cancel);
   if (reply.status != 200) throw_refused(question, reply, role);
   S3Credentials credentials;
   const auto take = [&](const char* element) { return xml_text(reply.body, element).value_or(""); };
@@ -95,9 +95,9 @@ HttpQuestion question_of(const Address& address, const NamedTexts& form) {
   return question;
 }
 
-void sign(HttpQuestion& question, const Address& address, const StsPlace& place,
+void sign(HttpQuestion& question, const Address& address, const StsService& service,
           const S3Credentials& by) {
-  const SigningScope scope{place.region.empty() ? kUsualRegion : place.region, "sts",
+  const SigningScope scope{service.region.empty() ? kUsualRegion : service.region, "sts",
                            std::time(nullptr)};
   SignedRequest request;
   request.method = question.request.method;
@@ -118,21 +118,21 @@ void sign(HttpQuestion& question, const Address& address, const StsPlace& place,
 
 }  // namespace
 
-S3Credentials assume_role(const StsPlace& place, const AwsRole& role, const S3Credentials& by,
+S3Credentials assume_role(const StsService& service, const AwsRole& role, const S3Credentials& by,
                           Cancel& cancel) {
-  const Address address = address_of(place);
+  const Address address = address_of(service);
   HttpQuestion question = question_of(address, form_of("AssumeRole", role));
-  sign(question, address, place, by);
-  return ask(question, place, role, cancel);
+  sign(question, address, service, by);
+  return ask(question, service, role, cancel);
 }
 
-S3Credentials assume_role_with_token(const StsPlace& place, const AwsRole& role,
+S3Credentials assume_role_with_token(const StsService& service, const AwsRole& role,
                                      const std::string& token, Cancel& cancel) {
   NamedTexts form = form_of("AssumeRoleWithWebIdentity", role);
   form.emplace_back("WebIdentityToken", token);
-  HttpQuestion question = question_of(address_of(place), form);
+  HttpQuestion question = question_of(address_of(service), form);
   question.request.secrets = {token};
-  return ask(question, place, role, cancel);
+  return ask(question, service, role, cancel);
 }
 
 }  // namespace tensorizer

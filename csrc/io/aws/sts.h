@@ -10,7 +10,7 @@
 namespace tensorizer {
 
 // Where it is, and how to speak with it.
-struct StsPlace {
+struct StsService {
   std::string endpoint;  // a URL; empty: AWS's own, of the region or of all of them
   std::string region;    // checked, or empty
   HttpOptions http;
@@ -24,9 +24,9 @@ struct AwsRole {
 };
 
 // Throw Error: PermissionDenied where the role is refused, naming it and the reason's code.
-S3Credentials assume_role(const StsPlace& place, const AwsRole& role, const S3Credentials& by,
+S3Credentials assume_role(const StsService& service, const AwsRole& role, const S3Credentials& by,
                           Cancel& cancel);
-S3Credentials assume_role_with_token(const StsPlace& place, const AwsRole& role,
+S3Credentials assume_role_with_token(const StsService& service, const AwsRole& role,
                                      const std::string& token, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -4,8 +4,8 @@
 
 namespace tensorizer {
 
-HttpClient::HttpClient(std::unique_ptr<HttpPlace> place, HttpOptions options)
-    : place_(std::move(place)),
+HttpClient::HttpClient(std::unique_ptr<HttpEndpoint> endpoint, HttpOptions options)
+    : endpoint_(std::move(endpoint)),
       options_(std::move(options)),
       share_(std::make_shared<HttpShare>()) {}
 

@@ -18,12 +18,12 @@ namespace tensorizer {
 // Any thread.
 class HttpClient {
  public:
-  HttpClient(std::unique_ptr<HttpPlace> place, HttpOptions options);
+  HttpClient(std::unique_ptr<HttpEndpoint> endpoint, HttpOptions options);
   ~HttpClient();
 
   const HttpOptions& options() const noexcept { return options_; }
-  HttpPlace& place() noexcept { return *place_; }
-  const std::string& label() const { return place_->label(); }
+  HttpEndpoint& endpoint() noexcept { return *endpoint_; }
+  const std::string& label() const { return endpoint_->label(); }
 
   // A connection that nobody uses, and its return. One that is not given back is closed.
   std::unique_ptr<HttpConnection> take();
@@ -33,7 +33,7 @@ class HttpClient {
   SourceStats stats() const;
 
  private:
-  const std::unique_ptr<HttpPlace> place_;
+  const std::unique_ptr<HttpEndpoint> endpoint_;
   const HttpOptions options_;
   mutable std::mutex mutex_;
   pid_t process_ = getpid();

@@ -32,9 +32,9 @@ bool is_for_its_server_only(std::string_view line) {
   return name == "authorization" || name == "cookie";
 }
 
-class UrlPlace final : public HttpPlace {
+class UrlEndpoint final : public HttpEndpoint {
  public:
-  UrlPlace(std::string_view url, const HttpOptions& options)
+  UrlEndpoint(std::string_view url, const HttpOptions& options)
       : url_(escaped(url)),
         headers_(header_lines(options)),
         headers_everywhere_(options.header_everywhere),
@@ -68,8 +68,8 @@ class UrlPlace final : public HttpPlace {
     if (request.url == url_ || status == 412 || status == 416) return {};
     if (moved_to_ == request.url) moved_to_.clear();
     HttpRefusal refusal;
-    refusal.mended = !outcome.failure && status < 500;
-    refusal.temporary = !refusal.mended;
+    refusal.recovered = !outcome.failure && status < 500;
+    refusal.temporary = !refusal.recovered;
     return refusal;
   }
 
@@ -105,8 +105,8 @@ std::vector<std::string> header_lines(const HttpOptions& options) {
   return lines;
 }
 
-std::unique_ptr<HttpPlace> url_place(std::string_view url, const HttpOptions& options) {
-  return std::make_unique<UrlPlace>(url, options);
+std::unique_ptr<HttpEndpoint> url_endpoint(std::string_view url, const HttpOptions& options) {
+  return std::make_unique<UrlEndpoint>(url, options);
 }
 
 }  // namespace tensorizer

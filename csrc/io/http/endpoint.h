@@ -16,15 +16,15 @@ namespace tensorizer {
 // What an answer that was not wanted says.
 struct HttpRefusal {
   std::string what;        // the server's own words, or empty
-  bool mended = false;     // the cause is known and gone: the next request may go at once
+  bool recovered = false;  // the cause is known and gone: the next request may go at once
   bool temporary = false;  // worth another try, whatever its status
   std::optional<ErrorKind> kind;
 };
 
 // Any thread.
-class HttpPlace {
+class HttpEndpoint {
  public:
-  virtual ~HttpPlace() = default;
+  virtual ~HttpEndpoint() = default;
 
   // Completes a request for the file: where it goes to, and what shows who asks. Its method, and
   // the headers that are particular to it, are set. Called anew for every try.
@@ -38,7 +38,7 @@ class HttpPlace {
 };
 
 // The file of an http:// or https:// URL.
-std::unique_ptr<HttpPlace> url_place(std::string_view url, const HttpOptions& options);
+std::unique_ptr<HttpEndpoint> url_endpoint(std::string_view url, const HttpOptions& options);
 
 // The headers that the caller gave, as whole lines, with the secrets that they name.
 std::vector<std::string> header_lines(const HttpOptions& options);

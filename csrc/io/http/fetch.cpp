@@ -43,9 +43,9 @@ class Taker final : public HttpReceiver {
   const HttpQuestion& question_;
 };
 
-class AskedPlace final : public HttpPlace {
+class FetchEndpoint final : public HttpEndpoint {
  public:
-  AskedPlace(const Taker& taker, const std::string& label) : taker_(taker), label_(label) {}
+  FetchEndpoint(const Taker& taker, const std::string& label) : taker_(taker), label_(label) {}
 
   void complete(HttpRequest&, Cancel&) override {}
   HttpRefusal learn(const HttpRequest&, const HttpOutcome&) override {
@@ -64,7 +64,7 @@ class AskedPlace final : public HttpPlace {
 
 HttpReply http_fetch(const HttpQuestion& question, const HttpOptions& options, Cancel& cancel) {
   Taker taker(question);
-  HttpClient client(std::make_unique<AskedPlace>(taker, question.label), options);
+  HttpClient client(std::make_unique<FetchEndpoint>(taker, question.label), options);
   HttpTries tries(client, "ask");
   const std::unique_ptr<HttpConnection> connection = client.take();
   for (;;) {

@@ -11,8 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is mended each time, and fails each time, is not mended.
-constexpr int kMostMended = 3;
+// What is recovered each time, and fails each time, is not recovered.
+constexpr int kMostRecoveries = 3;
 constexpr std::chrono::milliseconds kLongestWanted{60000};
 
 Clock::duration seconds(double count) {
@@ -51,10 +51,10 @@ HttpTries::HttpTries(HttpClient& client, const char* doing, int retries, double 
 
 HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
                            Cancel& cancel) {
-  client_.place().complete(request, cancel);
+  client_.endpoint().complete(request, cancel);
   if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
-  refusal_ = client_.place().learn(request, outcome);
+  refusal_ = client_.endpoint().learn(request, outcome);
   secrets_ = std::move(request.secrets);
   return outcome;
 }
@@ -70,13 +70,13 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
   const bool temporary =
       refusal_.temporary ||
       (outcome.failure ? outcome.failure->temporary : is_temporary(status) || status == 206);
-  const bool mended = refusal_.mended && mended_ < kMostMended;
-  if (!mended && (!temporary || count_ >= retries_)) give_up(outcome);
+  const bool recovered = refusal_.recovered && recovered_ < kMostRecoveries;
+  if (!recovered && (!temporary || count_ >= retries_)) give_up(outcome);
   if (deadline_ && Clock::now() >= *deadline_) give_up(outcome);
   client_.count_retry();
   ++all_;
-  if (mended) {
-    ++mended_;
+  if (recovered) {
+    ++recovered_;
     return;
   }
   pause(outcome.answer.retry_after, cancel);

@@ -42,7 +42,7 @@ class HttpTries {
   HttpRefusal refusal_;  // of the last try
   Secrets secrets_;      // that it showed
   int count_ = 0;        // in a row, without progress
-  int mended_ = 0;
+  int recovered_ = 0;
   int all_ = 0;
 };
 

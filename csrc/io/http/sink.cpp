@@ -20,8 +20,8 @@ constexpr std::size_t kKept = 4 << 20;
 
 class HttpSink final : public Sink {
  public:
-  HttpSink(std::unique_ptr<HttpPlace> place, const HttpOptions& options)
-      : client_(std::move(place), options) {}
+  HttpSink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& options)
+      : client_(std::move(endpoint), options) {}
 
   bool ascending() const override { return true; }
   void reserve(std::uint64_t size) override { prefix_size_ = size; }
@@ -42,9 +42,9 @@ class HttpSink final : public Sink {
       throw Error(ErrorKind::Internal, label() + " was not written in whole");
     }
     const ConstBytes last(&last_, 1);
-    Remaining remaining(std::span<const ConstBytes>(&last, 1));
+    IoCursor cursor(std::span<const ConstBytes>(&last, 1));
     body_.may_end = true;
-    go_on(remaining, cancel);
+    go_on(cursor, cancel);
     if (connection_->paused()) throw Error(ErrorKind::Internal, label() + " waits for more bytes");
     connection_.reset();
   }
@@ -85,7 +85,7 @@ class HttpSink final : public Sink {
     std::uint64_t total = 0;
     std::uint64_t taken = 0;  // of what has come
     bool may_end = false;
-    Remaining* source = nullptr;
+    IoCursor* source = nullptr;
 
    private:
     ConstBytes next(std::size_t most) {
@@ -113,19 +113,19 @@ class HttpSink final : public Sink {
     if (offset != body_.taken || body_.taken + total_size_of(pieces) > body_.total) {
       throw Error(ErrorKind::Internal, "bytes for " + label() + " come in another order");
     }
-    Remaining remaining(pieces);
-    while (remaining.left() > 0) {
+    IoCursor cursor(pieces);
+    while (cursor.left() > 0) {
       if (body_.taken + 1 == body_.total) {
         last_ = pieces.back().back();
         return;
       }
-      go_on(remaining, cancel);
+      go_on(cursor, cancel);
     }
   }
 
   // Sends what there is, and takes the server's word when it says one.
-  void go_on(Remaining& remaining, Cancel& cancel) {
-    body_.source = &remaining;
+  void go_on(IoCursor& cursor, Cancel& cancel) {
+    body_.source = &cursor;
     HttpOutcome outcome;
     if (connection_) {
       outcome = tries_->go_on(*connection_, cancel);
@@ -162,8 +162,9 @@ class HttpSink final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> http_sink(std::unique_ptr<HttpPlace> place, const HttpOptions& options) {
-  return std::make_unique<HttpSink>(std::move(place), options);
+std::unique_ptr<Sink> http_sink(std::unique_ptr<HttpEndpoint> endpoint,
+                                const HttpOptions& options) {
+  return std::make_unique<HttpSink>(std::move(endpoint), options);
 }
 
 }  // namespace tensorizer

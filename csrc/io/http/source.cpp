@@ -17,21 +17,21 @@ constexpr std::uint64_t kFirstRequest = 1 << 20;
 
 class HttpSource final : public Source {
  public:
-  HttpSource(std::unique_ptr<HttpPlace> place, const SourceOptions& options, Cancel& cancel)
-      : client_(std::move(place), options.http), begin_(options.begin) {
+  HttpSource(std::unique_ptr<HttpEndpoint> endpoint, const SourceOptions& options, Cancel& cancel)
+      : client_(std::move(endpoint), options.http), begin_(options.begin) {
     open(options.end, cancel);
   }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     const std::uint64_t wanted = total_size(pieces);
-    Remaining remaining(pieces);
-    const std::uint64_t done = fill_from(offset, remaining, cancel);
+    IoCursor cursor(pieces);
+    const std::uint64_t done = fill_from(offset, cursor, cancel);
     if (done < wanted) throw_source_ended(label(), offset + done, wanted - done);
   }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    Remaining remaining(std::span<const Bytes>(&out, 1));
-    return fill_from(offset, remaining, cancel);
+    IoCursor cursor(std::span<const Bytes>(&out, 1));
+    return fill_from(offset, cursor, cancel);
   }
 
   std::optional<std::uint64_t> size() const override { return object_.size; }
@@ -51,8 +51,8 @@ class HttpSource final : public Source {
     if (validated_ || fetches == confirmed_) return;
     std::vector<std::byte> again(stream_.held.size());
     const Bytes piece(again);
-    Remaining remaining(std::span<const Bytes>(&piece, 1));
-    const HttpAnswer answer = fetch(begin_, begin_ + again.size(), remaining, cancel);
+    IoCursor cursor(std::span<const Bytes>(&piece, 1));
+    const HttpAnswer answer = fetch(begin_, begin_ + again.size(), cursor, cancel);
     if (again != stream_.held) throw_changed();
     confirmed_ = fetches + 1;
     if (answer.has_strong_validator()) validated_ = true;
@@ -84,7 +84,7 @@ class HttpSource final : public Source {
     }
 
     std::vector<std::byte> held;  // what came and went to no target
-    Remaining* target = nullptr;
+    IoCursor* target = nullptr;
 
    private:
     std::uint64_t begin_;
@@ -93,8 +93,8 @@ class HttpSource final : public Source {
   // A range of it.
   class Range final : public HttpReceiver {
    public:
-    Range(const HttpSource& source, std::uint64_t begin, std::uint64_t end, Remaining& remaining)
-        : source_(source), begin_(begin), end_(end), remaining_(remaining) {}
+    Range(const HttpSource& source, std::uint64_t begin, std::uint64_t end, IoCursor& cursor)
+        : source_(source), begin_(begin), end_(end), cursor_(cursor) {}
 
     bool head(const HttpAnswer& answer) override {
       // The file is not that one any more, or not that long.
@@ -112,7 +112,7 @@ class HttpSource final : public Source {
       if (bytes.size() > end_ - begin_ - brought) {
         source_.throw_wrong("sends more than it was asked for");
       }
-      remaining_.fill(bytes);
+      cursor_.fill(bytes);
       brought += bytes.size();
       return true;
     }
@@ -123,7 +123,7 @@ class HttpSource final : public Source {
     const HttpSource& source_;
     const std::uint64_t begin_;
     const std::uint64_t end_;
-    Remaining& remaining_;
+    IoCursor& cursor_;
   };
 
   [[noreturn]] void throw_wrong(const std::string& what) const {
@@ -186,29 +186,29 @@ class HttpSource final : public Source {
   }
 
   // Fills as much as there is, and says how much that was.
-  std::uint64_t fill_from(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
-    const std::uint64_t wanted = remaining.left();
+  std::uint64_t fill_from(std::uint64_t offset, IoCursor& cursor, Cancel& cancel) {
+    const std::uint64_t wanted = cursor.left();
     if (sequential_) {
-      fill_in_order(offset, remaining, cancel);
-      return wanted - remaining.left();
+      fill_in_order(offset, cursor, cancel);
+      return wanted - cursor.left();
     }
     const ConstBytes first(stream_.held);
     if (offset >= begin_ && offset - begin_ < first.size()) {
-      offset += remaining.fill(first.subspan(offset - begin_));
+      offset += cursor.fill(first.subspan(offset - begin_));
     }
-    if (remaining.left() > 0 && offset < *object_.size) {
-      fetch(offset, std::min(offset + remaining.left(), *object_.size), remaining, cancel);
+    if (cursor.left() > 0 && offset < *object_.size) {
+      fetch(offset, std::min(offset + cursor.left(), *object_.size), cursor, cancel);
     }
-    return wanted - remaining.left();
+    return wanted - cursor.left();
   }
 
   // Returns the last answer.
-  HttpAnswer fetch(std::uint64_t offset, std::uint64_t end, Remaining& remaining, Cancel& cancel) {
+  HttpAnswer fetch(std::uint64_t offset, std::uint64_t end, IoCursor& cursor, Cancel& cancel) {
     std::unique_ptr<HttpConnection> connection = client_.take();
     HttpTries tries(client_, "load");
     HttpAnswer answer;
     while (offset < end) {
-      Range range(*this, offset, end, remaining);
+      Range range(*this, offset, end, cursor);
       HttpRequest request;
       request.ask_for_range(offset, end);
       if (object_.has_strong_etag()) request.headers.push_back("If-Match: " + object_.etag);
@@ -222,7 +222,7 @@ class HttpSource final : public Source {
     return answer;
   }
 
-  void fill_in_order(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
+  void fill_in_order(std::uint64_t offset, IoCursor& cursor, Cancel& cancel) {
     if (offset < position_) {
       throw Error(ErrorKind::Internal, label() + " is read at byte " + std::to_string(offset) +
                                            " after it gave its bytes up to " +
@@ -232,27 +232,27 @@ class HttpSource final : public Source {
     while (position_ < offset) {
       const Bytes piece =
           Bytes(skipped).first(std::min<std::uint64_t>(offset - position_, skipped.size()));
-      Remaining skipping(std::span<const Bytes>(&piece, 1));
+      IoCursor skipping(std::span<const Bytes>(&piece, 1));
       take_in_order(skipping, cancel);
       if (skipping.left() > 0) return;
     }
-    take_in_order(remaining, cancel);
+    take_in_order(cursor, cancel);
   }
 
-  void take_in_order(Remaining& remaining, Cancel& cancel) {
+  void take_in_order(IoCursor& cursor, Cancel& cancel) {
     std::vector<std::byte>& held = stream_.held;
-    const std::size_t taken = remaining.fill(ConstBytes(held).subspan(held_taken_));
+    const std::size_t taken = cursor.fill(ConstBytes(held).subspan(held_taken_));
     held_taken_ += taken;
     position_ += taken;
-    if (remaining.left() == 0 || !sequential_->paused()) return;
+    if (cursor.left() == 0 || !sequential_->paused()) return;
     held.clear();
     held_taken_ = 0;
-    const std::uint64_t wanted = remaining.left();
-    stream_.target = &remaining;
+    const std::uint64_t wanted = cursor.left();
+    stream_.target = &cursor;
     HttpTries tries(client_, "load");
     const std::optional<HttpFailure> failure = tries.go_on(*sequential_, cancel).failure;
     stream_.target = nullptr;
-    position_ += wanted - remaining.left();
+    position_ += wanted - cursor.left();
     if (failure) {
       throw Error(failure->timed_out ? ErrorKind::TimedOut : ErrorKind::Unavailable,
                   "cannot load " + label() + " after byte " + std::to_string(position_) + ": " +
@@ -281,9 +281,9 @@ class HttpSource final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpPlace> place, const SourceOptions& options,
-                                    Cancel& cancel) {
-  return std::make_unique<HttpSource>(std::move(place), options, cancel);
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint,
+                                    const SourceOptions& options, Cancel& cancel) {
+  return std::make_unique<HttpSource>(std::move(endpoint), options, cancel);
 }
 
 }  // namespace tensorizer

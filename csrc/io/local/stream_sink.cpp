@@ -106,14 +106,14 @@ class StreamSink : public Sink {
 
   void send(std::span<const ConstBytes> pieces, Cancel& cancel) {
     if (!stream_) throw Error(ErrorKind::Internal, label_ + " is written after its end");
-    Remaining remaining(pieces);
+    IoCursor cursor(pieces);
     const NoSigpipe guard;
-    while (remaining.left() > 0) {
+    while (cursor.left() > 0) {
       wait_until_ready(stream_.get(), POLLOUT, name_, cancel);
-      const ssize_t moved = send_some(remaining);
+      const ssize_t moved = send_some(cursor);
       const int fault = errno;  // before the message below takes memory
       if (moved >= 0) {
-        remaining.advance(static_cast<std::uint64_t>(moved));
+        cursor.advance(static_cast<std::uint64_t>(moved));
         position_ += static_cast<std::uint64_t>(moved);
       } else if (fault == EPIPE || fault == ECONNRESET) {
         throw Error(
@@ -126,16 +126,16 @@ class StreamSink : public Sink {
     }
   }
 
-  ssize_t send_some(Remaining& remaining) {
+  ssize_t send_some(IoCursor& cursor) {
     if (socket_) {
-      const std::span<iovec> vectors = remaining.next();
+      const std::span<iovec> vectors = cursor.next();
       msghdr message{};
       message.msg_iov = vectors.data();
       message.msg_iovlen = vectors.size();
       return sendmsg(stream_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     // That much fits where poll() saw room, so a write that may wait does not.
-    const std::span<iovec> vectors = non_blocking_ ? remaining.next() : remaining.next(PIPE_BUF);
+    const std::span<iovec> vectors = non_blocking_ ? cursor.next() : cursor.next(PIPE_BUF);
     return writev(stream_.get(), vectors.data(), static_cast<int>(vectors.size()));
   }
 

@@ -53,12 +53,12 @@ class StreamSource : public Source {
 
   // Reads until the pieces are full or the stream ends, and says how much that was.
   std::uint64_t fill(std::span<const Bytes> pieces, Cancel& cancel) {
-    Remaining remaining(pieces);
+    IoCursor cursor(pieces);
     std::uint64_t done = 0;
-    while (remaining.left() > 0) {
+    while (cursor.left() > 0) {
       // Before every read: one on a FIFO that has no writer yet would report its end.
       wait_until_ready(stream_.get(), POLLIN, name_, cancel);
-      const std::span<iovec> vectors = remaining.next();
+      const std::span<iovec> vectors = cursor.next();
       const ssize_t moved = readv(stream_.get(), vectors.data(), static_cast<int>(vectors.size()));
       if (moved < 0) {
         if (errno == EINTR || errno == EAGAIN) continue;
@@ -70,7 +70,7 @@ class StreamSource : public Source {
         throw system_error(errno, "cannot read", name_);
       }
       if (moved == 0) break;
-      remaining.advance(static_cast<std::uint64_t>(moved));
+      cursor.advance(static_cast<std::uint64_t>(moved));
       done += static_cast<std::uint64_t>(moved);
       position_ += static_cast<std::uint64_t>(moved);
     }

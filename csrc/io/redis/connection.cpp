@@ -96,17 +96,17 @@ void RedisConnection::send(Cancel& cancel) {
   }
   pieces.push_back(as_bytes(text_).subspan(at));
   start_waiting();
-  Remaining remaining((std::span<const ConstBytes>(pieces)));
-  while (remaining.left() > 0) {
+  IoCursor cursor((std::span<const ConstBytes>(pieces)));
+  while (cursor.left() > 0) {
     cancel.check();
-    const std::span<iovec> vectors = remaining.next();
+    const std::span<iovec> vectors = cursor.next();
     msghdr message{};
     message.msg_iov = vectors.data();
     message.msg_iovlen = vectors.size();
     const ssize_t moved = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (moved >= 0) {
       moved_ += static_cast<std::uint64_t>(moved);
-      remaining.advance(static_cast<std::uint64_t>(moved));
+      cursor.advance(static_cast<std::uint64_t>(moved));
     } else if (errno == EAGAIN) {
       wait(POLLOUT, cancel);
     } else if (errno != EINTR) {
@@ -130,7 +130,7 @@ RedisReply RedisConnection::receive(RedisReply::Kind kind, Cancel& cancel) {
   return reply;
 }
 
-std::uint64_t RedisConnection::receive_into(Remaining& target, std::uint64_t size, Cancel& cancel) {
+std::uint64_t RedisConnection::receive_into(IoCursor& target, std::uint64_t size, Cancel& cancel) {
   finish_login(cancel);
   const std::string_view line = read_line(cancel);
   if (line.starts_with('-')) throw_redis_error(line.substr(1), address_.label);

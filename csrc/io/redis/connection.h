@@ -55,7 +55,7 @@ class RedisConnection {
   }
   // The next reply is a string: where it has `size` bytes, they go straight into the target, which
   // has room for them. Says how many it has: with another number, the connection is of no more use.
-  std::uint64_t receive_into(Remaining& target, std::uint64_t size, Cancel& cancel);
+  std::uint64_t receive_into(IoCursor& target, std::uint64_t size, Cancel& cancel);
 
   // How many seconds a stall may last from now on.
   void set_patience(double seconds) noexcept { stall_timeout_ = seconds; }

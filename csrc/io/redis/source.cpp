@@ -48,14 +48,14 @@ class RedisSource final : public Source {
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     const std::uint64_t wanted = total_size(pieces);
-    Remaining remaining(pieces);
-    const std::uint64_t done = fill(offset, remaining, cancel);
+    IoCursor cursor(pieces);
+    const std::uint64_t done = fill(offset, cursor, cancel);
     if (done < wanted) throw_source_ended(label(), offset + done, wanted - done);
   }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    Remaining remaining(std::span<const Bytes>(&out, 1));
-    return fill(offset, remaining, cancel);
+    IoCursor cursor(std::span<const Bytes>(&out, 1));
+    return fill(offset, cursor, cancel);
   }
 
   std::optional<std::uint64_t> size() const override { return keys_.back().end(); }
@@ -66,7 +66,7 @@ class RedisSource final : public Source {
 
  private:
   // A part of a key.
-  struct Piece {
+  struct KeyRange {
     const RedisKey& key;
     std::uint64_t begin;
     std::uint64_t size;
@@ -190,17 +190,17 @@ class RedisSource final : public Source {
   }
 
   // Fills as much as there is, and says how much that was.
-  std::uint64_t fill(std::uint64_t offset, Remaining& remaining, Cancel& cancel) {
-    const std::uint64_t wanted = remaining.left();
+  std::uint64_t fill(std::uint64_t offset, IoCursor& cursor, Cancel& cancel) {
+    const std::uint64_t wanted = cursor.left();
     const std::uint64_t length = count_bytes(offset, wanted);
     if (length == 0) return 0;
-    const auto done = [&] { return wanted - remaining.left(); };
+    const auto done = [&] { return wanted - cursor.left(); };
     Tries tries(client_.options().retries);
     for (;;) {
       const std::uint64_t before = done();
       try {
         std::unique_ptr<RedisConnection> connection = take(cancel);
-        fetch(*connection, offset + done(), offset + length, remaining, cancel);
+        fetch(*connection, offset + done(), offset + length, cursor, cancel);
         client_.give_back(std::move(connection));
         return length;
       } catch (const TemporaryError& error) {
@@ -211,12 +211,12 @@ class RedisSource final : public Source {
     }
   }
 
-  void fetch(RedisConnection& connection, std::uint64_t begin, std::uint64_t end,
-             Remaining& remaining, Cancel& cancel) {
+  void fetch(RedisConnection& connection, std::uint64_t begin, std::uint64_t end, IoCursor& cursor,
+             Cancel& cancel) {
     const Clock::time_point start = Clock::now();
     Clock::time_point first = start;
     auto key = std::prev(behind(begin));
-    std::deque<Piece> asked;
+    std::deque<KeyRange> asked;
     std::uint64_t next = begin;  // what is asked for next
     std::uint64_t done = begin;
     bool all_asked = false;
@@ -234,7 +234,7 @@ class RedisSource final : public Source {
         connection.send(cancel);
       }
       if (asked.empty()) break;
-      receive(connection, asked.front(), remaining, cancel);
+      receive(connection, asked.front(), cursor, cancel);
       if (done == begin) first = Clock::now();
       done += asked.front().size;
       asked.pop_front();
@@ -244,16 +244,16 @@ class RedisSource final : public Source {
     client_.counters().transfer += static_cast<std::uint64_t>((Clock::now() - first).count());
   }
 
-  void ask(RedisConnection& connection, const Piece& piece) {
+  void ask(RedisConnection& connection, const KeyRange& piece) {
     // At the end of a key, for a byte more than it has: so it shows when it has got longer.
     const std::uint64_t end = piece.begin + piece.size;
     const std::uint64_t last = end == piece.key.size ? end : end - 1;
     connection.add({"GETRANGE", piece.key.name, std::to_string(piece.begin), std::to_string(last)});
   }
 
-  void receive(RedisConnection& connection, const Piece& piece, Remaining& remaining,
+  void receive(RedisConnection& connection, const KeyRange& piece, IoCursor& cursor,
                Cancel& cancel) {
-    const std::uint64_t size = connection.receive_into(remaining, piece.size, cancel);
+    const std::uint64_t size = connection.receive_into(cursor, piece.size, cancel);
     if (size == piece.size) return;
     throw_changed("key " + quote(piece.key.name) +
                   (size == 0 ? " has gone" : " has another size than it had"));

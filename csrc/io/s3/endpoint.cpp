@@ -86,10 +86,10 @@ Address address_of(const std::string& endpoint, const S3Name& name, bool by_host
   return address;
 }
 
-class S3Place final : public HttpPlace {
+class S3Endpoint final : public HttpEndpoint {
  public:
-  S3Place(const std::string& scheme, const S3Name& name, const S3Options& options,
-          const HttpOptions& http)
+  S3Endpoint(const std::string& scheme, const S3Name& name, const S3Options& options,
+             const HttpOptions& http)
       : google_(scheme == "gs"),
         name_(name),
         options_(options),
@@ -177,13 +177,13 @@ class S3Place final : public HttpPlace {
     const std::lock_guard lock(mutex_);
     if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
       refusal.kind = ErrorKind::PermissionDenied;
-      refusal.mended = credentials_.refused(request.shown);
+      refusal.recovered = credentials_.refused(request.shown);
     } else if (code == "RequestTimeTooSkewed") {
       refusal.kind = ErrorKind::PermissionDenied;
-      refusal.mended = set_clock(answer.header("date"));
+      refusal.recovered = set_clock(answer.header("date"));
     } else if (answer.status == 301 || answer.status == 307 || answer.status == 400 ||
                answer.status == 403) {
-      refusal.mended = set_region(answer);
+      refusal.recovered = set_region(answer);
     }
     if (code == "RequestTimeout" || code == "SlowDown") refusal.temporary = true;
     if (answer.status == 400 && !refusal.kind) refusal.kind = kind_of_bad_request(code);
@@ -284,9 +284,9 @@ S3Name parse_s3_name(const std::string& scheme, std::string_view rest) {
   return {std::string(rest.substr(0, slash)), std::string(rest.substr(slash + 1))};
 }
 
-std::unique_ptr<HttpPlace> s3_place(const std::string& scheme, const S3Name& name,
-                                    const S3Options& options, const HttpOptions& http) {
-  return std::make_unique<S3Place>(scheme, name, options, http);
+std::unique_ptr<HttpEndpoint> s3_endpoint(const std::string& scheme, const S3Name& name,
+                                          const S3Options& options, const HttpOptions& http) {
+  return std::make_unique<S3Endpoint>(scheme, name, options, http);
 }
 
 }  // namespace tensorizer

@@ -20,10 +20,10 @@ S3Name parse_s3_name(const std::string& scheme, std::string_view rest);
 
 // Requests for an object, signed with what the options, the environment or the machine have.
 // `scheme` is "s3", or "gs" for Google's storage.
-std::unique_ptr<HttpPlace> s3_place(const std::string& scheme, const S3Name& name,
-                                    const S3Options& options, const HttpOptions& http);
+std::unique_ptr<HttpEndpoint> s3_endpoint(const std::string& scheme, const S3Name& name,
+                                          const S3Options& options, const HttpOptions& http);
 
 // Uploads an object: in parts, or in one request where it is small.
-std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpPlace> place, const SinkOptions& options);
+std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint, const SinkOptions& options);
 
 }  // namespace tensorizer

@@ -14,7 +14,7 @@ std::vector<UploadPart> UploadParts::add(std::uint64_t offset, std::span<const C
       const std::uint64_t number = offset / part_size_;
       const ConstBytes bytes =
           left.first(std::min<std::uint64_t>(left.size(), (number + 1) * part_size_ - offset));
-      Piece piece;
+      PartPiece piece;
       if (stay) {
         piece.bytes = bytes;
       } else {

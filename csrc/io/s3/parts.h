@@ -41,12 +41,12 @@ class UploadParts {
   std::uint64_t held() const;
 
  private:
-  struct Piece {
+  struct PartPiece {
     ConstBytes bytes;
     std::vector<std::byte> copy;
   };
   struct Open {
-    std::map<std::uint64_t, Piece> pieces;  // by offset
+    std::map<std::uint64_t, PartPiece> pieces;  // by offset
     std::uint64_t filled = 0;
   };
 

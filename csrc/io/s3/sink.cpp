@@ -50,8 +50,8 @@ class ReplyReceiver final : public TextReceiver {
 
 class S3Sink final : public Sink {
  public:
-  S3Sink(std::unique_ptr<HttpPlace> place, const SinkOptions& options)
-      : client_(std::move(place), options.http), part_size_(options.part_size) {}
+  S3Sink(std::unique_ptr<HttpEndpoint> endpoint, const SinkOptions& options)
+      : client_(std::move(endpoint), options.http), part_size_(options.part_size) {}
   ~S3Sink() override { abort(); }
 
   bool ascending() const override { return false; }
@@ -302,8 +302,8 @@ class S3Sink final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpPlace> place, const SinkOptions& options) {
-  return std::make_unique<S3Sink>(std::move(place), options);
+std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint, const SinkOptions& options) {
+  return std::make_unique<S3Sink>(std::move(endpoint), options);
 }
 
 }  // namespace tensorizer

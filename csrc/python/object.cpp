@@ -1,12 +1,12 @@
 #define PY_SSIZE_T_CLEAN  // sizes of bytes are Py_ssize_t
-#include "_python_object.h"
+#include "python/object.h"
 
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
 
-#include "_python.h"
 #include "base/error.h"
+#include "python/module.h"
 
 namespace tensorizer {
 

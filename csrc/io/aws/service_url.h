@@ -9,6 +9,6 @@ namespace tensorizer {
 // without the port that its scheme has anyway, and without a slash at its end. `force_http` takes
 // the TLS away; `what` says what it is, for messages. Throws Error(InvalidArgument) for anything
 // but an http:// or https:// URL of a host and at most a path.
-std::string normal_endpoint(const std::string& given, bool force_http, const std::string& what);
+std::string service_url(const std::string& given, bool force_http, const std::string& what);
 
 }  // namespace tensorizer

@@ -1,5 +1,5 @@
 #define PY_SSIZE_T_CLEAN
-#include "_python_stream.h"
+#include "python/stream.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -15,8 +15,8 @@
 #include "io/copy.h"
 #include "io/secret.h"
 #include "io/uri.h"
-#include "ops/border.h"
 #include "ops/classes.h"
+#include "ops/translate_errors.h"
 #include "transfer/options.h"
 
 namespace tensorizer {
@@ -54,7 +54,7 @@ std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList
                                         std::uint64_t begin, std::optional<std::uint64_t> end,
                                         std::uint64_t most) {
   const pybind11::gil_scoped_release no_gil;
-  return at_border([&] {
+  return translate_errors([&] {
     SourceOptions parsed = parse_load_options(options).source;
     // A stream of them may have gaps, which a Reader does not take.
     parsed.redis.any_keys = split_uri(uri).scheme == "redis";
@@ -73,7 +73,7 @@ pybind11::object make_reader(const RemoteBytes& bytes,
   StringDict given;
   for (const auto& [name, value] : options) given.insert(name, value);
   std::shared_ptr<Source> source = bytes.ahead.source();
-  const bool same = at_border(
+  const bool same = translate_errors(
       [&] { return parse_load_options({options.begin(), options.end()}).source == bytes.options; });
   if (!same || source->sequential()) source = nullptr;
   return torch::jit::toPyObject(c10::IValue(
@@ -82,7 +82,7 @@ pybind11::object make_reader(const RemoteBytes& bytes,
 
 std::size_t read_bytes(RemoteBytes& bytes, std::uint64_t offset, Bytes out) {
   const pybind11::gil_scoped_release no_gil;
-  return at_border([&] {
+  return translate_errors([&] {
     Cancel cancel;
     return bytes.ahead.read(offset, out, cancel);
   });
@@ -105,7 +105,7 @@ pybind11::object read(RemoteBytes& source, std::uint64_t offset, std::size_t siz
 
 void upload(const std::string& from, const std::string& to, const OptionList& options) {
   const pybind11::gil_scoped_release no_gil;
-  at_border([&] {
+  translate_errors([&] {
     Cancel cancel;
     const std::unique_ptr<Source> source = open_source(from, {}, cancel);
     const std::unique_ptr<Sink> sink = open_sink(to, parse_save_options(options).sink, cancel);
@@ -115,7 +115,7 @@ void upload(const std::string& from, const std::string& to, const OptionList& op
 
 // Where the environment and the files in ~/.aws say that S3 is; empty where they do not.
 std::string aws_s3_endpoint() {
-  return at_border([] {
+  return translate_errors([] {
     Cancel cancel;
     const AwsConfig config("", cancel);
     const std::string endpoint = config.endpoint("S3");
@@ -136,7 +136,7 @@ void define_streams(pybind11::module_& module) {
   module.def("upload", torch::wrap_pybind_function(upload));
   module.def("aws_s3_endpoint", torch::wrap_pybind_function(aws_s3_endpoint));
   module.def("refuse_traced_secrets", [](const std::string& uri, const OptionList& options) {
-    at_border([&] { refuse_secrets(uri, options, "a traced program"); });
+    translate_errors([&] { refuse_secrets(uri, options, "a traced program"); });
   });
   module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
 }

@@ -1,4 +1,4 @@
-#include "io/aws/endpoint.h"
+#include "io/aws/service_url.h"
 
 #include <algorithm>
 
@@ -37,7 +37,7 @@ bool is_path(std::string_view path) {
 
 }  // namespace
 
-std::string normal_endpoint(const std::string& given, bool force_http, const std::string& what) {
+std::string service_url(const std::string& given, bool force_http, const std::string& what) {
   const std::string url = given.find("://") == std::string::npos ? "https://" + given : given;
   const std::size_t begin = url.find("://") + 3;
   const std::size_t end = std::min(url.find('/', begin), url.size());

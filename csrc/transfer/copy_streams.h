@@ -15,16 +15,16 @@
 
 namespace tensorizer {
 
-class SideStreams {
+class CopyStreams {
  public:
   // Beside the stream of `device` that is current on the calling thread; nothing where the device
   // has no such streams, or no pinned memory to copy from. Throws Error(InvalidArgument) while the
   // current stream is captured into a graph.
-  static std::unique_ptr<SideStreams> of(c10::Device device);
+  static std::unique_ptr<CopyStreams> of(c10::Device device);
   // Until all streams have come to their end, unless they were joined.
-  ~SideStreams();
-  SideStreams(const SideStreams&) = delete;
-  SideStreams& operator=(const SideStreams&) = delete;
+  ~CopyStreams();
+  CopyStreams(const CopyStreams&) = delete;
+  CopyStreams& operator=(const CopyStreams&) = delete;
 
   c10::Device device() const { return home_.device(); }
   // Gives memory that its streams read and write by themselves.
@@ -35,7 +35,7 @@ class SideStreams {
   void join();
 
  private:
-  SideStreams(c10::Stream home, at::HostAllocator& pinned_memory);
+  CopyStreams(c10::Stream home, at::HostAllocator& pinned_memory);
 
   const c10::Stream home_;
   at::HostAllocator& pinned_memory_;

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "_python_files.h"
 #include "base/bytes.h"
+#include "python/files.h"
 
 namespace tensorizer {
 

@@ -11,15 +11,15 @@ namespace tensorizer {
 namespace {
 
 // Nothing of this machine's own settings counts.
-class S3Place : public testing_support::AwsHome {
+class S3Endpoint : public testing_support::AwsHome {
  protected:
-  S3Place() {
+  S3Endpoint() {
     s3_.access_key_id = "AKIA";
     s3_.secret_access_key = "secret";
   }
 
   HttpRequest request(const std::string& method = "GET", const std::string& uri = "bucket/a key") {
-    if (!place_) place_ = s3_place(scheme_, parse_s3_name(scheme_, uri), s3_, http_);
+    if (!place_) place_ = s3_endpoint(scheme_, parse_s3_name(scheme_, uri), s3_, http_);
     HttpRequest request;
     request.method = method;
     Cancel cancel;
@@ -47,10 +47,10 @@ class S3Place : public testing_support::AwsHome {
   std::string scheme_ = "s3";
   S3Options s3_;
   HttpOptions http_;
-  std::unique_ptr<HttpPlace> place_;
+  std::unique_ptr<HttpEndpoint> place_;
 };
 
-TEST_F(S3Place, IsInItsRegion) {
+TEST_F(S3Endpoint, IsInItsRegion) {
   s3_.region = "eu-north-1";
   const HttpRequest asked = request();
   EXPECT_EQ(asked.url, "https://bucket.s3.eu-north-1.amazonaws.com/a%20key");
@@ -61,14 +61,14 @@ TEST_F(S3Place, IsInItsRegion) {
   EXPECT_EQ(place_->label(), "'s3://bucket/a key'");
 }
 
-TEST_F(S3Place, MayBeAFolderOfTheHost) {
+TEST_F(S3Endpoint, MayBeAFolderOfTheHost) {
   EXPECT_EQ(request("GET", "a.bucket/x").url, "https://s3.us-east-1.amazonaws.com/a.bucket/x");
   place_.reset();
   s3_.addressing = "path";
   EXPECT_EQ(request().url, "https://s3.us-east-1.amazonaws.com/bucket/a%20key");
 }
 
-TEST_F(S3Place, MayBeSomewhereElse) {
+TEST_F(S3Endpoint, MayBeSomewhereElse) {
   s3_.endpoint = "minio.example:9000/base/";
   EXPECT_EQ(request().url, "https://minio.example:9000/base/bucket/a%20key");
   place_.reset();
@@ -86,7 +86,7 @@ TEST_F(S3Place, MayBeSomewhereElse) {
   EXPECT_EQ(request().url, "https://bucket.minio.example/a%20key");
 }
 
-TEST_F(S3Place, IsGoogles) {
+TEST_F(S3Endpoint, IsGoogles) {
   scheme_ = "gs";
   const HttpRequest asked = request();
   EXPECT_EQ(asked.url, "https://storage.googleapis.com/bucket/a%20key");
@@ -94,7 +94,7 @@ TEST_F(S3Place, IsGoogles) {
   EXPECT_EQ(place_->label(), "'gs://bucket/a key'");
 }
 
-TEST_F(S3Place, IsNotReachedByNonsense) {
+TEST_F(S3Endpoint, IsNotReachedByNonsense) {
   for (const char* endpoint : {"http://minio", "ftp://x", "https://", "https:///x", "https://a b",
                                "https://user:pass@x", "https://x?y"}) {
     s3_.endpoint = endpoint;
@@ -109,7 +109,7 @@ TEST_F(S3Place, IsNotReachedByNonsense) {
   }
 }
 
-TEST_F(S3Place, SignsWhatIsParticular) {
+TEST_F(S3Endpoint, SignsWhatIsParticular) {
   s3_.session_token = "a token";
   s3_.requester_pays = true;
   s3_.version_id = "v1";
@@ -142,44 +142,45 @@ TEST_F(S3Place, SignsWhatIsParticular) {
   }
 }
 
-TEST_F(S3Place, IsAskedByNobody) {
+TEST_F(S3Endpoint, IsAskedByNobody) {
   s3_ = {};
   s3_.anonymous = true;
   EXPECT_EQ(request().headers, std::vector<std::string>());
 }
 
-TEST_F(S3Place, LearnsItsRegion) {
+TEST_F(S3Endpoint, LearnsItsRegion) {
   const HttpRequest asked = request();
-  EXPECT_TRUE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: eu-west-1").mended);
+  EXPECT_TRUE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: eu-west-1").recovered);
   EXPECT_EQ(request().url, "https://bucket.s3.eu-west-1.amazonaws.com/a%20key");
-  EXPECT_FALSE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: eu-west-1").mended);
-  EXPECT_FALSE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: a.evil/host#").mended);
+  EXPECT_FALSE(refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: eu-west-1").recovered);
+  EXPECT_FALSE(
+      refuse(asked, 301, "PermanentRedirect", "x-amz-bucket-region: a.evil/host#").recovered);
   EXPECT_TRUE(
       refuse(asked, 400, "AuthorizationHeaderMalformed</Code><Region>eu-west-2</Region><Code>")
-          .mended);
+          .recovered);
   EXPECT_EQ(request().url, "https://bucket.s3.eu-west-2.amazonaws.com/a%20key");
 }
 
-TEST_F(S3Place, LearnsTheTime) {
+TEST_F(S3Endpoint, LearnsTheTime) {
   const HttpRequest asked = request();
   EXPECT_TRUE(
-      refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:00 GMT").mended);
+      refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:00 GMT").recovered);
   EXPECT_TRUE(header(request(), "x-amz-date").starts_with("20970524T0000"));
   // Of a request that was on its way at the same time.
   EXPECT_TRUE(
-      refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:01 GMT").mended);
-  EXPECT_FALSE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: soon").mended);
+      refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:01 GMT").recovered);
+  EXPECT_FALSE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: soon").recovered);
 }
 
-TEST_F(S3Place, SaysWhatTheServerSays) {
+TEST_F(S3Endpoint, SaysWhatTheServerSays) {
   const HttpRequest asked = request();
   const HttpRefusal denied = refuse(asked, 403, "AccessDenied");
   EXPECT_EQ(denied.what, "AccessDenied: some words");
-  EXPECT_FALSE(denied.mended || denied.temporary);
+  EXPECT_FALSE(denied.recovered || denied.temporary);
   EXPECT_TRUE(refuse(asked, 400, "RequestTimeout").temporary);
   EXPECT_TRUE(refuse(asked, 503, "SlowDown").temporary);
   // These keys came with the options, and there are no others.
-  EXPECT_FALSE(refuse(asked, 400, "ExpiredToken").mended);
+  EXPECT_FALSE(refuse(asked, 400, "ExpiredToken").recovered);
   EXPECT_EQ(refuse(asked, 400, "ExpiredToken").kind, ErrorKind::PermissionDenied);
 }
 
@@ -206,10 +207,10 @@ TEST(S3Name, IsABucketAndAKey) {
 }
 
 // As a signal handler does that loads while its own thread reads the settings.
-TEST_F(S3Place, IsFoundByWhoInterruptsTheSearch) {
+TEST_F(S3Endpoint, IsFoundByWhoInterruptsTheSearch) {
   static int calls;
   static int interrupts;
-  static HttpPlace* place;
+  static HttpEndpoint* place;
   static std::string found;
   config("[default]\nregion = eu-north-1\n");
   const auto ask = [&] {
@@ -224,7 +225,7 @@ TEST_F(S3Place, IsFoundByWhoInterruptsTheSearch) {
       place->complete(request, cancel);
       found = request.url;
     });
-    place_ = s3_place("s3", parse_s3_name("s3", "bucket/a key"), s3_, http_);
+    place_ = s3_endpoint("s3", parse_s3_name("s3", "bucket/a key"), s3_, http_);
     place = place_.get();
     const std::string url = request().url;
     set_interrupt_hook(nullptr);

@@ -1,4 +1,4 @@
-#include "transfer/kept_headers.h"
+#include "transfer/header_cache.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ constexpr std::size_t kBetweenChecks = 8 << 20;
 
 }  // namespace
 
-void KeptHeaders::keep(std::uint32_t entry, const TensorHeader& header) {
+void HeaderCache::keep(std::uint32_t entry, const TensorHeader& header) {
   Kept kept{header.module_index, header.crc32, header.sha256, {}};
   for (const ConstBytes part : header.hashed) {
     kept.hashed.insert(kept.hashed.end(), part.begin(), part.end());
@@ -23,17 +23,17 @@ void KeptHeaders::keep(std::uint32_t entry, const TensorHeader& header) {
   kept_[entry] = std::move(kept);
 }
 
-KeptHeaders::Kept KeptHeaders::find(std::uint32_t entry) const {
+HeaderCache::Kept HeaderCache::find(std::uint32_t entry) const {
   const std::lock_guard lock(mutex_);
   return entry < kept_.size() ? kept_[entry] : Kept();
 }
 
-std::uint16_t KeptHeaders::module_index(std::uint32_t entry) const {
+std::uint16_t HeaderCache::module_index(std::uint32_t entry) const {
   const std::lock_guard lock(mutex_);
   return entry < kept_.size() ? kept_[entry].module_index : std::uint16_t{0};
 }
 
-std::optional<bool> KeptHeaders::matches(std::uint32_t entry, ConstBytes data,
+std::optional<bool> HeaderCache::matches(std::uint32_t entry, ConstBytes data,
                                          Cancel& cancel) const {
   const Kept kept = find(entry);
   if (!kept.crc32 && !kept.sha256) return std::nullopt;

@@ -17,7 +17,7 @@ namespace tensorizer {
 
 // Runs `body`; an Error that leaves it becomes the host's own exception where there is a host.
 template <typename Body>
-auto at_border(const Body& body) -> decltype(body()) {
+auto translate_errors(const Body& body) -> decltype(body()) {
   try {
     return body();
   } catch (const Error& error) {

@@ -1,13 +1,13 @@
 #define PY_SSIZE_T_CLEAN  // sizes of bytes are Py_ssize_t
-#include "_python_files.h"
+#include "python/files.h"
 
 #include <algorithm>
 #include <thread>
 #include <vector>
 
-#include "_python_object.h"
 #include "base/error.h"
 #include "base/gate.h"
+#include "python/object.h"
 
 namespace tensorizer {
 

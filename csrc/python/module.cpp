@@ -1,13 +1,13 @@
 // What Python adds to the library: an error becomes the Python exception of its kind, Ctrl-C stops
 // a running job, a save can be watched, a package of AOTInductor is reached behind its Python
 // object, and a file object is a place for files. What file objects of ours need is in
-// _python_stream.cpp; nothing else knows of Python.
+// stream.cpp; nothing else knows of Python.
 //
 // The hooks are called from any thread, with or without the GIL, and until the process ends. Inside
 // the TorchScript interpreter no Python exception survives, only its text: there an Error stays an
 // Error.
 #define PY_SSIZE_T_CLEAN  // sizes of text are Py_ssize_t
-#include "_python.h"
+#include "python/module.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
@@ -21,8 +21,6 @@
 #include <algorithm>
 #include <map>
 
-#include "_python_files.h"
-#include "_python_stream.h"
 #include "base/cancel.h"
 #include "base/error.h"
 #include "base/hooks.h"
@@ -31,6 +29,8 @@
 #include "io/key.h"
 #include "io/secret.h"
 #include "ops/classes.h"
+#include "python/files.h"
+#include "python/stream.h"
 #include "transfer/constants.h"
 #include "transfer/writer.h"
 
@@ -134,23 +134,23 @@ void load_constants(const pybind11::object& package, const std::string& uri, boo
                     const tensorizer::OptionList& options) {
   Package& loader = package_of(package);
   const pybind11::gil_scoped_release no_gil;
-  tensorizer::at_border([&] {
+  tensorizer::translate_errors([&] {
     tensorizer::load_constants(loader, uri, {strict, tensorizer::parse_verify(verify), threads},
                                options);
   });
 }
 
 // One save that other threads watch and may end.
-struct SaveJob {
+struct BackgroundSave {
   tensorizer::Progress progress;
   tensorizer::Cancel cancel;
 };
 
-void run_save(SaveJob& job, const std::string& uri, const std::vector<std::string>& names,
+void run_save(BackgroundSave& job, const std::string& uri, const std::vector<std::string>& names,
               const std::vector<at::Tensor>& tensors, const std::string& hashes,
               std::int64_t threads, const tensorizer::OptionList& options) {
   const pybind11::gil_scoped_release no_gil;
-  tensorizer::at_border([&] {
+  tensorizer::translate_errors([&] {
     tensorizer::save(uri, names, tensors, tensorizer::parse_hashes(hashes), threads, options,
                      job.progress, job.cancel);
   });
@@ -158,7 +158,7 @@ void run_save(SaveJob& job, const std::string& uri, const std::vector<std::strin
 
 tensorizer::KeySource key_source(const pybind11::bytes& secret, bool passphrase) {
   const tensorizer::ConstBytes bytes = tensorizer::as_bytes(std::string_view(secret));
-  return tensorizer::at_border([&] {
+  return tensorizer::translate_errors([&] {
     return passphrase ? tensorizer::make_passphrase(bytes) : tensorizer::make_key(bytes);
   });
 }
@@ -179,7 +179,7 @@ pybind11::bytes derive_key(const pybind11::bytes& passphrase, std::uint64_t pass
   tensorizer::SharedSecret key;
   {
     const pybind11::gil_scoped_release no_gil;
-    key = tensorizer::at_border([&] {
+    key = tensorizer::translate_errors([&] {
       tensorizer::Cancel cancel;
       return tensorizer::derive_key(source.secret->bytes(), derivation, cancel);
     });
@@ -218,14 +218,14 @@ std::function<tensorizer::KeySource()> key_from_python(const pybind11::function&
 
 PYBIND11_MODULE(_python, module) {
   module.def("load_constants", torch::wrap_pybind_function(load_constants));
-  pybind11::class_<SaveJob>(module, "SaveJob")
+  pybind11::class_<BackgroundSave>(module, "BackgroundSave")
       .def(pybind11::init<>())
       .def("run", torch::wrap_pybind_function(run_save))
       .def("progress",
-           [](const SaveJob& job) {
+           [](const BackgroundSave& job) {
              return std::pair(job.progress.done.load(), job.progress.total.load());
            })
-      .def("cancel", [](SaveJob& job) { job.cancel.request(); });
+      .def("cancel", [](BackgroundSave& job) { job.cancel.request(); });
   pybind11::object make = pybind11::module_::import("tensorizer_ops.errors").attr("_make");
   make_exception = make.release().ptr();
   main_thread =

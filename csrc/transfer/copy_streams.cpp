@@ -1,4 +1,4 @@
-#include "transfer/side_streams.h"
+#include "transfer/copy_streams.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -37,7 +37,7 @@ at::HostAllocator* find_pinned_memory(c10::DeviceType type) {
 
 }  // namespace
 
-std::unique_ptr<SideStreams> SideStreams::of(c10::Device device) {
+std::unique_ptr<CopyStreams> CopyStreams::of(c10::Device device) {
   if (device.is_cpu()) return nullptr;
   const c10::impl::VirtualGuardImpl backend(device.type());
   const c10::Stream home = backend.getStream(device);
@@ -49,15 +49,15 @@ std::unique_ptr<SideStreams> SideStreams::of(c10::Device device) {
   }
   at::HostAllocator* pinned_memory = find_pinned_memory(device.type());
   if (!pinned_memory || !has_streams(backend, device)) return nullptr;
-  return std::unique_ptr<SideStreams>(new SideStreams(home, *pinned_memory));
+  return std::unique_ptr<CopyStreams>(new CopyStreams(home, *pinned_memory));
 }
 
-SideStreams::SideStreams(c10::Stream home, at::HostAllocator& pinned_memory)
+CopyStreams::CopyStreams(c10::Stream home, at::HostAllocator& pinned_memory)
     : home_(home), pinned_memory_(pinned_memory), before_(home.device_type()) {
   before_.record(home_);
 }
 
-c10::Stream SideStreams::add() {
+c10::Stream CopyStreams::add() {
   const std::lock_guard lock(mutex_);
   const c10::impl::VirtualGuardImpl backend(home_.device_type());
   streams_.push_back(backend.getStreamFromGlobalPool(home_.device()));
@@ -65,7 +65,7 @@ c10::Stream SideStreams::add() {
   return streams_.back();
 }
 
-void SideStreams::join() {
+void CopyStreams::join() {
   for (const c10::Stream& stream : streams_) {
     c10::Event end(home_.device_type());
     end.record(stream);
@@ -74,7 +74,7 @@ void SideStreams::join() {
   joined_ = true;
 }
 
-SideStreams::~SideStreams() {
+CopyStreams::~CopyStreams() {
   if (joined_) return;
   for (const c10::Stream& stream : streams_) {
     try {

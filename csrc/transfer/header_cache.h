@@ -13,7 +13,7 @@
 namespace tensorizer {
 
 // Safe from any thread.
-class KeptHeaders {
+class HeaderCache {
  public:
   void keep(std::uint32_t entry, const TensorHeader& header);
   // 0 of a tensor whose header was not kept.

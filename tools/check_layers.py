@@ -1,0 +1,104 @@
+"""Checks who may include whom in csrc: the table below is what docs/design.md draws.
+
+Every edge that is used must be allowed, and every edge that is allowed must be used, so that the
+table never promises a wall that does not stand. Neither layers nor files may form a cycle.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent / "csrc"
+
+# A folder of csrc, and the folders that it may include.
+ALLOWED = {
+    "base": [],
+    "codec": ["base"],
+    "format": ["base", "codec"],
+    "io": ["base", "codec"],
+    "io/local": ["base", "io"],
+    "io/http": ["base", "io"],
+    "io/aws": ["base", "codec", "io", "io/http"],
+    "io/s3": ["base", "codec", "io", "io/http", "io/aws"],
+    "io/redis": ["base", "io"],
+    "engine": ["base", "codec", "format", "io"],
+    "transfer": ["base", "codec", "format", "io", "io/http", "engine"],
+    "ops": ["base", "codec", "transfer"],
+    "python": ["base", "io", "io/aws", "engine", "transfer", "ops"],
+    "": ["base", "io", "transfer"],  # the public header
+}
+# Files that may include more than their folder, and why.
+EXCEPTIONS = {
+    # The table of URI schemes.
+    "io/open.cpp": ["io/local", "io/http", "io/s3", "io/redis"],
+}
+WITH_TORCH = {"transfer", "ops", "python", ""}
+WITH_PYTHON = {"python"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+# Headers of torch that include Python.h count as Python.
+PYTHON = re.compile(
+    r"Python\.h$|pybind11/|torch/(extension|python)\.h$"
+    r"|torch/csrc/(Exceptions\.h|python_|utils/(pybind|object_ptr|python_))"
+)
+
+
+def layer_of(name: str) -> str:
+    """The folder of a file, by its path in csrc."""
+    return name.rpartition("/")[0]
+
+
+def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> list[str]:
+    """What is wrong with the includes of one file; notes the edges that it uses."""
+    layer = layer_of(name)
+    if layer not in ALLOWED:
+        return [f"the folder {layer} is not in the table of tools/check_layers.py"]
+    faults = []
+    for bracket, header in INCLUDE.findall((ROOT / name).read_text()):
+        if PYTHON.match(header):
+            if layer not in WITH_PYTHON:
+                faults.append(f"includes {header}; only csrc/python may include Python")
+        elif TORCH.match(header):
+            if layer not in WITH_TORCH:
+                faults.append(f"includes {header}; {layer} must not depend on torch")
+        elif bracket == '"':
+            if not (ROOT / header).is_file():
+                faults.append(f"includes {header}, which is not in csrc")
+                continue
+            graph[name].add(header)
+            other = layer_of(header)
+            if other == layer or other in EXCEPTIONS.get(name, []):
+                continue
+            used[layer].add(other)
+            if other not in ALLOWED[layer]:
+                faults.append(f"includes {header}; {layer or 'csrc'} may not include {other}")
+    return faults
+
+
+def main() -> int:
+    names = sorted(
+        path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*")
+        if path.suffix in {".h", ".cpp"}
+    )
+    used: dict[str, set[str]] = {layer: set() for layer in ALLOWED}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    faults = [f"csrc/{name}: {fault}" for name in names for fault in check(name, used, graph)]
+    for layer, others in ALLOWED.items():
+        for other in sorted(set(others) - used[layer]):
+            faults.append(f"csrc/{layer} no longer includes {other}: take it out of the table")
+    for what, edges in (("layers", ALLOWED), ("files", graph)):
+        try:
+            TopologicalSorter(edges).prepare()
+        except CycleError as error:
+            faults.append(f"{what} include each other: {' -> '.join(error.args[1])}")
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
