@@ -81,7 +81,8 @@ def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> l
 
 def main() -> int:
     names = sorted(
-        path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*")
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*")
         if path.suffix in {".h", ".cpp"}
     )
     used: dict[str, set[str]] = {layer: set() for layer in ALLOWED}

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "base/cancel.h"
 #include "base/error.h"
 #include "codec/secretbox.h"
 #include "io/secret_file.h"
@@ -70,8 +69,7 @@ KeySource key_from_environment(const std::string& name) {
 }
 
 KeySource key_from_file(const std::string& path) {
-  Cancel cancel;  // for the host's signals
-  SecretBytes key = read_secret_file(path, kKeySize, "a key", cancel);
+  SecretBytes key = read_secret_file(path, kKeySize, "a key");
   if (key.bytes().size() != kKeySize) {
     refuse("the key file " + quote(path) + " has not exactly 32 bytes");
   }
@@ -79,8 +77,7 @@ KeySource key_from_file(const std::string& path) {
 }
 
 KeySource passphrase_from_file(const std::string& path) {
-  Cancel cancel;  // for the host's signals
-  SecretBytes content = read_secret_file(path, kLongestPassphrase, "a key", cancel);
+  SecretBytes content = read_secret_file(path, kLongestPassphrase, "a key");
   std::size_t size = content.bytes().size();
   if (size > kLongestPassphrase) {
     refuse("the passphrase file " + quote(path) + " has more than 65536 bytes");

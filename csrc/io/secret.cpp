@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "base/bytes.h"
-#include "base/cancel.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "codec/hmac.h"
@@ -42,8 +41,7 @@ std::string from_environment(const std::string& name) {
 }
 
 std::string from_file(const std::string& path) {
-  Cancel cancel;  // for the host's signals
-  const SecretBytes content = read_secret_file(path, kLongestSecret, "a secret", cancel);
+  const SecretBytes content = read_secret_file(path, kLongestSecret, "a secret");
   std::string_view line = as_text(content.bytes());
   const std::size_t end = line.find('\n');
   if (line.empty() || (end == line.npos && line.size() > kLongestSecret)) {

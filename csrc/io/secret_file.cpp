@@ -7,16 +7,17 @@
 #include <cerrno>
 #include <chrono>
 
+#include "base/cancel.h"
 #include "base/error.h"
 #include "io/descriptor.h"
 #include "io/uri.h"
 
 namespace tensorizer {
 
-SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what,
-                             Cancel& cancel) {
+SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what) {
   constexpr std::chrono::seconds kPatience{10};  // with whoever has a pipe open
   const auto fail = [&] { throw system_error(errno, "cannot read " + what + " from", path); };
+  Cancel cancel;  // for the host's signals
   // A pipe into which nobody writes is empty, and none to wait for.
   const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY | O_NONBLOCK);
   if (!file) fail();

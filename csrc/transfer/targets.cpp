@@ -62,7 +62,7 @@ void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selecte
     if (output.is_meta() || output.numel() == 0) continue;
     const auto [first, last] = places.equal_range(output.const_data_ptr());
     const bool is_taken = std::any_of(first, last, [&](const auto& place) {
-      const at::Tensor& other = outputs[location.second];
+      const at::Tensor& other = outputs[place.second];
       return other.device() == output.device() && other.sizes() == output.sizes() &&
              other.strides() == output.strides() && other.dtype() == output.dtype() &&
              other.is_conj() == output.is_conj() && other.is_neg() == output.is_neg();

@@ -1,14 +1,16 @@
 #include "io/aws/config_file.h"
 
 #include <cstdlib>
+#include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/command.h"
-#include "io/secret_file.h"
+#include "io/source.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -46,20 +48,24 @@ std::string environment(const char* name) {
 }
 
 IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel) {
-  SecretBytes content;
+  std::unique_ptr<Source> source;
   try {
-    content = read_secret_file(path, kLongestFile, "settings", cancel);
+    // A path that begins with a slash or a dot is never a URI.
+    source = open_source(path.starts_with('/') ? path : "./" + path, {}, cancel);
   } catch (const Error& error) {
     const bool is_absent =
         error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::PermissionDenied;
     if (is_absent && !must_exist) return {};
     throw;
   }
-  const std::string label = quote(path, 4096);
-  if (content.bytes().size() > kLongestFile) {
-    throw Error(ErrorKind::InvalidFormat, label + " is longer than 1 MiB, and no file of settings");
+  // One byte more shows that there is more.
+  std::string text(kLongestFile + 1, '\0');
+  text.resize(source->read_up_to(0, std::as_writable_bytes(std::span(text)), cancel));
+  if (text.size() > kLongestFile) {
+    throw Error(ErrorKind::InvalidFormat,
+                source->label() + " is longer than 1 MiB, and no file of settings");
   }
-  return parse_ini(as_text(content.bytes()), label);
+  return parse_ini(text, source->label());
 }
 
 std::string AwsProfile::get(std::string_view name) const {
