@@ -1,9 +1,9 @@
-"""Saves a model while its training goes on, and shows how long a training step takes meanwhile.
+"""Saves a model in the background during training, and measures the training steps.
 
-Run it with `python examples/background_save.py` (or with --mebibytes and --steps, for a smaller or
-longer training). Four trainings take the same steps: one that never saves, one that waits for its
-saves, one that saves with `save_async`, and one that has a process of its own do it. Each file is
-compared with what the model was when it was saved.
+Run it with `python examples/background_save.py`. --mebibytes and --steps change the size of the
+model and the length of the training. The same training runs four times: without saves, with
+blocking saves, with `save_async`, and with saves in another process. Each file is compared with the
+state of the model at the time of the save.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Save = Callable[[Path, State], Future[None] | None]
 
 
 def train(model: torch.nn.Module, steps: int, folder: Path, save: Save | None) -> list[float]:
-    """Saves at a quarter and at three quarters of the way; returns the seconds of each step."""
+    """Save after a quarter and three quarters of the steps. Return the seconds of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     inputs = torch.randn(8, model[0].in_features, generator=torch.Generator().manual_seed(0))
     seconds: list[float] = []
@@ -40,7 +40,7 @@ def train(model: torch.nn.Module, steps: int, folder: Path, save: Save | None) -
         if save and expected:
             path = folder / f"{step}.tensors"
             saved.append((path, expected, save(path, model.state_dict())))
-        # Gradients keep their memory: taking it anew would take some steps longer than others.
+        # Keep the memory of the gradients: allocating it again would slow down some steps.
         optimizer.zero_grad(set_to_none=False)
         model(inputs).square().mean().backward()
         optimizer.step()
@@ -49,7 +49,7 @@ def train(model: torch.nn.Module, steps: int, folder: Path, save: Save | None) -
         if future:
             future.result()
         for name, tensor in tensorizer_ops.load(path, verify="all").items():
-            assert torch.equal(tensor, expected[name]), f"{name} of {path} is wrong"
+            assert torch.equal(tensor, expected[name]), f"{name} in {path} differs"
     return seconds
 
 
@@ -79,21 +79,22 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         process = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
-        process.submit(tensorizer_ops.save, folder / "first.tensors", {}).result()  # starts it
+        # Start the process before the measurements.
+        process.submit(tensorizer_ops.save, folder / "first.tensors", {}).result()
         ways: dict[str, Save | None] = {
             "no save": None,
             "save": save_and_wait,
             "save_async": tensorizer_ops.save_async,
             "save in another process": saves_in(process),
         }
-        print(f"{layers} layers of {width} x {width}, {arguments.steps} steps, 2 saves; in ms:")
+        print(f"{layers} layers of {width} x {width}, {arguments.steps} steps, 2 saves, in ms:")
         print(f"{'':24} {'median step':>12} {'longest step':>13} {'all steps':>10}")
 
         def new_model() -> torch.nn.Module:
             torch.manual_seed(0)
             return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
 
-        train(new_model(), 4, folder, None)  # the first steps of a process take longer
+        train(new_model(), 4, folder, None)  # warm-up: the first steps take longer
         for name, save in ways.items():
             seconds = train(new_model(), arguments.steps, folder, save)
             figures = (median(seconds), max(seconds), sum(seconds))

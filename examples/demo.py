@@ -1,12 +1,12 @@
-"""A model saved and loaded: here, and by the libraries that people use for it.
+"""Compares saves and loads of tensorizer_ops, torch, safetensors and tensorizer.
 
-Run it with `make demo`, or in any environment that has tensorizer_ops; safetensors and tensorizer
-join in where they are installed. Everything is written to a temporary directory, which goes at the
-end (TMPDIR says where it is; 2 GB are enough).
+Run it with `make demo`, or in any environment that has tensorizer_ops. safetensors and tensorizer
+are included if they are installed. All files are in a temporary directory of up to 2 GB, which is
+removed at the end (TMPDIR sets its location).
 
-Every measurement is a process of its own, so that nobody finds memory that somebody else has
-prepared. Files are warm (in the page cache), settings are each library's defaults, nobody waits for
-the disk, and in the last round every byte is compared with the model's.
+Each measurement runs in its own process, so that none reuses the memory of another. Files are in
+the page cache, each library uses its default settings, and saves do not wait for the disk. In the
+last round, every byte is compared with the model.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def tensorizer_save(state: State, path: str) -> None:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to load or to save; the last of its group is ours."""
+    """One way to load or to save. The last one of each group uses tensorizer_ops."""
 
     group: str
     name: str
@@ -88,9 +88,9 @@ class Way:
     module: str = "torch"
 
 
-COPIED = "Load into memory of its own"
-VERIFIED = "Load into memory of its own, with every SHA-256 checked"
-MAPPED = "Load without a copy (a mapping of the file), then touch every page"
+COPIED = "Load into new memory"
+VERIFIED = "Load into new memory, and verify every SHA-256"
+MAPPED = "Load without a copy (memory-mapped), then touch every page"
 SAVED_SHA256 = "Save with CRC32 and SHA-256"
 SAVED_CRC32 = "Save with CRC32"
 
@@ -135,7 +135,7 @@ WAYS = [
     ),
 ]
 
-# How the files that are loaded are made, and how those that were saved are checked.
+# SAVERS write the files to load, and LOADERS check the files that were saved.
 SAVERS: dict[str, Callable[[State, str], None]] = {
     ".safetensors": safetensors_save,
     **{way.suffix: way.save for way in reversed(WAYS) if way.save is not None},
@@ -149,26 +149,26 @@ LOADERS: dict[str, Callable[[str], State]] = {
 
 
 def check(state: State, expected: State) -> None:
-    """Raises unless both hold the same names, shapes, element types and bytes."""
+    """Raise an error unless both have the same names, shapes, element types and bytes."""
     if state.keys() != expected.keys():
-        raise AssertionError("other names came back than were saved")
+        raise AssertionError("the loaded names differ from the saved ones")
     for name, tensor in expected.items():
         other = state[name].detach()
         if other.dtype != tensor.dtype or not torch.equal(other, tensor):
-            raise AssertionError(f"{name} came back changed")
+            raise AssertionError(f"{name} differs from the saved tensor")
 
 
 def touch(state: State) -> int:
-    """Reads a byte of every page, which is when a mapping is paid for."""
+    """Read one byte of every page, which makes the system map it."""
     sums = [t.detach().view(-1).view(torch.uint8)[::4096].sum() for t in state.values()]
     return int(torch.stack(sums).sum())
 
 
 def have_memory_at_hand(size: int) -> None:
-    """Takes free memory and gives it back.
+    """Allocate memory, touch it and free it.
 
-    A virtual machine may have handed memory that was free for a while to its host; to get it back
-    takes longer than any load, and has nothing to do with one.
+    A virtual machine may have returned free memory to its host. Getting it back takes longer than a
+    load, and must not be part of a measurement.
     """
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -177,14 +177,14 @@ def have_memory_at_hand(size: int) -> None:
 
 
 def measure(way: Way, path: str, state: State, last: bool) -> tuple[float, float]:
-    """Seconds until the call returned, and until every page was touched as well."""
+    """Return the seconds until the call returns, and until every page is touched as well."""
     if way.group != MAPPED:
         have_memory_at_hand(sum(tensor.nbytes for tensor in state.values()) * 9 // 8)
     tiny = {"tiny": torch.ones(8)}
     tiny_path = path + ".tiny"
     if way.load is not None:
         SAVERS[way.suffix](tiny, tiny_path)
-        way.load(tiny_path)  # what is imported or set up late is not what is compared
+        way.load(tiny_path)  # imports and set-up are not part of the measurement
         start = perf_counter()
         loaded = way.load(path)
         returned = perf_counter()
@@ -216,13 +216,13 @@ def in_a_process(work: Callable[[], tuple[float, float]]) -> tuple[float, float]
     try:
         result: tuple[float, float] = here.recv()
     except EOFError:
-        raise SystemExit("a measurement failed; its message is above") from None
+        raise SystemExit("a measurement failed: see the error above") from None
     process.join()
     return result
 
 
 def compare(ways: list[Way], directory: Path, state: State) -> None:
-    """Measures the ways of one group in turns, and prints the best of each."""
+    """Measure the ways of one group in turn, and print the best result of each."""
     size = sum(tensor.nbytes for tensor in state.values()) / 1e9
     best: dict[Way, tuple[float, float]] = {}
     for round_ in range(ROUNDS):
@@ -237,12 +237,13 @@ def compare(ways: list[Way], directory: Path, state: State) -> None:
 
 
 def print_table(group: str, best: dict[Way, tuple[float, float]], size: float) -> None:
-    """The last row is ours, and what the others are compared with."""
+    """Print one row for each way, compared with the last one, which uses tensorizer_ops."""
     mapped = group == MAPPED
     ours = list(best.values())[-1]
-    counts = 1 if mapped else 0  # a mapping is paid for when its pages are touched
+    counts = 1 if mapped else 0  # a mapping costs time when its pages are touched
     print(f"\n{group}")
-    print(f"  {'':42}{'returns after' if mapped else '':>14}{'seconds':>9}{'GB/s':>8}  ours is")
+    first = "returns after" if mapped else ""
+    print(f"  {'':42}{first:>14}{'seconds':>9}{'GB/s':>8}  tensorizer_ops is")
     for way, times in best.items():
         first = f"{1000 * times[0]:.1f} ms" if mapped else ""
         row = f"  {way.name:42}{first:>14}{times[counts]:9.3f}{size / times[counts]:8.2f}"
@@ -250,7 +251,7 @@ def print_table(group: str, best: dict[Way, tuple[float, float]], size: float) -
         print(row if times is ours else f"{row}  {ratio:.1f} times as fast")
 
 
-# -- what it shows ---------------------------------------------------------------------------------
+# -- the demo --------------------------------------------------------------------------------------
 
 
 def build_model() -> torch.nn.Module:
@@ -273,16 +274,16 @@ def show_a_restored_model(model: torch.nn.Module, path: str) -> None:
     x = torch.rand(1, 8, 1024)
     with torch.inference_mode():
         same = torch.equal(restored(x), model(x))
-    assert same, "the restored model computes something else"
-    print(f"\nA new model had these weights {1000 * seconds:.1f} ms later, and computes the same.")
+    assert same, "the output of the restored model differs"
+    print(f"\nA new model was filled in {1000 * seconds:.1f} ms, and its output is the same.")
 
 
 def show_files_going_both_ways(directory: Path, state: State) -> None:
     check(tensorizer_ops.load(directory / "loaded.tensors", verify="all"), state)
     check(tensorizer_load(str(directory / "loaded.ours.tensors"), verify=True), state)
     print(
-        "\nA file that tensorizer saved was loaded by tensorizer_ops, and the other way round;"
-        "\nboth with every hash checked, and with every byte as it was."
+        "\ntensorizer_ops loaded a file of tensorizer, and tensorizer one of tensorizer_ops:"
+        "\nall hashes are correct, and all bytes are equal."
     )
 
 
@@ -299,21 +300,21 @@ def show_torchscript(directory: Path, state: State) -> None:
     x = torch.rand(2, 1024)
     y = scripted(str(directory / "loaded.ours.tensors"), x)
     expected = torch.nn.functional.linear(x, state["0.linear1.weight"], state["0.linear1.bias"])
-    assert torch.equal(y, expected), "the scripted loader computes something else"
-    print("\nTorchScript: a scripted, saved and reloaded module loaded two of the weights itself.")
+    assert torch.equal(y, expected), "the output of the scripted loader differs"
+    print("\nTorchScript: a scripted module, saved and reloaded, loaded two weights itself.")
 
 
 def is_here(module: str) -> bool:
     try:
         importlib.import_module(module)
     except ImportError as error:
-        print(f"{module} is left out: {error}")
+        print(f"{module} is not included: {error}")
         return False
     return True
 
 
 def main() -> None:
-    # A thread pool would not survive the forks; the measured processes have their own.
+    # A thread pool does not survive a fork. Each measured process creates its own.
     torch.set_num_threads(1)
     modules = [name for name in ("torch", "safetensors", "tensorizer") if is_here(name)]
     ways = [way for way in WAYS if way.module in modules]
@@ -322,7 +323,7 @@ def main() -> None:
     size = sum(tensor.nbytes for tensor in state.values())
     print(
         f"A model of {size / 1e6:.0f} MB in {len(state)} tensors, {os.cpu_count()} CPUs, "
-        f"torch {torch.__version__}; the best of {ROUNDS} rounds"
+        f"torch {torch.__version__}, best of {ROUNDS} rounds"
     )
     with tempfile.TemporaryDirectory(prefix="tensorizer-demo-") as name:
         directory = Path(name)

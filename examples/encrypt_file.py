@@ -1,4 +1,4 @@
-"""Encrypts a `.tensors` file that is there already, or decrypts it.
+"""Encrypts or decrypts an existing `.tensors` file.
 
     python examples/encrypt_file.py encrypt model.tensors secret.tensors --new-key model.key
     python examples/encrypt_file.py encrypt model.tensors secret.tensors --key file:model.key
@@ -6,14 +6,16 @@
         --key passphrase-file:words --opslimit sensitive --memlimit sensitive
     python examples/encrypt_file.py decrypt secret.tensors model.tensors --key file:model.key
 
-A key is named: file:PATH (32 bytes), env:NAME (64 hexadecimal digits, or base64),
-passphrase-file:PATH or passphrase-env:NAME. --new-key makes one, in a file that must not be there
-yet. How hard it is to derive a key from a passphrase (Argon2id) say --opslimit, a number of passes,
-and --memlimit, of bytes; or min, interactive, moderate, sensitive. A salt has 32 hexadecimal
-digits, and is random otherwise. The file says all of these, so a passphrase is enough to decrypt.
+--key says where the key is: file:PATH (32 bytes), env:NAME (64 hexadecimal digits, or base64),
+passphrase-file:PATH or passphrase-env:NAME. --new-key writes a random key to a new file.
 
-Source and target may be URIs, and the same. What is read is checked against its hashes on the way,
-and the target appears when all of it is written.
+A key is derived from a passphrase by Argon2id. --opslimit sets the number of passes and --memlimit
+the bytes of memory; both also accept min, interactive, moderate and sensitive. --salt is 32
+hexadecimal digits, random by default. The file stores all three, so that the passphrase alone
+decrypts it.
+
+Source and target may be URIs, and may be the same file. The data is checked against its hashes, and
+the target appears when it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from tensorizer_ops import EncryptionParams
 
 
 def make_key(path: str) -> str:
-    """The name of a new key, in a file that only its owner can read."""
+    """Write a new key to a file that only its owner can read, and return its name."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
         file.write(secrets.token_bytes(32))
@@ -37,14 +39,14 @@ def make_key(path: str) -> str:
 
 
 def derive_key(arguments: argparse.Namespace) -> str:
-    """The name of a key that is derived as the arguments say."""
+    """Derive a key with the limits and salt of the arguments, and return its name."""
     kind, _, place = arguments.key.partition(":")
     if kind == "passphrase-file":
         passphrase = Path(place).read_bytes().rstrip(b"\r\n")
     elif kind == "passphrase-env":
         passphrase = os.environb.get(os.fsencode(place), b"")
     else:
-        raise ValueError("--opslimit, --memlimit and --salt are for passphrases")
+        raise ValueError("--opslimit, --memlimit and --salt need a passphrase")
     params = EncryptionParams.from_string(
         passphrase,
         opslimit=limit(arguments.opslimit, EncryptionParams.OpsLimit),
@@ -73,15 +75,15 @@ def main() -> None:
     parser.add_argument("--opslimit", default="moderate")
     parser.add_argument("--memlimit", default="moderate")
     parser.add_argument("--salt")
-    parser.add_argument("-q", "--quiet", action="store_true", help="draw no bar")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress bar")
     arguments = parser.parse_args()
     derives = {"opslimit", "memlimit", "salt"} & {
         name for name, value in vars(arguments).items() if value != parser.get_default(name)
     }
     if arguments.new_key and derives:
-        parser.error("a new key is random, and not derived")
+        parser.error("--new-key is random, so --opslimit, --memlimit and --salt do not apply")
     if arguments.do == "decrypt" and (derives or arguments.new_key):
-        parser.error("the file says how its key is derived; --key is all that decrypts it")
+        parser.error("decrypt takes only --key: the file stores how its key is derived")
     rewrite = tensorizer_ops.encrypt if arguments.do == "encrypt" else tensorizer_ops.decrypt
     try:
         named = make_key(arguments.new_key) if arguments.new_key else arguments.key

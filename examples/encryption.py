@@ -1,6 +1,6 @@
-"""Saves an encrypted model with a key that only this process knows, and another with a passphrase.
+"""Saves a model encrypted with a random key, and another one encrypted with a passphrase.
 
-Run it with `python examples/encryption.py`. A key is always named, and never stands in a program.
+Run it with `python examples/encryption.py`. Options contain the name of a key, not the key itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.tensors"
 
-        # 32 bytes, kept under a name. A function would be asked whenever a file needs the key.
+        # A key of 32 bytes. A function may be given instead, which is called for each file.
         tensorizer_ops.keys.add("release", key=secrets.token_bytes(32))
         tensorizer_ops.save(path, tensors, options={"key": "named:release"})
         loaded = tensorizer_ops.load(path, options={"key": "named:release"})
@@ -30,9 +30,9 @@ def main() -> None:
         try:
             tensorizer_ops.load(path)
         except tensorizer_ops.errors.Crypto as error:
-            print("without it:", error)
+            print("without the key:", error)
 
-        # A passphrase from the environment, as a deployment would have it.
+        # A passphrase from the environment, as in a deployment.
         os.environ["MODEL_PASSPHRASE"] = secrets.token_urlsafe()
         options = {"key": "passphrase-env:MODEL_PASSPHRASE"}
         tensorizer_ops.save(path, tensors, options={**options, "kdf": "interactive"})

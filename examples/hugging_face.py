@@ -1,16 +1,18 @@
-"""Takes a model of transformers or a pipeline of diffusers to `.tensors` files and back.
+"""Converts a model of transformers or a pipeline of diffusers to `.tensors` files and back.
 
     python examples/hugging_face.py save MODEL PREFIX
     python examples/hugging_face.py load PREFIX FOLDER
 
-MODEL is a folder or a name on the hub. PREFIX is a folder or s3://BUCKET/FOLDER. Below it go
-`model-config.json`, `model.tensors`, `model.zip` (a generation config, and what else
-`save_pretrained` writes beside weights) and `tokenizer.zip`; of a pipeline the same for each of its
-parts, and `model_index.json`. What is there already stays, unless --force is given.
+MODEL is a folder or a name on the Hugging Face Hub. PREFIX is a folder or s3://BUCKET/FOLDER.
 
-`load` fills models that were made without memory, so that weights are in memory once, and writes
-them to FOLDER as transformers and diffusers do. Weights keep the types that they have in the file.
-It also takes what `hf_serialization.py`, an example of CoreWeave's tensorizer, has written.
+`save` writes `model-config.json`, `model.tensors`, `model.zip` (the generation config and the other
+files that `save_pretrained` writes besides weights) and `tokenizer.zip`. For a pipeline it writes
+these files for each component, and `model_index.json`. It keeps existing files, unless --force is
+given.
+
+`load` fills models on the meta device, so that weights are in memory once, and writes them to
+FOLDER in the formats of transformers and diffusers. Weights keep the types that they have in the
+file. It also reads the files of `hf_serialization.py`, an example of CoreWeave's tensorizer.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from tensorizer_ops.utils import get_mem_usage, no_init_or_tensor
 
 MODEL, TOKENIZER, INDEX = "model", "tokenizer", "model_index.json"
 WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
-# What hf_serialization.py writes of a pipeline, and how it calls a part of it.
+# The components of a pipeline that hf_serialization.py writes, without an index.
 STABLE_DIFFUSION = {
     "_class_name": "StableDiffusionPipeline",
     "vae": ["diffusers", "AutoencoderKL"],
@@ -48,13 +50,14 @@ STABLE_DIFFUSION = {
     "feature_extractor": [None, None],
     "requires_safety_checker": False,
 }
+# Components whose files have another name.
 FILES = {"text_encoder": "encoder"}
 
 logger = logging.getLogger("hugging_face")
 
 
 class Place:
-    """The folder, here or in S3, that holds the files of one model."""
+    """The folder, local or in S3, with the files of one model."""
 
     def __init__(self, prefix: str, force: bool = False) -> None:
         self._prefix = prefix.rstrip("/")
@@ -64,7 +67,7 @@ class Place:
         return f"{self._prefix}/{name}"
 
     def read(self, name: str, size: int = -1) -> bytes | None:
-        """What is there, if anything is."""
+        """Return up to ``size`` bytes of a file, or ``None`` if it does not exist."""
         try:
             with open_stream(self.uri(name), "rb") as stream:
                 return bytes(stream.read(size))
@@ -84,15 +87,15 @@ class Place:
                 stream.write(content)
 
     def wants(self, name: str) -> bool:
-        """Whether a file is to be written."""
+        """Whether to write a file: it does not exist, or --force is given."""
         if not self._force and self.read(name, 1):
-            logger.warning("%s is there already, and stays (--force)", self.uri(name))
+            logger.warning("keeping the existing %s (--force replaces it)", self.uri(name))
             return False
         logger.info("writing %s", self.uri(name))
         return True
 
     def write_folder(self, name: str, folder: Path) -> None:
-        """As a zip file, if there is anything in it."""
+        """Write a folder as a zip file, unless it is empty."""
         files = sorted(file for file in folder.rglob("*") if file.is_file())
         if not files:
             return
@@ -116,14 +119,14 @@ def temporary_folder() -> Any:
         yield Path(folder)
 
 
-# One model, or one part of a pipeline
+# One model, or one component of a pipeline
 
 
 def save_model(place: Place, name: str, model: Any) -> None:
     fields = model.config.to_dict() if hasattr(model.config, "to_dict") else dict(model.config)
     place.write(f"{name}-config.json", json.dumps(fields, indent=2, default=str).encode())
     if place.wants(f"{name}.tensors"):
-        # Buffers that are not persistent as well, which cost little and need no code to be made.
+        # Includes non-persistent buffers: they are small, and need not be computed after a load.
         with TensorSerializer(place.uri(f"{name}.tensors")) as serializer:
             serializer.write_module(model)
     if isinstance(model, transformers.PreTrainedModel):
@@ -144,7 +147,7 @@ def load_model(
         deserializer.load_into_module(model)
     tensors = {**model.state_dict(), **dict(model.named_buffers())}
     if missing := [tensor for tensor, value in tensors.items() if value.is_meta]:
-        raise SystemExit(f"{place.uri(name)}.tensors lacks {', '.join(missing)}")
+        raise SystemExit(f"{place.uri(name)}.tensors does not contain {', '.join(missing)}")
     with temporary_folder() as folder:
         if place.unzip(f"{name}.zip", folder) and (folder / "generation_config.json").exists():
             model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
@@ -160,7 +163,7 @@ def language_model(fields: dict[str, Any]) -> Any:
 
 
 def class_of(library: str, name: str) -> Any:
-    """As a pipeline's index names it: of a library, or of one of the pipelines of diffusers."""
+    """Find a class by its entry in a pipeline's index: a library or a pipeline, and a name."""
     known = library in ("diffusers", "transformers")
     return getattr(
         importlib.import_module(library if known else f"diffusers.pipelines.{library}"), name
@@ -173,11 +176,11 @@ def part_of_pipeline(kind: Any) -> Callable[[dict[str, Any]], Any]:
     return kind.from_config
 
 
-# All of it
+# Whole models and pipelines
 
 
 def load_all(place: Place, device: str = "cpu") -> tuple[Any, Any]:
-    """A model and its tokenizer, or a pipeline and nothing."""
+    """Return a model and its tokenizer, or a pipeline and ``None``."""
     if place.read(f"{MODEL}-config.json", 1) is None:
         return load_pipeline(place, device), None
     tokenizer = None
@@ -222,7 +225,7 @@ def save_language_model(source: str, place: Place) -> tuple[Any, Any]:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError):
-        return model, None  # a model need not have one
+        return model, None  # the model has no tokenizer
     with temporary_folder() as folder:
         tokenizer.save_pretrained(folder)
         place.write_folder(f"{TOKENIZER}.zip", folder)
@@ -252,19 +255,19 @@ def modules_of(model: Any) -> dict[str, Any]:
 
 
 def validate(place: Place, saved: Any, tokenizer: Any) -> None:
-    """Load it again, and compare."""
+    """Load the saved files and compare them with what was saved."""
     again, tokenizer_again = load_all(place)
     loaded = modules_of(again)
     for name, module in modules_of(saved).items():
         here, there = module.state_dict(), loaded[name].state_dict()
         if here.keys() != there.keys():
-            raise SystemExit(f"{name} has other tensors than were saved")
+            raise SystemExit(f"{name}: the names of the loaded tensors differ from the saved ones")
         for tensor, value in here.items():
             if value.dtype != there[tensor].dtype or not torch.equal(value, there[tensor]):
-                raise SystemExit(f"{name}: {tensor} is not what was saved")
+                raise SystemExit(f"{name}: {tensor} differs from the saved tensor")
     if tokenizer is not None and tokenizer.get_vocab() != tokenizer_again.get_vocab():
-        raise SystemExit("the tokenizer is not the one that was saved")
-    logger.info("what was saved is what loads")
+        raise SystemExit("the loaded tokenizer differs from the saved one")
+    logger.info("validated: the loaded tensors equal the saved ones")
 
 
 def main() -> None:
@@ -278,16 +281,16 @@ def main() -> None:
     saving.add_argument(
         "--model-type",
         choices=["transformers", "diffusers"],
-        help="what MODEL is; what its folder looks like, unless said otherwise",
+        help="the library of MODEL; by default, decided by the files in its folder",
     )
-    saving.add_argument("--validate", action="store_true", help="load it again, and compare")
-    saving.add_argument("--force", action="store_true", help="replace what is there")
+    saving.add_argument("--validate", action="store_true", help="load the saved files, and compare")
+    saving.add_argument("--force", action="store_true", help="replace existing files")
     loading = does.add_parser("load")
     loading.add_argument("prefix")
     loading.add_argument("folder")
     for command in (saving, loading):
-        command.add_argument("-q", "--quiet", action="count", default=0, help="say less")
-        command.add_argument("-v", "--verbose", action="count", default=0, help="say more")
+        command.add_argument("-q", "--quiet", action="count", default=0, help="log less")
+        command.add_argument("-v", "--verbose", action="count", default=0, help="log more")
     arguments = parser.parse_args()
     level = logging.INFO + 10 * (arguments.quiet - arguments.verbose)
     logging.basicConfig(level=level, format="%(levelname)s %(message)s")

@@ -1,7 +1,7 @@
-"""Code that was written for tensorizer: only its imports have changed.
+"""Code written for tensorizer, with only the imports changed.
 
-Run it with `python examples/moving_from_tensorizer.py`. Beside each step stands what does the same
-without the classes of tensorizer, and can be scripted, compiled and called from C++.
+Run it with `python examples/moving_from_tensorizer.py`. Each step is followed by its equivalent
+without the classes of tensorizer, which can be scripted, compiled and called from C++.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
         for again in (encrypted, encrypted_without_classes):
             loaded = again(path, model)
             assert all(torch.equal(loaded[name], t) for name, t in model.state_dict().items())
-    print("all four ways give the same")
+    print("all four ways give the same result")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Keeps a model in Redis, from where many processes of a cluster load it.
+"""Saves a model to Redis, so that many processes can load it from there.
 
     python examples/redis_cache.py redis://localhost:6379/model model.tensors
 
-Without a file it makes a small model up. The keys appear in one transaction, and go after an hour.
+Without a file, it saves a small random model. The keys appear in one transaction, and expire after
+an hour.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python examples/s3.py s3://BUCKET/model.tensors
 
-Credentials, region and endpoint are found as AWS's own tools find them: in the environment, in
-`~/.aws`, from a role. The parts of a save go up while later tensors are still being hashed, and the
-object appears when all of it is there.
+Credentials, region and endpoint come from the environment, from `~/.aws` or from a role, as with
+AWS's own tools. A save uploads parts while it hashes later tensors. The object appears when the
+upload is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     tensors = {f"layer{i}": torch.randn(1024, 1024) for i in range(8)}
     tensorizer_ops.save(uri, tensors)
 
-    # A reader says where the time went.
+    # The statistics of a Reader show where the time went.
     reader = torch.classes.tensorizer.Reader(uri, {"connections": "8"})
     loaded = reader.load()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())

@@ -1,6 +1,6 @@
-"""Saves a model's weights, and loads them: as tensors, into a model, and into one without memory.
+"""Saves a model's weights and loads them: as tensors, into a model, and into a meta-device model.
 
-Run it with `python examples/save_and_load.py [FILE]`; the file stays when it is named.
+Run it with `python examples/save_and_load.py [FILE]`. Without FILE, it uses a temporary file.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def show(path: Path) -> None:
     tensorizer_ops.save(path, model.state_dict())
     print(f"saved {path.stat().st_size:,} bytes")
 
-    # Tensors by name, as pages of the file. verify= compares them with the hashes in it.
+    # Tensors by name, memory-mapped. verify="all" checks them against the hashes in the file.
     state = tensorizer_ops.load(path, verify="all")
     print("loaded", {name: tuple(tensor.shape) for name, tensor in state.items()})
 
-    # A model that has its own memory is filled where it is.
+    # A model with allocated weights is filled in place.
     other = make_model()
     tensorizer_ops.load_into(other, path)
 
-    # One that was made without memory gets the loaded tensors for its own.
+    # A model on the meta device takes over the loaded tensors.
     with torch.device("meta"):
         empty = make_model()
     tensorizer_ops.load_into(empty, path, device="cuda" if torch.cuda.is_available() else "cpu")
@@ -39,7 +39,7 @@ def show(path: Path) -> None:
     inputs = torch.randn(2, 512)
     assert torch.equal(model(inputs), other(inputs))
     assert torch.allclose(model(inputs), empty.cpu()(inputs))
-    print("all three models give the same")
+    print("all three models give the same result")
 
 
 def main() -> None:

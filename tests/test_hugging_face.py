@@ -341,5 +341,5 @@ def test_the_example_says_as_much_as_it_is_asked_to(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         said.append([line for line in done.stderr.splitlines() if line.startswith(LEVELS)])
     assert said[0] == []
-    assert any("is there already, and stays" in line for line in said[1])
-    assert said[2][-1] == "INFO what was saved is what loads"
+    assert any("keeping the existing" in line for line in said[1])
+    assert said[2][-1] == "INFO validated: the loaded tensors equal the saved ones"

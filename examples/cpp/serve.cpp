@@ -1,8 +1,8 @@
-// Serves one inference of a scripted model whose weights live behind a URI. No Python anywhere.
+// Runs one inference of a scripted model that loads its weights from a URI, without Python.
 //
 //   serve CODE WEIGHTS SIZE [DEVICE]
 //
-// CODE is what tensorizer_ops.externalize() wrote beside the WEIGHTS; the model gets SIZE ones.
+// tensorizer_ops.externalize() writes CODE and WEIGHTS. The input is SIZE ones.
 #include <torch/script.h>
 
 #include <exception>

@@ -1,9 +1,9 @@
-// Serves one inference of a package of AOTInductor that was compiled without its weights, which
-// live behind a URI. No Python anywhere.
+// Runs one inference of an AOTInductor package that was compiled without weights and loads them
+// from a URI, without Python.
 //
 //   serve_package PACKAGE WEIGHTS SIZE [DEVICE]
 //
-// The model gets SIZE ones.
+// The input is SIZE ones.
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/torch.h>
 
