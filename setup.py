@@ -79,9 +79,9 @@ def need_torch() -> str:
         if packages is None:
             stop(
                 f"there is no torch in {sys.prefix}: run `pip install torch` first, or where torch "
-                "is in an environment that this build does not see, run `pip install setuptools` "
-                "and `pip install --no-build-isolation .` there (with uv, `uv pip` instead of "
-                "`pip`; for a wheel, `python -m build --wheel --no-isolation`)"
+                "is in an environment that this build does not see, run `pip install "
+                "'setuptools>=77.0.3'` and `pip install --no-build-isolation .` there (with uv, "
+                "`uv pip` instead of `pip`; for a wheel, `python -m build --wheel --no-isolation`)"
             )
         site.addsitedir(packages)
         import torch
