@@ -5,7 +5,8 @@
 #   make test    everything that has to pass: lint, unit tests, fuzzing, sanitizers, Python tests
 #   make build   builds the package into .venv, from these sources (editable)
 #   make lint    formatting, types, and which layers of csrc include which
-#   make bench   measures loads and saves beside their peers and the machine's limit
+#   make bench   measures loads and saves beside their peers and the machine's limit, and draws the
+#                chart of the README
 #   make bench-remote   measures loads and saves over the network in the same way
 #   make bench-classic  measures code that was written for tensorizer, with it and with this
 #   make fuzz    fuzzes what reads a file for FUZZ_SECONDS (600)
@@ -77,9 +78,11 @@ pytest: build $(STAMPS)/test
 
 bench: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/chart.py
 
 bench-remote: build $(STAMPS)/bench | test-packages
 	@$(BIN)/python benchmarks/remote.py
+	@$(BIN)/python benchmarks/chart.py
 
 bench-classic: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/classic.py

@@ -78,6 +78,39 @@ def test_servers_are_measured(tmp_path: Path, workload: str, names: list[str]) -
     assert set(names) <= workloads[workload].keys()
 
 
+def test_the_chart_shows_the_newest_results() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "chart.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import chart
+    from verdicts import Row
+
+    def run(date: str, cpu: str, **rows: dict[str, float]) -> chart.Run:
+        results = {
+            workload: {
+                name: Row(2_000_000_000, ready={"warm": [seconds, 4.0], "cold": []})
+                for name, seconds in seconds_of.items()
+            }
+            for workload, seconds_of in rows.items()
+        }
+        return chart.Run(date, cpu, 2, results)
+
+    runs = [
+        run("2026-03-03", "B", http={"us, load": 0.5}),
+        run("2026-03-02", "A", transformer={"us, copy": 1.0, "tensorizer": 2.0}),
+        run("2026-03-01", "A", transformer={"us, copy": 0.5}, s3={"us, load": 2.0}),
+    ]
+    text = chart.chart_of(runs).text()
+    assert "tensorizer_ops: 2.00\n  tensorizer: 1.00\n" in text
+    assert "Load from S3 (1.86 GiB from rclone):\n  tensorizer_ops: 1.00\n" in text
+    assert "HTTP" not in text and "Save" not in text
+    assert "A, 2 CPUs, best of 2 rounds, 2026-03-01 and 2026-03-02." in text
+
+
 def test_small_tensors_take_two_requests_in_a_row(tmp_path: Path) -> None:
     """3,000 of them, 20 ms away. On a busy machine one load of several shows it."""
     workloads = run_quickly("remote.py", tmp_path, "--workloads", "far", "--repeat", "4")
