@@ -36,7 +36,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example, and beside it the programs that the pages show."""
     project = tmp_path_factory.mktemp("project")
     shutil.copytree(EXAMPLE, project, dirs_exist_ok=True)
-    (package,) = shown("README.md", "cmake")
+    (package,) = shown("docs/installing.md", "cmake")
     with (project / "CMakeLists.txt").open("a") as file:
         for name, page in PROGRAMS.items():
             (program,) = shown(page, "cpp")

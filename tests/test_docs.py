@@ -89,5 +89,7 @@ def test_every_make_target_that_is_named_exists() -> None:
 
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        text = page.read_text()
+        pictures = re.findall(r'\b(?:src|srcset)="([^":]+)"', text)
+        for target in [*pictures, *re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
