@@ -38,7 +38,7 @@ PACKAGE = "tensorizer_ops"
 LIBRARY = "libtensorizer_ops"
 
 COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra"]
-# Another compiler may warn of something else, and who only installs cannot mend it. So this is for
+# Another compiler may have other warnings, which must not break an installation. So this is for
 # `make build`, which sets the variable, and for `setup.py build_ext`.
 if "build_ext" in sys.argv or os.environ.get("TENSORIZER_OPS_WERROR"):
     COMPILE_FLAGS.append("-Werror")

@@ -42,7 +42,7 @@ class Descriptor {
   int number_;
 };
 
-// Pages that nobody has touched yet.
+// Pages that have not been touched yet.
 class Memory {
  public:
   Memory(std::size_t size, bool huge_pages) : size_(size + kHugePage) {

@@ -22,7 +22,7 @@ KIB = 1 << 10
 # The best of 256 KiB to 8 MiB, found once: a choice in every run would be made by chance. What is
 # hashed has to be in cache still when SHA-256 follows CRC32, and a disk likes large reads.
 PIECE, PIECE_ALL, PIECE_COLD = 1024 * KIB, 256 * KIB, 2048 * KIB
-# What everyone encrypts at once: not a choice.
+# The chunk size of the format: not a choice.
 CHUNK = 2048 * KIB
 
 
@@ -32,7 +32,7 @@ class Limit:
 
     name: str
     mode: str
-    threads: int | None = None  # None: as many as everyone else has CPUs
+    threads: int | None = None  # None: as many as the process may use
     cold: bool = False
 
     @property

@@ -227,7 +227,7 @@ std::string element(const std::string& xml, const std::string& name) {
 
 double save(const Job& job, const std::vector<Range>& file) {
   const std::vector<Range> parts = bare::cut(file, kRequest);
-  // Tensors that someone saves lie in ordinary pages: so does what is sent here.
+  // Saved tensors usually lie in ordinary pages, and so does the memory that is sent here.
   const Memory memory(bare::memory_of(file), false);
   {
     const bare::Descriptor descriptor(job.file, O_RDONLY | O_CLOEXEC);

@@ -2,9 +2,9 @@
 
     python benchmarks/classic.py [--quick] [--workloads transformer,small] [--peers us,tensorizer]
 
-Each measurement is a process of its own; all figures of a workload are taken in rounds, each of
-which measures everyone once, and a target is judged by everyone's best round. Every loaded or saved
-byte is compared with the original, outside of the timing. GB are 10^9 bytes.
+Each measurement is a process of its own. A round measures every library once, and targets compare
+the best rounds. Every loaded or saved byte is compared with the original, outside of the timing. GB
+are 10^9 bytes.
 
   transformer   a gigabyte in a transformer's shapes: saved, loaded, loaded from a BytesIO, and
                 loaded into a module that has no memory of its own; and the bare reads of its file
@@ -61,7 +61,7 @@ def load(library: Any, file: Any) -> State:
 
 
 def load_buffer(library: Any, path: str) -> State:
-    """What is in memory already; reading the file is part of nobody's time."""
+    """Loads bytes that are already in memory: reading the file is not timed."""
     return load(library, io.BytesIO(_contents[path]))
 
 
@@ -127,9 +127,9 @@ def contenders(setting: Setting, workload: str, state: State) -> list[Contender]
         task = Task(run, lambda loaded: check(loaded, state), warm_up)
         found.append(setting.contender(name, size, lambda: task, size, file, repeats))
 
-    def add_library(who: str, library: Any) -> None:
+    def add_library(label: str, library: Any) -> None:
         def save_and_check() -> Task:
-            place = str(setting.directory / f"{who}.tensors")
+            place = str(setting.directory / f"{label}.tensors")
 
             def check_saved(_: State) -> None:
                 check(ops_load()(place), state)
@@ -150,21 +150,21 @@ def contenders(setting: Setting, workload: str, state: State) -> list[Contender]
             warm_up()
             return _contents[str(path)][::PAGE]  # touched, as what is saved is
 
-        add(f"{who}, load", path, lambda: load(library, str(path)), warm_up)
+        add(f"{label}, load", path, lambda: load(library, str(path)), warm_up)
         found.append(
-            setting.contender(f"{who}, save", size, save_and_check, 2 * size, None, repeats)
+            setting.contender(f"{label}, save", size, save_and_check, 2 * size, None, repeats)
         )
         if workload == "small":
             return
         add(
-            f"{who}, load from a BytesIO",
+            f"{label}, load from a BytesIO",
             path,
             lambda: load_buffer(library, str(path)),
             warm_up_buffer,
         )
         model = Model(state, "meta")  # every process fills its own
         add(
-            f"{who}, load_into_module",
+            f"{label}, load_into_module",
             module_path,
             lambda: load_module(library, str(module_path), model),
             warm_up,

@@ -1,4 +1,4 @@
-"""Who is measured: one way to load or to save, and what it takes to measure it."""
+"""What is measured: one way to load or to save, and what it takes to measure it."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def best_of(name: str, choices: Iterable[Contender], quick: bool) -> Contender:
 
 
 def computed(name: str, size: int, seconds: float) -> Contender:
-    """What nobody has to measure."""
+    """A row that is computed instead of measured."""
     return Contender(name, size, lambda _: Timing(seconds, seconds, None))
 
 

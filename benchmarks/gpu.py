@@ -4,9 +4,9 @@
 
 The files are in the page cache. The limit is what copying from pinned memory that is already there
 takes, to tensors of the same shapes, which no loader can beat. A load ends when its values are on
-the device; every loaded byte is compared with the original, outside of the timing. Whoever is not
-installed, or does not know the device, becomes a row that says so. GB are 10^9 bytes; a target is
-judged by everyone's best round.
+the device; every loaded byte is compared with the original, outside of the timing. A library
+that is not installed, or does not support the device, gets a row that says so. GB are 10^9 bytes.
+Targets compare the best rounds.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def safetensors_save(state: State, path: Path) -> None:
 
 
 class Rows:
-    """Seconds by name, and why somebody has none."""
+    """Seconds by name, and the reason where a measurement failed."""
 
     def __init__(self, device: torch.device, repeat: int) -> None:
         self.seconds: dict[str, list[float]] = {}

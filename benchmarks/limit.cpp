@@ -202,7 +202,7 @@ double seconds_of(const Job& job, const std::vector<Range>& turns, std::size_t m
     seen += run_threads(job, turns, file.number(), memory.data());
     return clock.seconds();
   }
-  // Tensors that someone saves lie in ordinary pages: so does what is written here.
+  // Saved tensors usually lie in ordinary pages, and so does the memory that is written here.
   const Memory memory(memory_size, false);
   {
     const Descriptor file(job.file, O_RDONLY | O_CLOEXEC);

@@ -1,7 +1,7 @@
 """One measurement: a fresh process loads or saves once, and is watched from outside.
 
-The processes are forked from one that has imported everything and used nothing, so that imports
-cost nobody anything and every load gets memory that is new to it. Before the clock starts, each
+The processes are forked from one that has imported everything and used nothing: imports are not
+timed, and every load gets fresh memory. Before the clock starts, each
 process saves or loads something tiny: thread pools and late imports are not what is compared.
 """
 
@@ -79,7 +79,7 @@ def check(state: State, expected: State) -> None:
 def _perform(task: Task, repeats: int, pipe: Connection) -> None:
     task.warm_up()
     # After a fork the first access to each page takes half a microsecond (measured), as long as to
-    # write it to a file. Whoever saves tensors has had them in hands before.
+    # write it to a file. A program that saves tensors has used them before.
     touch(pages_as_bytes(pages_of(task.saved)))
     timings: list[tuple[float, float]] = []
     for i in range(repeats):

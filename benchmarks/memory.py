@@ -70,9 +70,9 @@ def settle() -> None:
 class Reserve:
     """Memory that is held between measurements and lent to each of them.
 
-    In a virtual machine, memory that is free for two seconds may go back to the host, and whoever
-    takes it again waits for it, 40 times longer than for the page fault (measured). That would be
-    most of what is measured, and mere luck. What was in use until now comes at once.
+    In a virtual machine, memory that is free for two seconds may go back to the host. Getting it
+    back takes 40 times longer than a page fault (measured), which would dominate the figures by
+    chance. Memory that was in use until now is there at once.
     """
 
     def __init__(self, size: int) -> None:

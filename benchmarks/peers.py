@@ -131,7 +131,7 @@ def _flashpack_save(state: State, path: str) -> None:
     import numpy
     from flashpack import pack_to_file
 
-    # It is the only one that syncs. Nobody's disk is measured here, so that is taken out.
+    # No other library syncs, and the disk is not measured here: syncing is left out.
     with mock.patch("os.fsync"), mock.patch.object(numpy.memmap, "flush"):
         pack_to_file(state, path, target_dtype=None)
 

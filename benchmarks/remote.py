@@ -3,9 +3,8 @@
     python benchmarks/remote.py [--quick] [--workloads http,s3] [--peers us,bare]
 
 The servers run on this machine, on the same CPUs as their clients, and their files are in the page
-cache. All figures of a workload are taken in rounds, each of which measures everyone once, and a
-target is judged by everyone's best round. Every loaded or saved byte is compared with the original,
-outside of the timing. GB are 10^9 bytes.
+cache. A round measures every library once, and targets compare the best rounds. Every loaded or
+saved byte is compared with the original, outside of the timing. GB are 10^9 bytes.
 
   http, https   1 GiB in tensors of 32 MiB, from nginx
   slow          the same, and one tensor of 1 GiB, from a server that gives each connection 40 MB/s
@@ -58,7 +57,7 @@ def main() -> None:
     names = list(SCENES)
     arguments = runs.parse(runs.parser(__doc__, names), names)
     runs.prepare_to_fork()
-    if missing := why_not(US.module):  # it writes what everyone loads
+    if missing := why_not(US.module):  # it writes the files that all libraries load
         sys.exit(missing)
     whole = workloads.make(workloads.REMOTE, arguments.quick)
     state = workloads.companion(whole, (4 if arguments.quick else 32) << 20)

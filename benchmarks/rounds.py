@@ -1,4 +1,4 @@
-"""All measurements of one workload, in rounds that measure everyone."""
+"""All measurements of one workload, in rounds that measure every library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from peers import (
     Peer,
     why_not,
 )
-from targets import COMPANION, COPY
+from targets import COMPANION
 from turns import Turns
 from verdicts import Row, Rows, When
 from workloads import Workload
@@ -40,7 +40,7 @@ def _peers(*names: str) -> list[Peer]:
     return [peer for peer in PEERS if peer.name in names]
 
 
-# Who is compared with whom stands side by side: the machine is most alike then.
+# Entries that are compared run one after another, while the machine is in the same state.
 ENTRIES: tuple[Entry, ...] = tuple(
     dict.fromkeys(
         (
@@ -152,7 +152,7 @@ class Bench:
 
         def wanted(entry: Entry) -> bool:
             if self.workload.name == "single" and entry.hashes:
-                return False  # one SHA-256 is one chain, whoever computes it
+                return False  # one SHA-256 is one chain in every library
             if self.workload.name != "small" and entry in (PASSPHRASE, bare.DERIVE_KEY):
                 return False  # one derivation is for a file, however large it is
             return not self._settings.only or any(
@@ -213,9 +213,10 @@ class Bench:
         # a save leaves there, and mapping it takes longer.
         self._measure_all("warm", [entry for entry in self._entries if not is_cold(entry)])
         cold = [entry for entry in self._entries if has_cold(entry)]
-        # The best of three kinds of reads is the best of three times as many tries on a disk that
-        # is never twice as fast: what is compared with them gets as many.
-        self._measure_all("cold", cold + [e for e in cold if e.name == COPY] * (len(bare.COLD) - 1))
+        # The limit is the best of several kinds of reads, on a disk whose speed varies. So every
+        # library gets as many tries as the limit has kinds.
+        libraries = [entry for entry in cold if not isinstance(entry, Limit)]
+        self._measure_all("cold", cold + libraries * (len(bare.COLD) - 1))
 
     def _measure_all(self, when: When, entries: list[Entry]) -> None:
         for entry in dict.fromkeys(entries):

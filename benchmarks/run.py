@@ -2,14 +2,13 @@
 
     python benchmarks/run.py [--quick] [--workloads large,small] [--peers us,limit,tensorizer]
 
-All figures of a workload are taken in rounds: each round measures everyone once, so that whatever
-else the machine does hits everyone alike. What disturbs a measurement makes it slower, never
-faster, so a target is judged by everyone's best round. Everyone gets the CPUs that this process may
-use: `taskset -c 0,1` gives figures for two.
+A round measures every library once, so that other load on the machine affects all of them alike.
+Disturbances make a measurement slower, never faster, so targets compare the best rounds. Every
+library gets the CPUs that this process may use: `taskset -c 0,1` gives figures for two.
 
-Nothing is synced to the disk: a save ends when the kernel has the bytes, for everyone. Every loaded
-or saved byte is compared with the original, outside of the timing. A load ends when its values are
-in memory: where they are mapped, one byte of every page is read. GB are 10^9 bytes.
+Nothing is synced to the disk: a save ends when the kernel has the bytes. Every loaded or saved byte
+is compared with the original, outside of the timing. A load ends when its values are in memory:
+where they are mapped, one byte of every page is read. GB are 10^9 bytes.
 """
 
 from __future__ import annotations

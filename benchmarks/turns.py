@@ -1,5 +1,4 @@
-"""Everyone in turns: each round measures everyone once, so that whatever else the machine does hits
-everyone alike."""
+"""Rounds: each measures every entry once, so that other load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 class Turns:
-    """Fills rows. Who has failed once is not tried again."""
+    """Fills rows. An entry that has failed once is not tried again."""
 
     def __init__(self, workload: str, rows: Rows, repeat: int) -> None:
         self._workload = workload
@@ -46,7 +45,7 @@ class Turns:
         self, when: When, entries: Sequence[Entry], work: Callable[[Entry], Timing | None]
     ) -> None:
         for number in range(self._repeat):
-            first = number * len(entries) // self._repeat  # nobody is always the first
+            first = number * len(entries) // self._repeat  # another entry is first in each round
             for entry in [*entries[first:], *entries[:first]]:
                 timing = self.attempt(entry, f"{when} round {number + 1}", work)
                 row = self._rows[entry.name]

@@ -21,8 +21,8 @@ class Row:
     ready: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
     call: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
     memory: int | None = None
-    # The fewest requests one after another that a load needed, where that was watched: who comes
-    # late, because the machine is busy, seems to have waited for an answer.
+    # The fewest sequential requests that a load needed, where that was watched. On a busy machine a
+    # request that starts late looks as if it had waited for an answer.
     rounds: int | None = None
 
 

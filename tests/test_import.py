@@ -118,7 +118,14 @@ def test_the_packed_sources_are_all_that_is_needed(tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
         there = {name.partition("/")[2] for name in packed.getnames()}
     needed = ["Makefile", "setup.py", ".clang-format", "*.md"]
-    needed += ["docs/*.md", "tests/*.py", "tests/cpp/*", "tools/*.*", "csrc/**/*.*", "examples/**/*.*"]
+    needed += [
+        "docs/*.md",
+        "tests/*.py",
+        "tests/cpp/*",
+        "tools/*.*",
+        "csrc/**/*.*",
+        "examples/**/*.*",
+    ]
     for pattern in needed:
         found = {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)}
         assert found and found <= there, pattern

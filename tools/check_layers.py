@@ -1,4 +1,4 @@
-"""Checks who may include whom in csrc: the table below is what docs/design.md draws.
+"""Checks which layer of csrc includes which: docs/design.md draws the table below.
 
 Every edge that is used must be allowed, and every edge that is allowed must be used, so that the
 table never promises a wall that does not stand. Neither layers nor files may form a cycle.

@@ -48,7 +48,7 @@ def environments_above(pid: int, proc: Path = Path("/proc")) -> Iterator[Path]:
         try:
             yield from _environments_of(process)
             pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             return
 
 
