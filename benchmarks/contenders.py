@@ -60,6 +60,7 @@ class Setting:
     reserve: Reserve
     whole: State = field(default_factory=dict)  # 1 GiB in one tensor,
     state: State = field(default_factory=dict)  # and the same bytes in tensors of 32 MiB
+    round_trip: float = 0  # seconds to a far server
 
     def bare(self, options: tuple[str, ...]) -> BareHttp:
         return BareHttp(self.programs, self.reserve, options)

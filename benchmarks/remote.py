@@ -46,8 +46,8 @@ SCENES = {
     "http": ("HTTP", remote_http.http),
     "https": ("HTTPS", remote_http.https),
     "slow": ("connections of 40 MB/s each", remote_http.slow),
-    "far": ("3,000 tensors of 1 KiB, 20 ms away", remote_http.far),
-    "lazy": ("1,500 tensors of 4 KiB, key after key, 20 ms away", remote_http.lazy),
+    "far": ("3,000 tensors of 1 KiB, {:g} ms away", remote_http.far),
+    "lazy": ("1,500 tensors of 4 KiB, key after key, {:g} ms away", remote_http.lazy),
     "s3": ("S3", remote_s3.s3),
     "redis": ("Redis", remote_redis.redis),
 }
@@ -55,7 +55,11 @@ SCENES = {
 
 def main() -> None:
     names = list(SCENES)
-    arguments = runs.parse(runs.parser(__doc__, names), names)
+    parser = runs.parser(__doc__, names)
+    parser.add_argument(
+        "--round-trip", type=float, default=20, help="milliseconds to the far servers (%(default)s)"
+    )
+    arguments = runs.parse(parser, names)
     runs.prepare_to_fork()
     if missing := why_not(US.module):  # it writes the files that all libraries load
         sys.exit(missing)
@@ -68,6 +72,7 @@ def main() -> None:
         about = runs.machine(Path(directory), arguments.threads, PACKAGES)
         for name in arguments.workloads:
             title, scene = SCENES[name]
+            title = title.format(arguments.round_trip)
             setting = Setting(
                 quick=arguments.quick,
                 repeat=arguments.repeat,
@@ -77,6 +82,7 @@ def main() -> None:
                 reserve=reserve,
                 whole=whole,
                 state=state,
+                round_trip=arguments.round_trip / 1000,
             )
             try:
                 with scene(setting) as contenders:

@@ -16,7 +16,6 @@ from targets import BYTES_PER_SECOND, SLOW_CONNECTIONS
 
 CONNECTIONS = (1, 2, 4, 8, 16)
 READERS = (1, 2, 4, 8)
-ROUND_TRIP = 0.020
 
 
 def _our_files(setting: Setting, root: Path) -> Path:
@@ -92,7 +91,7 @@ def slow(setting: Setting) -> Iterator[list[Contender]]:
 @contextmanager
 def far(setting: Setting) -> Iterator[list[Contender]]:
     state = workloads.make(workloads.WORKLOADS["small"], quick=False)
-    with web_server(setting.directory) as web, delay(web.port, ROUND_TRIP / 2) as proxy:
+    with web_server(setting.directory) as web, delay(web.port, setting.round_trip / 2) as proxy:
         setting.write(ops_save(), TINY, web.root / "tiny.tensors")
         file = setting.write(ops_save(), state, web.root / "small.tensors")
         url = replace(web, port=proxy.port).url(file.name)
@@ -104,7 +103,7 @@ def far(setting: Setting) -> Iterator[list[Contender]]:
 @contextmanager
 def lazy(setting: Setting) -> Iterator[list[Contender]]:
     state = workloads.make(workloads.LAZY, setting.quick)
-    with web_server(setting.directory) as web, delay(web.port, ROUND_TRIP / 2) as proxy:
+    with web_server(setting.directory) as web, delay(web.port, setting.round_trip / 2) as proxy:
         setting.write(ops_save(), TINY, web.root / "tiny.tensors")
         file = setting.write(ops_save(), state, web.root / "small.tensors")
         url = replace(web, port=proxy.port).url(file.name)
