@@ -15,12 +15,12 @@ __version__ = "0.1.0"
 
 _load_library()
 
-from tensorizer_ops import _fakes as _fakes  # noqa: E402
 from tensorizer_ops import _python, keys  # noqa: E402
-from tensorizer_ops._as_tensorizer import install_as_tensorizer  # noqa: E402
 from tensorizer_ops._background import Save, save_async  # noqa: E402
-from tensorizer_ops._dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
-from tensorizer_ops._front import load, save  # noqa: E402
+from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer  # noqa: E402
+from tensorizer_ops._compile import fakes as _fakes  # noqa: E402, F401
+from tensorizer_ops._compile.dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
+from tensorizer_ops._load_save import load, save  # noqa: E402
 from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
 from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey  # noqa: E402
 

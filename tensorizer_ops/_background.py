@@ -10,11 +10,11 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _python
-from tensorizer_ops._front import Hashes, Target, as_dict, run_save, to_uri
-from tensorizer_ops._memory import has_memory, identity
-from tensorizer_ops._options import Options, as_pairs
+from tensorizer_ops._load_save import as_dict, run_save
+from tensorizer_ops._memory import INTEGERS, has_memory, identity
+from tensorizer_ops._options import Hashes, Options, as_pairs
 from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._types import INTEGERS
+from tensorizer_ops._targets import Target, to_uri
 
 
 class Save(Future[None]):

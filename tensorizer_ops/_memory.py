@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch.nn.parameter import is_lazy
 
+# What stands in for elements of a size where their own type is not known.
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 def plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """What the elements lie in, if they lie as the type, the shape and the strides say.

@@ -11,11 +11,12 @@ from collections.abc import Container, Iterator
 import torch
 
 from tensorizer_ops import _python, errors
-from tensorizer_ops._front import Hashes, Target, Verify, first_use, local_path, save, to_uri
+from tensorizer_ops._load_save import first_use, save
 from tensorizer_ops._memory import identity, plain_storage
-from tensorizer_ops._module_fill import refill
-from tensorizer_ops._options import Options, as_pairs, as_text
+from tensorizer_ops._options import Hashes, Options, Verify, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops._refill import refill
+from tensorizer_ops._targets import Target, local_path, to_uri
 
 
 def _slots(

@@ -1,12 +1,18 @@
-"""Options as callers give them, of which some are secrets: no error shows more than their names."""
+"""What callers give loads and saves.
+
+Some options are secrets: no error shows more than their names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 # An int is a float to a type checker, and a bool is an int.
 Options = Mapping[str, str | float]
+
+Verify = Literal["none", "crc32", "all"]
+Hashes = Literal["all", "crc32", "sha256", "none"]
 
 
 class SecretOptions(dict[str, str]):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tensorizer_ops._front import Hashes, Target, to_uri
-from tensorizer_ops._options import Options, as_text
+from tensorizer_ops._options import Hashes, Options, as_text
 from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops._targets import Target, to_uri
 
 
 def encrypt(

@@ -3,7 +3,7 @@
 PYTHONPATH=$(python -m tensorizer_ops.alias) vllm serve …
 """
 
-from tensorizer_ops._as_tensorizer import FOLDER
+from tensorizer_ops._compat.as_tensorizer import FOLDER
 
 if __name__ == "__main__":
     print(FOLDER)

@@ -9,12 +9,9 @@ A key is named, and never given, so that no graph, script, pickle or message hol
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tensorizer_ops import _python
-
-if TYPE_CHECKING:
-    from tensorizer_ops._crypt_params import EncryptionParams
+from tensorizer_ops._compat.crypt_params import EncryptionParams
 
 __all__ = ["add", "remove"]
 
@@ -45,8 +42,6 @@ def add(
     # What is wrong would be printed otherwise, and with it the key.
     if not isinstance(name, str):
         raise TypeError(f"the name of a key is {type(name).__name__}, and must be str")
-    from tensorizer_ops._crypt_params import EncryptionParams
-
     if isinstance(key, EncryptionParams):
         if key._derivation is not None:
             _python.set_derived_key(name, key.key, *key._derivation)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from tensorizer_ops._catalog import FilterFuncType
-from tensorizer_ops._crypt_params import DecryptionParams, EncryptionParams
-from tensorizer_ops._deserializer import TensorDeserializer
-from tensorizer_ops._log import logger as logger
-from tensorizer_ops._perf import enabled as _enable_perf_stats  # noqa: F401
-from tensorizer_ops._perf import get_perf_stats as _get_perf_stats  # noqa: F401
-from tensorizer_ops._serializer import TensorSerializer
-from tensorizer_ops._serializer import cpu_count as cpu_count
-from tensorizer_ops._types import LONG_TENSOR_VERSION, TensorType
-from tensorizer_ops._types import FileFeatureFlags as _FileFeatureFlags  # noqa: F401
-from tensorizer_ops._types import FileHeader as _FileHeader  # noqa: F401
-from tensorizer_ops._types import HashType as HashType
-from tensorizer_ops._types import TensorEntry as TensorEntry
-from tensorizer_ops._types import TensorHash as TensorHash
-from tensorizer_ops._values import current_cuda_device as _resolve_cuda_device  # noqa: F401
+from tensorizer_ops._compat.catalog import FilterFuncType
+from tensorizer_ops._compat.crypt_params import DecryptionParams, EncryptionParams
+from tensorizer_ops._compat.deserializer import TensorDeserializer
+from tensorizer_ops._compat.log import logger as logger
+from tensorizer_ops._compat.perf import enabled as _enable_perf_stats  # noqa: F401
+from tensorizer_ops._compat.perf import get_perf_stats as _get_perf_stats  # noqa: F401
+from tensorizer_ops._compat.serializer import TensorSerializer
+from tensorizer_ops._compat.serializer import cpu_count as cpu_count
+from tensorizer_ops._compat.types import LONG_TENSOR_VERSION, TensorType
+from tensorizer_ops._compat.types import FileFeatureFlags as _FileFeatureFlags  # noqa: F401
+from tensorizer_ops._compat.types import FileHeader as _FileHeader  # noqa: F401
+from tensorizer_ops._compat.types import HashType as HashType
+from tensorizer_ops._compat.types import TensorEntry as TensorEntry
+from tensorizer_ops._compat.types import TensorHash as TensorHash
+from tensorizer_ops._compat.values import current_cuda_device as _resolve_cuda_device  # noqa: F401
 from tensorizer_ops.errors import Crypto, HashMismatch
 
 __all__ = [

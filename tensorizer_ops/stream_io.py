@@ -14,11 +14,12 @@ import typing
 from collections.abc import Mapping
 from email.message import Message
 
-from tensorizer_ops import _python, _s3_access
-from tensorizer_ops._front import to_uri
+from tensorizer_ops import _python
+from tensorizer_ops._compat import s3_access
+from tensorizer_ops._compat.remote_file import RemoteFile
+from tensorizer_ops._compat.s3_upload import S3UploadFile
 from tensorizer_ops._options import SecretOptions, as_pairs
-from tensorizer_ops._remote_file import RemoteFile
-from tensorizer_ops._s3_upload import S3UploadFile
+from tensorizer_ops._targets import to_uri
 
 __all__ = ["CAInfo", "CURLStreamFile", "RedisStreamFile", "open_stream"]
 
@@ -32,9 +33,9 @@ default_s3_read_endpoint = "accel-object.ord1.coreweave.com"
 default_s3_write_endpoint = "object.ord1.coreweave.com"
 
 # Where s3cmd's file is looked for. May be set to something else.
-_s3_default_config_paths: tuple[_s3_access.ConfigPath, ...] = (os.path.expanduser("~/.s3cfg"),)
-_ParsedCredentials = _s3_access.S3cfg
-_enforce_scheme = _s3_access.with_scheme
+_s3_default_config_paths: tuple[s3_access.ConfigPath, ...] = (os.path.expanduser("~/.s3cfg"),)
+_ParsedCredentials = s3_access.S3cfg
+_enforce_scheme = s3_access.with_scheme
 
 _S3_MODES = {"br", "bw", "+bw", "ab", "+ab"}
 
@@ -217,10 +218,10 @@ def s3_upload(
         s3_region_name: the bucket's region.
         s3_signature_version: of reads; uploads are always signed by version 4.
     """
-    access = _s3_access.Access(
+    access = s3_access.Access(
         s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name, s3_signature_version
     )
-    options = _s3_access.to_options(access)
+    options = s3_access.to_options(access)
     _python.upload(to_uri(os.path.abspath(path)), _s3_uri(target_uri), as_pairs(options))
 
 
@@ -241,10 +242,10 @@ def s3_download(
     Nothing is looked up in s3cmd's file. Keys that are ``None`` are found as AWS's own tools do,
     and where there are none, nothing is signed.
     """
-    access = _s3_access.Access(
+    access = s3_access.Access(
         s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name, s3_signature_version
     )
-    options = _s3_access.to_options(access)
+    options = s3_access.to_options(access)
     options.update(_certificate_options(certificate_handling))
     return _S3StreamFile(_s3_uri(path_uri), options, begin, end, buffer_size)
 
@@ -258,14 +259,14 @@ def _s3_uri(uri: str) -> str:
     return f"s3://{bucket}/{key.lstrip('/')}"
 
 
-def _config_paths(path: _s3_access.ConfigPath | None) -> tuple[_s3_access.ConfigPath, ...]:
+def _config_paths(path: s3_access.ConfigPath | None) -> tuple[s3_access.ConfigPath, ...]:
     return _s3_default_config_paths if path is None else (path,)
 
 
 def _infer_credentials(
     s3_access_key_id: str | None,
     s3_secret_access_key: str | None,
-    s3_config_path: _s3_access.ConfigPath | None = None,
+    s3_config_path: s3_access.ConfigPath | None = None,
 ) -> _ParsedCredentials:
     """Two keys: those that are given, and from s3cmd's file those that are ``None``.
 
@@ -278,7 +279,7 @@ def _infer_credentials(
             s3_access_key=s3_access_key_id, s3_secret_key=s3_secret_access_key
         )
     paths = _config_paths(s3_config_path)
-    found, _ = _s3_access.read_s3cfg(paths, must_exist=s3_config_path is not None)
+    found, _ = s3_access.read_s3cfg(paths, must_exist=s3_config_path is not None)
     key_id = found.s3_access_key if s3_access_key_id is None else s3_access_key_id
     secret = found.s3_secret_key if s3_secret_access_key is None else s3_secret_access_key
     for name, value in (("s3_access_key_id", key_id), ("s3_secret_access_key", secret)):
@@ -294,7 +295,7 @@ def open_stream(
     s3_access_key_id: str | None = None,
     s3_secret_access_key: str | None = None,
     s3_endpoint: str | None = None,
-    s3_config_path: _s3_access.ConfigPath | None = None,
+    s3_config_path: s3_access.ConfigPath | None = None,
     buffer_size: int | None = None,
     force_http: bool | None = None,
     *,
@@ -352,8 +353,8 @@ def open_stream(
     _check_mode(kind in _S3_MODES, scheme, mode, "rb, wb[+] or ab[+]")
     place = _s3_uri(place)
     reads = kind == "br"
-    options = _s3_access.complete(
-        _s3_access.Access(
+    options = s3_access.complete(
+        s3_access.Access(
             s3_access_key_id,
             s3_secret_access_key,
             s3_endpoint,

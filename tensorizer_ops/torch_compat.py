@@ -24,7 +24,7 @@ from typing import IO, Any, BinaryIO, TypeVar
 
 import torch
 
-from tensorizer_ops._sidecar import loading_pickle, saving_pickle
+from tensorizer_ops._compat.sidecar import loading_pickle, saving_pickle
 from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
 
 __all__ = ["tensorizer_loading", "tensorizer_saving"]

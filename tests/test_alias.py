@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from process import ROOT, TIMEOUT
-from tensorizer_ops import _as_tensorizer
+from tensorizer_ops._compat import as_tensorizer
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -153,7 +153,7 @@ def test_a_console_script_needs_no_line_of_code(environment: tuple[Path, bool], 
 
 
 def test_all_of_it_is_this_package(run: Run) -> None:
-    run("python", "-c", SAME, path=_as_tensorizer.FOLDER)
+    run("python", "-c", SAME, path=as_tensorizer.FOLDER)
     run("python", "-c", f"import tensorizer_ops as t\nt.install_as_tensorizer()\n{SAME}")
 
 
@@ -178,14 +178,14 @@ print(*sorted(set(globals()) - before - {"before"}))
 
 
 def test_version_and_star_are_those_of_the_release(run: Run) -> None:
-    ours = run("python", "-c", VERSION_AND_STAR, path=_as_tensorizer.FOLDER).stdout
+    ours = run("python", "-c", VERSION_AND_STAR, path=as_tensorizer.FOLDER).stdout
     assert ours == run("python", "-c", STAR).stdout
     assert "TensorSerializer" in ours and "tensors_pb2" in ours
 
 
 def test_a_star_needs_no_protobuf(run: Run) -> None:
     program = f"import sys; sys.modules['google.protobuf'] = None\n{STAR}"
-    assert "tensors_pb2" not in run("python", "-c", program, path=_as_tensorizer.FOLDER).stdout
+    assert "tensors_pb2" not in run("python", "-c", program, path=as_tensorizer.FOLDER).stdout
 
 
 WORKERS = """
@@ -247,7 +247,7 @@ def test_it_is_installed_with_the_package(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=TIMEOUT)
     installed, there = (
         {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-        for folder in (tmp_path / "tensorizer_ops" / "_alias", ROOT / "tensorizer_ops" / "_alias")
+        for folder in (root / "tensorizer_ops" / "_compat" / "alias" for root in (tmp_path, ROOT))
     )
     assert installed == {path for path in there if "__pycache__" not in path}
     assert "tensorizer/__init__.py" in installed

@@ -15,7 +15,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tensorizer_ops
-from tensorizer_ops import _dynamo, _fakes
+from tensorizer_ops._compile import dynamo, fakes
 
 ops = torch.ops.tensorizer
 
@@ -265,12 +265,12 @@ def test_a_file_is_asked_for_its_shapes_once(path: str) -> None:
     for size, misses in ((3, 1), (5, 2)):
         ops.save(path, {f"t{i}": torch.zeros(size) for i in range(4)})
         if misses == 1:
-            _fakes._known_shapes.cache_clear()
+            fakes._known_shapes.cache_clear()
         function = torch.compile(
             lambda size=size: ops.load(path)["t1"] + size, fullgraph=True, backend="aot_eager"
         )
         assert function().tolist() == [size] * size
-        assert _fakes._known_shapes.cache_info().misses == misses
+        assert fakes._known_shapes.cache_info().misses == misses
 
 
 def test_importing_the_package_does_not_import_the_compiler() -> None:
@@ -284,10 +284,10 @@ def test_the_compiler_is_told_when_it_is_imported_and_not_when_it_is_found(
     (tmp_path / "compiler.py").write_text("imported = True")
     monkeypatch.syspath_prepend(tmp_path)
     told: list[str] = []
-    monkeypatch.setattr(_dynamo, "_MODULE", "compiler")
-    monkeypatch.setattr(_dynamo, "_register_where_possible", lambda: told.append("now"))
+    monkeypatch.setattr(dynamo, "_MODULE", "compiler")
+    monkeypatch.setattr(dynamo, "_register_where_possible", lambda: told.append("now"))
     monkeypatch.setattr(sys, "meta_path", before := list(sys.meta_path))
-    _dynamo.register_with_dynamo()
+    dynamo.register_with_dynamo()
     for _ in range(2):
         assert importlib.util.find_spec("compiler") is not None
     assert not told
@@ -296,9 +296,9 @@ def test_the_compiler_is_told_when_it_is_imported_and_not_when_it_is_found(
     finally:
         sys.modules.pop("compiler", None)
     assert told == ["now"]
-    assert not any(isinstance(finder, _dynamo._Finder) for finder in before)
+    assert not any(isinstance(finder, dynamo._Finder) for finder in before)
 
 
 def test_torch_still_has_the_private_parts_that_are_used() -> None:
-    assert _fakes._register_effect is not None
-    _dynamo._register()  # raises where _register_where_possible() keeps quiet
+    assert fakes._register_effect is not None
+    dynamo._register()  # raises where _register_where_possible() keeps quiet

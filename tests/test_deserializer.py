@@ -15,7 +15,8 @@ from modules import Model
 from process import fork, run_python, wait
 from redis_server import RedisServer
 from samples import assert_same, raw, same, sample, zoo
-from tensorizer_ops import TensorDeserializer, TensorSerializer, _values
+from tensorizer_ops import TensorDeserializer, TensorSerializer
+from tensorizer_ops._compat import values
 
 MODES: dict[str, dict[str, Any]] = {
     "eager": {},
@@ -386,16 +387,16 @@ def test_performance_is_counted_where_it_is_wanted(
 
 
 def test_cuda_is_the_current_one_at_each_load(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _values.current_cuda_device() == torch.device("cuda:0")
+    assert values.current_cuda_device() == torch.device("cuda:0")
     with torch.device("cuda:2"):
-        assert _values.current_cuda_device() == torch.device("cuda:2")
+        assert values.current_cuda_device() == torch.device("cuda:2")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert _values.current_cuda_device() == torch.device("cuda:1")
+    assert values.current_cuda_device() == torch.device("cuda:1")
 
     tensorizer_ops.save(path, {"x": torch.ones(3), "y": torch.ones(3)})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     lazy = TensorDeserializer(path, "cuda", lazy_load=True)
     for device in ("meta", "cpu"):
-        monkeypatch.setattr(_values, "current_cuda_device", lambda d=device: torch.device(d))
+        monkeypatch.setattr(values, "current_cuda_device", lambda d=device: torch.device(d))
         assert lazy["x" if device == "meta" else "y"].device.type == device

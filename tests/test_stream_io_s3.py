@@ -22,7 +22,7 @@ from process import fork, run_python, wait
 from recorder import Recorder, recorder
 from s3_server import KEY_ID, S3, SECRET, s3_server
 from tensorizer_ops import stream_io
-from tensorizer_ops._s3_access import Access, complete, to_options, with_scheme
+from tensorizer_ops._compat.s3_access import Access, complete, to_options, with_scheme
 from tensorizer_ops.stream_io import open_stream, s3_download, s3_upload
 from web import nginx
 

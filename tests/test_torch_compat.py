@@ -20,7 +20,7 @@ from tensorizer import TensorDeserializer as TheirDeserializer
 
 import tensorizer_ops.torch_compat as ours
 from samples import DTYPES, raw, same, sample
-from tensorizer_ops import _sidecar
+from tensorizer_ops._compat import sidecar
 from tensorizer_ops.serialization import DecryptionParams, EncryptionParams
 from tensorizer_ops.torch_compat import tensorizer_loading, tensorizer_saving
 
@@ -429,7 +429,7 @@ def unpickle(saved: object, read: Callable[[], Iterable[torch.Tensor]]) -> objec
     file = io.BytesIO()
     Pickler(file).dump("it")
     file.seek(0)
-    unpickler = _sidecar.loading_pickle(read).Unpickler(file)
+    unpickler = sidecar.loading_pickle(read).Unpickler(file)
     unpickler.persistent_load = lambda pid: ("torch's own", pid)
     return unpickler.load()
 

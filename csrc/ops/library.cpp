@@ -14,7 +14,7 @@ c10::intrusive_ptr<ReaderClass> open(const at::Tensor& data, const Options& opti
 
 TORCH_LIBRARY(tensorizer, m) {
   define_classes(m);
-  m.set_python_module("tensorizer_ops._fakes");
+  m.set_python_module("tensorizer_ops._compile.fakes");
   // Without this, TorchScript removes a save as dead code, and freezing runs a load once and for
   // all.
   const auto def = [&](const char* schema) {

@@ -16,10 +16,10 @@ from importlib.util import find_spec, spec_from_file_location, spec_from_loader
 from types import ModuleType
 from typing import Any
 
-_OURS = __package__
+_OURS = "tensorizer_ops"
 _NAME = "tensorizer"
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_alias")
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "alias")
 
 # The modules that `from tensorizer import *` brings, beside the names of `serialization`.
 _STAR = ("stream_io", "torch_compat", "utils")

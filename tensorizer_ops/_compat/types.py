@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
 
-import torch
-
-# What stands in for elements of a size where their own type is not known.
-INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
 # The version of the format that knows dimensions of 2**32 and more.
 LONG_TENSOR_VERSION = 5
 

@@ -1,20 +1,14 @@
-"""Keys as ``tensorizer`` has them: objects that a program passes along.
-
-The library itself knows keys by names only. :func:`named` gives one a name for as long as a file is
-being opened.
-"""
+"""Keys as ``tensorizer`` has them: objects that a program passes along."""
 
 from __future__ import annotations
 
 import hmac
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
-from tensorizer_ops import _python, keys
+from tensorizer_ops import _python
 
 _KEY_SIZE = 32
 _SALT_SIZE = 16
@@ -228,24 +222,3 @@ class DecryptionParams:
     def __reduce_ex__(self, protocol: Any) -> Any:
         _refuse_checkpoint(self)
         return super().__reduce_ex__(max(protocol, 2))
-
-
-@contextmanager
-def named(params: EncryptionParams | DecryptionParams | None) -> Iterator[dict[str, str]]:
-    """The options that name a key, which has that name while the block runs."""
-    if params is None:
-        yield {}
-        return
-    name = f"params {secrets.token_hex(16)}"
-    if isinstance(params, EncryptionParams):
-        keys.add(name, key=params)
-    elif params.key is not None:
-        keys.add(name, key=params.key)
-    elif isinstance(params, DecryptionParams) and params.source is not None:
-        keys.add(name, passphrase=params.source)
-    else:
-        raise ValueError("these params hold neither a key nor a passphrase")
-    try:
-        yield {"key": f"named:{name}"}
-    finally:
-        keys.remove(name)

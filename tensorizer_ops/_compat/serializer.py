@@ -15,14 +15,16 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _files, _paths, _python, errors
-from tensorizer_ops._crypt_params import EncryptionParams, named
-from tensorizer_ops._front import refuse_uninitialized
-from tensorizer_ops._log import logger
+from tensorizer_ops import _python, errors
+from tensorizer_ops._compat import files, paths
+from tensorizer_ops._compat.crypt_params import EncryptionParams
+from tensorizer_ops._compat.log import logger
+from tensorizer_ops._compat.named_key import named
+from tensorizer_ops._compat.types import TensorType
+from tensorizer_ops._compat.unclosed import finish_at_exit
+from tensorizer_ops._load_save import refuse_uninitialized
 from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._types import TensorType
-from tensorizer_ops._unclosed import finish_at_exit
 
 with contextlib.suppress(ImportError):  # torch has imported it already, where there is one
     import numpy
@@ -84,12 +86,12 @@ class TensorSerializer:
         self._failed = False
         self._users: list[int] = []  # threads that write or close
         self._given_up = False
-        place = _files.resolve(file_obj, "wb+")
+        place = files.resolve(file_obj, "wb+")
         self._file = None if isinstance(place, str) else place
         self._is_callers = place is file_obj
-        threads = {"threads": str(min(self.cpu_limit, _files.MOST_THREADS))}
+        threads = {"threads": str(min(self.cpu_limit, files.MOST_THREADS))}
         with named(encryption) as key:
-            self._output = _files.Output(place, {**threads, **as_text(options or {}), **key})
+            self._output = files.Output(place, {**threads, **as_text(options or {}), **key})
         self._process = os.getpid()
         self._is_open = True
         finish_at_exit(self)
@@ -154,9 +156,9 @@ class TensorSerializer:
             TypeError: there is something else than dicts, lists and tensors.
         """
         with self._writing():
-            leaves = list(_paths.flatten(state_dict))
+            leaves = list(paths.flatten(state_dict))
             self._write(
-                [_paths.stored_name(path) for path, _ in leaves],
+                [paths.stored_name(path) for path, _ in leaves],
                 [tensor for _, tensor in leaves],
                 [int(TensorType.STATE_DICT)] * len(leaves),
                 [0] * len(leaves),
@@ -232,7 +234,7 @@ class TensorSerializer:
         finally:
             self._users.remove(threading.get_ident())
             if closes:
-                _files.close(self._file)
+                files.close(self._file)
 
     def __enter__(self) -> TensorSerializer:
         return self

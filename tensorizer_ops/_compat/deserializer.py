@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
-import itertools
 import logging
 import os
 import pickle
@@ -15,28 +14,24 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _files, _paths, errors
-from tensorizer_ops._catalog import Catalog, FilterFuncType
-from tensorizer_ops._crypt_params import DecryptionParams, named
-from tensorizer_ops._front import to_uri
-from tensorizer_ops._log import logger
-from tensorizer_ops._module_fill import Incoming, fill_module
+from tensorizer_ops._compat import paths
+from tensorizer_ops._compat.catalog import Catalog, FilterFuncType
+from tensorizer_ops._compat.crypt_params import DecryptionParams
+from tensorizer_ops._compat.cursor import Cursor, as_array
+from tensorizer_ops._compat.log import logger
+from tensorizer_ops._compat.module_compare import compare_module
+from tensorizer_ops._compat.module_fill import Incoming, fill_module
+from tensorizer_ops._compat.opened_file import OpenedFile
+from tensorizer_ops._compat.paths import Path
+from tensorizer_ops._compat.types import FileFeatureFlags, FileHeader, TensorType
+from tensorizer_ops._compat.values import Values
 from tensorizer_ops._options import Options, as_text
-from tensorizer_ops._paths import Path
 from tensorizer_ops._progress import Progress
-from tensorizer_ops._types import INTEGERS, FileFeatureFlags, FileHeader, TensorType
-from tensorizer_ops._values import Values
+from tensorizer_ops._targets import to_uri
 from tensorizer_ops.utils import get_device
 
 with contextlib.suppress(ImportError):  # torch has imported it already, where there is one
     import numpy
-
-# All others are arrays of integers of their size.
-_NUMPY_DTYPES = {
-    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
-}
 
 
 class TensorDeserializer(collections.abc.Mapping[Any, Any]):
@@ -88,9 +83,6 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         progress: Progress | None = None,
         options: Options | None = None,
     ) -> None:
-        self._file: Any = None
-        self._input: _files.Input | None = None
-        self._is_closed = False
         where = get_device() if device is None else torch.device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("the device is CUDA, which is not available")
@@ -114,51 +106,36 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             "options": options,
         }
         self._encryption = encryption
-        self._cursor = 0  # where read_tensors() goes on
         self.total_compressed_tensor_bytes = 0
         self.read_bytes = 0
+        self._file = OpenedFile(file_obj, options, encryption, lazy=lazy_load)
         try:
-            place = _files.resolve(file_obj, "rb")
-            self._file = None if isinstance(place, str) else place
-            self._place = _files.engine_place(place)
-            opened = self._input = self._open(place, lazy_load)
-            self._catalog = Catalog(opened.reader, filter_func)
+            self._catalog = Catalog(self._file.reader, filter_func)
             self._values = Values(
-                opened.reader,
+                self._file,
                 len(self._catalog.names),
                 device=where,
                 dtype=dtype,
                 copy=not zero_copy,
-                threads=self._choose_threads(opened, num_readers),
+                threads=self._file.choose_threads(num_readers, len(self._catalog.kept)),
                 verify=verify_hash,
                 progress=progress,
             )
+            self._cursor = Cursor(self._file, self._catalog, self._values)
             self.total_file_bytes: int = sum(self._catalog.data_sizes)
             self.total_tensor_bytes: int = self._catalog.total_memory()
             self._log()
             if not lazy_load:
                 self._values.load(self._catalog.kept)
                 self.total_tensor_bytes = self._catalog.total_data()
-                self._finish()
+                self._file.finish()
         except BaseException:
             self.close()
             raise
 
-    def _open(self, place: Any, lazy: bool) -> _files.Input:
-        options = as_text(self._arguments["options"] or {})
-        with named(self._encryption) as key, contextlib.ExitStack() as on_error:
-            opened = _files.open_input(place, lazy=lazy, options={**options, **key})
-            on_error.callback(opened.reader.close)
-            # This opens it, while the key has its name.
-            version, flags, size, count = opened.reader._header()
-            self._file_header = FileHeader(version, FileFeatureFlags(flags), size, count)
-            has_key = self._encryption is not None or "key" in options
-            if FileFeatureFlags.encrypted in self._file_flags and not has_key:
-                raise errors._new(
-                    errors.Crypto, "the file is encrypted, and no key was given (encryption=)"
-                )
-            on_error.pop_all()
-        return opened
+    @property
+    def _file_header(self) -> FileHeader:
+        return self._file.header
 
     @property
     def _file_flags(self) -> FileFeatureFlags:
@@ -185,51 +162,6 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             self._file_header.version_number,
         )
 
-    def _choose_threads(self, opened: _files.Input, num_readers: int | None) -> int:
-        if num_readers is None:
-            return opened.threads
-        if num_readers < 1:
-            raise ValueError(f"num_readers is {num_readers}, and must be positive")
-        threads = min(num_readers, max(len(self._catalog.kept), 1), _files.MOST_THREADS)
-        if threads > 1 and not opened.reopens:
-            raise ValueError(
-                "this kind of file_obj cannot be opened again, so only one thread reads it: "
-                "num_readers must be 1 or None"
-            )
-        return threads
-
-    def _must_be_open(self) -> _files.Input:
-        if self._input is None:
-            raise RuntimeError("the TensorDeserializer is closed, and not all of this was loaded")
-        return self._input
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[Any]:
-        """The reader; after an eager load one that opens the file anew, for as long as it takes."""
-        if self._input is not None:
-            yield self._input.reader
-            return
-        if self._is_closed:
-            raise RuntimeError("the TensorDeserializer is closed")
-        if self._place is None:
-            raise RuntimeError(
-                "the file_obj was closed when everything was loaded, and cannot be opened again: "
-                "give a path or a URI, or lazy_load=True"
-            )
-        reader = self._open(self._place, lazy=True).reader
-        try:
-            if not self._catalog.is_of(reader):
-                raise RuntimeError("the file is not the one that was loaded: it was replaced")
-            yield reader
-        finally:
-            reader.close()
-
-    def _load(self, numbers: Iterable[int], verify_hash: bool | None = None) -> None:
-        missing = [i for i in numbers if self._values.loaded(i) is None]
-        if missing:
-            self._must_be_open()
-            self._values.load(missing, verify_hash)
-
     # The mapping
 
     def __getitem__(self, key: Any) -> Any:
@@ -237,12 +169,12 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         if found is None:
             raise KeyError(f"tensor {key!r} not found")
         if isinstance(found, int):
-            self._load((found,))
+            self._values.load((found,))
             return self._values[found]
-        return _paths.tree(self._leaves(self._catalog.below((key,))), MappingProxyType)
+        return paths.tree(self._leaves(self._catalog.below((key,))), MappingProxyType)
 
     def _leaves(self, numbers: Mapping[Path, int]) -> dict[Path, torch.nn.Parameter]:
-        self._load(numbers.values())
+        self._values.load(numbers.values())
         return {path: self._values[number] for path, number in numbers.items()}
 
     def __iter__(self) -> Iterator[Any]:
@@ -262,7 +194,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         catalog = self._catalog
         if any(map(catalog.is_nested, catalog.kept)):
             raise ValueError("what is nested makes no state_dict: use tree()")
-        self._load(catalog.kept)
+        self._values.load(catalog.kept)
         return {catalog.clean_name(i): self._values[i] for i in catalog.kept}
 
     def tree(
@@ -286,7 +218,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         if not wanted:
             return default
         leaves = self._leaves({path: i for path, i in below.items() if i in wanted})
-        return _paths.tree(leaves, _paths.list_or_dict)
+        return paths.tree(leaves, paths.list_or_dict)
 
     # One by one
 
@@ -306,8 +238,8 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             num_tensors: how many at most; -1 for all that are left.
             verify_hash: whether hashes are checked; as the object was told, unless said otherwise.
         """
-        for i, tensor in self._read(filter_func, num_tensors, verify_hash, as_stored=False):
-            yield self._values.module_indices[i], self._type(i), self._public_name(i), tensor
+        for i, tensor in self._cursor.read(filter_func, num_tensors, verify_hash, as_stored=False):
+            yield *self._described(i), tensor
 
     def read_numpy_arrays(
         self,
@@ -327,55 +259,14 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         """
         if not self._values.on_cpu:
             raise RuntimeError("arrays of numpy are on the CPU, and the device is not")
-        for i, tensor in self._read(filter_func, num_tensors, verify_hash, as_stored=True):
-            name = self._public_name(i)
-            opaque = tensor.dtype not in _NUMPY_DTYPES
-            if opaque and not allow_raw_data:
-                raise ValueError(
-                    f"{name!r} is {tensor.dtype}, which numpy lacks: allow_raw_data=True gives its "
-                    "elements as integers"
-                )
-            elements = tensor.detach()
-            array = (elements.view(INTEGERS[tensor.itemsize]) if opaque else elements).numpy()
-            torch_dtype = str(tensor.dtype) if opaque else None
-            index = self._values.module_indices[i]
-            yield index, self._type(i), name, array, opaque, torch_dtype
+        for i, tensor in self._cursor.read(filter_func, num_tensors, verify_hash, as_stored=True):
+            described = self._described(i)
+            yield *described, *as_array(described[-1], tensor, allow_raw_data)
 
-    def _read(
-        self,
-        filter_func: FilterFuncType | None,
-        num_tensors: int,
-        verify_hash: bool | None,
-        as_stored: bool,
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        if num_tensors < -1:
-            raise ValueError(f"num_tensors is {num_tensors}, and must be -1 or more")
-        start = self._cursor
-        left = (i for i in self._catalog.kept if i >= start)
-        wanted = self._catalog.filter(left, filter_func)
-        if num_tensors >= 0:
-            wanted = itertools.islice(wanted, num_tensors)
-        reader: Any = None
-        with contextlib.ExitStack() as opened:
-            for batch in self._catalog.batches(wanted):
-                if self._values.as_stored or not as_stored:
-                    self._load(batch, verify_hash)
-                    tensors: Iterable[torch.Tensor] = map(self._values.__getitem__, batch)
-                else:
-                    if reader is None:
-                        reader = opened.enter_context(self._opened())
-                    tensors = self._values.fetch_as_stored(reader, batch, verify_hash)
-                for i, tensor in zip(batch, tensors, strict=True):
-                    self._cursor = i + 1
-                    yield i, tensor
-        if num_tensors == -1:
-            self._cursor = 0
-
-    def _public_name(self, number: int) -> str | Path:
-        return self._catalog.public_name(number)
-
-    def _type(self, number: int) -> TensorType:
-        return self._catalog.type(number)
+    def _described(self, number: int) -> tuple[int, TensorType, str | Path]:
+        catalog = self._catalog
+        index = self._values.module_indices[number]
+        return index, catalog.type(number), catalog.public_name(number)
 
     # Modules
 
@@ -408,10 +299,10 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         chosen = list(self._catalog.filter(self._catalog.kept, filter_func))
         if any(map(self._catalog.is_nested, chosen)):
             raise NotImplementedError("what is nested belongs to no module: use tree()")
-        self._load(chosen, verify_hash)
+        self._values.load(chosen, verify_hash)
         names = self._catalog.names
-        fill_module(m, [Incoming(names[i], self._type(i), self._values[i]) for i in chosen])
-        self._finish()
+        fill_module(m, [Incoming(names[i], self._catalog.type(i), self._values[i]) for i in chosen])
+        self._file.finish()
         return len(chosen)
 
     def verify_module(self, m: torch.nn.Module) -> tuple[bool, list[tuple[Any, bool]]]:
@@ -423,23 +314,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         Raises:
             RuntimeError: a tensor was not loaded yet.
         """
-        tensors: dict[str, torch.Tensor] = {**m.state_dict(), **dict(m.named_buffers())}
-        results: list[tuple[Any, bool]] = []
-        catalog = self._catalog
-        for i in catalog.kept:
-            value = self._values.loaded(i)
-            name = catalog.public_name(i)
-            here = tensors.get(catalog.names[i])
-            if here is None:
-                here = tensors.get(catalog.clean_name(i))
-            if here is not None and value is None:
-                raise RuntimeError(f"{name!r} was not loaded yet, and so its hashes are not known")
-            if here is None or value is None or here.shape != value.shape:
-                results.append((name, False))
-                continue
-            # Nothing is stored of a meta tensor.
-            stored = here if catalog.data_sizes[i] else here.new_empty(0)
-            results.append((name, self._values.matches(i, stored.detach())))
+        results = compare_module(m, self._catalog, self._values)
         return all(same for _, same in results), results
 
     # The file
@@ -453,7 +328,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             force: whether tensors are written whose keys are there.
         """
         catalog = self._catalog
-        with self._opened() as reader:
+        with self._file.opened(catalog) as reader:
 
             def read(begin: int, end: int) -> bytes:
                 return bytes(reader._bytes(begin, end - begin).numpy().data)
@@ -469,7 +344,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
     @property
     def total_bytes_read(self) -> int:
-        if self._input is None:
+        if not self._file.is_open:
             return self.total_tensor_bytes
         catalog = self._catalog
         loaded = (catalog.data_sizes[i] for i in catalog.kept if self._values.loaded(i) is not None)
@@ -478,20 +353,12 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     @property
     def cache_status(self) -> str | None:
         """What a cache before the web server said of this file."""
-        headers = getattr(self._file, "response_headers", None)
+        headers = self._file.response_headers
         return None if headers is None else headers.get("x-cache-status")
 
     def close(self) -> None:
         """Close the file. What was loaded stays."""
-        self._is_closed = True
-        self._finish()
-
-    def _finish(self) -> None:
-        """Close what is open, as nothing more has to be read."""
-        if self._input is not None:
-            self._input.reader.close()
-            self._input = None
-        _files.close(self._file)
+        self._file.close()
 
     def __enter__(self) -> TensorDeserializer:
         return self
@@ -506,7 +373,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
     def __del__(self) -> None:
         # __init__ may not have come that far, and at the very end there is little left to call.
-        if hasattr(self, "_input") and not sys.is_finalizing():
+        if hasattr(self, "_file") and not sys.is_finalizing():
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:

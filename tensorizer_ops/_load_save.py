@@ -1,48 +1,18 @@
-"""Typed fronts of the two ops that most programs need."""
+"""The typed functions that load and save tensors."""
 
 from __future__ import annotations
 
 import operator
-import os
-import re
-import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from tensorizer_ops import _python, _traced, errors
-from tensorizer_ops._options import Options, as_pairs, as_text
+from tensorizer_ops import _python, errors
+from tensorizer_ops._compile import traced
+from tensorizer_ops._options import Hashes, Options, Verify, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
-
-Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-Verify = Literal["none", "crc32", "all"]
-Hashes = Literal["all", "crc32", "sha256", "none"]
-
-
-def to_uri(target: Target) -> str:
-    """What the ops take for ``target``: a string as it is, a path as a path.
-
-    A path-like object is never a URI, and the bytes of a path need not be UTF-8: where they could
-    be mistaken for something else, or are no text, the path travels percent-encoded.
-    """
-    # What os.fsdecode() makes of bytes that are not UTF-8 is no text that the ops could take.
-    if isinstance(target, str) and not any("\udc80" <= c <= "\udcff" for c in target):
-        return target
-    path = os.fsencode(os.path.abspath(target))
-    return "file://" + urllib.parse.quote_from_bytes(path)
-
-
-def local_path(target: Target) -> str | None:
-    """The path of ``target``, unless it is on a server or an open descriptor."""
-    if not isinstance(target, str):
-        return os.fsdecode(target)
-    if re.match(r"[a-z][a-z0-9+.-]*://", target, re.IGNORECASE):
-        scheme, _, rest = target.partition("://")
-        path = urllib.parse.unquote_to_bytes("/" + rest.partition("/")[2])
-        return os.fsdecode(path) if scheme.lower() == "file" else None
-    return None if target.startswith("fd:") else os.path.expanduser(target)
+from tensorizer_ops._targets import Target, to_uri
 
 
 def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -111,7 +81,7 @@ def load(
         _refuse_in_graph(progress)
         # The default device is no value in a graph, but a tensor that is made there has it.
         where = torch.empty(0).device if device is None else torch.device(device)
-        return _traced.load(
+        return traced.load(
             to_uri(uri),
             names=wanted,
             device=where,
@@ -177,7 +147,7 @@ def save(
     given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
         _refuse_in_graph(progress)
-        _traced.save(to_uri(uri), tensors, hashes=hashes, threads=threads, options=given)
+        traced.save(to_uri(uri), tensors, hashes=hashes, threads=threads, options=given)
         return
     named = as_dict(tensors)
     if progress:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python
-from tensorizer_ops._front import local_path, to_uri
 from tensorizer_ops._options import SecretOptions
+from tensorizer_ops._targets import local_path, to_uri
 
 # The streams of stream_io know the defaults that a program expects for these.
 _STREAM_SCHEMES = ("http", "https", "s3", "redis")

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops._perf import count_load
+from tensorizer_ops._compat.opened_file import OpenedFile
+from tensorizer_ops._compat.perf import count_load
 from tensorizer_ops._progress import Progress, reported
 
 
@@ -30,7 +31,7 @@ class Values:
 
     def __init__(
         self,
-        reader: Any,
+        file: OpenedFile,
         count: int,
         *,
         device: torch.device,
@@ -42,7 +43,7 @@ class Values:
     ) -> None:
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(f"dtype is {type(dtype).__name__}, and must be torch.dtype or None")
-        self._reader = reader
+        self._file = file
         # A device without an index is another one when the context is.
         self._device = None if device.type == "cuda" and device.index is None else device
         self._dtype = dtype
@@ -85,9 +86,10 @@ class Values:
         missing = [i for i in numbers if i not in self._values]
         if not missing:
             return
+        self._file.must_be_open()
         # What is kept is trained with later, wherever it was loaded.
-        with self._reported(self._reader), torch.inference_mode(False):
-            tensors = self._fetch(self._reader, missing, self._dtype, verify)
+        with self._reported(self._file.reader), torch.inference_mode(False):
+            tensors = self._fetch(self._file.reader, missing, self._dtype, verify)
             for i, tensor in zip(missing, tensors, strict=True):
                 self._values.setdefault(i, _to_parameter(tensor))
 
@@ -101,7 +103,7 @@ class Values:
     def matches(self, number: int, tensor: torch.Tensor) -> bool:
         """Whether a tensor has the hashes of the one that was loaded."""
         with torch._C.DisableTorchFunctionSubclass():
-            is_same: bool = self._reader._matches(number, tensor)
+            is_same: bool = self._file.reader._matches(number, tensor)
         return is_same
 
     def _reported(self, reader: Any) -> AbstractContextManager[None]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from tensorizer_ops import _paths, errors
-from tensorizer_ops._paths import Path
-from tensorizer_ops._types import TensorType
+from tensorizer_ops import errors
+from tensorizer_ops._compat import paths
+from tensorizer_ops._compat.paths import Path
+from tensorizer_ops._compat.types import TensorType
 
 # Takes a plain name, or the tuple of a path; what it returns counts as true or false.
 FilterFuncType = Callable[[str | Sequence[str | int]], object]
@@ -58,11 +59,11 @@ class Catalog:
             self.kept = list(self.filter(self.kept, filter_func))
         # What a key leads to: the number of a tensor, or LAYER.
         self.structure: dict[str | int, int | Layer]
-        if any(map(_paths.is_nested, self.names)):
+        if any(map(paths.is_nested, self.names)):
             kept = frozenset(self.kept)
             self.structure = {}
             for i, name in enumerate(self.names):
-                step, *rest = _paths.parse(name)
+                step, *rest = paths.parse(name)
                 if rest:
                     # One of which no tensor is kept is there, too.
                     self.structure[step] = LAYER
@@ -92,7 +93,7 @@ class Catalog:
         below: dict[Path, int] = {}
         steps = 0
         for i in self.kept:
-            path = _paths.parse(self.names[i])
+            path = paths.parse(self.names[i])
             if path[:count] != prefix:
                 continue
             below[path[count:]] = i
@@ -113,10 +114,10 @@ class Catalog:
         return TensorType(self._types[number])
 
     def is_nested(self, number: int) -> bool:
-        return _paths.is_nested(self.names[number])
+        return paths.is_nested(self.names[number])
 
     def public_name(self, number: int) -> str | Path:
-        return _paths.public(self.names[number])
+        return paths.public(self.names[number])
 
     def clean_name(self, number: int) -> str:
         """As a ``state_dict`` has it: without the dot of a root module, where that is no other."""

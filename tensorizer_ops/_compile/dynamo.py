@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _python, _traced
+from tensorizer_ops import _python
+from tensorizer_ops._compile import traced
 from tensorizer_ops._options import as_pairs
 
 _MODULE = "torch._dynamo"
@@ -31,12 +32,12 @@ def _register() -> None:
     handlers = TorchInGraphFunctionVariable._get_handlers()
     for name in ("load", "load_tensors", "save", "names"):
         op = getattr(torch.ops.tensorizer, name)
-        inline = _inliner(VariableTracker, getattr(_traced, name))
+        inline = _inliner(VariableTracker, getattr(traced, name))
         handlers[op] = handlers[op.default] = inline
     for name in ("load_into", "save_tensors", "verify"):
         op = getattr(torch.ops.tensorizer, name)
         handlers[op] = handlers[op.default] = _refuse_secrets
-    for constant in (_traced.names_now, _traced.shapes_now):
+    for constant in (traced.names_now, traced.shapes_now):
         torch.compiler.assume_constant_result(constant)
 
 

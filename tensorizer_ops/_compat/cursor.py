@@ -1,0 +1,90 @@
+"""Goes through the tensors of a file in their order, and on from where it stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensorizer_ops._compat.catalog import Catalog, FilterFuncType
+from tensorizer_ops._compat.opened_file import OpenedFile
+from tensorizer_ops._compat.values import Values
+from tensorizer_ops._memory import INTEGERS
+
+if TYPE_CHECKING:
+    import numpy
+
+# All others are arrays of integers of their size.
+_NUMPY_DTYPES = {
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+}
+
+
+class Cursor:
+    """Stands behind the tensor that was yielded last."""
+
+    def __init__(self, file: OpenedFile, catalog: Catalog, values: Values) -> None:
+        self._file = file
+        self._catalog = catalog
+        self._values = values
+        self._next = 0
+
+    def read(
+        self,
+        filter_func: FilterFuncType | None,
+        num_tensors: int,
+        verify_hash: bool | None,
+        *,
+        as_stored: bool,
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the numbers of tensors, and the tensors; -1 is all that are left.
+
+        With ``as_stored`` nothing is cast. Reading to the end without a ``num_tensors`` starts over
+        the next time.
+        """
+        if num_tensors < -1:
+            raise ValueError(f"num_tensors is {num_tensors}, and must be -1 or more")
+        start = self._next
+        left = (i for i in self._catalog.kept if i >= start)
+        wanted = self._catalog.filter(left, filter_func)
+        if num_tensors >= 0:
+            wanted = itertools.islice(wanted, num_tensors)
+        reader: Any = None
+        with contextlib.ExitStack() as opened:
+            for batch in self._catalog.batches(wanted):
+                if self._values.as_stored or not as_stored:
+                    self._values.load(batch, verify_hash)
+                    tensors: Iterable[torch.Tensor] = map(self._values.__getitem__, batch)
+                else:
+                    if reader is None:
+                        reader = opened.enter_context(self._file.opened(self._catalog))
+                    tensors = self._values.fetch_as_stored(reader, batch, verify_hash)
+                for i, tensor in zip(batch, tensors, strict=True):
+                    self._next = i + 1
+                    yield i, tensor
+        if num_tensors == -1:
+            self._next = 0
+
+
+def as_array(
+    name: object, tensor: torch.Tensor, allow_raw_data: bool
+) -> tuple[numpy.ndarray[Any, Any], bool, str | None]:
+    """An array of a tensor's elements, whether they stand for a type that numpy lacks, and which.
+
+    Raises:
+        ValueError: numpy lacks the type, and ``allow_raw_data`` is false.
+    """
+    opaque = tensor.dtype not in _NUMPY_DTYPES
+    if opaque and not allow_raw_data:
+        raise ValueError(
+            f"{name!r} is {tensor.dtype}, which numpy lacks: allow_raw_data=True gives its "
+            "elements as integers"
+        )
+    elements = tensor.detach()
+    array = (elements.view(INTEGERS[tensor.itemsize]) if opaque else elements).numpy()
+    return array, opaque, str(tensor.dtype) if opaque else None

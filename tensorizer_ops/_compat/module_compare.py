@@ -1,0 +1,37 @@
+"""Compares a module with the tensors that were loaded from a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensorizer_ops._compat.catalog import Catalog
+from tensorizer_ops._compat.values import Values
+
+
+def compare_module(
+    module: torch.nn.Module, catalog: Catalog, values: Values
+) -> list[tuple[Any, bool]]:
+    """The name of every tensor, and whether the module has it with the hashes of the file.
+
+    Raises:
+        RuntimeError: a tensor was not loaded yet.
+    """
+    tensors: dict[str, torch.Tensor] = {**module.state_dict(), **dict(module.named_buffers())}
+    results: list[tuple[Any, bool]] = []
+    for i in catalog.kept:
+        value = values.loaded(i)
+        name = catalog.public_name(i)
+        here = tensors.get(catalog.names[i])
+        if here is None:
+            here = tensors.get(catalog.clean_name(i))
+        if here is not None and value is None:
+            raise RuntimeError(f"{name!r} was not loaded yet, and so its hashes are not known")
+        if here is None or value is None or here.shape != value.shape:
+            results.append((name, False))
+            continue
+        # Nothing is stored of a meta tensor.
+        stored = here if catalog.data_sizes[i] else here.new_empty(0)
+        results.append((name, values.matches(i, stored.detach())))
+    return results

@@ -1,0 +1,113 @@
+"""The file of a TensorDeserializer: open until all is loaded, and opened again when needed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tensorizer_ops import errors
+from tensorizer_ops._compat import files
+from tensorizer_ops._compat.catalog import Catalog
+from tensorizer_ops._compat.crypt_params import DecryptionParams
+from tensorizer_ops._compat.named_key import named
+from tensorizer_ops._compat.types import FileFeatureFlags, FileHeader
+from tensorizer_ops._options import Options, as_text
+
+
+class OpenedFile:
+    """Owns the reader of a ``file_obj``, and the file object if it is one: both close together."""
+
+    def __init__(
+        self, file_obj: Any, options: Options | None, key: DecryptionParams | None, *, lazy: bool
+    ) -> None:
+        self._options = options
+        self._key = key
+        self._is_closed = False
+        place = files.resolve(file_obj, "rb")
+        # None where the library opens the file by itself.
+        self._stream: Any = None if isinstance(place, str) else place
+        try:
+            self._place = files.engine_place(place)
+            self._input, self.header = self._open(place, lazy)
+        except BaseException:
+            files.close(self._stream)
+            raise
+        self.is_open = True
+
+    def _open(self, place: Any, lazy: bool) -> tuple[files.Input, FileHeader]:
+        options = as_text(self._options or {})
+        with named(self._key) as key, contextlib.ExitStack() as on_error:
+            opened = files.open_input(place, lazy=lazy, options={**options, **key})
+            on_error.callback(opened.reader.close)
+            # This opens it, while the key has its name.
+            version, flags, size, count = opened.reader._header()
+            header = FileHeader(version, FileFeatureFlags(flags), size, count)
+            has_key = self._key is not None or "key" in options
+            if FileFeatureFlags.encrypted in header.feature_flags and not has_key:
+                raise errors._new(
+                    errors.Crypto, "the file is encrypted, and no key was given (encryption=)"
+                )
+            on_error.pop_all()
+        return opened, header
+
+    @property
+    def reader(self) -> Any:
+        """The reader. It answers from memory when the file is closed, and reads no more."""
+        return self._input.reader
+
+    @property
+    def response_headers(self) -> Any:
+        """Those that a web server sent; None for other files."""
+        return getattr(self._stream, "response_headers", None)
+
+    def choose_threads(self, num_readers: int | None, count: int) -> int:
+        """How many threads load ``count`` tensors; 0 is every CPU."""
+        if num_readers is None:
+            return self._input.threads
+        if num_readers < 1:
+            raise ValueError(f"num_readers is {num_readers}, and must be positive")
+        threads = min(num_readers, max(count, 1), files.MOST_THREADS)
+        if threads > 1 and not self._input.reopens:
+            raise ValueError(
+                "this kind of file_obj cannot be opened again, so only one thread reads it: "
+                "num_readers must be 1 or None"
+            )
+        return threads
+
+    def must_be_open(self) -> None:
+        if not self.is_open:
+            raise RuntimeError("the TensorDeserializer is closed, and not all of this was loaded")
+
+    @contextlib.contextmanager
+    def opened(self, catalog: Catalog) -> Iterator[Any]:
+        """The reader; when all was loaded, one that opens the file again while the block runs."""
+        if self.is_open:
+            yield self.reader
+            return
+        if self._is_closed:
+            raise RuntimeError("the TensorDeserializer is closed")
+        if self._place is None:
+            raise RuntimeError(
+                "the file_obj was closed when everything was loaded, and cannot be opened again: "
+                "give a path or a URI, or lazy_load=True"
+            )
+        reader = self._open(self._place, lazy=True)[0].reader
+        try:
+            if not catalog.is_of(reader):
+                raise RuntimeError("the file is not the one that was loaded: it was replaced")
+            yield reader
+        finally:
+            reader.close()
+
+    def finish(self) -> None:
+        """Close what is open; the file may be opened again."""
+        if self.is_open:
+            self.is_open = False
+            self.reader.close()
+        files.close(self._stream)
+
+    def close(self) -> None:
+        """Close what is open, for good."""
+        self._is_closed = True
+        self.finish()
