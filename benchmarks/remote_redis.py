@@ -14,11 +14,11 @@ from peers import TENSORIZER, Load, Save, ops_load, ops_save, tensorizer_load, w
 from servers import redis_server
 
 if TYPE_CHECKING:
-    from redis_server import RedisServer
+    from local_servers.redis_server import RedisServer
 
 
 def _tensorizer_save(server: RedisServer, path: str, state: State, prefix: str) -> None:
-    from classic_redis import classic_save
+    from local_servers.classic_redis import classic_save
 
     classic_save(server, path, prefix, state)
 

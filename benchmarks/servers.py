@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from memory import Failure
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-import s3_server as rclone
-from delay import delay, requests_in_a_row
-from s3_server import KEY_ID, S3, SECRET
-from web import Web, nginx
+from local_servers import s3_server as rclone
+from local_servers.delay import delay, requests_in_a_row
+from local_servers.s3_server import KEY_ID, S3, SECRET
+from local_servers.web import Web, nginx
 
 if TYPE_CHECKING:
-    from redis_server import RedisServer
+    from local_servers.redis_server import RedisServer
 
 __all__ = [
     "KEY_ID",
@@ -63,7 +63,7 @@ def s3_server(folder: Path) -> Iterator[S3]:
 def redis_server(folder: Path) -> Iterator[RedisServer]:
     _need("redis-server")
     try:
-        import redis_server
+        from local_servers import redis_server
     except ImportError as error:  # of the client
         raise Failure(f"{type(error).__name__}: {error}") from None
     folder.mkdir()

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tensorizer_ops  # noqa: F401  (loads the ops)
-from redis_server import RedisServer, redis_server
+from local_servers.redis_server import RedisServer, redis_server
 
 
 def _open_below(directory: Path) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from raw_format import BUFFER, CRC32, PARAMETER, SHA256, Block, pack
+from support.raw_format import BUFFER, CRC32, PARAMETER, SHA256, Block, pack
 
 FRAME = b"|TZX|"
 ARGON2 = struct.pack("<HQQiH", 1, 1, 8192, 2, 16) + bytes(16)

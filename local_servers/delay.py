@@ -1,0 +1,171 @@
+"""A proxy that makes the way to a server long, and remembers what was asked over it.
+
+    python local_servers/delay.py PORT SECONDS
+
+passes on whatever comes to a free port of this machine, which it prints, to PORT, and back, each
+time SECONDS later. It is a process of its own, so that nobody's interpreter stands in its way. A
+line on stdin asks for the exchanges since the last time; it ends with its stdin.
+
+An exchange is a request and its answer: it begins with the first bytes that come from the client
+after an answer, and ends with the last bytes that the client is given before it asks again. So it
+understands clients that ask one thing after another on a connection: HTTP/1.1 without TLS.
+Connecting takes no time here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+PIECE = 256 << 10
+PIECES_ON_THE_WAY = 256
+
+Exchange = tuple[float, float]  # when it began, and when it ended
+
+
+def requests_in_a_row(exchanges: list[Exchange]) -> int:
+    """How many requests the longest chain has in which each began after the one before had ended.
+
+    Whoever needs an answer before he can ask the next thing makes such a chain. One who only comes
+    late makes one as well: this is never less than the rounds that were waited for.
+    """
+    chains: list[tuple[float, int]] = []  # when the last request of it ended, and how long it is
+    for begin, end in sorted(exchanges):
+        chains.append((end, 1 + max((n for ended, n in chains if ended <= begin), default=0)))
+    return max((n for _, n in chains), default=0)
+
+
+# -- here ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Delay:
+    port: int
+    _process: subprocess.Popen[str]
+
+    def exchanges(self) -> list[Exchange]:
+        """Since the last time. Of a request that has no answer yet, there is none."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("exchanges\n")
+        self._process.stdin.flush()
+        return [(begin, end) for begin, end in json.loads(self._process.stdout.readline())]
+
+
+@contextmanager
+def delay(port: int, seconds: float) -> Iterator[Delay]:
+    """A proxy before `port`; an answer comes at the earliest twice `seconds` after its request."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(port), str(seconds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield Delay(int(process.stdout.readline()), process)
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+# -- and there -------------------------------------------------------------------------------------
+
+
+class Proxy:
+    def __init__(self, port: int, seconds: float) -> None:
+        self._port = port
+        self._seconds = seconds
+        self._exchanges: list[list[float]] = []
+        self._now = asyncio.get_running_loop().time
+
+    def report(self) -> str:
+        ended = [exchange for exchange in self._exchanges if len(exchange) == 2]
+        self._exchanges = [exchange for exchange in self._exchanges if len(exchange) == 1]
+        return json.dumps(ended)
+
+    async def serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        try:
+            server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            to_client.close()
+            return
+        current: list[float] = []
+
+        def asked() -> None:
+            nonlocal current
+            if len(current) != 1:
+                current = [self._now()]
+                self._exchanges.append(current)
+
+        def answered() -> None:
+            if current:
+                current[1:] = [self._now()]
+
+        ways = (
+            self._pass_on(client, to_server, asked, lambda: None),
+            self._pass_on(server, to_client, lambda: None, answered),
+        )
+        # A connection that breaks on one side breaks on the other.
+        with contextlib.suppress(OSError):
+            await asyncio.gather(*ways)
+        for writer in (to_server, to_client):
+            writer.close()
+
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        came: Callable[[], None],
+        goes: Callable[[], None],
+    ) -> None:
+        """Each piece on its own: what comes later does not wait for what came before."""
+        way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(PIECES_ON_THE_WAY)
+
+        async def deliver() -> None:
+            while True:
+                due, piece = await way.get()
+                await asyncio.sleep(due - self._now())
+                if not piece:
+                    writer.write_eof()
+                    return
+                goes()
+                writer.write(piece)
+                await writer.drain()
+
+        delivery = asyncio.create_task(deliver())
+        try:
+            piece = b"-"
+            while piece:
+                piece = await reader.read(PIECE)
+                if piece:
+                    came()
+                await way.put((self._now() + self._seconds, piece))
+            await delivery
+        finally:
+            delivery.cancel()
+
+
+async def main(port: int, seconds: float) -> None:
+    proxy = Proxy(port, seconds)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=PIECE, backlog=256)
+    over = asyncio.Event()
+
+    def command() -> None:
+        if sys.stdin.readline():
+            print(proxy.report(), flush=True)
+        else:
+            over.set()
+
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), command)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await over.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2])))

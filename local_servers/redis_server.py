@@ -1,0 +1,96 @@
+"""Redis servers: real ones, on a free port of this machine, that keep nothing on disk."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from local_servers.web import free_port
+
+PROGRAM = "/usr/bin/redis-server"
+
+
+class RedisServer:
+    def __init__(self, port: int, process: subprocess.Popen[bytes], password: str = "") -> None:
+        self.port = port
+        self.process = process
+        self.password = password
+
+    def url(self, prefix: str, login: str = "") -> str:
+        return f"redis://{login}127.0.0.1:{self.port}/{prefix}"
+
+    def client(self, database: int = 0) -> redis.Redis:
+        return redis.Redis(port=self.port, db=database, password=self.password or None)
+
+    def sizes(self, database: int = 0) -> dict[str, int]:
+        """Of each key, by names."""
+        with self.client(database) as client:
+            names = sorted(client.scan_iter(count=1000))
+            pipeline = client.pipeline(transaction=False)
+            for name in names:
+                pipeline.strlen(name)
+            return dict(zip((name.decode() for name in names), pipeline.execute(), strict=True))
+
+    def values(self, database: int = 0) -> dict[str, bytes]:
+        with self.client(database) as client:
+            return {name: client.get(name) for name in self.sizes(database)}
+
+    def clear(self) -> None:
+        with self.client() as client:
+            client.flushall()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It takes connections, and what is sent to it, and does nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def redis_server(folder: Path, *settings: str, password: str = "") -> Iterator[RedisServer]:
+    """`settings`: as on its command line."""
+    if password:
+        settings += ("--requirepass", password)
+    log = folder / "redis.log"
+    for attempt in range(5):
+        port = free_port()
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [PROGRAM, "--port", str(port), "--bind", "127.0.0.1", "--save", "", *settings],
+                cwd=folder,
+                stdout=output,
+            )
+        if answers(port, process):
+            break
+        # Somebody else was faster to take the port.
+        process.kill()
+        process.wait()
+        assert attempt < 4, log.read_text()
+    try:
+        yield RedisServer(port, process, password)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + 100
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with redis.Redis(port=port) as client:
+                client.ping()
+            return True
+        except redis.AuthenticationError:
+            return True
+        except redis.ConnectionError:
+            time.sleep(0.02)
+    return False

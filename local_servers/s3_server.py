@@ -1,0 +1,92 @@
+"""A server that speaks S3 and checks signatures: rclone, over a folder."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_servers.web import free_port, full_disk
+
+KEY_ID = "AKIATESTTESTTEST"
+SECRET = "a/secret+key=of%some&kind"
+
+
+@dataclass
+class S3:
+    """Its buckets are the folders in `root`."""
+
+    root: Path
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def options(self, **more: str) -> dict[str, str]:
+        """How to get in, through another port where there is one."""
+        return {
+            "s3_endpoint": f"http://127.0.0.1:{self.port}",
+            "force_http": "true",
+            "s3_access_key_id": KEY_ID,
+            "s3_secret_access_key": SECRET,
+            "s3_region": "us-east-1",
+        } | more
+
+    def environment(self) -> dict[str, str]:
+        """The same, as AWS's own tools take it."""
+        return {
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+        }
+
+    def objects(self, bucket: str = "bucket") -> list[str]:
+        """The keys in a bucket."""
+        folder = self.root / bucket
+        return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def rclone() -> str:
+    program = Path(sys.executable).with_name("rclone")
+    return str(program) if program.exists() else shutil.which("rclone") or "rclone"
+
+
+@contextmanager
+def s3_server(
+    folder: Path, largest: int | None = None, more_keys: dict[str, str] | None = None
+) -> Iterator[S3]:
+    """`largest`: of a file; where it would be larger, the disk is full."""
+    root = folder / "buckets"
+    (root / "bucket").mkdir(parents=True)
+    port = free_port()
+    log = folder / "rclone.log"
+    command = [rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
+    # Otherwise it hashes the whole file anew for the ETag of every answer.
+    command += ["--etag-hash", ""]
+    # It should see what tests put into its folder. With 0 it forgets folders in an endless loop,
+    # and now and then hangs over their locks.
+    command += ["--dir-cache-time", "1ms", str(root)]
+    for key_id, secret in {KEY_ID: SECRET, **(more_keys or {})}.items():
+        command += ["--auth-key", f"{key_id},{secret}"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, preexec_fn=full_disk(largest)
+        )
+    try:
+        deadline = time.monotonic() + 100
+        while True:
+            assert process.poll() is None, log.read_text()
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert time.monotonic() < deadline, "rclone does not answer"
+            time.sleep(0.02)
+        yield S3(root, port, process)
+    finally:
+        process.kill()
+        process.wait(timeout=20)

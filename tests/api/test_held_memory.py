@@ -1,0 +1,163 @@
+"""Memory that somebody takes away while a job reads or fills it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.process import run_python
+from support.raw_format import INDEX_START, Block, pack, pack_header
+from support.samples import random_bytes, same
+
+ops = torch.ops.tensorizer
+
+# Much more than a pipe holds.
+SIZE = 8 << 20
+
+
+def may_resize(tensor: torch.Tensor) -> bool:
+    storage = tensor.untyped_storage()
+    size = storage.nbytes()
+    try:
+        storage.resize_(size + 1)
+    except RuntimeError as error:
+        assert "not resizable" in str(error)
+        return False
+    storage.resize_(size)
+    return True
+
+
+def half_way(work: Callable[[str], None], fifo: str, while_it_runs: Callable[[], None]) -> bytes:
+    """What `work` writes into a pipe that is only drained after `while_it_runs`."""
+    os.mkfifo(fifo)
+    thread = threading.Thread(target=work, args=(fifo,))
+    thread.start()
+    with open(fifo, "rb") as stream:
+        first = stream.read(1)
+        while_it_runs()
+        rest = stream.read()
+    thread.join()
+    os.unlink(fifo)
+    return first + rest
+
+
+def test_a_save_holds_what_it_reads(path: str, tmp_path: Path) -> None:
+    tensors = {
+        "x": random_bytes(SIZE),
+        "strided": random_bytes(SIZE, 1).view(2, -1).t(),
+        "replaced": random_bytes(SIZE, 2),
+    }
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    mapped = torch.from_file(str(tmp_path / "mapped"), shared=True, size=SIZE, dtype=torch.uint8)
+
+    def interfere() -> None:
+        assert not may_resize(tensors["x"]) and not may_resize(tensors["strided"])
+        tensors["replaced"].data = torch.zeros(3)
+
+    def save(place: str) -> None:
+        ops.save(place, tensors | {"mapped": mapped})
+
+    Path(path).write_bytes(half_way(save, str(tmp_path / "fifo"), interfere))
+    loaded = ops.load(path)
+    assert all(same(loaded[name], tensor) for name, tensor in before.items())
+    assert may_resize(tensors["x"]) and may_resize(tensors["strided"])
+    assert not may_resize(mapped)
+
+
+def test_two_saves_of_one_tensor(tmp_path: Path) -> None:
+    x = random_bytes(SIZE)
+
+    def save(place: str) -> None:
+        ops.save(place, {"x": x, "twice": x[1:]})
+
+    def save_again() -> None:
+        half_way(save, str(tmp_path / "second"), lambda: None)
+        assert not may_resize(x)
+
+    half_way(save, str(tmp_path / "first"), save_again)
+    assert may_resize(x)
+    with pytest.raises(ValueError):
+        ops.save(str(tmp_path / "x"), {"x": x, "nested": torch.nested.nested_tensor([x, x])})
+    assert may_resize(x)
+
+
+def test_a_writer_holds_what_it_adds(path: str) -> None:
+    x = random_bytes(SIZE)
+    writer = torch.classes.tensorizer.Writer(path, None)
+    writer.add("x", x)
+    assert may_resize(x)
+    x.untyped_storage().resize_(0)
+    writer.close()
+    assert ops.names(path) == ["x"]
+
+
+def test_a_load_holds_what_it_fills(path: str, tmp_path: Path) -> None:
+    tensors = {"x": random_bytes(SIZE), "replaced": random_bytes(SIZE, 1)}
+    ops.save(path, tensors)
+    content = Path(path).read_bytes()
+    outputs = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    memory = outputs["replaced"].view(-1)  # the same memory
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+
+    def load() -> None:
+        ops.load_into(fifo, list(outputs), list(outputs.values()))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    with open(fifo, "wb", buffering=0) as stream:
+        # More than a pipe holds has been read.
+        view = memoryview(content)[stream.write(content[: SIZE // 2]) :]
+        assert not may_resize(outputs["x"])
+        outputs["replaced"].data = torch.zeros(3)
+        # Nobody reads what stands behind the last tensor.
+        with contextlib.suppress(BrokenPipeError):
+            while view:
+                view = view[stream.write(view) :]
+    thread.join()
+    assert may_resize(outputs["x"])
+    assert same(outputs["x"], tensors["x"])
+    assert same(memory, tensors["replaced"])
+
+
+# The handler of a signal runs while the main thread works.
+CUT = """
+import os, signal, sys, torch
+import tensorizer_ops
+path, what = sys.argv[1:]
+tasks = lambda: len(os.listdir("/proc/self/task"))
+before = tasks()
+def cut(*_):
+    if tasks() > before:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.truncate(path, 8192)
+signal.signal(signal.SIGALRM, cut)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+try:
+    if what == "digest":
+        tensorizer_ops.digest(path, threads=2)
+    else:
+        torch.ops.tensorizer.verify(path, verify=what, threads=2)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("what", ["digest", "all", "crc32"])
+def test_a_file_that_is_cut_while_it_is_read(path: str, what: str) -> None:
+    # Zeros that take no disk. Their hashes are wrong, which nobody lives to see.
+    size = 1 << 34
+    length = {"data_length": size}
+    block = Block("x", "<f8", (size // 8,), b"", index=length, header=length)
+    block.padding = -len(pack_header(block)) % 4096
+    Path(path).write_bytes(pack([block], index_size=4096 - INDEX_START, terminator=b""))
+    os.truncate(path, os.path.getsize(path) + size + 8)
+    text = run_python(CUT, path, what).stdout.decode()
+    assert text.startswith(f"tensorizer.InvalidFormat: '{path}' ends at byte ")
+    assert "somebody has cut it meanwhile" in text

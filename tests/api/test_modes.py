@@ -1,0 +1,151 @@
+"""The modes that torch can be in: the ops work there, or refuse with one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+import tensorizer_ops
+from support.samples import same
+
+ops = torch.ops.tensorizer
+
+
+@pytest.fixture
+def weight() -> torch.Tensor:
+    return torch.arange(6, dtype=torch.float32).reshape(2, 3)
+
+
+@pytest.fixture
+def saved(path: str, weight: torch.Tensor) -> str:
+    ops.save(path, {"w": weight})
+    return path
+
+
+def test_autograd(saved: str, weight: torch.Tensor) -> None:
+    loaded = tensorizer_ops.load(saved)["w"]
+    assert not loaded.requires_grad and loaded.is_leaf
+    x = torch.ones(2, 3, requires_grad=True)
+    (x * loaded).sum().backward()
+    assert same(x.grad, weight)
+    ops.save(saved, {"w": (x * 2)})
+    assert same(tensorizer_ops.load(saved)["w"], torch.full((2, 3), 2.0))
+    with pytest.raises(ValueError, match=r"requires grad: load under torch.no_grad\(\)"):
+        ops.load_into(saved, ["w"], [x])
+    with torch.no_grad():
+        ops.load_into(saved, ["w"], [x])
+    assert x.requires_grad and same(x, torch.full((2, 3), 2.0))
+
+
+def test_autocast(saved: str, weight: torch.Tensor) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(ops.load(saved)["w"], weight)
+        ops.save(saved, {"y": weight @ weight.t(), "w": weight})
+    loaded = ops.load(saved)
+    assert (loaded["y"].dtype, loaded["w"].dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_inference_mode(saved: str, weight: torch.Tensor) -> None:
+    normal = torch.zeros(2, 3)
+    with torch.inference_mode():
+        for copy in (False, True):
+            loaded = ops.load(saved, copy=copy)["w"]
+            assert loaded.is_inference() and same(loaded, weight)
+        ops.load_into(saved, ["w"], [loaded.zero_()])
+        ops.load_into(saved, ["w"], [normal])
+        ops.save(saved, {"w": loaded + 1})
+    assert same(loaded, weight) and same(normal, weight)
+    assert same(ops.load(saved)["w"], weight + 1)
+    assert not ops.load(saved)["w"].is_inference()
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        ops.load_into(saved, ["w"], [loaded])
+    assert same(loaded, weight)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_inference_mode_on_many_threads(path: str, device: str) -> None:
+    """All workers are in the mode of the caller, on the way through memory of their own."""
+    if device == "sim":
+        from support import sim_device  # noqa: F401  (it is known from here on)
+    tensors = {f"t{i}": torch.randn(256, 512) for i in range(12)}
+    ops.save(path, tensors)
+    names = list(tensors)
+    options = {"staging": str(1 << 20), "memory_ceiling": str(1 << 20)}
+    normal = [torch.zeros(256, 1024, device=device)[:, ::2] for _ in names]
+    whole = [torch.zeros(256, 512, device=device) for _ in names]
+    with torch.inference_mode():
+        for dtype in (torch.float64, torch.float32):
+            loaded = ops.load(path, dtype=dtype, device=device, threads=4, options=options)
+            for name, tensor in loaded.items():
+                assert tensor.is_inference() and same(tensor.cpu(), tensors[name].to(dtype))
+        inference = [torch.zeros(256, 1024, device=device)[:, ::2] for _ in names]
+        for outputs in (normal, whole, inference, list(loaded.values())):
+            ops.load_into(path, names, outputs, threads=4, options=options)
+            for output, tensor in zip(outputs, tensors.values(), strict=True):
+                assert same(output.cpu(), tensor)
+        ops.save(path, dict(zip(names, inference, strict=True)), threads=4, options=options)
+    assert all(same(tensor, tensors[name]) for name, tensor in ops.load(path).items())
+
+
+def test_deterministic_mode(saved: str, weight: torch.Tensor) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        for copy in (False, True):
+            assert same(ops.load(saved, copy=copy, verify="all")["w"], weight)
+        out = torch.empty(3, 2).t()
+        ops.load_into(saved, ["w"], [out])
+        assert same(out, weight)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_vmap(saved: str, weight: torch.Tensor) -> None:
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        return tensorizer_ops.load(saved)["w"] @ x
+
+    x = torch.rand(5, 3)
+    assert torch.allclose(torch.vmap(apply)(x), x @ weight.t())
+    with pytest.raises(RuntimeError, match="tensorizer::save_tensors"):
+        torch.vmap(lambda x: tensorizer_ops.save(saved, {"x": x}) or x)(x)
+    assert same(ops.load(saved)["w"], weight)
+    with pytest.raises(RuntimeError, match="tensorizer::load_into"):
+        torch.vmap(lambda x: ops.load_into(saved, ["w"], [x]) or x)(torch.zeros(5, 2, 3))
+
+
+def test_functional_gradients(saved: str, weight: torch.Tensor) -> None:
+    def saves_and_loads(x: torch.Tensor) -> torch.Tensor:
+        factor = ops.load(saved)["w"]
+        tensorizer_ops.save(saved, {"w": x})
+        return (x * factor).sum()
+
+    assert same(torch.func.grad(saves_and_loads)(torch.ones(2, 3)), weight)
+    assert same(ops.load(saved)["w"], torch.ones(2, 3))
+
+
+def test_fake_tensors(saved: str, weight: torch.Tensor, tmp_path: Path) -> None:
+    """Shapes for whoever plans with them, for devices that are not even there; no file changes."""
+    with FakeTensorMode():
+        for device in ("cpu", "cuda:3", "meta"):
+            for loaded in (
+                ops.load(saved, device=device, dtype=torch.half)["w"],
+                *ops.load_tensors(saved, ["w"], device=device, dtype=torch.half),
+            ):
+                assert isinstance(loaded, FakeTensor)
+                assert (loaded.shape, loaded.dtype) == (weight.shape, torch.half)
+                assert loaded.device == torch.device(device)
+        out = torch.zeros(2, 3)
+        ops.load_into(saved, ["w"], [out])
+        assert isinstance(out, FakeTensor)
+        ops.save(str(tmp_path / "new.tensors"), {"w": out})
+        ops.save_tensors(str(tmp_path / "new.tensors"), ["w"], [out])
+    assert not (tmp_path / "new.tensors").exists()
+
+
+def test_a_real_tensor_of_a_mode_that_has_ended(saved: str) -> None:
+    with FakeTensorMode():
+        fake = ops.load(saved)["w"]
+    with pytest.raises(Exception, match=r"[Ff]ake"):
+        ops.save(saved, {"w": fake, "real": torch.ones(1)})

@@ -1,0 +1,154 @@
+"""progress=: whoever waits is told how far it is, and may end it."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.samples import same
+from tensorizer_ops import errors
+
+WEIGHT = torch.arange(3 << 20, dtype=torch.int32).view(3, -1)
+Told = list[tuple[int, int]]
+
+
+class Net(torch.nn.Module):
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("w", weight)
+
+
+def load(path: str, **progress: object) -> torch.Tensor:
+    return tensorizer_ops.load(path, copy=True, **progress)["w"]
+
+
+def load_into(path: str, **progress: object) -> torch.Tensor:
+    net = Net(torch.zeros_like(WEIGHT))
+    tensorizer_ops.load_into(net, path, **progress)
+    return net.w
+
+
+def save(path: str, **progress: object) -> torch.Tensor:
+    tensorizer_ops.save(path, {"w": WEIGHT}, **progress)
+    return tensorizer_ops.load(path)["w"]
+
+
+JOBS = [load, load_into, save]
+
+
+@pytest.fixture
+def saved(path: str) -> str:
+    tensorizer_ops.save(path, {"w": WEIGHT})
+    return path
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_is_told_to_the_end(saved: str, job: Callable[..., torch.Tensor]) -> None:
+    told: Told = []
+    threads = threading.active_count()
+    assert same(job(saved, progress=lambda done, total: told.append((done, total))), WEIGHT)
+    assert told[-1] == (WEIGHT.nbytes, WEIGHT.nbytes)
+    assert told == sorted(told)
+    assert threading.active_count() == threads
+
+
+def test_is_told_meanwhile(tmp_path: Path) -> None:
+    """A pipe is filled when the first half has been told of, so waiting for the end would hang."""
+    target = str(tmp_path / "pipe")
+    os.mkfifo(target)
+    reader = os.open(target, os.O_RDONLY | os.O_NONBLOCK)
+    told: Told = []
+
+    def report(done: int, total: int) -> None:
+        told.append((done, total))
+        if done < total:
+            drain(reader, WEIGHT.nbytes // 3)
+
+    try:
+        tensorizer_ops.save(target, {"w": WEIGHT}, progress=report)
+    finally:
+        os.close(reader)
+    assert len(told) > 2
+    assert told[-1] == (WEIGHT.nbytes, WEIGHT.nbytes)
+
+
+def drain(reader: int, size: int) -> None:
+    """Reads this much, or what there is of it."""
+    while size > 0 and select.select([reader], [], [], 0.5)[0]:
+        data = os.read(reader, size)
+        if not data:
+            return
+        size -= len(data)
+
+
+class Enough(Exception):
+    pass
+
+
+def enough(done: int, total: int) -> None:
+    raise Enough
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_whoever_is_told_can_end_it(tmp_path: Path, job: Callable[..., torch.Tensor]) -> None:
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    # Nobody ever writes into it, and nobody reads what is written.
+    both_ends = os.open(pipe, os.O_RDWR)
+    threads = threading.active_count()
+    try:
+        with pytest.raises(Enough):
+            job(pipe, progress=enough)
+    finally:
+        os.close(both_ends)
+    assert threading.active_count() == threads
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_draws_a_bar(
+    saved: str, job: Callable[..., torch.Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert same(job(saved, progress=True), WEIGHT)
+    assert "12.0M/12.0M" in capsys.readouterr().err
+
+
+def test_draws_nothing_without_tqdm(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ImportError, match="tqdm, which is not installed"):
+        tensorizer_ops.load(saved, progress=True)
+
+
+def test_a_graph_reports_nothing(saved: str) -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def compiled() -> dict[str, torch.Tensor]:
+        return tensorizer_ops.load(saved, names=["w"], progress=print)
+
+    with pytest.raises(Exception, match="a compiled graph reports no progress"):
+        compiled()
+
+
+def test_what_the_last_call_raises_comes_after_the_job(path: str) -> None:
+    caller = threading.get_ident()
+
+    def end(done: int, total: int) -> None:
+        if threading.get_ident() == caller:  # only the last call does not come from another thread
+            raise Enough
+
+    with pytest.raises(Enough):
+        tensorizer_ops.save(path, {"w": WEIGHT[:1000]}, progress=end)
+    assert same(tensorizer_ops.load(path)["w"], WEIGHT[:1000])
+
+
+def test_what_fails_says_so(tmp_path: Path) -> None:
+    """And not what was reported."""
+    with pytest.raises(errors.NotFound):
+        tensorizer_ops.load(tmp_path / "none", progress=lambda done, total: None)

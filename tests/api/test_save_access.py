@@ -1,0 +1,233 @@
+"""Who may do what with a file that a save replaces: the same ones as before, and nobody else."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.process import fork, wait
+
+ACCESS = "system.posix_acl_access"
+DEFAULT = "system.posix_acl_default"
+TENSORS = {"x": torch.arange(100)}
+
+OWNER, USER, GROUP, NAMED_GROUP, MASK, OTHERS = 1, 2, 4, 8, 16, 32
+NOBODY = 65534
+CLONE_NEWUSER = 0x10000000
+SKIPPED = 77
+
+
+def acl(*entries: tuple[int, int] | tuple[int, int, int]) -> bytes:
+    """An ACL as the kernel takes it, of (tag, rights) and (tag, rights, id)."""
+    ids = [entry if len(entry) == 3 else (*entry, 0xFFFFFFFF) for entry in entries]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in ids)
+
+
+# user:1234:rw-, group::---, which the mode shows as 0660.
+ONE_USER = acl((OWNER, 6), (USER, 6, 1234), (GROUP, 0), (MASK, 6), (OTHERS, 0))
+# Everybody may read, but for one.
+ALL_BUT_ONE = acl((OWNER, 6), (USER, 0, 1234), (GROUP, 4), (MASK, 4), (OTHERS, 4))
+FOR_NEW_FILES = acl((OWNER, 7), (USER, 7, 1234), (GROUP, 5), (MASK, 7), (OTHERS, 5))
+
+
+def give(path: str, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(path, name, value)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        pytest.skip(f"the file system has no {name}")
+
+
+def attributes(path: str) -> dict[str, bytes]:
+    return {
+        name: os.getxattr(path, name)
+        for name in os.listxattr(path)
+        if name.startswith(("user.", "system.posix_acl"))
+    }
+
+
+def mode_of(path: str) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def by_writer(path: str) -> None:
+    writer = torch.classes.tensorizer.Writer(path, {})
+    writer.add("x", TENSORS["x"])
+    writer.close()
+
+
+def by_serializer(path: str) -> None:
+    with tensorizer_ops.TensorSerializer(path) as serializer:
+        serializer.write_state_dict(TENSORS)
+
+
+def by_rewrite(path: str) -> None:
+    tensorizer_ops.keys.add("access", key=bytes(32))
+    try:
+        tensorizer_ops.encrypt(path, path, key="named:access")
+        tensorizer_ops.decrypt(path, path, key="named:access")
+    finally:
+        tensorizer_ops.keys.remove("access")
+
+
+def by_torch_save(path: str) -> None:
+    with tensorizer_ops.torch_compat.tensorizer_saving(path):
+        torch.save(TENSORS, f"{path}.pickle")
+    os.unlink(f"{path}.pickle")
+
+
+def as_code(path: str) -> None:
+    """The code that goes with weights."""
+    scripted = torch.jit.script(torch.nn.Linear(2, 2))
+    tensorizer_ops.externalize(scripted, f"{path}.weights", path)
+    os.unlink(f"{path}.weights")
+
+
+SAVES: dict[str, Callable[[str], None]] = {
+    "save": lambda path: tensorizer_ops.save(path, TENSORS),
+    "async": lambda path: tensorizer_ops.save_async(path, TENSORS).result(),
+    "writer": by_writer,
+    "serializer": by_serializer,
+    "rewrite": by_rewrite,
+    "torch.save": by_torch_save,
+    "code": as_code,
+}
+
+
+@pytest.mark.parametrize("save", SAVES.values(), ids=SAVES)
+def test_everything_that_is_saved_over_keeps_its_access(
+    path: str, save: Callable[[str], None]
+) -> None:
+    tensorizer_ops.save(path, TENSORS)
+    give(path, ACCESS, ONE_USER)
+    give(path, "user.origin", b"\x00here")
+    before = attributes(path)
+    with open(path, "rb") as old:  # so that no other file gets its number
+        save(path)
+        assert not os.path.samestat(os.fstat(old.fileno()), os.stat(path))
+    assert attributes(path) == before
+    assert mode_of(path) == 0o660
+    os.chmod(path, 0o600)
+    assert os.getxattr(path, ACCESS)[:20] == ONE_USER[:20]
+    assert os.listdir(Path(path).parent) == [Path(path).name]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604, 0o444, 0o2660, 0o4750])
+@pytest.mark.parametrize("tmpfs", [False, True])
+def test_a_default_acl_is_for_new_files(
+    tmp_path: Path, shared_memory: Path, tmpfs: bool, mode: int
+) -> None:
+    folder = shared_memory if tmpfs else tmp_path
+    path = str(folder / "model.tensors")
+    tensorizer_ops.save(path, TENSORS)
+    os.chmod(path, mode)
+    give(str(folder), DEFAULT, FOR_NEW_FILES)
+    tensorizer_ops.save(path, TENSORS)
+    assert attributes(path) == {}
+    assert mode_of(path) == mode
+
+    # What is new follows its folder.
+    new = str(folder / "new.tensors")
+    tensorizer_ops.save(new, TENSORS)
+    assert ACCESS in attributes(new)
+
+
+def test_of_another_owner_with_all_bits(path: str) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root gives files away")
+    tensorizer_ops.save(path, TENSORS)
+    os.chown(path, 12345, 54321)
+    give(path, ACCESS, ONE_USER)
+    os.chmod(path, 0o6760)
+    before = attributes(path)
+    tensorizer_ops.save(path, TENSORS)
+    status = os.stat(path)
+    assert (status.st_uid, status.st_gid, mode_of(path)) == (12345, 54321, 0o6760)
+    assert attributes(path) == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "entries", "kept_mode", "kept_entries"),
+    [
+        (0o664, None, 0o644, None),
+        (0o662, None, 0o622, None),
+        # Who was in the group is one of the others now.
+        (0o606, None, 0o600, None),
+        (
+            None,
+            acl((OWNER, 6), (USER, 6, NOBODY), (GROUP, 0), (MASK, 6), (OTHERS, 6)),
+            0o660,
+            acl((OWNER, 6), (USER, 6, NOBODY), (GROUP, 0), (MASK, 6), (OTHERS, 0)),
+        ),
+        (
+            None,
+            acl((OWNER, 6), (USER, 6, NOBODY), (GROUP, 6), (NAMED_GROUP, 4, 77), (MASK, 6),
+                (OTHERS, 6)),
+            0o664,
+            acl((OWNER, 6), (USER, 6, NOBODY), (GROUP, 4), (NAMED_GROUP, 4, 77), (MASK, 6),
+                (OTHERS, 4)),
+        ),
+    ],
+)  # fmt: skip
+def test_who_cannot_keep_the_group_gives_no_right_away(
+    shared_memory: Path,
+    mode: int | None,
+    entries: bytes | None,
+    kept_mode: int,
+    kept_entries: bytes | None,
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become somebody else")
+    path = str(shared_memory / "model.tensors")
+    tensorizer_ops.save(path, TENSORS)
+    os.chown(path, NOBODY if mode is not None and not mode & 2 else 12345, 54321)
+    shared_memory.chmod(0o777)
+    if mode is not None:
+        os.chmod(path, mode)
+    if entries is not None:
+        give(path, ACCESS, entries)
+
+    def child() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        tensorizer_ops.save(path, TENSORS)
+
+    assert wait(fork(child)) == 0
+    status = os.stat(path)
+    assert (status.st_uid, status.st_gid) == (NOBODY, NOBODY)
+    assert mode_of(path) == kept_mode
+    assert attributes(path) == ({} if kept_entries is None else {ACCESS: kept_entries})
+
+
+def test_rights_that_cannot_be_kept_go(path: str) -> None:
+    """In a user namespace that does not know somebody, the system takes no ACL that names him."""
+    tensorizer_ops.save(path, TENSORS)
+    give(path, ACCESS, ALL_BUT_ONE)
+    assert mode_of(path) == 0o644
+
+    def child() -> None:
+        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER) != 0:
+            os._exit(SKIPPED)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        tensorizer_ops.save(path, TENSORS)
+
+    user, group = os.geteuid(), os.getegid()
+    status = wait(fork(child))
+    if status == SKIPPED:
+        pytest.skip("there are no user namespaces")
+    assert status == 0
+    assert attributes(path) == {}
+    assert mode_of(path) == 0o600

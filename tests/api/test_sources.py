@@ -1,0 +1,140 @@
+"""What may be said where a path is asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.samples import assert_same, zoo
+
+ops = torch.ops.tensorizer
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    return zoo()
+
+
+class Named:
+    """A path-like object that is neither str nor Path."""
+
+    def __init__(self, path: str | bytes) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str | bytes:
+        return self.path
+
+
+def test_path_like_objects(tmp_path: Path) -> None:
+    for place in (
+        tmp_path / "a path",
+        Named(str(tmp_path / "named")),
+        Named(os.fsencode(tmp_path / "named bytes")),
+        os.fsencode(tmp_path / "bytes"),
+        str(tmp_path / "str"),
+    ):
+        tensorizer_ops.save(place, tensors())
+        assert Path(os.fsdecode(place)).is_file()
+        assert_same(tensorizer_ops.load(place, verify="all"), tensors())
+
+
+def test_paths_that_are_not_utf8(tmp_path: Path) -> None:
+    raw_path = os.fsencode(tmp_path) + b"/\xff\xfe %41 \x80.tensors"
+    for place in (raw_path, Path(os.fsdecode(raw_path)), Named(raw_path)):
+        tensorizer_ops.save(place, tensors())
+        assert os.listdir(os.fsencode(tmp_path)) == [os.path.basename(raw_path)]
+        assert_same(tensorizer_ops.load(place), tensors())
+        os.unlink(raw_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        tensorizer_ops.load(raw_path)
+    assert os.fsencode(caught.value.filename) == raw_path
+
+
+def test_text_that_stands_for_bytes(tmp_path: Path) -> None:
+    """What os.listdir() and sys.argv give for such a path."""
+    text = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.tensors")
+    tensorizer_ops.save(text, tensors())
+    assert os.listdir(os.fsencode(tmp_path)) == [b"\xff.tensors"]
+    assert_same(tensorizer_ops.load(text), tensors())
+
+
+@pytest.mark.parametrize("name", ["fd:0", "file:x", "http:", "~", "%41", "a?b#c", "s3:x"])
+def test_path_objects_are_never_uris(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tensorizer_ops.save(Path(name), tensors())
+    assert os.listdir() == [name]
+    assert_same(tensorizer_ops.load(Path(name)), tensors())
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "per%cent", "ümläut", "a?b#c"])
+def test_file_uris(tmp_path: Path, name: str) -> None:
+    uri = "file://" + quote(str(tmp_path / name))
+    ops.save(uri, tensors())
+    assert (tmp_path / name).is_file()
+    assert_same(ops.load(uri, verify="all"), tensors())
+    assert_same(ops.load(str(tmp_path / name)), tensors())
+
+
+def test_file_uri_of_any_bytes(tmp_path: Path) -> None:
+    ops.save(f"file://{tmp_path}/%ff%FE", tensors())
+    assert os.listdir(os.fsencode(tmp_path)) == [b"\xff\xfe"]
+    assert_same(ops.load(f"file://{tmp_path}/%ff%FE"), tensors())
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "nul\0byte",
+        "file:///nul%00byte",
+        "file:///bad%escape",
+        "file:///cut%4",
+        "file://elsewhere.example/x",
+        "fd:",
+        "fd:x",
+        "fd:-1",
+        "fd:99999999999999999999",
+        "ftp://host/x",
+        "gopher://host/x",
+    ],
+)
+def test_malformed_uris(uri: str) -> None:
+    for attempt in (ops.load, ops.names, ops.verify, tensorizer_ops.load):
+        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
+            attempt(uri)
+    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
+        ops.save(uri, {"x": torch.ones(1)})
+
+
+def test_unknown_scheme_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"ftp.*file://"):
+        ops.load("ftp://host/x")
+
+
+def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ops.save("~/new/model.tensors", tensors())
+    assert (tmp_path / "new/model.tensors").is_file()
+    assert_same(ops.load("~/new/model.tensors"), tensors())
+    assert_same(tensorizer_ops.load("~/new/model.tensors"), tensors())
+
+
+def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ops.save("model.tensors", tensors())
+    ops.save("./deeper/model.tensors", tensors())
+    assert_same(ops.load("../" + tmp_path.name + "/deeper/model.tensors"), tensors())
+    assert (tmp_path / "model.tensors").is_file()
+
+
+def test_shared_memory(shared_memory: Path) -> None:
+    path = str(shared_memory / "model.tensors")
+    ops.save(path, tensors())
+    assert_same(ops.load(path, verify="all"), tensors())
+    assert os.listdir(shared_memory) == ["model.tensors"]

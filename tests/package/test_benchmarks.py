@@ -1,0 +1,118 @@
+"""The benchmarks, with small files: devices on the simulated one, servers that are all here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.process import ROOT, TIMEOUT, run_python
+
+RUN = """
+import runpy, sys
+from support import sim_device
+sim_device.set_lazy(False)
+sys.path.insert(0, sys.argv[1])
+runpy.run_path(sys.argv.pop(1) + "/gpu.py", run_name="__main__")
+"""
+
+
+def test_devices_are_measured(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    options = ["--quick", "--repeat", "1", "--json", str(result)]
+    done = run_python(RUN, str(ROOT / "benchmarks"), *options)
+    assert b"us against the limit" in done.stdout
+    for rows in json.loads(result.read_text())["results"].values():
+        assert {"limit, pinned copy", "us", "us, save hashes=all"} <= rows["seconds"].keys()
+        assert not [name for name in rows["errors"] if name.startswith("us")]
+
+
+def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
+    """The rows of each workload. Who is part of the tests has not failed in any of them."""
+    result = folder / "result.json"
+    command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / benchmark), "--quick"]
+    command += ["--directory", str(folder), "--json", str(result)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    workloads: dict[str, Any] = json.loads(result.read_text())["results"]
+    for rows in workloads.values():
+        for name, row in rows.items():
+            if not name.startswith("Run:ai streamer"):
+                assert not row["error"], (name, row["error"])
+                assert all(row["ready"]["warm"]), name
+    return workloads
+
+
+def test_local_files_are_measured(tmp_path: Path) -> None:
+    workloads = run_quickly("run.py", tmp_path, "--workloads", "small", "--peers", "us,limit")
+    names = {"us, copy", "us, save hashes=all", "limit, pread", "us, save encrypted"}
+    keys = {"us, encrypted", "us, encrypted, passphrase", "bare work, one key from a passphrase"}
+    assert names | keys <= workloads["small"].keys()
+
+
+def test_code_for_tensorizer_is_measured(tmp_path: Path) -> None:
+    workloads = run_quickly("classic.py", tmp_path)
+    work = {"load", "save", "load_into_module", "load from a BytesIO"}
+    rows = {f"{who}, {what}" for who in ("us", "tensorizer") for what in work}
+    assert rows | {"limit, pread"} == workloads["transformer"].keys()
+    assert {"us, load", "us, op and nn.Parameter", "tensorizer, save"} < workloads["small"].keys()
+
+
+@pytest.mark.parametrize(
+    ("workload", "names"),
+    [
+        ("http", ["us, load", "bare libcurl, load", "tensorizer, load"]),
+        ("https", ["us, load", "bare libcurl, load", "tensorizer, load"]),
+        ("slow", ["us, 32 connections", "us, 32 connections, one tensor"]),
+        ("lazy", ["us, key after key", "tensorizer, key after key"]),
+        ("s3", ["us, load", "us, save", "bare libcurl, load", "bare libcurl, save"]),
+        ("redis", ["us, load", "us, save", "tensorizer, load", "tensorizer, save"]),
+    ],
+)
+def test_servers_are_measured(tmp_path: Path, workload: str, names: list[str]) -> None:
+    workloads = run_quickly("remote.py", tmp_path, "--workloads", workload)
+    assert set(names) <= workloads[workload].keys()
+
+
+def test_the_chart_shows_the_newest_results() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "chart.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import chart
+    from verdicts import Row
+
+    def run(date: str, cpu: str, **rows: dict[str, float]) -> chart.Run:
+        results = {
+            workload: {
+                name: Row(2_000_000_000, ready={"warm": [seconds, 4.0], "cold": []})
+                for name, seconds in seconds_of.items()
+            }
+            for workload, seconds_of in rows.items()
+        }
+        return chart.Run(date, cpu, 2, results)
+
+    runs = [
+        run("2026-03-03", "B", http={"us, load": 0.5}),
+        run("2026-03-02", "A", transformer={"us, copy": 1.0, "tensorizer": 2.0}),
+        run("2026-03-01", "A", transformer={"us, copy": 0.5}, s3={"us, load": 2.0}),
+    ]
+    text = chart.chart_of(runs).text()
+    assert "tensorizer_ops: 2.00\n  tensorizer: 1.00\n" in text
+    assert "Load from S3 (1.86 GiB from rclone):\n  tensorizer_ops: 1.00\n" in text
+    assert "HTTP" not in text and "Save" not in text
+    assert "A, 2 CPUs, best of 2 rounds, 2026-03-01 and 2026-03-02." in text
+
+
+def test_small_tensors_take_two_requests_in_a_row(tmp_path: Path) -> None:
+    """So far away that a thread that starts late cannot look as if it had waited for an answer."""
+    options = ("--workloads", "far", "--repeat", "1", "--round-trip", "1500")
+    workloads = run_quickly("remote.py", tmp_path, *options)
+    assert workloads["far"]["us, load"]["rounds"] == 2

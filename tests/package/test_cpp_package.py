@@ -1,0 +1,142 @@
+"""A C++ program without Python, built as an outside project from the installed package."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.process import ROOT
+
+# One process builds, for all of them.
+pytestmark = pytest.mark.xdist_group("cpp package")
+
+EXAMPLE = ROOT / "examples" / "cpp"
+PROGRAMS = {
+    "of_the_readme": "README.md",
+    "with_a_key": "docs/security.md",
+    "with_reader_and_writer": "docs/dispatcher.md",
+}
+
+
+def shown(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, and beside it the programs that the pages show."""
+    project = tmp_path_factory.mktemp("project")
+    shutil.copytree(EXAMPLE, project, dirs_exist_ok=True)
+    (package,) = shown("docs/installing.md", "cmake")
+    with (project / "CMakeLists.txt").open("a") as file:
+        for name, page in PROGRAMS.items():
+            (program,) = shown(page, "cpp")
+            (project / f"{name}.cpp").write_text(program)
+            file.write(f"add_executable({name} {name}.cpp)\n{package.replace('program', name)}")
+    prefixes = f"{torch.utils.cmake_prefix_path};{tensorizer_ops.cmake_prefix_path()}"
+    configure = ["cmake", "-S", str(project), "-B", str(project / "build"), "-G", "Ninja"]
+    subprocess.run([*configure, f"-DCMAKE_PREFIX_PATH={prefixes}"], check=True)
+    subprocess.run(["cmake", "--build", str(project / "build")], check=True)
+    return project / "build"
+
+
+@pytest.fixture
+def serve(programs: Path) -> Path:
+    return programs / "serve"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_that_are_shown_run(programs: Path, tmp_path: Path, name: str) -> None:
+    subprocess.run([programs / name], cwd=tmp_path, check=True)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> tuple[torch.jit.ScriptModule, str, str]:
+    torch.manual_seed(3)
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    scripted = torch.jit.script(layers.eval())
+    weights = str(tmp_path / "weights.tensors")
+    return scripted, tensorizer_ops.externalize(scripted, weights), weights
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, env=environment
+    )
+
+
+def test_it_serves_what_python_computes(
+    serve: Path, model: tuple[torch.jit.ScriptModule, str, str]
+) -> None:
+    scripted, code, weights = model
+    done = run(serve, code, weights, 6)
+    assert done.returncode == 0, done.stderr
+    with torch.inference_mode():
+        expected = scripted(torch.ones(1, 6))
+    values = [float(value) for value in done.stdout.splitlines()[0].split()]
+    assert values == pytest.approx(expected[0].tolist(), abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Path]:
+    """A model, and a package of it without weights."""
+    torch.manual_seed(4)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    place = tmp_path_factory.mktemp("package") / "model.pt2"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._inductor.aoti_compile_and_package(
+            torch.export.export(module.eval(), (torch.ones(1, 6),)),
+            package_path=str(place),
+            inductor_configs={"aot_inductor.package_constants_in_so": False},
+        )
+    return module, place
+
+
+def test_it_serves_a_package(
+    programs: Path, package: tuple[torch.nn.Module, Path], tmp_path: Path
+) -> None:
+    module, place = package
+    weights = tmp_path / "weights.tensors"
+    tensorizer_ops.save(weights, module.state_dict())
+    done = run(programs / "serve_package", place, weights, 6)
+    assert done.returncode == 0, done.stderr
+    with torch.inference_mode():
+        expected = module(torch.ones(1, 6))
+    values = [float(value) for value in done.stdout.splitlines()[0].split()]
+    assert values == pytest.approx(expected[0].tolist(), abs=1e-3)
+    tensorizer_ops.save(weights, {"0.weight": torch.ones(6)})
+    done = run(programs / "serve_package", place, weights, 6)
+    assert done.returncode == 1
+    assert done.stderr.startswith("InvalidArgument: ") and "missing in the file" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["serve", "serve_package"])
+def test_there_is_no_python_in_it(programs: Path, name: str) -> None:
+    libraries = run("ldd", programs / name).stdout
+    assert "libtensorizer_ops.so" in libraries and "libtorch_cpu.so" in libraries
+    assert "libpython" not in libraries and "torch_python" not in libraries
+
+
+def test_errors_are_typed(serve: Path, model: tuple[torch.jit.ScriptModule, str, str]) -> None:
+    _, code, weights = model
+    done = run(serve, code, weights + ".none", 6)
+    assert done.returncode == 1
+    assert done.stderr.startswith("NotFound: ") and "weights.tensors.none" in done.stderr
+    place = torch.classes.tensorizer.Reader(weights, None).stored("0.weight")
+    with open(weights, "r+b") as file:
+        file.seek(int(place["data_offset"]))
+        file.write(b"\xff\xff\xff")
+    done = run(serve, code, weights, 6)
+    assert done.returncode == 1
+    assert done.stderr.startswith("HashMismatch: ")

@@ -1,0 +1,95 @@
+"""What the documentation shows runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from local_servers.s3_server import S3, s3_server
+from support.process import ROOT, run_python
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = {"sh", "bash", "shell", "console"}
+
+
+def blocks(languages: set[str]) -> list[tuple[str, str]]:
+    """(name, text) of each block in one of the languages."""
+    found = []
+    for page in PAGES:
+        for number, (language, text) in enumerate(BLOCK.findall(page.read_text())):
+            if language in languages:
+                found.append((f"{page.name}-{number}", text))
+    return found
+
+
+PYTHON = blocks({"python", "py"})
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("text", [text for _, text in PYTHON], ids=[name for name, _ in PYTHON])
+def test_python_blocks_run(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    if "s3://" in text:
+        # The machine that a page speaks of has a bucket, and the keys to it in its environment.
+        for name, value in request.getfixturevalue("s3").environment().items():
+            monkeypatch.setenv(name, value)
+    if "redis://localhost/" in text:
+        # Here the server is at another port than the usual one.
+        place = request.getfixturevalue("redis").url("")
+        text = text.replace("redis://localhost/", place)
+    # TorchScript reads the source of what it compiles, so the block is a module with a file.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shown.py").write_text(text)
+    if "install_as_tensorizer" in text:
+        # It is for a whole process, and so it gets one.
+        run_python("import shown")
+        return
+    sys.modules.pop("shown", None)
+    try:
+        __import__("shown")
+    finally:
+        sys.modules.pop("shown", None)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_pages_are_there() -> None:
+    names = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "design.md", "format.md"}
+    assert names <= {page.name for page in PAGES}
+
+
+def test_the_readme_shows_python_and_torchscript() -> None:
+    readme = [text for name, text in PYTHON if name.startswith("README")]
+    assert any("torch.jit.script" in text for text in readme)
+    assert any("torch.ops.tensorizer" in text or "tensorizer_ops" in text for text in readme)
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([\w-]+)\s*:(?!=)", makefile, re.MULTILINE))
+    shown = "\n".join(text for _, text in blocks(SHELL | {""}))
+    prose = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"^\s*\$?\s*make ([\w-]+)", shown, re.MULTILINE))
+    named |= set(re.findall(r"`make ([\w-]+)`", prose))
+    assert {"demo", "test"} <= named
+    assert named <= targets
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        pictures = re.findall(r'\b(?:src|srcset)="([^":]+)"', text)
+        for target in [*pictures, *re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,222 @@
+"""Installing: what is built, for which torch, and what is said where something is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.process import ROOT, environment
+from tensorizer_ops import _build, _library
+
+TOOLS = ROOT / "tools"
+LIBRARY = ROOT / "tensorizer_ops" / "libtensorizer_ops.so"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A copy of what is installed from, which may be written to."""
+    folder = tmp_path / "sources"
+    built = shutil.ignore_patterns("*.so", "_build.py", "include", "share", "__pycache__")
+    for name in ("csrc", "tensorizer_ops", "tools"):
+        shutil.copytree(ROOT / name, folder / name, ignore=built)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def run(folder: Path, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=environment() | variables, capture_output=True, text=True
+    )
+
+
+def set_up(
+    folder: Path, *command: str | Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    return run(folder, sys.executable, "-W", "ignore", "setup.py", "-q", *command, **variables)
+
+
+def test_a_wheel_wants_the_torch_that_it_was_built_for(sources: Path) -> None:
+    done = set_up(sources, "dist_info", "--output-dir", sources.parent)
+    assert done.returncode == 0, done.stderr
+    (metadata,) = sources.parent.glob("*.dist-info/METADATA")
+    assert f"Requires-Dist: torch=={_build.TORCH}.*\n" in metadata.read_text()
+
+
+def test_packed_sources_may_be_built_for_any_torch(sources: Path) -> None:
+    done = set_up(sources, "egg_info", "--egg-base", sources.parent)
+    assert done.returncode == 0, done.stderr
+    (metadata,) = sources.parent.glob("*.egg-info/PKG-INFO")
+    assert re.search(r"^Requires-Dist: torch>=\d+\.\d+$", metadata.read_text(), re.MULTILINE)
+
+
+REQUIRED = "import build_backend as b; print(b.get_requires_for_build_{}())"
+
+
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_ninja_is_asked_for_where_there_is_none(sources: Path, kind: str) -> None:
+    (sources.parent / "ninja").touch(mode=0o755)
+    for path, expected in ((str(sources.parent), False), (str(sources), True)):
+        command = [sys.executable, "-W", "ignore", "-c", REQUIRED.format(kind)]
+        done = run(sources, *command, PYTHONPATH=str(TOOLS), PATH=path)
+        assert done.returncode == 0, done.stderr
+        assert ("'ninja'" in done.stdout.splitlines()[-1]) == expected
+
+
+class Processes:
+    """A folder as /proc, of processes that start each other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.last = folder, 1
+
+    def start(self, *command: str | Path, cwd: Path, **variables: str | Path) -> None:
+        process = self.folder / str(self.last + 1)
+        process.mkdir(parents=True)
+        (process / "cmdline").write_text("".join(f"{part}\0" for part in command))
+        (process / "environ").write_text("".join(f"{k}={v}\0" for k, v in variables.items()))
+        (process / "cwd").symlink_to(cwd)
+        (process / "stat").write_text(f"{self.last + 1} (a) name) S {self.last} 0")
+        self.last += 1
+
+
+@pytest.mark.parametrize(
+    "way", ["active", "conda", "python", "=python", "prefix", ".venv", "build", "shell"]
+)
+def test_the_torch_of_the_environment_that_a_build_is_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.syspath_prepend(TOOLS)
+    import find_torch
+
+    monkeypatch.setattr(find_torch.site, "getsitepackages", list)
+    wanted, other = tmp_path / "project" / ".venv", tmp_path / "other"
+    packages = {
+        prefix: prefix / "lib" / find_torch.PYTHON / "site-packages" for prefix in (wanted, other)
+    }
+    for prefix, folder in packages.items():
+        (folder / "torch").mkdir(parents=True)
+        (folder / "torch" / "version.py").touch()
+        (prefix / "bin").mkdir()
+        (prefix / "pyvenv.cfg").touch()
+    calls: dict[str, tuple[list[str | Path], dict[str, Path]]] = {
+        "active": (["uv"], {"VIRTUAL_ENV": wanted}),
+        "conda": (["uv"], {"CONDA_PREFIX": wanted}),
+        "python": (["uv", "--python", wanted / "bin" / "python"], {"VIRTUAL_ENV": other}),
+        "=python": (["uv", f"--python={wanted}/bin/python"], {"VIRTUAL_ENV": other}),
+        "prefix": (["uv", "-p", "../.venv"], {"VIRTUAL_ENV": other}),
+        ".venv": (["uv"], {}),
+        "build": ([wanted / "bin" / "python", "-m", "build"], {"VIRTUAL_ENV": other}),
+        "shell": (["uv"], {}),
+    }
+    command, variables = calls[way]
+    processes = Processes(tmp_path / "proc")
+    shell = wanted if way == "shell" else other
+    processes.start("bash", "-c", "uv pip\n" * 1000, cwd=Path("/"), VIRTUAL_ENV=shell)
+    below = tmp_path / "project" / "sources"
+    below.mkdir()
+    processes.start(*command, cwd=Path("/") if way == "shell" else below, **variables)
+    found = find_torch.site_packages_with_torch(processes.last, processes.folder)
+    assert found and Path(found).resolve() == packages[wanted]
+    for folder in packages.values():
+        shutil.rmtree(folder)
+    assert find_torch.site_packages_with_torch(processes.last, processes.folder) is None
+
+
+def test_a_build_in_an_environment_of_its_own_finds_the_torch_of_who_called_it(
+    tmp_path: Path,
+) -> None:
+    venv.create(tmp_path / "alone", symlinks=True)
+    script = "import find_torch, os; print(find_torch.site_packages_with_torch(os.getppid()))"
+    alone = tmp_path / "alone" / "bin" / "python"
+    environment = {"PYTHONPATH": str(TOOLS), "PATH": os.environ["PATH"]}
+    done = subprocess.run([alone, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == str(Path(torch.__file__).parent.parent), done.stderr
+
+
+COMPILER = """#!/bin/sh
+case "$*" in *" -c "*) ;; *) exec c++ "$@";; esac
+echo "$*" >> {log}
+echo "what the compiler says" >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_compiler_that_warns_stops_only_our_own_builds(sources: Path, ours: bool) -> None:
+    log = sources.parent / "log"
+    compiler = sources.parent / "compiler"
+    compiler.write_text(COMPILER.format(log=log))
+    compiler.chmod(0o755)
+    done = set_up(
+        sources, *(["build_ext", "--inplace"] if ours else ["bdist_wheel"]), CXX=str(compiler)
+    )
+    assert done.returncode != 0
+    assert "what the compiler says" in done.stdout
+    assert "the compiler's messages are above" in done.stderr
+    commands = log.read_text().splitlines()
+    assert commands and all(("-Werror" in command.split()) == ours for command in commands)
+
+
+NINJA = r"""
+import subprocess, sys
+from short_progress import short_progress
+with short_progress():
+    print("[1/2] ccache c++ -MMD -O2 -c -c /a/b/csrc/io/x.cpp -o /a/b/build/x.o -Wall", flush=True)
+    subprocess.run(["sh", "-c", "echo '[2/2] something else'; echo x.cpp:3: error: what >&2"],
+                   stderr=subprocess.STDOUT)
+print("after")
+"""
+
+
+def test_what_is_compiled_shows(tmp_path: Path) -> None:
+    done = run(Path("/"), sys.executable, "-c", NINJA, PYTHONPATH=str(TOOLS))
+    assert done.stdout.splitlines() == [
+        "[1/2] a/b/csrc/io/x.cpp",
+        "[2/2] something else",
+        "x.cpp:3: error: what",
+        "after",
+    ]
+
+
+def needed() -> set[str]:
+    text = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True).stdout
+    of_compiler_and_torch = {"ld-linux-x86-64", "libc", "libc10", "libgcc_s", "libm", "libstdc++"}
+    names = set(re.findall(r"\(NEEDED\).*\[([^]]+)\.so", text))
+    return {name for name in names - of_compiler_and_torch if not name.startswith("libtorch")}
+
+
+def test_every_library_that_is_needed_has_its_packages() -> None:
+    assert needed() == {*_library.RUNTIME_PACKAGES}
+
+
+@pytest.mark.parametrize("library", _library.RUNTIME_PACKAGES)
+def test_a_library_that_is_missing_is_one_sentence(tmp_path: Path, library: str) -> None:
+    shutil.copytree(ROOT / "tensorizer_ops", tmp_path / "tensorizer_ops")
+    copy = tmp_path / "tensorizer_ops" / LIBRARY.name
+    version = rf"({library}\.so\.)(\d+)".encode()
+    (name,) = {match[0] for match in re.finditer(version, copy.read_bytes())}
+    other = re.sub(rb"\d+$", lambda match: b"9" * len(match[0]), name)
+    copy.write_bytes(copy.read_bytes().replace(name, other))
+    done = run(tmp_path, sys.executable, "-c", "import tensorizer_ops", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    debian, fedora = _library.RUNTIME_PACKAGES[library]
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: tensorizer_ops needs {other.decode()}, which")
+    assert f"`apt install {debian}`" in last and f"`dnf install {fedora}`" in last
+
+
+def test_a_library_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tensorizer_ops", tmp_path / "tensorizer_ops")
+    (tmp_path / "tensorizer_ops" / LIBRARY.name).write_bytes(b"of another machine")
+    done = run(tmp_path, sys.executable, "-c", "import tensorizer_ops", PYTHONPATH=str(tmp_path))
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: tensorizer_ops cannot be loaded (")
+    assert "install it again" in last

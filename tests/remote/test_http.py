@@ -1,0 +1,406 @@
+"""Files on web servers, with real ones."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from local_servers.web import PASSWORD, Web, free_port, nginx
+from support.process import ticking
+from support.samples import assert_same, sample, zoo
+
+ops = torch.ops.tensorizer
+
+LARGE = {f"t{i}": sample(torch.float32, (300, 1000 + i), i) for i in range(12)}  # 14 MB
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    with nginx(tmp_path_factory.mktemp("web")) as server:
+        ops.save(str(server.root / "zoo.tensors"), zoo())
+        ops.save(str(server.root / "large.tensors"), LARGE)
+        ops.save(str(server.root / "a b+c%d é.tensors"), {"x": torch.ones(3)})
+        (server.root / "empty").write_bytes(b"")
+        (server.root / "nonsense").write_bytes(b"<html>" * 100)
+        # What nginx says of a file tells another one from it only when the second is over.
+        for file in server.root.iterdir():
+            os.utime(file, (1_600_000_000, 1_600_000_000))
+        yield server
+
+
+@pytest.fixture
+def large(web: Web) -> Callable[..., dict[str, torch.Tensor]]:
+    def load(folder: str = "", **how: object) -> dict[str, torch.Tensor]:
+        loaded: dict[str, torch.Tensor] = ops.load(web.url(f"{folder}large.tensors"), **how)
+        return loaded
+
+    return load
+
+
+@pytest.mark.parametrize("verify", ["none", "crc32", "all"])
+@pytest.mark.parametrize("folder", ["", "no-ranges/", "no-etag/", "moved/", "gzip/"])
+def test_every_kind_of_server(web: Web, folder: str, verify: str) -> None:
+    assert_same(ops.load(web.url(folder + "zoo.tensors"), verify=verify), zoo())
+    options = {"chunk_size": "300000"}
+    loaded = ops.load(web.url(folder + "large.tensors"), verify=verify, options=options)
+    assert_same(loaded, LARGE)
+
+
+def test_in_two_rounds(web: Web) -> None:
+    web.requests()
+    options = {"chunk_size": str(1 << 20), "connections": "4"}
+    assert_same(ops.load(web.url("large.tensors"), options=options), LARGE)
+    requests = web.requests()
+    assert all(" 206 " in line and '"GET ' in line for line in requests)
+    assert len(requests) == 1 + 2 * len(LARGE), "each tensor is a piece of 1 MiB and a rest"
+    assert_same(ops.load(web.url("zoo.tensors")), zoo())
+    assert len(web.requests()) == 1
+
+
+def test_a_part_of_a_file_is_a_part_of_its_bytes(web: Web) -> None:
+    reader = torch.classes.tensorizer.Reader(web.url("large.tensors"), None)
+    assert reader.names() == list(LARGE)
+    web.requests()
+    loaded = reader.load(["t7"], None, None, "none", False, 0)
+    assert_same(loaded, {"t7": LARGE["t7"]})
+    sent = sum(int(line.split('"')[2].split()[1]) for line in web.requests())
+    assert LARGE["t7"].nbytes <= sent < LARGE["t7"].nbytes + 10_000
+
+
+def test_names_that_have_to_be_escaped(web: Web) -> None:
+    for name in ("a b+c%25d é.tensors", "a%20b+c%25d%20%C3%A9.tensors"):
+        assert ops.load(web.url(name))["x"].tolist() == [1, 1, 1]
+
+
+def test_scripted_and_compiled(web: Web) -> None:
+    @torch.jit.script
+    def load(url: str) -> torch.Tensor:
+        return torch.ops.tensorizer.load(url)["float32"]
+
+    assert_same({"x": load(web.url("zoo.tensors"))}, {"x": zoo()["float32"]})
+
+
+ERRORS = [
+    ("missing.tensors", FileNotFoundError, "status 404"),
+    ("forbidden/zoo.tensors", PermissionError, "status 403"),
+    ("private/zoo.tensors", PermissionError, "status 401"),
+    ("empty", ValueError, "InvalidFormat"),
+    ("nonsense", ValueError, "InvalidFormat"),
+    ("round/zoo.tensors", ConnectionError, "redirects"),
+    ("busy/zoo.tensors", ConnectionError, "status 503, after 2 more tries"),
+]
+
+
+@pytest.mark.parametrize(("path", "kind", "text"), ERRORS, ids=[path for path, *_ in ERRORS])
+def test_answers_that_are_errors(web: Web, path: str, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text) as error:
+        ops.load(web.url(path), options={"retries": "2"})
+    assert path in str(error.value)
+
+
+def test_servers_that_are_not_there() -> None:
+    options = {"retries": "1", "connect_timeout": "1"}
+    with pytest.raises(ConnectionError, match="after 1 more tries"):
+        ops.load(f"http://127.0.0.1:{free_port()}/x", options=options)
+    # Without a network, asking for a name may take its time.
+    with pytest.raises((ConnectionError, TimeoutError), match=r"(?i)resolv"):
+        ops.load("http://no-such-host.invalid/x", options=options)
+    with pytest.raises(ValueError, match="InvalidArgument"):
+        ops.load("http://")
+
+
+def test_passwords_and_tokens(web: Web) -> None:
+    url = web.url("private/zoo.tensors")
+    secret = PASSWORD.replace(" ", "%20")
+    assert_same(ops.load(url.replace("//", f"//me:{secret}@")), zoo())
+    for wrong in (url.replace("//", "//me:se%20same@"), web.url("token/zoo.tensors?sig=se%20same")):
+        with pytest.raises(PermissionError) as error:
+            ops.load(wrong, options={"header.X-Secret": "sesame"})
+        assert "sesame" not in str(error.value) and "same" not in str(error.value)
+    token = {"header.Authorization": "Bearer a-token"}
+    assert_same(ops.load(web.url("token/zoo.tensors"), options=token), zoo())
+
+
+def test_passwords_in_netrc(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    netrc = f'machine 127.0.0.1\nlogin me\npassword "{PASSWORD}"\n'
+    (tmp_path / ".netrc").write_text(netrc)
+    assert_same(ops.load(web.url("private/zoo.tensors")), zoo())
+
+
+def test_proxies_of_the_environment(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy is asked for the whole URL; nginx takes its path, and serves it itself."""
+    monkeypatch.setenv("http_proxy", web.url("").rstrip("/"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert_same(ops.load("http://elsewhere.example/large.tensors"), LARGE)
+    monkeypatch.setenv("no_proxy", "elsewhere.example")
+    with pytest.raises((ConnectionError, TimeoutError)):
+        options = {"connect_timeout": "1", "retries": "0"}
+        ops.load("http://elsewhere.example/large.tensors", options=options)
+
+
+def test_secrets_that_are_named(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = web.url("token/zoo.tensors")
+    monkeypatch.setenv("A_TOKEN", "Bearer a-token")
+    (tmp_path / "token").write_text("Bearer a-token\nand more\n")
+    for named in ("env:A_TOKEN", f"file:{tmp_path}/token"):
+        options = {"header.Authorization": named}
+        assert_same(ops.load(url, options=options), zoo())
+        reader = pickle.loads(pickle.dumps(torch.classes.tensorizer.Reader(url, options)))
+        assert reader.names() == list(zoo())
+    tensorizer_ops.set_secret("a token", "Bearer a-token")
+    assert_same(ops.load(url, options={"header.Authorization": "named:a token"}), zoo())
+    tensorizer_ops.set_secret("a token", "Bearer\r\nX-Forged: yes")
+    for named, kind in (
+        ("env:NO_TOKEN", ValueError),
+        ("file:/no/token", FileNotFoundError),
+        ("named:no token", ValueError),
+        ("named:a token", ValueError),
+    ):
+        with pytest.raises(kind):
+            ops.load(url, options={"header.Authorization": named})
+    tensorizer_ops.set_secret("a token", None)
+
+
+def test_nothing_keeps_a_secret(web: Web) -> None:
+    url = web.url("zoo.tensors")
+    secret = {"header.X-Secret": "sesame"}
+    for place, options in ((url, secret), (url + "?sig=sesame", None), (url + "?x", {})):
+        reader = torch.classes.tensorizer.Reader(place, options)
+        assert reader.names() == list(zoo())
+        with pytest.raises(ValueError, match="a pickled Reader would keep: name it") as error:
+            pickle.dumps(reader)
+        assert "sesame" not in str(error.value)
+        with pytest.raises(Exception, match="a traced program would keep: name it") as traced:
+            torch.compile(
+                lambda place=place, options=options: ops.load(place, options=options)["bool"],
+                backend="eager",
+                fullgraph=True,
+            )()
+        assert "sesame" not in str(traced.value).partition("from user code")[0]
+
+
+def test_tls(web: Web) -> None:
+    url = web.tls_url("large.tensors")
+    with pytest.raises(ConnectionError, match="certificate"):
+        ops.load(url)
+    assert_same(ops.load(url, options={"ca_file": web.ca}), LARGE)
+    assert_same(ops.load(url, options={"insecure": "true"}), LARGE)
+    assert any("HTTP/2" in line for line in web.requests())
+    assert_same(ops.load(url, options={"ca_file": web.ca, "http2": "false"}), LARGE)
+    assert "HTTP/1.1" in web.requests()[-1]
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1"):
+        ops.load(url.replace("localhost", "127.0.0.1"), options={"ca_file": web.ca})
+    with pytest.raises(ValueError):
+        ops.load(url, options={"ca_file": "/nowhere.pem"})
+    members = web.tls_url("members/zoo.tensors")
+    with pytest.raises(PermissionError):
+        ops.load(members, options={"ca_file": web.ca})
+    certificate = {
+        "ca_file": web.ca,
+        "client_cert": str(web.folder / "client.pem"),
+        "client_key": str(web.folder / "client.key"),
+    }
+    assert_same(ops.load(members, options=certificate), zoo())
+
+
+def test_options_are_checked(web: Web) -> None:
+    for name, value in (
+        ("connections", "0"),
+        ("chunk_size", "10"),
+        ("retries", "-1"),
+        ("stall_timeout", "soon"),
+        ("insecure", "yes"),
+        ("header.X", "a\r\nb: c"),
+        ("header.", "x"),
+        ("header.a b", "x"),
+    ):
+        with pytest.raises(ValueError, match="InvalidArgument"):
+            ops.load(web.url("zoo.tensors"), options={name: value})
+
+
+def test_a_slow_server_is_not_a_stalled_one(web: Web) -> None:
+    start = time.monotonic()
+    options = {"stall_timeout": "1", "connections": "4"}
+    assert_same(ops.load(web.url("slow/large.tensors"), options=options), LARGE)
+    assert time.monotonic() - start > 2
+
+
+class Silent:
+    """A server that takes connections and says nothing."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._held: list[socket.socket] = []
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+
+    def accept(self) -> socket.socket:
+        self._held.append(self._listener.accept()[0])
+        return self._held[-1]
+
+    def accepted(self) -> int:
+        """How many connections came since the last time."""
+        count = 0
+        with socket.create_connection(self._listener.getsockname()) as last:
+            while self.accept().getpeername() != last.getsockname():
+                count += 1
+        return count
+
+    def close(self) -> None:
+        for connection in self._held:
+            connection.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[Silent]:
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        listener.settimeout(100)
+        server = Silent(listener)
+        yield server
+        server.close()
+
+
+def test_silence_is_a_stall(silent: Silent) -> None:
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match="nothing came"):
+        ops.load(silent.url, options={"stall_timeout": "0.5", "retries": "1"})
+    assert time.monotonic() - start > 1
+    assert silent.accepted() == 2
+    with pytest.raises(TimeoutError):
+        ops.load(silent.url, options={"stall_timeout": "0.5", "timeout": "1", "retries": "100"})
+    assert silent.accepted() <= 2
+    # What may take a second does not wait for minutes of silence.
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match="longer than it may"):
+        ops.load(silent.url, options={"timeout": "1", "stall_timeout": "200"})
+    assert time.monotonic() - start < 100
+
+
+@contextmanager
+def hanging_up(reset: bool) -> Iterator[tuple[str, list[int]]]:
+    """A server that ends every connection when it has heard something, and how many there were."""
+    connections: list[int] = []
+
+    def serve() -> None:
+        while not closed.is_set():
+            client, _ = listener.accept()
+            with client:
+                if not closed.is_set():
+                    connections.append(len(client.recv(1 if reset else 65536)))
+                if reset:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    closed = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}/x", connections
+        closed.set()
+        socket.create_connection(listener.getsockname()).close()
+        thread.join()
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_handshake_that_breaks_off_is_tried_again(reset: bool) -> None:
+    with hanging_up(reset) as (url, connections):
+        with pytest.raises(ConnectionError, match="after 2 more tries"):
+            ops.load(url, options={"retries": "2"})
+        assert len(connections) == 3
+
+
+def test_who_speaks_no_tls_is_not_asked_again(web: Web) -> None:
+    url = web.url("zoo.tensors").replace("http:", "https:")
+    with pytest.raises(ConnectionError) as error:
+        ops.load(url)
+    assert "more tries" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["foo://me:sesame@127.0.0.1:1", "http://me:sesame@127.0.0.1:99999999"]
+)
+def test_a_proxy_that_cannot_be_used_keeps_its_password(
+    monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises((ConnectionError, ValueError), match="proxy") as error:
+        ops.load("http://example.invalid/x", options={"retries": "0"})
+    assert "sesame" not in str(error.value)
+
+
+def test_a_reader_can_be_cancelled(silent: Silent) -> None:
+    reader = torch.classes.tensorizer.Reader(silent.url, {"stall_timeout": "200"})
+    cancelled = 0
+
+    def cancel() -> None:
+        nonlocal cancelled
+        silent.accept().recv(1)  # there is a request, which nobody answers
+        cancelled = ticks()
+        reader.cancel()
+
+    with ticking() as ticks:
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        with pytest.raises(tensorizer_ops.errors.Cancelled):
+            reader.names()
+        assert ticks() - cancelled <= 10
+        thread.join()
+
+
+def test_a_file_that_is_replaced_is_no_mixture(web: Web) -> None:
+    place = web.root / "replaced.tensors"
+    ops.save(str(place), LARGE)
+    reader = torch.classes.tensorizer.Reader(web.url("replaced.tensors"), None)
+    reader.names()
+    ops.save(str(place), {name: tensor + 1 for name, tensor in LARGE.items()})
+    os.utime(place, (0, 0))  # an ETag of nginx is the time in seconds, and the size
+    with pytest.raises(ConnectionError, match="has changed while it was loaded"):
+        reader.load(None, None, None, "none", False, 0)
+
+
+def test_where_a_redirect_led_to_is_asked_at_once(web: Web) -> None:
+    reader = torch.classes.tensorizer.Reader(web.url("moved/large.tensors"), None)
+    reader.names()
+    web.requests()
+    assert_same(reader.load(None, None, None, "none", False, 0), LARGE)
+    requests = web.requests()
+    assert requests and not any("/moved/" in line for line in requests)
+    # It answers no more: the way there may lead elsewhere by now.
+    (web.root / "large.tensors").rename(web.root / "elsewhere.tensors")
+    try:
+        with pytest.raises(FileNotFoundError):
+            reader.load(None, None, None, "none", False, 0)
+        assert any("/moved/" in line for line in web.requests())
+    finally:
+        (web.root / "elsewhere.tensors").rename(web.root / "large.tensors")
+    assert_same(reader.load(None, None, None, "none", False, 0), LARGE)
+
+
+def test_a_load_says_where_its_time_went(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"ca_file": web.ca, "connections": "3"}
+    reader = torch.classes.tensorizer.Reader(web.tls_url("large.tensors"), options)
+    with caplog.at_level("INFO", logger="tensorizer_ops"):
+        reader.load(None, None, None, "all", False, 0)
+    (record,) = caplog.records
+    assert "13.8 MiB" in record.message and web.tls_url("large.tensors") in record.message
+    stats = reader.stats()
+    assert stats["loads"] == 1 and stats["tensors"] == len(LARGE)
+    size = (web.root / "large.tensors").stat().st_size
+    assert stats["received"] >= size - 8 and 2 <= stats["requests"] < 40
+    assert 1 <= stats["connections"] <= 4 and stats["retries"] == 0
+    for where in ("seconds", "verify", "connect", "tls", "first_byte", "transfer"):
+        assert stats[where] > 0, where
+    reader.close()
+    assert reader.stats() == stats

@@ -1,0 +1,85 @@
+"""What was shown to a server stays out of messages, also where the server says it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from support.scripted import Asked, scripted
+
+ops = torch.ops.tensorizer
+
+KEY, SECRET, TOKEN, HEADER = "AKIAKEYKEYKEY", "secret+secret", "session/token==", "Bearer sesame42"
+
+
+def echo(asked: Asked) -> None:
+    """All that came, in upper case too, in what is shown of an error."""
+    shown = [asked.path, *asked.headers.values()]
+    text = " ".join(text.replace("&", "&amp;").replace("<", "&lt;") for text in shown)
+    body = f"<Error><Code>InvalidToken</Code><Message>{text} {text.upper()}</Message></Error>"
+    asked.body()
+    asked.say("400 Bad Request", body.encode())
+
+
+@pytest.mark.parametrize("version", ["s3v4", "s3"])
+def test_errors_of_s3(version: str) -> None:
+    with scripted(echo) as server:
+        options = {
+            "s3_endpoint": server.url(""),
+            "force_http": "true",
+            "s3_access_key_id": KEY,
+            "s3_secret_access_key": SECRET,
+            "s3_session_token": TOKEN,
+            "s3_signature_version": version,
+            "header.X-Token": HEADER,
+            "retries": "0",
+        }
+        with pytest.raises(PermissionError, match="InvalidToken") as loaded:
+            ops.load("s3://bucket/key", options=options)
+        with pytest.raises(PermissionError, match="InvalidToken") as saved:
+            ops.save("s3://bucket/key", {"x": torch.ones(3)}, options=options)
+        (signature,) = {
+            part.removeprefix("Signature=")
+            for part in server.asked[-1].headers["authorization"].split(", ")
+            if part.startswith("Signature=")
+        }
+    for error in (loaded, saved):
+        text = str(error.value).lower()
+        for secret in (KEY, SECRET, TOKEN, "sesame42", signature):
+            assert secret.lower() not in text, text
+
+
+def test_errors_of_where_a_redirect_leads() -> None:
+    """libcurl's own words name the host that cannot be found."""
+
+    def answer(asked: Asked) -> None:
+        token = asked.headers["x-token"]
+        asked.say("302 Found", Location=f"http://{token}.invalid/x?{token}")
+
+    with scripted(answer) as server:
+        with pytest.raises((ConnectionError, TimeoutError)) as error:
+            options = {"header.X-Token": "sesame42", "connect_timeout": "1", "retries": "0"}
+            ops.load(server.url(), options=options)
+        assert "sesame42" not in str(error.value)
+        assert server.asked
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http:///me:sesame42@127.0.0.1:1/x",
+        "http:////me:sesame42@127.0.0.1:1/x",
+        "s3://me:sesame42@bucket/key",
+        "s3://me:sesame42@bucket",
+        "s3://me:ses/ame42@bucket/key",
+        "gs://me:sesame42@bucket/key",
+    ],
+)
+def test_uris(uri: str) -> None:
+    options = {"retries": "0", "s3_anonymous": "true", "connect_timeout": "1"}
+    if "ses/" in uri:
+        options |= {"s3_endpoint": "http://127.0.0.1:1", "force_http": "true"}
+    for act in (lambda: ops.load(uri, options=options), lambda: ops.save(uri, {}, options=options)):
+        with pytest.raises((ConnectionError, TimeoutError, ValueError)) as error:
+            act()
+        assert "ame42" not in str(error.value)

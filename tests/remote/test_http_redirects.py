@@ -1,0 +1,113 @@
+"""Where redirects lead, and what goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from local_servers.web import Web, nginx
+from support.samples import assert_same, zoo
+from support.scripted import Asked, ScriptedServer, scripted
+from tensorizer_ops.stream_io import CAInfo, open_stream
+
+ops = torch.ops.tensorizer
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    with nginx(tmp_path_factory.mktemp("web")) as server:
+        (server.root / "put").mkdir()
+        ops.save(str(server.root / "zoo.tensors"), zoo())
+        yield server
+
+
+def test_tls_is_left_where_that_is_meant(web: Web) -> None:
+    url = web.tls_url("in-plain/zoo.tensors")
+    web.requests()
+    with pytest.raises(ConnectionError, match="insecure_redirects") as error:
+        ops.load(url, options={"ca_file": web.ca})
+    assert f"http://127.0.0.1:{web.port}" in str(error.value)
+    with pytest.raises(ConnectionError, match="insecure_redirects"):
+        ops.save(web.tls_url("in-plain/put/x"), zoo(), options={"ca_file": web.ca})
+    with pytest.raises(ConnectionError, match="insecure_redirects"):
+        open_stream(url, certificate_handling=CAInfo(cacert=web.ca))
+    assert all("/in-plain/" in line for line in web.requests()), "nobody was asked in plain text"
+    allowed = {"ca_file": web.ca, "insecure_redirects": "true"}
+    assert_same(ops.load(url, options=allowed), zoo())
+
+
+def test_plain_text_may_lead_to_tls(web: Web) -> None:
+    options = {"ca_file": web.ca}
+    assert_same(ops.load(web.url("to-tls/zoo.tensors"), options=options), zoo())
+
+
+@pytest.mark.parametrize("to", ["ftp://host/x", "file:///etc/passwd", "http://", "http://a b/"])
+def test_elsewhere_is_a_web_server(to: str) -> None:
+    def answer(asked: Asked) -> None:
+        asked.say("302 Found", Location=to)
+
+    with scripted(answer) as server:
+        with pytest.raises(ConnectionError, match="no http:// or https:// URL"):
+            ops.load(server.url())
+        assert len(server.asked) == 1
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> bytes:
+    ops.save(str(tmp_path / "m"), {"x": torch.arange(1 << 20)})
+    return (tmp_path / "m").read_bytes()
+
+
+HEADERS = {"header.Authorization": "Bearer t", "header.Cookie": "c=1", "header.X-Key": "key"}
+
+
+@contextmanager
+def leading(content: bytes, in_whole: bool) -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
+    """A server that has the file at /here, and another one, which it leads to elsewhere.
+
+    `in_whole`: whether it names itself by a whole URL.
+    """
+
+    def serve(asked: Asked) -> None:
+        asked.say_range(content, ETag='"1"')
+
+    def lead(asked: Asked) -> None:
+        if asked.path == "/here":
+            serve(asked)
+        elif "here" in asked.path:
+            asked.say("302 Found", Location=home.url("here") if in_whole else "/here")
+        else:
+            asked.say("302 Found", Location=other.url())
+
+    with scripted(serve) as other, scripted(lead) as home:
+        yield home, other
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_headers_are_for_the_first_origin(content: bytes, everywhere: bool) -> None:
+    options = HEADERS | {"header_everywhere": "true" if everywhere else "false"}
+    with leading(content, in_whole=False) as (home, other):
+        ops.load(home.url(), options=options)
+        ops.load(home.url("to-here"), options=options)
+        for asked in home.asked:
+            sent = [asked.headers[name] for name in ("Authorization", "Cookie", "X-Key")]
+            assert sent == ["Bearer t", "c=1", "key"], asked.path
+        assert len(other.asked) > 1
+        for asked in other.asked:
+            sent = [asked.headers[name] for name in ("Authorization", "Cookie", "X-Key")]
+            assert sent == [None, None, "key" if everywhere else None]
+            assert asked.headers["Range"]
+
+
+def test_a_password_is_for_the_first_origin(content: bytes) -> None:
+    """There it is shown again, also where the redirect names the server in whole."""
+    with leading(content, in_whole=True) as (home, other):
+        for path in ("to-here", "x"):
+            ops.load(home.url(path).replace("//", "//me:pass@"))
+        assert {asked.headers["authorization"] for asked in home.asked} == {"Basic bWU6cGFzcw=="}
+        assert {asked.path for asked in home.asked} == {"/to-here", "/here", "/x"}
+        assert {asked.headers["authorization"] for asked in other.asked} == {None}

@@ -1,0 +1,425 @@
+"""Redis servers that break, stall, or say what no Redis says."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from local_servers.redis_server import RedisServer, redis_server
+from local_servers.web import free_port
+from support.relay import Relay, relay
+from support.samples import assert_same, sample
+
+ops = torch.ops.tensorizer
+Reader, Writer = torch.classes.tensorizer.Reader, torch.classes.tensorizer.Writer
+Error = tensorizer_ops.errors.Error
+
+FILE = {f"t{i}": sample(torch.float32, (600, 1000 + i), i) for i in range(6)}
+OTHER = {name: tensor + 1 for name, tensor in FILE.items()}
+SIZE = sum(tensor.nbytes for tensor in FILE.values())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def between(server: RedisServer) -> Iterator[Relay]:
+    with relay(server.port) as between:
+        yield between
+
+
+def url(place: RedisServer | Relay) -> str:
+    return f"redis://127.0.0.1:{place.port}/m"
+
+
+def nothing() -> None:
+    pass
+
+
+def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 100
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def no_keys_but(server: RedisServer, expected: dict[bytes, bytes]) -> None:
+    """Soon: a server that was told nothing more is at what it was told before."""
+    until(lambda: server.values() == expected)
+
+
+def cancelled(
+    server: RedisServer, between: Relay, work: Callable[[], object], cancel: Callable[[], None]
+) -> None:
+    """`work` asks a server that does nothing, and ends when it is cancelled."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except Error as error:
+            errors.append(error)
+
+    with server.stopped():
+        before = between.passed
+        thread = threading.Thread(target=run)
+        thread.start()
+        until(lambda: between.passed > before)
+        cancel()
+        thread.join(100)
+        assert [type(error) for error in errors] == [tensorizer_ops.errors.Cancelled]
+
+
+@pytest.mark.parametrize("passed", [0, 30, 300, 3000, 300_000, 3_000_000, SIZE])
+@pytest.mark.parametrize("every", [True, False], ids=["every", "one"])
+def test_loads_go_on_where_a_connection_broke(
+    server: RedisServer, between: Relay, passed: int, every: bool
+) -> None:
+    ops.save(url(server), FILE)
+    reader = Reader(url(between), None)
+    between.after(passed, between.end_all if every else nothing)
+    assert_same(reader.load(None, None, None, "all", False, 0), FILE)
+    assert between.connections > 1
+    between.after(passed, between.end_all if every else nothing)
+    assert_same(ops.load(url(between), threads=1), FILE)
+
+
+def test_connections_that_the_server_has_closed_meanwhile(
+    server: RedisServer, between: Relay
+) -> None:
+    ops.save(url(server), FILE)
+    reader = Reader(url(between), {"connections": "16", "retries": "1"})
+    for _ in range(3):
+        assert_same(reader.load(None, None, None, "none", False, 0), FILE)
+        between.end_all()
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every", "one"])
+def test_a_file_that_is_replaced_while_a_connection_breaks(
+    server: RedisServer, between: Relay, every: bool
+) -> None:
+    """The one that is left knows; without any, the keys are others."""
+    ops.save(url(server), FILE)
+
+    def harm() -> None:
+        ops.save(url(server), FILE | {"t0": torch.ones(3)} if every else OTHER)
+        if every:
+            between.end_all()
+
+    between.after(SIZE // 2, harm)
+    with pytest.raises(ConnectionError, match="has changed while it was loaded"):
+        ops.load(url(between))
+
+
+@pytest.mark.parametrize("connections", [1, 2, 4])
+def test_a_file_that_is_replaced_while_a_connection_does_not_watch(
+    server: RedisServer, between: Relay, connections: int
+) -> None:
+    """Between its EXEC and its WATCH, where they come apart: the others do."""
+    refused = 0
+    for number in range(1, 8):
+        ops.save(url(server), FILE)
+        between.cut(number, b"EXEC\r\n", lambda: ops.save(url(server), OTHER))
+        try:
+            loaded = ops.load(url(between), threads=1, options={"connections": str(connections)})
+        except ConnectionError as error:
+            assert "has changed while it was loaded" in str(error)
+            refused += 1
+        else:
+            old = torch.equal(loaded["t0"], FILE["t0"])
+            assert_same(loaded, FILE if old else OTHER)
+    assert refused > 1
+
+
+def test_a_server_that_dies_during_a_load(server: RedisServer, between: Relay) -> None:
+    ops.save(url(server), FILE)
+
+    def harm() -> None:
+        server.process.kill()
+        server.process.wait()
+
+    between.after(SIZE // 2, harm)
+    with pytest.raises(ConnectionError, match="after 1 more tries"):
+        ops.load(url(between), options={"retries": "1"})
+
+
+@pytest.mark.parametrize("kind", ["lent", "parts", "writer"])
+def test_a_server_that_dies_during_a_save(server: RedisServer, between: Relay, kind: str) -> None:
+    def harm() -> None:
+        server.process.kill()
+        server.process.wait()
+
+    between.after(SIZE // 2, harm)
+    with pytest.raises(ConnectionError):
+        save(url(between), FILE, kind)
+
+
+def save(place: str, file: dict[str, torch.Tensor], kind: str) -> None:
+    if kind != "writer":
+        # What is not contiguous is written in parts.
+        columns = {name: tensor.t().contiguous().t() for name, tensor in file.items()}
+        ops.save(place, columns if kind == "parts" else file)
+        return
+    writer = Writer(place, None)
+    for name, tensor in file.items():
+        writer.add(name, tensor, 2, 0)
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", ["lent", "parts", "writer"])
+def test_a_save_whose_connections_break_leaves_nothing(
+    server: RedisServer, between: Relay, kind: str
+) -> None:
+    ops.save(url(server), FILE)
+    before = server.values()
+    ended = between.passed
+    save(url(between), OTHER, kind)
+    whole = between.passed - ended
+    after = server.values()
+    ops.save(url(server), FILE)
+    failed = 0
+    for step in range(12):
+        # The last steps fall into the moment when the file appears.
+        cut = whole * step // 8 if step < 8 else whole - (12 - step) * 400
+        between.after(cut, between.end_all)
+        try:
+            save(url(between), OTHER, kind)
+        except ConnectionError:
+            failed += 1
+            # The last answer may get lost: then all of it is there.
+            no_keys_but(server, after if server.values() == after else before)
+        else:
+            no_keys_but(server, after)
+        ops.save(url(server), FILE)
+    assert failed > 6
+
+
+@pytest.mark.parametrize("may_end", [True, False], ids=["ended", "tried again"])
+def test_what_arrives_after_a_save_was_given_up(
+    server: RedisServer, between: Relay, may_end: bool
+) -> None:
+    """Something between the two has the last commands still, and hands them over when the save
+    has taken its keys away: the server has been told to take no more from there. Where it is
+    not to be told, they are taken away again."""
+    arrived: list[bool] = []
+
+    def deliver() -> None:
+        between.deliver()
+        arrived.append(True)
+
+    between.strand(b"SETEX")
+    if not may_end:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-client")
+        between.cut(2, b"UNLINK", deliver)
+    writer = Writer(url(between), None)
+    with pytest.raises(ConnectionError):
+        writer.add("x", torch.ones(3), 2, 0)
+    if may_end:
+        deliver()
+    assert arrived
+    assert server.values() == {}
+
+
+def test_a_save_is_given_up_over_a_new_connection_where_all_have_broken(
+    server: RedisServer, between: Relay
+) -> None:
+    writer = Writer(url(between), None)
+    for name, tensor in FILE.items():
+        writer.add(name, tensor, 2, 0)
+    assert between.connections > 1 and server.values()
+    between.end_all()
+    writer.abort()
+    assert server.values() == {}
+
+
+# The server may stand still for as long as it likes.
+PATIENT = {"stall_timeout": "600"}
+
+
+@pytest.mark.parametrize("work", ["names", "load"])
+def test_a_load_is_cancelled_while_the_server_stands_still(
+    server: RedisServer, between: Relay, work: str
+) -> None:
+    ops.save(url(server), FILE)
+    reader = Reader(url(between), PATIENT)
+    if work == "names":
+        cancelled(server, between, reader.names, reader.cancel)
+        return
+    reader.names()
+    load = lambda: reader.load(None, None, None, "none", False, 0)  # noqa: E731
+    cancelled(server, between, load, reader.cancel)
+
+
+@pytest.mark.parametrize("work", ["add", "close"])
+def test_a_save_is_cancelled_while_the_server_stands_still(
+    server: RedisServer, between: Relay, work: str
+) -> None:
+    ops.save(url(server), FILE)
+    before = server.values()
+    writer = Writer(url(between), PATIENT)
+    writer.add("small", torch.ones(3), 2, 0)
+    if work == "close":
+        cancelled(server, between, writer.close, writer.cancel)
+    else:
+        large = torch.zeros(1 << 26)
+        cancelled(server, between, lambda: writer.add("large", large, 2, 0), writer.cancel)
+    no_keys_but(server, before)
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A server that says the same to everything."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        threads: list[threading.Thread] = []
+
+        def serve(connection: socket.socket) -> None:
+            with connection:
+                connection.settimeout(100)
+                try:
+                    while connection.recv(1 << 16):
+                        connection.sendall(answer)
+                except OSError:
+                    pass
+
+        def accept() -> None:
+            while True:
+                connection, _ = listener.accept()
+                if over.is_set():
+                    connection.close()
+                    return
+                threads.append(threading.Thread(target=serve, args=(connection,)))
+                threads[-1].start()
+
+        over = threading.Event()
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}/m"
+        finally:
+            over.set()
+            with socket.create_connection(listener.getsockname()):
+                accepting.join()
+            for thread in threads:
+                thread.join()
+
+
+NO_REDIS = {
+    "a web server": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "an empty line": b"\r\n",
+    "no line": b"\n",
+    "a length that is no number": b"$abc\r\n",
+    "a length that no number holds": b"$99999999999999999999\r\n",
+    "a length below nothing": b"$-7\r\n",
+    "a length that no memory holds": b"$9000000000000000000\r\n",
+    "a length that is not there": b"$1000000\r\nabc",
+    "a list of too many": b"*1000000000\r\n" + b":1\r\n" * 100_000,
+    "a list that ends early": b"*3\r\n:1\r\n",
+    "lists in lists": b"*1\r\n" * 100_000,
+    "a line without an end": b"+" + b"x" * 10_000_000,
+    "a text that goes on": b"$2\r\nabcd\r\n",
+    "always a number": b":7\r\n",
+    "always well": b"+OK\r\n",
+    "always nothing": b"$-1\r\n",
+    "always a list": b"*2\r\n$1\r\n0\r\n*0\r\n",
+    "always another page": b"*2\r\n$1\r\nx\r\n*0\r\n",
+    "not a text": b"-ERR \xff\x00\x1b[31m\r\n",
+    "types of a later protocol": b"%1\r\n+a\r\n:1\r\n",
+}
+
+
+@pytest.mark.parametrize("answer", NO_REDIS)
+def test_servers_that_are_no_redis(answer: str) -> None:
+    options = {"stall_timeout": "0.5", "retries": "0"}
+    with answering(NO_REDIS[answer]) as place:
+        for work in (ops.load, lambda url, **how: ops.save(url, {"x": torch.ones(3)}, **how)):
+            with pytest.raises(Error) as error:
+                work(place, options=options)
+            assert isinstance(error.value, (ConnectionError, TimeoutError))
+            assert str(error.value).isprintable()
+
+
+def test_long_lines_in_a_list_count_as_the_memory_that_they_take() -> None:
+    answer = b"*2200\r\n" + (b"+" + b"x" * 61440 + b"\r\n") * 2200
+    with (
+        answering(answer) as place,
+        pytest.raises(ConnectionError, match=r"does not answer as Redis does: '\+xxx"),
+    ):
+        ops.load(place, options={"stall_timeout": "5", "retries": "0"})
+
+
+def test_a_server_that_is_not_ready_is_asked_again() -> None:
+    with answering(b"-LOADING Redis is loading the dataset in memory\r\n") as place:
+        start = time.monotonic()
+        with pytest.raises(ConnectionError, match=r"LOADING.*after 2 more tries"):
+            ops.load(place, options={"retries": "2"})
+        assert time.monotonic() - start > 0.15
+
+
+def test_servers_that_are_not_there() -> None:
+    place = f"redis://127.0.0.1:{free_port()}/m"
+    with pytest.raises(ConnectionError, match="refused, after 1 more tries"):
+        ops.load(place, options={"retries": "1"})
+    with pytest.raises(ConnectionError, match="refused"):
+        ops.save(place, {"x": torch.ones(3)})
+    with pytest.raises(ConnectionError, match="host"):
+        ops.load("redis://no-such-host.invalid/m", options={"retries": "0"})
+
+
+def test_silence_ends_in_time() -> None:
+    with answering(b"") as place:
+        start = time.monotonic()
+        with pytest.raises(TimeoutError, match="stalls"):
+            ops.load(place, options={"stall_timeout": "0.5", "retries": "1"})
+        with pytest.raises(TimeoutError, match="stalls"):
+            ops.save(place, {"x": torch.ones(3)}, options={"stall_timeout": "0.5"})
+        assert time.monotonic() - start > 1.4
+
+
+def test_a_host_that_takes_no_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        waiting = []
+        for _ in range(8):  # what nobody accepts
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(listener.getsockname())
+        start = time.monotonic()
+        with pytest.raises(TimeoutError, match="cannot connect"):
+            ops.load(
+                f"redis://127.0.0.1:{listener.getsockname()[1]}/m",
+                options={"connect_timeout": "0.4", "retries": "0"},
+            )
+        assert time.monotonic() - start > 0.3
+        for connection in waiting:
+            connection.close()
+
+
+def test_answers_with_a_wrong_bit(server: RedisServer, between: Relay) -> None:
+    """Whatever it changes: the right tensors or an error, and an end."""
+    file = {f"t{i}": sample(torch.float32, (i, 10), i) for i in range(20)}
+    ops.save(url(server), file)
+    options = {"stall_timeout": "0.3", "retries": "0", "connections": "2"}
+    begin = between.passed
+    assert_same(ops.load(url(between), verify="all", options={"connections": "2"}), file)
+    whole = between.passed - begin
+    wrong = 0
+    for step in range(60):
+        between.flip(whole * step // 60)
+        try:
+            loaded = ops.load(url(between), verify="all", options=options)
+        except Error:
+            wrong += 1
+        else:
+            assert_same(loaded, file)
+    assert wrong > 30

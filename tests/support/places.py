@@ -1,0 +1,210 @@
+"""Every kind of place that a file can be loaded from or saved to, behind one face."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local_servers.redis_server import RedisServer
+from local_servers.s3_server import S3
+from local_servers.web import Web
+from support.process import Drain, feed
+
+
+@dataclass
+class From:
+    """Where to load from."""
+
+    uri: str
+    options: dict[str, str] = field(default_factory=dict)
+    sequential: bool = False  # once, and in order
+
+
+@dataclass
+class To:
+    """Where to save to, and what lies there: nothing, where there is no file."""
+
+    uri: str
+    read: Callable[[], bytes | None]
+    options: dict[str, str] = field(default_factory=dict)
+    ascending: bool = False  # takes no Writer
+    replaces: bool = True  # an error leaves what was there before
+
+
+@dataclass
+class World:
+    """A folder of the test's own, and the servers of the module."""
+
+    folder: Path
+    web: Web
+    s3: S3
+    redis: RedisServer
+
+    def name(self) -> str:
+        return f"{self.folder.name}.tensors"
+
+
+def _content(path: Path) -> Callable[[], bytes | None]:
+    return lambda: path.read_bytes() if path.exists() else None
+
+
+@contextmanager
+def _file(world: World, data: bytes) -> Iterator[From]:
+    path = world.folder / "source"
+    path.write_bytes(data)
+    yield From(str(path))
+
+
+@contextmanager
+def _descriptor(world: World, data: bytes) -> Iterator[From]:
+    path = world.folder / "source"
+    path.write_bytes(data)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield From(f"fd:{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _pipe(world: World, data: bytes) -> Iterator[From]:
+    fifo = str(world.folder / "fifo")
+    with feed(fifo, data):
+        yield From(fifo, sequential=True)
+
+
+@contextmanager
+def _web(world: World, data: bytes, folder: str = "", tls: bool = False) -> Iterator[From]:
+    path = world.web.root / world.name()
+    path.write_bytes(data)
+    try:
+        if tls:
+            yield From(world.web.tls_url(world.name()), {"ca_file": world.web.ca})
+        else:
+            yield From(world.web.url(folder + world.name()), sequential=folder != "")
+    finally:
+        path.unlink()
+
+
+@contextmanager
+def _s3(world: World, data: bytes) -> Iterator[From]:
+    path = world.s3.root / "bucket" / world.name()
+    path.write_bytes(data)
+    try:
+        yield From(f"s3://bucket/{world.name()}", world.s3.options())
+    finally:
+        path.unlink()
+
+
+@contextmanager
+def _redis(world: World, data: bytes) -> Iterator[From]:
+    """In pieces that have nothing to do with the tensors."""
+    name = world.name()
+    offsets = range(0, len(data), 100_003)
+    keys = [f"{name}:{'piece' if offset else 'header'}:{offset}" for offset in offsets]
+    with world.redis.client() as client:
+        for key, offset in zip(keys, offsets, strict=True):
+            client.set(key, data[offset : offset + 100_003])
+        try:
+            yield From(world.redis.url(name))
+        finally:
+            if keys:
+                client.delete(*keys)
+
+
+SOURCES: dict[str, Callable[[World, bytes], AbstractContextManager[From]]] = {
+    "file": _file,
+    "descriptor": _descriptor,
+    "pipe": _pipe,
+    "http": _web,
+    "http without ranges": lambda world, data: _web(world, data, folder="no-ranges/"),
+    "https": lambda world, data: _web(world, data, tls=True),
+    "s3": _s3,
+    "redis": _redis,
+}
+
+
+@contextmanager
+def _to_file(world: World) -> Iterator[To]:
+    path = world.folder / "target"
+    yield To(str(path), _content(path))
+
+
+@contextmanager
+def _to_descriptor(world: World) -> Iterator[To]:
+    path = world.folder / "target"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+
+    def read() -> bytes | None:
+        os.lseek(descriptor, 0, os.SEEK_SET)  # for the next one as well
+        return path.read_bytes() or None
+
+    try:
+        yield To(f"fd:{descriptor}", read, replaces=False)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _to_pipe(world: World) -> Iterator[To]:
+    fifo = str(world.folder / "fifo")
+    drain = Drain(fifo)
+    with drain:
+
+        def read() -> bytes | None:
+            drain.wait()
+            return drain.data
+
+        yield To(fifo, read, ascending=True, replaces=False)
+
+
+@contextmanager
+def _to_web(world: World) -> Iterator[To]:
+    path = world.web.root / "put" / world.name()
+    try:
+        yield To(world.web.url(f"put/{world.name()}"), _content(path), ascending=True)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _to_s3(world: World) -> Iterator[To]:
+    path = world.s3.root / "bucket" / world.name()
+    try:
+        yield To(f"s3://bucket/{world.name()}", _content(path), world.s3.options())
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _to_redis(world: World) -> Iterator[To]:
+    name = world.name()
+
+    def keys() -> list[str]:
+        with world.redis.client() as client:
+            found = [key.decode() for key in client.scan_iter(match=f"{name}:*", count=1000)]
+        return sorted(found, key=lambda key: (int(key.rpartition(":")[2]), key))
+
+    def read() -> bytes | None:
+        with world.redis.client() as client:
+            # No key holds the eight zeros that end a file.
+            return b"".join(client.mget(keys())) + bytes(8) if keys() else None
+
+    try:
+        yield To(world.redis.url(name), read)
+    finally:
+        with world.redis.client() as client:
+            client.delete(*keys())
+
+
+SINKS: dict[str, Callable[[World], AbstractContextManager[To]]] = {
+    "file": _to_file,
+    "descriptor": _to_descriptor,
+    "pipe": _to_pipe,
+    "put": _to_web,
+    "s3": _to_s3,
+    "redis": _to_redis,
+}

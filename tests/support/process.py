@@ -1,0 +1,164 @@
+"""Other processes: scripts of their own, forks, and FIFOs with someone at the other end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TIMEOUT = 120
+
+
+def resident() -> int:
+    """How much memory this process has, in bytes."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def environment() -> dict[str, str]:
+    """This process's, with the package importable from any directory."""
+    paths = [os.environ.get("PYTHONPATH", ""), str(ROOT), str(ROOT / "tests")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+def run_python(
+    code: str, *arguments: str, check: bool = True, stdin: bytes | int | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs `code` in a fresh interpreter; unless told otherwise it must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        env=environment(),
+        capture_output=True,
+        timeout=TIMEOUT,
+        **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
+    )
+    if check:
+        assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return done
+
+
+def run_example(folder: Path, name: str, *arguments: str) -> str:
+    """Runs one of the examples in a folder, and returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ROOT / "examples" / name), *arguments],
+        cwd=folder,
+        env=environment() | {"TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fork(child: Callable[[], None]) -> int:
+    """Runs `child` in a fork of this process, which then ends: 0, or 1 where `child` raised."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        # Threads that torch started do not live on in a fork.
+        torch.set_num_threads(1)
+        child()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def wait(pid: int) -> int:
+    """The exit status of a fork; negative: the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+TICK = 0.05
+
+
+@contextmanager
+def ticking() -> Iterator[Callable[[], int]]:
+    """A clock that stands for 50 ms a tick, and is as late as all else where a machine is busy: it
+    counts how often somebody who slept so long has woken up."""
+    count, stop = 0, False
+
+    def tick() -> None:
+        nonlocal count
+        while not stop:
+            time.sleep(TICK)
+            count += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        yield lambda: count
+    finally:
+        stop = True
+        thread.join()
+
+
+def _free(thread: threading.Thread, fifo: str, flags: int) -> None:
+    """End a thread whose other side never came, even one that has yet to open the FIFO."""
+    end = time.monotonic() + TIMEOUT
+    while thread.is_alive() and time.monotonic() < end:
+        os.close(os.open(fifo, flags | os.O_NONBLOCK))
+        thread.join(0.01)
+    assert not thread.is_alive()
+
+
+@contextmanager
+def feed(fifo: str, data: bytes) -> Iterator[None]:
+    """A FIFO at `fifo` into which someone writes `data` once it is opened."""
+    os.mkfifo(fifo)
+
+    def write() -> None:
+        try:
+            with open(fifo, "wb", buffering=0) as stream:
+                view = memoryview(data)
+                while view:
+                    view = view[stream.write(view) :]
+        except BrokenPipeError:
+            pass  # the reader had enough
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        _free(writer, fifo, os.O_RDONLY)
+
+
+class Drain:
+    """A FIFO out of which someone reads everything."""
+
+    def __init__(self, fifo: str) -> None:
+        self.data = b""
+        self._fifo = fifo
+        os.mkfifo(fifo)
+        self._reader = threading.Thread(target=self._read)
+
+    def _read(self) -> None:
+        with open(self._fifo, "rb") as stream:
+            self.data = stream.read()
+
+    def __enter__(self) -> Drain:
+        self._reader.start()
+        return self
+
+    def wait(self) -> None:
+        self._reader.join(TIMEOUT)
+        assert not self._reader.is_alive()
+
+    def __exit__(self, *_: object) -> None:
+        _free(self._reader, self._fifo, os.O_RDWR)

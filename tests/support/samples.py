@@ -1,0 +1,147 @@
+"""Tensors to save, of every dtype and shape, and comparison to the last bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
+
+# Types that numpy has, by their torch names; everything else is opaque in a file.
+NUMPY_NAMES = [
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
+OPAQUE_NAMES = [
+    "bfloat16",
+    "complex32",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+    "uint1",
+    "uint2",
+    "uint3",
+    "uint4",
+    "uint5",
+    "uint6",
+    "uint7",
+    "int1",
+    "int2",
+    "int3",
+    "int4",
+    "int5",
+    "int6",
+    "int7",
+    "bits1x8",
+    "bits2x4",
+    "bits4x2",
+    "bits8",
+    "bits16",
+]
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NUMPY_NAMES + OPAQUE_NAMES}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "scalar": (),
+    "one": (1,),
+    "vector": (37,),
+    "matrix": (5, 7),
+    "deep": (2, 3, 1, 4, 2),
+    "empty": (0,),
+    "empty inside": (3, 0, 2),
+}
+
+# What makes a tensor of another kind of a plain matrix: none has its elements in memory of its own,
+# as a plain one has.
+OTHER_KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "two tensors": lambda tensor: TwoTensor(tensor, tensor.clone()),
+    "fake": lambda tensor: FakeTensorMode().from_tensor(tensor),
+    "sparse": torch.Tensor.to_sparse,
+    "csr": torch.Tensor.to_sparse_csr,
+    "mkldnn": torch.Tensor.to_mkldnn,
+    "nested": lambda tensor: torch.nested.nested_tensor([tensor, tensor[1:]]),
+    "quantized": lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
+}
+
+
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    """Without its memory, as those leave it that keep it elsewhere."""
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def stored_dtype(dtype: torch.dtype) -> bytes:
+    """The dtype string of the format, worked out from numpy and docs/format.md."""
+    name = str(dtype).removeprefix("torch.")
+    if name in NUMPY_NAMES:
+        return str(torch.empty(0, dtype=dtype).numpy().dtype.str).encode()
+    size = dtype.itemsize
+    order = "|" if size == 1 else "<"
+    return f"{order}V{size}".encode() + b"\0" + str(dtype).encode()
+
+
+def random_bytes(count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
+
+
+def sample(dtype: torch.dtype, shape: tuple[int, ...] = (5, 7), seed: int = 0) -> torch.Tensor:
+    """A tensor of random bits (NaNs of every payload among them); a bool holds 0 and 1."""
+    count = math.prod(shape)
+    raw = random_bytes(count * dtype.itemsize, seed)
+    if dtype == torch.bool:
+        return (raw & 1).to(torch.bool).reshape(shape)
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    return raw.view(dtype).reshape(shape)
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    """The elements' bytes in order, of any CPU tensor."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if flat.numel() == 0:
+        return b""
+    return bytes(flat.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def same(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal in dtype, shape and every bit."""
+    return (
+        actual.dtype == expected.dtype
+        and actual.shape == expected.shape
+        and raw(actual) == raw(expected)
+    )
+
+
+def assert_same(actual: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
+    assert list(actual) == list(expected)
+    for name, tensor in expected.items():
+        got = actual[name]
+        assert got.dtype == tensor.dtype, name
+        assert got.shape == tensor.shape, name
+        assert raw(got) == raw(tensor), name
+
+
+def by_shape(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """One tensor of each shape."""
+    return {name: sample(dtype, shape, seed) for seed, (name, shape) in enumerate(SHAPES.items())}
+
+
+def zoo(shape: tuple[int, ...] = (5, 7)) -> dict[str, torch.Tensor]:
+    """One tensor of each dtype."""
+    return {name: sample(dtype, shape, seed) for seed, (name, dtype) in enumerate(DTYPES.items())}
