@@ -22,7 +22,10 @@ from tensorizer_ops._compile import fakes as _fakes  # noqa: E402, F401
 from tensorizer_ops._compile.dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
 from tensorizer_ops._load_save import load, save  # noqa: E402
 from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
+from tensorizer_ops._options import Hashes, Options, Verify  # noqa: E402
+from tensorizer_ops._progress import Progress  # noqa: E402
 from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey  # noqa: E402
+from tensorizer_ops._targets import Target  # noqa: E402
 
 if _typing.TYPE_CHECKING:
     from tensorizer_ops import (  # noqa: F401
@@ -100,10 +103,15 @@ __all__ = [
     "DecryptionParams",
     "EncryptionParams",
     "FilterFuncType",
+    "Hashes",
+    "Options",
+    "Progress",
     "Save",
+    "Target",
     "TensorDeserializer",
     "TensorSerializer",
     "TensorType",
+    "Verify",
     "__version__",
     "cmake_prefix_path",
     "decrypt",
