@@ -4,7 +4,7 @@
 #   make demo    builds, and shows a model saved and loaded, beside its peers
 #   make test    everything that has to pass: lint, unit tests, fuzzing, sanitizers, Python tests
 #   make build   builds the package into .venv, from these sources (editable)
-#   make lint    formatting, types, and which layers of csrc include which
+#   make lint    formatting, types, and which layers of csrc and of Python use which
 #   make bench   measures loads and saves beside their peers and the machine's limit, and draws the
 #                chart of the README
 #   make bench-remote   measures loads and saves over the network in the same way
@@ -60,6 +60,7 @@ lint: $(STAMPS)/test
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary tensorizer_ops
 	@$(BIN)/python tools/check_layers.py
+	@$(BIN)/python tools/check_imports.py
 
 cpp-test: | test-packages
 	@tools/cpp_tests.sh tests

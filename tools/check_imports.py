@@ -1,0 +1,153 @@
+"""Checks who may import whom in Python: the table below is what docs/design.md describes.
+
+Every edge that is used must be allowed, every edge that is allowed must be used, and no file may
+import itself by way of others. An import inside a function counts like any other. One that only
+type checkers run needs an edge as well, but closes no circle.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "tensorizer_ops"
+
+# The files at the root of the package that are not public; the folders below it are layers, too.
+LAYERS = {
+    "native": ["_build", "_python"],
+    "base": ["_library", "_memory", "_options", "_progress", "_refill", "_targets", "errors"],
+    "front": ["_background", "_load_save", "_modules", "_rewrite"],
+}
+LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
+
+# A layer, and the layers that its files may import. Their own they may always import, except tests.
+ALLOWED = {
+    "native": [],
+    "base": ["native"],
+    "_compile": ["native", "base"],
+    "front": ["native", "base", "_compile"],
+    "_compat": ["native", "base", "front"],
+    "public": ["native", "base", "front", "_compat", "_compile"],
+    "local_servers": [],
+    "benchmarks": ["public", "local_servers"],
+    "examples": ["public"],
+    "tools": [],
+    "support": ["local_servers"],
+    # Tests share by way of tests/support, and never import each other.
+    "tests": [
+        "native",
+        "base",
+        "front",
+        "_compat",
+        "_compile",
+        "public",
+        "local_servers",
+        "support",
+    ],
+}
+# Files that may import more than their layer, and why.
+EXCEPTIONS = {
+    # A key that a program passes along gets a name as if the program had named it.
+    "tensorizer_ops/_compat/named_key.py": ["tensorizer_ops/keys.py"],
+    # Without a device= tensors go where utils.get_device() says, which programs replace.
+    "tensorizer_ops/_compat/deserializer.py": ["tensorizer_ops/utils.py"],
+    # A URI is opened as open_stream() does it.
+    "tensorizer_ops/_compat/files.py": ["tensorizer_ops/stream_io.py"],
+}
+
+
+def layer_of(name: str) -> str:
+    """The layer of a file, by its path from the root of the repository."""
+    folder, *rest = name.split("/")
+    if folder == PACKAGE:
+        return rest[0] if len(rest) > 1 else LAYER_OF.get(Path(name).stem, "public")
+    return "support" if name.startswith("tests/support/") else folder
+
+
+def file_of(module: str, folder: str) -> str | None:
+    """The file that a module is for a script in ``folder``; None for a module of others."""
+    path = module.replace(".", "/")
+    # The folder of a script is on its path; that of a module in the package is not.
+    beside = [] if folder.startswith(PACKAGE) else [f"{folder}/", "tests/"]
+    for place in ("", *beside):
+        for candidate in (f"{path}.py", f"{path}.pyi", f"{path}/__init__.py"):
+            if (ROOT / (place + candidate)).is_file():
+                return place + candidate
+    return None
+
+
+def imports(name: str) -> Iterator[tuple[str, bool]]:
+    """The files of ours that a file imports, and whether only type checkers see that."""
+    tree = ast.parse((ROOT / name).read_text())
+    folder = name.rpartition("/")[0]
+    hidden = {
+        id(inner)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+        for statement in block.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            # What is imported from a package may be a module of it.
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules = [m if file_of(m, folder) else node.module for m in names]
+        for module in modules:
+            found = file_of(module, folder)
+            if found is not None:
+                yield found, id(node) in hidden
+
+
+def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> list[str]:
+    """What is wrong with the imports of one file; notes the edges that it uses."""
+    layer = layer_of(name)
+    if layer not in ALLOWED:
+        return [f"the folder {layer} is not in the table of tools/check_imports.py"]
+    faults = []
+    for other, for_types in imports(name):
+        if not for_types:
+            graph[name].add(other)
+        target = layer_of(other)
+        if other in EXCEPTIONS.get(name, []) or (target == layer and layer != "tests"):
+            continue
+        used[layer].add(target)
+        if target not in ALLOWED[layer]:
+            faults.append(f"imports {other}; {layer} may not import {target}")
+    return faults
+
+
+def main() -> int:
+    folders = [PACKAGE, "local_servers", "benchmarks", "examples", "tools", "tests"]
+    names = sorted(
+        path.relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    used: dict[str, set[str]] = {layer: set() for layer in ALLOWED}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    faults = [f"{name}: {fault}" for name in names for fault in check(name, used, graph)]
+    for layer, others in ALLOWED.items():
+        for other in sorted(set(others) - used[layer]):
+            faults.append(f"{layer} no longer imports {other}: take it out of the table")
+    for name, others in EXCEPTIONS.items():
+        for other in sorted(set(others) - graph.get(name, set())):
+            faults.append(f"{name} no longer imports {other}: take it out of the exceptions")
+    for what, edges in (("layers", ALLOWED), ("files", graph)):
+        try:
+            TopologicalSorter(edges).prepare()
+        except CycleError as error:
+            faults.append(f"{what} import each other: {' -> '.join(error.args[1])}")
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
