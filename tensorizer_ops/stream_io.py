@@ -18,6 +18,7 @@ from tensorizer_ops import _python
 from tensorizer_ops._compat import s3_access
 from tensorizer_ops._compat.remote_file import RemoteFile
 from tensorizer_ops._compat.s3_upload import S3UploadFile
+from tensorizer_ops._compat.schemes import stream_kind
 from tensorizer_ops._options import SecretOptions, as_pairs
 from tensorizer_ops._targets import to_uri
 
@@ -128,7 +129,7 @@ class CURLStreamFile(RemoteFile):
         buffer_size: int | None = None,
         certificate_handling: CAInfo | None = None,
     ) -> None:
-        if uri.partition("://")[0].lower() not in ("http", "https"):
+        if stream_kind(uri) != "http":
             raise ValueError(f"{_python.without_secrets(uri)!r} is no http:// or https:// URL")
         options = SecretOptions(_certificate_options(certificate_handling))
         for name, value in (headers or {}).items():
@@ -191,7 +192,7 @@ class RedisStreamFile(RemoteFile):
         end: int | None = None,
         buffer_size: int | None = None,
     ) -> None:
-        if uri.partition("://")[0].lower() != "redis":
+        if stream_kind(uri) != "redis":
             raise ValueError(f"{_python.without_secrets(uri)!r} is no redis:// URI")
         super().__init__(uri, SecretOptions(), begin, end, buffer_size)
         self.setup_latency = self._opening_took
@@ -252,9 +253,9 @@ def s3_download(
 
 def _s3_uri(uri: str) -> str:
     """The same, without the slashes that the key begins with, as tensorizer takes it."""
-    scheme, _, place = uri.partition("://")
-    if scheme.lower() != "s3":
+    if stream_kind(uri) != "s3":
         raise ValueError(f"{_python.without_secrets(uri)!r} is no s3:// URI")
+    place = uri.partition("://")[2]
     bucket, _, key = place.partition("/")
     return f"s3://{bucket}/{key.lstrip('/')}"
 
@@ -335,24 +336,22 @@ def open_stream(
             ``ConnectionError`` and so on.
     """
     place = path_uri if isinstance(path_uri, str) else os.fspath(path_uri)
-    scheme = ""
-    if isinstance(path_uri, str) and "://" in path_uri:
-        scheme = path_uri.partition("://")[0].lower()
-    kind = "".join(sorted(mode))
-    if scheme in ("http", "https"):
-        _check_mode(kind in {"br"}, scheme, mode, "rb")
+    kind = stream_kind(path_uri) if isinstance(path_uri, str) else ""
+    letters = "".join(sorted(mode))
+    if kind == "http":
+        _check_mode(letters == "br", place, mode, "rb")
         return CURLStreamFile(
             place, begin, end, buffer_size=buffer_size, certificate_handling=certificate_handling
         )
-    if scheme == "redis":
-        _check_mode(kind in {"br"}, scheme, mode, "rb")
+    if kind == "redis":
+        _check_mode(letters == "br", place, mode, "rb")
         return RedisStreamFile(place, begin=begin, end=end, buffer_size=buffer_size)
-    if scheme != "s3":
+    if kind != "s3":
         return _open_file(place, mode, begin, buffer_size)
 
-    _check_mode(kind in _S3_MODES, scheme, mode, "rb, wb[+] or ab[+]")
+    _check_mode(letters in _S3_MODES, place, mode, "rb, wb[+] or ab[+]")
     place = _s3_uri(place)
-    reads = kind == "br"
+    reads = letters == "br"
     options = s3_access.complete(
         s3_access.Access(
             s3_access_key_id,
@@ -373,8 +372,9 @@ def open_stream(
     return S3UploadFile(place, options, buffer_size)
 
 
-def _check_mode(fits: bool, scheme: str, mode: str, modes: str) -> None:
+def _check_mode(fits: bool, uri: str, mode: str, modes: str) -> None:
     if not fits:
+        scheme = uri.partition("://")[0].lower()
         raise ValueError(f"the mode is {mode!r}, and for {scheme}:// it must be {modes}")
 
 

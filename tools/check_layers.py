@@ -25,7 +25,7 @@ ALLOWED = {
     "io/s3": ["base", "codec", "io", "io/http", "io/aws"],
     "io/redis": ["base", "io"],
     "engine": ["base", "codec", "format", "io"],
-    "transfer": ["base", "codec", "format", "io", "io/http", "engine"],
+    "transfer": ["base", "codec", "format", "io", "engine"],
     "ops": ["base", "codec", "transfer"],
     "python": ["base", "io", "io/aws", "engine", "transfer", "ops"],
     "": ["base", "io", "transfer"],  # the public header

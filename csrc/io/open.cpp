@@ -1,7 +1,12 @@
-#include "io/http/open.h"
+#include "io/open.h"
+
+#include <algorithm>
+
 #include "base/error.h"
+#include "io/http/open.h"
 #include "io/local/open.h"
 #include "io/redis/open.h"
+#include "io/redis/options.h"
 #include "io/s3/open.h"
 #include "io/uri.h"
 
@@ -9,28 +14,103 @@ namespace tensorizer {
 
 namespace {
 
+// The options that `declare` returns, over a struct of their own.
+template <typename Options>
+std::vector<Option> over_own(std::vector<Option> (*declare)(Options&)) {
+  const auto values = std::make_shared<Options>();
+  std::vector<Option> options = declare(*values);
+  for (Option& option : options) {
+    option.set = [values, set = std::move(option.set)](const std::string& name,
+                                                       const std::string& value) {
+      return set(name, value);
+    };
+  }
+  return options;
+}
+
+template <auto declare>
+std::vector<Option> checks() {
+  return over_own(declare);
+}
+
+// A new scheme is one line below.
+struct Scheme {
+  std::string_view name;
+  const char* written;  // for messages
+  std::string_view folder;
+  std::vector<Option> (*options)();  // or null
+  std::unique_ptr<Source> (*open_source)(const std::string& uri, const SourceOptions& options,
+                                         Cancel& cancel);
+  std::unique_ptr<Sink> (*open_sink)(const std::string& uri, const SinkOptions& options,
+                                     Cancel& cancel);
+};
+
+constexpr Scheme kSchemes[] = {
+    {"", "a plain path", "local", nullptr, &open_local_source, &open_local_sink},
+    {"file", "file://", "local", nullptr, &open_local_source, &open_local_sink},
+    {"fd", "fd:N", "local", nullptr, &open_local_source, &open_local_sink},
+    {"http", "http://", "http", &checks<&http_options>, &open_http_source, &open_http_sink},
+    {"https", "https://", "http", &checks<&http_options>, &open_http_source, &open_http_sink},
+    {"s3", "s3://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink},
+    {"gs", "gs://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink},
+    {"redis", "redis://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink},
+};
+
+const Scheme* find_scheme(std::string_view name) {
+  const Scheme* found = std::find_if(std::begin(kSchemes), std::end(kSchemes),
+                                     [&](const Scheme& scheme) { return scheme.name == name; });
+  return found == std::end(kSchemes) ? nullptr : found;
+}
+
 // The scheme alone is named: what follows it may hold a password.
-[[noreturn]] void throw_unknown_scheme(const std::string& scheme) {
+[[noreturn]] void throw_unknown(const std::string& name) {
+  if (name == "rediss") {
+    throw Error(
+        ErrorKind::InvalidArgument,
+        "rediss:// is Redis over TLS, which is not spoken here: use redis:// within a network "
+        "that you trust, or through a tunnel (stunnel, ssh)");
+  }
+  std::string known;
+  for (const Scheme& scheme : kSchemes) {
+    const bool last = &scheme == std::end(kSchemes) - 1;
+    known += std::string(known.empty() ? "" : last ? " and " : ", ") + scheme.written;
+  }
   throw Error(ErrorKind::InvalidArgument,
-              "the scheme " + quote(scheme) +
-                  " is unknown; known are a plain path, file://, fd:N, http://, https://, s3://, "
-                  "gs:// and redis://");
+              "the scheme " + quote(name) + " is unknown; known are " + known);
 }
 
-[[noreturn]] void throw_no_tls() {
-  throw Error(
-      ErrorKind::InvalidArgument,
-      "rediss:// is Redis over TLS, which is not spoken here: use redis:// within a network "
-      "that you trust, or through a tunnel (stunnel, ssh)");
+// Calls `visit` once for each folder that has options, with the first of its schemes.
+template <typename Visit>
+void for_each_folder(Visit visit) {
+  const Scheme* last = nullptr;
+  for (const Scheme& scheme : kSchemes) {
+    if (!scheme.options || (last && last->folder == scheme.folder)) continue;
+    visit(scheme);
+    last = &scheme;
+  }
 }
 
-bool is_s3(const Uri& uri) { return uri.scheme == "s3" || uri.scheme == "gs"; }
+// Throws for an option that changes what another place loads or saves.
+void check_exclusive(const Scheme& scheme, const OptionList& given) {
+  if (given.empty()) return;
+  for_each_folder([&](const Scheme& other) {
+    if (other.folder == scheme.folder) return;
+    const std::vector<Option> options = other.options();
+    for (const auto& [name, value] : given) {
+      const Option* option = find_option(options, name);
+      if (!option || !option->exclusive_unless || value == *option->exclusive_unless) continue;
+      throw Error(ErrorKind::InvalidArgument,
+                  "option '" + option->name + "' means something for " + other.written + " only");
+    }
+  });
+}
 
-// Other options of other places change nothing about a file; these would have to.
-void check_option(bool given, const char* option, const char* where) {
-  if (!given) return;
-  throw Error(ErrorKind::InvalidArgument,
-              std::string("option '") + option + "' means something " + where + " only");
+const Scheme& scheme_for(const std::string& uri, const OptionList& given) {
+  const std::string name = split_uri(uri).scheme;
+  const Scheme* scheme = find_scheme(name);
+  if (!scheme) throw_unknown(name);
+  check_exclusive(*scheme, given);
+  return *scheme;
 }
 
 }  // namespace
@@ -38,47 +118,52 @@ void check_option(bool given, const char* option, const char* where) {
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel) {
   cancel.check();
-  const Uri split = split_uri(uri);
-  check_option(!options.s3.version_id.empty() && !is_s3(split), "s3_version_id", "for s3://");
-  if (split.scheme.empty()) return open_path_source(expand_home(split.rest));
-  if (split.scheme == "file") return open_path_source(decode_file_uri(split.rest));
-  if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
-  if (split.scheme == "http" || split.scheme == "https") {
-    return http_source(url_endpoint(split.scheme + "://" + split.rest, options.http), options,
-                       cancel);
-  }
-  if (is_s3(split)) {
-    const S3Name name = parse_s3_name(split.scheme, split.rest);
-    return http_source(s3_endpoint(split.scheme, name, options.s3, options.http), options, cancel);
-  }
-  if (split.scheme == "redis") return open_redis_source(uri, options.redis, cancel);
-  if (split.scheme == "rediss") throw_no_tls();
-  throw_unknown_scheme(split.scheme);
+  return scheme_for(uri, options.given).open_source(uri, options, cancel);
 }
 
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
                                 Cancel& cancel) {
   cancel.check();
-  const Uri split = split_uri(uri);
-  const bool is_redis = split.scheme == "redis";
-  check_option(!options.s3.version_id.empty(), "s3_version_id", "where an object is loaded");
-  check_option(!options.redis.overwrite && !is_redis, "overwrite", "for redis://");
-  check_option(options.redis.ttl != 0 && !is_redis, "ttl", "for redis://");
-  if (split.scheme.empty()) return open_path_sink(expand_home(split.rest), options, cancel);
-  if (split.scheme == "file") return open_path_sink(decode_file_uri(split.rest), options, cancel);
-  if (split.scheme == "fd") {
-    return open_descriptor_sink(parse_descriptor(split.rest), uri, options);
+  return scheme_for(uri, options.given).open_sink(uri, options, cancel);
+}
+
+std::vector<Option> place_options(OptionList& given) {
+  std::vector<Option> all;
+  for_each_folder([&](const Scheme& scheme) {
+    std::vector<Option> options = scheme.options();
+    for (Option& option : options) {
+      const auto same = std::find_if(
+          all.begin(), all.end(), [&](const Option& other) { return other.name == option.name; });
+      if (same == all.end()) {
+        all.push_back(std::move(option));
+      } else {  // what another folder has as well
+        same->set = [first = std::move(same->set), second = std::move(option.set)](
+                        const std::string& name, const std::string& value) {
+          return first(name, value) && second(name, value);
+        };
+      }
+    }
+  });
+  for (Option& option : all) {
+    option.set = [&given, check = std::move(option.set)](const std::string& name,
+                                                         const std::string& value) {
+      if (!check(name, value)) return false;
+      given.emplace_back(name, value);
+      return true;
+    };
   }
-  if (split.scheme == "http" || split.scheme == "https") {
-    return http_sink(url_endpoint(split.scheme + "://" + split.rest, options.http), options.http);
-  }
-  if (is_s3(split)) {
-    const S3Name name = parse_s3_name(split.scheme, split.rest);
-    return s3_sink(s3_endpoint(split.scheme, name, options.s3, options.http), options);
-  }
-  if (is_redis) return open_redis_sink(uri, options.redis, cancel);
-  if (split.scheme == "rediss") throw_no_tls();
-  throw_unknown_scheme(split.scheme);
+  return all;
+}
+
+std::vector<std::pair<std::string_view, std::string_view>> scheme_folders() {
+  std::vector<std::pair<std::string_view, std::string_view>> folders;
+  for (const Scheme& scheme : kSchemes) folders.emplace_back(scheme.name, scheme.folder);
+  return folders;
+}
+
+std::string_view folder_of(std::string_view uri) {
+  const Scheme* scheme = find_scheme(split_uri(uri).scheme);
+  return scheme ? scheme->folder : std::string_view();
 }
 
 }  // namespace tensorizer

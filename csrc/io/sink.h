@@ -16,7 +16,6 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
-#include "io/options.h"
 
 namespace tensorizer {
 
@@ -110,9 +109,5 @@ class Sink {
   // For messages: the URI without secrets, quoted.
   virtual const std::string& label() const = 0;
 };
-
-// Opens what `uri` names for writing: a plain path ("~" is expanded; missing parent directories are
-// created), file://, fd:N, redis://.
-std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 }  // namespace tensorizer

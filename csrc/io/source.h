@@ -1,7 +1,8 @@
 // Where the bytes of a file come from.
 //
-// A Source is opened once (open_source) and read from any thread. It throws Error, and its messages
-// name the place without any secret. Offsets count from the start of the file object that the
+// A Source is opened once (open_source(), in io/open.h) and read from any thread. It throws Error,
+// and its messages name the place without any secret. Offsets count from the start of the file
+// object that the
 // `.tensors` file lies in, and its magic stands at start().
 #pragma once
 
@@ -16,7 +17,6 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "io/mapping.h"
-#include "io/options.h"
 
 namespace tensorizer {
 
@@ -105,12 +105,6 @@ class Source {
   // For messages: the URI without secrets, quoted.
   virtual const std::string& label() const = 0;
 };
-
-// Opens what `uri` names: a plain path ("~" is expanded), file://, fd:N, http(s)://, redis://.
-// Throws InvalidArgument for a URI that is malformed or of a scheme that this build does not have,
-// listing those it has.
-std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
-                                    Cancel& cancel);
 
 // For those who write one.
 std::uint64_t total_size(std::span<const Bytes> pieces) noexcept;

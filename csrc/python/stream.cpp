@@ -7,14 +7,15 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <map>
 
 #include "engine/read_ahead.h"
 #include "engine/reopening_source.h"
 #include "io/aws/config_file.h"
 #include "io/copy.h"
+#include "io/open.h"
 #include "io/secret.h"
-#include "io/uri.h"
 #include "ops/classes.h"
 #include "ops/translate_errors.h"
 #include "transfer/options.h"
@@ -56,8 +57,8 @@ std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList
   const pybind11::gil_scoped_release no_gil;
   return translate_errors([&] {
     SourceOptions parsed = parse_load_options(options).source;
-    // A stream of them may have gaps, which a Reader does not take.
-    parsed.redis.any_keys = split_uri(uri).scheme == "redis";
+    // A stream of keys may have gaps, which a Reader does not take.
+    parsed.any_bytes = folder_of(uri) == "redis";
     parsed.begin = begin;
     parsed.end = end.value_or(parsed.end);
     const auto open = [uri, parsed](Cancel& cancel) { return open_source(uri, parsed, cancel); };
@@ -67,14 +68,22 @@ std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList
   });
 }
 
+// In whatever order the options come.
+bool are_same(SourceOptions one, SourceOptions other) {
+  std::sort(one.given.begin(), one.given.end());
+  std::sort(other.given.begin(), other.given.end());
+  return one == other;
+}
+
 // It takes over the source, if that would be the same and can be read by several.
 pybind11::object make_reader(const RemoteBytes& bytes,
                              const std::map<std::string, std::string>& options) {
   StringDict given;
   for (const auto& [name, value] : options) given.insert(name, value);
   std::shared_ptr<Source> source = bytes.ahead.source();
-  const bool same = translate_errors(
-      [&] { return parse_load_options({options.begin(), options.end()}).source == bytes.options; });
+  const bool same = translate_errors([&] {
+    return are_same(parse_load_options({options.begin(), options.end()}).source, bytes.options);
+  });
   if (!same || source->sequential()) source = nullptr;
   return torch::jit::toPyObject(c10::IValue(
       c10::make_intrusive<ops::ReaderClass>(bytes.uri, std::move(given), std::move(source))));
@@ -138,6 +147,7 @@ void define_streams(pybind11::module_& module) {
   module.def("refuse_traced_secrets", [](const std::string& uri, const OptionList& options) {
     translate_errors([&] { refuse_secrets(uri, options, "a traced program"); });
   });
+  module.def("scheme_folders", &scheme_folders);
   module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
 }
 

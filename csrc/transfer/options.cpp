@@ -5,9 +5,8 @@
 #include "codec/hmac.h"
 #include "engine/cpus.h"
 #include "io/key.h"
+#include "io/open.h"
 #include "io/secret.h"
-#include "transfer/option_kinds.h"
-#include "transfer/remote_options.h"
 
 namespace tensorizer {
 
@@ -59,16 +58,8 @@ Option digest_option(std::optional<Sha256Digest>& digest) {
           }};
 }
 
-std::vector<Option> remote_options(HttpOptions& http, S3Options& s3, RedisOptions& redis) {
-  std::vector<Option> known = http_options(http);
-  const std::vector<Option> more = s3_options(s3);
-  known.insert(known.end(), more.begin(), more.end());
-  add_redis_options(known, redis);
-  return known;
-}
-
 std::vector<Option> load_options(LoadOptions& load) {
-  std::vector<Option> known = remote_options(load.source.http, load.source.s3, load.source.redis);
+  std::vector<Option> known = place_options(load.source.given);
   known.push_back(memory_option("memory_ceiling", load.memory_ceiling));
   known.push_back(memory_option("staging", load.staging));
   known.push_back(key_option(load.key));
@@ -82,8 +73,7 @@ std::vector<Option> load_options(LoadOptions& load) {
 }
 
 std::vector<Option> save_options(SaveOptions& save) {
-  std::vector<Option> known = remote_options(save.sink.http, save.sink.s3, save.sink.redis);
-  add_redis_save_options(known, save.sink.redis);
+  std::vector<Option> known = place_options(save.sink.given);
   known.push_back(bool_option("fsync", save.sink.fsync));
   known.push_back(memory_option("memory_ceiling", save.memory_ceiling));
   known.push_back(memory_option("staging", save.staging));
@@ -97,13 +87,13 @@ std::vector<Option> save_options(SaveOptions& save) {
 
 LoadOptions parse_load_options(const OptionList& options) {
   LoadOptions parsed;
-  apply_options(options, load_options(parsed));
+  apply_options(options, load_options(parsed), OptionUse::Load);
   return parsed;
 }
 
 SaveOptions parse_save_options(const OptionList& options) {
   SaveOptions parsed;
-  apply_options(options, save_options(parsed));
+  apply_options(options, save_options(parsed), OptionUse::Save);
   return parsed;
 }
 
@@ -121,7 +111,7 @@ WriterOptions parse_writer_options(const OptionList& options) {
                                 parsed.save.sink.part_size, 5 << 20, std::uint64_t{5} << 30));
   known.push_back(number_option("expected_tensors", "a number of tensors", parsed.expected_tensors,
                                 0, std::uint64_t{1} << 32));
-  apply_options(options, known);
+  apply_options(options, known, OptionUse::Save);
   return parsed;
 }
 

@@ -14,8 +14,6 @@
 
 namespace tensorizer {
 
-using OptionList = std::vector<std::pair<std::string, std::string>>;
-
 // The memory that a job may take beyond its tensors when the caller says nothing.
 inline constexpr std::uint64_t kMemoryCeiling = 48 << 20;
 // The pinned memory that a job may take for its way to or from a device.

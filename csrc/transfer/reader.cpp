@@ -12,6 +12,7 @@
 #include "codec/hmac.h"
 #include "engine/read_index.h"
 #include "format/model_digest.h"
+#include "io/open.h"
 #include "transfer/blocks.h"
 #include "transfer/held_memory.h"
 #include "transfer/memory.h"

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/tensor_source.h"
+#include "io/open.h"
 #include "transfer/saving.h"
 
 namespace tensorizer {

@@ -1,6 +1,7 @@
 #include "transfer/tracing.h"
 
 #include "base/error.h"
+#include "io/open.h"
 #include "transfer/dtype.h"
 #include "transfer/reader.h"
 

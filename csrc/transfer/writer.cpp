@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "format/name.h"
+#include "io/open.h"
 #include "transfer/held_memory.h"
 
 namespace tensorizer {

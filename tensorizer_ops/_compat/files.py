@@ -16,11 +16,9 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python
+from tensorizer_ops._compat.schemes import stream_kind
 from tensorizer_ops._options import SecretOptions
 from tensorizer_ops._targets import local_path, to_uri
-
-# The streams of stream_io know the defaults that a program expects for these.
-_STREAM_SCHEMES = ("http", "https", "s3", "redis")
 
 # What the library takes.
 MOST_THREADS = 1024
@@ -33,12 +31,11 @@ def resolve(file_obj: Any, mode: str) -> Any:
     """A string that the library opens, or a file object. It is open then, and the caller's."""
     if isinstance(file_obj, int):
         return io.FileIO(file_obj, mode)
-    if isinstance(file_obj, str):
-        scheme, separator, _ = file_obj.partition("://")
-        if separator and scheme.lower() in _STREAM_SCHEMES:
-            from tensorizer_ops import stream_io
+    if isinstance(file_obj, str) and stream_kind(file_obj):
+        # It knows the defaults that a program expects there.
+        from tensorizer_ops import stream_io
 
-            return stream_io.open_stream(file_obj, mode)
+        return stream_io.open_stream(file_obj, mode)
     if isinstance(file_obj, str | bytes | os.PathLike):
         # These are paths as they stand: a descriptor is an int, and nothing expands a "~".
         if isinstance(file_obj, str) and file_obj.startswith(("~", "fd:")):

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "io/open.h"
 #include "round_trip.h"
 
 namespace tensorizer {

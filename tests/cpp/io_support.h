@@ -18,8 +18,7 @@
 #include <vector>
 
 #include "base/cancel.h"
-#include "io/sink.h"
-#include "io/source.h"
+#include "io/open.h"
 #include "support.h"
 
 namespace tensorizer::testing_support {

@@ -12,7 +12,7 @@
 
 #include "base/cancel.h"
 #include "io/aws/config_file.h"
-#include "io/options.h"
+#include "io/aws/options.h"
 
 namespace tensorizer {
 

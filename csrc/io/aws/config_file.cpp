@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/command.h"
-#include "io/source.h"
+#include "io/open.h"
 #include "io/uri.h"
 
 namespace tensorizer {

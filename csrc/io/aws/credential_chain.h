@@ -3,7 +3,8 @@
 
 #include "base/cancel.h"
 #include "io/aws/credentials.h"
-#include "io/options.h"
+#include "io/aws/options.h"
+#include "io/http/options.h"
 
 namespace tensorizer {
 

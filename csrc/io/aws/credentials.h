@@ -12,7 +12,8 @@
 #include <thread>
 
 #include "base/cancel.h"
-#include "io/options.h"
+#include "io/aws/options.h"
+#include "io/http/options.h"
 
 namespace tensorizer {
 

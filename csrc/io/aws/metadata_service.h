@@ -6,7 +6,7 @@
 #include "base/cancel.h"
 #include "io/aws/credentials.h"
 #include "io/aws/json.h"
-#include "io/options.h"
+#include "io/http/options.h"
 #include "io/secret.h"
 
 namespace tensorizer {

@@ -10,7 +10,7 @@
 
 #include "io/http/connection.h"
 #include "io/http/endpoint.h"
-#include "io/options.h"
+#include "io/http/options.h"
 #include "io/source.h"
 
 namespace tensorizer {

@@ -13,7 +13,7 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "io/http/answer.h"
-#include "io/options.h"
+#include "io/http/options.h"
 #include "io/secret.h"
 
 namespace tensorizer {

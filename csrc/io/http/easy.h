@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "io/options.h"
+#include "io/http/options.h"
 
 namespace tensorizer {
 

@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "base/text.h"
-#include "io/http/open.h"
 #include "io/secret.h"
+#include "io/uri.h"
 
 namespace tensorizer {
 
@@ -87,11 +87,6 @@ class UrlEndpoint final : public HttpEndpoint {
 
 }  // namespace
 
-bool is_header_value(std::string_view value) {
-  return std::none_of(value.begin(), value.end(),
-                      [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7F; });
-}
-
 std::vector<std::string> header_lines(const HttpOptions& options) {
   std::vector<std::string> lines;
   for (const auto& [name, given] : options.headers) {
@@ -106,7 +101,8 @@ std::vector<std::string> header_lines(const HttpOptions& options) {
 }
 
 std::unique_ptr<HttpEndpoint> url_endpoint(std::string_view url, const HttpOptions& options) {
-  return std::make_unique<UrlEndpoint>(url, options);
+  const Uri uri = split_uri(url);
+  return std::make_unique<UrlEndpoint>(uri.scheme + "://" + uri.rest, options);
 }
 
 }  // namespace tensorizer

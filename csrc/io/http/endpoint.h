@@ -9,7 +9,7 @@
 #include "base/cancel.h"
 #include "base/error.h"
 #include "io/http/connection.h"
-#include "io/options.h"
+#include "io/http/options.h"
 
 namespace tensorizer {
 

@@ -5,7 +5,7 @@
 
 #include "base/cancel.h"
 #include "io/http/connection.h"
-#include "io/options.h"
+#include "io/http/options.h"
 
 namespace tensorizer {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "base/cancel.h"
 #include "io/http/endpoint.h"
@@ -12,14 +12,15 @@
 
 namespace tensorizer {
 
+// `uri`: http:// or https://.
+std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,
+                                         Cancel& cancel);
+// Saves in one PUT whose body is streamed: bytes come in ascending order.
+std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options,
+                                     Cancel& cancel);
+
 // Opens a file on a web server.
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint,
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
                                     const SourceOptions& options, Cancel& cancel);
-
-// Saves one, in one PUT whose body is streamed: bytes come in ascending order.
-std::unique_ptr<Sink> http_sink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& options);
-
-// Whether a header of this value would end where it should.
-bool is_header_value(std::string_view value);
 
 }  // namespace tensorizer

@@ -162,9 +162,9 @@ class HttpSink final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> http_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                                const HttpOptions& options) {
-  return std::make_unique<HttpSink>(std::move(endpoint), options);
+std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
+  const HttpOptions http = options_from(options.given, &http_options);
+  return std::make_unique<HttpSink>(url_endpoint(uri, http), http);
 }
 
 }  // namespace tensorizer

@@ -17,8 +17,9 @@ constexpr std::uint64_t kFirstRequest = 1 << 20;
 
 class HttpSource final : public Source {
  public:
-  HttpSource(std::unique_ptr<HttpEndpoint> endpoint, const SourceOptions& options, Cancel& cancel)
-      : client_(std::move(endpoint), options.http), begin_(options.begin) {
+  HttpSource(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
+             const SourceOptions& options, Cancel& cancel)
+      : client_(std::move(endpoint), http), begin_(options.begin) {
     open(options.end, cancel);
   }
 
@@ -281,9 +282,15 @@ class HttpSource final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint,
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
                                     const SourceOptions& options, Cancel& cancel) {
-  return std::make_unique<HttpSource>(std::move(endpoint), options, cancel);
+  return std::make_unique<HttpSource>(std::move(endpoint), http, options, cancel);
+}
+
+std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,
+                                         Cancel& cancel) {
+  const HttpOptions http = options_from(options.given, &http_options);
+  return http_source(url_endpoint(uri, http), http, options, cancel);
 }
 
 }  // namespace tensorizer

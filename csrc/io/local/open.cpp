@@ -117,7 +117,18 @@ std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions&
   return open_in_place(path, InPlaceEnd::Cut, options);
 }
 
-}  // namespace
+// `name` is what messages call the place.
+std::unique_ptr<Source> open_descriptor_source(int number, const std::string& name) {
+  if ((status_flags(number, name) & O_ACCMODE) == O_WRONLY) {
+    throw Error(ErrorKind::InvalidArgument, quote(name) + " is not open for reading");
+  }
+  Descriptor file = duplicate(number, name);
+  const struct stat status = examine(file.get(), name);
+  if (is_stream(status)) return stream_source(std::move(file), name);
+  if (!has_offsets(status)) throw_unusable("cannot open", name, status);
+  const std::uint64_t start = position_of(file, name);
+  return file_source(std::move(file), start, name);
+}
 
 std::unique_ptr<Source> open_path_source(const std::string& path) {
   if (const int number = descriptor_alias(path); number >= 0) {
@@ -135,41 +146,6 @@ std::unique_ptr<Source> open_path_source(const std::string& path) {
   if (!has_offsets(status)) throw_unusable("cannot open", path, status);
   fcntl(file.get(), F_SETFL, 0);
   return file_source(std::move(file), 0, path);
-}
-
-std::unique_ptr<Source> open_descriptor_source(int number, const std::string& name) {
-  if ((status_flags(number, name) & O_ACCMODE) == O_WRONLY) {
-    throw Error(ErrorKind::InvalidArgument, quote(name) + " is not open for reading");
-  }
-  Descriptor file = duplicate(number, name);
-  const struct stat status = examine(file.get(), name);
-  if (is_stream(status)) return stream_source(std::move(file), name);
-  if (!has_offsets(status)) throw_unusable("cannot open", name, status);
-  const std::uint64_t start = position_of(file, name);
-  return file_source(std::move(file), start, name);
-}
-
-std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions& options,
-                                     Cancel& cancel) {
-  if (const int number = descriptor_alias(path); number >= 0) {
-    return open_descriptor_sink(number, path, options);
-  }
-  struct stat status;
-  if (stat(path.c_str(), &status) != 0) {
-    if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
-    return replacing_sink(follow_links(path), options);
-  }
-  if (S_ISREG(status.st_mode)) return open_file_sink(path, options);
-  if (S_ISBLK(status.st_mode)) return open_in_place(path, InPlaceEnd::Nothing, options);
-  if (S_ISFIFO(status.st_mode)) {
-    return stream_sink(open_fifo_for_writing(path, cancel), true, path);
-  }
-  if (S_ISCHR(status.st_mode)) {
-    Descriptor device = open_descriptor(AT_FDCWD, path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
-    if (!device) throw system_error(errno, "cannot save to", path);
-    return stream_sink(std::move(device), true, path);
-  }
-  throw_unusable("cannot save to", path, status);
 }
 
 std::unique_ptr<Sink> open_descriptor_sink(int number, const std::string& name,
@@ -198,6 +174,49 @@ std::unique_ptr<Sink> open_descriptor_sink(int number, const std::string& name,
     if (own) return stream_sink(std::move(own), true, name);
   }
   return stream_sink(duplicate(number, name), (flags & O_NONBLOCK) != 0, name);
+}
+
+std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions& options,
+                                     Cancel& cancel) {
+  if (const int number = descriptor_alias(path); number >= 0) {
+    return open_descriptor_sink(number, path, options);
+  }
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
+    return replacing_sink(follow_links(path), options);
+  }
+  if (S_ISREG(status.st_mode)) return open_file_sink(path, options);
+  if (S_ISBLK(status.st_mode)) return open_in_place(path, InPlaceEnd::Nothing, options);
+  if (S_ISFIFO(status.st_mode)) {
+    return stream_sink(open_fifo_for_writing(path, cancel), true, path);
+  }
+  if (S_ISCHR(status.st_mode)) {
+    Descriptor device = open_descriptor(AT_FDCWD, path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
+    if (!device) throw system_error(errno, "cannot save to", path);
+    return stream_sink(std::move(device), true, path);
+  }
+  throw_unusable("cannot save to", path, status);
+}
+
+// Of a plain path or a file:// URI.
+std::string path_of(const Uri& uri) {
+  return uri.scheme.empty() ? expand_home(uri.rest) : decode_file_uri(uri.rest);
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions&, Cancel&) {
+  const Uri split = split_uri(uri);
+  if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
+  return open_path_source(path_of(split));
+}
+
+std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,
+                                      Cancel& cancel) {
+  const Uri split = split_uri(uri);
+  if (split.scheme == "fd") return open_descriptor_sink(parse_descriptor(split.rest), uri, options);
+  return open_path_sink(path_of(split), options, cancel);
 }
 
 }  // namespace tensorizer

@@ -15,13 +15,11 @@
 
 namespace tensorizer {
 
-// The choice. `name` is what messages call the place.
-std::unique_ptr<Source> open_path_source(const std::string& path);
-std::unique_ptr<Source> open_descriptor_source(int number, const std::string& name);
-std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions& options,
-                                     Cancel& cancel);
-std::unique_ptr<Sink> open_descriptor_sink(int number, const std::string& name,
-                                           const SinkOptions& options);
+// `uri`: a plain path ("~" is expanded), file:// or fd:N.
+std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions& options,
+                                          Cancel& cancel);
+std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,
+                                      Cancel& cancel);
 
 // A source over a regular file or a block device.
 std::unique_ptr<Source> file_source(Descriptor file, std::uint64_t start, const std::string& name);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "io/options.h"
+#include "io/redis/options.h"
 
 namespace tensorizer {
 

@@ -12,9 +12,9 @@
 namespace tensorizer {
 
 // `uri`: redis://[user:password@]host[:port]/prefix; see docs/remote.md.
-std::unique_ptr<Source> open_redis_source(const std::string& uri, const RedisOptions& options,
+std::unique_ptr<Source> open_redis_source(const std::string& uri, const SourceOptions& options,
                                           Cancel& cancel);
-std::unique_ptr<Sink> open_redis_sink(const std::string& uri, const RedisOptions& options,
+std::unique_ptr<Sink> open_redis_sink(const std::string& uri, const SinkOptions& options,
                                       Cancel& cancel);
 
 }  // namespace tensorizer

@@ -319,9 +319,10 @@ class RedisSink final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> open_redis_sink(const std::string& uri, const RedisOptions& options,
+std::unique_ptr<Sink> open_redis_sink(const std::string& uri, const SinkOptions& options,
                                       Cancel& cancel) {
-  return std::make_unique<RedisSink>(redis_address(uri, options), options, cancel);
+  const RedisOptions redis = options_from(options.given, &redis_options);
+  return std::make_unique<RedisSink>(redis_address(uri, redis), redis, cancel);
 }
 
 }  // namespace tensorizer

@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 // no commands, whether that has happened since. So no load mixes the bytes of two saves.
 class RedisSource final : public Source {
  public:
-  RedisSource(RedisAddress address, const RedisOptions& options, Cancel& cancel)
+  RedisSource(RedisAddress address, const RedisOptions& options, bool any_bytes, Cancel& cancel)
       : client_(std::move(address), options),
         header_key_(redis_header_key(client_.address().prefix)) {
     Tries tries(client_.options().retries);
@@ -43,7 +43,7 @@ class RedisSource final : public Source {
         tries.failed(error, 0, cancel);
       }
     }
-    check_redis_keys(keys_, client_.address(), options.any_keys);
+    check_redis_keys(keys_, client_.address(), any_bytes);
   }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
@@ -275,9 +275,10 @@ class RedisSource final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> open_redis_source(const std::string& uri, const RedisOptions& options,
+std::unique_ptr<Source> open_redis_source(const std::string& uri, const SourceOptions& options,
                                           Cancel& cancel) {
-  return std::make_unique<RedisSource>(redis_address(uri, options), options, cancel);
+  const RedisOptions redis = options_from(options.given, &redis_options);
+  return std::make_unique<RedisSource>(redis_address(uri, redis), redis, options.any_bytes, cancel);
 }
 
 }  // namespace tensorizer

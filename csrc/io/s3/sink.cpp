@@ -1,3 +1,5 @@
+#include "io/s3/sink.h"
+
 // Saves an object: its parts go up as they fill, and it appears when all of them are there.
 #include <algorithm>
 #include <array>
@@ -14,7 +16,6 @@
 #include "io/http/client.h"
 #include "io/http/retry.h"
 #include "io/http/upload.h"
-#include "io/s3/open.h"
 #include "io/s3/parts.h"
 #include "io/s3/receipt.h"
 #include "io/s3/upload_queue.h"
@@ -50,8 +51,8 @@ class ReplyReceiver final : public TextReceiver {
 
 class S3Sink final : public Sink {
  public:
-  S3Sink(std::unique_ptr<HttpEndpoint> endpoint, const SinkOptions& options)
-      : client_(std::move(endpoint), options.http), part_size_(options.part_size) {}
+  S3Sink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http, std::uint64_t part_size)
+      : client_(std::move(endpoint), http), part_size_(part_size) {}
   ~S3Sink() override { abort(); }
 
   bool ascending() const override { return false; }
@@ -302,8 +303,9 @@ class S3Sink final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint, const SinkOptions& options) {
-  return std::make_unique<S3Sink>(std::move(endpoint), options);
+std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
+                              std::uint64_t part_size) {
+  return std::make_unique<S3Sink>(std::move(endpoint), http, part_size);
 }
 
 }  // namespace tensorizer

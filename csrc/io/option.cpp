@@ -1,4 +1,4 @@
-#include "transfer/option_kinds.h"
+#include "io/option.h"
 
 #include <algorithm>
 #include <charconv>
@@ -14,6 +14,29 @@ bool is_one_line(const std::string& text) {
                                        [](char c) { return c == '\0' || c == '\n' || c == '\r'; });
 }
 
+bool has_use(const Option& option, OptionUse use) {
+  return option.use == OptionUse::Any || option.use == use;
+}
+
+[[noreturn]] void throw_unknown(const std::string& name, std::span<const Option> known,
+                                OptionUse use) {
+  std::string names;
+  for (const Option& option : known) {
+    if (!has_use(option, use)) continue;
+    names += (names.empty() ? "" : ", ") + option.name;
+    if (option.name.ends_with('.')) names += '*';
+  }
+  throw Error(ErrorKind::InvalidArgument,
+              "unknown option " + quote(name) + "; the options here are " + names);
+}
+
+void set(const Option& option, const std::string& name, const std::string& value) {
+  if (option.set(name, value)) return;
+  const std::string is = option.secret ? "" : " is " + quote(value) + ", and";
+  throw Error(ErrorKind::InvalidArgument,
+              "option " + quote(name) + is + " must be " + option.value);
+}
+
 }  // namespace
 
 const Option* find_option(std::span<const Option> known, const std::string& name) {
@@ -25,23 +48,22 @@ const Option* find_option(std::span<const Option> known, const std::string& name
   return nullptr;
 }
 
-void apply_options(const OptionList& given, std::span<const Option> known) {
+void apply_options(const OptionList& given, std::span<const Option> known, OptionUse use) {
   for (const auto& [name, value] : given) {
     const Option* match = find_option(known, name);
-    if (!match) {
-      std::string names;
-      for (const Option& option : known) {
-        names += (names.empty() ? "" : ", ") + option.name;
-        if (option.name.ends_with('.')) names += '*';
-      }
+    if (!match) throw_unknown(name, known, use);
+    if (!has_use(*match, use)) {
       throw Error(ErrorKind::InvalidArgument,
-                  "unknown option " + quote(name) + "; the options here are " + names);
+                  "option '" + match->name + "' means something where a file is " +
+                      (match->use == OptionUse::Load ? "loaded" : "saved") + " only");
     }
-    if (!match->set(name, value)) {
-      const std::string is = match->secret ? "" : " is " + quote(value) + ", and";
-      throw Error(ErrorKind::InvalidArgument,
-                  "option " + quote(name) + is + " must be " + match->value);
-    }
+    set(*match, name, value);
+  }
+}
+
+void take_options(const OptionList& given, std::span<const Option> known) {
+  for (const auto& [name, value] : given) {
+    if (const Option* match = find_option(known, name)) set(*match, name, value);
   }
 }
 
@@ -71,6 +93,12 @@ Option text_option(const char* name, const char* value, std::string& text) {
 Option secret_option(const char* name, std::string& text) {
   Option option = text_option(name, "one line of text, or env:NAME, file:PATH or named:NAME", text);
   option.secret = true;
+  return option;
+}
+
+Option exclusive(Option option, OptionUse use, std::string unless) {
+  option.use = use;
+  option.exclusive_unless = std::move(unless);
   return option;
 }
 

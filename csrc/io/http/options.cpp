@@ -1,0 +1,59 @@
+#include "io/http/options.h"
+
+#include <algorithm>
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::string_view kHeader = "header.";
+
+// What a header may be made of, so that it ends where it should.
+bool is_header_name(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return c > 0x20 && c < 0x7F && c != ':' && c != ';';
+  });
+}
+
+bool take_header(const std::string& option, const std::string& value, HttpOptions& http) {
+  std::string name = option.substr(kHeader.size());
+  if (!is_header_name(name) || !is_header_value(value)) return false;
+  http.headers.emplace_back(std::move(name), value);
+  return true;
+}
+
+}  // namespace
+
+bool is_header_value(std::string_view value) {
+  return std::none_of(value.begin(), value.end(),
+                      [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7F; });
+}
+
+std::vector<Option> http_options(HttpOptions& http) {
+  return {
+      {std::string(kHeader), "a header: a name of letters, and a printable value in one line",
+       [&http](const std::string& option, const std::string& value) {
+         return take_header(option, value, http);
+       },
+       true},
+      text_option("ca_file", "a path", http.ca_file),
+      text_option("ca_path", "a path", http.ca_path),
+      text_option("client_cert", "a path", http.client_cert),
+      text_option("client_key", "a path", http.client_key),
+      bool_option("insecure", http.insecure),
+      bool_option("http2", http.http2),
+      bool_option("header_everywhere", http.header_everywhere),
+      bool_option("insecure_redirects", http.insecure_redirects),
+      seconds_option("connect_timeout", http.connect_timeout, 0.001),
+      seconds_option("stall_timeout", http.stall_timeout, 0.001),
+      seconds_option("timeout", http.timeout, 0),
+      number_option("connections", "a number from 1 to 256", http.connections, 1, 256),
+      number_option("chunk_size", "a number of bytes, 65536 or more", http.chunk_size, 64 << 10,
+                    std::uint64_t{1} << 40),
+      number_option("retries", "a number from 0 to 1000", http.retries, 0, 1000),
+      number_option("max_bandwidth", "a number of bytes per second, or 0 for no limit",
+                    http.max_bandwidth, 0),
+  };
+}
+
+}  // namespace tensorizer

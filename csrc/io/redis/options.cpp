@@ -1,0 +1,22 @@
+#include "io/redis/options.h"
+
+namespace tensorizer {
+
+std::vector<Option> redis_options(RedisOptions& redis) {
+  return {
+      // As HTTP has them.
+      seconds_option("connect_timeout", redis.connect_timeout, 0.001),
+      seconds_option("stall_timeout", redis.stall_timeout, 0.001),
+      number_option("connections", "a number from 1 to 256", redis.connections, 1, 256),
+      number_option("retries", "a number from 0 to 1000", redis.retries, 0, 1000),
+      secret_option("redis_user", redis.user),
+      secret_option("redis_password", redis.password),
+      number_option("db", "the number of a database", redis.database, 0, 1 << 30),
+      exclusive(number_option("ttl", "a number of seconds, or 0 for ever", redis.ttl, 0,
+                              std::uint64_t{1} << 32),
+                OptionUse::Save, "0"),
+      exclusive(bool_option("overwrite", redis.overwrite), OptionUse::Save, "true"),
+  };
+}
+
+}  // namespace tensorizer
