@@ -25,6 +25,17 @@ inline ConstBytes as_bytes(std::string_view text) noexcept {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
+constexpr std::uint64_t total_size(std::span<const Bytes> pieces) noexcept {
+  std::uint64_t total = 0;
+  for (const Bytes piece : pieces) total += piece.size();
+  return total;
+}
+constexpr std::uint64_t total_size(std::span<const ConstBytes> pieces) noexcept {
+  std::uint64_t total = 0;
+  for (const ConstBytes piece : pieces) total += piece.size();
+  return total;
+}
+
 // The multiple of `alignment` at or after `value`; the caller knows that it fits.
 constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) noexcept {
   return (value + alignment - 1) / alignment * alignment;

@@ -61,8 +61,7 @@ void check_terminator(Source& source, const Index& index, ConstBytes behind,
       index.end() - location.start - kFileHeaderSize - index.header().index_size;
   if (at + read.size() <= behind.size()) {
     found = behind.subspan(at, read.size());
-  } else if (source.descriptor() < 0 ||
-             source.read_up_to(index.end(), read, cancel) < read.size()) {
+  } else if (!source.identity() || source.read_up_to(index.end(), read, cancel) < read.size()) {
     return;
   }
   if (all_zero(found)) return;
@@ -122,7 +121,7 @@ Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
 void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
                    std::vector<std::byte>& bytes, Cancel& cancel) {
   bytes.clear();
-  if (source.descriptor() >= 0) bytes.reserve(size);
+  if (source.identity()) bytes.reserve(size);
   if (read_on(source, offset, bytes, size, cancel)) return;
   throw_source_ended(source.label(), offset + bytes.size(), size - bytes.size());
 }

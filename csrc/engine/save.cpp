@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "engine/ascending_save.h"
 #include "engine/save_mover.h"
+#include "engine/sequential_save.h"
 
 namespace tensorizer {
 
@@ -16,19 +16,18 @@ constexpr std::uint64_t kBundle = 2 << 20;
 // A server gets a part of the file when all of it is there: the fewer tensors are open, the sooner.
 constexpr int kLanesToServers = 4;
 
-Section terminator_section(const Layout& layout) {
-  return {SectionKind::Terminator, {}, layout.end(), sizeof(kTerminator)};
-}
-
-std::vector<Section> all_sections(const Layout& layout) {
-  std::vector<Section> sections;
-  sections.reserve(2 * layout.tensors().size() + 1);
-  for (const PlacedTensor& tensor : layout.tensors()) {
-    sections.push_back(header_section_of(tensor));
-    if (tensor.spec.data_size() > 0) sections.push_back(data_section_of(tensor));
+// Names headers and data, as tensorizer does in Redis: two keys for each tensor, and none for the
+// terminator.
+void announce(Sink& sink, std::span<const PlacedTensor> tensors) {
+  std::vector<NamedRange> parts;
+  parts.reserve(2 * tensors.size());
+  for (const PlacedTensor& tensor : tensors) {
+    parts.push_back({tensor.spec.name, tensor.header_offset, tensor.header_size});
+    if (tensor.spec.data_size() > 0) {
+      parts.push_back({tensor.spec.name, tensor.data_offset(), tensor.spec.data_size()});
+    }
   }
-  sections.push_back(terminator_section(layout));
-  return sections;
+  sink.announce(parts);
 }
 
 // How many workers there are at most, and what each may hold.
@@ -38,11 +37,10 @@ struct Shares {
 };
 
 Shares shares_of(const SaveJob& job) {
-  const bool lent = job.settings.memory_stays && !job.encryption() &&
-                    std::none_of(job.items.begin(), job.items.end(),
-                                 [](const SaveItem& item) { return item.staged.has_value(); });
+  KeptUntil kept = KeptUntil::End;
+  for (std::size_t i = 0; i < job.items.size(); ++i) kept = std::min(kept, job.kept_until(i));
   const int workers = std::max(
-      {job.settings.threads, job.settings.moves_in_flight, job.sink.writes_in_flight(lent)});
+      {job.settings.threads, job.settings.moves_in_flight, job.sink.writes_in_flight(kept)});
   return {workers, fair_share_of(job.settings.memory_ceiling, workers)};
 }
 
@@ -54,15 +52,12 @@ std::uint64_t size_of(const SaveJob& job) {
 
 int lanes_of(const SaveJob& job) {
   if (!job.hashes().sha256) return 1;
-  const bool to_server = job.sink.writes_in_flight(true) > 0;
+  const bool to_server = job.sink.writes_in_flight(KeptUntil::End) > 0;
   return to_server ? std::min(sha256_lanes(), kLanesToServers) : sha256_lanes();
 }
 
-}  // namespace
-
-void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const SaveItem> items,
-                  const SaveSettings& settings, Progress& progress, Cancel& cancel) {
-  const SaveJob job{sink, layout, first, items, settings, progress};
+void move_tensors(const SaveJob& job, Cancel& cancel) {
+  const SaveSettings& settings = job.settings;
   const HashKinds hashes = job.hashes();
   const bool encrypted = job.encryption().has_value();
   const Shares shares = shares_of(job);
@@ -75,16 +70,16 @@ void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const
   limits.slices_follow_file = !encrypted;
 
   std::vector<Extent> extents;
-  extents.reserve(items.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
+  extents.reserve(job.items.size());
+  for (std::size_t i = 0; i < job.items.size(); ++i) {
     const PlacedTensor& tensor = job.tensor(i);
     // Staged bytes are gone before a digest that goes in order could come back to them.
-    const bool whole = items[i].staged && (items[i].in_order || hashes.sha256 ||
-                                           layout.kind().data_digests || encrypted);
+    const bool whole = job.items[i].staged && (job.items[i].in_order || hashes.sha256 ||
+                                               job.layout.kind().data_digests || encrypted);
     extents.push_back({settings.begin + tensor.header_offset, tensor.header_size,
                        tensor.spec.data_size(), whole});
   }
-  progress.total += size_of(job);
+  job.progress.total += size_of(job);
 
   MoveSettings move_settings;
   move_settings.threads = settings.threads;
@@ -96,37 +91,44 @@ void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const
   Plan plan = plan_in_order(extents, limits);
   if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
   SaveMover mover(job, job.piece_size(staged_chunk(shares.share)));
-  progress.computed = move(plan, mover, move_settings, cancel);
+  job.progress.computed = move(plan, mover, move_settings, cancel);
+}
+
+}  // namespace
+
+void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const SaveItem> items,
+                  const SaveSettings& settings, Progress& progress, Cancel& cancel) {
+  announce(sink, layout.tensors().subspan(first, items.size()));
+  move_tensors({sink, layout, first, items, settings, progress}, cancel);
 }
 
 void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel) {
-  const Section section = terminator_section(layout);
   const ConstBytes terminator{reinterpret_cast<const std::byte*>(&kTerminator),
                               sizeof(kTerminator)};
-  sink.write({&section, 1}, section.offset, {&terminator, 1}, cancel);
+  sink.write(layout.end(), {&terminator, 1}, KeptUntil::Return, cancel);
 }
 
 void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
                const SaveSettings& settings, Progress& progress, Cancel& cancel) {
   const std::uint64_t prefix_size = layout.prefix_size();
-  sink.reserve(prefix_size);
-  sink.announce(all_sections(layout), cancel);
-  const auto write_prefix = [&] {
-    sink.write_prefix(layout.prefix(sink.start(), prefix_size), cancel);
+  sink.begin(prefix_size, layout.file_size());
+  announce(sink, layout.tensors());
+  const auto write_head = [&] {
+    sink.write_head(layout.prefix(sink.start(), prefix_size), cancel);
   };
-  const bool prefix_last = layout.has_records();
-  if (!prefix_last) write_prefix();
+  const bool head_last = layout.has_records();
+  if (!head_last) write_head();
   SaveSettings placed = settings;
   placed.begin = sink.start() + prefix_size;
   placed.memory_stays = true;
-  if (sink.ascending()) {
-    const SaveJob job{sink, layout, 0, items, placed, progress};
+  const SaveJob job{sink, layout, 0, items, placed, progress};
+  if (sink.sequential()) {
     progress.total += size_of(job);
     const std::uint64_t piece = job.piece_size(staged_chunk(shares_of(job).share));
-    AscendingSave(job, piece, cancel).run(prefix_last ? write_prefix : std::function<void()>());
+    SequentialSave(job, piece, cancel).run(head_last ? write_head : std::function<void()>());
   } else {
-    save_tensors(sink, layout, 0, items, placed, progress, cancel);
-    if (prefix_last) write_prefix();
+    move_tensors(job, cancel);
+    if (head_last) write_head();
   }
   if (settings.confirm) settings.confirm();
   write_terminator(sink, layout, cancel);

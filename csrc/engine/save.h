@@ -38,7 +38,8 @@ struct SaveSettings {
 };
 
 // Writes headers and data of the layout's tensors from number `first` on, to a sink that is not
-// ascending; items[i] is the data of tensor `first + i`. The layout learns what its records need.
+// sequential and has begun; items[i] is the data of tensor `first + i`. The layout learns what its
+// records need.
 void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const SaveItem> items,
                   const SaveSettings& settings, Progress& progress, Cancel& cancel);
 

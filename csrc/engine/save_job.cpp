@@ -41,19 +41,13 @@ ConstBytes SaveJob::encrypt(TensorHeaderImage& header, std::uint64_t position,
 
 void SaveJob::write_header(std::size_t item, const TensorHeaderImage& header,
                            Cancel& cancel) const {
-  const Section section = header_section(item);
   const ConstBytes piece = header.bytes();
-  sink.write({&section, 1}, section.offset, {&piece, 1}, cancel);
+  sink.write(tensor(item).header_offset, {&piece, 1}, KeptUntil::Return, cancel);
 }
 
 void SaveJob::write_data(std::size_t item, std::uint64_t position, ConstBytes bytes,
                          Cancel& cancel) const {
-  const Section section = data_section(item);
-  if (settings.memory_stays && !items[item].staged && !encryption()) {
-    sink.lend({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
-  } else {
-    sink.write({&section, 1}, section.offset + position, {&bytes, 1}, cancel);
-  }
+  sink.write(tensor(item).data_offset() + position, {&bytes, 1}, kept_until(item), cancel);
   progress.done.fetch_add(bytes.size(), std::memory_order_relaxed);
 }
 

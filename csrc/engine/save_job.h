@@ -11,13 +11,6 @@
 
 namespace tensorizer {
 
-inline Section header_section_of(const PlacedTensor& tensor) {
-  return {SectionKind::Header, tensor.spec.name, tensor.header_offset, tensor.header_size};
-}
-inline Section data_section_of(const PlacedTensor& tensor) {
-  return {SectionKind::Data, tensor.spec.name, tensor.data_offset(), tensor.spec.data_size()};
-}
-
 // A piece of a tensor's data. What is encrypted on its way goes to `out`, which may be where it is.
 struct SavedBytes {
   ConstBytes plain;
@@ -64,8 +57,11 @@ struct SaveJob {
   ConstBytes encrypt(TensorHeaderImage& header, std::uint64_t position,
                      const SavedBytes& piece) const;
 
-  Section header_section(std::size_t item) const { return header_section_of(tensor(item)); }
-  Section data_section(std::size_t item) const { return data_section_of(tensor(item)); }
+  // Whether what is written of an item's data is the caller's memory, which stays.
+  KeptUntil kept_until(std::size_t item) const {
+    const bool stays = settings.memory_stays && !items[item].staged && !encryption();
+    return stays ? KeptUntil::End : KeptUntil::Return;
+  }
 
   void write_header(std::size_t item, const TensorHeaderImage& header, Cancel& cancel) const;
   void write_data(std::size_t item, std::uint64_t position, ConstBytes bytes, Cancel& cancel) const;

@@ -30,20 +30,16 @@ void SaveMover::move_bundle(const Range& range, Worker& worker) {
   data.reserve(range.count);
   gather(range, headers, data, worker);
   digest_bundle(range, headers, data, worker);
-  std::vector<Section> sections;
   std::vector<ConstBytes> pieces;
-  sections.reserve(2 * headers.size());
   pieces.reserve(2 * headers.size());
   std::uint64_t written = 0;
   for (std::size_t i = 0; i < headers.size(); ++i) {
-    sections.push_back(job_.header_section(range.first + i));
     pieces.push_back(headers[i].bytes());
     if (data[i].plain.empty()) continue;
-    sections.push_back(job_.data_section(range.first + i));
     pieces.push_back(job_.encryption() ? ConstBytes(data[i].out) : data[i].plain);
     written += data[i].plain.size();
   }
-  job_.sink.write(sections, sections.front().offset, pieces, worker.cancel);
+  job_.sink.write(job_.tensor(range.first).header_offset, pieces, KeptUntil::Return, worker.cancel);
   job_.progress.done.fetch_add(written, std::memory_order_relaxed);
 }
 

@@ -19,10 +19,7 @@ void copy(Source& source, Sink& sink, Cancel& cancel) {
     throw Error(ErrorKind::InvalidArgument,
                 source.label() + " does not say how long it is, and cannot be copied");
   }
-  const Section whole{SectionKind::Data, "", 0, *size};
-  const std::span<const Section> sections(&whole, 1);
-  sink.reserve(0);
-  sink.announce(sections, cancel);
+  sink.begin(0, *size);
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kPiece);
   for (std::uint64_t offset = 0; offset < *size;) {
     const Bytes piece(buffer.get(), std::min(kPiece, *size - offset));
@@ -30,7 +27,7 @@ void copy(Source& source, Sink& sink, Cancel& cancel) {
       throw Error(ErrorKind::SystemError, source.label() + " got shorter while it was copied");
     }
     const ConstBytes bytes = piece;
-    sink.write(sections, offset, {&bytes, 1}, cancel);
+    sink.write(offset, {&bytes, 1}, KeptUntil::Return, cancel);
     offset += bytes.size();
   }
   sink.finish(*size, cancel);

@@ -1,4 +1,4 @@
-// Copies a file, whatever it holds, from one place to another.
+// Copies a file as it is from a Source to a Sink.
 #pragma once
 
 #include "base/cancel.h"
@@ -7,7 +7,9 @@
 
 namespace tensorizer {
 
-// As long as the source is now; throws where that is not known, or where it gets shorter meanwhile.
+// Copies all bytes of the source, and finishes the sink. Throws InvalidArgument if the size of the
+// source is unknown, and SystemError if it shrinks meanwhile. Not for a sink that stores named
+// parts: the copy has none.
 void copy(Source& source, Sink& sink, Cancel& cancel);
 
 }  // namespace tensorizer

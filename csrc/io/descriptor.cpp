@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,12 @@ Descriptor open_descriptor(int folder, const std::string& path, int flags, unsig
     const int number = openat(folder, path.c_str(), flags | O_CLOEXEC, mode);
     if (number >= 0 || errno != EINTR) return Descriptor(number);
   }
+}
+
+std::optional<FileIdentity> identity_of(int descriptor) noexcept {
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) return std::nullopt;
+  return FileIdentity{status.st_dev, status.st_ino};
 }
 
 iovec IoCursor::piece(std::size_t index) const noexcept {
@@ -130,7 +137,7 @@ void throw_write_error(int system_errno, const std::string& path) {
   if (system_errno == EFAULT) {
     throw Error(ErrorKind::SystemError,
                 "cannot write " + quote(path, 4096) +
-                    ": the memory of a tensor cannot be read; a file that it is mapped from may "
+                    ": the memory of the data cannot be read; a file that it is mapped from may "
                     "have been cut",
                 system_errno, path);
   }

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "io/file_identity.h"
 
 namespace tensorizer {
 

@@ -1,11 +1,16 @@
-// Where the bytes of a file go: the mirror image of a Source.
+// A Sink receives the bytes of one file; it is the mirror image of a Source.
 //
-// A file is a prefix (header and index) and, behind it, sections whose sizes are known before their
-// bytes. Section offsets count from the end of the prefix, because only the prefix holds absolute
-// offsets and a writer that is fed one tensor at a time knows it last. Nothing can be seen under
-// the target's name before finish() returns, except where a target is written in place
-// (descriptors, devices, FIFOs, a file in a directory that cannot be written). A Sink that is
-// destroyed without finish() aborts; destructors never throw.
+// A file is a head and a body behind it. Offsets in the body count from the end of the head,
+// because the head of many formats holds an index that is known last: its final bytes may come
+// last, and it may then need more room than was reserved. What the bytes mean, and how they are
+// aligned, is up to the caller.
+//
+// The calls come in this order: begin(), then write_head(), announce() and write() as each of them
+// allows, then finish() or abort(). Methods throw Error, whose message names the target without any
+// secret. After an error only abort() and the destructor may be called.
+//
+// The target keeps its old content until finish() returns, unless it is written in place
+// (in_place()). A Sink that is destroyed without finish() aborts. Destructors never throw.
 #pragma once
 
 #include <cstdint>
@@ -16,97 +21,91 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "io/file_identity.h"
 
 namespace tensorizer {
 
-enum class SectionKind : std::uint8_t { Header, Data, Terminator };
-
-// One labelled run of bytes behind the prefix: a tensor's header, a tensor's data, or the
-// terminator. Its name is the tensor's stored name.
-struct Section {
-  SectionKind kind;
+// A range of the body that has a name.
+struct NamedRange {
   std::string_view name;
-  std::uint64_t offset;  // from the end of the prefix
-  std::uint64_t size;
+  std::uint64_t offset;  // in the body
+  std::uint64_t size;    // more than 0
 };
 
-// What tells a file from all others on this machine.
-struct FileIdentity {
-  std::uint64_t device;
-  std::uint64_t inode;
-
-  bool operator==(const FileIdentity&) const = default;
+// How long the caller keeps the bytes of a write() in memory, unchanged.
+enum class KeptUntil : std::uint8_t {
+  Return,  // until write() returns
+  End,     // until finish() or abort() returns
 };
 
 class Sink {
  public:
   virtual ~Sink() = default;
 
-  // True when bytes must come in ascending order, the prefix first, one write at a time.
-  virtual bool ascending() const = 0;
+  // Returns true if bytes must come once and in order: the head first, then the body, one call at a
+  // time. Pipes and uploads in one request are sequential.
+  virtual bool sequential() const = 0;
 
-  // Where in the target the prefix begins: not 0 for a descriptor that was handed over mid-file.
+  // Returns the offset of the head in the target: not 0 for a descriptor that was handed over
+  // mid-file.
   virtual std::uint64_t start() const { return 0; }
 
-  // How many writes at once pay, where all bytes are lent or not; 0 when more than the computing
-  // threads never do.
-  virtual int writes_in_flight(bool lent) const {
-    (void)lent;
+  // Returns how many concurrent writes make this sink fast, if all bytes are kept that long; 0 if
+  // more than the computing threads never help.
+  virtual int writes_in_flight(KeptUntil kept) const {
+    (void)kept;
     return 0;
   }
 
-  // How much room for the prefix serves those who do not know how long it will be.
-  virtual std::uint64_t usual_prefix() const { return 64 << 10; }
+  // Returns how much room to reserve for a head whose size is not known yet.
+  virtual std::uint64_t usual_head_size() const { return 64 << 10; }
 
-  // Reserves room for a prefix of `size` bytes, a multiple of 4 KiB; called once, before anything
-  // is written.
-  virtual void reserve(std::uint64_t size) = 0;
+  // Starts the file with room for a head of `head_size` bytes. `body_size` is null if it is not
+  // known yet. Called once, before all other writing calls. Throws InvalidArgument if the target
+  // cannot hold a file of that size, or has to know the size and does not.
+  virtual void begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) = 0;
 
-  // Then, from those who know all of the file beforehand: every section, in order, the terminator
-  // last. Throws where the target cannot hold them.
-  virtual void announce(std::span<const Section> sections, Cancel& cancel) {
-    (void)sections, (void)cancel;
-  }
+  // Names the parts of the body before their bytes are written, in ascending order. May be called
+  // again with parts behind the earlier ones, but not during a write(). The names are copied. Only
+  // a store that keeps every part under a name of its own uses them. It drops bytes behind the last
+  // part, and needs all bytes of a part written with the same KeptUntil. Throws InvalidArgument if
+  // a part is too large for the store.
+  virtual void announce(std::span<const NamedRange> parts) { (void)parts; }
 
-  // Whether a prefix of `size` bytes may come now although it is shorter than reserved: what stands
-  // behind it has no place yet.
-  virtual bool takes_short_prefix(std::uint64_t size) const {
+  // Returns whether write_head() takes a head of `size` bytes instead of the reserved ones. Depends
+  // on what has been written so far.
+  virtual bool can_resize_head(std::uint64_t size) const {
     (void)size;
     return false;
   }
 
-  // Writes the prefix: at least as long as reserved unless takes_short_prefix(), a multiple of 4
-  // KiB. Longer than reserved moves everything behind it up, which an ascending sink cannot.
-  virtual void write_prefix(ConstBytes prefix, Cancel& cancel) = 0;
+  // Writes the head: as many bytes as were reserved, or as many as can_resize_head() allows now. A
+  // head of another size moves the body. Not concurrently with write(). May be called again only if
+  // in_place(), with a head that is no shorter than the one before.
+  virtual void write_head(ConstBytes head, Cancel& cancel) = 0;
 
-  // Writes the pieces, one after another, from `offset` on, counted from the end of the prefix.
-  // They may cover several neighbouring sections, or a part of one; `sections` says which. Safe
-  // from any thread unless ascending.
-  virtual void write(std::span<const Section> sections, std::uint64_t offset,
-                     std::span<const ConstBytes> pieces, Cancel& cancel) = 0;
+  // Writes the pieces one after another, from `offset` of the body on. `kept` lets a sink that
+  // sends later refer to the caller's memory instead of copying it. Safe for concurrent use by
+  // multiple threads, in any order, unless sequential(). No byte may be written twice.
+  virtual void write(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil kept,
+                     Cancel& cancel) = 0;
 
-  // The same, of bytes that stay where they are, as they are, until finish() or abort(): who would
-  // otherwise copy them need not.
-  virtual void lend(std::span<const Section> sections, std::uint64_t offset,
-                    std::span<const ConstBytes> pieces, Cancel& cancel) {
-    write(sections, offset, pieces, cancel);
-  }
-
-  // The regular file that is being written in place: a tensor that is mapped from it must not be
-  // read while it changes. Nothing where the target is replaced, or no file.
+  // Returns the regular file that is overwritten in place, which must not be read meanwhile; null
+  // if the target is replaced or is not a regular file.
   virtual std::optional<FileIdentity> overwritten() const { return std::nullopt; }
 
-  // Whether everybody sees the target while it is written: then a prefix may come several times,
-  // each as long as the one before or longer.
+  // Returns whether others can see the target while it is written.
   virtual bool in_place() const { return false; }
 
-  // Makes the target appear, whole, of `size` bytes behind the prefix.
-  virtual void finish(std::uint64_t size, Cancel& cancel) = 0;
+  // Completes the file, whose body has `body_size` bytes, and makes it appear under the target's
+  // name. Called once, after all writes.
+  virtual void finish(std::uint64_t body_size, Cancel& cancel) = 0;
 
-  // Drops everything, leaving the target as it was before (in place: as far as it was written).
+  // Drops everything and leaves the target as it was; a target that is written in place keeps what
+  // was written. Does nothing after finish() or a second time.
   virtual void abort() noexcept = 0;
 
-  // For messages: the URI without secrets, quoted.
+  // Returns the URI for messages: without secrets, quoted.
   virtual const std::string& label() const = 0;
 };
 

@@ -83,29 +83,29 @@ class PythonSink : public Sink {
  public:
   explicit PythonSink(PythonFile file) : start_(file.start), object_(std::move(file)) {}
 
-  bool ascending() const override { return false; }
+  bool sequential() const override { return false; }
   std::uint64_t start() const override { return start_; }
   // Nothing moves up here, so that there is room for what a file gets in several calls.
-  std::uint64_t usual_prefix() const override { return 256 << 10; }
-  void reserve(std::uint64_t size) override { prefix_size_ = size; }
+  std::uint64_t usual_head_size() const override { return 256 << 10; }
+  void begin(std::uint64_t head_size, std::optional<std::uint64_t>) override {
+    head_size_ = head_size;
+  }
 
-  void write_prefix(ConstBytes prefix, Cancel& cancel) override {
-    if (prefix.size() > prefix_size_) {
-      throw Error(ErrorKind::InvalidArgument,
-                  label() + " has no room for an index of " + std::to_string(prefix.size()) +
-                      " bytes: write all tensors in one call, or say by the option "
-                      "'expected_tensors' how many there will be");
+  void write_head(ConstBytes head, Cancel& cancel) override {
+    if (head.size() != head_size_) {
+      throw Error(ErrorKind::Internal,
+                  "the head of " + label() + " has another size than reserved");
     }
-    write_at(start_, {&prefix, 1}, cancel);
+    write_at(start_, {&head, 1}, cancel);
     // What was written is to be seen from then on, and what is written next stands behind it.
     const Gate::Entry entry(gate_, std::this_thread::get_id(), cancel);
     object_.seek(written_);
     object_.flush();
   }
 
-  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+  void write(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil,
              Cancel& cancel) override {
-    write_at(start_ + prefix_size_ + offset, pieces, cancel);
+    write_at(start_ + head_size_ + offset, pieces, cancel);
   }
 
   bool in_place() const override { return true; }
@@ -113,7 +113,7 @@ class PythonSink : public Sink {
   void finish(std::uint64_t size, Cancel& cancel) override {
     cancel.check();
     const Gate::Entry entry(gate_, std::this_thread::get_id(), cancel);
-    object_.seek(start_ + prefix_size_ + size);
+    object_.seek(start_ + head_size_ + size);
     object_.flush();
   }
 
@@ -135,9 +135,9 @@ class PythonSink : public Sink {
   }
 
   const std::uint64_t start_;
-  std::uint64_t prefix_size_ = 0;
+  std::uint64_t head_size_ = 0;
   FileObject object_;
-  std::uint64_t written_ = 0;  // where the last section that was written ends
+  std::uint64_t written_ = 0;  // the end of the last bytes of the body
   Gate gate_{busy(object_)};
 };
 

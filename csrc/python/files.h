@@ -13,12 +13,12 @@
 
 namespace tensorizer {
 
-// The bytes of an object that has a buffer; the magic stands at `start`.
+// Returns a source over the bytes of an object that has a buffer; the file begins at `start`.
 std::unique_ptr<Source> buffer_source(const pybind11::buffer& buffer, std::uint64_t start);
 
 struct __attribute__((visibility("hidden"))) PythonFile {
   pybind11::object object;
-  std::uint64_t start = 0;  // where it stands now, which is where the magic is
+  std::uint64_t start = 0;  // the position now, where the file begins
   bool seekable = false;
   // Whether what its methods are given is not kept by anybody when they have returned.
   bool keeps_nothing = false;

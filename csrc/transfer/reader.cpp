@@ -99,7 +99,10 @@ Reader::Reader(std::unique_ptr<Source> source, OptionList options)
 Reader::~Reader() = default;
 
 std::shared_ptr<Source> Reader::open(const LoadOptions& options, Cancel& cancel) {
-  if (in_memory()) return memory_source(tensor_bytes(data_), std::make_shared<at::Tensor>(data_));
+  if (in_memory()) {
+    return memory_source(tensor_bytes(data_), std::make_shared<at::Tensor>(data_),
+                         "the tensor that holds the file");
+  }
   if (source_) return std::move(source_);
   if (!given_) return open_source(uri_, options.source, cancel);
   throw Error(ErrorKind::InvalidArgument, "the file of this reader could not be opened before");

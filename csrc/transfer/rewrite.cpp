@@ -112,7 +112,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   FileKind kind = file_kind(hashes, options, cancel);
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, from.source());
-  if (sink->ascending() && from.source().sequential()) {
+  if (sink->sequential() && from.source().sequential()) {
     throw Error(ErrorKind::InvalidArgument,
                 sink->label() + " takes bytes in order, digests first, and " +
                     from.source().label() + " gives them once: one of both must be a file");

@@ -1,6 +1,5 @@
 #include "transfer/saving.h"
 
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <array>
@@ -126,9 +125,7 @@ void check_not_overwritten(const Sink& sink, std::span<const Saving> savings) {
 
 void check_not_overwritten(const Sink& sink, const Source& source) {
   const std::optional<FileIdentity> overwritten = sink.overwritten();
-  struct stat status;
-  if (!overwritten || fstat(source.descriptor(), &status) != 0) return;
-  if (*overwritten != FileIdentity{status.st_dev, status.st_ino}) return;
+  if (!overwritten || source.identity() != overwritten) return;
   throw Error(ErrorKind::InvalidArgument, sink.label() + " is written in place, and " +
                                               source.label() +
                                               " is the same file, which would be overwritten "

@@ -239,7 +239,7 @@ Targets no_tensors(OpenFile& file) {
   Targets targets;
   // What is encrypted, or comes from a server, comes tensor by tensor, by way of a stage that has
   // no tensors to pass it to. A file is read and not mapped: it may be cut meanwhile.
-  const bool staged = file.source().descriptor() < 0 || file.index().header().encrypted;
+  const bool staged = !file.source().identity() || file.index().header().encrypted;
   for (std::uint32_t i = 0; i < file.names().size(); ++i) {
     LoadItem item;
     item.entry = i;

@@ -95,7 +95,7 @@ Writer::Writer(const OptionList& options, const OpenSink& open)
   Cancel cancel;
   FileKind kind = file_kind(options_.hashes, options_.save, cancel);
   sink_ = open(options_.save.sink, cancel);
-  if (sink_->ascending()) {
+  if (sink_->sequential()) {
     throw Error(ErrorKind::InvalidArgument,
                 sink_->label() +
                     " takes bytes in order, index first, which a Writer knows last: use save()");
@@ -147,13 +147,13 @@ std::vector<Saving> Writer::prepare(std::span<const AddedTensor> tensors, Stagin
   return savings;
 }
 
-// Room for the prefix, once it is known what comes first: a longer one moves everything up.
-void Writer::reserve() {
+// Reserves room for the prefix once the first tensors are known: a longer one moves everything up.
+void Writer::begin() {
   if (reserved_) return;
-  reserved_ = std::max({sink_->usual_prefix(), layout_->prefix_size(),
-                        align_up(std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry,
-                                 kPrefixAlignment)});
-  sink_->reserve(*reserved_);
+  const std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry;
+  reserved_ = std::max(layout_->prefix_size(),
+                       align_up(std::max(sink_->usual_head_size(), expected), kPrefixAlignment));
+  sink_->begin(*reserved_, std::nullopt);
 }
 
 void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType type,
@@ -182,7 +182,7 @@ void Writer::add(std::span<const AddedTensor> tensors) {
       layout_->add(std::move(saving.spec));
       items.push_back(saving.item);
     }
-    reserve();
+    begin();
     SaveSettings settings = save_settings(options_.save, threads_, staging);
     settings.begin = sink_->start() + *reserved_;
     tensorizer::save_tensors(*sink_, *layout_, first, items, settings, progress_, call.cancel);
@@ -196,18 +196,27 @@ void Writer::add(std::span<const AddedTensor> tensors) {
 }
 
 // What makes a file of the tensors: what stands behind them, and in front.
-void Writer::write_ends(Cancel& cancel) {
+void Writer::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
   // That none is there twice, add() has seen to.
   const std::span<const PlacedTensor> tensors = layout_->tensors();
   if (std::any_of(tensors.begin(), tensors.end(),
                   [](const PlacedTensor& tensor) { return is_nested(tensor.spec.name); })) {
     layout_->check_names(cancel);
   }
-  reserve();
+  begin();
   write_terminator(*sink_, *layout_, cancel);
-  const std::uint64_t needed = layout_->prefix_size();
-  if (needed > *reserved_ || sink_->takes_short_prefix(needed)) reserved_ = needed;
-  sink_->write_prefix(layout_->prefix(sink_->start(), *reserved_), cancel);
+  const std::uint64_t needed = std::max(layout_->prefix_size(), prefix_size);
+  if (sink_->can_resize_head(needed)) {
+    reserved_ = needed;
+  } else if (layout_->prefix_size() > *reserved_) {
+    throw Error(ErrorKind::InvalidArgument,
+                "the index of " + sink_->label() + " takes " +
+                    std::to_string(layout_->prefix_size()) + " bytes, and has room for " +
+                    std::to_string(*reserved_) +
+                    ": write all tensors in one call, or set option 'expected_tensors' to how many "
+                    "will come");
+  }
+  sink_->write_head(layout_->prefix(sink_->start(), *reserved_), cancel);
 }
 
 void Writer::flush() {
@@ -216,10 +225,9 @@ void Writer::flush() {
   must_be_open();
   if (!sink_->in_place()) return;
   // An index that grows by little would soon be too long again, and all data moves up each time.
-  const std::uint64_t needed = layout_->prefix_size();
-  if (reserved_ && needed > *reserved_) reserved_ = std::max(needed, 2 * *reserved_);
+  const bool grows = reserved_ && layout_->prefix_size() > *reserved_;
   try {
-    write_ends(call.cancel);
+    write_ends(grows ? 2 * *reserved_ : 0, call.cancel);
     call.cancel.check();
   } catch (...) {
     abort_now();
@@ -240,7 +248,7 @@ void Writer::close() {
   if (state_ == State::Closed) return;
   must_be_open();
   try {
-    write_ends(call.cancel);
+    write_ends(0, call.cancel);
     sink_->finish(layout_->file_size(), call.cancel);
   } catch (...) {
     abort_now();

@@ -79,8 +79,9 @@ class Writer {
   void must_be_ours() const;
   void must_be_open() const;
   std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
-  void reserve();
-  void write_ends(Cancel& cancel);
+  void begin();
+  // Reserves `prefix_size` for the prefix if it needs less and the sink takes more.
+  void write_ends(std::uint64_t prefix_size, Cancel& cancel);
   void abort_now() noexcept;
 
   const WriterOptions options_;

@@ -50,18 +50,15 @@ class SlowFile final : public Source, public Sink {
   }
   const std::string& label() const override { return label_; }
 
-  bool ascending() const override { return is_ascending; }
+  bool sequential() const override { return is_sequential; }
   std::uint64_t start() const override { return 0; }
-  void reserve(std::uint64_t) override {}
-  void write_prefix(ConstBytes, Cancel&) override {}
-  void write(std::span<const Section>, std::uint64_t, std::span<const ConstBytes>,
-             Cancel&) override {
-    move();
-  }
+  void begin(std::uint64_t, std::optional<std::uint64_t>) override {}
+  void write_head(ConstBytes, Cancel&) override {}
+  void write(std::uint64_t, std::span<const ConstBytes>, KeptUntil, Cancel&) override { move(); }
   void finish(std::uint64_t, Cancel&) override {}
   void abort() noexcept override {}
 
-  bool is_ascending = false;
+  bool is_sequential = false;
 
  private:
   void move() {
@@ -85,7 +82,7 @@ constexpr std::int64_t kLarge = 32 * kMiB;
 struct JobKind {
   bool saves;
   bool staged;  // a huge tensor through a stage; else slices of real memory
-  bool ascending;
+  bool sequential;
   Verify verify;
   int threads;
 };
@@ -111,7 +108,7 @@ class Job {
         file_(kind.staged ? kHuge : kLarge, milliseconds(kind.staged ? 3 : 20),
               {kind.verify != Verify::None, kind.verify == Verify::All}),
         memory_(kind.staged ? 0 : kLarge) {
-    file_.is_ascending = kind.ascending;
+    file_.is_sequential = kind.sequential;
   }
 
   std::optional<std::uint32_t> staged() const {

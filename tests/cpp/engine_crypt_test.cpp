@@ -40,7 +40,7 @@ TEST(EncryptedRoundTrip, OfEverySizeInEveryWay) {
   Dice dice(71);
   const std::vector<Sample> samples = samples_of_all_chunks(dice);
   FileKeys keys = keys_of(key_of());
-  for (const bool ascending : {false, true}) {
+  for (const bool sequential : {false, true}) {
     for (const bool staged : {false, true}) {
       for (const HashKinds hashes : {HashKinds{false, true}, HashKinds{false, false}}) {
         FileKind kind = encrypted(hashes);
@@ -48,7 +48,7 @@ TEST(EncryptedRoundTrip, OfEverySizeInEveryWay) {
         SaveSettings settings;
         settings.threads = static_cast<int>(1 + dice.below(4));
         settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
-        MemorySink sink(ascending);
+        MemorySink sink(sequential);
         save(samples, sink, kind, settings, staged);
         ASSERT_TRUE(sink.finished);
         const auto source = memory_source(sink.bytes, nullptr);

@@ -164,18 +164,17 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
 
   class NullSink final : public Sink {
    public:
-    explicit NullSink(bool ascending) : ascending_(ascending) {}
-    bool ascending() const override { return ascending_; }
-    void reserve(std::uint64_t) override {}
-    void write_prefix(ConstBytes, Cancel&) override {}
-    void write(std::span<const Section>, std::uint64_t, std::span<const ConstBytes>,
-               Cancel&) override {}
+    explicit NullSink(bool sequential) : sequential_(sequential) {}
+    bool sequential() const override { return sequential_; }
+    void begin(std::uint64_t, std::optional<std::uint64_t>) override {}
+    void write_head(ConstBytes, Cancel&) override {}
+    void write(std::uint64_t, std::span<const ConstBytes>, KeptUntil, Cancel&) override {}
     void finish(std::uint64_t, Cancel&) override {}
     void abort() noexcept override {}
     const std::string& label() const override { return label_; }
 
    private:
-    bool ascending_;
+    bool sequential_;
     std::string label_ = "'nowhere'";
   };
 
@@ -207,10 +206,10 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
         load(*source, index, items, settings, progress, cancel);
         EXPECT_LE(watch.peak(), ceiling) << "looked at, " << threads;
       }
-      for (const bool ascending : {false, true}) {
+      for (const bool sequential : {false, true}) {
         Layout layout = layout_of(samples, {true, true});
         const std::vector<SaveItem> items(samples.size(), SaveItem{{}, 0});
-        NullSink sink(ascending);
+        NullSink sink(sequential);
         Cancel cancel;
         Progress progress;
         const MemoryWatch watch;

@@ -16,14 +16,14 @@ using namespace testing_support;
 TEST(RoundTrip, OfEverySizeInEveryWay) {
   Dice dice(51);
   const std::vector<Sample> samples = samples_of_all_sizes(dice);
-  for (const bool ascending : {false, true}) {
+  for (const bool sequential : {false, true}) {
     for (const bool staged : {false, true}) {
       for (const HashKinds hashes : {HashKinds{true, true}, HashKinds{true, false},
                                      HashKinds{false, true}, HashKinds{false, false}}) {
         SaveSettings settings;
         settings.threads = static_cast<int>(1 + dice.below(4));
         settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
-        MemorySink sink(ascending);
+        MemorySink sink(sequential);
         save(samples, sink, hashes, settings, staged);
         ASSERT_TRUE(sink.finished);
         const auto source = memory_source(sink.bytes, nullptr);
@@ -234,6 +234,22 @@ TEST(Load, RefusesToVerifyWithoutHashes) {
   }
 }
 
+// A store that keeps parts under names gets two for each tensor, and one for a tensor without data.
+TEST(Save, AnnouncesHeadersAndData) {
+  std::vector<Sample> samples{sample("a", 10), sample("empty", 0), sample("b", 3 << 20)};
+  Layout layout = layout_of(samples, {true, true});
+  std::vector<SaveItem> items;
+  for (const Sample& each : samples) items.push_back({each.data, {}});
+  for (const bool sequential : {false, true}) {
+    MemorySink sink(sequential);
+    Progress progress;
+    Cancel cancel;
+    save_file(sink, layout, items, {}, progress, cancel);
+    EXPECT_EQ(sink.names, (std::vector<std::string>{"a", "a", "empty", "b", "b"}));
+    EXPECT_EQ(sink.announced, layout.end());
+  }
+}
+
 // A Writer saves a few tensors at a time, with the prefix last.
 TEST(Save, MayComeInParts) {
   Dice dice(57);
@@ -243,7 +259,7 @@ TEST(Save, MayComeInParts) {
   Progress progress;
   Cancel cancel;
   const std::uint64_t prefix_size = layout.prefix_size();
-  sink.reserve(prefix_size);
+  sink.begin(prefix_size, std::nullopt);
   for (std::size_t first = 0; first < samples.size();) {
     const std::size_t count = std::min<std::size_t>(1 + dice.below(5), samples.size() - first);
     std::vector<SaveItem> items;
@@ -252,7 +268,7 @@ TEST(Save, MayComeInParts) {
     first += count;
   }
   write_terminator(sink, layout, cancel);
-  sink.write_prefix(layout.prefix(0, prefix_size), cancel);
+  sink.write_head(layout.prefix(0, prefix_size), cancel);
   sink.finish(layout.file_size(), cancel);
   EXPECT_TRUE(same(sink.bytes, saved(samples)));
 }

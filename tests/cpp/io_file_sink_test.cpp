@@ -27,46 +27,46 @@ TEST_F(IoTest, ReplacesAFileWholeAndKeepsItsMode) {
   write_file(target, "old");
   chmod(target.c_str(), 0640);
   const auto out = sink(target);
-  EXPECT_FALSE(out->ascending());
+  EXPECT_FALSE(out->sequential());
   EXPECT_EQ(out->start(), 0u);
   struct stat status{};
   ASSERT_EQ(stat(target.c_str(), &status), 0);
   EXPECT_FALSE(out->overwritten().has_value());
-  out->reserve(kBlock);
+  out->begin(kBlock, std::nullopt);
   write(*out, 5, "world");
   write(*out, 0, "hello");
   EXPECT_EQ(read_file(target), "old");
-  out->write_prefix(as_bytes(prefix_), cancel_);
+  out->write_head(as_bytes(head_), cancel_);
   out->finish(10, cancel_);
-  EXPECT_EQ(read_file(target), prefix_ + "helloworld");
+  EXPECT_EQ(read_file(target), head_ + "helloworld");
   EXPECT_EQ(mode_of(target), 0640u);
   EXPECT_EQ(folder_.entries(), 1u);
   out->abort();
-  EXPECT_EQ(read_file(target), prefix_ + "helloworld");
+  EXPECT_EQ(read_file(target), head_ + "helloworld");
 }
 
 TEST_F(IoTest, ANewFileFollowsTheUmaskAndTheSizeGiven) {
   const mode_t before = umask(027);
   const auto out = sink(folder_ / "f", {.fsync = true});
-  save(*out, prefix_, "data");
+  save(*out, head_, "data");
   umask(before);
   EXPECT_EQ(mode_of(folder_ / "f"), 0640u);
-  EXPECT_EQ(read_file(folder_ / "f"), prefix_ + "data");
+  EXPECT_EQ(read_file(folder_ / "f"), head_ + "data");
   const auto hole = sink(folder_ / "g");
-  hole->reserve(kBlock);
-  hole->write_prefix(as_bytes(prefix_), cancel_);
+  hole->begin(kBlock, std::nullopt);
+  hole->write_head(as_bytes(head_), cancel_);
   hole->finish(3, cancel_);
-  EXPECT_EQ(read_file(folder_ / "g"), prefix_ + std::string(3, '\0'));
+  EXPECT_EQ(read_file(folder_ / "g"), head_ + std::string(3, '\0'));
 }
 
 TEST_F(IoTest, CreatesFoldersAndTakesThemBack) {
   const auto out = sink(folder_ / "a/b//c/f", {.fsync = true});
   EXPECT_TRUE(fs::is_directory(folder_ / "a/b/c"));
-  save(*out, prefix_, "data");
-  EXPECT_EQ(read_file(folder_ / "a/b/c/f"), prefix_ + "data");
+  save(*out, head_, "data");
+  EXPECT_EQ(read_file(folder_ / "a/b/c/f"), head_ + "data");
 
   auto dropped = sink(folder_ / "x/y/f");
-  dropped->reserve(kBlock);
+  dropped->begin(kBlock, std::nullopt);
   write(*dropped, 0, "data");
   dropped.reset();
   EXPECT_FALSE(fs::exists(folder_ / "x"));
@@ -84,8 +84,8 @@ TEST_F(IoTest, CreatesRelativeFolders) {
   auto out = sink("a/b/f");
   auto plain = sink("f");
   fs::current_path(before);
-  save(*plain, prefix_, "data");
-  EXPECT_EQ(read_file(folder_ / "f"), prefix_ + "data");
+  save(*plain, head_, "data");
+  EXPECT_EQ(read_file(folder_ / "f"), head_ + "data");
   out.reset();
   EXPECT_EQ(folder_.entries(), 1u);
 }
@@ -94,9 +94,9 @@ TEST_F(IoTest, AbortLeavesTheOldFileAndNothingElse) {
   write_file(folder_ / "f", "old");
   {
     const auto out = sink(folder_ / "f");
-    out->reserve(kBlock);
+    out->begin(kBlock, std::nullopt);
     write(*out, 0, "data");
-    out->write_prefix(as_bytes(prefix_), cancel_);
+    out->write_head(as_bytes(head_), cancel_);
     cancel_.request();
     EXPECT_EQ(kind_of([&] { out->finish(4, cancel_); }), ErrorKind::Cancelled);
   }
@@ -106,8 +106,8 @@ TEST_F(IoTest, AbortLeavesTheOldFileAndNothingElse) {
 
 TEST_F(IoTest, LeavesNothingBesideATargetThatBecameAFolder) {
   const auto out = sink(folder_ / "f");
-  out->reserve(kBlock);
-  out->write_prefix(as_bytes(prefix_), cancel_);
+  out->begin(kBlock, std::nullopt);
+  out->write_head(as_bytes(head_), cancel_);
   fs::create_directory(folder_ / "f");
   EXPECT_THROW(out->finish(0, cancel_), Error);
   out->abort();
@@ -116,7 +116,7 @@ TEST_F(IoTest, LeavesNothingBesideATargetThatBecameAFolder) {
 
 TEST_F(IoTest, WritesNothingOnceCancelled) {
   const auto out = sink(folder_ / "f");
-  out->reserve(kBlock);
+  out->begin(kBlock, std::nullopt);
   cancel_.request();
   EXPECT_EQ(kind_of([&] { write(*out, 0, "data"); }), ErrorKind::Cancelled);
 }
@@ -125,11 +125,11 @@ TEST_F(IoTest, NoticesWhenAFileThatItMovesUpWasCut) {
   const fs::path other = folder_ / "g";
   const int file = ::open(other.c_str(), O_CREAT | O_RDWR, 0600);
   const auto in_place = sink("fd:" + std::to_string(file));
-  in_place->reserve(kBlock);
+  in_place->begin(kBlock, std::nullopt);
   write(*in_place, 0, "data");
   fs::resize_file(other, kBlock);
-  const std::string longer = prefix_ + prefix_;
-  const Error error = error_of([&] { in_place->write_prefix(as_bytes(longer), cancel_); });
+  const std::string longer = head_ + head_;
+  const Error error = error_of([&] { in_place->write_head(as_bytes(longer), cancel_); });
   EXPECT_TRUE(contains(error.what(), "was cut by somebody else")) << error.what();
   ::close(file);
 }
@@ -139,14 +139,14 @@ TEST_F(IoTest, FollowsLinks) {
   write_file(folder_ / "sub/real", "old");
   fs::create_symlink("sub/middle", folder_ / "link");
   fs::create_symlink("real", folder_ / "sub/middle");
-  save(*sink(folder_ / "link"), prefix_, "data");
+  save(*sink(folder_ / "link"), head_, "data");
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
   EXPECT_TRUE(fs::is_symlink(folder_ / "sub/middle"));
-  EXPECT_EQ(read_file(folder_ / "sub/real"), prefix_ + "data");
+  EXPECT_EQ(read_file(folder_ / "sub/real"), head_ + "data");
 
   fs::create_symlink("sub/none", folder_ / "dangling");
-  save(*sink(folder_ / "dangling"), prefix_, "data");
-  EXPECT_EQ(read_file(folder_ / "sub/none"), prefix_ + "data");
+  save(*sink(folder_ / "dangling"), head_, "data");
+  EXPECT_EQ(read_file(folder_ / "sub/none"), head_ + "data");
   fs::create_symlink("loop", folder_ / "loop");
   EXPECT_EQ(error_of([&] { sink(folder_ / "loop"); }).system_errno(), ELOOP);
 }
@@ -194,16 +194,16 @@ TEST_F(IoTest, RespectsPermissions) {
     struct stat status{};
     ASSERT_EQ(stat((folder_ / "shut/open").c_str(), &status), 0);
     EXPECT_EQ(out->overwritten(), (FileIdentity{status.st_dev, status.st_ino}));
-    save(*out, prefix_, "data");
-    EXPECT_EQ(read_file(folder_ / "shut/open"), prefix_ + "data");
+    save(*out, head_, "data");
+    EXPECT_EQ(read_file(folder_ / "shut/open"), head_ + "data");
   });
   // A sticky folder lets nobody replace another user's file.
   write_file(folder_ / "f", "old");
   chmod((folder_ / "f").c_str(), 0666);
   chmod(folder_.path().c_str(), 01777);
   if (geteuid() == 0) {
-    as_ordinary_user([&] { save(*sink(folder_ / "f"), prefix_, "data"); });
-    EXPECT_EQ(read_file(folder_ / "f"), prefix_ + "data");
+    as_ordinary_user([&] { save(*sink(folder_ / "f"), head_, "data"); });
+    EXPECT_EQ(read_file(folder_ / "f"), head_ + "data");
   }
   EXPECT_EQ(read_file(folder_ / "protected"), "old");
   chmod((folder_ / "shut").c_str(), 0755);
@@ -212,24 +212,41 @@ TEST_F(IoTest, RespectsPermissions) {
 // On ext4 the system inserts the room, on tmpfs the bytes are copied.
 class GrowthTest : public IoTest, public testing::WithParamInterface<std::string> {};
 
-TEST_P(GrowthTest, AGrownPrefixMovesTheDataUp) {
+TEST_P(GrowthTest, AGrownHeadMovesTheBodyUp) {
   const Folder folder(GetParam() == "TempDir" ? testing::TempDir() : GetParam());
   const std::string data = text_pattern((9 << 20) + 123);
   const std::string longer = text_pattern(5 * kBlock, 9);
   const auto out = sink(folder / "f");
-  out->reserve(kBlock);
+  out->begin(kBlock, std::nullopt);
   write(*out, 0, data);
-  out->write_prefix(as_bytes(longer), cancel_);
+  out->write_head(as_bytes(longer), cancel_);
   write(*out, data.size(), "more");
   out->finish(data.size() + 4, cancel_);
   EXPECT_TRUE(read_file(folder / "f") == longer + data + "more");
   EXPECT_EQ(folder.entries(), 1u);
 
   const auto empty = sink(folder / "f");
-  empty->reserve(kBlock);
-  empty->write_prefix(as_bytes(longer), cancel_);
+  empty->begin(kBlock, std::nullopt);
+  empty->write_head(as_bytes(longer), cancel_);
   empty->finish(0, cancel_);
   EXPECT_EQ(read_file(folder / "f"), longer);
+}
+
+// The caller chooses the alignment: a file system inserts whole blocks only.
+TEST_P(GrowthTest, AHeadGrowsByAnyNumberOfBytes) {
+  const Folder folder(GetParam() == "TempDir" ? testing::TempDir() : GetParam());
+  const std::string data = text_pattern(100'000);
+  const std::string longer = text_pattern(kBlock + 8, 9);
+  const auto out = sink(folder / "f");
+  out->begin(100, std::nullopt);
+  EXPECT_FALSE(out->can_resize_head(99));
+  EXPECT_TRUE(out->can_resize_head(100));
+  EXPECT_TRUE(out->can_resize_head(longer.size()));
+  write(*out, 0, data);
+  out->write_head(as_bytes(longer), cancel_);
+  EXPECT_EQ(kind_of([&] { out->write_head(as_bytes("short"), cancel_); }), ErrorKind::Internal);
+  out->finish(data.size(), cancel_);
+  EXPECT_TRUE(read_file(folder / "f") == longer + data);
 }
 
 INSTANTIATE_TEST_SUITE_P(Folders, GrowthTest, testing::Values("TempDir", "/dev/shm"));
@@ -242,10 +259,10 @@ TEST_F(IoTest, WritesADescriptorInPlaceFromItsPosition) {
     lseek(file.get(), 100, SEEK_SET);
     const auto out = sink("fd:" + std::to_string(file.get()));
     EXPECT_EQ(out->start(), 100u);
-    out->reserve(kBlock);
+    out->begin(kBlock, std::nullopt);
     write(*out, 0, "data");
     const std::string longer = text_pattern(2 * kBlock, 9);
-    out->write_prefix(as_bytes(longer), cancel_);
+    out->write_head(as_bytes(longer), cancel_);
     struct stat status{};
     ASSERT_EQ(fstat(file.get(), &status), 0);
     EXPECT_EQ(out->overwritten(), (FileIdentity{status.st_dev, status.st_ino}));
@@ -273,18 +290,18 @@ TEST_F(IoTest, ALinkInProcLeadsToTheFileItself) {
   fs::remove(folder_ / "f");
   const std::string link =
       "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file.get());
-  save(*sink(link), prefix_, "data");
+  save(*sink(link), head_, "data");
   EXPECT_EQ(read(*source(link), kBlock, 4), "data");
   EXPECT_EQ(folder_.entries(), 0u);
 }
 
 TEST_F(IoTest, FullDevicesAndLimitsAreOutOfSpace) {
   const auto full = sink("/dev/full");
-  EXPECT_TRUE(full->ascending());
-  const Error error = error_of([&] { save(*full, prefix_, "data"); });
+  EXPECT_TRUE(full->sequential());
+  const Error error = error_of([&] { save(*full, head_, "data"); });
   EXPECT_EQ(error.kind(), ErrorKind::OutOfSpace);
   EXPECT_EQ(error.system_errno(), ENOSPC);
-  save(*sink("/dev/null"), prefix_, "data");
+  save(*sink("/dev/null"), head_, "data");
 
   write_file(folder_ / "f", "old");
   rlimit before{};
@@ -293,7 +310,7 @@ TEST_F(IoTest, FullDevicesAndLimitsAreOutOfSpace) {
   const rlimit small{2 * kBlock, before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
   const Error limited =
-      error_of([&] { save(*sink(folder_ / "f"), prefix_, text_pattern(4 * kBlock)); });
+      error_of([&] { save(*sink(folder_ / "f"), head_, text_pattern(4 * kBlock)); });
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, handler);
   EXPECT_EQ(limited.kind(), ErrorKind::OutOfSpace);
@@ -307,7 +324,7 @@ TEST_F(IoTest, MemoryThatCannotBeReadIsAnError) {
   const auto mapping = source(folder_ / "source")->map();
   fs::resize_file(folder_ / "source", kBlock);
   const auto out = sink(folder_ / "f");
-  out->reserve(kBlock);
+  out->begin(kBlock, std::nullopt);
   const Error error = error_of([&] { write(*out, 0, as_text(mapping->bytes())); });
   EXPECT_EQ(error.kind(), ErrorKind::SystemError);
   EXPECT_EQ(error.system_errno(), EFAULT);
@@ -317,7 +334,7 @@ TEST_F(IoTest, MemoryThatCannotBeReadIsAnError) {
 TEST_F(IoTest, AFinishedFileHoldsNoSpaceBeyondItsEnd) {
   const std::string data = text_pattern(17 << 20);
   const auto out = sink(folder_ / "f");
-  save(*out, prefix_, data);
+  save(*out, head_, data);
   struct stat status{};
   ASSERT_EQ(stat((folder_ / "f").c_str(), &status), 0);
   EXPECT_EQ(static_cast<std::size_t>(status.st_size), kBlock + data.size());
@@ -327,7 +344,7 @@ TEST_F(IoTest, AFinishedFileHoldsNoSpaceBeyondItsEnd) {
 TEST_F(IoTest, WritesManyPiecesFromManyThreads) {
   const std::string data = text_pattern(8 << 20);
   const auto out = sink(folder_ / "f");
-  out->reserve(kBlock);
+  out->begin(kBlock, std::nullopt);
   std::vector<std::thread> threads;
   const std::size_t share = data.size() / 4;
   for (std::size_t part = 0; part < 4; ++part) {
@@ -336,13 +353,13 @@ TEST_F(IoTest, WritesManyPiecesFromManyThreads) {
       for (std::size_t at = 0; at < share; at += 1024) {
         pieces.push_back(as_bytes(std::string_view(data).substr(part * share + at, 1024)));
       }
-      out->write({}, part * share, pieces, cancel_);
+      out->write(part * share, pieces, KeptUntil::Return, cancel_);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  out->write_prefix(as_bytes(prefix_), cancel_);
+  out->write_head(as_bytes(head_), cancel_);
   out->finish(data.size(), cancel_);
-  EXPECT_TRUE(read_file(folder_ / "f") == prefix_ + data);
+  EXPECT_TRUE(read_file(folder_ / "f") == head_ + data);
 }
 
 }  // namespace

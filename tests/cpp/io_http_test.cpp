@@ -240,5 +240,14 @@ TEST(Secret, IsFoundWhereItsNameSays) {
   EXPECT_EQ(resolve_secret("file:" + (folder / "secret").string()), "a b");
 }
 
+TEST(HttpSink, HasToKnowTheSizeFirst) {
+  Cancel cancel;
+  const auto sink = open_sink("http://localhost:1/f", {}, cancel);
+  EXPECT_TRUE(sink->sequential());
+  EXPECT_EQ(testing_support::kind_of([&] { sink->begin(0, std::nullopt); }),
+            ErrorKind::InvalidArgument);
+  sink->begin(0, 5);
+}
+
 }  // namespace
 }  // namespace tensorizer

@@ -32,10 +32,10 @@ TEST_F(IoTest, WritesAPipeInOrder) {
   });
   {
     const auto out = sink("fd:" + std::to_string(writing.get()));
-    EXPECT_TRUE(out->ascending());
-    out->reserve(kBlock);
+    EXPECT_TRUE(out->sequential());
+    out->begin(kBlock, std::nullopt);
     EXPECT_EQ(kind_of([&] { write(*out, 0, "x"); }), ErrorKind::Internal);
-    out->write_prefix(as_bytes(prefix_), cancel_);
+    out->write_head(as_bytes(head_), cancel_);
     write(*out, 0, data);
     write(*out, data.size() + 5, "end");
     EXPECT_EQ(kind_of([&] { write(*out, 0, "x"); }), ErrorKind::Internal);
@@ -45,7 +45,7 @@ TEST_F(IoTest, WritesAPipeInOrder) {
   EXPECT_EQ(fcntl(writing.get(), F_GETFL) & O_NONBLOCK, 0);
   writing.close();
   reader.join();
-  EXPECT_TRUE(seen == prefix_ + data + std::string(5, '\0') + "end" + std::string(2, '\0'));
+  EXPECT_TRUE(seen == head_ + data + std::string(5, '\0') + "end" + std::string(2, '\0'));
 }
 
 TEST_F(IoTest, AReaderThatGoesAwayIsAnErrorAndNoSignal) {
@@ -55,11 +55,11 @@ TEST_F(IoTest, AReaderThatGoesAwayIsAnErrorAndNoSignal) {
   const Descriptor writing(ends[1]);
   const auto out = sink("fd:" + std::to_string(writing.get()));
   reading.close();
-  const Error error = error_of([&] { save(*out, prefix_, "data"); });
+  const Error error = error_of([&] { save(*out, head_, "data"); });
   EXPECT_EQ(error.kind(), ErrorKind::Unavailable);
   EXPECT_EQ(error.system_errno(), EPIPE);
   // Nobody to open it for: the descriptor itself is used.
-  EXPECT_EQ(kind_of([&] { save(*sink("fd:" + std::to_string(writing.get())), prefix_, ""); }),
+  EXPECT_EQ(kind_of([&] { save(*sink("fd:" + std::to_string(writing.get())), head_, ""); }),
             ErrorKind::Unavailable);
 
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -67,7 +67,7 @@ TEST_F(IoTest, AReaderThatGoesAwayIsAnErrorAndNoSignal) {
   Descriptor right(ends[1]);
   const auto socket = sink("fd:" + std::to_string(left.get()));
   right.close();
-  EXPECT_EQ(kind_of([&] { save(*socket, prefix_, "data"); }), ErrorKind::Unavailable);
+  EXPECT_EQ(kind_of([&] { save(*socket, head_, "data"); }), ErrorKind::Unavailable);
 }
 
 TEST_F(IoTest, CancelsAPipeThatNobodyEmpties) {
@@ -77,7 +77,7 @@ TEST_F(IoTest, CancelsAPipeThatNobodyEmpties) {
   const Descriptor writing(ends[1]);
   const auto out = sink("fd:" + std::to_string(writing.get()));
   const std::string more_than_fits = text_pattern(1 << 20);
-  expect_cancelled_soon([&] { save(*out, prefix_, more_than_fits); });
+  expect_cancelled_soon([&] { save(*out, head_, more_than_fits); });
 }
 
 TEST_F(IoTest, CancelsASocketThatNobodyEmpties) {
@@ -87,7 +87,7 @@ TEST_F(IoTest, CancelsASocketThatNobodyEmpties) {
   const Descriptor right(ends[1]);
   const auto out = sink("fd:" + std::to_string(left.get()));
   const std::string more_than_fits = text_pattern(4 << 20);
-  expect_cancelled_soon([&] { save(*out, prefix_, more_than_fits); });
+  expect_cancelled_soon([&] { save(*out, head_, more_than_fits); });
 }
 
 TEST_F(IoTest, WaitsForTheReaderOfAFifo) {
@@ -95,9 +95,9 @@ TEST_F(IoTest, WaitsForTheReaderOfAFifo) {
   std::string seen;
   {
     const OnceItWaits reader([&] { seen = read_file(folder_ / "p"); });
-    save(*sink(folder_ / "p"), prefix_, "data");
+    save(*sink(folder_ / "p"), head_, "data");
   }
-  EXPECT_EQ(seen, prefix_ + "data");
+  EXPECT_EQ(seen, head_ + "data");
   EXPECT_TRUE(fs::is_fifo(folder_ / "p"));
   expect_cancelled_soon([&] { sink(folder_ / "p"); });
 }

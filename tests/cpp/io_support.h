@@ -132,17 +132,16 @@ class IoTest : public testing::Test {
     return text;
   }
 
-  // `offset` counts from the end of a prefix of `prefix` bytes.
+  // `offset` counts from the end of the head.
   void write(Sink& sink, std::uint64_t offset, std::string_view text) {
     const ConstBytes piece = as_bytes(text);
-    const Section section{SectionKind::Data, "t", offset, text.size()};
-    sink.write({&section, 1}, offset, {&piece, 1}, cancel_);
+    sink.write(offset, {&piece, 1}, KeptUntil::Return, cancel_);
   }
 
-  // Prefix first, then `data`.
-  void save(Sink& sink, std::string_view prefix, std::string_view data) {
-    sink.reserve(prefix.size());
-    sink.write_prefix(as_bytes(prefix), cancel_);
+  // Head first, then `data`.
+  void save(Sink& sink, std::string_view head, std::string_view data) {
+    sink.begin(head.size(), data.size());
+    sink.write_head(as_bytes(head), cancel_);
     write(sink, 0, data);
     sink.finish(data.size(), cancel_);
   }
@@ -173,7 +172,7 @@ class IoTest : public testing::Test {
 
   Folder folder_{testing::TempDir()};
   Cancel cancel_;
-  const std::string prefix_ = text_pattern(kBlock, 7);
+  const std::string head_ = text_pattern(kBlock, 7);
 };
 
 }  // namespace tensorizer::testing_support

@@ -21,76 +21,79 @@
 
 namespace tensorizer::testing_support {
 
-// Takes a file, and fails the test when a byte comes twice, outside its sections or, where the sink
-// is ascending, out of order; or when what was lent has changed before the end.
+// Takes a file, and fails the test when a byte comes twice, behind the end that was announced or,
+// if the sink is sequential, out of order; or when memory that was to be kept changed before the
+// end.
 class MemorySink final : public Sink {
  public:
-  explicit MemorySink(bool ascending = false, std::uint64_t start = 0)
-      : ascending_(ascending), start_(start) {}
+  explicit MemorySink(bool sequential = false, std::uint64_t start = 0)
+      : sequential_(sequential), start_(start) {}
 
-  bool ascending() const override { return ascending_; }
+  bool sequential() const override { return sequential_; }
   std::uint64_t start() const override { return start_; }
-  void reserve(std::uint64_t size) override {
-    EXPECT_EQ(size % 4096, 0U);
-    prefix_size_ = size;
+  void begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) override {
+    head_size_ = head_size;
+    body_size_ = body_size;
   }
 
-  void write_prefix(ConstBytes prefix, Cancel&) override {
+  void announce(std::span<const NamedRange> parts) override {
+    for (const NamedRange& part : parts) {
+      EXPECT_EQ(part.offset, announced);
+      EXPECT_GT(part.size, 0U);
+      announced += part.size;
+      names.emplace_back(part.name);
+    }
+  }
+
+  void write_head(ConstBytes head, Cancel&) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_EQ(prefix.size(), prefix_size_);
-    take(start_, prefix);
+    EXPECT_EQ(head.size(), head_size_);
+    take(start_, head);
   }
 
-  void write(std::span<const Section> sections, std::uint64_t offset,
-             std::span<const ConstBytes> pieces, Cancel& cancel) override {
+  void write(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil kept,
+             Cancel& cancel) override {
     cancel.check();
     const std::lock_guard lock(mutex_);
-    std::uint64_t end = offset;
+    // The terminator is behind all parts.
+    EXPECT_LE(offset, announced);
     for (const ConstBytes piece : pieces) {
-      take(start_ + prefix_size_ + end, piece);
-      end += piece.size();
-    }
-    EXPECT_LE(sections.front().offset, offset);
-    EXPECT_GE(sections.back().offset + sections.back().size, end);
-    for (std::size_t i = 1; i < sections.size(); ++i) {
-      EXPECT_EQ(sections[i - 1].offset + sections[i - 1].size, sections[i].offset);
-    }
-  }
-
-  void lend(std::span<const Section> sections, std::uint64_t offset,
-            std::span<const ConstBytes> pieces, Cancel& cancel) override {
-    write(sections, offset, pieces, cancel);
-    const std::lock_guard lock(mutex_);
-    for (const ConstBytes piece : pieces) {
-      lent_.emplace_back(start_ + prefix_size_ + offset, piece);
+      take(start_ + head_size_ + offset, piece);
+      if (kept == KeptUntil::End) kept_.emplace_back(start_ + head_size_ + offset, piece);
       offset += piece.size();
+    }
+    if (body_size_) {
+      EXPECT_LE(offset, *body_size_);
     }
   }
 
   void finish(std::uint64_t size, Cancel&) override {
     EXPECT_FALSE(finished);
-    for (const auto& [offset, piece] : lent_) {
+    for (const auto& [offset, piece] : kept_) {
       EXPECT_TRUE(same(piece, ConstBytes(bytes).subspan(offset, piece.size())));
     }
     finished = true;
     // One run, whole.
     EXPECT_EQ(runs_.size(), 1U);
-    EXPECT_EQ(runs_.begin()->second, start_ + prefix_size_ + size);
-    EXPECT_EQ(bytes.size(), start_ + prefix_size_ + size);
+    EXPECT_EQ(runs_.begin()->second, start_ + head_size_ + size);
+    EXPECT_EQ(bytes.size(), start_ + head_size_ + size);
   }
 
   void abort() noexcept override {}
   const std::string& label() const override { return label_; }
 
-  // The file object, from its first byte on: `start` bytes, then the magic.
+  // The file object, from its first byte on: `start` bytes, then the file.
   std::vector<std::byte> bytes;
   bool finished = false;
+  // The end of the parts that were announced, and their names.
+  std::uint64_t announced = 0;
+  std::vector<std::string> names;
 
  private:
   void take(std::uint64_t offset, ConstBytes piece) {
     if (piece.empty()) return;
     const std::uint64_t end = offset + piece.size();
-    if (ascending_) {
+    if (sequential_) {
       EXPECT_EQ(offset, runs_.empty() ? start_ : runs_.begin()->second);
     }
     if (bytes.size() < end) bytes.resize(end);
@@ -116,13 +119,14 @@ class MemorySink final : public Sink {
     runs_[offset] = run_end;
   }
 
-  const bool ascending_;
+  const bool sequential_;
   const std::uint64_t start_;
   const std::string label_ = "'memory'";
   std::mutex mutex_;
-  std::uint64_t prefix_size_ = 0;
+  std::uint64_t head_size_ = 0;
+  std::optional<std::uint64_t> body_size_;
   std::map<std::uint64_t, std::uint64_t> runs_;  // what has been written: begin to end
-  std::vector<std::pair<std::uint64_t, ConstBytes>> lent_;
+  std::vector<std::pair<std::uint64_t, ConstBytes>> kept_;
 };
 
 // Does not know where it ends.

@@ -15,7 +15,7 @@ namespace tensorizer {
 // `uri`: http:// or https://.
 std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,
                                          Cancel& cancel);
-// Saves in one PUT whose body is streamed: bytes come in ascending order.
+// Saves in one PUT whose body is streamed: a sequential sink.
 std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options,
                                      Cancel& cancel);
 

@@ -23,22 +23,28 @@ class HttpSink final : public Sink {
   HttpSink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& options)
       : client_(std::move(endpoint), options) {}
 
-  bool ascending() const override { return true; }
-  void reserve(std::uint64_t size) override { prefix_size_ = size; }
+  bool sequential() const override { return true; }
 
-  void announce(std::span<const Section> sections, Cancel&) override {
-    body_.total = prefix_size_ + sections.back().offset + sections.back().size;
+  void begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) override {
+    if (!body_size) {
+      throw Error(ErrorKind::InvalidArgument,
+                  label() +
+                      " takes a file in one request, which begins with the file's size: save "
+                      "it at once, or to a file first");
+    }
+    head_size_ = head_size;
+    body_.total = head_size + *body_size;
   }
 
-  void write_prefix(ConstBytes prefix, Cancel& cancel) override { send(0, {&prefix, 1}, cancel); }
+  void write_head(ConstBytes head, Cancel& cancel) override { send(0, {&head, 1}, cancel); }
 
-  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+  void write(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil,
              Cancel& cancel) override {
-    send(prefix_size_ + offset, pieces, cancel);
+    send(head_size_ + offset, pieces, cancel);
   }
 
   void finish(std::uint64_t size, Cancel& cancel) override {
-    if (prefix_size_ + size != body_.total || body_.taken + 1 != body_.total) {
+    if (head_size_ + size != body_.total || body_.taken + 1 != body_.total) {
       throw Error(ErrorKind::Internal, label() + " was not written in whole");
     }
     const ConstBytes last(&last_, 1);
@@ -110,7 +116,7 @@ class HttpSink final : public Sink {
   };
 
   void send(std::uint64_t offset, std::span<const ConstBytes> pieces, Cancel& cancel) {
-    if (offset != body_.taken || body_.taken + total_size_of(pieces) > body_.total) {
+    if (offset != body_.taken || body_.taken + total_size(pieces) > body_.total) {
       throw Error(ErrorKind::Internal, "bytes for " + label() + " come in another order");
     }
     IoCursor cursor(pieces);
@@ -145,18 +151,12 @@ class HttpSink final : public Sink {
     if (outcome.failure || !done) tries_->failed(outcome, 0, cancel);
   }
 
-  static std::uint64_t total_size_of(std::span<const ConstBytes> pieces) {
-    std::uint64_t size = 0;
-    for (const ConstBytes piece : pieces) size += piece.size();
-    return size;
-  }
-
   HttpClient client_;
   std::optional<HttpTries> tries_;  // since the first bytes went out
   TextReceiver receiver_;
   Body body_;
   std::unique_ptr<HttpConnection> connection_;
-  std::uint64_t prefix_size_ = 0;
+  std::uint64_t head_size_ = 0;
   std::byte last_{};
 };
 

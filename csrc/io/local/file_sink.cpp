@@ -52,25 +52,29 @@ class FileSink : public Sink {
         fsync_(options.fsync),
         allocated_(kAllocateNothing) {}
 
-  bool ascending() const override { return false; }
+  bool sequential() const override { return false; }
   std::uint64_t start() const override { return start_; }
-  void reserve(std::uint64_t size) override { prefix_size_ = size; }
+  void begin(std::uint64_t head_size, std::optional<std::uint64_t>) override {
+    head_size_ = head_size;
+  }
 
-  void write_prefix(ConstBytes prefix, Cancel& cancel) override {
-    if (prefix.size() < prefix_size_) {
-      throw Error(ErrorKind::Internal, "the prefix of " + label_ + " is shorter than reserved");
+  // A longer head moves the body up.
+  bool can_resize_head(std::uint64_t size) const override { return size >= head_size_; }
+
+  void write_head(ConstBytes head, Cancel& cancel) override {
+    if (head.size() < head_size_) {
+      throw Error(ErrorKind::Internal, "the head of " + label_ + " is shorter than reserved");
     }
-    if (prefix.size() > prefix_size_) move_up(prefix.size() - prefix_size_, cancel);
-    write_at(file(), start_, {&prefix, 1}, name_, cancel);
-    // What is written next does not stand in the file.
+    if (head.size() > head_size_) move_up(head.size() - head_size_, cancel);
+    write_at(file(), start_, {&head, 1}, name_, cancel);
+    // Others who have the descriptor continue behind the body.
     if (written_ > start_) move_position(written_);
   }
 
-  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+  void write(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil,
              Cancel& cancel) override {
-    const std::uint64_t begin = start_ + prefix_size_ + offset;
-    std::uint64_t end = begin;
-    for (const ConstBytes piece : pieces) end += piece.size();
+    const std::uint64_t begin = start_ + head_size_ + offset;
+    const std::uint64_t end = begin + total_size(pieces);
     allocate_ahead(end);
     write_at(file(), begin, pieces, name_, cancel);
     std::uint64_t seen = written_.load(std::memory_order_relaxed);
@@ -80,13 +84,11 @@ class FileSink : public Sink {
 
   bool in_place() const override { return static_cast<bool>(in_place_); }
   std::optional<FileIdentity> overwritten() const override {
-    struct stat status;
-    if (!in_place_ || fstat(in_place_.get(), &status) != 0) return std::nullopt;
-    return FileIdentity{status.st_dev, status.st_ino};
+    return in_place_ ? identity_of(in_place_.get()) : std::nullopt;
   }
 
   void finish(std::uint64_t size, Cancel& cancel) override {
-    const std::uint64_t end = start_ + prefix_size_ + size;
+    const std::uint64_t end = start_ + head_size_ + size;
     cancel.check();
     if (replacement_ || in_place_end_ == InPlaceEnd::Cut) cut_at(end);
     if (fsync_) sync(cancel);
@@ -130,10 +132,10 @@ class FileSink : public Sink {
     }
   }
 
-  // Makes room for a prefix that is longer by `growth`.
+  // Makes room for a head that is longer by `growth`.
   void move_up(std::uint64_t growth, Cancel& cancel) {
-    const std::uint64_t from = start_ + prefix_size_;
-    prefix_size_ += growth;
+    const std::uint64_t from = start_ + head_size_;
+    head_size_ += growth;
     if (written_ <= from) return;
     // In place, what lies behind our bytes must stay where it is.
     if (!replacement_ || fallocate(file(), FALLOC_FL_INSERT_RANGE, static_cast<off_t>(from),
@@ -194,8 +196,8 @@ class FileSink : public Sink {
   const std::string name_;
   const std::string label_;
   const bool fsync_;
-  std::uint64_t prefix_size_ = 0;
-  std::atomic<std::uint64_t> written_{0};  // where the last section that was written ends
+  std::uint64_t head_size_ = 0;
+  std::atomic<std::uint64_t> written_{0};  // the end of the last bytes of the body
   std::mutex allocating_;
   std::atomic<std::uint64_t> allocated_;  // how far blocks were set aside
 };

@@ -48,6 +48,7 @@ class FileSource : public Source {
       : file_(std::move(file)),
         start_(start),
         size_(file_size(file_.get(), name)),
+        identity_(identity_of(file_.get())),
         name_(name),
         label_(quote(name, 4096)) {}
 
@@ -97,7 +98,7 @@ class FileSource : public Source {
     }
   }
 
-  int descriptor() const override { return file_.get(); }
+  std::optional<FileIdentity> identity() const override { return identity_; }
 
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
     ReadHints hints;
@@ -139,6 +140,7 @@ class FileSource : public Source {
   const Descriptor file_;
   const std::uint64_t start_;
   const std::uint64_t size_;
+  const std::optional<FileIdentity> identity_;
   const std::string name_;
   const std::string label_;
 };

@@ -62,26 +62,27 @@ class StreamSink : public Sink {
     socket_ = S_ISSOCK(status.st_mode);
   }
 
-  bool ascending() const override { return true; }
-  void reserve(std::uint64_t size) override { prefix_size_ = size; }
-
-  void write_prefix(ConstBytes prefix, Cancel& cancel) override {
-    if (position_ != 0 || prefix.size() < prefix_size_) {
-      throw Error(ErrorKind::Internal,
-                  "the prefix of the stream " + label_ + " comes late or is shorter than reserved");
-    }
-    prefix_size_ = prefix.size();
-    send({&prefix, 1}, cancel);
+  bool sequential() const override { return true; }
+  void begin(std::uint64_t head_size, std::optional<std::uint64_t>) override {
+    head_size_ = head_size;
   }
 
-  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+  void write_head(ConstBytes head, Cancel& cancel) override {
+    if (position_ != 0 || head.size() != head_size_) {
+      throw Error(ErrorKind::Internal,
+                  "the head of the stream " + label_ + " comes late or has another size");
+    }
+    send({&head, 1}, cancel);
+  }
+
+  void write(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil,
              Cancel& cancel) override {
-    fill_up_to(prefix_size_ + offset, cancel);
+    fill_up_to(head_size_ + offset, cancel);
     send(pieces, cancel);
   }
 
   void finish(std::uint64_t size, Cancel& cancel) override {
-    fill_up_to(prefix_size_ + size, cancel);
+    fill_up_to(head_size_ + size, cancel);
     cancel.check();
     if (const int status = stream_.close(); status != 0) throw_write_error(status, name_);
   }
@@ -92,7 +93,7 @@ class StreamSink : public Sink {
  private:
   // Zeros for what nobody wrote, as in a file.
   void fill_up_to(std::uint64_t position, Cancel& cancel) {
-    if (position < position_ || position_ < prefix_size_) {
+    if (position < position_ || position_ < head_size_) {
       throw Error(ErrorKind::Internal, "bytes for the stream " + label_ + " come in another order");
     }
     if (position == position_) return;
@@ -144,7 +145,7 @@ class StreamSink : public Sink {
   bool socket_ = false;
   const std::string name_;
   const std::string label_;
-  std::uint64_t prefix_size_ = 0;
+  std::uint64_t head_size_ = 0;
   std::uint64_t position_ = 0;
 };
 

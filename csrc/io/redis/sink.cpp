@@ -34,16 +34,26 @@ std::string random_name() {
   return name;
 }
 
-// One section, in a key of its own.
+// One named part of the body, in a key of its own. The sink's mutex guards what changes.
 struct Value {
   std::string key;   // until the file is finished
-  std::string name;  // the section's
+  std::string name;  // the part's
   std::uint64_t size = 0;
-  // Of one that is written in parts: its key.
+  bool is_sent = false;  // the server may have the key
+  // Of a value that is written piece by piece: its key.
   enum class State : std::uint8_t { New, BeingMade, Made } state = State::New;
-  // Of one that is lent in parts: those that came, by where they begin in it, and their size.
-  std::map<std::uint64_t, ConstBytes> lent;
-  std::uint64_t lent_size = 0;
+  // Pieces that stay in the caller's memory until the value is complete, by their offset in it.
+  std::map<std::uint64_t, ConstBytes> kept;
+  std::uint64_t kept_size = 0;
+};
+
+// The bytes of a write that belong to one value.
+struct ValueBytes {
+  Value* value;
+  std::uint64_t offset;  // in the value
+  std::vector<ConstBytes> pieces;
+
+  bool is_whole() const { return total_size(pieces) == value->size; }
 };
 
 class RedisSink final : public Sink {
@@ -60,74 +70,60 @@ class RedisSink final : public Sink {
   }
   ~RedisSink() override { abort(); }
 
-  bool ascending() const override { return false; }
-  int writes_in_flight(bool) const override { return client_.options().connections; }
+  bool sequential() const override { return false; }
+  int writes_in_flight(KeptUntil) const override { return client_.options().connections; }
 
-  void reserve(std::uint64_t size) override {
-    check_size("the index", size);
-    prefix_size_ = size;
+  void begin(std::uint64_t head_size, std::optional<std::uint64_t>) override {
+    check_size("the index", head_size);
+    head_size_ = head_size;
   }
 
-  void announce(std::span<const Section> sections, Cancel&) override {
-    for (const Section& section : sections) check_size(section);
+  void announce(std::span<const NamedRange> parts) override {
+    for (const NamedRange& part : parts) {
+      if (part.size > limit_) check_size("tensor " + quote(part.name), part.size);
+      Value& value = values_[part.offset];
+      value.key = private_prefix_ + "." + std::to_string(part.offset);
+      value.name = part.name;
+      value.size = part.size;
+    }
   }
 
-  // Where a key belongs is said in finish().
-  bool takes_short_prefix(std::uint64_t) const override { return true; }
+  // Offsets in the file become part of the keys in finish().
+  bool can_resize_head(std::uint64_t) const override { return true; }
 
-  void write_prefix(ConstBytes prefix, Cancel& cancel) override {
-    check_size("the index", prefix.size());
-    prefix_size_ = prefix.size();
-    is_written_ = true;
+  void write_head(ConstBytes head, Cancel& cancel) override {
+    check_size("the index", head.size());
+    head_size_ = head.size();
+    is_head_sent_ = true;
     use_connection(cancel, [&](RedisConnection& connection) {
-      connection.add({"SETEX", private_prefix_, kLeftoverSeconds}, {&prefix, 1});
+      connection.add({"SETEX", private_prefix_, kLeftoverSeconds}, {&head, 1});
       connection.send(cancel);
       connection.receive_ok(cancel);
     });
   }
 
-  void write(std::span<const Section> sections, std::uint64_t offset,
-             std::span<const ConstBytes> pieces, Cancel& cancel) override {
-    // As tensorizer, which keeps no terminator here.
-    if (sections.front().kind == SectionKind::Terminator) return;
-    std::uint64_t size = 0;
-    for (const ConstBytes piece : pieces) size += piece.size();
+  void write(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil kept,
+             Cancel& cancel) override {
+    std::vector<ValueBytes> whole;
+    std::vector<ValueBytes> incomplete;
+    for (ValueBytes& bytes : split_by_value(offset, pieces)) {
+      // A value that comes at once costs the server much less than one that comes in pieces.
+      if (!bytes.is_whole() && kept == KeptUntil::End && !keep(bytes)) continue;
+      (bytes.is_whole() ? whole : incomplete).push_back(std::move(bytes));
+    }
+    if (whole.empty() && incomplete.empty()) return;
     use_connection(cancel, [&](RedisConnection& connection) {
-      if (sections.size() == 1 && size < sections.front().size) {
-        write_part(connection, sections.front(), offset, pieces, cancel);
-      } else {
-        write_whole(connection, sections, pieces, cancel);
-      }
+      if (!whole.empty()) set_values(connection, whole, cancel);
+      for (const ValueBytes& bytes : incomplete) set_range(connection, bytes, cancel);
     });
-  }
-
-  // A value that comes in one piece costs the server much less than one that comes in parts.
-  void lend(std::span<const Section> sections, std::uint64_t offset,
-            std::span<const ConstBytes> pieces, Cancel& cancel) override {
-    const Section& section = sections.front();
-    if (sections.size() != 1 || pieces.size() != 1 || section.size == pieces.front().size()) {
-      return write(sections, offset, pieces, cancel);
-    }
-    Value& value = value_of(section);
-    std::vector<ConstBytes> whole;
-    {
-      const std::lock_guard lock(mutex_);
-      value.lent[offset - section.offset] = pieces.front();
-      value.lent_size += pieces.front().size();
-      if (value.lent_size < section.size) return;
-      for (const auto& [begin, piece] : value.lent) whole.push_back(piece);
-      value.lent.clear();
-    }
-    write(sections, section.offset, whole, cancel);
   }
 
   void finish(std::uint64_t, Cancel& cancel) override {
     const std::string& prefix = client_.address().prefix;
     std::vector<RedisMove> moves;
-    moves.push_back({private_prefix_, redis_header_key(prefix), prefix_size_});
+    moves.push_back({private_prefix_, redis_header_key(prefix), head_size_});
     for (const auto& [offset, value] : values_) {
-      moves.push_back(
-          {value.key, redis_key(prefix, value.name, prefix_size_ + offset), value.size});
+      moves.push_back({value.key, redis_key(prefix, value.name, head_size_ + offset), value.size});
     }
     use_connection(cancel, [&](RedisConnection& connection) {
       commit_redis_keys(connection, client_.address(), client_.options(), moves, cancel);
@@ -138,13 +134,14 @@ class RedisSink final : public Sink {
   void abort() noexcept override {
     if (over_) return;
     over_ = true;
-    if (!is_written_ && values_.empty()) return;
     try {
+      const std::vector<std::string_view> keys = sent_keys();
+      if (keys.empty()) return;
       Cancel cancel{Cancel::Unattended()};
       const bool hurries = !broken_.empty() && !has_failed_;
       const Clock::time_point start = Clock::now();
       const std::chrono::duration<double> patience(hurries ? kHurry : kPatience);
-      for (int tries = 0; !remove_keys(patience.count(), cancel); ++tries) {
+      for (int tries = 0; !remove_keys(keys, patience.count(), cancel); ++tries) {
         const std::chrono::milliseconds pause = pause_after_tries(tries);
         if (Clock::now() + pause - start >= patience) return;
         sleep_unless_cancelled(pause, cancel);
@@ -201,42 +198,71 @@ class RedisSink final : public Sink {
                     " bytes, and the server takes values of up to " + std::to_string(limit_) +
                     ": raise its setting proto-max-bulk-len, cut the tensor, or save to a file");
   }
-  void check_size(const Section& section) const {
-    if (section.size > limit_) check_size("tensor " + quote(section.name), section.size);
-  }
 
-  // The reference stays.
-  Value& value_of(const Section& section) {
-    check_size(section);
-    const std::lock_guard lock(mutex_);
-    Value& value = values_[section.offset];
-    if (value.size == 0) {
-      value.key = private_prefix_ + "." + std::to_string(section.offset);
-      value.name = section.name;
-      value.size = section.size;
-    }
-    return value;
-  }
-
-  void write_whole(RedisConnection& connection, std::span<const Section> sections,
-                   std::span<const ConstBytes> pieces, Cancel& cancel) {
-    for (const Section& section : sections) {
-      std::vector<ConstBytes> own;
-      for (std::uint64_t left = section.size; left > 0; pieces = pieces.subspan(1)) {
-        own.push_back(pieces.front());
-        left -= pieces.front().size();
+  // Cuts the pieces where values end. Nothing behind the last value is kept, as tensorizer keeps no
+  // end of a file here.
+  std::vector<ValueBytes> split_by_value(std::uint64_t offset, std::span<const ConstBytes> pieces) {
+    std::vector<ValueBytes> split;
+    auto next = values_.upper_bound(offset);
+    if (next != values_.begin()) --next;
+    for (ConstBytes left : pieces) {
+      while (!left.empty()) {
+        while (next != values_.end() && offset >= next->first + next->second.size) ++next;
+        if (next == values_.end()) return split;
+        auto& [begin, value] = *next;
+        if (offset < begin) {
+          throw Error(ErrorKind::Internal, "bytes for " + label() + " belong to no announced part");
+        }
+        if (split.empty() || split.back().value != &value) {
+          split.push_back({&value, offset - begin, {}});
+        }
+        const ConstBytes piece =
+            left.first(std::min<std::uint64_t>(left.size(), begin + value.size - offset));
+        split.back().pieces.push_back(piece);
+        offset += piece.size();
+        left = left.subspan(piece.size());
       }
-      connection.add({"SETEX", value_of(section).key, kLeftoverSeconds}, own);
+    }
+    return split;
+  }
+
+  // Notes bytes that stay in the caller's memory. When all of the value is there, makes `bytes` the
+  // whole of it and returns true.
+  bool keep(ValueBytes& bytes) {
+    Value& value = *bytes.value;
+    const std::lock_guard lock(mutex_);
+    for (const ConstBytes piece : bytes.pieces) {
+      value.kept[bytes.offset] = piece;
+      value.kept_size += piece.size();
+      bytes.offset += piece.size();
+    }
+    if (value.kept_size < value.size) return false;
+    bytes.offset = 0;
+    bytes.pieces.clear();
+    for (const auto& [begin, piece] : value.kept) bytes.pieces.push_back(piece);
+    value.kept.clear();
+    return true;
+  }
+
+  void note_sent(Value& value) {
+    const std::lock_guard lock(mutex_);
+    value.is_sent = true;
+  }
+
+  void set_values(RedisConnection& connection, std::span<const ValueBytes> values, Cancel& cancel) {
+    for (const ValueBytes& bytes : values) {
+      note_sent(*bytes.value);
+      connection.add({"SETEX", bytes.value->key, kLeftoverSeconds}, bytes.pieces);
     }
     connection.send(cancel);
-    for (std::size_t i = 0; i < sections.size(); ++i) connection.receive_ok(cancel);
+    for (std::size_t i = 0; i < values.size(); ++i) connection.receive_ok(cancel);
   }
 
-  void write_part(RedisConnection& connection, const Section& section, std::uint64_t offset,
-                  std::span<const ConstBytes> pieces, Cancel& cancel) {
-    Value& value = value_of(section);
+  void set_range(RedisConnection& connection, const ValueBytes& bytes, Cancel& cancel) {
+    Value& value = *bytes.value;
+    note_sent(value);
     make(connection, value, cancel);
-    connection.add({"SETRANGE", value.key, std::to_string(offset - section.offset)}, pieces);
+    connection.add({"SETRANGE", value.key, std::to_string(bytes.offset)}, bytes.pieces);
     // It may come after abort() has removed the key.
     connection.add({"EXPIRE", value.key, kLeftoverSeconds});
     connection.send(cancel);
@@ -267,30 +293,38 @@ class RedisSink final : public Sink {
     made_.notify_all();
   }
 
+  std::vector<std::string_view> sent_keys() const {
+    std::vector<std::string_view> keys;
+    if (is_head_sent_) keys.push_back(private_prefix_);
+    for (const auto& [offset, value] : values_) {
+      if (value.is_sent) keys.push_back(value.key);
+    }
+    return keys;
+  }
+
   // True when no key is left, and none can come. A server that does not answer has been told, and
   // will do it when it goes on.
-  bool remove_keys(double patience, Cancel& cancel) {
+  bool remove_keys(std::span<const std::string_view> keys, double patience, Cancel& cancel) {
     // What has hung up on one, most likely has on all.
     if (has_failed_) client_.forget_idle();
     while (const std::unique_ptr<RedisConnection> idle = client_.take_idle()) {
       try {
-        return remove_keys(*idle, patience, cancel);
+        return remove_keys(*idle, keys, patience, cancel);
       } catch (const TemporaryError& error) {
         if (error.kind() == ErrorKind::TimedOut) return false;
       }
     }
     try {
       RedisConnection connection(client_.address(), patience, patience, client_.counters(), cancel);
-      return remove_keys(connection, patience, cancel);
+      return remove_keys(connection, keys, patience, cancel);
     } catch (const TemporaryError&) {
       return false;
     }
   }
 
   // The server ends the connections that broke first.
-  bool remove_keys(RedisConnection& connection, double patience, Cancel& cancel) {
-    std::vector<std::string_view> keys{private_prefix_};
-    for (const auto& [offset, value] : values_) keys.push_back(value.key);
+  bool remove_keys(RedisConnection& connection, std::span<const std::string_view> keys,
+                   double patience, Cancel& cancel) {
     connection.set_patience(patience);
     for (const std::string& id : broken_) connection.add({"CLIENT", "KILL", "ID", id});
     const std::size_t commands = add_commands(connection, "UNLINK", keys);
@@ -306,13 +340,13 @@ class RedisSink final : public Sink {
   RedisClient client_;
   const std::string private_prefix_;
   std::uint64_t limit_ = kUsualLimit;
-  std::uint64_t prefix_size_ = 0;
-  bool is_written_ = false;  // the prefix
+  std::uint64_t head_size_ = 0;
+  bool is_head_sent_ = false;
   bool over_ = false;
 
   std::mutex mutex_;
   std::condition_variable made_;
-  std::map<std::uint64_t, Value> values_;  // by their offsets
+  std::map<std::uint64_t, Value> values_;  // by offset in the body; grows in announce() only
   std::vector<std::string> broken_;  // what the server calls the connections that were dropped
   bool has_failed_ = false;          // one did, which nobody had cancelled
 };

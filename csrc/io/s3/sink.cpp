@@ -55,14 +55,13 @@ class S3Sink final : public Sink {
       : client_(std::move(endpoint), http), part_size_(part_size) {}
   ~S3Sink() override { abort(); }
 
-  bool ascending() const override { return false; }
-  std::uint64_t usual_prefix() const override { return kRoom; }
+  bool sequential() const override { return false; }
+  std::uint64_t usual_head_size() const override { return kUsualHead; }
 
-  void reserve(std::uint64_t size) override { prefix_size_ = size; }
-
-  void announce(std::span<const Section> sections, Cancel&) override {
-    const Section& last = sections.back();
-    const std::uint64_t total = prefix_size_ + last.offset + last.size;
+  void begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) override {
+    head_size_ = head_size;
+    if (!body_size) return;
+    const std::uint64_t total = head_size + *body_size;
     part_size_ = std::max(kSmallestPart, (total + kMostParts - 1) / kMostParts);
     if (part_size_ > kLargestPart) {
       throw Error(ErrorKind::InvalidArgument,
@@ -72,43 +71,38 @@ class S3Sink final : public Sink {
     total_ = total;
   }
 
-  // As long as all of it fits into the first part.
-  bool takes_short_prefix(std::uint64_t size) const override {
+  // As long as the whole file fits into the first part: parts that are sent cannot be moved.
+  bool can_resize_head(std::uint64_t size) const override {
     const std::lock_guard lock(mutex_);
     return !queue_ && size + (parts_ ? parts_->held() : 0) <= part_size_;
   }
 
-  void write_prefix(ConstBytes prefix, Cancel& cancel) override {
-    if (prefix.size() != prefix_size_ && !takes_short_prefix(prefix.size())) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "the index of " + label() + " takes " + std::to_string(prefix.size()) +
-                      " bytes, and has room for " + std::to_string(prefix_size_) +
-                      ": set option 'expected_tensors' to how many tensors will come");
+  void write_head(ConstBytes head, Cancel& cancel) override {
+    if (head.size() != head_size_ && !can_resize_head(head.size())) {
+      throw Error(ErrorKind::Internal,
+                  "the head of " + label() + " has another size than reserved");
     }
-    take(0, {&prefix, 1}, false, cancel);
-    prefix_size_ = prefix.size();
+    take(0, {&head, 1}, KeptUntil::Return, cancel);
+    head_size_ = head.size();
   }
-  void write(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
+
+  void write(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil kept,
              Cancel& cancel) override {
-    take(prefix_size_ + offset, pieces, false, cancel);
-  }
-  void lend(std::span<const Section>, std::uint64_t offset, std::span<const ConstBytes> pieces,
-            Cancel& cancel) override {
-    take(prefix_size_ + offset, pieces, true, cancel);
+    take(head_size_ + offset, pieces, kept, cancel);
   }
 
   void finish(std::uint64_t size, Cancel& cancel) override {
-    std::vector<UploadPart> rest = parts().finish(prefix_size_ + size);
+    std::vector<UploadPart> rest = parts().finish(head_size_ + size);
     if (only_) rest.push_back(std::move(*only_));
     only_.reset();
-    if (prefix_size_ + size == 0) rest.emplace_back(0);
+    if (head_size_ + size == 0) rest.emplace_back(0);
     if (!queue_ && rest.size() == 1) {
       put(rest.front(), {}, cancel);
       return;
     }
     for (UploadPart& part : rest) queue().add(std::move(part), cancel);
     queue().finish(cancel);
-    complete(prefix_size_ + size, cancel);
+    complete(head_size_ + size, cancel);
     upload_id_.clear();
   }
 
@@ -132,8 +126,8 @@ class S3Sink final : public Sink {
   const std::string& label() const override { return client_.label(); }
 
  private:
-  // For an index of some thousand tensors, because parts that are sent cannot be moved.
-  static constexpr std::uint64_t kRoom = 1 << 20;
+  // More than others reserve, because parts that are sent cannot be moved.
+  static constexpr std::uint64_t kUsualHead = 1 << 20;
 
   UploadParts& parts() {
     const std::lock_guard lock(mutex_);
@@ -154,8 +148,9 @@ class S3Sink final : public Sink {
     return *queue_;
   }
 
-  void take(std::uint64_t offset, std::span<const ConstBytes> pieces, bool stay, Cancel& cancel) {
-    for (UploadPart& part : parts().add(offset, pieces, stay)) {
+  void take(std::uint64_t offset, std::span<const ConstBytes> pieces, KeptUntil kept,
+            Cancel& cancel) {
+    for (UploadPart& part : parts().add(offset, pieces, kept == KeptUntil::End)) {
       if (part.number >= kMostParts) {
         throw Error(ErrorKind::InvalidArgument,
                     label() + " would have more than " + std::to_string(kMostParts) + " parts of " +
@@ -288,7 +283,7 @@ class S3Sink final : public Sink {
 
   HttpClient client_;
   std::uint64_t part_size_;
-  std::uint64_t prefix_size_ = 0;
+  std::uint64_t head_size_ = 0;
   std::optional<std::uint64_t> total_;
 
   std::mutex start_mutex_;

@@ -1,5 +1,5 @@
-// Saves to a sink that takes bytes in ascending order: a tensor's digests stand in front of its
-// data, so everything is read twice. What is encrypted comes out the same both times.
+// Saves to a sequential sink. A tensor's digests come before its data, so everything is read twice;
+// encryption gives the same bytes both times.
 #pragma once
 
 #include <functional>
@@ -9,14 +9,15 @@
 
 namespace tensorizer {
 
-class AscendingSave {
+class SequentialSave {
  public:
   // `piece`: how much of a tensor is read at a time.
-  AscendingSave(const SaveJob& job, std::uint64_t piece, Cancel& cancel)
+  SequentialSave(const SaveJob& job, std::uint64_t piece, Cancel& cancel)
       : job_(job), piece_(piece), cancel_(cancel), stage_(job.settings.make_stage()) {}
 
-  // `write_prefix`: where it has to wait for all headers; else empty.
-  void run(const std::function<void()>& write_prefix);
+  // `write_head` writes the prefix once all tensor headers are known; empty if it is written
+  // already.
+  void run(const std::function<void()>& write_head);
 
  private:
   template <typename Use>

@@ -1,4 +1,4 @@
-#include "engine/ascending_save.h"
+#include "engine/sequential_save.h"
 
 #include <algorithm>
 #include <vector>
@@ -6,7 +6,7 @@
 namespace tensorizer {
 
 template <typename Use>
-void AscendingSave::each_piece(std::size_t item, Use&& use) {
+void SequentialSave::each_piece(std::size_t item, Use&& use) {
   const std::uint64_t size = job_.data_size(item);
   for (std::uint64_t at = 0; at < size; at += piece_) {
     cancel_.check();
@@ -14,14 +14,14 @@ void AscendingSave::each_piece(std::size_t item, Use&& use) {
   }
 }
 
-void AscendingSave::run(const std::function<void()>& write_prefix) {
+void SequentialSave::run(const std::function<void()>& write_head) {
   std::vector<TensorHeaderImage> headers;
-  if (write_prefix) {
+  if (write_head) {
     for (std::size_t item = 0; item < job_.items.size(); ++item) headers.push_back(header(item));
-    write_prefix();
+    write_head();
   }
   for (std::size_t item = 0; item < job_.items.size(); ++item) {
-    if (write_prefix) {
+    if (write_head) {
       write(item, headers[item]);
     } else {
       TensorHeaderImage image = header(item);
@@ -30,7 +30,7 @@ void AscendingSave::run(const std::function<void()>& write_prefix) {
   }
 }
 
-TensorHeaderImage AscendingSave::header(std::size_t item) {
+TensorHeaderImage SequentialSave::header(std::size_t item) {
   TensorHeaderImage image = job_.header(item);
   RunningDigests digests(job_.digest_start(image));
   RunningDigests data_digest(job_.data_digest_start());
@@ -45,7 +45,7 @@ TensorHeaderImage AscendingSave::header(std::size_t item) {
   return image;
 }
 
-void AscendingSave::write(std::size_t item, TensorHeaderImage& image) {
+void SequentialSave::write(std::size_t item, TensorHeaderImage& image) {
   job_.write_header(item, image, cancel_);
   each_piece(item, [&](std::uint64_t at, const SavedBytes& piece) {
     job_.write_data(item, at, job_.encrypt(image, at, piece), cancel_);
