@@ -7,7 +7,6 @@ serves C++ programs as well. ``_python`` is linked against it and installed besi
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import site
@@ -42,10 +41,6 @@ COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra"]
 # `make build`, which sets the variable, and for `setup.py build_ext`.
 if "build_ext" in sys.argv or os.environ.get("TENSORIZER_OPS_WERROR"):
     COMPILE_FLAGS.append("-Werror")
-
-# What a C++ program includes; the headers that these include are installed with them.
-PUBLIC_HEADERS = ["tensorizer.h"]
-INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 # What the C++ headers of a compiler must have.
 COMPILER_PROBE = """
@@ -140,20 +135,10 @@ def pkg_config(option: str) -> list[str]:
 
 
 def install_for_cpp(folder: Path) -> None:
-    """Puts the headers and the CMake package beside the library.
-
-    Layers include each other as "io/source.h". Outside, where others have an "io" as well, it is
-    "tensorizer_ops/io/source.h".
-    """
+    """Puts the public headers and the CMake package beside the library."""
     csrc = Path("csrc")
-    include = folder / "include" / PACKAGE
     shutil.rmtree(folder / "include", ignore_errors=True)
-    wanted = list(PUBLIC_HEADERS)
-    for name in wanted:
-        text = (csrc / name).read_text()
-        wanted += [found for found in INCLUDE.findall(text) if found not in wanted]
-        (include / name).parent.mkdir(parents=True, exist_ok=True)
-        (include / name).write_text(INCLUDE.sub(rf'#include "{PACKAGE}/\1"', text))
+    shutil.copytree(csrc / "include", folder / "include")
     config = Path("TensorizerOps", "TensorizerOpsConfig.cmake")
     place = folder / "share" / "cmake" / config
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -174,11 +159,11 @@ def build_settings() -> dict[str, object]:
     compile_flags = [*COMPILE_FLAGS, *(f"-isystem{path}" for path in foreign)]
     csrc = Path("csrc")
     sources = [path for path in csrc.rglob("*.cpp") if path.parts[1] not in ("cuda", "python")]
-    include = str(csrc.resolve())
+    include_dirs = [str(csrc.resolve()), str(Path(csrc, "include").resolve())]
     library = CppExtension(
         f"{PACKAGE}.{LIBRARY}",
         sorted(map(str, sources)),
-        include_dirs=[include],
+        include_dirs=include_dirs,
         extra_compile_args=[*compile_flags, *pkg_config("--cflags")],
         # Nothing may stay undefined, so nothing of Python can slip in.
         extra_link_args=[f"-Wl,-soname,{LIBRARY}.so", "-Wl,-z,defs", *pkg_config("--libs")],
@@ -187,7 +172,7 @@ def build_settings() -> dict[str, object]:
     python_module = CppExtension(
         f"{PACKAGE}._python",
         sorted(map(str, Path(csrc, "python").glob("*.cpp"))),
-        include_dirs=[include],
+        include_dirs=include_dirs,
         libraries=["tensorizer_ops"],
         extra_compile_args=compile_flags,
         extra_link_args=["-Wl,-rpath,$ORIGIN"],

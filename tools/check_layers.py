@@ -13,8 +13,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "csrc"
 
+# Where the public headers are. Those without torch belong to no layer, and any may include them.
+PUBLIC = "include/tensorizer_ops"
+
 # A folder of csrc, and the folders that it may include.
 ALLOWED = {
+    PUBLIC: [],
     "base": [],
     "codec": ["base"],
     "format": ["base", "codec"],
@@ -28,14 +32,14 @@ ALLOWED = {
     "transfer": ["base", "codec", "format", "io", "engine"],
     "ops": ["base", "codec", "transfer"],
     "python": ["base", "io", "io/aws", "engine", "transfer", "ops"],
-    "": ["base", "io", "transfer"],  # the public header
+    "api": ["transfer"],
 }
 # Files that may include more than their folder, and why.
 EXCEPTIONS = {
     # The table of URI schemes.
     "io/open.cpp": ["io/local", "io/http", "io/s3", "io/redis"],
 }
-WITH_TORCH = {"transfer", "ops", "python", ""}
+WITH_TORCH = {PUBLIC, "transfer", "api", "ops", "python"}
 WITH_PYTHON = {"python"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -45,6 +49,22 @@ PYTHON = re.compile(
     r"Python\.h$|pybind11/|torch/(extension|python)\.h$"
     r"|torch/csrc/(Exceptions\.h|python_|utils/(pybind|object_ptr|python_))"
 )
+
+
+def includes(name: str) -> list[tuple[str, str]]:
+    """The bracket and the path of each include of a file; a public header by its path in csrc."""
+    return [
+        (bracket, f"include/{header}" if header.startswith("tensorizer_ops/") else header)
+        for bracket, header in INCLUDE.findall((ROOT / name).read_text())
+    ]
+
+
+def needs_torch(public: str) -> bool:
+    """Whether a public header includes torch, itself or by others."""
+    return any(
+        TORCH.match(header) or (header.startswith(PUBLIC) and needs_torch(header))
+        for _, header in includes(public)
+    )
 
 
 def layer_of(name: str) -> str:
@@ -58,7 +78,7 @@ def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> l
     if layer not in ALLOWED:
         return [f"the folder {layer} is not in the table of tools/check_layers.py"]
     faults = []
-    for bracket, header in INCLUDE.findall((ROOT / name).read_text()):
+    for bracket, header in includes(name):
         if PYTHON.match(header):
             if layer not in WITH_PYTHON:
                 faults.append(f"includes {header}; only csrc/python may include Python")
@@ -71,11 +91,15 @@ def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> l
                 continue
             graph[name].add(header)
             other = layer_of(header)
+            if other == PUBLIC:
+                if layer not in WITH_TORCH and needs_torch(header):
+                    faults.append(f"includes {header}, which has torch in it")
+                continue
             if other == layer or other in EXCEPTIONS.get(name, []):
                 continue
             used[layer].add(other)
             if other not in ALLOWED[layer]:
-                faults.append(f"includes {header}; {layer or 'csrc'} may not include {other}")
+                faults.append(f"includes {header}; {layer} may not include {other}")
     return faults
 
 

@@ -1,6 +1,7 @@
 #include "base/cancel.h"
 
 #include "base/error.h"
+#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
 

@@ -14,12 +14,6 @@ namespace tensorizer {
 
 inline constexpr std::chrono::milliseconds kPollInterval{50};
 
-// Called by check() on the thread that made the Cancel, at most every kPollInterval; throws what
-// the caller shall see when the host (Python: a pending signal) wants the job to stop. Empty in a
-// program that sets none.
-using InterruptHook = void (*)();
-void set_interrupt_hook(InterruptHook hook) noexcept;
-
 class Cancel {
  public:
   Cancel() noexcept : owner_(std::this_thread::get_id()) {}
@@ -32,7 +26,8 @@ class Cancel {
   void request() noexcept { requested_.store(true, std::memory_order_relaxed); }
   bool requested() const noexcept { return requested_.load(std::memory_order_relaxed); }
 
-  // Throws Error(Cancelled) once requested, or what the interrupt hook throws.
+  // Throws Error(Cancelled) once requested. On the thread that made this, calls the interrupt hook
+  // (tensorizer_ops/hooks.h) at most every kPollInterval, and throws what it throws.
   void check();
 
  private:

@@ -1,4 +1,5 @@
-// What the host of the library (Python, where there is one) does about errors.
+// What the host of the library (Python, where there is one) does about errors. The hooks that C++
+// programs may set as well are in tensorizer_ops/hooks.h.
 #pragma once
 
 #include "base/error.h"

@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "tensorizer_ops/hooks.h"
+
 namespace tensorizer {
 
 namespace {

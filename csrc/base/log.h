@@ -5,13 +5,10 @@
 
 namespace tensorizer {
 
-// Called on the thread that called the library, never with a secret. A program that sets none logs
-// nothing.
-using LogHook = void (*)(const std::string& text);
-void set_log_hook(LogHook hook) noexcept;
-
-// Whether anybody would read it.
+// Whether the host has set a log hook (tensorizer_ops/hooks.h).
 bool is_logged() noexcept;
+
+// Calls the log hook, on the thread that called the library. `text` holds no secret.
 void log(const std::string& text);
 
 }  // namespace tensorizer

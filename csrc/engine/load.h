@@ -13,10 +13,9 @@
 #include "format/index.h"
 #include "format/tensor_header.h"
 #include "io/source.h"
+#include "tensorizer_ops/options.h"
 
 namespace tensorizer {
-
-enum class Verify { None, Crc32, All };
 
 struct LoadItem {
   std::uint32_t entry;  // which tensor of the index

@@ -17,6 +17,7 @@
 #include "base/cancel.h"
 #include "format/dtype.h"
 #include "format/records.h"
+#include "tensorizer_ops/stored_tensor.h"
 
 namespace tensorizer {
 
@@ -35,8 +36,6 @@ inline constexpr std::uint32_t kNewestVersion = 5;
 inline constexpr std::size_t kFlagBytes = 32;
 inline constexpr std::uint8_t kEncryptedFlag = 1;
 inline constexpr std::uint8_t kLongDimensionsFlag = 2;
-
-enum class TensorType : std::uint8_t { Parameter = 0, Buffer = 1, StateDictEntry = 2 };
 
 // Where a file is read from, for checks and messages.
 struct FileLocation {

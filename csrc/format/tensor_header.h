@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "format/crypt_info.h"
 #include "format/index.h"
+#include "tensorizer_ops/options.h"
 
 namespace tensorizer {
 
@@ -32,12 +33,6 @@ struct TensorSpec {
   bool long_dimensions() const noexcept;
   // The bytes that are stored: none for a meta tensor.
   std::uint64_t data_size() const noexcept;
-};
-
-// Which hashes a header carries.
-struct HashKinds {
-  bool crc32 = false;
-  bool sha256 = false;
 };
 
 // What the headers of one file have in common.

@@ -10,15 +10,13 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/number.h"
 #include "io/secret.h"
+#include "tensorizer_ops/options.h"
 
 namespace tensorizer {
-
-using OptionList = std::vector<std::pair<std::string, std::string>>;
 
 enum class OptionUse : std::uint8_t { Any, Load, Save };
 

@@ -46,21 +46,23 @@ std::tuple<std::int64_t, std::int64_t> as_tuple(std::pair<std::uint64_t, std::ui
 
 ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options)
     : options_(std::move(options)),
-      reader_(translate_errors([&] { return Reader(std::move(uri), option_list(options_)); })) {}
+      reader_(translate_errors([&] { return FileReader(std::move(uri), option_list(options_)); })) {
+}
 
 ReaderClass::ReaderClass(at::Tensor data, std::optional<StringDict> options)
-    : options_(std::move(options)),
-      data_(data),
-      reader_(translate_errors([&] { return Reader(std::move(data), option_list(options_)); })) {}
+    : options_(std::move(options)), data_(data), reader_(translate_errors([&] {
+        return FileReader(std::move(data), option_list(options_));
+      })) {}
 
 ReaderClass::ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options)
     : options_(std::move(options)),
-      reader_(translate_errors([&] { return Reader(std::move(source), option_list(options_)); })) {}
+      reader_(
+          translate_errors([&] { return FileReader(std::move(source), option_list(options_)); })) {}
 
 ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options,
                          std::shared_ptr<Source> opened)
     : options_(std::move(options)), reader_(translate_errors([&] {
-        return Reader(std::move(uri), option_list(options_), std::move(opened));
+        return FileReader(std::move(uri), option_list(options_), std::move(opened));
       })) {}
 
 c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
@@ -232,25 +234,25 @@ c10::List<std::string> ReaderClass::trace(c10::List<std::string> names,
 }
 
 c10::Dict<std::string, double> ReaderClass::stats() {
-  const Reader::Stats stats = reader_.stats();
+  const LoadStats stats = reader_.stats();
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   c10::Dict<std::string, double> dict;
   dict.insert("loads", number(stats.loads));
   dict.insert("tensors", number(stats.tensors));
   dict.insert("bytes", number(stats.bytes));
   dict.insert("seconds", stats.seconds);
-  dict.insert("verify", stats.computed.digests);
-  dict.insert("copy", stats.computed.copies);
-  dict.insert("decrypt", stats.computed.ciphers);
-  dict.insert("requests", number(stats.source.requests));
-  dict.insert("connections", number(stats.source.connections));
-  dict.insert("retries", number(stats.source.retries));
-  dict.insert("received", number(stats.source.received));
-  dict.insert("lookup", stats.source.lookup);
-  dict.insert("connect", stats.source.connect);
-  dict.insert("tls", stats.source.tls);
-  dict.insert("first_byte", stats.source.first_byte);
-  dict.insert("transfer", stats.source.transfer);
+  dict.insert("verify", stats.digest_seconds);
+  dict.insert("copy", stats.copy_seconds);
+  dict.insert("decrypt", stats.cipher_seconds);
+  dict.insert("requests", number(stats.requests));
+  dict.insert("connections", number(stats.connections));
+  dict.insert("retries", number(stats.retries));
+  dict.insert("received", number(stats.received));
+  dict.insert("lookup", stats.lookup_seconds);
+  dict.insert("connect", stats.connect_seconds);
+  dict.insert("tls", stats.tls_seconds);
+  dict.insert("first_byte", stats.first_byte_seconds);
+  dict.insert("transfer", stats.transfer_seconds);
   return dict;
 }
 
@@ -263,12 +265,12 @@ void ReaderClass::cancel() { reader_.cancel(); }
 void ReaderClass::close() { reader_.close(); }
 
 WriterClass::WriterClass(std::string uri, std::optional<StringDict> options)
-    : writer_(
-          translate_errors([&] { return std::make_unique<Writer>(uri, option_list(options)); })) {}
+    : writer_(translate_errors(
+          [&] { return std::make_unique<FileWriter>(uri, option_list(options)); })) {}
 
 WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options)
     : writer_(translate_errors(
-          [&] { return std::make_unique<Writer>(std::move(sink), option_list(options)); })) {}
+          [&] { return std::make_unique<FileWriter>(std::move(sink), option_list(options)); })) {}
 
 void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
                       std::int64_t module_index) {

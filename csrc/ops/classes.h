@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "ops/translate_errors.h"
-#include "transfer/reader.h"
-#include "transfer/writer.h"
+#include "transfer/file_reader.h"
+#include "transfer/file_writer.h"
 
 namespace tensorizer::ops {
 
@@ -65,7 +65,7 @@ class ReaderClass final : public torch::CustomClassHolder {
  private:
   std::optional<StringDict> options_;
   std::optional<at::Tensor> data_;
-  Reader reader_;
+  FileReader reader_;
 };
 
 class WriterClass final : public torch::CustomClassHolder {
@@ -83,7 +83,7 @@ class WriterClass final : public torch::CustomClassHolder {
   void abort();
 
  private:
-  std::unique_ptr<Writer> writer_;
+  std::unique_ptr<FileWriter> writer_;
 };
 
 // Registers both with the library that is being defined.

@@ -4,10 +4,10 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include "tensorizer_ops/writer.h"
 #include "transfer/dtype.h"
-#include "transfer/reader.h"
+#include "transfer/file_reader.h"
 #include "transfer/tracing.h"
-#include "transfer/writer.h"
 
 namespace tensorizer::ops {
 
@@ -76,7 +76,7 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
   }
   return translate_errors([&] {
     const LoadRequest request = load_request(device, dtype, verify, copy, threads);
-    Reader reader(uri, option_list(options));
+    FileReader reader(uri, option_list(options));
     const auto wanted = string_vector(names);
     return tensor_dict(wanted ? *wanted : reader.names(), reader.load(wanted, request));
   });
@@ -89,9 +89,9 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
                                      std::optional<std::int64_t> threads, const Options& options,
                                      const std::optional<Strings>& traced) {
   return translate_errors([&] {
-    LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
-    request.traced = string_vector(traced);
-    return Reader(uri, option_list(options)).load(string_vector(names), request);
+    const LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
+    return FileReader(uri, option_list(options))
+        .load(string_vector(names), request, string_vector(traced));
   });
 }
 
@@ -114,7 +114,7 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
     return;
   }
   translate_errors([&] {
-    Reader(uri, option_list(options))
+    FileReader(uri, option_list(options))
         .load_into(string_vector(names), out.vec(), parse_verify(verify), threads, cast);
   });
 }
@@ -149,17 +149,18 @@ void save_tensors(const std::string& uri, const Strings& names, at::TensorList t
 }
 
 Strings names(const std::string& uri, const Options& options) {
-  return translate_errors([&] { return Strings(Reader(uri, option_list(options)).names()); });
+  return translate_errors([&] { return Strings(FileReader(uri, option_list(options)).names()); });
 }
 
 std::string digest(const std::string& uri, std::int64_t threads, const Options& options) {
-  return translate_errors([&] { return Reader(uri, option_list(options)).digest(threads); });
+  return translate_errors([&] { return FileReader(uri, option_list(options)).digest(threads); });
 }
 
 void verify(const std::string& uri, const std::string& verify, std::optional<std::int64_t> threads,
             const Options& options) {
-  translate_errors(
-      [&] { Reader(uri, option_list(options)).verify(parse_verify(verify), threads.value_or(0)); });
+  translate_errors([&] {
+    FileReader(uri, option_list(options)).verify(parse_verify(verify), threads.value_or(0));
+  });
 }
 
 }  // namespace tensorizer::ops

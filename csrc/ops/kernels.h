@@ -1,4 +1,4 @@
-// The kernels of torch.ops.tensorizer: thin forms of Reader and save().
+// The kernels of torch.ops.tensorizer: thin forms of FileReader and save().
 #pragma once
 
 #include <ATen/core/Tensor.h>

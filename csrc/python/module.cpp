@@ -24,15 +24,15 @@
 #include "base/cancel.h"
 #include "base/error.h"
 #include "base/hooks.h"
-#include "base/log.h"
 #include "engine/cpus.h"
-#include "io/key.h"
-#include "io/secret.h"
 #include "ops/classes.h"
 #include "python/files.h"
 #include "python/stream.h"
-#include "transfer/constants.h"
-#include "transfer/writer.h"
+#include "tensorizer_ops/constants.h"
+#include "tensorizer_ops/hooks.h"
+#include "tensorizer_ops/keys.h"
+#include "tensorizer_ops/secrets.h"
+#include "transfer/file_writer.h"
 
 namespace tensorizer {
 
@@ -242,13 +242,14 @@ PYBIND11_MODULE(_python, module) {
              [](const std::string& name, const pybind11::function& provide, bool passphrase) {
                tensorizer::set_key(name, key_from_python(provide, passphrase));
              });
-  module.def("set_derived_key",
-             [](const std::string& name, const pybind11::bytes& key, std::uint64_t passes,
-                std::uint64_t memory, const pybind11::bytes& salt) {
-               tensorizer::KeySource source = key_source(key, false);
-               source.derivation = key_derivation(passes, memory, salt);
-               tensorizer::set_key(name, std::move(source));
-             });
+  module.def("set_derived_key", [](const std::string& name, const pybind11::bytes& key,
+                                   std::uint64_t passes, std::uint64_t memory,
+                                   const pybind11::bytes& salt) {
+    tensorizer::KeySource source = key_source(key, false);
+    source.derivation =
+        std::make_shared<const tensorizer::KeyDerivation>(key_derivation(passes, memory, salt));
+    tensorizer::set_key(name, std::move(source));
+  });
   module.def("derive_key", torch::wrap_pybind_function(derive_key));
   module.def("usable_cpus", &tensorizer::usable_cpus);
   using Options = std::map<std::string, std::string>;

@@ -56,7 +56,7 @@ struct ModuleTensor {
   std::string in_file;  // empty when the file has none of its names
 };
 
-std::vector<ModuleTensor> match_tensors(Reader& reader, const std::vector<std::string>& names,
+std::vector<ModuleTensor> match_tensors(FileReader& reader, const std::vector<std::string>& names,
                                         const std::vector<at::Tensor>& tensors,
                                         const FillRequest& request) {
   std::unordered_map<std::string, bool> used;  // the file's names
@@ -108,7 +108,7 @@ std::vector<ModuleTensor> match_tensors(Reader& reader, const std::vector<std::s
 
 }  // namespace
 
-std::vector<at::Tensor> fill(Reader& reader, const std::vector<std::string>& names,
+std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>& names,
                              const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   const at::NoGradGuard no_grad;
   const std::vector<ModuleTensor> matched = match_tensors(reader, names, tensors, request);

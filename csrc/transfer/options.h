@@ -4,13 +4,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "codec/argon2.h"
 #include "engine/load.h"
 #include "format/tensor_header.h"
 #include "io/options.h"
+#include "tensorizer_ops/options.h"
 
 namespace tensorizer {
 

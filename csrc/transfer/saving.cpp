@@ -87,7 +87,7 @@ FileKind file_kind(HashKinds hashes, const SaveOptions& options, Cancel& cancel)
   const KeySource source = resolve_key(options.key);
   Encryption& encryption = kind.header.encryption.emplace();
   encryption.key = source.secret;
-  encryption.derivation = source.derivation;
+  if (source.derivation) encryption.derivation = *source.derivation;
   if (source.passphrase) {
     KeyDerivation& derivation = encryption.derivation.emplace();
     derivation.cost = options.kdf;

@@ -79,7 +79,7 @@ void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selecte
 }  // namespace
 
 NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                       const LoadRequest& request)
+                       const LoadRequest& request, bool headers)
     : file_(file),
       selected_(selected),
       request_(request),
@@ -113,7 +113,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
     seen[number] = true;
     // What lies in place moves only to be verified.
     const bool moves = !item.in_place && (entry.data_size > 0 || !entry.dtype);
-    if (moves || request.verify != Verify::None || request.headers) targets_.items.push_back(item);
+    if (moves || request.verify != Verify::None || headers) targets_.items.push_back(item);
   }
 }
 

@@ -12,22 +12,12 @@
 
 #include "engine/load.h"
 #include "io/mapping.h"
+#include "tensorizer_ops/reader.h"
 #include "transfer/memory.h"
 #include "transfer/open_file.h"
 #include "transfer/staging.h"
 
 namespace tensorizer {
-
-struct LoadRequest {
-  std::optional<c10::Device> device;     // the CPU when it is not said
-  std::optional<c10::ScalarType> dtype;  // for real floating tensors
-  Verify verify = Verify::None;
-  bool copy = false;         // own the memory, instead of sharing pages with the file
-  std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
-  // What tracing saw of each tensor (tracing.h), in a program that was traced.
-  std::optional<std::vector<std::string>> traced = std::nullopt;
-  bool headers = false;  // read those of all tensors, whether anything needs them or not
-};
 
 // What the engine is to fill; valid while this lives.
 struct Targets {
@@ -43,8 +33,10 @@ struct Targets {
 // Tensors that a load makes.
 class NewTensors {
  public:
-  // The request is checked before anything is made.
-  NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const LoadRequest& request);
+  // Checks the request before anything is made. `headers`: whether the headers of all tensors are
+  // read, also of those for which nothing else needs them.
+  NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const LoadRequest& request,
+             bool headers);
   Targets& targets() noexcept { return targets_; }
   // The tensors, once the targets are filled.
   std::vector<at::Tensor> finish();

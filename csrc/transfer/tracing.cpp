@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "io/open.h"
 #include "transfer/dtype.h"
-#include "transfer/reader.h"
+#include "transfer/file_reader.h"
 
 namespace tensorizer {
 
@@ -31,7 +31,7 @@ std::optional<std::string> traced_version(const std::string& uri, const OptionLi
 std::vector<std::string> trace(const std::string& uri, const std::vector<std::string>& names,
                                std::optional<c10::ScalarType> dtype, const OptionList& options) {
   traced_version(uri, options);
-  Reader reader(uri, options);
+  FileReader reader(uri, options);
   std::vector<std::string> seen;
   for (const std::string& name : names) {
     seen.push_back(describe_shape(cast_type(reader.dtype(name), dtype), reader.shape(name)));

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "engine/workers.h"
+#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
 namespace {

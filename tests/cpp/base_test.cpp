@@ -10,6 +10,7 @@
 #include "base/hooks.h"
 #include "base/utf8.h"
 #include "support.h"
+#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
 namespace {

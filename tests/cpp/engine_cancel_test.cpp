@@ -6,6 +6,7 @@
 
 #include "memory_file.h"
 #include "support.h"
+#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
 namespace {

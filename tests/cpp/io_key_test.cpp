@@ -16,6 +16,7 @@
 #include "codec/hmac.h"
 #include "codec/secretbox.h"
 #include "io_support.h"
+#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
 namespace {

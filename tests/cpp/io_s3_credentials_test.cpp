@@ -6,6 +6,7 @@
 #include "aws_home.h"
 #include "io/aws/config.h"
 #include "io/aws/timestamp.h"
+#include "tensorizer_ops/hooks.h"
 #include "tiny_server.h"
 
 namespace tensorizer {

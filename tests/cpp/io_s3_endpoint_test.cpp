@@ -6,6 +6,7 @@
 #include "aws_home.h"
 #include "base/error.h"
 #include "io/s3/open.h"
+#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
 namespace {

@@ -20,6 +20,7 @@
 #include "base/cancel.h"
 #include "io/open.h"
 #include "support.h"
+#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer::testing_support {
 

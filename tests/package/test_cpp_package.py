@@ -19,6 +19,10 @@ from support.process import ROOT
 pytestmark = pytest.mark.xdist_group("cpp package")
 
 EXAMPLE = ROOT / "examples" / "cpp"
+HOST = ROOT / "tests" / "cpp" / "package" / "host.cpp"
+HEADERS = Path(tensorizer_ops.__file__).parent / "include" / "tensorizer_ops"
+# The public headers that a file without torch may include.
+WITHOUT_TORCH = {"error", "hooks", "keys", "options", "secrets", "stored_tensor", "version"}
 PROGRAMS = {
     "of_the_readme": "README.md",
     "with_a_key": "docs/security.md",
@@ -33,7 +37,7 @@ def shown(page: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example, and beside it the programs that the pages show."""
+    """The example, the programs that the pages show, and a file for each public header."""
     project = tmp_path_factory.mktemp("project")
     shutil.copytree(EXAMPLE, project, dirs_exist_ok=True)
     (package,) = shown("docs/installing.md", "cmake")
@@ -42,6 +46,16 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (program,) = shown(page, "cpp")
             (project / f"{name}.cpp").write_text(program)
             file.write(f"add_executable({name} {name}.cpp)\n{package.replace('program', name)}")
+        file.write(f"add_executable(host {HOST})\n{package.replace('program', 'host')}")
+        file.write(f"add_library(headers OBJECT)\n{package.replace('program', 'headers')}")
+        file.write("add_library(without_torch OBJECT)\n")
+        file.write("target_compile_features(without_torch PRIVATE cxx_std_20)\n")
+        file.write(f"target_include_directories(without_torch PRIVATE {HEADERS.parent})\n")
+        for header in sorted(HEADERS.iterdir()):
+            alone = project / f"alone_{header.stem}.cpp"
+            alone.write_text(f"#include <tensorizer_ops/{header.name}>\n")
+            target = "without_torch" if header.stem in WITHOUT_TORCH else "headers"
+            file.write(f"target_sources({target} PRIVATE {alone.name})\n")
     prefixes = f"{torch.utils.cmake_prefix_path};{tensorizer_ops.cmake_prefix_path()}"
     configure = ["cmake", "-S", str(project), "-B", str(project / "build"), "-G", "Ninja"]
     subprocess.run([*configure, f"-DCMAKE_PREFIX_PATH={prefixes}"], check=True)
@@ -57,6 +71,39 @@ def serve(programs: Path) -> Path:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_that_are_shown_run(programs: Path, tmp_path: Path, name: str) -> None:
     subprocess.run([programs / name], cwd=tmp_path, check=True)
+
+
+def test_public_headers_include_nothing_private() -> None:
+    installed = {path.name for path in HEADERS.iterdir()}
+    assert {Path(name).stem for name in installed} > WITHOUT_TORCH
+    for name in installed:
+        text = (HEADERS / name).read_text()
+        assert text == (ROOT / "csrc" / "include" / "tensorizer_ops" / name).read_text()
+        includes = re.findall(r'^#include (["<])(.+)[">]$', text, re.MULTILINE)
+        for bracket, path in includes:
+            folder, _, file = path.rpartition("/")
+            if bracket == '"':
+                assert folder == "tensorizer_ops" and file in installed, (name, path)
+            else:
+                assert not folder or folder.startswith(("ATen/", "c10/", "torch/")), (name, path)
+        # The umbrella header has all of them.
+        assert (
+            name == "tensorizer.h"
+            or f'"tensorizer_ops/{name}"' in (HEADERS / "tensorizer.h").read_text()
+        )
+
+
+def test_public_headers_compile_alone(programs: Path) -> None:
+    compiled = {path.name for path in programs.rglob("alone_*.o")}
+    assert compiled == {f"alone_{path.stem}.cpp.o" for path in HEADERS.iterdir()}
+
+
+def test_a_program_can_use_all_of_the_public_api(programs: Path, tmp_path: Path) -> None:
+    command = [programs / "host"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == tensorizer_ops.__version__
+    assert sorted(os.listdir(tmp_path)) == ["a.tensors", "b.tensors", "c.tensors"]
 
 
 @pytest.fixture

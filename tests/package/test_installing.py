@@ -25,8 +25,9 @@ def sources(tmp_path: Path) -> Path:
     """A copy of what is installed from, which may be written to."""
     folder = tmp_path / "sources"
     built = shutil.ignore_patterns("*.so", "_build.py", "include", "share", "__pycache__")
-    for name in ("csrc", "tensorizer_ops", "tools"):
-        shutil.copytree(ROOT / name, folder / name, ignore=built)
+    shutil.copytree(ROOT / "tensorizer_ops", folder / "tensorizer_ops", ignore=built)
+    for name in ("csrc", "tools"):
+        shutil.copytree(ROOT / name, folder / name)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, folder)
     return folder

@@ -15,56 +15,32 @@
 #include <vector>
 
 #include "base/gate.h"
+#include "tensorizer_ops/writer.h"
 #include "transfer/options.h"
 #include "transfer/saving.h"
 
 namespace tensorizer {
 
-// Saves a whole file at once. The target appears when all of it is written, or stays as it was.
-void save(const std::string& uri, const std::vector<std::string>& names,
-          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options);
-// The same for who watches it.
+// Saves a whole file at once, as save() without these two does. Any thread may read the progress
+// and request the cancel meanwhile.
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options, Progress& progress, Cancel& cancel);
 
-// A tensor with all that the file says of it.
-struct AddedTensor {
-  std::string name;  // as stored
-  at::Tensor tensor;
-  TensorType type = TensorType::StateDictEntry;
-  std::uint16_t module_index = 0;
-};
-
-// Takes tensors one or some at a time. The target appears with close(); a Writer that goes without
-// it, and one whose add() failed, leaves everything as it was.
-//
-// From any thread; one call waits for another. What runs inside a call and on its thread, as a
-// signal handler does, waits for nothing: there add() and flush() throw Error(InvalidArgument), and
-// abort() and close() end the call, which leaves everything as it was and throws Error(Cancelled).
-class Writer {
+// What the public Writer is made of; its methods do what those do.
+class FileWriter {
  public:
-  explicit Writer(const std::string& uri, const OptionList& options = {});
-  // To a sink that somebody else has opened.
-  Writer(std::unique_ptr<Sink> sink, const OptionList& options);
-  ~Writer();
+  explicit FileWriter(const std::string& uri, const OptionList& options = {});
+  // To a sink that is open already.
+  FileWriter(std::unique_ptr<Sink> sink, const OptionList& options);
+  ~FileWriter();
 
-  void add(const std::string& name, const at::Tensor& tensor,
-           TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
-  // Many small ones at once are as fast as a large one. What cannot be saved is refused before any
-  // of them is written.
   void add(std::span<const AddedTensor> tensors);
-  // Makes a target that is written in place a whole file of what has come so far, which it is
-  // until the next add(). Others appear with close() only.
   void flush();
-  // Throws Error(Cancelled) inside another call.
   void close();
   void abort();
 
-  // The bytes that have been written, and those that add() has been given so far.
   std::pair<std::uint64_t, std::uint64_t> progress() const;
-  // Ends the running add() or close(), whose caller sees Error(Cancelled).
   void cancel();
 
  private:
@@ -72,7 +48,7 @@ class Writer {
   class Call;
   using OpenSink = std::function<std::unique_ptr<Sink>(const SinkOptions& options, Cancel& cancel)>;
 
-  Writer(const OptionList& options, const OpenSink& open);
+  FileWriter(const OptionList& options, const OpenSink& open);
 
   // A child of fork has neither the sink's threads nor any right to its target.
   bool is_foreign() const { return process_ != getpid(); }

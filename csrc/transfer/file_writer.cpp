@@ -1,4 +1,4 @@
-#include "transfer/writer.h"
+#include "transfer/file_writer.h"
 
 #include <algorithm>
 
@@ -17,14 +17,6 @@ constexpr std::uint64_t kTypicalEntry = 128;
 constexpr std::uint64_t kMostExpected = 512 << 10;
 
 }  // namespace
-
-void save(const std::string& uri, const std::vector<std::string>& names,
-          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options) {
-  Progress progress;
-  Cancel cancel;
-  save(uri, names, tensors, hashes, threads, options, progress, cancel);
-}
 
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
@@ -60,9 +52,10 @@ void save(const std::string& uri, const std::vector<std::string>& names,
 }
 
 // The call that is in. cancel() finds it, and it does what an abort() asks for that came meanwhile.
-class Writer::Call {
+class FileWriter::Call {
  public:
-  explicit Call(Writer& writer) : writer_(writer), entry_(writer.gate_, calling_thread(), cancel) {
+  explicit Call(FileWriter& writer)
+      : writer_(writer), entry_(writer.gate_, calling_thread(), cancel) {
     const std::lock_guard lock(writer_.cancel_mutex_);
     writer_.running_ = &cancel;
     if (writer_.abort_wanted_) cancel.request();
@@ -78,19 +71,19 @@ class Writer::Call {
   Cancel cancel;
 
  private:
-  Writer& writer_;
+  FileWriter& writer_;
   const Gate::Entry entry_;
 };
 
-Writer::Writer(const std::string& uri, const OptionList& options)
-    : Writer(options, [&](const SinkOptions& sink, Cancel& cancel) {
+FileWriter::FileWriter(const std::string& uri, const OptionList& options)
+    : FileWriter(options, [&](const SinkOptions& sink, Cancel& cancel) {
         return open_sink(uri, sink, cancel);
       }) {}
 
-Writer::Writer(std::unique_ptr<Sink> sink, const OptionList& options)
-    : Writer(options, [&](const SinkOptions&, Cancel&) { return std::move(sink); }) {}
+FileWriter::FileWriter(std::unique_ptr<Sink> sink, const OptionList& options)
+    : FileWriter(options, [&](const SinkOptions&, Cancel&) { return std::move(sink); }) {}
 
-Writer::Writer(const OptionList& options, const OpenSink& open)
+FileWriter::FileWriter(const OptionList& options, const OpenSink& open)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
   Cancel cancel;
   FileKind kind = file_kind(options_.hashes, options_.save, cancel);
@@ -103,7 +96,7 @@ Writer::Writer(const OptionList& options, const OpenSink& open)
   layout_ = std::make_unique<Layout>(std::move(kind), sink_->start());
 }
 
-Writer::~Writer() {
+FileWriter::~FileWriter() {
   if (is_foreign()) {
     static_cast<void>(sink_.release());
   } else {
@@ -111,26 +104,26 @@ Writer::~Writer() {
   }
 }
 
-void Writer::must_be_ours() const {
+void FileWriter::must_be_ours() const {
   if (!is_foreign()) return;
   throw Error(ErrorKind::InvalidArgument,
               "the writer was made before a fork(): only the parent can use it");
 }
 
-void Writer::must_be_open() const {
+void FileWriter::must_be_open() const {
   if (state_ == State::Open) return;
   throw Error(ErrorKind::InvalidArgument,
               state_ == State::Closed ? "the writer is closed" : "the writer was aborted");
 }
 
-void Writer::abort_now() noexcept {
+void FileWriter::abort_now() noexcept {
   if (state_ != State::Open) return;
   state_ = State::Aborted;
   if (sink_) sink_->abort();
   sink_.reset();
 }
 
-std::vector<Saving> Writer::prepare(std::span<const AddedTensor> tensors, Staging& staging) {
+std::vector<Saving> FileWriter::prepare(std::span<const AddedTensor> tensors, Staging& staging) {
   std::vector<Saving> savings;
   savings.reserve(tensors.size());
   for (const AddedTensor& added : tensors) {
@@ -148,7 +141,7 @@ std::vector<Saving> Writer::prepare(std::span<const AddedTensor> tensors, Stagin
 }
 
 // Reserves room for the prefix once the first tensors are known: a longer one moves everything up.
-void Writer::begin() {
+void FileWriter::begin() {
   if (reserved_) return;
   const std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry;
   reserved_ = std::max(layout_->prefix_size(),
@@ -156,13 +149,7 @@ void Writer::begin() {
   sink_->begin(*reserved_, std::nullopt);
 }
 
-void Writer::add(const std::string& name, const at::Tensor& tensor, TensorType type,
-                 std::uint16_t module_index) {
-  const AddedTensor added{name, tensor, type, module_index};
-  add({&added, 1});
-}
-
-void Writer::add(std::span<const AddedTensor> tensors) {
+void FileWriter::add(std::span<const AddedTensor> tensors) {
   must_be_ours();
   Call call(*this);
   must_be_open();
@@ -196,7 +183,7 @@ void Writer::add(std::span<const AddedTensor> tensors) {
 }
 
 // What makes a file of the tensors: what stands behind them, and in front.
-void Writer::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
+void FileWriter::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
   // That none is there twice, add() has seen to.
   const std::span<const PlacedTensor> tensors = layout_->tensors();
   if (std::any_of(tensors.begin(), tensors.end(),
@@ -219,7 +206,7 @@ void Writer::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
   sink_->write_head(layout_->prefix(sink_->start(), *reserved_), cancel);
 }
 
-void Writer::flush() {
+void FileWriter::flush() {
   must_be_ours();
   Call call(*this);
   must_be_open();
@@ -235,7 +222,7 @@ void Writer::flush() {
   }
 }
 
-void Writer::close() {
+void FileWriter::close() {
   must_be_ours();
   if (gate_.has(calling_thread())) {
     abort();
@@ -258,7 +245,7 @@ void Writer::close() {
   sink_.reset();
 }
 
-void Writer::abort() {
+void FileWriter::abort() {
   if (is_foreign()) return;
   abort_wanted_ = true;
   cancel();
@@ -268,11 +255,11 @@ void Writer::abort() {
   abort_now();
 }
 
-std::pair<std::uint64_t, std::uint64_t> Writer::progress() const {
+std::pair<std::uint64_t, std::uint64_t> FileWriter::progress() const {
   return {progress_.done, progress_.total};
 }
 
-void Writer::cancel() {
+void FileWriter::cancel() {
   const std::lock_guard lock(cancel_mutex_);
   if (running_) running_->request();
 }

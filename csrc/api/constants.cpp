@@ -1,10 +1,12 @@
-#include "transfer/constants.h"
+#include "tensorizer_ops/constants.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/strides.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include <unordered_map>
+
+#include "transfer/fill.h"
 
 namespace tensorizer {
 
@@ -51,7 +53,7 @@ Constants allocate(Package& package) {
 
 void load_constants(Package& package, const std::string& uri, const ConstantsRequest& request,
                     const OptionList& options) {
-  Reader reader(uri, options);
+  FileReader reader(uri, options);
   reader.names();  // a file that is not there shall be noticed first
   std::vector<std::string> names;
   std::vector<at::Tensor> tensors;

@@ -1,6 +1,8 @@
-#include "transfer/module.h"
+#include "tensorizer_ops/module.h"
 
 #include <ATen/core/grad_mode.h>
+
+#include "transfer/fill.h"
 
 namespace tensorizer {
 
@@ -35,7 +37,7 @@ void load_into(torch::jit::Module& module, const std::string& uri, const FillReq
   std::vector<at::Tensor> tensors;
   std::vector<Slot> slots;
   find_slots(module, "", names, tensors, slots);
-  Reader reader(uri, options);
+  FileReader reader(uri, options);
   const std::vector<at::Tensor> filled = fill(reader, names, tensors, request);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (filled[i].is_same(tensors[i])) continue;

@@ -1,4 +1,4 @@
-#include "transfer/reader.h"
+#include "transfer/file_reader.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -55,9 +55,9 @@ void blank(Targets& targets, const std::vector<bool>& entries) noexcept {
 }  // namespace
 
 // One running load, so that progress() and cancel() find it.
-class Reader::Job {
+class FileReader::Job {
  public:
-  explicit Job(Reader& reader) : reader_(reader) {
+  explicit Job(FileReader& reader) : reader_(reader) {
     const std::lock_guard lock(reader_.mutex_);
     reader_.jobs_.push_back(this);
   }
@@ -73,15 +73,15 @@ class Reader::Job {
   Progress progress;
 
  private:
-  Reader& reader_;
+  FileReader& reader_;
 };
 
-Reader::Reader(std::string uri, OptionList options, std::shared_ptr<Source> opened)
+FileReader::FileReader(std::string uri, OptionList options, std::shared_ptr<Source> opened)
     : uri_(std::move(uri)), option_list_(std::move(options)), source_(std::move(opened)) {
   parse_load_options(option_list_);
 }
 
-Reader::Reader(at::Tensor data, OptionList options)
+FileReader::FileReader(at::Tensor data, OptionList options)
     : data_(std::move(data)), option_list_(std::move(options)) {
   parse_load_options(option_list_);
   if (!data_.device().is_cpu() || data_.scalar_type() != c10::ScalarType::Byte ||
@@ -91,14 +91,14 @@ Reader::Reader(at::Tensor data, OptionList options)
   }
 }
 
-Reader::Reader(std::unique_ptr<Source> source, OptionList options)
+FileReader::FileReader(std::unique_ptr<Source> source, OptionList options)
     : given_(true), option_list_(std::move(options)), source_(std::move(source)) {
   parse_load_options(option_list_);
 }
 
-Reader::~Reader() = default;
+FileReader::~FileReader() = default;
 
-std::shared_ptr<Source> Reader::open(const LoadOptions& options, Cancel& cancel) {
+std::shared_ptr<Source> FileReader::open(const LoadOptions& options, Cancel& cancel) {
   if (in_memory()) {
     return memory_source(tensor_bytes(data_), std::make_shared<at::Tensor>(data_),
                          "the tensor that holds the file");
@@ -108,7 +108,7 @@ std::shared_ptr<Source> Reader::open(const LoadOptions& options, Cancel& cancel)
   throw Error(ErrorKind::InvalidArgument, "the file of this reader could not be opened before");
 }
 
-std::shared_ptr<OpenFile> Reader::file() {
+std::shared_ptr<OpenFile> FileReader::file() {
   const auto opened = [&]() -> std::shared_ptr<OpenFile> {
     const std::lock_guard lock(mutex_);
     if (closed_) throw Error(ErrorKind::InvalidArgument, "the reader is closed");
@@ -128,25 +128,25 @@ std::shared_ptr<OpenFile> Reader::file() {
   return file;
 }
 
-std::string Reader::label() { return file()->source().label(); }
+std::string FileReader::label() { return file()->source().label(); }
 
-std::vector<std::string> Reader::names() {
+std::vector<std::string> FileReader::names() {
   const std::shared_ptr<OpenFile> open = file();
   return {open->names().begin(), open->names().end()};
 }
 
-std::vector<std::int64_t> Reader::shape(const std::string& name) {
+std::vector<std::int64_t> FileReader::shape(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
   const auto shape = open->entry(open->find(name)).shape;
   return {shape.begin(), shape.end()};
 }
 
-c10::ScalarType Reader::dtype(const std::string& name) {
+c10::ScalarType FileReader::dtype(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
   return open->dtype(open->find(name));
 }
 
-StoredTensor Reader::stored(const std::string& name) {
+StoredTensor FileReader::stored(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
   const std::uint32_t number = open->find(name);
   const Entry& entry = open->entry(number);
@@ -161,7 +161,7 @@ StoredTensor Reader::stored(const std::string& name) {
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
 }
 
-std::vector<ListedTensor> Reader::list() {
+std::vector<ListedTensor> FileReader::list() {
   const std::shared_ptr<OpenFile> open = file();
   std::vector<ListedTensor> list;
   list.reserve(open->index().entries().size());
@@ -172,9 +172,9 @@ std::vector<ListedTensor> Reader::list() {
   return list;
 }
 
-FileHeader Reader::header() { return file()->index().header(); }
+FileHeader FileReader::header() { return file()->index().header(); }
 
-bool Reader::matches(std::uint32_t number, const at::Tensor& tensor) {
+bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   Job job(*this);
   const at::NoGradGuard no_grad;
   const at::Tensor plain = tensor.cpu().resolve_conj().resolve_neg().contiguous();
@@ -184,7 +184,7 @@ bool Reader::matches(std::uint32_t number, const at::Tensor& tensor) {
                   " of the file has nothing to verify: it was saved without hashes");
 }
 
-at::Tensor Reader::bytes(std::uint64_t offset, std::uint64_t size) {
+at::Tensor FileReader::bytes(std::uint64_t offset, std::uint64_t size) {
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
   const at::Tensor tensor = NewMemory(size).tensor({static_cast<std::int64_t>(size)}, at::kByte);
@@ -193,7 +193,7 @@ at::Tensor Reader::bytes(std::uint64_t offset, std::uint64_t size) {
   return tensor;
 }
 
-void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads) {
+void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads) {
   if (!file.options().digest) {
     run(file, targets, verify, threads, nullptr);
     return;
@@ -223,8 +223,8 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   }
 }
 
-void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
-                 const ExpectedDigests* expected_digests) {
+void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
+                     const ExpectedDigests* expected_digests) {
   LoadSettings settings;
   settings.verify = verify;
   settings.threads = parse_threads(threads);
@@ -264,15 +264,16 @@ void Reader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t t
   count(file, job.progress, targets.items.size(), seconds.count());
 }
 
-void Reader::count(OpenFile& file, const Progress& progress, std::size_t tensors, double seconds) {
+void FileReader::count(OpenFile& file, const Progress& progress, std::size_t tensors,
+                       double seconds) {
   std::unique_lock lock(mutex_);
   stats_.loads += 1;
   stats_.tensors += tensors;
   stats_.bytes += progress.total;
   stats_.seconds += seconds;
-  stats_.computed.digests += progress.computed.digests;
-  stats_.computed.copies += progress.computed.copies;
-  stats_.computed.ciphers += progress.computed.ciphers;
+  stats_.digest_seconds += progress.computed.digests;
+  stats_.copy_seconds += progress.computed.copies;
+  stats_.cipher_seconds += progress.computed.ciphers;
   const SourceStats source = file.source().stats();
   const SourceStats since = source - std::exchange(logged_, source);
   lock.unlock();
@@ -280,35 +281,34 @@ void Reader::count(OpenFile& file, const Progress& progress, std::size_t tensors
   log(describe_load(file.source().label(), progress, seconds, since));
 }
 
-std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string>>& names,
-                                     const LoadRequest& request) {
+std::vector<at::Tensor> FileReader::load(const std::optional<std::vector<std::string>>& names,
+                                         const LoadRequest& request,
+                                         const std::optional<std::vector<std::string>>& traced) {
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
-  if (request.traced) check_traced(*open, selected, request.dtype, *request.traced);
-  return load(*open, selected, request);
+  if (traced) check_traced(*open, selected, request.dtype, *traced);
+  return load(*open, selected, request, /*headers=*/false);
 }
 
-std::vector<at::Tensor> Reader::load_numbered(
+std::vector<at::Tensor> FileReader::load_numbered(
     const std::optional<std::vector<std::uint32_t>>& numbers, const LoadRequest& request) {
   const std::shared_ptr<OpenFile> open = file();
-  LoadRequest with_headers = request;
-  with_headers.headers = true;
   const std::vector<std::uint32_t> selected = numbers ? *numbers : open->select(std::nullopt);
   for (const std::uint32_t number : selected) {
     if (number < open->names().size()) continue;
     throw Error(ErrorKind::InvalidArgument,
                 open->source().label() + " has no tensor number " + std::to_string(number));
   }
-  return load(*open, selected, with_headers);
+  return load(*open, selected, request, /*headers=*/true);
 }
 
-std::vector<at::Tensor> Reader::load(OpenFile& file, std::span<const std::uint32_t> selected,
-                                     const LoadRequest& request) {
+std::vector<at::Tensor> FileReader::load(OpenFile& file, std::span<const std::uint32_t> selected,
+                                         const LoadRequest& request, bool headers) {
   const at::NoGradGuard no_grad;
   LoadRequest checked = request;
   checked.verify = file.checked(request.verify);
-  NewTensors tensors(file, selected, checked);
-  if (request.headers) {
+  NewTensors tensors(file, selected, checked, headers);
+  if (headers) {
     tensors.targets().keep_header = [this](std::uint32_t entry, const TensorHeader& header) {
       headers_.keep(entry, header);
     };
@@ -317,9 +317,9 @@ std::vector<at::Tensor> Reader::load(OpenFile& file, std::span<const std::uint32
   return tensors.finish();
 }
 
-void Reader::load_into(const std::vector<std::string>& names,
-                       const std::vector<at::Tensor>& outputs, Verify verify, std::int64_t threads,
-                       bool cast) {
+void FileReader::load_into(const std::vector<std::string>& names,
+                           const std::vector<at::Tensor>& outputs, Verify verify,
+                           std::int64_t threads, bool cast) {
   if (names.size() != outputs.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
                                                 std::to_string(outputs.size()) + " outputs");
@@ -331,13 +331,13 @@ void Reader::load_into(const std::vector<std::string>& names,
   run(*open, targets, open->checked(verify), threads);
 }
 
-void Reader::verify(Verify verify, std::int64_t threads) {
+void FileReader::verify(Verify verify, std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
   Targets targets = no_tensors(*open);
   run(*open, targets, open->checked(verify), threads);
 }
 
-std::string Reader::digest(std::int64_t threads) {
+std::string FileReader::digest(std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
   Targets targets = no_tensors(*open);
   std::vector<Sha256Digest> found(open->names().size());
@@ -346,15 +346,15 @@ std::string Reader::digest(std::int64_t threads) {
   return to_hex(model_digest(open->index(), std::as_bytes(std::span(found))));
 }
 
-void Reader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
-                     std::int64_t threads) {
+void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
+                         std::int64_t threads) {
   const SaveOptions parsed = parse_save_options(options);
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
   tensorizer::rewrite(*open, to, hashes, parse_threads(threads), parsed, job.progress, job.cancel);
 }
 
-std::pair<std::uint64_t, std::uint64_t> Reader::progress() const {
+std::pair<std::uint64_t, std::uint64_t> FileReader::progress() const {
   const std::lock_guard lock(mutex_);
   if (jobs_.empty()) return last_progress_;
   std::pair<std::uint64_t, std::uint64_t> sum{0, 0};
@@ -365,23 +365,32 @@ std::pair<std::uint64_t, std::uint64_t> Reader::progress() const {
   return sum;
 }
 
-Reader::Stats Reader::stats() const {
+LoadStats FileReader::stats() const {
   const std::lock_guard lock(mutex_);
-  Stats stats = stats_;
-  if (file_) stats.source = file_->source().stats();
+  const SourceStats source = file_ ? file_->source().stats() : closed_source_;
+  LoadStats stats = stats_;
+  stats.requests = source.requests;
+  stats.connections = source.connections;
+  stats.retries = source.retries;
+  stats.received = source.received;
+  stats.lookup_seconds = source.lookup;
+  stats.connect_seconds = source.connect;
+  stats.tls_seconds = source.tls;
+  stats.first_byte_seconds = source.first_byte;
+  stats.transfer_seconds = source.transfer;
   return stats;
 }
 
-void Reader::cancel() {
+void FileReader::cancel() {
   const std::lock_guard lock(mutex_);
   for (Job* job : jobs_) job->cancel.request();
 }
 
-void Reader::close() {
+void FileReader::close() {
   std::shared_ptr<OpenFile> file;  // goes with nothing locked, because a file object may go with it
   const std::lock_guard lock(mutex_);
   closed_ = true;
-  if (file_) stats_.source = file_->source().stats();
+  if (file_) closed_source_ = file_->source().stats();
   file = std::move(file_);
   for (Job* job : jobs_) job->cancel.request();
 }

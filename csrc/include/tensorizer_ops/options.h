@@ -1,0 +1,26 @@
+// What loads and saves are told.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tensorizer {
+
+// Names and values as text: {{"memory_ceiling", "67108864"}, {"key", "named:release"}}. Readers,
+// Writers and saves check them first, and throw Error(InvalidArgument) for an unknown name, which
+// lists the known ones, and for a malformed value. No message shows a value that may be a secret.
+using OptionList = std::vector<std::pair<std::string, std::string>>;
+
+// What a load compares with the digests in the file: nothing, the CRC32 of every tensor, or every
+// digest that was saved. A tensor that was saved without what is asked for is an
+// Error(InvalidFormat).
+enum class Verify { None, Crc32, All };
+
+// Which digests a save writes for every tensor.
+struct HashKinds {
+  bool crc32 = false;
+  bool sha256 = false;
+};
+
+}  // namespace tensorizer

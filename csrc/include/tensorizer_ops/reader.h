@@ -1,0 +1,143 @@
+// Loads tensors from a `.tensors` file.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorizer_ops/fill.h"
+#include "tensorizer_ops/options.h"
+#include "tensorizer_ops/stored_tensor.h"
+
+namespace tensorizer {
+
+class FileReader;
+
+struct LoadRequest {
+  std::optional<c10::Device> device;     // the CPU if not given
+  std::optional<c10::ScalarType> dtype;  // what real floating tensors are cast to
+  Verify verify = Verify::None;
+  // Whether tensors own their memory. On the CPU they share pages with a local file otherwise:
+  // writing to them never changes the file, and truncating the file ends a process that reads them.
+  bool copy = false;
+  std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
+};
+
+// What a Reader has loaded since it was made.
+struct LoadStats {
+  std::uint64_t loads = 0;
+  std::uint64_t tensors = 0;
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+  // Seconds of all threads together.
+  double digest_seconds = 0;
+  double copy_seconds = 0;
+  double cipher_seconds = 0;
+  // Of a file on a server; seconds of all connections together.
+  std::uint64_t requests = 0;
+  std::uint64_t connections = 0;
+  std::uint64_t retries = 0;
+  std::uint64_t received = 0;  // bytes
+  double lookup_seconds = 0;   // of host names
+  double connect_seconds = 0;
+  double tls_seconds = 0;
+  double first_byte_seconds = 0;  // from a request to the first byte of its response
+  double transfer_seconds = 0;
+};
+
+// A `.tensors` file that is open for loading. The first method that needs the file opens it and
+// reads its index.
+//
+// Thread-safe. Loads may run at the same time, except from a pipe, whose bytes come once. Loaded
+// tensors are owned by the caller and may outlive the Reader.
+//
+// Methods that read the file throw Error: NotFound, PermissionDenied, Unavailable, TimedOut and
+// SystemError for a file that cannot be read, InvalidFormat for a malformed one, Crypto for a wrong
+// key or modified encrypted data, Cancelled after cancel() and close(), and what the interrupt hook
+// throws (hooks.h).
+class Reader {
+ public:
+  // Takes a path, `fd:N`, or a URI: file://, http://, https://, s3://, gs://, redis://. Throws
+  // Error(InvalidArgument) for a malformed option.
+  explicit Reader(std::string uri, OptionList options = {});
+
+  // Takes a file that lies in the memory of a contiguous, one-dimensional uint8 tensor on the CPU,
+  // and shares that memory. Throws Error(InvalidArgument) for any other tensor.
+  explicit Reader(at::Tensor data, OptionList options = {});
+
+  ~Reader();
+  // `other` may then only be destroyed or assigned to.
+  Reader(Reader&& other) noexcept;
+  Reader& operator=(Reader&& other) noexcept;
+
+  // Returns the names of all tensors, in the order of the file.
+  std::vector<std::string> names();
+
+  // Return what the index says about one tensor. Throw Error(NoSuchTensor) for an unknown name.
+  // dtype() throws Error(InvalidArgument) for an opaque type of a file whose bytes come once.
+  std::vector<std::int64_t> shape(const std::string& name);
+  c10::ScalarType dtype(const std::string& name);
+
+  // Returns where every tensor lies, in the order of the file.
+  std::vector<ListedTensor> list();
+
+  // Reads the header of one tensor and returns what it says. Throws Error(NoSuchTensor) for an
+  // unknown name.
+  StoredTensor stored(const std::string& name);
+
+  // Loads the named tensors, in this order, or all of the file in its own order. Throws
+  // Error(NoSuchTensor) for an unknown name, Error(HashMismatch) if a digest is not what was saved,
+  // and Error(OutOfMemory).
+  std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names = std::nullopt,
+                               const LoadRequest& request = {});
+
+  // Fills existing tensors, which keep their memory. Checks every name, shape and dtype before it
+  // touches any of them, and throws Error(InvalidArgument) if one does not fit. With `cast`, a real
+  // floating tensor fits an output of any such dtype. A load that verifies and fails sets outputs
+  // to zero that are not complete.
+  void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,
+                 Verify verify = Verify::None, std::int64_t threads = 0, bool cast = false);
+
+  // Returns what takes the place of each tensor: the tensor itself, filled, or a new one for
+  // another device or dtype and for a placeholder, which has a shape but no memory for it (as on
+  // the meta device). Tensors that share memory still do, and need one of their names only. Checks
+  // everything before it touches anything; Error(InvalidArgument) lists all that does not fit.
+  std::vector<at::Tensor> fill(const std::vector<std::string>& names,
+                               const std::vector<at::Tensor>& tensors,
+                               const FillRequest& request = {});
+
+  // Reads all of the file and checks its digests. Throws Error(HashMismatch) that names the tensor.
+  void verify(Verify verify = Verify::All, std::int64_t threads = 0);
+
+  // Reads all of the file, checks its digests, and returns the digest of its names, dtypes, shapes
+  // and data: 64 hexadecimal digits, the same for every file that holds the same model.
+  std::string digest(std::int64_t threads = 0);
+
+  // Writes the file anew to another place, with other digests, another key, or none, within the
+  // memory that the option `memory_ceiling` allows. Checks every digest on the way; on an error
+  // nothing appears at the target. `options` are those of a save.
+  void rewrite(const std::string& to, HashKinds hashes = {true, true},
+               const OptionList& options = {}, std::int64_t threads = 0);
+
+  // Returns the bytes that the running loads have moved, and all that they are to move; those of
+  // the last load if none is running.
+  std::pair<std::uint64_t, std::uint64_t> progress() const;
+
+  LoadStats stats() const;
+
+  // Ends the running calls; they throw Error(Cancelled). Later calls work.
+  void cancel();
+
+  // Ends the running calls and closes the file. Later calls throw Error(InvalidArgument).
+  void close();
+
+ private:
+  std::unique_ptr<FileReader> reader_;
+};
+
+}  // namespace tensorizer
