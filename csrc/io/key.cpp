@@ -2,47 +2,41 @@
 
 #include <sodium.h>
 
-#include <cstdlib>
-#include <mutex>
-#include <unordered_map>
-
 #include "base/error.h"
 #include "codec/secretbox.h"
-#include "io/secret_file.h"
+#include "io/named_secret.h"
 
 namespace tensorizer {
 
 namespace {
 
-constexpr std::string_view kVariable = "env:";
-constexpr std::string_view kFile = "file:";
-constexpr std::string_view kPassphraseVariable = "passphrase-env:";
-constexpr std::string_view kPassphraseFile = "passphrase-file:";
-constexpr std::string_view kNamed = "named:";
+constexpr std::string_view kPassphrase = "passphrase-";
 
 constexpr std::size_t kLongestPassphrase = 64 << 10;
 
-struct NamedKeys {
-  std::mutex mutex;
-  std::unordered_map<std::string, std::function<KeySource()>> keys;
+// Never destroyed: a load may still run when the process ends.
+NameTable<std::function<KeySource()>>& named_keys() {
+  static auto* const named = new NameTable<std::function<KeySource()>>;
+  return *named;
+}
+
+// A key, or what it is derived from, as the option names it.
+struct KeyReference {
+  SecretReference secret;
+  bool passphrase;
 };
 
-// Never destroyed: a load may still run when the process ends.
-NamedKeys& named_keys() {
-  static auto* const named = new NamedKeys;
-  return *named;
+std::optional<KeyReference> parse_key_reference(std::string_view value) noexcept {
+  const bool passphrase = value.starts_with(kPassphrase);
+  const auto secret = parse_secret_reference(value.substr(passphrase ? kPassphrase.size() : 0));
+  if (!secret || (passphrase && secret->place == SecretPlace::Named)) return std::nullopt;
+  return KeyReference{*secret, passphrase};
 }
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::InvalidArgument, what); }
 
-std::string_view variable(const std::string& name) {
-  const char* found = std::getenv(name.c_str());
-  if (found != nullptr) return found;
-  refuse("a key shall come from the environment, which has no " + quote(name));
-}
-
 KeySource key_from_environment(const std::string& name) {
-  const std::string_view text = variable(name);
+  const std::string_view text = read_secret_variable(name, "a key");
   SecretBytes key(kKeySize);
   auto* const out = reinterpret_cast<unsigned char*>(key.bytes().data());
   const auto decoded = [&](auto&& decode) {
@@ -92,15 +86,9 @@ KeySource passphrase_from_file(const std::string& path) {
 }
 
 KeySource key_from_names(const std::string& name) {
-  std::function<KeySource()> provide;
-  {
-    NamedKeys& named = named_keys();
-    const std::lock_guard lock(named.mutex);
-    const auto found = named.keys.find(name);
-    if (found != named.keys.end()) provide = found->second;
-  }
+  const std::optional<std::function<KeySource()>> provide = named_keys().find(name);
   if (!provide) refuse("no key has the name " + quote(name) + ": keys.add() gives it one");
-  return provide();
+  return (*provide)();
 }
 
 }  // namespace
@@ -118,32 +106,33 @@ KeySource make_passphrase(ConstBytes passphrase) {
 }
 
 bool names_key(std::string_view value) noexcept {
-  for (const std::string_view kind :
-       {kVariable, kFile, kPassphraseVariable, kPassphraseFile, kNamed}) {
-    if (value.starts_with(kind)) return value.size() > kind.size();
-  }
-  return false;
+  const std::optional<KeyReference> reference = parse_key_reference(value);
+  return reference && !reference->secret.name.empty();
 }
 
 KeySource resolve_key(const std::string& value) {
-  const auto behind = [&](std::string_view kind) { return value.substr(kind.size()); };
-  if (value.starts_with(kVariable)) return key_from_environment(behind(kVariable));
-  if (value.starts_with(kFile)) return key_from_file(behind(kFile));
-  if (value.starts_with(kPassphraseVariable)) {
-    return make_passphrase(as_bytes(variable(behind(kPassphraseVariable))));
+  const std::optional<KeyReference> reference = parse_key_reference(value);
+  if (!reference) {
+    refuse(std::string("a key is named, and never given: it must be ") + kKeyNames);
   }
-  if (value.starts_with(kPassphraseFile)) return passphrase_from_file(behind(kPassphraseFile));
-  if (value.starts_with(kNamed)) return key_from_names(behind(kNamed));
-  refuse(std::string("a key is named, and never given: it must be ") + kKeyNames);
+  const std::string name(reference->secret.name);
+  switch (reference->secret.place) {
+    case SecretPlace::Variable:
+      return reference->passphrase ? make_passphrase(as_bytes(read_secret_variable(name, "a key")))
+                                   : key_from_environment(name);
+    case SecretPlace::File:
+      return reference->passphrase ? passphrase_from_file(name) : key_from_file(name);
+    case SecretPlace::Named:
+      break;
+  }
+  return key_from_names(name);
 }
 
 void set_key(const std::string& name, std::function<KeySource()> provide) {
-  NamedKeys& named = named_keys();
-  const std::lock_guard lock(named.mutex);
   if (provide) {
-    named.keys[name] = std::move(provide);
+    named_keys().set(name, std::move(provide));
   } else {
-    named.keys.erase(name);
+    named_keys().forget(name);
   }
 }
 

@@ -1,43 +1,24 @@
 #include "io/secret.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <mutex>
-#include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "codec/hmac.h"
-#include "io/secret_file.h"
+#include "io/named_secret.h"
 #include "io/uri.h"
 
 namespace tensorizer {
 
 namespace {
 
-constexpr std::string_view kVariable = "env:";
-constexpr std::string_view kFile = "file:";
-constexpr std::string_view kNamed = "named:";
-
 constexpr std::size_t kLongestSecret = 64 << 10;
 
-struct NamedSecrets {
-  std::mutex mutex;
-  std::unordered_map<std::string, std::string> secrets;
-};
-
 // Never destroyed: a load may still run when the process ends.
-NamedSecrets& named_secrets() {
-  static auto* const named = new NamedSecrets;
+NameTable<std::string>& named_secrets() {
+  static auto* const named = new NameTable<std::string>;
   return *named;
-}
-
-std::string from_environment(const std::string& name) {
-  const char* found = std::getenv(name.c_str());
-  if (found != nullptr) return found;
-  throw Error(ErrorKind::InvalidArgument,
-              "a secret shall come from the environment, which has no " + quote(name));
 }
 
 std::string from_file(const std::string& path) {
@@ -55,29 +36,40 @@ std::string from_file(const std::string& path) {
 }
 
 std::string from_names(const std::string& name) {
-  NamedSecrets& named = named_secrets();
-  const std::lock_guard lock(named.mutex);
-  const auto found = named.secrets.find(name);
-  if (found != named.secrets.end()) return found->second;
+  if (const std::optional<std::string> found = named_secrets().find(name)) return *found;
   throw Error(ErrorKind::InvalidArgument,
               "no secret has the name " + quote(name) + ": set_secret() gives it one");
 }
 
 // Where the parts of a URI lie that may be secret: what stands between its scheme and its host, and
 // what follows its path.
+//
+// Found by hand, and not by libcurl: a secret must not show in a URI that libcurl refuses, nor in
+// one that it reads as something else than the caller meant.
 struct Parts {
   std::size_t begin = 0;
   std::size_t host = 0;
   std::size_t end = 0;
+  // "http://a:1/b@c" may be the path "/b@c" at port 1 of a, or a password that is not escaped.
+  bool is_ambiguous = false;
 };
 
-// Whether it is no beginning of "user:password": there is no colon in it, or what follows the last
-// one is a port, or the end of an address of IPv6.
-bool may_be_host(std::string_view text) {
+bool is_port(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
+}
+
+// Whether a user could not be called so: "localhost", or an address.
+bool is_machine(std::string_view text) {
+  return text == "localhost" || text.starts_with('[') ||
+         (!text.empty() &&
+          std::all_of(text.begin(), text.end(), [](char c) { return is_digit(c) || c == '.'; }));
+}
+
+// Whether it begins "user:password", or may do so.
+bool may_be_login(std::string_view text) {
   const std::size_t colon = text.rfind(':');
-  if (colon == text.npos || text.ends_with(']')) return true;
-  const std::string_view port = text.substr(colon + 1);
-  return colon > 0 && !port.empty() && std::all_of(port.begin(), port.end(), is_digit);
+  if (colon == text.npos || text.ends_with(']')) return false;
+  return !is_machine(text.substr(0, colon)) || !is_port(text.substr(colon + 1));
 }
 
 Parts split(std::string_view uri) {
@@ -88,13 +80,19 @@ Parts split(std::string_view uri) {
   const std::size_t begin = std::min(uri.find_first_not_of('/', scheme + 3), uri.size());
   std::size_t path = std::min(uri.find_first_of("/?#", begin), uri.size());
   std::size_t at = uri.substr(0, path).rfind('@');
-  if ((at == uri.npos || at < begin) && !may_be_host(uri.substr(begin, path - begin))) {
+  bool is_ambiguous = false;
+  const std::string_view authority = uri.substr(begin, path - begin);
+  if ((at == uri.npos || at < begin) && may_be_login(authority)) {
     // A password with one of those three characters, which is not escaped.
     at = uri.rfind('@');
-    if (at != uri.npos && at > path) path = std::min(uri.find_first_of("/?#", at), uri.size());
+    if (at != uri.npos && at > path) {
+      path = std::min(uri.find_first_of("/?#", at), uri.size());
+      const std::size_t colon = authority.rfind(':');
+      is_ambiguous = colon > 0 && is_port(authority.substr(colon + 1));
+    }
   }
   const std::size_t host = at == uri.npos || at < begin ? begin : at + 1;
-  return {begin, host, std::min(uri.find_first_of("?#", path), uri.size())};
+  return {begin, host, std::min(uri.find_first_of("?#", path), uri.size()), is_ambiguous};
 }
 
 // As it stands in a URL, and as it is meant.
@@ -114,24 +112,28 @@ bool stands_alone(std::string_view text, std::size_t begin, std::size_t size) {
 
 }  // namespace
 
-bool names_secret(std::string_view value) {
-  return value.starts_with(kVariable) || value.starts_with(kFile) || value.starts_with(kNamed);
-}
+bool names_secret(std::string_view value) { return parse_secret_reference(value).has_value(); }
 
 std::string resolve_secret(const std::string& value) {
-  if (value.starts_with(kVariable)) return from_environment(value.substr(kVariable.size()));
-  if (value.starts_with(kFile)) return from_file(value.substr(kFile.size()));
-  if (value.starts_with(kNamed)) return from_names(value.substr(kNamed.size()));
-  return value;
+  const std::optional<SecretReference> reference = parse_secret_reference(value);
+  if (!reference) return value;
+  const std::string name(reference->name);
+  switch (reference->place) {
+    case SecretPlace::Variable:
+      return std::string(read_secret_variable(name, "a secret"));
+    case SecretPlace::File:
+      return from_file(name);
+    case SecretPlace::Named:
+      break;
+  }
+  return from_names(name);
 }
 
 void set_secret(const std::string& name, std::string secret) {
-  NamedSecrets& named = named_secrets();
-  const std::lock_guard lock(named.mutex);
   if (secret.empty()) {
-    named.secrets.erase(name);
+    named_secrets().forget(name);
   } else {
-    named.secrets[name] = std::move(secret);
+    named_secrets().set(name, std::move(secret));
   }
 }
 
@@ -143,6 +145,7 @@ bool holds_secret(std::string_view uri) {
 std::string without_secrets(std::string_view uri) {
   const Parts parts = split(uri);
   std::string text(uri.substr(0, parts.begin));
+  if (parts.is_ambiguous) text += "...@";
   text += uri.substr(parts.host, parts.end - parts.host);
   return uri.substr(parts.end).starts_with('?') ? text + "?..." : text;
 }
@@ -168,7 +171,8 @@ void add_url_secrets(Secrets& secrets, std::string_view url) {
   if (parts.host > parts.begin) {
     const std::string_view login = url.substr(parts.begin, parts.host - 1 - parts.begin);
     const std::size_t colon = std::min(login.find(':'), login.size());
-    add_escaped(secrets, login.substr(0, colon));
+    // An ambiguous one is the host that is asked, which messages need.
+    if (!parts.is_ambiguous) add_escaped(secrets, login.substr(0, colon));
     add_escaped(secrets, login.substr(std::min(colon + 1, login.size())));
     secrets.push_back(to_base64(as_bytes(percent_decoded(login).value_or(std::string(login)))));
   }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/gate.h"
+#include "io/skip.h"
 #include "python/object.h"
 
 namespace tensorizer {
@@ -45,19 +46,8 @@ class PythonSource : public Source {
       object_.seek(offset);
       return true;
     }
-    if (offset < object_.position()) {
-      throw Error(ErrorKind::Internal, label() + " is read at byte " + std::to_string(offset) +
-                                           " after it gave its bytes up to " +
-                                           std::to_string(object_.position()));
-    }
-    std::vector<std::byte> scratch(
-        std::min<std::uint64_t>(offset - object_.position(), kLargestSkip));
-    while (object_.position() < offset) {
-      const Bytes skipped(scratch.data(),
-                          std::min<std::uint64_t>(offset - object_.position(), scratch.size()));
-      if (fill(skipped, cancel) < skipped.size()) return false;
-    }
-    return true;
+    return skip_to(offset, object_.position(), label(),
+                   [&](Bytes out) { return fill(out, cancel); });
   }
 
   std::size_t fill(Bytes out, Cancel& cancel) {
@@ -70,8 +60,6 @@ class PythonSource : public Source {
     }
     return done;
   }
-
-  static constexpr std::uint64_t kLargestSkip = 256 << 10;
 
   const std::uint64_t start_;
   const bool sequential_;

@@ -217,7 +217,19 @@ TEST(Secret, IsTakenOutOfAUrl) {
     EXPECT_EQ(without_secrets("http://user" + login), "http://host:1/p") << password;
     EXPECT_TRUE(holds_secret("http://user" + login)) << password;
   }
-  EXPECT_EQ(without_secrets("http://host:80/a@b"), "http://host:80/a@b");
+  // Either a port and a path, or a password.
+  EXPECT_EQ(without_secrets("http://u:1/PW@host/"), "http://...@host/");
+  EXPECT_EQ(without_secrets("http://u:1?PW@host/x?y"), "http://...@host/x?...");
+  EXPECT_TRUE(holds_secret("http://u:1/PW@host/"));
+  Secrets secrets;
+  add_url_secrets(secrets, "http://u:1/PW@host/");
+  EXPECT_EQ(redacted("cannot resolve u; no PW, no 1/PW", secrets),
+            "cannot resolve u; no PW, no ...");
+  for (const char* uri : {"http://host:80/a", "http://localhost:80/a@b", "http://127.0.0.1:80/a@b",
+                          "http://[::1]:80/a@b"}) {
+    EXPECT_EQ(without_secrets(uri), uri);
+    EXPECT_FALSE(holds_secret(uri)) << uri;
+  }
   EXPECT_EQ(without_secrets("http://[::1]/a@b"), "http://[::1]/a@b");
   EXPECT_EQ(without_secrets("s3://bucket/a:b@c"), "s3://bucket/a:b@c");
   for (const char* uri : {"https://u@h/x", "https://h/x?y", "redis://:p@h"}) {

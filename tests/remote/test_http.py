@@ -340,6 +340,13 @@ def test_a_proxy_that_cannot_be_used_keeps_its_password(
     assert "sesame" not in str(error.value)
 
 
+def test_a_password_that_is_read_as_a_path_is_not_shown() -> None:
+    with pytest.raises(ConnectionError) as error:
+        ops.load("http://u:1/PW@host/", options={"retries": "0"})
+    assert "PW" not in str(error.value)
+    assert "'http://...@host/'" in str(error.value)
+
+
 def test_a_reader_can_be_cancelled(silent: Silent) -> None:
     reader = torch.classes.tensorizer.Reader(silent.url, {"stall_timeout": "200"})
     cancelled = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,21 @@ def test_redirects(content: bytes, pace: tuple[bytes, float]) -> None:
     with scripted(answer) as server:
         assert_same(ops.load(server.url(), options={"stall_timeout": "0.5"}), zoo())
         assert not server.drained
+
+
+def test_a_chain_of_redirects_has_the_time_of_one(content: bytes) -> None:
+    def answer(asked: Asked) -> None:
+        step = int(asked.path.rpartition("/")[2])
+        if step == 8:
+            asked.say_range(content, ETag='"1"')
+        else:
+            asked.say("302 Found", Location=f"/{step + 1}", **NO_LENGTH)
+            asked.never_end(*SLOW)
+
+    with scripted(answer) as server:
+        begin = time.monotonic()
+        assert_same(ops.load(server.url("0"), options={"stall_timeout": "0.5"}), zoo())
+        assert time.monotonic() - begin < 3  # eight bodies of 0.5 s would be 4
 
 
 @PACES

@@ -13,6 +13,7 @@
 #include "io/aws/timestamp.h"
 #include "io/http/fetch.h"
 #include "io/http/open.h"
+#include "io/http/url.h"
 #include "io/secret.h"
 
 namespace tensorizer {
@@ -38,19 +39,6 @@ HttpOptions local_options(const HttpOptions& http, double seconds, int retries) 
   return options;
 }
 
-// The host of an http:// or https:// URL, without its port; empty for anything that might be read
-// in two ways.
-std::string host_of(const std::string& url) {
-  const bool is_plain = std::all_of(url.begin(), url.end(), [](char c) {
-    return c > ' ' && c < '\x7f' && c != '@' && c != '\\';
-  });
-  const std::size_t begin = url.starts_with("https://") ? 8 : 7;
-  if (!is_plain || (begin == 7 && !url.starts_with("http://"))) return {};
-  const std::string authority = url.substr(begin, url.find_first_of("/?#", begin) - begin);
-  if (!authority.starts_with('[')) return authority.substr(0, authority.find(':'));
-  return authority.substr(0, std::min(authority.find(']'), authority.size() - 1) + 1);
-}
-
 bool is_loopback(const std::string& host) {
   in_addr address{};
   const bool is_address = inet_pton(AF_INET, host.c_str(), &address) == 1;
@@ -67,9 +55,11 @@ std::string container_url() {
   const std::string path = environment("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
   const std::string url = path.empty() ? environment("AWS_CONTAINER_CREDENTIALS_FULL_URI")
                                        : std::string(kContainerHost) + path;
-  const std::string host = host_of(url);
-  const bool is_private = url.starts_with("https://") || is_loopback(host) || is_agent(host);
-  if (!host.empty() && is_private) return url;
+  const std::optional<UrlParts> parts = url_parts(url);
+  if (parts && url.find('@') == std::string::npos &&
+      (parts->scheme == "https" || is_loopback(parts->host) || is_agent(parts->host))) {
+    return url;
+  }
   throw Error(ErrorKind::InvalidArgument,
               "credentials of the container are at " + quote(without_secrets(url)) +
                   ", and must be at an https:// URL, on this machine, or where AWS has them");

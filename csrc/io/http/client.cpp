@@ -12,23 +12,18 @@ HttpClient::HttpClient(std::unique_ptr<HttpEndpoint> endpoint, HttpOptions optio
 HttpClient::~HttpClient() = default;
 
 std::unique_ptr<HttpConnection> HttpClient::take() {
+  if (std::unique_ptr<HttpConnection> connection = idle_.take()) return connection;
   const std::lock_guard lock(mutex_);
-  // A child of fork() must not touch the connections of its parent.
+  // The connections that a child of fork() leaves alone still use the one of its parent.
   if (process_ != getpid()) {
-    for (std::unique_ptr<HttpConnection>& connection : idle_) connection.release();
-    idle_.clear();
     share_ = std::make_shared<HttpShare>();
     process_ = getpid();
   }
-  if (idle_.empty()) return std::make_unique<HttpConnection>(options_, share_);
-  std::unique_ptr<HttpConnection> connection = std::move(idle_.back());
-  idle_.pop_back();
-  return connection;
+  return std::make_unique<HttpConnection>(options_, share_);
 }
 
 void HttpClient::give_back(std::unique_ptr<HttpConnection> connection) {
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(connection));
+  idle_.give_back(std::move(connection));
 }
 
 void HttpClient::count_retry() {

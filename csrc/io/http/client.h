@@ -6,11 +6,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "io/http/connection.h"
 #include "io/http/endpoint.h"
 #include "io/http/options.h"
+#include "io/idle_pool.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -38,7 +38,7 @@ class HttpClient {
   mutable std::mutex mutex_;
   pid_t process_ = getpid();
   std::shared_ptr<HttpShare> share_;
-  std::vector<std::unique_ptr<HttpConnection>> idle_;
+  IdlePool<HttpConnection> idle_;
 };
 
 }  // namespace tensorizer

@@ -12,13 +12,12 @@
 #include "io/http/failure.h"
 #include "io/http/share.h"
 #include "io/http/url.h"
+#include "io/stall.h"
 
 namespace tensorizer {
 
 namespace {
 
-// Slower than this, for as long as a stall may last, is a stall.
-constexpr double kFloorPerSecond = 1024;
 // Of a refusal, enough to say why.
 constexpr std::uint64_t kLongestRefusal = 16 << 10;
 // Of the head of an answer, with all that servers send before it and after its body.
@@ -57,6 +56,9 @@ class HttpConnection::Impl {
     request_ = request;
     receiver_ = &receiver;
     redirects_ = 0;
+    head_size_ = 0;
+    refusal_time_ = std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(options_.stall_timeout));
     start();
     return run(cancel);
   }
@@ -129,6 +131,7 @@ class HttpConnection::Impl {
     if (++redirects_ > kMostRedirects) {
       return refuse("more than " + std::to_string(kMostRedirects) + " redirects in a row");
     }
+    refusal_time_ = refusal_ends_ - Clock::now();
     if (request_.body != nullptr && !request_.body->rewind()) {
       return refuse("it redirects after so much has been sent that it cannot be sent again");
     }
@@ -182,16 +185,14 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_CUSTOMREQUEST, request_.method.c_str());
     answer_ = {};
     headed_ = wanted_ = dropped_ = false;
-    passed_ = head_size_ = body_size_ = 0;
+    passed_ = body_size_ = 0;
     exception_ = nullptr;
     error_[0] = '\0';
   }
 
   // Until the answer is there, or enough of it, or the request pauses.
   std::optional<HttpFailure> wait(Cancel& cancel) {
-    Clock::time_point since = Clock::now();
-    std::uint64_t before = passed_;
-    const double patience = options_.stall_timeout + request_.patience;
+    StallWatch watch(options_.stall_timeout + request_.patience, passed_);
     while (!dropped_) {
       int running = 0;
       const CURLMcode status = curl_multi_perform(multi_, &running);
@@ -202,25 +203,19 @@ class HttpConnection::Impl {
       if (paused_) return {};
       cancel.check();
       const Clock::time_point now = Clock::now();
-      const double waited = std::chrono::duration<double>(now - since).count();
       const bool late = request_.deadline && now >= *request_.deadline;
       if (is_refusal()) {
         // Why it is one matters less than that it is one.
-        dropped_ = late || waited >= patience || now >= refusal_ends_;
+        dropped_ = late || watch.is_over() || now >= refusal_ends_;
         if (dropped_) break;
       }
       if (late) {
         return HttpFailure{
             .what = "it takes longer than it may", .temporary = true, .timed_out = true};
       }
-      const bool flows = static_cast<double>(passed_ - before) >= kFloorPerSecond * waited;
-      if (flows && waited >= std::min(1.0, patience / 4)) {
-        // Patience begins anew whenever it has been flowing for a while.
-        since = now;
-        before = passed_;
-      } else if (!flows && waited >= patience) {
+      if (watch.has_stalled(passed_)) {
         return HttpFailure{.what = "nothing came, or next to nothing, for " +
-                                   std::to_string(static_cast<int>(waited)) + " s",
+                                   std::to_string(static_cast<int>(watch.waited())) + " s",
                            .temporary = true,
                            .timed_out = true};
       }
@@ -254,8 +249,7 @@ class HttpConnection::Impl {
     }
     headed_ = true;
     wanted_ = !leads_on() && receiver_->head(answer_);
-    refusal_ends_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                       std::chrono::duration<double>(options_.stall_timeout));
+    refusal_ends_ = Clock::now() + refusal_time_;
   }
 
   static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self) {
@@ -349,9 +343,10 @@ class HttpConnection::Impl {
   HttpAnswer answer_;
   bool headed_ = false;             // the receiver knows the head
   bool wanted_ = false;             // and wants the body
-  Clock::time_point refusal_ends_;  // if he does not
+  Clock::duration refusal_time_{};  // for the bodies of redirects and of the refusal, together
+  Clock::time_point refusal_ends_;  // the end of that time, while the body is not wanted
   bool dropped_ = false;            // there was more of the body than anybody wants
-  std::uint64_t head_size_ = 0;
+  std::uint64_t head_size_ = 0;     // of the answers of all redirects together
   std::uint64_t body_size_ = 0;
   std::uint64_t passed_ = 0;  // bytes, in both directions
   std::exception_ptr exception_;

@@ -110,8 +110,8 @@ class HttpConnection {
   // the body gives no more now. Ends within kPollInterval of a cancel, wherever it waits. What has
   // not come to its end when the next request starts is given up.
   //
-  // Whatever a server sends has an end here: of a body that the receiver does not want, 16 KiB are
-  // read, for as long as a stall may last; of a head, 256 KiB.
+  // Bounds what servers send, with all redirects of the request taken together: 256 KiB of heads,
+  // and as long as a stall may last for bodies that the receiver does not want, 16 KiB of each.
   HttpOutcome ask(const HttpRequest& request, HttpReceiver& receiver, Cancel& cancel);
   // Whether the receiver or the body had it pause, and the same again, with a deadline of its own.
   bool paused() const;

@@ -7,6 +7,7 @@
 #include "io/http/client.h"
 #include "io/http/open.h"
 #include "io/http/retry.h"
+#include "io/skip.h"
 
 namespace tensorizer {
 
@@ -224,19 +225,12 @@ class HttpSource final : public Source {
   }
 
   void fill_in_order(std::uint64_t offset, IoCursor& cursor, Cancel& cancel) {
-    if (offset < position_) {
-      throw Error(ErrorKind::Internal, label() + " is read at byte " + std::to_string(offset) +
-                                           " after it gave its bytes up to " +
-                                           std::to_string(position_));
-    }
-    std::vector<std::byte> skipped(std::min<std::uint64_t>(offset - position_, kFirstRequest));
-    while (position_ < offset) {
-      const Bytes piece =
-          Bytes(skipped).first(std::min<std::uint64_t>(offset - position_, skipped.size()));
-      IoCursor skipping(std::span<const Bytes>(&piece, 1));
+    const bool there = skip_to(offset, position_, label(), [&](Bytes out) {
+      IoCursor skipping(std::span<const Bytes>(&out, 1));
       take_in_order(skipping, cancel);
-      if (skipping.left() > 0) return;
-    }
+      return out.size() - skipping.left();
+    });
+    if (!there) return;
     take_in_order(cursor, cancel);
   }
 

@@ -57,6 +57,22 @@ class Url {
 
 }  // namespace
 
+std::optional<UrlParts> url_parts(const std::string& url) {
+  const Url parsed(url);
+  if (parsed.origin().empty()) return std::nullopt;
+  UrlParts parts;
+  parts.scheme = *parsed.get(CURLUPART_SCHEME);
+  parts.host = lower_case(parsed.get(CURLUPART_HOST).value_or(""));
+  parts.port = parsed.get(CURLUPART_PORT).value_or("");
+  if (parts.port == (parts.scheme == "http" ? "80" : "443")) parts.port.clear();
+  parts.path = parsed.get(CURLUPART_PATH).value_or("/");
+  for (const CURLUPart part :
+       {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_QUERY, CURLUPART_FRAGMENT}) {
+    if (parsed.get(part)) parts.has_more = true;
+  }
+  return parts;
+}
+
 std::string origin_of(const std::string& url) { return Url(url).origin(); }
 
 std::optional<std::string> redirected(const std::string& base, const std::string& location) {

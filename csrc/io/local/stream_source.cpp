@@ -7,12 +7,11 @@
 
 #include "base/error.h"
 #include "io/local/open.h"
+#include "io/skip.h"
 
 namespace tensorizer {
 
 namespace {
-
-constexpr std::size_t kSkipSize = 256 << 10;
 
 class StreamSource : public Source {
  public:
@@ -21,12 +20,12 @@ class StreamSource : public Source {
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     const std::uint64_t wanted = total_size(pieces);
-    const std::uint64_t done = skip_to(offset, cancel) ? fill(pieces, cancel) : 0;
+    const std::uint64_t done = go_to(offset, cancel) ? fill(pieces, cancel) : 0;
     if (done < wanted) throw_source_ended(label_, position_, offset + wanted - position_);
   }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    return skip_to(offset, cancel) ? fill({&out, 1}, cancel) : 0;
+    return go_to(offset, cancel) ? fill({&out, 1}, cancel) : 0;
   }
 
   std::optional<std::uint64_t> size() const override { return std::nullopt; }
@@ -35,20 +34,8 @@ class StreamSource : public Source {
 
  private:
   // False when the stream ends before `offset`.
-  bool skip_to(std::uint64_t offset, Cancel& cancel) {
-    if (offset < position_) {
-      throw Error(ErrorKind::Internal, label_ + " is read at byte " + std::to_string(offset) +
-                                           " after it gave its bytes up to " +
-                                           std::to_string(position_));
-    }
-    if (offset == position_) return true;
-    std::vector<std::byte> scratch(std::min<std::uint64_t>(offset - position_, kSkipSize));
-    while (position_ < offset) {
-      const Bytes skipped(scratch.data(),
-                          std::min<std::uint64_t>(offset - position_, scratch.size()));
-      if (fill({&skipped, 1}, cancel) < skipped.size()) return false;
-    }
-    return true;
+  bool go_to(std::uint64_t offset, Cancel& cancel) {
+    return skip_to(offset, position_, label_, [&](Bytes out) { return fill({&out, 1}, cancel); });
   }
 
   // Reads until the pieces are full or the stream ends, and says how much that was.

@@ -1,4 +1,4 @@
-#include "io/secret_file.h"
+#include "io/named_secret.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 
 #include "base/cancel.h"
 #include "base/error.h"
@@ -13,6 +14,25 @@
 #include "io/uri.h"
 
 namespace tensorizer {
+
+std::optional<SecretReference> parse_secret_reference(std::string_view text) noexcept {
+  constexpr std::pair<std::string_view, SecretPlace> kPlaces[] = {{"env:", SecretPlace::Variable},
+                                                                  {"file:", SecretPlace::File},
+                                                                  {"named:", SecretPlace::Named}};
+  for (const auto& [prefix, place] : kPlaces) {
+    if (text.starts_with(prefix)) {
+      return SecretReference{place, text.substr(prefix.size())};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string_view read_secret_variable(const std::string& name, const std::string& what) {
+  const char* found = std::getenv(name.c_str());
+  if (found != nullptr) return found;
+  throw Error(ErrorKind::InvalidArgument,
+              what + " shall come from the environment, which has no " + quote(name));
+}
 
 SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what) {
   constexpr std::chrono::seconds kPatience{10};  // with whoever has a pipe open

@@ -1,0 +1,35 @@
+// Going forward in a source that gives its bytes once, in order.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace tensorizer {
+
+// Reads away what lies between `position`, where the source stands, and `offset`. Returns false
+// where the source ends before that. `read(out)` fills `out` and returns how much it filled: less
+// than asked for only at the end. Throws Error(Internal) where `offset` has passed already.
+template <typename Read>
+bool skip_to(std::uint64_t offset, std::uint64_t position, const std::string& label, Read read) {
+  constexpr std::uint64_t kLargestSkip = 256 << 10;
+  if (offset < position) {
+    throw Error(ErrorKind::Internal, label + " is read at byte " + std::to_string(offset) +
+                                         " after it gave its bytes up to " +
+                                         std::to_string(position));
+  }
+  std::vector<std::byte> scratch(std::min(offset - position, kLargestSkip));
+  while (position < offset) {
+    const Bytes out(scratch.data(), std::min<std::uint64_t>(offset - position, scratch.size()));
+    if (read(out) < out.size()) return false;
+    position += out.size();
+  }
+  return true;
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,46 @@
+// When a server that still answers is too slow to wait for.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+namespace tensorizer {
+
+// Watches one wait for a server. Fewer than 1024 bytes per second, for as long as the patience
+// lasts, is a stall. The patience begins anew whenever bytes have been flowing for a while.
+class StallWatch {
+ public:
+  // `moved`: how many bytes have moved before this wait, in both directions.
+  StallWatch(double patience_seconds, std::uint64_t moved) noexcept
+      : patience_(patience_seconds), before_(moved) {}
+
+  // Seconds since the patience began.
+  double waited() const noexcept {
+    return std::chrono::duration<double>(Clock::now() - since_).count();
+  }
+  bool is_over() const noexcept { return waited() >= patience_; }
+
+  // `moved`: how many bytes have moved by now.
+  bool has_stalled(std::uint64_t moved) noexcept {
+    constexpr double kFloorPerSecond = 1024;
+    const double seconds = waited();
+    if (static_cast<double>(moved - before_) < kFloorPerSecond * seconds) {
+      return seconds >= patience_;
+    }
+    if (seconds >= std::min(1.0, patience_ / 4)) {
+      since_ = Clock::now();
+      before_ = moved;
+    }
+    return false;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  double patience_;
+  Clock::time_point since_ = Clock::now();
+  std::uint64_t before_;
+};
+
+}  // namespace tensorizer
