@@ -30,6 +30,7 @@ SYSTEM_LIBRARIES = {
     "libcrypto": ("libssl-dev", "openssl-devel"),
     "libdeflate": ("libdeflate-dev", "libdeflate-devel"),
     "libsodium": ("libsodium-dev", "libsodium-devel"),
+    "simdjson": ("libsimdjson-dev", "simdjson-devel"),
     "zlib": ("zlib1g-dev", "zlib-devel"),
 }
 

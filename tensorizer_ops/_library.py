@@ -13,6 +13,7 @@ RUNTIME_PACKAGES = {
     "libcrypto": ("libssl3", "openssl-libs"),
     "libdeflate": ("libdeflate0", "libdeflate"),
     "libsodium": ("libsodium23", "libsodium"),
+    "libsimdjson": ("libsimdjson14", "simdjson"),
     "libz": ("zlib1g", "zlib"),
 }
 

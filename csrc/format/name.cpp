@@ -28,6 +28,9 @@ void append_escaped(std::string& out, std::string_view text) {
 bool begins_step(char c) { return c == kKeyStep || c == kIndexStep; }
 
 // Reads the JSON array behind the mark. White space is space and tab: a name has no line breaks.
+//
+// By hand, and not by simdjson: that takes 112 ms instead of 49 for 100,000 names, takes -0 for 0,
+// and does not tell an index past 2^63 from other mistakes.
 class NestedParser {
  public:
   NestedParser(std::string_view text, std::string& out) : text_(text), out_(out) {}

@@ -80,11 +80,14 @@ TEST(Ini, SaysWhichLineIsWrongAndNotWhatIsInIt) {
 TEST(Json, GivesTheValuesOfAnObject) {
   const auto object = parse_json_object(
       " {\"a\":\"x\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\ud83d\\ude00é\" ,\n"
-      "\"n\": -1.5e+3,\"z\":0,\"t\":true,\"f\":false,\"null\":null,\"\":\"\"}\r\n");
+      "\"n\": "
+      "-15,\"z\":0,\"r\":1.5e+3,\"u\":18446744073709551615,\"t\":true,\"f\":false,\"null\":null,"
+      "\"\":\"\"}\r\n");
   ASSERT_TRUE(object);
   const JsonObject expected = {{"a", "x\"\\/\b\f\n\r\té😀é"},
-                               {"n", "-1.5e+3"},
+                               {"n", "-15"},
                                {"z", "0"},
+                               {"u", "18446744073709551615"},
                                {"t", "true"},
                                {"f", "false"},
                                {"", ""}};
@@ -137,7 +140,11 @@ TEST(Json, RefusesEverythingElse) {
                                       "{\"a\":{\"b\"}}",
                                       "{\"a\":{1:2}}",
                                       "{\"a\":[nul]}",
-                                      "{\"a\":1,\"a\":2}"}) {
+                                      "{\"a\":1,\"a\":2}",
+                                      "{\"a\":null,\"\\u0061\":2}",
+                                      "{\"a\":18446744073709551616}",
+                                      "{\"a\":[1e999]}",
+                                      "\xef\xbb\xbf[1]"}) {
     EXPECT_FALSE(parse_json_object(text)) << text;
   }
   const std::string deep(100000, '{');

@@ -11,9 +11,10 @@ namespace tensorizer {
 
 using JsonObject = std::map<std::string, std::string, std::less<>>;
 
-// The values by their names: a text is decoded, a number, true or false stands as it is written,
-// and null, arrays and objects are left out. Nothing where the text is not JSON, where it is nested
-// more than 64 levels deep, where a name stands twice, and where it is other JSON than an object.
+// Returns the values by their names: a text is decoded, a whole number, true and false are written
+// out, and null, arrays, objects and other numbers are left out. Returns null where the text is not
+// JSON, has a number beyond 64 bits, is nested more than 64 levels deep, has a name twice, or is
+// other JSON than an object.
 std::optional<JsonObject> parse_json_object(std::string_view text);
 
 }  // namespace tensorizer
