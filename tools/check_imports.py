@@ -36,7 +36,7 @@ ALLOWED = {
     "benchmarks": ["public", "local_servers"],
     "examples": ["public"],
     "tools": [],
-    "support": ["local_servers"],
+    "support": ["public", "local_servers"],
     # Tests share by way of tests/support, and never import each other.
     "tests": [
         "native",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
 from support.modules import Model
-from support.process import fork, run_python, wait
+from support.process import run_python
 from support.samples import assert_same, raw, same, sample, zoo
 from tensorizer_ops import TensorDeserializer, TensorSerializer
 from tensorizer_ops._compat import values
@@ -317,55 +316,6 @@ def test_to_redis(files: list[str], redis: RedisServer) -> None:
                 assert keys == {
                     k.replace(b"q", b"p1", 1): client.get(k) for k in client.keys("q:*")
                 }
-
-
-def test_pickled_and_forked(files: list[str]) -> None:
-    lazy = TensorDeserializer(files[0], "cpu", lazy_load=True)
-    eager = TensorDeserializer(Path(files[1]), "cpu", lambda_free_filter)
-    again = pickle.loads(pickle.dumps(eager))
-    assert_same(again, {name: eager[name] for name in eager})
-
-    def child() -> None:
-        assert same(lazy["entry"], sample(torch.float64))
-        assert len(TensorDeserializer(files[1], "cpu")) == len(lazy)
-
-    assert wait(fork(child)) == 0
-    loader = torch.utils.data.DataLoader(Rows(lazy), num_workers=2, batch_size=None)
-    assert [row.item() for row in loader] == lazy["entry"].reshape(-1)[:4].tolist()
-    code = (
-        "import pickle, sys; d = pickle.load(sys.stdin.buffer); print(len(d), d['entry'].shape[0])"
-    )
-    done = run_python(code, stdin=pickle.dumps(lazy))
-    assert done.stdout.split() == [str(len(lazy)).encode(), b"5"]
-    lazy.close()
-
-
-def test_what_is_not_pickled(files: list[str]) -> None:
-    with open(files[0], "rb") as file, TensorDeserializer(file, "cpu") as ours:
-        no_path = ours
-    with pytest.raises(TypeError, match="path or a URI"):
-        pickle.dumps(no_path)
-    secret = TensorDeserializer(files[0], "cpu", options={"s3_secret_access_key": "swordfish"})
-    with pytest.raises(ValueError) as error:
-        pickle.dumps(secret)
-    assert "swordfish" not in str(error.value)
-
-
-def lambda_free_filter(name: str) -> bool:
-    return name.endswith("weight")
-
-
-class Rows(torch.utils.data.Dataset[torch.Tensor]):
-    def __init__(self, tensors: TensorDeserializer) -> None:
-        self.tensors = tensors
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, number: int) -> torch.Tensor:
-        if number >= 4:
-            raise IndexError
-        return self.tensors["entry"].detach().reshape(-1)[number]
 
 
 PERFORMANCE = """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
-import gc
 import gzip
 import io
 import os
@@ -12,81 +10,24 @@ import socket
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
-import tensorizer
 import torch
 
 import tensorizer_ops
 from local_servers.s3_server import s3_server
 from local_servers.web import nginx
+from support.file_objects import TENSORS, OnlyRead, Reads, check, written_by
 from support.process import run_python
-from support.samples import random_bytes, same, sample
 from tensorizer_ops import TensorDeserializer, TensorSerializer
-
-TENSORS = {
-    "a": sample(torch.float32),
-    "b": sample(torch.bfloat16, (4, 5)),
-    "large": random_bytes(9 << 20),
-    "none": torch.empty(0, 3, dtype=torch.bfloat16),
-}
 
 
 @pytest.fixture(params=["ours", "theirs"])
 def data(request: pytest.FixtureRequest, tmp_path: Path) -> bytes:
-    """The bytes of a file, by either writer."""
-    ours = request.param == "ours"
-    serializer: Any = (tensorizer_ops if ours else tensorizer).TensorSerializer(
-        str(tmp_path / "data")
-    )
-    # There, nobody opens a file with an empty tensor of such a type.
-    serializer.write_state_dict({k: v for k, v in TENSORS.items() if ours or k != "none"})
-    serializer.close()
-    return (tmp_path / "data").read_bytes()
-
-
-class Reads(io.RawIOBase):
-    """Gives a few bytes at a time, and remembers how many at once somebody wanted."""
-
-    def __init__(self, data: bytes, seekable: bool = True) -> None:
-        self.inner = io.BytesIO(data)
-        self.can_seek = seekable
-        self.most = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self.can_seek
-
-    def readinto(self, buffer: Any) -> int:
-        self.most = max(self.most, len(buffer))
-        return self.inner.readinto(memoryview(buffer)[:100_003])
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        assert self.can_seek
-        return self.inner.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self.inner.tell()
-
-
-class OnlyRead:
-    """The least that a file object can be."""
-
-    def __init__(self, data: bytes) -> None:
-        self.inner = io.BytesIO(data)
-        self.closed = False
-
-    def read(self, count: int = -1) -> bytes:
-        return self.inner.read(min(count, 70_001))
-
-    def close(self) -> None:
-        self.closed = True
+    return written_by(request.param, tmp_path / "data")
 
 
 def as_file(data: bytes, folder: Path, kind: str) -> Any:
@@ -129,11 +70,6 @@ KINDS = [
     *("buffered", "unbuffered", "for both", "memory", "gzip", "temporary", "spooled", "zip"),
     *("read", "descriptor", "raw", "raw without seek"),
 ]
-
-
-def check(ours: Any) -> None:
-    for name in ("b", "large", "a"):
-        assert same(ours[name], TENSORS[name]), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -247,193 +183,6 @@ def test_what_is_no_binary_file(path: str) -> None:
         for cls in (TensorDeserializer, TensorSerializer):
             with pytest.raises(TypeError, match="file_obj"):
                 cls(wrong)
-
-
-class Broken(Reads):
-    def __init__(self, data: bytes, answer: Any) -> None:
-        super().__init__(data)
-        self.answer = answer
-
-    def readinto(self, buffer: Any) -> Any:
-        if self.inner.tell() < 300_000:
-            return super().readinto(buffer)
-        return self.answer(buffer)
-
-
-def fail(_: Any) -> None:
-    raise ZeroDivisionError("the object's own")
-
-
-@pytest.mark.parametrize("lazy", [True, False])
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (lambda _: 0, ValueError),
-        (lambda _: None, ValueError),
-        (lambda _: -1, ValueError),
-        (lambda buffer: len(buffer) + 1, ValueError),
-        (lambda _: "text", TypeError),
-        (fail, ZeroDivisionError),
-    ],
-)
-def test_objects_that_do_as_they_like(
-    data: bytes, answer: Callable[[Any], Any], error: type[Exception], lazy: bool
-) -> None:
-    file = Broken(data, answer)
-    with pytest.raises(error):
-        check(TensorDeserializer(file, "cpu", lazy_load=lazy))
-
-
-def test_an_object_cannot_use_its_buffer_later(data: bytes) -> None:
-    kept: list[memoryview] = []
-
-    class Keeps(Reads):
-        def readinto(self, buffer: Any) -> int:
-            kept.append(buffer)
-            return super().readinto(buffer)
-
-    check(TensorDeserializer(Keeps(data), "cpu"))
-    for buffer in kept:
-        with pytest.raises(ValueError, match="released"):
-            buffer[0]
-
-
-# Ways to keep what a method was given, all of which outlive it.
-KEEPS: list[Callable[[Any], Any]] = [
-    memoryview,
-    lambda buffer: buffer[1:],
-    lambda buffer: buffer.cast("B").toreadonly(),
-    lambda buffer: numpy.frombuffer(buffer, numpy.uint8),
-    lambda buffer: numpy.asarray(memoryview(buffer)[::-1]),
-    lambda buffer: torch.frombuffer(memoryview(buffer), dtype=torch.uint8),
-]
-
-
-def contents(kept: Any) -> bytes:
-    return bytes(kept.numpy()) if isinstance(kept, torch.Tensor) else bytes(kept)
-
-
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
-@pytest.mark.parametrize("keep", range(len(KEEPS)))
-def test_views_that_an_object_keeps_have_their_memory(data: bytes, keep: int) -> None:
-    kept: list[tuple[Any, bytes]] = []
-
-    class Keeps(io.BytesIO):
-        def readinto(self, buffer: Any) -> int:
-            count = super().readinto(buffer)
-            kept.append((KEEPS[keep](buffer), contents(KEEPS[keep](buffer))))
-            return count
-
-        def write(self, buffer: Any) -> int:
-            kept.append((KEEPS[keep](buffer), contents(KEEPS[keep](buffer))))
-            return super().write(buffer)
-
-    check(TensorDeserializer(Keeps(data), "cpu", verify_hash=True))
-    file = Keeps()
-    file_is_whole(file)
-    gc.collect()
-    assert sum(len(content) for _, content in kept) > 2 * TENSORS["large"].nbytes
-    for view, content in kept:
-        assert contents(view) == content
-
-
-def file_is_whole(file: io.BytesIO) -> None:
-    serializer = TensorSerializer(file)
-    serializer.write_state_dict(TENSORS)
-    written = file.getvalue()
-    serializer.close()
-    check(TensorDeserializer(io.BytesIO(written), "cpu", verify_hash=True))
-
-
-def test_an_object_changes_nothing_by_a_view_that_it_keeps(data: bytes) -> None:
-    class Scribbles(io.BytesIO):
-        kept: Any = None
-
-        def readinto(self, buffer: Any) -> int:
-            if self.kept is not None:
-                self.kept[:] = bytes(len(self.kept))
-            self.kept = memoryview(buffer)
-            return super().readinto(buffer)
-
-    check(TensorDeserializer(Scribbles(data), "cpu", verify_hash=True))
-
-
-def test_an_object_that_claims_more_than_it_gave_shows_no_memory() -> None:
-    class Claims(io.RawIOBase):
-        def readable(self) -> bool:
-            return True
-
-        def readinto(self, buffer: Any) -> int:
-            seen.append(bytes(buffer))
-            return len(buffer)
-
-    seen: list[bytes] = []
-    for _ in range(50):  # so that what is taken next was something else
-        bytearray(b"password" * 5000)
-        with pytest.raises(tensorizer_ops.errors.InvalidFormat) as error:
-            tensorizer_ops.TensorDeserializer(Claims(), device="cpu")
-        assert "password" not in str(error.value)
-    assert not any(map(any, seen))
-
-
-def test_an_object_that_resizes_what_it_was_lent(data: bytes) -> None:
-    class Resizes(io.BytesIO):
-        def readinto(self, buffer: Any) -> int:
-            count = super().readinto(buffer)
-            memory = buffer.obj
-            buffer.release()
-            with contextlib.suppress(BufferError):
-                memory.clear()
-            return count
-
-    check(TensorDeserializer(Resizes(data), "cpu", verify_hash=True))
-
-
-# Methods of its own make it another kind of object.
-def test_a_buffer_with_a_method_of_its_own(data: bytes) -> None:
-    kept = []
-    file = io.BytesIO()
-
-    def write(buffer: Any) -> int:
-        kept.append(memoryview(buffer))
-        return io.BytesIO.write(file, buffer)
-
-    file.write = write
-    file_is_whole(file)
-    assert sum(map(len, kept)) > TENSORS["large"].nbytes
-    assert all(bytes(view) for view in kept)
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda data: memoryview(data)[::-1],
-        lambda data: numpy.frombuffer(data, numpy.uint8)[::-1],
-        lambda data: numpy.broadcast_to(numpy.uint8(7), len(data)),
-        lambda data: numpy.frombuffer(data * 2, numpy.uint8)[::2],
-        lambda data: numpy.asfortranarray(numpy.ones((2, len(data) // 2), numpy.uint8)),
-        lambda data: "x" * len(data),
-        lambda data: 7,
-    ],
-    ids=["reversed view", "reversed", "broadcast", "stepped", "Fortran", "text", "number"],
-)
-def test_what_read_gives_must_be_bytes_in_a_row(form: Callable[[bytes], Any]) -> None:
-    class Gives(OnlyRead):
-        def read(self, count: int = -1) -> Any:
-            return form(b"\x01" * min(count, 70_000))
-
-    with pytest.raises(TypeError, match=r"Gives\): read\(\) gave a .*C-contiguous") as error:
-        TensorDeserializer(Gives(b""), "cpu")
-    assert "\\x" not in str(error.value)
-
-
-@pytest.mark.parametrize("form", [bytearray, memoryview, lambda data: array.array("B", data)])
-def test_what_read_may_give(data: bytes, form: Callable[[bytes], Any]) -> None:
-    class Gives(OnlyRead):
-        def read(self, count: int = -1) -> Any:
-            return form(super().read(count))
-
-    check(TensorDeserializer(Gives(data), "cpu"))
 
 
 MEMORY = """

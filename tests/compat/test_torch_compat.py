@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import os
 import pickle
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
@@ -298,117 +296,6 @@ def test_files_of_torch_itself_load_as_ever(pt: str) -> None:
     with tensorizer_loading():
         assert torch.load(pt, map_location="meta")["x"].is_meta
         assert_alike(torch.load(pt, mmap=True), expected)
-
-
-def test_a_context_is_for_its_thread_alone(tmp_path: Path) -> None:
-    meeting = threading.Barrier(3, timeout=60)
-    ways: list[tuple[str, Callable[[str], None]]] = [
-        ("ours", lambda pt: in_context(pt)),
-        ("elsewhere", lambda pt: in_context(pt, file_obj=pt + ".elsewhere")),
-        ("torch", lambda pt: plain(pt)),
-    ]
-
-    def in_context(pt: str, **kwargs: Any) -> None:
-        with tensorizer_saving(**kwargs), tensorizer_loading(**kwargs):
-            plain(pt)
-
-    def plain(pt: str) -> None:
-        for number in range(10):
-            meeting.wait()
-            torch.save(torch.full((3,), number), pt)
-            assert torch.load(pt).tolist() == [number] * 3
-        meeting.wait()
-
-    threads = [threading.Thread(target=work, args=(str(tmp_path / name),)) for name, work in ways]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not meeting.broken
-    assert sorted(os.listdir(tmp_path)) == [
-        "elsewhere",
-        "elsewhere.elsewhere",
-        "ours",
-        "ours.tensors",
-        "torch",
-    ]
-
-
-def test_a_context_is_for_its_task_alone(tmp_path: Path) -> None:
-    async def inside(name: str) -> None:
-        with tensorizer_saving(tmp_path / f"{name}.sidecar"):
-            await asyncio.sleep(0)
-            torch.save(torch.ones(2), tmp_path / name)
-            await asyncio.sleep(0)
-
-    async def outside(name: str) -> None:
-        await asyncio.sleep(0)
-        torch.save(torch.ones(2), tmp_path / name)
-
-    async def together() -> None:
-        await asyncio.gather(inside("a"), outside("b"), inside("c"), outside("d"))
-
-    asyncio.run(together())
-    assert sorted(os.listdir(tmp_path)) == ["a", "a.sidecar", "b", "c", "c.sidecar", "d"]
-
-
-def test_the_innermost_context_counts(tmp_path: Path) -> None:
-    with tensorizer_saving(tmp_path / "outer.tensors"):
-        with tensorizer_saving(tmp_path / "inner.tensors"):
-            torch.save(torch.ones(1), tmp_path / "inner")
-        with pytest.raises(ZeroDivisionError), tensorizer_saving():
-            raise ZeroDivisionError
-        torch.save(torch.zeros(1), tmp_path / "outer")
-    torch.save(torch.zeros(1), tmp_path / "none")
-    names = ["inner", "inner.tensors", "none", "outer", "outer.tensors"]
-    assert sorted(os.listdir(tmp_path)) == names
-
-
-class Nested:
-    """Pickles what it has as bytes of its own."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        file = io.BytesIO()
-        torch.save(self.tensor, file)
-        return unpack, (file.getvalue(),)
-
-
-def unpack(data: bytes) -> Nested:
-    return Nested(torch.load(io.BytesIO(data)))
-
-
-def test_objects_that_save_and_load_themselves(pt: str, tmp_path: Path) -> None:
-    for where in (None, tmp_path / "fixed"):
-        save(ours, [torch.ones(2), Nested(torch.arange(3)), torch.zeros(4)], pt, file_obj=where)
-        ones, nested, zeros = load(ours, pt, file_obj=where)
-        assert ones.tolist() == [1, 1]
-        assert nested.tensor.tolist() == [0, 1, 2]
-        assert zeros.tolist() == [0] * 4
-
-
-def test_others_may_wrap_what_is_replaced(pt: str) -> None:
-    calls = []
-    with tensorizer_saving():
-        within = torch.save
-
-        def counted(*args: Any, **kwargs: Any) -> None:
-            calls.append(args)
-            within(*args, **kwargs)
-
-        torch.save = counted
-    try:
-        assert torch.save is counted
-        torch.save(torch.ones(2), pt)
-        assert os.listdir(os.path.dirname(pt)) == ["model.pt"]
-        save(ours, torch.ones(2), pt)
-        assert os.path.exists(f"{pt}.tensors")
-        assert torch.save is counted
-        assert len(calls) == 2
-    finally:
-        torch.save = SAVE
 
 
 def test_a_save_that_fails_leaves_the_old_tensors(pt: str) -> None:

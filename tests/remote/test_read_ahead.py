@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,43 +13,23 @@ import torch
 
 import tensorizer_ops
 from local_servers.s3_server import S3, s3_server
-from local_servers.web import Web, nginx
-from support.process import fork, run_python, wait
+from local_servers.web import Web
+from support.process import run_python
 from support.recorder import recorder
 from support.samples import assert_same, same
-from tensorizer_ops import DecryptionParams, EncryptionParams, TensorDeserializer, TensorSerializer
+from support.small_tensors import KEY, NAMES, SMALL, load, make_old, small_server
+from tensorizer_ops import DecryptionParams, TensorDeserializer
 from tensorizer_ops.stream_io import open_stream
 
 Reader = torch.classes.tensorizer.Reader
 
-# 6 MiB in tensors of 4 KiB.
-SMALL = {f"layers.{i // 10}.{i % 10}.weight": torch.randn(1024) for i in range(1500)}
-NAMES = list(SMALL)
 # What all of them take.
 MOST = 8
-KEY = bytes(range(32))
-
-
-def make_old(file: Path) -> None:
-    """What has just changed may change again within its second, so each load asks once more."""
-    os.utime(file, (1_600_000_000, 1_600_000_000))
 
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        save = tensorizer_ops.save
-        save(str(server.root / "small.tensors"), SMALL)
-        save(str(server.root / "few.tensors"), dict(list(SMALL.items())[:20]))
-        # 96 MiB
-        save(str(server.root / "large.tensors"), {f"t{i}": torch.rand(65536) for i in range(384)})
-        encrypted = TensorSerializer(
-            str(server.root / "encrypted.tensors"), encryption=EncryptionParams(KEY)
-        )
-        encrypted.write_state_dict(SMALL)
-        encrypted.close()
-        for file in server.root.glob("*.tensors"):
-            make_old(file)
+    with small_server(tmp_path_factory.mktemp("web")) as server:
         yield server
 
 
@@ -110,10 +86,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with request.param(request) as found:
         found.asked()
         yield found
-
-
-def load(reader: Any, *names: str, verify: str = "none") -> dict[str, torch.Tensor]:
-    return dict(reader.load(list(names), None, None, verify, True, 0))
 
 
 @pytest.mark.parametrize("verify", ["none", "all"])
@@ -287,87 +259,6 @@ def test_from_many_threads(web: Web) -> None:
             assert same(loaded[name], SMALL[name])
 
 
-def test_a_child_goes_on(web: Web) -> None:
-    reader = Reader(web.url("small.tensors"), None)
-    load(reader, *NAMES[:500])
-    load(reader, NAMES[500])
-
-    def go_on() -> None:
-        for name in NAMES[501:]:
-            assert same(load(reader, name)[name], SMALL[name])
-
-    child = fork(go_on)
-    go_on()
-    assert wait(child) == 0
-
-
-def test_a_file_that_changes_between_two_of_them(web: Web) -> None:
-    path = web.root / "changing.tensors"
-    path.write_bytes((web.root / "large.tensors").read_bytes())
-    reader = Reader(web.url(path.name), None)
-    load(reader, "t10")
-    load(reader, "t11")
-    tensorizer_ops.save(str(path), {f"t{i}": torch.zeros(65536) for i in range(300)})
-    with pytest.raises(ConnectionError, match="has changed"):
-        for i in range(12, 300):
-            load(reader, f"t{i}")
-
-
-@pytest.mark.parametrize("end", ["close", "cancel"])
-def test_an_end_while_it_reads_ahead(web: Web, end: str) -> None:
-    reader = Reader(web.url("slow/large.tensors"), None)
-    names = reader.names()
-    failures: list[Exception] = []
-
-    def read() -> None:
-        try:
-            for name in names:
-                load(reader, name)
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    while reader.stats()["loads"] < 3:  # at a MiB a second, it takes a minute and a half
-        time.sleep(0.01)
-    while not failures:
-        getattr(reader, end)()
-        time.sleep(0.01)
-    thread.join()
-    assert "Cancelled" in str(failures[0]) or "closed" in str(failures[0])
-
-
-def test_ctrl_c_while_it_reads_ahead(web: Web) -> None:
-    code = """
-import os, signal, sys, threading, time, torch, tensorizer_ops
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-reader = torch.classes.tensorizer.Reader(sys.argv[1], None)
-names = list(reader.names())
-done = []
-
-def send():
-    while len(done) < 3:
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGINT)
-
-thread = threading.Thread(target=send)
-thread.start()
-try:
-    for name in names:
-        reader.load([name], None, None, "none", True, 0)
-        done.append(name)
-except KeyboardInterrupt:
-    pass
-else:
-    raise AssertionError("by itself")
-thread.join()
-assert 3 <= len(done) < len(names)
-assert reader.load([names[0]], None, None, "none", True, 0)
-"""
-    run_python(code, web.url("slow/large.tensors"))
-
-
 # The parts of streams.
 
 
@@ -389,17 +280,3 @@ def test_a_stream_asks_for_its_range_only(web: Web, s3: S3) -> None:
             expected = (s3.root / "bucket" / "small.tensors").read_bytes()[70_000:70_500]
             assert stream.read() == expected
         assert [r.headers.get("range") for r in between.take()] == ["bytes=70000-70499"]
-
-
-def test_parts_that_are_not_where_they_should(web: Web) -> None:
-    data = (web.root / "few.tensors").read_bytes()
-    for path in ("few.tensors", "no-ranges/few.tensors"):
-        with open_stream(web.url(path), begin=len(data) + 5) as stream:
-            assert stream.read() == b""
-            assert stream.seek(0, os.SEEK_END) == len(data)
-            stream.seek(10)
-            assert stream.read(90) == data[10:100]
-        with open_stream(web.url(path), begin=1000, end=2000) as stream:
-            assert stream.read() == data[1000:2000]
-            stream.seek(0)
-            assert stream.read() == data[:2000]

@@ -45,3 +45,11 @@ class Model(torch.nn.Module):
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """All that a module has, under the names of its state dict, non-persistent buffers too."""
     return {**module.state_dict(), **dict(module.named_buffers())}
+
+
+def layers() -> torch.nn.Module:
+    """Three layers of one shape, and three buffers."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)))
+    for number, layer in enumerate(model):
+        layer.register_buffer("b", torch.full((2,), float(number)))
+    return model
