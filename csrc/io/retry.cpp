@@ -29,16 +29,28 @@ void sleep_unless_cancelled(std::chrono::milliseconds time, Cancel& cancel) {
   }
 }
 
-void Tries::failed(const TemporaryError& error, std::uint64_t brought, Cancel& cancel) {
-  if (brought >= kSomeProgress) count_ = 0;
-  if (count_ >= retries_) {
-    const std::string tries = all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
-    throw Error(error.kind(), std::string(error.message()) + tries, error.system_errno(),
-                error.path());
+std::string Tries::described() const {
+  return all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
+}
+
+void Tries::wait(Cancel& cancel, std::chrono::milliseconds least,
+                 std::optional<Clock::time_point> deadline) {
+  std::chrono::milliseconds pause = std::max(pause_after_tries(count_), least);
+  if (deadline) {
+    pause = std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()));
   }
-  sleep_unless_cancelled(pause_after_tries(count_), cancel);
+  sleep_unless_cancelled(pause, cancel);
   ++count_;
   ++all_;
+}
+
+void Tries::failed(const TemporaryError& error, std::uint64_t brought, Cancel& cancel) {
+  count_progress(brought);
+  if (are_used_up()) {
+    throw Error(error.kind(), std::string(error.message()) + described(), error.system_errno(),
+                error.path());
+  }
+  wait(cancel);
 }
 
 }  // namespace tensorizer

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/cancel.h"
@@ -26,14 +27,30 @@ std::chrono::milliseconds pause_after_tries(int count);
 // Ends within kPollInterval of a cancel.
 void sleep_unless_cancelled(std::chrono::milliseconds time, Cancel& cancel);
 
-// The tries at one thing that is asked of a server.
+// Counts the tries at one thing that is asked of a server, and waits between them.
 class Tries {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // `retries`: how many in a row may bring nothing.
   explicit Tries(int retries) noexcept : retries_(retries) {}
 
-  // After a try that failed, and brought that many bytes: returns when it is time for the next one,
-  // or throws what kept this one from succeeding.
+  // Call for each try that failed, with the bytes that it brought.
+  void count_progress(std::uint64_t brought) noexcept {
+    if (brought >= kSomeProgress) count_ = 0;
+  }
+  bool are_used_up() const noexcept { return count_ >= retries_; }
+  // ", after 3 more tries", or nothing after the first.
+  std::string described() const;
+
+  // Waits until it is time for the next try, for `least` if the server asked for that, and until
+  // the deadline at most.
+  void wait(Cancel& cancel, std::chrono::milliseconds least = {},
+            std::optional<Clock::time_point> deadline = {});
+  // Counts a next try that needs no wait, because what kept the last one from succeeding is gone.
+  void go_on_at_once() noexcept { ++all_; }
+
+  // All of it, after a try that failed: waits, or throws what kept it from succeeding.
   void failed(const TemporaryError& error, std::uint64_t brought, Cancel& cancel);
 
  private:

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "io/retry.h"
 
 namespace tensorizer {
 
@@ -45,7 +44,7 @@ ErrorKind kind_of(int status) {
 }  // namespace
 
 HttpTries::HttpTries(HttpClient& client, const char* doing, int retries, double timeout)
-    : client_(client), doing_(doing), retries_(retries) {
+    : client_(client), doing_(doing), tries_(retries) {
   if (timeout > 0) deadline_ = Clock::now() + seconds(timeout);
 }
 
@@ -64,27 +63,28 @@ HttpOutcome HttpTries::go_on(HttpConnection& connection, Cancel& cancel) {
 }
 
 void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel) {
-  if (brought >= kSomeProgress) count_ = 0;
+  tries_.count_progress(brought);
   const int status = outcome.answer.status;
   // A connection that is closed says "206" before it says nothing more.
   const bool temporary =
       refusal_.temporary ||
       (outcome.failure ? outcome.failure->temporary : is_temporary(status) || status == 206);
   const bool recovered = refusal_.recovered && recovered_ < kMostRecoveries;
-  if (!recovered && (!temporary || count_ >= retries_)) give_up(outcome);
+  if (!recovered && (!temporary || tries_.are_used_up())) give_up(outcome);
   if (deadline_ && Clock::now() >= *deadline_) give_up(outcome);
   client_.count_retry();
-  ++all_;
   if (recovered) {
     ++recovered_;
+    tries_.go_on_at_once();
     return;
   }
-  pause(outcome.answer.retry_after, cancel);
-  ++count_;
+  const std::chrono::milliseconds wanted =
+      outcome.answer.retry_after.value_or(std::chrono::seconds{0});
+  tries_.wait(cancel, std::min(wanted, kLongestWanted), deadline_);
 }
 
 void HttpTries::give_up(const HttpOutcome& outcome) const {
-  const std::string tries = all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
+  const std::string tries = tries_.described();
   if (!outcome.failure) {
     const std::string why =
         refusal_.what.empty() ? "" : ": " + quote(redacted(refusal_.what, secrets_));
@@ -97,16 +97,6 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
                                                       : ErrorKind::Unavailable;
   throw Error(kind, std::string("cannot ") + doing_ + " " + client_.label() + tries + ": " +
                         quote(redacted(outcome.failure->what, secrets_), 400));
-}
-
-void HttpTries::pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const {
-  std::chrono::milliseconds pause = pause_after_tries(count_);
-  if (wanted) pause = std::max(pause, std::min<std::chrono::milliseconds>(*wanted, kLongestWanted));
-  if (deadline_) {
-    pause =
-        std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now()));
-  }
-  sleep_unless_cancelled(pause, cancel);
 }
 
 }  // namespace tensorizer

@@ -7,6 +7,7 @@
 
 #include "base/cancel.h"
 #include "io/http/client.h"
+#include "io/retry.h"
 
 namespace tensorizer {
 
@@ -33,17 +34,14 @@ class HttpTries {
 
  private:
   [[noreturn]] void give_up(const HttpOutcome& outcome) const;
-  void pause(std::optional<std::chrono::seconds> wanted, Cancel& cancel) const;
 
   HttpClient& client_;
   const char* const doing_;
-  const int retries_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
   HttpRefusal refusal_;  // of the last try
   Secrets secrets_;      // that it showed
-  int count_ = 0;        // in a row, without progress
+  Tries tries_;
   int recovered_ = 0;
-  int all_ = 0;
 };
 
 }  // namespace tensorizer

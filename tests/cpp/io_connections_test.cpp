@@ -1,0 +1,91 @@
+// What connections of every protocol share: the watch for stalls, idle connections, tries.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "io/idle_pool.h"
+#include "io/retry.h"
+#include "io/stall.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(StallWatch, EndsWhereNextToNothingMoves) {
+  StallWatch watch(0.1, 1000);
+  EXPECT_FALSE(watch.has_stalled(1000));
+  std::this_thread::sleep_for(120ms);
+  EXPECT_TRUE(watch.has_stalled(1000 + 50)) << "fewer than 1024 bytes per second";
+}
+
+TEST(StallWatch, BeginsAnewWhereBytesFlow) {
+  StallWatch watch(0.1, 0);
+  std::this_thread::sleep_for(150ms);
+  EXPECT_FALSE(watch.has_stalled(1 << 20));
+  EXPECT_LT(watch.waited(), 0.1);
+  std::this_thread::sleep_for(120ms);
+  EXPECT_TRUE(watch.has_stalled(1 << 20)) << "what came before does not count again";
+}
+
+struct Probe {
+  explicit Probe(int& closed) : closed(closed) {}
+  ~Probe() { ++closed; }
+  int& closed;
+};
+
+TEST(IdlePool, GivesBackWhatItGot) {
+  int closed = 0;
+  IdlePool<Probe> pool;
+  EXPECT_EQ(pool.take(), nullptr);
+  auto probe = std::make_unique<Probe>(closed);
+  Probe* const same = probe.get();
+  pool.give_back(std::move(probe));
+  probe = pool.take();
+  EXPECT_EQ(probe.get(), same);
+  pool.give_back(std::move(probe));
+  pool.clear();
+  EXPECT_EQ(closed, 1);
+}
+
+TEST(IdlePool, LeavesTheConnectionsOfItsParentAlone) {
+  int closed = 0;
+  auto pool = std::make_unique<IdlePool<Probe>>();
+  pool->give_back(std::make_unique<Probe>(closed));
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool took = pool->take() != nullptr;
+    pool->give_back(std::make_unique<Probe>(closed));
+    pool.reset();
+    _exit(took ? 1 : closed == 1 ? 0 : 2);  // its own one is closed, and no other
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_NE(pool->take(), nullptr);
+}
+
+TEST(Tries, AreUsedUpWithoutProgress) {
+  Cancel cancel;
+  Tries tries(1);
+  const TemporaryError error(ErrorKind::Unavailable, "broken");
+  tries.failed(error, 0, cancel);
+  tries.failed(error, kSomeProgress, cancel);
+  tries.go_on_at_once();
+  EXPECT_EQ(tries.described(), ", after 3 more tries");
+  EXPECT_THROW(tries.failed(error, kSomeProgress - 1, cancel), Error);
+}
+
+TEST(Tries, WaitUntilTheDeadlineAtMost) {
+  Cancel cancel;
+  Tries tries(1);
+  const auto begin = std::chrono::steady_clock::now();
+  tries.wait(cancel, 60s, begin + 30ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+}
+
+}  // namespace
+}  // namespace tensorizer
