@@ -1,4 +1,7 @@
 // One look for credentials, wherever AWS's own tools look.
+//
+// By hand, because only AWS's SDK has it, which brings an HTTP client, threads and signal handlers
+// of its own.
 #pragma once
 
 #include "base/cancel.h"

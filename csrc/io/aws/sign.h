@@ -1,4 +1,7 @@
 // Signed requests: AWS's Signature Version 4, and version 2 for URLs.
+//
+// By hand, because libcurl's CURLOPT_AWS_SIGV4 knows neither version 2 nor escaped keys and session
+// tokens in all of its releases, and AWS's SDK is a hundred times this file.
 #pragma once
 
 #include <ctime>

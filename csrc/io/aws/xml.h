@@ -1,4 +1,7 @@
 // As much of XML as S3 and STS answer with.
+//
+// By hand, because three answers of a known form need the text of one element each, and nothing
+// else that an XML library brings: entities, documents elsewhere, trees.
 #pragma once
 
 #include <optional>
