@@ -10,8 +10,11 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
+#include "base/utf8.h"
 #include "engine/read_ahead.h"
 #include "engine/reopening_source.h"
+#include "io/aws/config.h"
 #include "io/aws/config_file.h"
 #include "io/copy.h"
 #include "io/open.h"
@@ -122,6 +125,23 @@ void upload(const std::string& from, const std::string& to, const OptionList& op
   });
 }
 
+// The settings in s3cmd's file.
+std::map<std::string, std::string> s3cmd_settings(const std::string& path) {
+  return translate_errors([&] {
+    Cancel cancel;
+    const std::optional<IniSection> settings = read_s3cmd_settings(path, true, cancel);
+    const bool is_text =
+        settings && std::all_of(settings->begin(), settings->end(), [](auto& pair) {
+          return is_utf8(pair.first) && is_utf8(pair.second);
+        });
+    if (!is_text) {
+      throw Error(ErrorKind::InvalidFormat,
+                  quote(path, 4096) + " is no file of s3cmd's with a section [default]");
+    }
+    return std::map<std::string, std::string>(settings->begin(), settings->end());
+  });
+}
+
 // Where the environment and the files in ~/.aws say that S3 is; empty where they do not.
 std::string aws_s3_endpoint() {
   return translate_errors([] {
@@ -144,6 +164,7 @@ void define_streams(pybind11::module_& module) {
       .def("read", torch::wrap_pybind_function(read));
   module.def("upload", torch::wrap_pybind_function(upload));
   module.def("aws_s3_endpoint", torch::wrap_pybind_function(aws_s3_endpoint));
+  module.def("s3cmd_settings", torch::wrap_pybind_function(s3cmd_settings));
   module.def("refuse_traced_secrets", [](const std::string& uri, const OptionList& options) {
     translate_errors([&] { refuse_secrets(uri, options, "a traced program"); });
   });

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -161,22 +160,15 @@ def read_s3cfg(paths: Sequence[ConfigPath], must_exist: bool = False) -> tuple[S
         ValueError: it is no file of s3cmd's.
     """
     for place in (os.path.expanduser(os.fsdecode(path)) for path in paths):
-        # A secret may have a "%" in it.
-        parser = configparser.ConfigParser(interpolation=None, strict=False)
         try:
-            with open(place, encoding="utf-8") as file:
-                parser.read_file(file)
-            section = parser["default"]
+            settings = _python.s3cmd_settings(os.fsencode(os.path.abspath(place)))
         except OSError:
             if must_exist:
                 raise
             continue
-        except (configparser.Error, UnicodeDecodeError, KeyError):
-            # The errors themselves quote lines of the file, which may be its secrets.
-            raise ValueError(f"{place!r} is no file of s3cmd's with a section [default]") from None
-        use_https = {"true": True, "false": False}.get(section.get("use_https", "").lower())
-        key_id, secret = section.get("access_key"), section.get("secret_key")
-        endpoint = section.get("host_base") or None
+        use_https = {"true": True, "false": False}.get(settings.get("use_https", "").lower())
+        key_id, secret = settings.get("access_key"), settings.get("secret_key")
+        endpoint = settings.get("host_base") or None
         found = S3cfg(place, endpoint, key_id or None, secret or None, use_https)
-        return found, section.get("access_token", "")
+        return found, settings.get("access_token", "")
     return S3cfg(), ""

@@ -17,7 +17,7 @@ from local_servers.web import nginx
 from support.recorder import Recorder, recorder
 from support.s3_streams import BYTES, PLAIN, PLAIN_ID, forget_settings, keys, stored, stream_store
 from tensorizer_ops import stream_io
-from tensorizer_ops._compat.s3_access import Access, complete, to_options, with_scheme
+from tensorizer_ops._compat.s3_access import Access, complete, read_s3cfg, to_options, with_scheme
 from tensorizer_ops.stream_io import open_stream
 
 
@@ -201,6 +201,19 @@ def test_s3cmds_file_that_is_none(s3: S3, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="s3cfg") as caught:
         open_stream("s3://bucket/large", **given)
     assert SECRET not in str(caught.value)
+
+
+def test_s3cmds_file_is_read_as_the_library_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "s3cfg"
+    path.write_text('[default]\naccess_key = "an id"\nhost_base: "host"\nuse_https = False\n')
+    found, token = read_s3cfg([tmp_path / "nothing", path])
+    assert found == (str(path), "host", "an id", None, False)
+    assert token == ""
+    for content in (b"", b"[other]\naccess_key = an id\n", b"[default]\nsecret_key = sesame\xff\n"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"s3cfg.*section \[default\]") as caught:
+            read_s3cfg([path])
+        assert "sesame" not in repr(caught.value)
 
 
 def test_the_environment(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

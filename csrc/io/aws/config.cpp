@@ -59,13 +59,21 @@ void check_region(const std::string& region) {
 
 }  // namespace
 
-S3cmdFile read_s3cmd_file(const std::string& path, bool must_exist, Cancel& cancel) {
-  const IniFile file = read_ini(expand_home(path), must_exist, cancel);
+std::optional<IniSection> read_s3cmd_settings(const std::string& path, bool must_exist,
+                                              Cancel& cancel) {
+  IniFile file = read_ini(expand_home(path), must_exist, cancel);
   const auto section = file.find("default");
-  if (section == file.end()) return {};
+  if (section == file.end()) return std::nullopt;
+  for (auto& [name, value] : section->second) value = unquoted(value);
+  return std::move(section->second);
+}
+
+S3cmdFile read_s3cmd_file(const std::string& path, bool must_exist, Cancel& cancel) {
+  const std::optional<IniSection> settings = read_s3cmd_settings(path, must_exist, cancel);
+  if (!settings) return {};
   const auto get = [&](std::string_view name) {
-    const auto found = section->second.find(name);
-    return found == section->second.end() ? std::string() : unquoted(found->second);
+    const auto found = settings->find(name);
+    return found == settings->end() ? std::string() : found->second;
   };
   S3cmdFile result;
   result.access_key = get("access_key");

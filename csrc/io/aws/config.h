@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/cancel.h"
@@ -32,7 +33,10 @@ struct S3cmdFile {
   bool has_keys() const { return !access_key.empty() && !secret_key.empty(); }
 };
 
-// Throws Error(NotFound) where there is no such file but must be one.
+// Returns the section [default] of such a file, with its values out of their quotes; null where
+// there is none. Throws Error(NotFound) where there is no such file but must be one.
+std::optional<IniSection> read_s3cmd_settings(const std::string& path, bool must_exist,
+                                              Cancel& cancel);
 S3cmdFile read_s3cmd_file(const std::string& path, bool must_exist, Cancel& cancel);
 
 // Where credentials come from.
