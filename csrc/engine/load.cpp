@@ -57,7 +57,7 @@ void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadS
   const bool hashed = settings.verify == Verify::All || settings.expected_digests != nullptr;
   const bool lanes = hashed && !source.sequential();
   move_settings.lanes = lanes ? sha256_lanes() : 1;
-  move_settings.make_stage = settings.make_stage;
+  move_settings.open_access = settings.open_access;
 
   const int workers = std::max(move_settings.threads, move_settings.moves_in_flight);
   const std::uint64_t fair_share = fair_share_of(settings.memory_ceiling, workers);

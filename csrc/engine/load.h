@@ -24,7 +24,7 @@ struct LoadItem {
   // job.
   Bytes memory;
   bool in_place = false;
-  // What a stage knows the tensor by, when it cannot be read into its final memory.
+  // The number that ports know the tensor by, if its data cannot be read into its final memory.
   std::optional<std::uint32_t> staged;
 };
 
@@ -43,7 +43,7 @@ struct LoadSettings {
   std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;
   // The whole source, when items stand in place.
   ConstBytes mapping;
-  MakeStage make_stage = std::make_unique<HeapStage>;
+  OpenAccess open_access = default_access;
 };
 
 // Fills every item and checks what `verify` asks for: throws Error(HashMismatch) that names the

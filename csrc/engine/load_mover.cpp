@@ -70,9 +70,9 @@ void LoadMover::move_bundle(const Range& range, Worker& worker) try {
   }
   if (digests()) digest_bundle(items, starts, bundle, worker);
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].staged) {
+    if (items[i].staged && !bundle[i].data.empty()) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
-      worker.stage.pass(*items[i].staged, 0, bundle[i].data);
+      worker.access.port->put(*items[i].staged, 0, bundle[i].data);
     }
     moved(entry(items[i]).data_size);
     complete_[range.first + i] = 1;
@@ -85,7 +85,7 @@ ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker
   const LoadItem& item = items_[range.first];
   const Entry& e = entry(item);
   const bool header = range.position == 0 && needs_header(item);
-  const Bytes target = item.staged    ? worker.stage.take(range.size)
+  const Bytes target = item.staged    ? worker.access.port->take(range.size)
                        : passes(item) ? scratch_.take(range.size)
                                       : item.memory.subspan(range.position, range.size);
   SlicedHeader& sliced = *sliced_[range.first];
@@ -111,7 +111,7 @@ ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker
   if (item.in_place || encrypted_) digest.update(target);
   if (item.staged) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
-    worker.stage.pass(*item.staged, range.position, target);
+    worker.access.port->put(*item.staged, range.position, target);
   }
   moved(range.size);
   return target;
@@ -178,6 +178,7 @@ void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
 std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const LoadItem> items,
                                                              Worker& worker) {
   std::size_t kept = 0;
+  std::size_t staged_size = 0;
   std::size_t largest_gap = 0;
   std::uint64_t begin = extent(items.front()).offset;
   std::uint64_t end = begin;
@@ -185,10 +186,12 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
     const Extent e = extent(item);
     largest_gap = std::max<std::size_t>(largest_gap, e.offset - end);
     kept += e.header_size;
-    if (item.staged || passes(item)) kept = align_up(kept, kElementAlignment) + e.data_size;
+    if (item.staged) staged_size += align_up(e.data_size, kElementAlignment);
+    if (passes(item)) kept += e.data_size;
     end = e.offset + e.header_size + e.data_size;
   }
-  const Bytes scratch = worker.stage.take(kept + largest_gap);
+  const Bytes scratch = worker.access.scratch.take(kept + largest_gap);
+  Bytes staged = staged_size > 0 ? worker.access.port->take(staged_size) : Bytes();
   const Bytes unused = scratch.subspan(kept);
   std::vector<BundledTensor> bundle;
   bundle.reserve(items.size());
@@ -204,8 +207,10 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
     BundledTensor& arrived = bundle.emplace_back();
     arrived.header = scratch.subspan(at, e.header_size);
     at += e.header_size;
-    if (item.staged || passes(item)) {
-      at = align_up(at, kElementAlignment);
+    if (item.staged) {
+      arrived.data = staged.first(e.data_size);
+      staged = staged.subspan(align_up(e.data_size, kElementAlignment));
+    } else if (passes(item)) {
       arrived.data = scratch.subspan(at, e.data_size);
       at += e.data_size;
     } else {
@@ -251,7 +256,7 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
   RunningDigests running(digests() ? digests_wanted(item, header) : DigestStart{});
   const auto pass = [&](std::uint64_t at, Bytes piece) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
-    worker.stage.pass(*item.staged, at, piece);
+    worker.access.port->put(*item.staged, at, piece);
   };
   const auto check = [&](std::uint64_t at, Bytes piece) {
     if (encrypted_) decrypt(item, header->crypt, at, piece, worker);
@@ -267,7 +272,7 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
     const std::uint64_t size = piece_ / chunk * chunk;
     for (std::uint64_t at = 0; at < e.data_size; at += size) {
       worker.cancel.check();
-      const Bytes piece = worker.stage.take(std::min(size, e.data_size - at));
+      const Bytes piece = worker.access.port->take(std::min(size, e.data_size - at));
       source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
       check(at, piece);
       pass(at, piece);
@@ -281,7 +286,7 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
       check(at, plain);
       for (std::uint64_t passed = 0; passed < plain.size(); passed += piece_) {
         worker.cancel.check();
-        const Bytes piece = worker.stage.take(std::min(piece_, plain.size() - passed));
+        const Bytes piece = worker.access.port->take(std::min(piece_, plain.size() - passed));
         std::memcpy(piece.data(), plain.data() + passed, piece.size());
         pass(at + passed, piece);
       }

@@ -90,8 +90,8 @@ class LoadMover final : public Mover {
   }
   void moved(std::uint64_t bytes) { progress_.done.fetch_add(bytes, std::memory_order_relaxed); }
 
-  // Reads the range of the bundle into its items, and what has no place there (headers, staged
-  // data) into staging memory, in file order.
+  // Reads the range of the bundle into its items, staged data into memory of the port, and the rest
+  // (headers, data that is only looked at, gaps) into scratch memory, in file order.
   std::vector<BundledTensor> read_bundle(std::span<const LoadItem> items, Worker& worker);
   void digest_bundle(std::span<const LoadItem> items, std::span<const DigestStart> starts,
                      std::span<const BundledTensor> bundle, Worker& worker);

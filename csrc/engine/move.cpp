@@ -65,8 +65,8 @@ class Scheduler {
 
   // What one worker does until the job is done.
   void work() {
-    const std::unique_ptr<Stage> stage = settings_.make_stage();
-    Worker worker{cancel_, slots_, *stage};
+    TensorAccess access = settings_.open_access();
+    Worker worker{cancel_, slots_, access};
     Batch batch;
     std::unique_lock lock(mutex_);
     while (unfinished_ > 0) {

@@ -19,7 +19,7 @@
 #include "base/cancel.h"
 #include "engine/digest.h"
 #include "engine/plan.h"
-#include "engine/stage.h"
+#include "engine/tensor_access.h"
 
 namespace tensorizer {
 
@@ -84,7 +84,7 @@ class ComputeSlots {
 struct Worker {
   Cancel& cancel;
   ComputeSlots& slots;
-  Stage& stage;
+  TensorAccess& access;
 };
 
 // The CRC32 of a slice, if anyone wants it.
@@ -135,7 +135,7 @@ struct MoveSettings {
   int lanes = 1;  // over how many tensors SHA-256 should go at once
   // How many slices may be on their way or wait to be hashed at the same time.
   std::size_t most_slices = std::numeric_limits<std::size_t>::max();
-  MakeStage make_stage = std::make_unique<HeapStage>;
+  OpenAccess open_access = default_access;
 };
 
 ComputeTime move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel);

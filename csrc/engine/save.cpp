@@ -74,8 +74,8 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   for (std::size_t i = 0; i < job.items.size(); ++i) {
     const PlacedTensor& tensor = job.tensor(i);
     // Staged bytes are gone before a digest that goes in order could come back to them.
-    const bool whole = job.items[i].staged && (job.items[i].in_order || hashes.sha256 ||
-                                               job.layout.kind().data_digests || encrypted);
+    const bool in_order = hashes.sha256 || job.layout.kind().data_digests || encrypted;
+    const bool whole = job.items[i].read || (job.items[i].staged && in_order);
     extents.push_back({settings.begin + tensor.header_offset, tensor.header_size,
                        tensor.spec.data_size(), whole});
   }
@@ -87,7 +87,7 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   move_settings.crc32 = hashes.crc32;
   move_settings.sha256 = hashes.sha256;
   move_settings.lanes = lanes_of(job);
-  move_settings.make_stage = settings.make_stage;
+  move_settings.open_access = settings.open_access;
   Plan plan = plan_in_order(extents, limits);
   if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
   SaveMover mover(job, job.piece_size(staged_chunk(shares.share)));

@@ -15,11 +15,11 @@ namespace tensorizer {
 
 // The data of one placed tensor.
 struct SaveItem {
-  ConstBytes memory;  // empty when it is staged
-  // What a stage knows the tensor by, when its data does not lie in memory as it is stored.
-  std::optional<std::uint32_t> staged;
-  // Whether a stage has its bytes in order only.
-  bool in_order = false;
+  ConstBytes memory;  // empty if it is staged or read
+  // The number that ports know the tensor by, if its data is not in memory as it is stored.
+  std::optional<std::uint32_t> staged{};
+  // The number that readers know the tensor by, if its data comes from there.
+  std::optional<std::uint32_t> read{};
 };
 
 struct SaveSettings {
@@ -32,7 +32,7 @@ struct SaveSettings {
   bool memory_stays = false;
   // How many workers move data; those that do not compute wait for what is staged.
   int moves_in_flight = 1;
-  MakeStage make_stage = std::make_unique<HeapStage>;
+  OpenAccess open_access = default_access;
   // Called by save_file when all data has come; where it throws, the file does not appear.
   std::function<void()> confirm{};
 };

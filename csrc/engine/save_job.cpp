@@ -15,15 +15,20 @@ void SaveJob::complete(std::size_t item, TensorHeaderImage& header, const Digest
 }
 
 SavedBytes SaveJob::data(std::size_t item, std::uint64_t position, std::uint64_t size,
-                         Stage& stage) const {
+                         TensorAccess& access) const {
   if (items[item].staged) {
-    const Bytes out = stage.take(size);
-    stage.pass(*items[item].staged, position, out);
-    stage.wait();
+    const Bytes out = access.port->take(size);
+    access.port->get(*items[item].staged, position, out);
+    access.port->wait();
+    return {out, out};
+  }
+  if (items[item].read) {
+    const Bytes out = access.scratch.take(size);
+    access.reader->read(*items[item].read, position, out);
     return {out, out};
   }
   const ConstBytes plain = items[item].memory.subspan(position, size);
-  return {plain, encryption() ? stage.take(size) : Bytes()};
+  return {plain, encryption() ? access.scratch.take(size) : Bytes()};
 }
 
 ConstBytes SaveJob::encrypt(TensorHeaderImage& header, std::uint64_t position,

@@ -49,8 +49,14 @@ struct SaveJob {
     return encryption() ? kCryptChunk : staged;
   }
 
-  // Bytes of an item's data: where they are, or brought into memory of the stage.
-  SavedBytes data(std::size_t item, std::uint64_t position, std::uint64_t size, Stage& stage) const;
+  // Whether an item's data, or its ciphertext, is in memory of the worker before it is written.
+  bool passes(std::size_t item) const {
+    return items[item].staged || items[item].read || encryption();
+  }
+
+  // Returns bytes of an item's data: where they are, or in memory of the worker.
+  SavedBytes data(std::size_t item, std::uint64_t position, std::uint64_t size,
+                  TensorAccess& access) const;
 
   // What is written of a piece: its ciphertext, whose MACs go into the header, where the file is
   // encrypted. `position` is at the start of a chunk.
@@ -59,8 +65,7 @@ struct SaveJob {
 
   // Whether what is written of an item's data is the caller's memory, which stays.
   KeptUntil kept_until(std::size_t item) const {
-    const bool stays = settings.memory_stays && !items[item].staged && !encryption();
-    return stays ? KeptUntil::End : KeptUntil::Return;
+    return settings.memory_stays && !passes(item) ? KeptUntil::End : KeptUntil::Return;
   }
 
   void write_header(std::size_t item, const TensorHeaderImage& header, Cancel& cancel) const;

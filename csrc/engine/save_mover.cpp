@@ -21,7 +21,7 @@ void fetch(ConstBytes bytes) noexcept {
 
 void SaveMover::move_bundle(const Range& range, Worker& worker) {
   if (range.count == 1 && job_.data_size(range.first) > piece_) {
-    move_staged(range.first, worker);
+    move_whole(range.first, worker);
     return;
   }
   std::vector<TensorHeaderImage> headers;
@@ -44,7 +44,7 @@ void SaveMover::move_bundle(const Range& range, Worker& worker) {
 }
 
 ConstBytes SaveMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) {
-  const SavedBytes piece = job_.data(range.first, range.position, range.size, worker.stage);
+  const SavedBytes piece = job_.data(range.first, range.position, range.size, worker.access);
   ConstBytes bytes = piece.plain;
   if (job_.encryption()) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
@@ -90,33 +90,35 @@ TensorHeaderImage& SaveMover::header_of(std::uint32_t tensor) {
 
 void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& headers,
                        std::vector<SavedBytes>& data, Worker& worker) {
-  const auto passes = [&](std::uint32_t item) {
-    return job_.items[item].staged || job_.encryption();
-  };
-  std::uint64_t passing = 0;
-  bool staged = false;
+  TensorAccess& access = worker.access;
+  std::uint64_t staged_size = 0;
+  std::uint64_t scratch_size = 0;
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    if (passes(i)) passing += align_up(job_.data_size(i), kElementAlignment);
-    staged = staged || job_.items[i].staged;
+    if (!job_.passes(i)) continue;
+    (job_.items[i].staged ? staged_size : scratch_size) +=
+        align_up(job_.data_size(i), kElementAlignment);
   }
-  Bytes left = passing > 0 ? worker.stage.take(passing) : Bytes();
+  Bytes staged = staged_size > 0 ? access.port->take(staged_size) : Bytes();
+  Bytes scratch = scratch_size > 0 ? access.scratch.take(scratch_size) : Bytes();
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     headers.push_back(job_.header(i));
+    const SaveItem& item = job_.items[i];
     const std::uint64_t size = job_.data_size(i);
     SavedBytes piece;
-    if (passes(i)) {
+    if (job_.passes(i)) {
+      Bytes& left = item.staged ? staged : scratch;
       piece.out = left.first(size);
       left = left.subspan(align_up(size, kElementAlignment));
     }
-    if (job_.items[i].staged) {
-      worker.stage.pass(*job_.items[i].staged, 0, piece.out);
-      piece.plain = piece.out;
-    } else {
-      piece.plain = job_.items[i].memory.first(size);
+    if (item.staged) {
+      access.port->get(*item.staged, 0, piece.out);
+    } else if (item.read) {
+      access.reader->read(*item.read, 0, piece.out);
     }
+    piece.plain = item.staged || item.read ? ConstBytes(piece.out) : item.memory.first(size);
     data.push_back(piece);
   }
-  if (staged) worker.stage.wait();
+  if (staged_size > 0) access.port->wait();
 }
 
 void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
@@ -148,14 +150,14 @@ void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>
   }
 }
 
-void SaveMover::move_staged(std::uint32_t item, Worker& worker) {
+void SaveMover::move_whole(std::uint32_t item, Worker& worker) {
   TensorHeaderImage header = job_.header(item);
   RunningDigests digests(job_.digest_start(header));
   RunningDigests data_digest(job_.data_digest_start());
   const std::uint64_t size = job_.data_size(item);
   for (std::uint64_t at = 0; at < size; at += piece_) {
     worker.cancel.check();
-    const SavedBytes piece = job_.data(item, at, std::min(piece_, size - at), worker.stage);
+    const SavedBytes piece = job_.data(item, at, std::min(piece_, size - at), worker.access);
     {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
       digests.update(piece.plain);

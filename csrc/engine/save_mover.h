@@ -11,7 +11,7 @@ namespace tensorizer {
 
 class SaveMover final : public Mover {
  public:
-  // `piece`: how much of a staged tensor passes at a time.
+  // `piece`: how much of a tensor that is not cut passes at a time.
   SaveMover(const SaveJob& job, std::uint64_t piece)
       : job_(job), piece_(piece), headers_(job.items.size()) {}
 
@@ -28,8 +28,8 @@ class SaveMover final : public Mover {
               std::vector<SavedBytes>& data, Worker& worker);
   void digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
                      const std::vector<SavedBytes>& data, Worker& worker);
-  // A staged tensor that is larger than a piece of staging memory may be.
-  void move_staged(std::uint32_t item, Worker& worker);
+  // Moves a tensor that is not cut and larger than a piece.
+  void move_whole(std::uint32_t item, Worker& worker);
 
   const SaveJob& job_;
   const std::uint64_t piece_;

@@ -10,7 +10,7 @@ void SequentialSave::each_piece(std::size_t item, Use&& use) {
   const std::uint64_t size = job_.data_size(item);
   for (std::uint64_t at = 0; at < size; at += piece_) {
     cancel_.check();
-    use(at, job_.data(item, at, std::min(piece_, size - at), *stage_));
+    use(at, job_.data(item, at, std::min(piece_, size - at), access_));
   }
 }
 

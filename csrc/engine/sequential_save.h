@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 
 #include "engine/save_job.h"
 
@@ -13,7 +12,7 @@ class SequentialSave {
  public:
   // `piece`: how much of a tensor is read at a time.
   SequentialSave(const SaveJob& job, std::uint64_t piece, Cancel& cancel)
-      : job_(job), piece_(piece), cancel_(cancel), stage_(job.settings.make_stage()) {}
+      : job_(job), piece_(piece), cancel_(cancel), access_(job.settings.open_access()) {}
 
   // `write_head` writes the prefix once all tensor headers are known; empty if it is written
   // already.
@@ -28,7 +27,7 @@ class SequentialSave {
   const SaveJob& job_;
   const std::uint64_t piece_;
   Cancel& cancel_;
-  const std::unique_ptr<Stage> stage_;
+  TensorAccess access_;
 };
 
 }  // namespace tensorizer

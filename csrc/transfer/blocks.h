@@ -16,7 +16,7 @@ class Elements {
   at::Tensor bytes(std::uint64_t position, std::int64_t size) const;
 
   // Copies the elements from `position` on to, or from, bytes that hold whole elements, and lie as
-  // these must (engine/stage.h).
+  // these must (engine/tensor_port.h).
   void get(std::uint64_t position, const at::Tensor& bytes) const;
   void put(std::uint64_t position, const at::Tensor& bytes) const;
 

@@ -239,7 +239,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   targets.staging.begin();
   settings.memory_ceiling =
       targets.staging.is_pinned() ? file.options().staging : file.options().memory_ceiling;
-  settings.make_stage = [&targets] { return targets.staging.make_stage(); };
+  settings.open_access = [&targets] { return TensorAccess{.port = targets.staging.open_port()}; };
   if (targets.mapping) settings.mapping = targets.mapping->bytes();
   const auto begin = std::chrono::steady_clock::now();
   Job job(*this);

@@ -27,7 +27,7 @@ void save(const std::string& uri, const std::vector<std::string>& names,
                                                 std::to_string(tensors.size()) + " tensors");
   }
   const HeldMemory held(tensors);
-  Staging staging(Staging::Direction::Save);
+  Staging staging;
   std::vector<Saving> savings;
   savings.reserve(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -157,7 +157,7 @@ void FileWriter::add(std::span<const AddedTensor> tensors) {
   given.reserve(tensors.size());
   for (const AddedTensor& added : tensors) given.push_back(added.tensor);
   const HeldMemory held(given);
-  Staging staging(Staging::Direction::Save);
+  Staging staging;
   std::vector<Saving> savings = prepare(tensors, staging);
   staging.begin();
   try {

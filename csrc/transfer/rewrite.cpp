@@ -69,13 +69,13 @@ class Origin {
   std::uint32_t next_ = 0;  // whose turn it is
 };
 
-// Where a save takes its bytes from.
-class OriginStage final : public HeapStage {
+// Gives a worker of the save the data of the origin's tensors.
+class OriginReader final : public TensorReader {
  public:
-  explicit OriginStage(Origin& origin) : origin_(origin), source_(origin.file()) {}
+  explicit OriginReader(Origin& origin) : origin_(origin), source_(origin.file()) {}
 
-  void pass(std::uint32_t tensor, std::uint64_t position, Bytes bytes) override {
-    origin_.read(source_, tensor, position, bytes);
+  void read(std::uint32_t tensor, std::uint64_t position, Bytes out) override {
+    origin_.read(source_, tensor, position, out);
   }
 
  private:
@@ -127,8 +127,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   for (std::uint32_t i = 0; i < origin.order().size(); ++i) {
     layout.add(spec_of(from, origin.order()[i]));
     SaveItem item;
-    item.in_order = true;
-    if (layout.tensors().back().spec.data_size() > 0) item.staged = i;
+    if (layout.tensors().back().spec.data_size() > 0) item.read = i;
     items.push_back(item);
   }
   layout.check_names(cancel);
@@ -139,7 +138,9 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   if (const std::optional<std::uint64_t> size = from.source().size()) {
     settings.moves_in_flight = std::max(threads, from.source().hints(0, *size).reads_in_flight);
   }
-  settings.make_stage = [&] { return std::make_unique<OriginStage>(origin); };
+  settings.open_access = [&] {
+    return TensorAccess{.reader = std::make_unique<OriginReader>(origin)};
+  };
   settings.confirm = [&] {
     if (pinned) from.check_digest(std::as_bytes(std::span(found)));
     from.source().confirm(cancel);

@@ -103,7 +103,7 @@ SaveSettings save_settings(const SaveOptions& options, int threads, const Stagin
   settings.memory_ceiling = staging.is_pinned() ? options.staging : options.memory_ceiling;
   // While some wait for what comes from a device, others compute and write.
   settings.moves_in_flight = staging.is_pinned() ? 2 * threads : threads;
-  settings.make_stage = [&staging] { return staging.make_stage(); };
+  settings.open_access = [&staging] { return TensorAccess{.port = staging.open_port()}; };
   return settings;
 }
 

@@ -19,41 +19,44 @@ namespace tensorizer {
 
 namespace {
 
-using Direction = StagedJob::Direction;
-
-// The host copies, and waits for each copy, in the stream that the caller would have copied in.
-void copy_now(const StagedJob& job, std::uint32_t number, std::uint64_t position, Bytes bytes) {
-  const Elements& tensor = job.tensors[number];
+// Copies on the host, and waits for the copy, in the stream that the caller would have copied in.
+template <typename Copy>
+void copy_now(const StagedJob& job, const Elements& tensor, Bytes bytes, const Copy& copy) {
   c10::OptionalStreamGuard guard;
   for (const c10::Stream& home : job.homes) {
     if (home.device() == tensor.device()) guard.reset_stream(home);
   }
   const at::Tensor memory =
       at::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, at::kByte);
-  if (job.direction == Direction::Load) {
-    tensor.put(position, memory);
-  } else {
-    tensor.get(position, memory);
-  }
+  copy(memory);
 }
 
-class HostStage final : public HeapStage {
+class HostPort final : public TensorPort {
  public:
-  explicit HostStage(const StagedJob& job) : job_(job) {}
+  explicit HostPort(const StagedJob& job) : job_(job) {}
 
-  void pass(std::uint32_t tensor, std::uint64_t position, Bytes bytes) override {
+  Bytes take(std::size_t size) override { return scratch_.take(size); }
+  void put(std::uint32_t number, std::uint64_t position, Bytes bytes) override {
     const c10::InferenceMode mode(job_.inference);
-    copy_now(job_, tensor, position, bytes);
+    const Elements& tensor = job_.tensors[number];
+    copy_now(job_, tensor, bytes, [&](const at::Tensor& memory) { tensor.put(position, memory); });
   }
+  void get(std::uint32_t number, std::uint64_t position, Bytes out) override {
+    const c10::InferenceMode mode(job_.inference);
+    const Elements& tensor = job_.tensors[number];
+    copy_now(job_, tensor, out, [&](const at::Tensor& memory) { tensor.get(position, memory); });
+  }
+  void wait() override {}
 
  private:
   const StagedJob& job_;
+  Scratch scratch_;
 };
 
-// Devices copy, each on a stream of this stage's own.
-class PinnedStage final : public Stage {
+// Lets devices copy, each on a stream of this port's own.
+class PinnedPort final : public TensorPort {
  public:
-  explicit PinnedStage(const StagedJob& job)
+  explicit PinnedPort(const StagedJob& job)
       : job_(job), guard_(job.devices.front()->device()), streams_(job.devices.size()) {}
 
   Bytes take(std::size_t size) override {
@@ -74,31 +77,40 @@ class PinnedStage final : public Stage {
     return Bytes(static_cast<std::byte*>(memory.mutable_data_ptr()), size);
   }
 
-  void pass(std::uint32_t number, std::uint64_t position, Bytes bytes) override {
+  void put(std::uint32_t number, std::uint64_t position, Bytes bytes) override {
     const c10::InferenceMode mode(job_.inference);
     const at::NoGradGuard no_grad;
     const Elements& tensor = job_.tensors[number];
-    const auto size = static_cast<std::int64_t>(bytes.size());
     const c10::Stream* stream = stream_of(tensor.device());
     if (!stream) {
-      copy_now(job_, number, position, bytes);
+      copy_now(job_, tensor, bytes,
+               [&](const at::Tensor& memory) { tensor.put(position, memory); });
       return;
     }
     const c10::StreamGuard guard(*stream);
-    // A part of the piece, which its allocator therefore keeps until the copy is done.
-    const at::Tensor& piece = pieces_[current_].memory;
-    at::Tensor memory =
-        piece.narrow(0, bytes.data() - static_cast<const std::byte*>(piece.const_data_ptr()), size);
-    at::Tensor there = tensor.bytes(position, size);
+    at::Tensor there = tensor.bytes(position, static_cast<std::int64_t>(bytes.size()));
     const bool direct = there.defined();
-    if (!direct) there = new_on(tensor.device(), {size}, at::kByte);
-    if (job_.direction == Direction::Load) {
-      there.copy_(memory, /*non_blocking=*/true);
-      if (!direct) tensor.put(position, there);
-    } else {
-      if (!direct) tensor.get(position, there);
-      memory.copy_(there, /*non_blocking=*/true);
+    if (!direct) there = bytes_on(tensor.device(), bytes.size());
+    there.copy_(part_of_piece(bytes), /*non_blocking=*/true);
+    if (!direct) tensor.put(position, there);
+  }
+
+  void get(std::uint32_t number, std::uint64_t position, Bytes out) override {
+    const c10::InferenceMode mode(job_.inference);
+    const at::NoGradGuard no_grad;
+    const Elements& tensor = job_.tensors[number];
+    const c10::Stream* stream = stream_of(tensor.device());
+    if (!stream) {
+      copy_now(job_, tensor, out, [&](const at::Tensor& memory) { tensor.get(position, memory); });
+      return;
     }
+    const c10::StreamGuard guard(*stream);
+    at::Tensor there = tensor.bytes(position, static_cast<std::int64_t>(out.size()));
+    if (!there.defined()) {
+      there = bytes_on(tensor.device(), out.size());
+      tensor.get(position, there);
+    }
+    part_of_piece(out).copy_(there, /*non_blocking=*/true);
   }
 
   void wait() override {
@@ -116,6 +128,17 @@ class PinnedStage final : public Stage {
     c10::Stream stream;
     bool used;  // since the last end was noted
   };
+
+  static at::Tensor bytes_on(c10::Device device, std::size_t size) {
+    return new_on(device, {static_cast<std::int64_t>(size)}, at::kByte);
+  }
+
+  // A part of the piece, which its allocator therefore keeps until the copy is done.
+  at::Tensor part_of_piece(Bytes bytes) const {
+    const at::Tensor& piece = pieces_[current_].memory;
+    return piece.narrow(0, bytes.data() - static_cast<const std::byte*>(piece.const_data_ptr()),
+                        static_cast<std::int64_t>(bytes.size()));
+  }
 
   const c10::Stream* stream_of(c10::Device device) {
     for (std::size_t i = 0; i < job_.devices.size(); ++i) {
@@ -173,10 +196,10 @@ void Staging::begin() {
   }
 }
 
-std::unique_ptr<Stage> Staging::make_stage() const {
-  if (job_.tensors.empty()) return std::make_unique<HeapStage>();
-  if (is_pinned()) return std::make_unique<PinnedStage>(job_);
-  return std::make_unique<HostStage>(job_);
+std::unique_ptr<TensorPort> Staging::open_port() const {
+  if (job_.tensors.empty()) return std::make_unique<DiscardingPort>();
+  if (is_pinned()) return std::make_unique<PinnedPort>(job_);
+  return std::make_unique<HostPort>(job_);
 }
 
 void Staging::finish() {

@@ -13,17 +13,14 @@
 #include <memory>
 #include <vector>
 
-#include "engine/stage.h"
+#include "engine/tensor_port.h"
 #include "transfer/blocks.h"
 #include "transfer/copy_streams.h"
 
 namespace tensorizer {
 
-// What the stages of all workers share.
+// What the ports of all workers share.
 struct StagedJob {
-  enum class Direction { Load, Save };
-
-  Direction direction;
   std::vector<Elements> tensors{};
   // What torch keeps for each thread, as the caller's thread has it: whether inference mode is on,
   // and the streams that are current, of devices without streams beside them.
@@ -34,11 +31,7 @@ struct StagedJob {
 
 class Staging {
  public:
-  using Direction = StagedJob::Direction;
-
-  explicit Staging(Direction direction) : job_{.direction = direction} {}
-
-  // Keeps the tensor, and returns what stages know it by.
+  // Keeps the tensor, and returns the number that ports know it by.
   std::uint32_t add(const at::Tensor& tensor, c10::ScalarType stored);
 
   // On the caller's thread, when all tensors are there. What the job does on devices comes after
@@ -46,8 +39,8 @@ class Staging {
   void begin();
   // Whether anything passes through pinned memory.
   bool is_pinned() const { return !job_.devices.empty(); }
-  // On the thread of a worker. What passes through where there are no tensors goes nowhere.
-  std::unique_ptr<Stage> make_stage() const;
+  // On the thread of a worker. Without tensors the port drops what is put.
+  std::unique_ptr<TensorPort> open_port() const;
   // On the caller's thread, when the job is done: the current streams go on when all is there. A
   // job that is dropped before is waited for.
   void finish();

@@ -237,7 +237,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
 
 Targets no_tensors(OpenFile& file) {
   Targets targets;
-  // What is encrypted, or comes from a server, comes tensor by tensor, by way of a stage that has
+  // What is encrypted, or comes from a server, comes tensor by tensor, through a port that has
   // no tensors to pass it to. A file is read and not mapped: it may be cut meanwhile.
   const bool staged = !file.source().identity() || file.index().header().encrypted;
   for (std::uint32_t i = 0; i < file.names().size(); ++i) {

@@ -23,7 +23,7 @@ namespace tensorizer {
 struct Targets {
   std::vector<LoadItem> items;
   std::shared_ptr<Mapping> mapping;
-  Staging staging{Staging::Direction::Load};
+  Staging staging;
   // As in LoadSettings.
   std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;
   // Outputs of the caller's, by their entries.

@@ -200,10 +200,10 @@ using StagedMemories = std::vector<std::unique_ptr<StagedMemory>>;
 
 // Two pieces of memory in turn, as those that a device copies from and to: what a load passes is
 // read when its piece is taken again, and what a save asks for is there when it has waited.
-class LateStage final : public Stage {
+class LatePort final : public TensorPort {
  public:
-  LateStage(const StagedMemories& tensors, bool saves) : tensors_(tensors), saves_(saves) {}
-  ~LateStage() override {
+  explicit LatePort(const StagedMemories& tensors) : tensors_(tensors) {}
+  ~LatePort() override {
     copy(pieces_[0]);
     copy(pieces_[1]);
   }
@@ -214,38 +214,41 @@ class LateStage final : public Stage {
     pieces_[current_].memory.assign(size, std::byte{0xA5});
     return pieces_[current_].memory;
   }
-  void pass(std::uint32_t tensor, std::uint64_t position, Bytes bytes) override {
-    StagedMemory& staged = *tensors_[tensor];
-    EXPECT_EQ(position % staged.element, 0U);
-    EXPECT_EQ(bytes.size() % staged.element, 0U);
-    ASSERT_LE(position + bytes.size(), staged.bytes.size());
-    staged.passed += bytes.size();
-    pieces_[current_].copies.push_back(
-        {Bytes(staged.bytes).subspan(position, bytes.size()), bytes});
+  void put(std::uint32_t tensor, std::uint64_t position, Bytes bytes) override {
+    pieces_[current_].copies.push_back({part_of(tensor, position, bytes), bytes});
+  }
+  void get(std::uint32_t tensor, std::uint64_t position, Bytes out) override {
+    pieces_[current_].copies.push_back({out, part_of(tensor, position, out)});
   }
   void wait() override { copy(pieces_[current_]); }
 
  private:
   struct Copy {
-    Bytes tensor;
-    Bytes memory;
+    Bytes to;
+    ConstBytes from;
   };
   struct Piece {
     std::vector<std::byte> memory;
     std::vector<Copy> copies;
   };
 
+  Bytes part_of(std::uint32_t tensor, std::uint64_t position, ConstBytes bytes) {
+    StagedMemory& staged = *tensors_[tensor];
+    EXPECT_EQ(position % staged.element, 0U);
+    EXPECT_EQ(bytes.size() % staged.element, 0U);
+    EXPECT_LE(position + bytes.size(), staged.bytes.size());
+    staged.passed += bytes.size();
+    return Bytes(staged.bytes).subspan(position, bytes.size());
+  }
+
   void copy(Piece& piece) {
     for (const Copy& c : piece.copies) {
-      if (c.memory.empty()) continue;
-      const Bytes from = saves_ ? c.tensor : c.memory;
-      std::memcpy((saves_ ? c.memory : c.tensor).data(), from.data(), from.size());
+      if (!c.from.empty()) std::memcpy(c.to.data(), c.from.data(), c.from.size());
     }
     piece.copies.clear();
   }
 
   const StagedMemories& tensors_;
-  const bool saves_;
   std::array<Piece, 2> pieces_;
   std::size_t current_ = 0;
 };

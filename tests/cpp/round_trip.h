@@ -50,7 +50,7 @@ inline void save(std::span<const Sample> samples, Sink& sink, const FileKind& ki
     items.push_back(stage ? SaveItem{{}, static_cast<std::uint32_t>(i)} : SaveItem{each.data, {}});
     total += each.data.size();
   }
-  settings.make_stage = [&] { return std::make_unique<LateStage>(inputs, true); };
+  settings.open_access = [&] { return TensorAccess{.port = std::make_unique<LatePort>(inputs)}; };
   Progress progress;
   Cancel cancel;
   save_file(sink, layout, items, settings, progress, cancel);
@@ -87,7 +87,7 @@ inline void expect_loaded(Source& source, Index& index, std::span<const Sample> 
     }
     items.push_back(item);
   }
-  settings.make_stage = [&] { return std::make_unique<LateStage>(outputs, false); };
+  settings.open_access = [&] { return TensorAccess{.port = std::make_unique<LatePort>(outputs)}; };
   Progress progress;
   Cancel cancel;
   load(source, index, items, settings, progress, cancel);

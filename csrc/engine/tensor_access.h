@@ -1,0 +1,35 @@
+// How one worker of a job gets at the data of tensors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/bytes.h"
+#include "engine/scratch.h"
+#include "engine/tensor_port.h"
+
+namespace tensorizer {
+
+// Gives the data of tensors that a save takes from somewhere else than memory, as from another
+// file. Each worker opens one and uses it on its own thread.
+class TensorReader {
+ public:
+  virtual ~TensorReader() = default;
+
+  // Fills `out` with the next bytes of the data; a tensor is begun at position 0, and read in order
+  // to its end by one reader. `tensor` is the number that its item has in `read`. Throws Error.
+  virtual void read(std::uint32_t tensor, std::uint64_t position, Bytes out) = 0;
+};
+
+struct TensorAccess {
+  Scratch scratch{};
+  std::unique_ptr<TensorPort> port = std::make_unique<DiscardingPort>();
+  std::unique_ptr<TensorReader> reader{};  // null if no item of the job is read
+};
+
+// Called on the thread of each worker.
+using OpenAccess = std::function<TensorAccess()>;
+inline TensorAccess default_access() { return {}; }
+
+}  // namespace tensorizer
