@@ -16,59 +16,40 @@ constexpr std::uint64_t kLongHeader = 1 << 20;
 
 }  // namespace
 
-LoadMover::LoadMover(Source& source, Index& index, std::span<const LoadItem> items,
-                     const LoadSettings& settings, Progress& progress)
-    : source_(source),
-      index_(index),
-      items_(items),
-      settings_(settings),
+LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progress,
+                     std::span<std::uint8_t> complete)
+    : job_(job),
+      plan_(plan),
       progress_(progress),
-      location_(place_of(source)),
-      encrypted_(index.header().encrypted),
-      sliced_(items.size()),
-      complete_(items.size()) {
-  if (digests()) expected_.resize(items.size());
-}
-
-Extent LoadMover::extent(const LoadItem& item) const {
-  const Entry& e = entry(item);
-  const bool header = needs_header(item);
-  if (header) check_header_size(e, item.entry, index_.header(), location_);
-  // Staged bytes are gone before a digest that goes in order could come back to them, and before
-  // the rest of a chunk is there.
-  const bool whole = item.staged && (digests() || encrypted_);
-  return {header ? e.header_offset : e.data_offset, header ? e.header_size() : 0, e.data_size,
-          whole};
-}
-
-void LoadMover::follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece,
-                       std::uint64_t part) {
-  piece_ = piece;
-  part_ = part;
-  slice_ = limits.slice_size;
-  scratch_.set_size(slice_);
-  for (const SlicedTensor& sliced : plan.sliced)
+      complete_(complete),
+      encrypted_(job.encrypted()),
+      sliced_(job.items.size()),
+      scratch_(plan.slice_size) {
+  for (const SlicedTensor& sliced : plan.plan.sliced) {
     sliced_[sliced.tensor] = std::make_unique<SlicedHeader>();
+  }
+  if (job.digests()) expected_.resize(job.items.size());
 }
 
 void LoadMover::move_bundle(const Range& range, Worker& worker) try {
-  const std::span<const LoadItem> items = items_.subspan(range.first, range.count);
+  const std::span<const LoadItem> items = job_.items.subspan(range.first, range.count);
   const Extent first = extent(items.front());
-  if (items.size() == 1 && items[0].staged && first.header_size + first.data_size > piece_) {
+  if (items.size() == 1 && items[0].staged &&
+      first.header_size + first.data_size > plan_.piece_size) {
     move_staged(range.first, worker);
     return;
   }
   const std::vector<BundledTensor> bundle = read_bundle(items, worker);
   std::vector<DigestStart> starts;
-  if (digests()) starts.reserve(items.size());
+  if (job_.digests()) starts.reserve(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto [header, data] = bundle[i];
     std::optional<TensorHeader> parsed;
     if (!header.empty()) parsed = parse_header(items[i], header);
     if (encrypted_ && !data.empty()) decrypt(items[i], parsed->crypt, 0, data, worker);
-    if (digests()) starts.push_back(digests_wanted(items[i], parsed));
+    if (job_.digests()) starts.push_back(digests_wanted(items[i], parsed));
   }
-  if (digests()) digest_bundle(items, starts, bundle, worker);
+  if (job_.digests()) digest_bundle(items, starts, bundle, worker);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].staged && !bundle[i].data.empty()) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
@@ -78,23 +59,23 @@ void LoadMover::move_bundle(const Range& range, Worker& worker) try {
     complete_[range.first + i] = 1;
   }
 } catch (...) {
-  rethrow_naming(location(items_[range.first]));
+  rethrow_naming(location(job_.items[range.first]));
 }
 
 ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) try {
-  const LoadItem& item = items_[range.first];
+  const LoadItem& item = job_.items[range.first];
   const Entry& e = entry(item);
   const bool header = range.position == 0 && needs_header(item);
-  const Bytes target = item.staged    ? worker.access.port->take(range.size)
-                       : passes(item) ? scratch_.take(range.size)
-                                      : item.memory.subspan(range.position, range.size);
+  const Bytes target = item.staged         ? worker.access.port->take(range.size)
+                       : job_.passes(item) ? scratch_.take(range.size)
+                                           : item.memory.subspan(range.position, range.size);
   SlicedHeader& sliced = *sliced_[range.first];
   if (item.in_place) {
     if (header) sliced.bytes = copy_header(e);
   } else {
     const bool apart = header && e.header_size() > kLongHeader;
     if (apart) {
-      read_arriving(source_, e.header_offset, e.header_size(), sliced.bytes, worker.cancel);
+      read_arriving(job_.source, e.header_offset, e.header_size(), sliced.bytes, worker.cancel);
     } else if (header) {
       sliced.bytes.resize(e.header_size());
     }
@@ -116,7 +97,7 @@ ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker
   moved(range.size);
   return target;
 } catch (...) {
-  rethrow_naming(location(items_[range.first]));
+  rethrow_naming(location(job_.items[range.first]));
 }
 
 void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
@@ -125,9 +106,9 @@ void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, Sli
   offset -= before.size();
   while (!target.empty()) {
     const std::size_t size =
-        at_once ? target.size() : std::min<std::uint64_t>(target.size(), part_);
+        at_once ? target.size() : std::min<std::uint64_t>(target.size(), plan_.part_size);
     const std::array<Bytes, 2> pieces{before, target.first(size)};
-    source_.read(offset, pieces, worker.cancel);
+    job_.source.read(offset, pieces, worker.cancel);
     if (digest != nullptr) digest->update(pieces[1]);
     offset += before.size() + size;
     before = {};
@@ -138,39 +119,30 @@ void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, Sli
 DigestStart LoadMover::digest_start(std::uint32_t tensor) {
   const SlicedHeader& sliced = *sliced_[tensor];
   // What is not plain yet is digested at the end.
-  if (!digests() || (encrypted_ && !has_whole_chunks(sliced))) return {};
-  return digests_wanted(items_[tensor], sliced.parsed);
+  if (!job_.digests() || (encrypted_ && !has_whole_chunks(sliced))) return {};
+  return digests_wanted(job_.items[tensor], sliced.parsed);
 }
 
 void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) {
-  const LoadItem& item = items_[tensor];
+  const LoadItem& item = job_.items[tensor];
   SlicedHeader& sliced = *sliced_[tensor];
   if (encrypted_ && !has_whole_chunks(sliced)) {
     const Bytes data = item.memory.first(entry(item).data_size);
     decrypt(item, sliced.parsed->crypt, 0, data, worker);
-    if (digests()) {
+    if (job_.digests()) {
       RunningDigests running(digests_wanted(item, sliced.parsed));
       running.update(data);
       compare(item, running.finish());
     }
-  } else if (digests()) {
+  } else if (job_.digests()) {
     compare(item, digests_found);
   }
   sliced_[tensor].reset();
   complete_[tensor] = 1;
 }
 
-void LoadMover::zero_unchecked() const {
-  // Against a pin without a list, no tensor is known to be right before all of them are.
-  const bool all =
-      settings_.expected_digests != nullptr && settings_.expected_digests->digests.empty();
-  for (std::size_t i = 0; i < items_.size(); ++i) {
-    if (all || complete_[i] == 0) settings_.zero_incomplete(items_[i].entry);
-  }
-}
-
 void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
-  if (!passes(items_[tensor])) return;
+  if (!job_.passes(job_.items[tensor])) return;
   // It is memory of the pool, and nobody else's.
   scratch_.give_back({const_cast<std::byte*>(slice.data()), slice.size()});
 }
@@ -187,7 +159,7 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
     largest_gap = std::max<std::size_t>(largest_gap, e.offset - end);
     kept += e.header_size;
     if (item.staged) staged_size += align_up(e.data_size, kElementAlignment);
-    if (passes(item)) kept += e.data_size;
+    if (job_.passes(item)) kept += e.data_size;
     end = e.offset + e.header_size + e.data_size;
   }
   const Bytes scratch = worker.access.scratch.take(kept + largest_gap);
@@ -198,7 +170,7 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
   std::vector<Bytes> pieces;
   pieces.reserve(3 * items.size());
   const auto read_pieces = [&] {
-    if (!pieces.empty()) source_.read(begin, pieces, worker.cancel);
+    if (!pieces.empty()) job_.source.read(begin, pieces, worker.cancel);
     pieces.clear();
   };
   std::size_t at = 0;
@@ -210,7 +182,7 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
     if (item.staged) {
       arrived.data = staged.first(e.data_size);
       staged = staged.subspan(align_up(e.data_size, kElementAlignment));
-    } else if (passes(item)) {
+    } else if (job_.passes(item)) {
       arrived.data = scratch.subspan(at, e.data_size);
       at += e.data_size;
     } else {
@@ -220,7 +192,7 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
       // Its bytes are there, and so is its header.
       read_pieces();
       if (e.header_size > 0) {
-        std::memcpy(arrived.header.data(), settings_.mapping.data() + e.offset, e.header_size);
+        std::memcpy(arrived.header.data(), job_.settings.mapping.data() + e.offset, e.header_size);
       }
       continue;
     }
@@ -245,22 +217,22 @@ void LoadMover::digest_bundle(std::span<const LoadItem> items, std::span<const D
 }
 
 void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
-  const LoadItem& item = items_[tensor];
+  const LoadItem& item = job_.items[tensor];
   const Entry& e = entry(item);
   std::vector<std::byte> bytes;
   std::optional<TensorHeader> header;
   if (needs_header(item)) {
-    read_arriving(source_, e.header_offset, e.header_size(), bytes, worker.cancel);
+    read_arriving(job_.source, e.header_offset, e.header_size(), bytes, worker.cancel);
     header = parse_header(item, bytes);
   }
-  RunningDigests running(digests() ? digests_wanted(item, header) : DigestStart{});
+  RunningDigests running(job_.digests() ? digests_wanted(item, header) : DigestStart{});
   const auto pass = [&](std::uint64_t at, Bytes piece) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
     worker.access.port->put(*item.staged, at, piece);
   };
   const auto check = [&](std::uint64_t at, Bytes piece) {
     if (encrypted_) decrypt(item, header->crypt, at, piece, worker);
-    if (digests()) {
+    if (job_.digests()) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
       running.update(piece);
     }
@@ -268,12 +240,12 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
   };
   // Of an empty tensor only the header moves, and that names no chunks.
   const std::uint64_t chunk = encrypted_ && e.data_size > 0 ? header->crypt.chunk_size : 1;
-  if (chunk <= piece_) {
-    const std::uint64_t size = piece_ / chunk * chunk;
+  if (chunk <= plan_.piece_size) {
+    const std::uint64_t size = plan_.piece_size / chunk * chunk;
     for (std::uint64_t at = 0; at < e.data_size; at += size) {
       worker.cancel.check();
       const Bytes piece = worker.access.port->take(std::min(size, e.data_size - at));
-      source_.read(e.data_offset + at, {&piece, 1}, worker.cancel);
+      job_.source.read(e.data_offset + at, {&piece, 1}, worker.cancel);
       check(at, piece);
       pass(at, piece);
     }
@@ -281,37 +253,38 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
     // Not a byte of a chunk may pass before all of it is there.
     std::vector<std::byte> plain;
     for (std::uint64_t at = 0; at < e.data_size; at += chunk) {
-      read_arriving(source_, e.data_offset + at, std::min(chunk, e.data_size - at), plain,
+      read_arriving(job_.source, e.data_offset + at, std::min(chunk, e.data_size - at), plain,
                     worker.cancel);
       check(at, plain);
-      for (std::uint64_t passed = 0; passed < plain.size(); passed += piece_) {
+      for (std::uint64_t passed = 0; passed < plain.size(); passed += plan_.piece_size) {
         worker.cancel.check();
-        const Bytes piece = worker.access.port->take(std::min(piece_, plain.size() - passed));
+        const Bytes piece =
+            worker.access.port->take(std::min(plan_.piece_size, plain.size() - passed));
         std::memcpy(piece.data(), plain.data() + passed, piece.size());
         pass(at + passed, piece);
       }
     }
   }
-  if (digests()) compare(item, running.finish());
+  if (job_.digests()) compare(item, running.finish());
   complete_[tensor] = 1;
 }
 
 std::vector<std::byte> LoadMover::copy_header(const Entry& e) const {
-  const ConstBytes header = settings_.mapping.subspan(e.header_offset, e.header_size());
+  const ConstBytes header = job_.settings.mapping.subspan(e.header_offset, e.header_size());
   return {header.begin(), header.end()};
 }
 
 TensorHeader LoadMover::parse_header(const LoadItem& item, Bytes bytes) {
   const Entry& e = entry(item);
-  const TensorHeader header = parse_authentic_header(bytes, index_, item.entry, location_);
-  if (!e.dtype) index_.set_dtype(item.entry, *header.dtype.dtype);
+  const TensorHeader header = parse_authentic_header(bytes, job_.index, item.entry, job_.location);
+  if (!e.dtype) job_.index.set_dtype(item.entry, *header.dtype.dtype);
   if (encrypted_ && e.data_size > 0) {
     const std::lock_guard lock(mutex_);
     if (nonces_.try_emplace(header.crypt.nonce, item.entry).first->second != item.entry) {
       fail(location(item), ErrorKind::Crypto, "it was encrypted with the nonce of another tensor");
     }
   }
-  if (settings_.keep_header) settings_.keep_header(item.entry, header);
+  if (job_.settings.keep_header) job_.settings.keep_header(item.entry, header);
   return header;
 }
 
@@ -335,7 +308,7 @@ void LoadMover::await_header(const SlicedHeader& sliced, Cancel& cancel) {
 
 void LoadMover::decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position,
                         Bytes bytes, Worker& worker) {
-  const SharedSecret key = settings_.keys->key_for(crypt.derivation, worker.cancel);
+  const SharedSecret key = job_.settings.keys->key_for(crypt.derivation, worker.cancel);
   const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
   decrypt_chunks(location(item), crypt, key->bytes(), position, bytes, worker.cancel);
 }
@@ -343,12 +316,12 @@ void LoadMover::decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint6
 DigestStart LoadMover::digests_wanted(const LoadItem& item,
                                       const std::optional<TensorHeader>& header) {
   Expected& expected = expected_[number(item)];
-  if (settings_.expected_digests != nullptr) {
-    expected.sha256 = settings_.expected_digests->expected_of(item.entry);
+  if (job_.settings.expected_digests != nullptr) {
+    expected.sha256 = job_.settings.expected_digests->expected_of(item.entry);
     return {{}, false, true};
   }
   expected = {header->crc32, header->sha256};
-  if (settings_.verify == Verify::Crc32 && header->crc32) expected.sha256.reset();
+  if (job_.settings.verify == Verify::Crc32 && header->crc32) expected.sha256.reset();
   if (!expected.crc32 && !expected.sha256) {
     fail(location(item), ErrorKind::InvalidFormat,
          "there is nothing to verify: the file was saved without hashes");
@@ -357,7 +330,7 @@ DigestStart LoadMover::digests_wanted(const LoadItem& item,
 }
 
 void LoadMover::compare(const LoadItem& item, const Digests& found) const {
-  check_digests(location(item), settings_.expected_digests, expected_[number(item)], found);
+  check_digests(location(item), job_.settings.expected_digests, expected_[number(item)], found);
 }
 
 }  // namespace tensorizer

@@ -1,7 +1,6 @@
 // Reads ranges into their final memory, and there, while they are hot, decrypts and digests them.
 #pragma once
 
-#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -11,8 +10,7 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "engine/load.h"
-#include "engine/read_index.h"
+#include "engine/load_plan.h"
 #include "engine/scratch_pool.h"
 #include "format/tensor_header.h"
 
@@ -20,36 +18,16 @@ namespace tensorizer {
 
 class LoadMover final : public Mover {
  public:
-  LoadMover(Source& source, Index& index, std::span<const LoadItem> items,
-            const LoadSettings& settings, Progress& progress);
-
-  // Whether the digests in the file are compared; those of a pin take their place.
-  bool verifies() const {
-    return settings_.verify != Verify::None && settings_.expected_digests == nullptr;
-  }
-  // Whether digests are taken.
-  bool digests() const { return verifies() || settings_.expected_digests != nullptr; }
-
-  // Whether any data has no place of its own, and is only looked at.
-  bool passes_any() const {
-    return std::any_of(items_.begin(), items_.end(), [&](const auto& i) { return passes(i); });
-  }
-
-  // What is read of an item.
-  Extent extent(const LoadItem& item) const;
-
-  // Before the first move. `piece`: how much of a staged tensor passes at a time. `part`: how much
-  // of a slice is read before it is digested.
-  void follow(const Plan& plan, const PlanLimits& limits, std::uint64_t piece, std::uint64_t part);
+  // `complete` has an element for each item, which becomes 1 when the item is there in whole and
+  // known to be right. All of them outlive the mover.
+  LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progress,
+            std::span<std::uint8_t> complete);
 
   void move_bundle(const Range& range, Worker& worker) override;
   ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker& worker) override;
   DigestStart digest_start(std::uint32_t tensor) override;
   void let_go(std::uint32_t tensor, ConstBytes slice) override;
   void finish(std::uint32_t tensor, const Digests& found, Worker& worker) override;
-
-  // After an error: says what is not there in whole and known to be right.
-  void zero_unchecked() const;
 
  private:
   // The header of a tensor that moves in slices: it comes with the first one.
@@ -69,24 +47,19 @@ class LoadMover final : public Mover {
   void read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
                   Worker& worker);
 
-  bool needs_header(const LoadItem& item) const {
-    return verifies() || settings_.keep_header || !entry(item).dtype ||
-           (encrypted_ && entry(item).data_size > 0);
-  }
-  const Entry& entry(const LoadItem& item) const { return index_.entries()[item.entry]; }
+  const Entry& entry(const LoadItem& item) const { return job_.entry(item); }
   std::size_t number(const LoadItem& item) const {
-    return static_cast<std::size_t>(&item - items_.data());
+    return static_cast<std::size_t>(&item - job_.items.data());
   }
-  // Whether its data has no place of its own, and is only looked at.
-  bool passes(const LoadItem& item) const {
-    return !item.staged && item.memory.empty() && entry(item).data_size > 0;
-  }
+  // What is read of an item.
+  const Extent& extent(const LoadItem& item) const { return plan_.extents[number(item)]; }
+  bool needs_header(const LoadItem& item) const { return extent(item).header_size > 0; }
   TensorLocation location(const LoadItem& item) const {
-    return {location_.label, entry(item), item.entry};
+    return {job_.location.label, entry(item), item.entry};
   }
   // Whether each slice holds whole chunks, so that it can be decrypted as it comes.
   bool has_whole_chunks(const SlicedHeader& sliced) const {
-    return slice_ % sliced.parsed->crypt.chunk_size == 0;
+    return plan_.slice_size % sliced.parsed->crypt.chunk_size == 0;
   }
   void moved(std::uint64_t bytes) { progress_.done.fetch_add(bytes, std::memory_order_relaxed); }
 
@@ -108,19 +81,13 @@ class LoadMover final : public Mover {
   DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorHeader>& header);
   void compare(const LoadItem& item, const Digests& found) const;
 
-  Source& source_;
-  Index& index_;
-  const std::span<const LoadItem> items_;
-  const LoadSettings& settings_;
+  const LoadJob& job_;
+  const LoadPlan& plan_;
   Progress& progress_;
-  const FileLocation location_;
+  const std::span<std::uint8_t> complete_;
   const bool encrypted_;
-  std::uint64_t piece_ = 0;
-  std::uint64_t part_ = 0;
-  std::uint64_t slice_ = 0;
   std::vector<std::unique_ptr<SlicedHeader>> sliced_;  // of the tensors that move in slices
   std::vector<Expected> expected_;
-  std::vector<std::uint8_t> complete_;
 
   ScratchPool scratch_;  // for slices that pass
 

@@ -11,8 +11,7 @@ namespace tensorizer {
 
 class ScratchPool {
  public:
-  // Before the first take().
-  void set_size(std::uint64_t size) { size_ = size; }
+  explicit ScratchPool(std::uint64_t size) : size_(size) {}
 
   // Memory for `size` bytes, at most those of a piece, and the caller's until it gives them back.
   Bytes take(std::uint64_t size) {
@@ -33,7 +32,7 @@ class ScratchPool {
   }
 
  private:
-  std::uint64_t size_ = 0;
+  const std::uint64_t size_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<std::byte[]>> all_;
   std::vector<std::byte*> free_;
