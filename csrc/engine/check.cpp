@@ -46,6 +46,13 @@ void check_digests(const TensorLocation& location, const ExpectedDigests* expect
            " that was saved with them: the file is damaged");
 }
 
+void fail_to_decrypt(const TensorLocation& location, std::uint64_t position, std::uint64_t size) {
+  fail(location, ErrorKind::Crypto,
+       "its " + std::to_string(size) + " bytes from offset " +
+           std::to_string(location.entry.data_offset + position) +
+           " on cannot be decrypted: the key is another one, or the file is damaged");
+}
+
 void decrypt_chunks(const TensorLocation& location, const CryptInfo& crypt, ConstBytes key,
                     std::uint64_t position, Bytes bytes, Cancel& cancel) {
   for (std::uint64_t at = 0; at < bytes.size(); at += crypt.chunk_size) {
@@ -54,10 +61,7 @@ void decrypt_chunks(const TensorLocation& location, const CryptInfo& crypt, Cons
     const Bytes piece =
         bytes.subspan(at, std::min<std::uint64_t>(crypt.chunk_size, bytes.size() - at));
     if (decrypt_chunk(key, nonce_after(crypt.nonce, chunk), crypt.mac(chunk), piece)) continue;
-    fail(location, ErrorKind::Crypto,
-         "its " + std::to_string(piece.size()) + " bytes from offset " +
-             std::to_string(location.entry.data_offset + position + at) +
-             " on cannot be decrypted: the key is another one, or the file is damaged");
+    fail_to_decrypt(location, position + at, piece.size());
   }
 }
 

@@ -47,6 +47,10 @@ struct ExpectedDigests {
 void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
                    const Expected& expected, const Digests& found);
 
+// Throws the Error(Crypto) of a chunk whose MAC is wrong; `position` is in the tensor's data.
+[[noreturn]] void fail_to_decrypt(const TensorLocation& location, std::uint64_t position,
+                                  std::uint64_t size);
+
 // Decrypts whole chunks in place; `position` is that of the first one in the tensor's data. Throws
 // Error(Crypto) at the first whose MAC is wrong, which stays as it is.
 void decrypt_chunks(const TensorLocation& location, const CryptInfo& crypt, ConstBytes key,

@@ -40,20 +40,18 @@ void LoadMover::move_bundle(const Range& range, Worker& worker) try {
     return;
   }
   const std::vector<BundledTensor> bundle = read_bundle(items, worker);
-  std::vector<DigestStart> starts;
-  if (job_.digests()) starts.reserve(items.size());
+  std::vector<std::optional<TensorHeader>> headers(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const auto [header, data] = bundle[i];
-    std::optional<TensorHeader> parsed;
-    if (!header.empty()) parsed = parse_header(items[i], header);
-    if (encrypted_ && !data.empty()) decrypt(items[i], parsed->crypt, 0, data, worker);
-    if (job_.digests()) starts.push_back(digests_wanted(items[i], parsed));
+    if (!bundle[i].header.empty()) headers[i] = parse_header(items[i], bundle[i].header);
   }
-  if (job_.digests()) digest_bundle(items, starts, bundle, worker);
+  check_bundle(items, bundle, headers, worker);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].staged && !bundle[i].data.empty()) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
       worker.access.port->put(*items[i].staged, 0, bundle[i].data);
+    }
+    if (bundle[i].codec != nullptr) {
+      finish_on_device(items[i], *bundle[i].codec, headers[i], worker);
     }
     moved(entry(items[i]).data_size);
     complete_[range.first + i] = 1;
@@ -177,6 +175,7 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
   for (const LoadItem& item : items) {
     const Extent e = extent(item);
     BundledTensor& arrived = bundle.emplace_back();
+    arrived.codec = codec_of(item, worker);
     arrived.header = scratch.subspan(at, e.header_size);
     at += e.header_size;
     if (item.staged) {
@@ -206,14 +205,44 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
   return bundle;
 }
 
-void LoadMover::digest_bundle(std::span<const LoadItem> items, std::span<const DigestStart> starts,
-                              std::span<const BundledTensor> bundle, Worker& worker) {
+void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const BundledTensor> bundle,
+                             std::span<const std::optional<TensorHeader>> headers, Worker& worker) {
+  std::vector<std::size_t> digested;
+  std::vector<DigestStart> starts;
   std::vector<ConstBytes> data;
-  data.reserve(bundle.size());
-  for (const BundledTensor& arrived : bundle) data.push_back(arrived.data);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (bundle[i].codec != nullptr) continue;
+    if (encrypted_ && !bundle[i].data.empty()) {
+      decrypt(items[i], headers[i]->crypt, 0, bundle[i].data, worker);
+    }
+    if (!job_.digests()) continue;
+    digested.push_back(i);
+    starts.push_back(digests_wanted(items[i], headers[i]));
+    data.push_back(bundle[i].data);
+  }
+  if (digested.empty()) return;
   const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
   const std::vector<Digests> found = digest_all(starts, data);
-  for (std::size_t i = 0; i < items.size(); ++i) compare(items[i], found[i]);
+  for (std::size_t i = 0; i < digested.size(); ++i) compare(items[digested[i]], found[i]);
+}
+
+void LoadMover::finish_on_device(const LoadItem& item, DeviceCodec& codec,
+                                 const std::optional<TensorHeader>& header, Worker& worker) {
+  const std::uint64_t size = entry(item).data_size;
+  if (encrypted_ && size > 0) {
+    const CryptInfo& crypt = header->crypt;
+    const SharedSecret key = job_.settings.keys->key_for(crypt.derivation, worker.cancel);
+    for (std::uint64_t at = 0; at < size; at += crypt.chunk_size) {
+      worker.cancel.check();
+      const std::uint64_t chunk = at / crypt.chunk_size;
+      const std::uint64_t length = std::min(crypt.chunk_size, size - at);
+      const ChunkKey chunk_key{key->bytes(), nonce_after(crypt.nonce, chunk)};
+      if (!codec.decrypt(*item.staged, at, length, chunk_key, crypt.mac(chunk))) {
+        fail_to_decrypt(location(item), at, length);
+      }
+    }
+  }
+  if (job_.digests()) compare(item, codec.digest(*item.staged, digests_wanted(item, header)));
 }
 
 void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
@@ -225,21 +254,24 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
     read_arriving(job_.source, e.header_offset, e.header_size(), bytes, worker.cancel);
     header = parse_header(item, bytes);
   }
-  RunningDigests running(job_.digests() ? digests_wanted(item, header) : DigestStart{});
+  DeviceCodec* const codec = codec_of(item, worker);
+  const bool decrypts = encrypted_ && codec == nullptr;
+  const bool digests = job_.digests() && codec == nullptr;
+  RunningDigests running(digests ? digests_wanted(item, header) : DigestStart{});
   const auto pass = [&](std::uint64_t at, Bytes piece) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
     worker.access.port->put(*item.staged, at, piece);
   };
   const auto check = [&](std::uint64_t at, Bytes piece) {
-    if (encrypted_) decrypt(item, header->crypt, at, piece, worker);
-    if (job_.digests()) {
+    if (decrypts) decrypt(item, header->crypt, at, piece, worker);
+    if (digests) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
       running.update(piece);
     }
     moved(piece.size());
   };
   // Of an empty tensor only the header moves, and that names no chunks.
-  const std::uint64_t chunk = encrypted_ && e.data_size > 0 ? header->crypt.chunk_size : 1;
+  const std::uint64_t chunk = decrypts && e.data_size > 0 ? header->crypt.chunk_size : 1;
   if (chunk <= plan_.piece_size) {
     const std::uint64_t size = plan_.piece_size / chunk * chunk;
     for (std::uint64_t at = 0; at < e.data_size; at += size) {
@@ -265,7 +297,8 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
       }
     }
   }
-  if (job_.digests()) compare(item, running.finish());
+  if (digests) compare(item, running.finish());
+  if (codec != nullptr) finish_on_device(item, *codec, header, worker);
   complete_[tensor] = 1;
 }
 

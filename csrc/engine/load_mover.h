@@ -41,6 +41,7 @@ class LoadMover final : public Mover {
   struct BundledTensor {
     Bytes header;  // empty where none is needed
     Bytes data;
+    DeviceCodec* codec = nullptr;  // null where the host decrypts and digests
   };
 
   // Reads a slice, and what stands before it in the file. What is digested is read part by part.
@@ -66,8 +67,12 @@ class LoadMover final : public Mover {
   // Reads the range of the bundle into its items, staged data into memory of the port, and the rest
   // (headers, data that is only looked at, gaps) into scratch memory, in file order.
   std::vector<BundledTensor> read_bundle(std::span<const LoadItem> items, Worker& worker);
-  void digest_bundle(std::span<const LoadItem> items, std::span<const DigestStart> starts,
-                     std::span<const BundledTensor> bundle, Worker& worker);
+  // Decrypts and verifies what the host has to.
+  void check_bundle(std::span<const LoadItem> items, std::span<const BundledTensor> bundle,
+                    std::span<const std::optional<TensorHeader>> headers, Worker& worker);
+  DeviceCodec* codec_of(const LoadItem& item, Worker& worker) const {
+    return item.staged ? worker.access.port->codec(*item.staged) : nullptr;
+  }
   // A staged tensor that is larger than staging memory may be, piece by piece.
   void move_staged(std::uint32_t tensor, Worker& worker);
   std::vector<std::byte> copy_header(const Entry& entry) const;
@@ -75,6 +80,9 @@ class LoadMover final : public Mover {
   void learn_header(const LoadItem& item, SlicedHeader& sliced);
   // The header is on its way: whoever moves the first slice started before all others.
   void await_header(const SlicedHeader& sliced, Cancel& cancel);
+  // Decrypts and verifies a staged tensor on its device, once all of it was put.
+  void finish_on_device(const LoadItem& item, DeviceCodec& codec,
+                        const std::optional<TensorHeader>& header, Worker& worker);
   // Decrypts whole chunks in place.
   void decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position, Bytes bytes,
                Worker& worker);

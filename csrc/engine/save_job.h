@@ -11,10 +11,11 @@
 
 namespace tensorizer {
 
-// A piece of a tensor's data. What is encrypted on its way goes to `out`, which may be where it is.
+// A piece of a tensor's data. The ciphertext goes to `out`, which may be where the data is.
 struct SavedBytes {
-  ConstBytes plain;
+  ConstBytes plain;  // empty if the device encrypts: then `out` gets the ciphertext at once
   Bytes out;
+  DeviceCodec* codec = nullptr;  // null if the host digests and encrypts
 };
 
 struct SaveJob {
@@ -40,7 +41,7 @@ struct SaveJob {
   // Of the data alone.
   DigestStart data_digest_start() const { return {{}, false, layout.kind().data_digests}; }
 
-  // Once the MACs are set, too.
+  // Sets digests in the header, and notes what the records need. Called when the MACs are set.
   void complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
                 const Digests& data_digest) const;
 
@@ -54,13 +55,17 @@ struct SaveJob {
     return items[item].staged || items[item].read || encryption();
   }
 
+  DeviceCodec* codec_of(std::size_t item, TensorAccess& access) const {
+    return items[item].staged ? access.port->codec(*items[item].staged) : nullptr;
+  }
+
   // Returns bytes of an item's data: where they are, or in memory of the worker.
   SavedBytes data(std::size_t item, std::uint64_t position, std::uint64_t size,
                   TensorAccess& access) const;
 
   // What is written of a piece: its ciphertext, whose MACs go into the header, where the file is
   // encrypted. `position` is at the start of a chunk.
-  ConstBytes encrypt(TensorHeaderImage& header, std::uint64_t position,
+  ConstBytes encrypt(std::size_t item, TensorHeaderImage& header, std::uint64_t position,
                      const SavedBytes& piece) const;
 
   // Whether what is written of an item's data is the caller's memory, which stays.
@@ -70,6 +75,33 @@ struct SaveJob {
 
   void write_header(std::size_t item, const TensorHeaderImage& header, Cancel& cancel) const;
   void write_data(std::size_t item, std::uint64_t position, ConstBytes bytes, Cancel& cancel) const;
+};
+
+// The digests of a tensor that is saved piece by piece.
+class SavedDigests {
+ public:
+  SavedDigests(const SaveJob& job, std::size_t item, const TensorHeaderImage& header,
+               TensorAccess& access)
+      : job_(job),
+        item_(item),
+        codec_(job.codec_of(item, access)),
+        digests_(codec_ ? DigestStart{} : job.digest_start(header)),
+        data_digest_(codec_ ? DigestStart{} : job.data_digest_start()) {}
+
+  // The next bytes of the data. Does nothing if the device digests them.
+  void update(ConstBytes plain) {
+    digests_.update(plain);
+    data_digest_.update(plain);
+  }
+  // Completes the header, whose MACs are set, when all data has been seen.
+  void complete(TensorHeaderImage& header);
+
+ private:
+  const SaveJob& job_;
+  const std::size_t item_;
+  DeviceCodec* const codec_;
+  RunningDigests digests_;
+  RunningDigests data_digest_;
 };
 
 }  // namespace tensorizer

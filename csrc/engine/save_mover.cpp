@@ -35,9 +35,9 @@ void SaveMover::move_bundle(const Range& range, Worker& worker) {
   std::uint64_t written = 0;
   for (std::size_t i = 0; i < headers.size(); ++i) {
     pieces.push_back(headers[i].bytes());
-    if (data[i].plain.empty()) continue;
-    pieces.push_back(job_.encryption() ? ConstBytes(data[i].out) : data[i].plain);
-    written += data[i].plain.size();
+    const ConstBytes bytes = job_.encryption() ? ConstBytes(data[i].out) : data[i].plain;
+    if (!bytes.empty()) pieces.push_back(bytes);
+    written += bytes.size();
   }
   job_.sink.write(job_.tensor(range.first).header_offset, pieces, KeptUntil::Return, worker.cancel);
   job_.progress.done.fetch_add(written, std::memory_order_relaxed);
@@ -48,7 +48,7 @@ ConstBytes SaveMover::move_slice(const Range& range, SliceDigest& digest, Worker
   ConstBytes bytes = piece.plain;
   if (job_.encryption()) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
-    bytes = job_.encrypt(header_of(range.first), range.position, piece);
+    bytes = job_.encrypt(range.first, header_of(range.first), range.position, piece);
   }
   // SHA-256 reads it once more later, and the system keeps larger writes in larger blocks.
   const bool in_parts = !job_.hashes().sha256;
@@ -110,12 +110,16 @@ void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& heade
       piece.out = left.first(size);
       left = left.subspan(align_up(size, kElementAlignment));
     }
-    if (item.staged) {
+    piece.codec = job_.codec_of(i, access);
+    if (item.staged && !(piece.codec != nullptr && job_.encryption())) {
       access.port->get(*item.staged, 0, piece.out);
+      piece.plain = piece.out;
     } else if (item.read) {
       access.reader->read(*item.read, 0, piece.out);
+      piece.plain = piece.out;
+    } else if (!item.staged) {
+      piece.plain = item.memory.first(size);
     }
-    piece.plain = item.staged || item.read ? ConstBytes(piece.out) : item.memory.first(size);
     data.push_back(piece);
   }
   if (staged_size > 0) access.port->wait();
@@ -123,37 +127,45 @@ void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& heade
 
 void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
                               const std::vector<SavedBytes>& data, Worker& worker) {
+  std::vector<std::size_t> on_host;
   std::vector<DigestStart> starts;
   std::vector<ConstBytes> plain;
   starts.reserve(range.count);
   plain.reserve(range.count);
   for (std::size_t i = 0; i < headers.size(); ++i) {
+    if (data[i].codec != nullptr) continue;
+    on_host.push_back(i);
     starts.push_back(job_.digest_start(headers[i]));
     plain.push_back(data[i].plain);
   }
   std::vector<Digests> digests;
-  std::vector<Digests> data_digests(range.count);
+  std::vector<Digests> data_digests(on_host.size());
   {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
     digests = digest_all(starts, plain);
     if (job_.layout.kind().data_digests) {
-      starts.assign(range.count, job_.data_digest_start());
+      starts.assign(on_host.size(), job_.data_digest_start());
       data_digests = digest_all(starts, plain);
     }
   }
   if (job_.encryption()) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
-    for (std::size_t i = 0; i < headers.size(); ++i) job_.encrypt(headers[i], 0, data[i]);
+    for (std::size_t i = 0; i < headers.size(); ++i) {
+      job_.encrypt(range.first + i, headers[i], 0, data[i]);
+    }
+  }
+  for (std::size_t i = 0; i < on_host.size(); ++i) {
+    job_.complete(range.first + on_host[i], headers[on_host[i]], digests[i], data_digests[i]);
   }
   for (std::size_t i = 0; i < headers.size(); ++i) {
-    job_.complete(range.first + i, headers[i], digests[i], data_digests[i]);
+    if (data[i].codec == nullptr) continue;
+    SavedDigests(job_, range.first + i, headers[i], worker.access).complete(headers[i]);
   }
 }
 
 void SaveMover::move_whole(std::uint32_t item, Worker& worker) {
   TensorHeaderImage header = job_.header(item);
-  RunningDigests digests(job_.digest_start(header));
-  RunningDigests data_digest(job_.data_digest_start());
+  SavedDigests digests(job_, item, header, worker.access);
   const std::uint64_t size = job_.data_size(item);
   for (std::uint64_t at = 0; at < size; at += piece_) {
     worker.cancel.check();
@@ -161,16 +173,15 @@ void SaveMover::move_whole(std::uint32_t item, Worker& worker) {
     {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
       digests.update(piece.plain);
-      data_digest.update(piece.plain);
     }
     ConstBytes bytes = piece.plain;
     if (job_.encryption()) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
-      bytes = job_.encrypt(header, at, piece);
+      bytes = job_.encrypt(item, header, at, piece);
     }
     job_.write_data(item, at, bytes, worker.cancel);
   }
-  job_.complete(item, header, digests.finish(), data_digest.finish());
+  digests.complete(header);
   job_.write_header(item, header, worker.cancel);
 }
 

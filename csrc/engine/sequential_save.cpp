@@ -32,23 +32,21 @@ void SequentialSave::run(const std::function<void()>& write_head) {
 
 TensorHeaderImage SequentialSave::header(std::size_t item) {
   TensorHeaderImage image = job_.header(item);
-  RunningDigests digests(job_.digest_start(image));
-  RunningDigests data_digest(job_.data_digest_start());
+  SavedDigests digests(job_, item, image, access_);
   if (job_.hashes().crc32 || job_.hashes().sha256 || job_.layout.has_records()) {
     each_piece(item, [&](std::uint64_t at, const SavedBytes& piece) {
       digests.update(piece.plain);
-      data_digest.update(piece.plain);
-      job_.encrypt(image, at, piece);
+      job_.encrypt(item, image, at, piece);
     });
   }
-  job_.complete(item, image, digests.finish(), data_digest.finish());
+  digests.complete(image);
   return image;
 }
 
 void SequentialSave::write(std::size_t item, TensorHeaderImage& image) {
   job_.write_header(item, image, cancel_);
   each_piece(item, [&](std::uint64_t at, const SavedBytes& piece) {
-    job_.write_data(item, at, job_.encrypt(image, at, piece), cancel_);
+    job_.write_data(item, at, job_.encrypt(item, image, at, piece), cancel_);
   });
 }
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "codec/secretbox.h"
+#include "engine/digest.h"
 #include "engine/scratch.h"
 
 namespace tensorizer {
@@ -12,6 +14,31 @@ namespace tensorizer {
 // Memory that passes starts on a multiple of this. Torch moves a complex128 at once, which traps if
 // it is aligned less.
 inline constexpr std::size_t kElementAlignment = 16;
+
+// The key and nonce of one chunk of encrypted data.
+struct ChunkKey {
+  ConstBytes key;
+  Nonce nonce;
+};
+
+// Digests and ciphers of a device's own, which work on a tensor where it is. They see all bytes
+// that were put before, and block until they are done.
+class DeviceCodec {
+ public:
+  virtual ~DeviceCodec() = default;
+
+  // Returns the digests that `start` asks for, of the header in it and of all of the tensor's data.
+  virtual Digests digest(std::uint32_t tensor, const DigestStart& start) = 0;
+
+  // Decrypts the `size` bytes at `position` in place if the MAC is right; otherwise leaves them as
+  // they are and returns false.
+  [[nodiscard]] virtual bool decrypt(std::uint32_t tensor, std::uint64_t position,
+                                     std::uint64_t size, const ChunkKey& key, ConstBytes mac) = 0;
+
+  // Writes the ciphertext of the tensor's bytes from `position` on to `out`, and returns its MAC.
+  virtual Mac encrypt(std::uint32_t tensor, std::uint64_t position, Bytes out,
+                      const ChunkKey& key) = 0;
+};
 
 // Each worker of a job opens a port of its own and uses it on its own thread. `tensor` is the
 // number that its item has in `staged`; positions and sizes are those of whole elements, as they
@@ -34,6 +61,13 @@ class TensorPort {
 
   // Blocks until all that get() was asked for is there.
   virtual void wait() = 0;
+
+  // Returns what digests and encrypts this tensor on its device, owned by the port; null if the
+  // host has to.
+  virtual DeviceCodec* codec(std::uint32_t tensor) {
+    (void)tensor;
+    return nullptr;
+  }
 };
 
 // Drops what is put: for data that is only checked, and for jobs without such tensors.

@@ -46,6 +46,18 @@ TORCH_LIBRARY(tensorizer, m) {
       "Dict(str, str)? options=None, bool cast=False) -> ()");
 }
 
+// What a library for a device may implement, for bytes on that device; the other tensors are on the
+// CPU, `out` in pinned memory. The kernels run on the current stream and return when they are done.
+TORCH_LIBRARY(tensorizer_device, m) {
+  // CRC32 (4 bytes, little-endian) and SHA-256 (32 bytes) of `header` and `data`, on the CPU; what
+  // is not wanted is 0.
+  m.def("digest(Tensor header, Tensor data, bool crc32, bool sha256) -> Tensor");
+  // XSalsa20 and Poly1305, as libsodium's crypto_secretbox_detached. decrypt leaves `data` as it is
+  // and returns False if the MAC is wrong; encrypt returns the MAC.
+  m.def("decrypt(Tensor(a!) data, Tensor key, Tensor nonce, Tensor mac) -> bool");
+  m.def("encrypt(Tensor data, Tensor(a!) out, Tensor key, Tensor nonce) -> Tensor");
+}
+
 TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {
   m.impl("load_tensors", &load_tensors);
   m.impl("save_tensors", &save_tensors);

@@ -15,6 +15,9 @@ class Elements {
   // The tensor's own bytes from `position` on, where they lie as they are stored; or nothing.
   at::Tensor bytes(std::uint64_t position, std::int64_t size) const;
 
+  // All of them; undefined if they do not lie as they are stored.
+  const at::Tensor& all_bytes() const { return bytes_; }
+
   // Copies the elements from `position` on to, or from, bytes that hold whole elements, and lie as
   // these must (engine/tensor_port.h).
   void get(std::uint64_t position, const at::Tensor& bytes) const;

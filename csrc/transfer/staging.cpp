@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 
+#include "transfer/device_codec.h"
 #include "transfer/memory.h"
 
 namespace tensorizer {
@@ -54,10 +55,14 @@ class HostPort final : public TensorPort {
 };
 
 // Lets devices copy, each on a stream of this port's own.
-class PinnedPort final : public TensorPort {
+class PinnedPort final : public TensorPort, private DeviceCodec {
  public:
   explicit PinnedPort(const StagedJob& job)
-      : job_(job), guard_(job.devices.front()->device()), streams_(job.devices.size()) {}
+      : job_(job), guard_(job.devices.front()->device()), streams_(job.devices.size()) {
+    for (const auto& streams : job.devices) {
+      has_codec_.push_back(has_device_codec(streams->device()));
+    }
+  }
 
   Bytes take(std::size_t size) override {
     note_end();
@@ -118,7 +123,49 @@ class PinnedPort final : public TensorPort {
     wait_for_current();
   }
 
+  DeviceCodec* codec(std::uint32_t number) override {
+    const Elements& tensor = job_.tensors[number];
+    if (!tensor.all_bytes().defined() || tensor.all_bytes().numel() == 0) return nullptr;
+    for (std::size_t i = 0; i < job_.devices.size(); ++i) {
+      if (job_.devices[i]->device() == tensor.device()) return has_codec_[i] ? this : nullptr;
+    }
+    return nullptr;
+  }
+
  private:
+  // What follows is for tensors that codec() has said yes to.
+  template <typename Work>
+  auto on_stream_of(std::uint32_t number, const Work& work) {
+    const c10::InferenceMode mode(job_.inference);
+    const at::NoGradGuard no_grad;
+    const Elements& tensor = job_.tensors[number];
+    const c10::StreamGuard guard(*stream_of(tensor.device()));
+    return work(tensor.all_bytes());
+  }
+
+  Digests digest(std::uint32_t number, const DigestStart& start) override {
+    return on_stream_of(number,
+                        [&](const at::Tensor& bytes) { return digest_on_device(bytes, start); });
+  }
+
+  bool decrypt(std::uint32_t number, std::uint64_t position, std::uint64_t size,
+               const ChunkKey& key, ConstBytes mac) override {
+    return on_stream_of(number, [&](const at::Tensor& bytes) {
+      return decrypt_on_device(part_of(bytes, position, size), key, mac);
+    });
+  }
+
+  Mac encrypt(std::uint32_t number, std::uint64_t position, Bytes out,
+              const ChunkKey& key) override {
+    return on_stream_of(number, [&](const at::Tensor& bytes) {
+      return encrypt_on_device(part_of(bytes, position, out.size()), part_of_piece(out), key);
+    });
+  }
+
+  static at::Tensor part_of(const at::Tensor& bytes, std::uint64_t position, std::uint64_t size) {
+    return bytes.narrow(0, static_cast<std::int64_t>(position), static_cast<std::int64_t>(size));
+  }
+
   // Pinned memory, and when the copies between it and each device are done.
   struct PinnedBuffer {
     at::Tensor memory;
@@ -168,6 +215,7 @@ class PinnedPort final : public TensorPort {
   // it is what a new thread begins with, would take memory there.
   const c10::DeviceGuard guard_;
   std::vector<std::optional<OwnStream>> streams_;  // by device
+  std::vector<bool> has_codec_;                    // by device
   std::array<PinnedBuffer, 2> pieces_;
   std::size_t current_ = 0;
 };

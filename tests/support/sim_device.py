@@ -80,12 +80,13 @@ _load()
 WAITS = torch.ops.sim.waits()
 
 # As in torch.ops.sim: counter(name), counters(), violations(), set_lazy(bool), set_limit(bytes),
-# set_pooled(bool), set_capturing(bool), reset().
+# set_codec(bool), set_pooled(bool), set_capturing(bool), reset().
 counter = torch.ops.sim.counter
 counters = torch.ops.sim.counters
 violations = torch.ops.sim.violations
 set_lazy = torch.ops.sim.set_lazy
 set_limit = torch.ops.sim.set_limit
+set_codec = torch.ops.sim.set_codec
 set_pooled = torch.ops.sim.set_pooled
 set_capturing = torch.ops.sim.set_capturing
 reset = torch.ops.sim.reset

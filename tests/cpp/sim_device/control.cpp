@@ -28,6 +28,8 @@ constexpr std::array kNames = {
     "copies.staged",
     "copies.blocking",
     "copies.on_device",
+    "codec.digests",
+    "codec.ciphers",
     "device.switches",
     "violations",
     "events",

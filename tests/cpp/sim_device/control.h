@@ -28,6 +28,9 @@ enum class Counter {
   Staged,
   Blocking,
   OnDevice,
+  // Digests and ciphers that the device computed itself.
+  OwnDigests,
+  OwnCiphers,
   // Calls for an event on another device than the thread's current one. CUDA switches to it and
   // back, and the switch back takes memory on a device that the program may not use at all.
   DeviceSwitches,

@@ -1,6 +1,7 @@
 // torch.ops.sim: what a test in Python sets and reads.
 #include <torch/library.h>
 
+#include "codec.h"
 #include "control.h"
 #include "host_allocator.h"
 #include "streams.h"
@@ -12,6 +13,7 @@ namespace {
 // As it was at first, but for what is still alive.
 void reset() {
   reset_control();
+  set_codec(false);
   set_lazy(true);
   settle();
   host_allocator().empty_cache();
@@ -38,6 +40,7 @@ TORCH_LIBRARY(sim, m) {
   m.def("set_lazy(bool lazy) -> ()", set_lazy);
   m.def("skip(str what, int nth=0) -> ()", skip_named);
   m.def("set_limit(int bytes) -> ()", set_limit);
+  m.def("set_codec(bool own) -> ()", set_codec);
   m.def("set_pooled(bool pooled) -> ()", set_pooled);
   m.def("set_capturing(bool capturing) -> ()", set_capturing);
 }
