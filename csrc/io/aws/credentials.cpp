@@ -27,8 +27,8 @@ constexpr seconds kPause{10};
 
 // What the caller shows to S3 alone is left out.
 HttpOptions for_others(HttpOptions http) {
-  http.client_cert.clear();
-  http.client_key.clear();
+  http.tls.client_cert.clear();
+  http.tls.client_key.clear();
   http.max_bandwidth = 0;
   return http;
 }

@@ -31,9 +31,9 @@ std::string get(const JsonObject& object, std::string_view name) {
 // Services on the machine itself answer soon or are not there.
 HttpOptions local_options(const HttpOptions& http, double seconds, int retries) {
   HttpOptions options;
-  options.ca_file = http.ca_file;
-  options.ca_path = http.ca_path;
-  options.insecure = http.insecure;
+  options.tls.ca_file = http.tls.ca_file;
+  options.tls.ca_path = http.tls.ca_path;
+  options.tls.insecure = http.tls.insecure;
   options.connect_timeout = options.stall_timeout = seconds;
   options.retries = retries;
   return options;

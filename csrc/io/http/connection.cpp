@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "io/http/easy.h"
-#include "io/http/failure.h"
 #include "io/http/share.h"
 #include "io/http/url.h"
 #include "io/stall.h"
@@ -117,8 +116,8 @@ class HttpConnection::Impl {
   }
 
   // Starts anew there, or says why not.
-  std::optional<HttpFailure> follow() {
-    const auto refuse = [](const std::string& why) { return HttpFailure{.what = why}; };
+  std::optional<ConnectionFailure> follow() {
+    const auto refuse = [](const std::string& why) { return ConnectionFailure{.what = why}; };
     const auto url = redirected(request_.url, std::string(answer_.header("location")));
     if (!url) return refuse("it redirects to what is no http:// or https:// URL");
     const std::string to = origin_of(*url);
@@ -191,7 +190,7 @@ class HttpConnection::Impl {
   }
 
   // Until the answer is there, or enough of it, or the request pauses.
-  std::optional<HttpFailure> wait(Cancel& cancel) {
+  std::optional<ConnectionFailure> wait(Cancel& cancel) {
     StallWatch watch(options_.stall_timeout + request_.patience, passed_);
     while (!dropped_) {
       int running = 0;
@@ -210,20 +209,20 @@ class HttpConnection::Impl {
         if (dropped_) break;
       }
       if (late) {
-        return HttpFailure{
+        return ConnectionFailure{
             .what = "it takes longer than it may", .temporary = true, .timed_out = true};
       }
       if (watch.has_stalled(passed_)) {
-        return HttpFailure{.what = "nothing came, or next to nothing, for " +
-                                   std::to_string(static_cast<int>(watch.waited())) + " s",
-                           .temporary = true,
-                           .timed_out = true};
+        return ConnectionFailure{.what = "nothing came, or next to nothing, for " +
+                                         std::to_string(static_cast<int>(watch.waited())) + " s",
+                                 .temporary = true,
+                                 .timed_out = true};
       }
       curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
     }
     if (head_size_ > kLongestHead) {
-      return HttpFailure{.what = "its headers have more than " + std::to_string(kLongestHead) +
-                                 " bytes"};
+      return ConnectionFailure{.what = "its headers have more than " +
+                                       std::to_string(kLongestHead) + " bytes"};
     }
     int left = 0;
     const CURLMsg* message = curl_multi_info_read(multi_, &left);

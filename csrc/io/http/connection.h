@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "io/curl.h"
 #include "io/http/answer.h"
 #include "io/http/options.h"
 #include "io/secret.h"
@@ -65,17 +66,9 @@ struct HttpRequest {
   void ask_for_range(std::uint64_t begin, std::uint64_t end);
 };
 
-// Why a request did not get all of its answer, and whether another try may.
-struct HttpFailure {
-  std::string what;
-  bool temporary = false;
-  bool timed_out = false;
-  bool is_argument = false;  // the caller's own files or options are wrong
-};
-
 // What came of a request, or has come so far.
 struct HttpOutcome {
-  std::optional<HttpFailure> failure;
+  std::optional<ConnectionFailure> failure;
   HttpAnswer answer;
   std::string url;  // of the server that has answered, after all redirects
 };

@@ -16,25 +16,13 @@ constexpr long kBuffer = 512 << 10;
 }  // namespace
 
 void set_options(CURL* easy, const HttpOptions& options) {
-  set(easy, CURLOPT_NOSIGNAL, 1L);
-  set(easy, CURLOPT_QUICK_EXIT, 1L);
-  set(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  set_connecting(easy, options.tls, options.connect_timeout);
   set(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
   // Sent at once: any other kind costs each request another round.
   set(easy, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
-  set(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   set(easy, CURLOPT_BUFFERSIZE, kBuffer);
   set(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBuffer);
   set(easy, CURLOPT_USERAGENT, kUserAgent);
-  set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options.connect_timeout * 1000));
-  if (!options.ca_file.empty()) set(easy, CURLOPT_CAINFO, options.ca_file.c_str());
-  if (!options.ca_path.empty()) set(easy, CURLOPT_CAPATH, options.ca_path.c_str());
-  if (!options.client_cert.empty()) set(easy, CURLOPT_SSLCERT, options.client_cert.c_str());
-  if (!options.client_key.empty()) set(easy, CURLOPT_SSLKEY, options.client_key.c_str());
-  if (options.insecure) {
-    set(easy, CURLOPT_SSL_VERIFYPEER, 0L);
-    set(easy, CURLOPT_SSL_VERIFYHOST, 0L);
-  }
   if (!options.http2) {
     set(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   }

@@ -30,17 +30,12 @@ bool is_header_value(std::string_view value) {
 }
 
 std::vector<Option> http_options(HttpOptions& http) {
-  return {
+  std::vector<Option> options{
       {std::string(kHeader), "a header: a name of letters, and a printable value in one line",
        [&http](const std::string& option, const std::string& value) {
          return take_header(option, value, http);
        },
        true},
-      text_option("ca_file", "a path", http.ca_file),
-      text_option("ca_path", "a path", http.ca_path),
-      text_option("client_cert", "a path", http.client_cert),
-      text_option("client_key", "a path", http.client_key),
-      bool_option("insecure", http.insecure),
       bool_option("http2", http.http2),
       bool_option("header_everywhere", http.header_everywhere),
       bool_option("insecure_redirects", http.insecure_redirects),
@@ -54,6 +49,9 @@ std::vector<Option> http_options(HttpOptions& http) {
       number_option("max_bandwidth", "a number of bytes per second, or 0 for no limit",
                     http.max_bandwidth, 0),
   };
+  const std::vector<Option> tls = tls_options(http.tls);
+  options.insert(options.begin() + 1, tls.begin(), tls.end());
+  return options;
 }
 
 }  // namespace tensorizer

@@ -8,18 +8,15 @@
 #include <vector>
 
 #include "io/option.h"
+#include "io/tls_options.h"
 
 namespace tensorizer {
 
 // How to speak with web servers. Headers are secrets.
 struct HttpOptions {
   std::vector<std::pair<std::string, std::string>> headers;
-  std::string ca_file;  // the system's own authorities when it is empty
-  std::string ca_path;  // a folder of more of them
-  std::string client_cert;
-  std::string client_key;
-  bool insecure = false;  // takes any certificate
-  bool http2 = true;      // where a server offers it
+  TlsOptions tls;
+  bool http2 = true;  // where a server offers it
   // In seconds.
   double connect_timeout = 10;
   double stall_timeout = 30;

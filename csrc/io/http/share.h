@@ -1,12 +1,9 @@
-// What all connections to one server share: names that were looked up, TLS sessions, and the
-// account of what they did.
+// What all connections to one server share, with the account of what they did.
 #pragma once
 
-#include <curl/curl.h>
-
-#include <array>
 #include <mutex>
 
+#include "io/curl_share.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -14,12 +11,7 @@ namespace tensorizer {
 // Any thread.
 class HttpShare {
  public:
-  HttpShare();
-  ~HttpShare();
-  HttpShare(const HttpShare&) = delete;
-  HttpShare& operator=(const HttpShare&) = delete;
-
-  CURLSH* handle() const noexcept { return handle_; }
+  CURLSH* handle() const noexcept { return curl_.handle(); }
 
   // Adds what a request took that has ended.
   void count(CURL* easy) noexcept;
@@ -27,11 +19,7 @@ class HttpShare {
   SourceStats stats() const;
 
  private:
-  static void lock(CURL*, curl_lock_data data, curl_lock_access, void* self);
-  static void unlock(CURL*, curl_lock_data data, void* self);
-
-  std::array<std::mutex, CURL_LOCK_DATA_LAST> mutexes_;
-  CURLSH* handle_;
+  CurlShare curl_;
   mutable std::mutex stats_mutex_;
   SourceStats stats_;
 };

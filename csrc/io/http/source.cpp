@@ -245,7 +245,7 @@ class HttpSource final : public Source {
     const std::uint64_t wanted = cursor.left();
     stream_.target = &cursor;
     HttpTries tries(client_, "load");
-    const std::optional<HttpFailure> failure = tries.go_on(*sequential_, cancel).failure;
+    const std::optional<ConnectionFailure> failure = tries.go_on(*sequential_, cancel).failure;
     stream_.target = nullptr;
     position_ += wanted - cursor.left();
     if (failure) {

@@ -270,7 +270,7 @@ class S3Sink final : public Sink {
           client_.give_back(std::move(connection));
           return {outcome.answer, std::move(receiver.text)};
         }
-        outcome.failure = HttpFailure{.what = fault, .temporary = true};
+        outcome.failure = ConnectionFailure{.what = fault, .temporary = true};
       }
       if (is_done && is_done(outcome)) return {};
       tries.failed(outcome, 0, cancel);

@@ -1,0 +1,104 @@
+#include "io/curl.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+
+namespace tensorizer {
+
+namespace {
+
+// Programs that this process starts inherit no connection.
+int close_on_exec(void*, curl_socket_t socket, curlsocktype) {
+  return fcntl(socket, F_SETFD, FD_CLOEXEC) == 0 ? CURL_SOCKOPT_OK : CURL_SOCKOPT_ERROR;
+}
+
+// libcurl quotes the whole URL of a proxy that it cannot use, with its password.
+std::string without_quoted(std::string_view detail) {
+  const std::size_t begin = detail.find('\'');
+  if (begin == detail.npos || detail.find("roxy") > begin) return std::string(detail);
+  return std::string(detail.substr(0, begin)) + "'...'";
+}
+
+// A handshake that was broken off, and not one that the two could not agree on: only of the latter
+// the TLS library has an error of its own.
+bool is_broken_off(std::string_view detail) {
+  return detail.find("error:") == detail.npos || detail.find("unexpected eof") != detail.npos;
+}
+
+// With TLS 1.3, a server says only after the handshake that it wants another client certificate.
+bool is_certificate_refused(std::string_view detail) {
+  return detail.find("alert") != detail.npos &&
+         (detail.find("certificate") != detail.npos || detail.find("unknown ca") != detail.npos);
+}
+
+}  // namespace
+
+void set_connecting(CURL* easy, const TlsOptions& tls, double timeout) {
+  set(easy, CURLOPT_NOSIGNAL, 1L);
+  set(easy, CURLOPT_QUICK_EXIT, 1L);
+  set(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  set(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  set(easy, CURLOPT_SOCKOPTFUNCTION, &close_on_exec);
+  set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(timeout * 1000));
+  if (!tls.ca_file.empty()) set(easy, CURLOPT_CAINFO, tls.ca_file.c_str());
+  if (!tls.ca_path.empty()) set(easy, CURLOPT_CAPATH, tls.ca_path.c_str());
+  if (!tls.client_cert.empty()) set(easy, CURLOPT_SSLCERT, tls.client_cert.c_str());
+  if (!tls.client_key.empty()) set(easy, CURLOPT_SSLKEY, tls.client_key.c_str());
+  if (tls.insecure) {
+    set(easy, CURLOPT_SSL_VERIFYPEER, 0L);
+    set(easy, CURLOPT_SSL_VERIFYHOST, 0L);
+  }
+}
+
+double seconds_of(CURL* easy, CURLINFO info) {
+  curl_off_t microseconds = 0;
+  curl_easy_getinfo(easy, info, &microseconds);
+  return static_cast<double>(microseconds) / 1e6;
+}
+
+ConnectTimes connect_times(CURL* easy) {
+  // Each of these times counts from the start, and is 0 for what did not happen.
+  const double lookup = seconds_of(easy, CURLINFO_NAMELOOKUP_TIME_T);
+  const double connect = std::max(seconds_of(easy, CURLINFO_CONNECT_TIME_T), lookup);
+  const double tls = std::max(seconds_of(easy, CURLINFO_APPCONNECT_TIME_T), connect);
+  return {lookup, connect - lookup, tls - connect};
+}
+
+ConnectionFailure failure_of(CURLcode code, std::string_view detail) {
+  ConnectionFailure failure;
+  failure.what = detail.empty() ? curl_easy_strerror(code) : without_quoted(detail);
+  switch (code) {
+    case CURLE_OPERATION_TIMEDOUT:
+      failure.timed_out = failure.temporary = true;
+      break;
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_ENGINE_NOTFOUND:
+    case CURLE_URL_MALFORMAT:
+    case CURLE_COULDNT_RESOLVE_PROXY:
+      failure.is_argument = true;
+      break;
+    // What another try would meet again.
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CIPHER:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
+    case CURLE_SSL_CLIENTCERT:
+    case CURLE_OUT_OF_MEMORY:
+      break;
+    case CURLE_SSL_CONNECT_ERROR:
+      failure.temporary = is_broken_off(detail);
+      break;
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_ERROR:
+      failure.temporary = !is_certificate_refused(detail);
+      break;
+    default:
+      failure.temporary = true;
+  }
+  return failure;
+}
+
+}  // namespace tensorizer
