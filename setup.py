@@ -26,6 +26,7 @@ OLDEST_TORCH = (2, 11)
 
 # pkg-config's name: the packages of Debian and Fedora that have it.
 SYSTEM_LIBRARIES = {
+    "hiredis": ("libhiredis-dev", "hiredis-devel"),
     "libcurl": ("libcurl4-openssl-dev", "libcurl-devel"),
     "libcrypto": ("libssl-dev", "openssl-devel"),
     "libdeflate": ("libdeflate-dev", "libdeflate-devel"),

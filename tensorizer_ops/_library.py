@@ -9,6 +9,7 @@ import torch
 
 # What the library is linked against, and the packages of Debian and Fedora that have it.
 RUNTIME_PACKAGES = {
+    "libhiredis": ("libhiredis0.14", "hiredis"),
     "libcurl": ("libcurl4", "libcurl"),
     "libcrypto": ("libssl3", "openssl-libs"),
     "libdeflate": ("libdeflate0", "libdeflate"),
