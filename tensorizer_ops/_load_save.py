@@ -48,7 +48,7 @@ def load(
 
     Args:
         uri: a path, ``fd:N`` for an open descriptor (a pipe will do), or a URI: ``file://…``,
-            ``https://…``, ``s3://…``, ``gs://…`` or ``redis://…``.
+            ``https://…``, ``s3://…``, ``gs://…``, ``redis://…``, ``rediss://…`` or ``unix://…``.
         names: the tensors to load, in this order; all of the file by default.
         device: where they go; torch's default device unless said otherwise.
         dtype: what real floating tensors are cast to; all others keep their type.

@@ -174,10 +174,12 @@ class RedisStreamFile(RemoteFile):
     """A file in the keys of a Redis server, open for reading.
 
     Args:
-        uri: ``redis://[user:password@]host[:port]/prefix``.
+        uri: ``redis://[user:password@]host[:port]/prefix``, the same with ``rediss://`` for TLS, or
+            ``unix://[user:password@]/path/to/socket?prefix=PREFIX&db=N``.
         begin: where reading starts.
         end: where the file ends for the reader, whatever comes behind.
         buffer_size: how many bytes to fetch ahead at most, 16 MiB by default.
+        certificate_handling: which certificates the server of ``rediss://`` may show.
 
     Attributes:
         setup_latency: the seconds that connecting and listing the keys took.
@@ -191,10 +193,14 @@ class RedisStreamFile(RemoteFile):
         begin: int | None = None,
         end: int | None = None,
         buffer_size: int | None = None,
+        certificate_handling: CAInfo | None = None,
     ) -> None:
         if stream_kind(uri) != "redis":
-            raise ValueError(f"{_python.without_secrets(uri)!r} is no redis:// URI")
-        super().__init__(uri, SecretOptions(), begin, end, buffer_size)
+            raise ValueError(
+                f"{_python.without_secrets(uri)!r} is no redis://, rediss:// or unix:// URI"
+            )
+        options = SecretOptions(_certificate_options(certificate_handling))
+        super().__init__(uri, options, begin, end, buffer_size)
         self.setup_latency = self._opening_took
         self.response_latencies = [self._opening_took]
 
@@ -306,7 +312,9 @@ def open_stream(
     s3_signature_version: str | None = None,
     certificate_handling: CAInfo | None = None,
 ) -> CURLStreamFile | RedisStreamFile | typing.BinaryIO:
-    """Open a file, an ``http(s)://`` URL, an ``s3://`` object or the keys of a ``redis://`` prefix.
+    """Open a file, an ``http(s)://`` URL, an ``s3://`` object or the keys of a prefix in Redis.
+
+    URIs of Redis are ``redis://``, ``rediss://`` (TLS) and ``unix://`` (a socket of this machine).
 
     Args:
         path_uri: what to open; a path-like object is a path, whatever it looks like.
@@ -345,7 +353,13 @@ def open_stream(
         )
     if kind == "redis":
         _check_mode(letters == "br", place, mode, "rb")
-        return RedisStreamFile(place, begin=begin, end=end, buffer_size=buffer_size)
+        return RedisStreamFile(
+            place,
+            begin=begin,
+            end=end,
+            buffer_size=buffer_size,
+            certificate_handling=certificate_handling,
+        )
     if kind != "s3":
         return _open_file(place, mode, begin, buffer_size)
 

@@ -54,6 +54,8 @@ constexpr Scheme kSchemes[] = {
     {"s3", "s3://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink},
     {"gs", "gs://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink},
     {"redis", "redis://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink},
+    {"rediss", "rediss://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink},
+    {"unix", "unix://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink},
 };
 
 const Scheme* find_scheme(std::string_view name) {
@@ -64,12 +66,6 @@ const Scheme* find_scheme(std::string_view name) {
 
 // The scheme alone is named: what follows it may hold a password.
 [[noreturn]] void throw_unknown(const std::string& name) {
-  if (name == "rediss") {
-    throw Error(
-        ErrorKind::InvalidArgument,
-        "rediss:// is Redis over TLS, which is not spoken here: use redis:// within a network "
-        "that you trust, or through a tunnel (stunnel, ssh)");
-  }
   std::string known;
   for (const Scheme& scheme : kSchemes) {
     const bool last = &scheme == std::end(kSchemes) - 1;

@@ -72,12 +72,15 @@ bool may_be_login(std::string_view text) {
   return !is_machine(text.substr(0, colon)) || !is_port(text.substr(colon + 1));
 }
 
+bool is_unix(std::string_view uri) { return lower_case(uri.substr(0, 7)) == "unix://"; }
+
 Parts split(std::string_view uri) {
   const std::size_t scheme = uri.find("://");
   // In the name of a file these characters mean nothing.
   if (scheme == std::string_view::npos || uri.starts_with("file://")) return {0, 0, uri.size()};
-  // libcurl takes "http:///host" for "http://host".
-  const std::size_t begin = std::min(uri.find_first_not_of('/', scheme + 3), uri.size());
+  // libcurl takes "http:///host" for "http://host"; a socket has no host.
+  const std::size_t begin =
+      is_unix(uri) ? scheme + 3 : std::min(uri.find_first_not_of('/', scheme + 3), uri.size());
   std::size_t path = std::min(uri.find_first_of("/?#", begin), uri.size());
   std::size_t at = uri.substr(0, path).rfind('@');
   bool is_ambiguous = false;
@@ -93,6 +96,19 @@ Parts split(std::string_view uri) {
   }
   const std::size_t host = at == uri.npos || at < begin ? begin : at + 1;
   return {begin, host, std::min(uri.find_first_of("?#", path), uri.size()), is_ambiguous};
+}
+
+// Whether what follows the path may be a secret. The prefix and the number of a Redis database are
+// none.
+bool hides_parameters(std::string_view uri, std::string_view parameters) {
+  if (!parameters.starts_with('?')) return false;
+  if (!is_unix(uri)) return true;
+  do {
+    parameters.remove_prefix(1);
+    if (!parameters.starts_with("prefix=") && !parameters.starts_with("db=")) return true;
+    parameters.remove_prefix(std::min(parameters.find('&'), parameters.size()));
+  } while (!parameters.empty());
+  return false;
 }
 
 // As it stands in a URL, and as it is meant.
@@ -139,7 +155,7 @@ void set_secret(const std::string& name, std::string secret) {
 
 bool holds_secret(std::string_view uri) {
   const Parts parts = split(uri);
-  return parts.host > parts.begin || uri.substr(parts.end).starts_with('?');
+  return parts.host > parts.begin || hides_parameters(uri, uri.substr(parts.end));
 }
 
 std::string without_secrets(std::string_view uri) {
@@ -147,7 +163,9 @@ std::string without_secrets(std::string_view uri) {
   std::string text(uri.substr(0, parts.begin));
   if (parts.is_ambiguous) text += "...@";
   text += uri.substr(parts.host, parts.end - parts.host);
-  return uri.substr(parts.end).starts_with('?') ? text + "?..." : text;
+  const std::string_view parameters = uri.substr(parts.end);
+  if (hides_parameters(uri, parameters)) return text + "?...";
+  return parameters.starts_with('?') ? text + std::string(parameters) : text;
 }
 
 void add_header_secrets(Secrets& secrets, std::string_view line) {

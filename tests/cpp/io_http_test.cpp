@@ -113,7 +113,7 @@ class MovedTest : public testing::Test {
     HttpOutcome outcome;
     outcome.answer.status = status;
     outcome.url = url;
-    if (status == 0) outcome.failure = HttpFailure{.what = "nobody is there"};
+    if (status == 0) outcome.failure = ConnectionFailure{.what = "nobody is there"};
     return place_->learn(request, outcome);
   }
 
@@ -210,6 +210,13 @@ TEST(Secret, IsTakenOutOfAUrl) {
   EXPECT_EQ(without_secrets("http:///"), "http:///");
   EXPECT_EQ(without_secrets("file:///a?b@c"), "file:///a?b@c");
   EXPECT_EQ(without_secrets("/a?b"), "/a?b");
+  EXPECT_EQ(without_secrets("unix://me:pass@/a@b?prefix=c@d&db=1"), "unix:///a@b?prefix=c@d&db=1");
+  EXPECT_EQ(without_secrets("unix:///a@b?prefix=c@d"), "unix:///a@b?prefix=c@d");
+  EXPECT_EQ(without_secrets("unix:///a?prefix=c&password=d"), "unix:///a?...");
+  EXPECT_FALSE(holds_secret("unix:///a@b?prefix=c&db=1"));
+  EXPECT_TRUE(holds_secret("unix://:x@/a@b?prefix=c&db=1"));
+  EXPECT_TRUE(holds_secret("Unix:///a?db=1&x"));
+  EXPECT_TRUE(holds_secret("unix:///a?"));
   // A password that should have been escaped.
   for (const char* password : {"a/b", "a?b", "a#b", "a/b@c", "/"}) {
     const std::string login = std::string(":") + password + "@host:1/p";

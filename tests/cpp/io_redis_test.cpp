@@ -1,4 +1,4 @@
-// What a redis:// URI names, and which keys make up a file.
+// What a URI of a file in Redis names, and which keys make up a file.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -44,6 +44,30 @@ TEST(RedisAddress, HasDefaults) {
   EXPECT_EQ(address_of("redis://a@b:x@h/p").user, "a@b");
 }
 
+TEST(RedisAddress, IsOfTlsOrNot) {
+  EXPECT_FALSE(address_of("redis://h/p").tls);
+  const RedisAddress address = address_of("rediss://me:word@h/p");
+  EXPECT_TRUE(address.tls);
+  EXPECT_EQ(address.port, 6379);
+  EXPECT_EQ(address.label, "'rediss://h/p'");
+}
+
+TEST(RedisAddress, IsOfASocket) {
+  const RedisAddress address =
+      address_of("unix://me:a%2fb@/run/a%20b@c.sock?prefix=p%26%3aq%2b+/&db=7");
+  EXPECT_EQ(address.socket, "/run/a b@c.sock");
+  EXPECT_EQ(address.user, "me");
+  EXPECT_EQ(address.password, "a/b");
+  EXPECT_EQ(address.prefix, "p&:q++/");
+  EXPECT_EQ(address.database, 7);
+  EXPECT_FALSE(address.tls);
+  EXPECT_EQ(address.label, "'unix:///run/a%20b@c.sock?prefix=p%26%3aq%2b+/&db=7'");
+  EXPECT_EQ(address_of("UNIX:///s?prefix=p").password, "");
+  RedisOptions options;
+  options.database = 0;
+  EXPECT_EQ(address_of("unix:///s?prefix=p&db=7", options).database, 0);
+}
+
 TEST(RedisAddress, OptionsComeFirst) {
   RedisOptions options;
   options.user = "other";
@@ -56,10 +80,35 @@ TEST(RedisAddress, OptionsComeFirst) {
 }
 
 TEST(RedisAddress, RefusesNonsense) {
-  for (const char* uri : {"redis://", "redis://h", "redis://h/", "redis:///p", "redis://h:/p",
-                          "redis://h:0/p", "redis://h:65536/p", "redis://h:7x/p", "redis://[::1/p",
-                          "redis://[::1]7/p", "redis://h/p?q", "redis://h/p#q", "redis://%4:x@h/p",
-                          "redis://me@h/p", "redis://me:@h/p"}) {
+  for (const char* uri : {"redis://",
+                          "redis://h",
+                          "redis://h/",
+                          "redis:///p",
+                          "redis://h:/p",
+                          "redis://h:0/p",
+                          "redis://h:65536/p",
+                          "redis://h:7x/p",
+                          "redis://[::1/p",
+                          "redis://[::1]7/p",
+                          "redis://h/p?q",
+                          "redis://h/p#q",
+                          "redis://%4:x@h/p",
+                          "redis://me@h/p",
+                          "redis://me:@h/p",
+                          "rediss://h",
+                          "unix:///s",
+                          "unix:///s?db=1",
+                          "unix:///?prefix=p",
+                          "unix:///s/?prefix=p",
+                          "unix://h/s?prefix=p",
+                          "unix:///s?prefix=p&x=y",
+                          "unix:///s?prefix=p#q",
+                          "unix:///s?prefix=p&prefix=q",
+                          "unix:///s?prefix=p&db=",
+                          "unix:///s?prefix=p&db=1&db=1",
+                          "unix:///%00?prefix=p",
+                          "unix:///s?prefix=%00",
+                          "unix:///%4?prefix=p"}) {
     EXPECT_EQ(kind_of([&] { address_of(uri); }), ErrorKind::InvalidArgument) << uri;
   }
 }

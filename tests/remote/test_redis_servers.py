@@ -127,7 +127,6 @@ URIS = {
     "redis://127.0.0.1/m?db=1": "no parameters",
     "redis://:se%zzsame@127.0.0.1/m": "'%'",
     "redis://[::1/m": "']'",
-    "rediss://127.0.0.1/m": "over TLS",
 }
 
 

@@ -1,5 +1,8 @@
 #include "io/redis/address.h"
 
+#include <sys/un.h>
+
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -11,13 +14,36 @@ namespace tensorizer {
 
 namespace {
 
+constexpr std::uint64_t kMostDatabase = 1 << 30;
+
 class Parser {
  public:
   explicit Parser(const std::string& uri) { address_.label = quote(without_secrets(uri), 4096); }
 
-  RedisAddress parse(std::string_view rest) {
+  RedisAddress parse(const Uri& uri) {
+    scheme_ = uri.scheme;
+    if (scheme_ == "unix") {
+      take_unix(uri.rest);
+    } else {
+      address_.tls = scheme_ == "rediss";
+      take_network(uri.rest);
+    }
+    return std::move(address_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(ErrorKind::InvalidArgument, address_.label + " " + what);
+  }
+
+  std::string form() const {
+    return scheme_ == "unix" ? "unix:///path/to/socket?prefix=PREFIX" : scheme_ + "://host/prefix";
+  }
+
+  // [user:password@]host[:port]/prefix
+  void take_network(std::string_view rest) {
     if (rest.find_first_of("?#") != std::string_view::npos) {
-      refuse("has a '?' or a '#', and a redis:// URI has no parameters: use options");
+      refuse("has a '?' or a '#', and a URI of this scheme has no parameters: use options");
     }
     const std::size_t slash = std::min(rest.find('/'), rest.size());
     take_prefix(rest.substr(slash));
@@ -28,19 +54,74 @@ class Parser {
       rest.remove_prefix(at + 1);
     }
     take_host(rest);
-    return std::move(address_);
   }
 
- private:
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(ErrorKind::InvalidArgument, address_.label + " " + what);
+  // [user:password@]/path/to/socket?prefix=PREFIX[&db=N]
+  void take_unix(std::string_view rest) {
+    if (rest.find('#') != std::string_view::npos) refuse("has a '#': write %23");
+    const std::size_t question = std::min(rest.find('?'), rest.size());
+    const std::string_view path = rest.substr(0, question);
+    const std::size_t slash = std::min(path.find('/'), path.size());
+    const std::string_view login = path.substr(0, slash);
+    if (!login.empty()) {
+      if (!login.ends_with('@')) refuse("names a host, and a socket is of this machine: " + form());
+      take_login(login.substr(0, login.size() - 1));
+    }
+    take_socket(path.substr(slash));
+    take_parameters(rest.substr(std::min(question + 1, rest.size())));
+  }
+
+  void take_socket(std::string_view path) {
+    address_.socket = decoded(path, "a path");
+    const std::string& socket = address_.socket;
+    if (socket.empty() || socket.ends_with('/')) refuse("names no socket: " + form());
+    constexpr std::size_t kMost = sizeof(sockaddr_un::sun_path) - 1;
+    if (socket.size() > kMost) {
+      refuse("names a socket by more than the " + std::to_string(kMost) +
+             " bytes that a path of one may have");
+    }
+  }
+
+  // Their names are not in messages: what is no parameter here may be a secret.
+  void take_parameters(std::string_view text) {
+    bool has_database = false;
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find('&'), text.size());
+      const std::string_view parameter = text.substr(0, end);
+      text.remove_prefix(std::min(end + 1, text.size()));
+      const std::size_t equals = std::min(parameter.find('='), parameter.size());
+      const std::string_view name = parameter.substr(0, equals);
+      const std::string value =
+          decoded(parameter.substr(std::min(equals + 1, parameter.size())), "a parameter");
+      if (name == "prefix" && address_.prefix.empty()) {
+        address_.prefix = value;
+      } else if (name == "db" && !has_database) {
+        const auto number = parse_number(value);
+        if (!number || *number > kMostDatabase)
+          refuse("has a 'db' that is no number of a database");
+        address_.database = static_cast<int>(*number);
+        has_database = true;
+      } else {
+        refuse(
+            "has a parameter that is not 'prefix' or 'db', or one of them twice; user and "
+            "password are the options 'redis_user' and 'redis_password'");
+      }
+    }
+    if (address_.prefix.empty()) refuse("names no prefix of keys: " + form());
+  }
+
+  std::string decoded(std::string_view text, const std::string& what) const {
+    const auto plain = percent_decoded(text);
+    if (!plain) refuse("has " + what + " with a '%' that two hexadecimal digits do not follow");
+    if (plain->find('\0') != std::string::npos) refuse("has " + what + " with a NUL (%00)");
+    return *plain;
   }
 
   // All of the path, as it stands: an escape in it is part of the keys.
   void take_prefix(std::string_view path) {
     const std::size_t begin = std::min(path.find_first_not_of('/'), path.size());
     address_.prefix = path.substr(begin);
-    if (address_.prefix.empty()) refuse("names no prefix of keys: redis://host/prefix");
+    if (address_.prefix.empty()) refuse("names no prefix of keys: " + form());
   }
 
   void take_login(std::string_view login) {
@@ -65,7 +146,7 @@ class Parser {
       address_.host = text.substr(0, end);
       text.remove_prefix(address_.host.size());
     }
-    if (address_.host.empty()) refuse("names no host: redis://host/prefix");
+    if (address_.host.empty()) refuse("names no host: " + form());
     if (text.empty()) return;
     const auto port = text.starts_with(':') ? parse_number(text.substr(1)) : std::nullopt;
     if (!port || *port == 0 || *port > std::numeric_limits<std::uint16_t>::max()) {
@@ -74,16 +155,17 @@ class Parser {
     address_.port = static_cast<std::uint16_t>(*port);
   }
 
+  std::string scheme_;
   RedisAddress address_;
 };
 
 }  // namespace
 
 RedisAddress redis_address(const std::string& uri, const RedisOptions& options) {
-  RedisAddress address = Parser(uri).parse(split_uri(uri).rest);
+  RedisAddress address = Parser(uri).parse(split_uri(uri));
   if (!options.user.empty()) address.user = resolve_secret(options.user);
   if (!options.password.empty()) address.password = resolve_secret(options.password);
-  address.database = options.database;
+  if (options.database >= 0) address.database = options.database;
   if (!address.user.empty() && address.password.empty()) {
     throw Error(ErrorKind::InvalidArgument,
                 address.label + " has a user and no password: option 'redis_password' names one");

@@ -1,4 +1,4 @@
-// What a redis:// URI and its options name.
+// What the URI of a file in Redis and its options name.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,8 @@ namespace tensorizer {
 struct RedisAddress {
   std::string host;
   std::uint16_t port = 6379;
+  bool tls = false;
+  std::string socket;  // the path of a unix socket; empty: the host and the port
   std::string user;
   std::string password;  // empty: nobody logs in
   int database = 0;

@@ -17,11 +17,31 @@ double seconds(std::uint64_t nanoseconds) { return static_cast<double>(nanosecon
 }  // namespace
 
 RedisClient::RedisClient(RedisAddress address, RedisOptions options)
-    : address_(std::move(address)), options_(std::move(options)) {}
+    : address_(std::move(address)),
+      options_(std::move(options)),
+      share_(std::make_shared<CurlShare>()) {}
 
-std::unique_ptr<RedisConnection> RedisClient::connect(Cancel& cancel) {
-  return std::make_unique<RedisConnection>(address_, options_.connect_timeout,
-                                           options_.stall_timeout, counters_, cancel);
+std::unique_ptr<RedisConnection> RedisClient::connect(const RedisOptions& options, Cancel& cancel) {
+  std::shared_ptr<CurlShare> share;
+  {
+    const std::lock_guard lock(mutex_);
+    follow_fork();
+    share = share_;
+  }
+  return std::make_unique<RedisConnection>(address_, options, std::move(share), counters_, cancel);
+}
+
+std::unique_ptr<RedisConnection> RedisClient::connect_within(double patience, Cancel& cancel) {
+  RedisOptions options = options_;
+  options.connect_timeout = options.stall_timeout = patience;
+  return connect(options, cancel);
+}
+
+void RedisClient::follow_fork() {
+  if (process_ == getpid()) return;
+  process_ = getpid();
+  idle_.clear();
+  share_ = std::make_shared<CurlShare>();
 }
 
 std::unique_ptr<RedisConnection> RedisClient::connect_first(Cancel& cancel) {
@@ -36,10 +56,7 @@ std::unique_ptr<RedisConnection> RedisClient::connect_first(Cancel& cancel) {
 
 std::unique_ptr<RedisConnection> RedisClient::take_idle() {
   const std::lock_guard lock(mutex_);
-  if (process_ != getpid()) {
-    idle_.clear();
-    process_ = getpid();
-  }
+  follow_fork();
   if (idle_.empty()) return nullptr;
   std::unique_ptr<RedisConnection> connection = std::move(idle_.back());
   idle_.pop_back();
@@ -64,6 +81,7 @@ SourceStats RedisClient::stats() const {
   stats.received = counters_.received;
   stats.lookup = seconds(counters_.lookup);
   stats.connect = seconds(counters_.connect);
+  stats.tls = seconds(counters_.tls);
   stats.first_byte = seconds(counters_.first_byte);
   stats.transfer = seconds(counters_.transfer);
   return stats;

@@ -21,7 +21,9 @@ class RedisClient {
   const RedisOptions& options() const noexcept { return options_; }
   const std::string& label() const noexcept { return address_.label; }
 
-  std::unique_ptr<RedisConnection> connect(Cancel& cancel);
+  std::unique_ptr<RedisConnection> connect(Cancel& cancel) { return connect(options_, cancel); }
+  // With a limit of its own, in seconds, on connecting and on stalls.
+  std::unique_ptr<RedisConnection> connect_within(double patience, Cancel& cancel);
   // The first one: refuses what is no single server.
   std::unique_ptr<RedisConnection> connect_first(Cancel& cancel);
 
@@ -36,11 +38,16 @@ class RedisClient {
   SourceStats stats() const;
 
  private:
+  std::unique_ptr<RedisConnection> connect(const RedisOptions& options, Cancel& cancel);
+  // Under the mutex: leaves what the parent of a fork() has to the parent.
+  void follow_fork();
+
   const RedisAddress address_;
   const RedisOptions options_;
   RedisCounters counters_;
   std::mutex mutex_;
   pid_t process_ = getpid();
+  std::shared_ptr<CurlShare> share_;
   std::vector<std::unique_ptr<RedisConnection>> idle_;
 };
 

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,7 +16,9 @@
 #include "base/cancel.h"
 #include "io/descriptor.h"
 #include "io/redis/address.h"
+#include "io/redis/parser.h"
 #include "io/redis/reply.h"
+#include "io/redis/transport.h"
 
 namespace tensorizer {
 
@@ -26,6 +30,7 @@ struct RedisCounters {
   std::atomic<std::uint64_t> received{0};  // bytes
   std::atomic<std::uint64_t> lookup{0};    // nanoseconds, as what follows
   std::atomic<std::uint64_t> connect{0};
+  std::atomic<std::uint64_t> tls{0};
   std::atomic<std::uint64_t> first_byte{0};
   std::atomic<std::uint64_t> transfer{0};
 };
@@ -36,8 +41,8 @@ struct RedisCounters {
 class RedisConnection {
  public:
   // Connects. The address and the counters are kept as references.
-  RedisConnection(const RedisAddress& address, double connect_timeout, double stall_timeout,
-                  RedisCounters& counters, Cancel& cancel);
+  RedisConnection(const RedisAddress& address, const RedisOptions& options,
+                  std::shared_ptr<CurlShare> share, RedisCounters& counters, Cancel& cancel);
 
   // Adds a command to what is sent next. Bytes in pieces, its last word, stay where they are until
   // then.
@@ -64,7 +69,7 @@ class RedisConnection {
   // Empty where the server does not say, or was not asked.
   const std::string& id() const noexcept { return id_; }
   // Closes the connection at once: what has not left this machine does not leave it any more.
-  void drop() noexcept;
+  void drop() noexcept { transport_.drop(); }
 
  private:
   // A word that is not in text_: it stands before that byte of it.
@@ -74,28 +79,25 @@ class RedisConnection {
   };
 
   void finish_login(Cancel& cancel);
-  RedisReply read_reply(int depth, std::uint64_t& budget, Cancel& cancel);
-  void read_text(std::string& text, std::uint64_t size, std::uint64_t& budget, Cancel& cancel);
-  std::string_view read_line(Cancel& cancel);
-  void read_line_end(Cancel& cancel);
+  using Take = std::optional<RedisReply> (RedisParser::*)(ConstBytes&);
+  RedisReply take(Take take, Cancel& cancel);
   std::size_t receive_some(std::span<iovec> vectors, Cancel& cancel);
   void fill_buffer(Cancel& cancel);
   ConstBytes buffered() const { return ConstBytes(buffer_).subspan(begin_, end_ - begin_); }
   void wait(short events, Cancel& cancel);
   void start_waiting() noexcept;
-  [[noreturn]] void throw_broken(int system_errno) const;
-  [[noreturn]] void throw_nonsense(std::string_view seen) const;
 
   const RedisAddress& address_;
   RedisCounters& counters_;
   double stall_timeout_;
-  Descriptor socket_;
+  RedisTransport transport_;
   int login_replies_ = 0;  // still to come
   std::string id_;
 
   std::string text_;  // of the commands that wait to be sent
   std::vector<Body> bodies_;
 
+  RedisParser parser_;
   std::vector<std::byte> buffer_;  // what came, from begin_ to end_
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

@@ -11,7 +11,8 @@
 
 namespace tensorizer {
 
-// `uri`: redis://[user:password@]host[:port]/prefix; see docs/remote.md.
+// `uri`: redis://[user:password@]host[:port]/prefix, the same with rediss://, or
+// unix://[user:password@]/path/to/socket?prefix=PREFIX; see docs/remote.md.
 std::unique_ptr<Source> open_redis_source(const std::string& uri, const SourceOptions& options,
                                           Cancel& cancel);
 std::unique_ptr<Sink> open_redis_sink(const std::string& uri, const SinkOptions& options,

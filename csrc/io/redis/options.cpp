@@ -3,7 +3,7 @@
 namespace tensorizer {
 
 std::vector<Option> redis_options(RedisOptions& redis) {
-  return {
+  std::vector<Option> options{
       // As HTTP has them.
       seconds_option("connect_timeout", redis.connect_timeout, 0.001),
       seconds_option("stall_timeout", redis.stall_timeout, 0.001),
@@ -17,6 +17,9 @@ std::vector<Option> redis_options(RedisOptions& redis) {
                 OptionUse::Save, "0"),
       exclusive(bool_option("overwrite", redis.overwrite), OptionUse::Save, "true"),
   };
+  const std::vector<Option> tls = tls_options(redis.tls);
+  options.insert(options.end(), tls.begin(), tls.end());
+  return options;
 }
 
 }  // namespace tensorizer

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/option.h"
+#include "io/tls_options.h"
 
 namespace tensorizer {
 
@@ -14,7 +15,8 @@ namespace tensorizer {
 struct RedisOptions {
   std::string user;
   std::string password;
-  int database = 0;
+  int database = -1;  // below 0: the one of the URI, or 0
+  TlsOptions tls;     // of rediss://
   // In seconds.
   double connect_timeout = 10;
   double stall_timeout = 30;

@@ -315,8 +315,7 @@ class RedisSink final : public Sink {
       }
     }
     try {
-      RedisConnection connection(client_.address(), patience, patience, client_.counters(), cancel);
-      return remove_keys(connection, keys, patience, cancel);
+      return remove_keys(*client_.connect_within(patience, cancel), keys, patience, cancel);
     } catch (const TemporaryError&) {
       return false;
     }

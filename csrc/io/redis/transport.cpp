@@ -1,0 +1,195 @@
+#include "io/redis/transport.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "io/retry.h"
+
+namespace tensorizer {
+
+namespace {
+
+// What TLS is given at once: one record, so that a slow connection shows that something moves.
+constexpr std::size_t kTlsRecord = 16 << 10;
+
+// Only the scheme and the host matter: nothing is sent but what the caller sends.
+std::string url_of(const RedisAddress& address) {
+  const std::string scheme = address.tls ? "https://" : "http://";
+  if (!address.socket.empty()) return scheme + "localhost";
+  const bool is_ipv6 = address.host.find(':') != std::string::npos;
+  const std::string host = is_ipv6 ? "[" + address.host + "]" : address.host;
+  return scheme + host + ":" + std::to_string(address.port);
+}
+
+}  // namespace
+
+RedisTransport::RedisTransport(const RedisAddress& address, const TlsOptions& tls, double timeout,
+                               std::shared_ptr<CurlShare> share, Cancel& cancel)
+    : address_(address),
+      share_(std::move(share)),
+      easy_(curl_easy_init()),
+      multi_(curl_multi_init()) {
+  try {
+    if (easy_ == nullptr || multi_ == nullptr) {
+      throw Error(ErrorKind::Internal, "libcurl has no memory");
+    }
+    set_connecting(easy_, tls, timeout);
+    set(easy_, CURLOPT_SHARE, share_->handle());
+    set(easy_, CURLOPT_ERRORBUFFER, error_.data());
+    set(easy_, CURLOPT_URL, url_of(address).c_str());
+    set(easy_, CURLOPT_CONNECT_ONLY, 1L);
+    set(easy_, CURLOPT_SSL_ENABLE_ALPN, 0L);
+    set(easy_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+    // The proxies of the environment are for the web.
+    set(easy_, CURLOPT_PROXY, "");
+    if (!address.socket.empty()) set(easy_, CURLOPT_UNIX_SOCKET_PATH, address.socket.c_str());
+    connect(cancel);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+RedisTransport::~RedisTransport() {
+  if (process_ == getpid()) {
+    close();
+    return;
+  }
+  // libcurl would say good-bye to the server, over the parent's connection. What it has of memory
+  // stays, and so does what that refers to.
+  if (socket_ != CURL_SOCKET_BAD) ::close(socket_);
+  static_cast<void>(new std::shared_ptr<CurlShare>(std::move(share_)));
+}
+
+void RedisTransport::connect(Cancel& cancel) {
+  const CURLMcode added = curl_multi_add_handle(multi_, easy_);
+  if (added != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(added));
+  for (;;) {
+    int running = 0;
+    const CURLMcode status = curl_multi_perform(multi_, &running);
+    if (status != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(status));
+    if (running == 0) break;
+    cancel.check();
+    curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
+  }
+  int left = 0;
+  const CURLMsg* message = curl_multi_info_read(multi_, &left);
+  const CURLcode code = message != nullptr ? message->data.result : CURLE_FAILED_INIT;
+  if (code != CURLE_OK) throw_not_connected(code);
+  curl_easy_getinfo(easy_, CURLINFO_ACTIVESOCKET, &socket_);
+  if (socket_ == CURL_SOCKET_BAD) throw_broken(0);
+  times_ = connect_times(easy_);
+  // libcurl keeps the first of its messages, which may be about nothing that matters.
+  error_[0] = '\0';
+}
+
+void RedisTransport::throw_not_connected(CURLcode code) const {
+  long system_errno = 0;
+  curl_easy_getinfo(easy_, CURLINFO_OS_ERRNO, &system_errno);
+  const ConnectionFailure failure = failure_of(code, error_.data());
+  const int number = code == CURLE_COULDNT_CONNECT ? static_cast<int>(system_errno) : 0;
+  std::string what = "cannot connect to the server of " + address_.label + ": " +
+                     (number != 0 ? std::strerror(number) : quote(failure.what, 400));
+  // A server without TLS may wait for more of the handshake, or say what is none.
+  const bool hangs = failure.timed_out && failure.what.starts_with("SSL");
+  if (hangs || code == CURLE_SSL_CONNECT_ERROR) {
+    what += ": rediss:// is for servers that speak TLS, and redis:// for others";
+  }
+  const ErrorKind kind = failure.is_argument ? ErrorKind::InvalidArgument
+                         : failure.timed_out ? ErrorKind::TimedOut
+                                             : ErrorKind::Unavailable;
+  if (failure.temporary) throw TemporaryError(kind, what, number);
+  throw Error(kind, what, number);
+}
+
+std::size_t RedisTransport::receive(std::span<iovec> vectors) {
+  if (address_.tls) return receive_tls(vectors.front());
+  for (;;) {
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = vectors.size();
+    const ssize_t moved = recvmsg(socket_, &message, MSG_DONTWAIT);
+    if (moved > 0) return static_cast<std::size_t>(moved);
+    if (moved == 0) throw_broken(0);
+    if (errno == EAGAIN) return 0;
+    if (errno != EINTR) throw_broken(errno);
+  }
+}
+
+std::size_t RedisTransport::send(std::span<iovec> vectors) {
+  if (address_.tls) return send_tls(vectors.front());
+  for (;;) {
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = vectors.size();
+    const ssize_t moved = sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (moved >= 0) return static_cast<std::size_t>(moved);
+    if (errno == EAGAIN) return 0;
+    if (errno != EINTR) throw_broken(errno);
+  }
+}
+
+std::size_t RedisTransport::receive_tls(iovec vector) {
+  std::size_t moved = 0;
+  const CURLcode code = curl_easy_recv(easy_, vector.iov_base, vector.iov_len, &moved);
+  if (code == CURLE_AGAIN) return 0;
+  if (code != CURLE_OK) throw_tls_broken(code);
+  if (moved == 0) throw_broken(0);
+  has_received_ = true;
+  return moved;
+}
+
+// A record that the socket did not take goes on when the same bytes are given again.
+std::size_t RedisTransport::send_tls(iovec vector) {
+  std::size_t moved = 0;
+  const CURLcode code =
+      curl_easy_send(easy_, vector.iov_base, std::min(vector.iov_len, kTlsRecord), &moved);
+  if (code == CURLE_AGAIN) return 0;
+  if (code != CURLE_OK) throw_tls_broken(code);
+  return moved;
+}
+
+void RedisTransport::drop() noexcept {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  setsockopt(socket_, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  close();
+}
+
+void RedisTransport::close() noexcept {
+  socket_ = CURL_SOCKET_BAD;
+  curl_multi_remove_handle(multi_, easy_);
+  curl_multi_cleanup(std::exchange(multi_, nullptr));
+  curl_easy_cleanup(std::exchange(easy_, nullptr));
+}
+
+void RedisTransport::throw_broken(int system_errno) const {
+  throw TemporaryError(ErrorKind::Unavailable,
+                       system_errno == 0
+                           ? "the server of " + address_.label + " closed the connection"
+                           : "the connection to the server of " + address_.label +
+                                 " broke: " + std::strerror(system_errno),
+                       system_errno);
+}
+
+void RedisTransport::throw_tls_broken(CURLcode code) const {
+  const ConnectionFailure failure = failure_of(code, error_.data());
+  const std::string what = quote(failure.what, 400);
+  if (failure.temporary) {
+    const char* const hint =
+        has_received_ ? "" : ": it may want another client certificate ('client_cert')";
+    throw TemporaryError(ErrorKind::Unavailable, "the connection to the server of " +
+                                                     address_.label + " broke: " + what + hint);
+  }
+  throw Error(ErrorKind::Unavailable,
+              "the server of " + address_.label +
+                  " refuses the client certificate, or wants one: options 'client_cert' and "
+                  "'client_key' name one: " +
+                  what);
+}
+
+}  // namespace tensorizer
