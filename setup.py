@@ -1,7 +1,8 @@
-"""Builds the library, and the small module that ties it to Python.
+"""Builds two libraries, and for each the small module that ties it to Python.
 
-``libtensorizer_ops.so`` is all of ``csrc`` but ``csrc/python``. It does not depend on Python, and
-serves C++ programs as well. ``_python`` is linked against it and installed beside it.
+``libtensorizer_core.so`` is the layers of ``csrc`` that do without torch, ``libtensorizer_ops.so``
+those above. Neither depends on Python, and both serve C++ programs as well. ``_core`` is linked
+against the first only, ``_python`` against both. All are installed side by side.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sysconfig
 from pathlib import Path
 from typing import NoReturn
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
 from find_torch import site_packages_with_torch
@@ -36,7 +37,10 @@ SYSTEM_LIBRARIES = {
 }
 
 PACKAGE = "tensorizer_ops"
+CORE = "libtensorizer_core"
 LIBRARY = "libtensorizer_ops"
+# The folders of csrc that need no torch, which make the core.
+CORE_LAYERS = {"base", "codec", "format", "io", "engine"}
 
 COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra"]
 # Another compiler may have other warnings, which must not break an installation. So this is for
@@ -160,22 +164,48 @@ def build_settings() -> dict[str, object]:
     foreign = [*include_paths(), sysconfig.get_path("include")]
     compile_flags = [*COMPILE_FLAGS, *(f"-isystem{path}" for path in foreign)]
     csrc = Path("csrc")
-    sources = [path for path in csrc.rglob("*.cpp") if path.parts[1] not in ("cuda", "python")]
-    include_dirs = [str(csrc.resolve()), str(Path(csrc, "include").resolve())]
+    includes = {"include_dirs": [str(csrc.resolve()), str(Path(csrc, "include").resolve())]}
+
+    def sources(*layers: str) -> list[str]:
+        return sorted(str(path) for layer in layers for path in Path(csrc, layer).rglob("*.cpp"))
+
+    def link_flags(library: str) -> list[str]:
+        # Nothing may stay undefined, so nothing of Python can slip in.
+        return [f"-Wl,-soname,{library}.so", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"]
+
+    above_core = {path.name for path in csrc.iterdir() if path.is_dir()}
+    above_core -= {*CORE_LAYERS, "cuda", "include", "python"}
+    core = Extension(
+        f"{PACKAGE}.{CORE}",
+        sources(*CORE_LAYERS),
+        **includes,
+        extra_compile_args=[*compile_flags, *pkg_config("--cflags")],
+        extra_link_args=[*link_flags(CORE), *pkg_config("--libs")],
+        language="c++",
+    )
     library = CppExtension(
         f"{PACKAGE}.{LIBRARY}",
-        sorted(map(str, sources)),
-        include_dirs=include_dirs,
-        extra_compile_args=[*compile_flags, *pkg_config("--cflags")],
-        # Nothing may stay undefined, so nothing of Python can slip in.
-        extra_link_args=[f"-Wl,-soname,{LIBRARY}.so", "-Wl,-z,defs", *pkg_config("--libs")],
+        sources(*above_core),
+        **includes,
+        libraries=["tensorizer_core"],
+        extra_compile_args=compile_flags,
+        extra_link_args=link_flags(LIBRARY),
         py_limited_api=True,  # leaves out torch_python
+    )
+    core_module = Extension(
+        f"{PACKAGE}._core",
+        sources("python/core"),
+        **includes,
+        libraries=["tensorizer_core"],
+        extra_compile_args=compile_flags,
+        extra_link_args=["-Wl,-rpath,$ORIGIN"],
+        language="c++",
     )
     python_module = CppExtension(
         f"{PACKAGE}._python",
         sorted(map(str, Path(csrc, "python").glob("*.cpp"))),
-        include_dirs=include_dirs,
-        libraries=["tensorizer_ops"],
+        **includes,
+        libraries=["tensorizer_ops", "tensorizer_core"],
         extra_compile_args=compile_flags,
         extra_link_args=["-Wl,-rpath,$ORIGIN"],
     )
@@ -190,8 +220,7 @@ def build_settings() -> dict[str, object]:
         def build_extension(self, extension) -> None:
             name = extension.name.rpartition(".")[2]
             self.build_temp = os.path.join(self.objects, name)
-            if extension is python_module:
-                extension.library_dirs.append(os.path.dirname(self.get_ext_fullpath(library.name)))
+            extension.library_dirs.append(os.path.dirname(self.get_ext_fullpath(core.name)))
             try:
                 with short_progress():
                     super().build_extension(extension)
@@ -199,7 +228,7 @@ def build_settings() -> dict[str, object]:
                 stop(f"{error} {extension.name}; the compiler's messages are above")
 
         def get_ext_filename(self, name: str) -> str:
-            if name.rpartition(".")[2] == LIBRARY:
+            if name.rpartition(".")[2] in (CORE, LIBRARY):
                 return os.path.join(*name.split(".")) + ".so"
             return super().get_ext_filename(name)
 
@@ -210,7 +239,7 @@ def build_settings() -> dict[str, object]:
             install_for_cpp(folder)
 
     return {
-        "ext_modules": [library, python_module],
+        "ext_modules": [core, library, core_module, python_module],
         "cmdclass": {"build_ext": Build},
         "install_requires": [f"torch=={torch_version}.*"],
     }

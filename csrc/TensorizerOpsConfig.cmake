@@ -17,6 +17,10 @@ if(NOT _TensorizerOps_at EQUAL 0)
 endif()
 
 if(NOT TARGET TensorizerOps::tensorizer_ops)
+  # What needs no torch. A program calls it as well, and so is linked against both.
+  add_library(TensorizerOps::tensorizer_core SHARED IMPORTED)
+  set_target_properties(TensorizerOps::tensorizer_core
+                        PROPERTIES IMPORTED_LOCATION "${_TensorizerOps_root}/libtensorizer_core.so")
   add_library(TensorizerOps::tensorizer_ops SHARED IMPORTED)
   set_target_properties(
     TensorizerOps::tensorizer_ops
@@ -24,5 +28,5 @@ if(NOT TARGET TensorizerOps::tensorizer_ops)
                INTERFACE_INCLUDE_DIRECTORIES "${_TensorizerOps_root}/include"
                INTERFACE_COMPILE_FEATURES cxx_std_20
                INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed"
-               INTERFACE_LINK_LIBRARIES "${TORCH_LIBRARIES}")
+               INTERFACE_LINK_LIBRARIES "TensorizerOps::tensorizer_core;${TORCH_LIBRARIES}")
 endif()

@@ -1,34 +1,24 @@
 """Loads and saves tensors in ``.tensors`` files.
 
-Importing this package registers ``torch.ops.tensorizer`` and ``torch.classes.tensorizer``;
-:func:`load` and :func:`save` are typed Python fronts of the same.
+Importing this package registers ``torch.ops.tensorizer`` and ``torch.classes.tensorizer``: at once
+if torch is imported already, and otherwise as soon as it is. :func:`load` and :func:`save` are
+typed Python fronts of the same.
 """
 
 import importlib as _importlib
 import os as _os
 import typing as _typing
 
-from tensorizer_ops import errors
-from tensorizer_ops._library import load_library as _load_library
+from tensorizer_ops import _library, errors
+from tensorizer_ops._options import Hashes, Options, Verify
+from tensorizer_ops._progress import Progress
+from tensorizer_ops._targets import Target
 
 __version__ = "0.1.0"
 
-_load_library()
-
-from tensorizer_ops import _python, keys  # noqa: E402
-from tensorizer_ops._background import Save, save_async  # noqa: E402
-from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer  # noqa: E402
-from tensorizer_ops._compile import fakes as _fakes  # noqa: E402, F401
-from tensorizer_ops._compile.dynamo import register_with_dynamo as _register_with_dynamo  # noqa: E402
-from tensorizer_ops._load_save import load, save  # noqa: E402
-from tensorizer_ops._modules import externalize, load_constants, load_into  # noqa: E402
-from tensorizer_ops._options import Hashes, Options, Verify  # noqa: E402
-from tensorizer_ops._progress import Progress  # noqa: E402
-from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey  # noqa: E402
-from tensorizer_ops._targets import Target  # noqa: E402
-
 if _typing.TYPE_CHECKING:
     from tensorizer_ops import (  # noqa: F401
+        keys,
         protobuf,
         serialization,
         stream_io,
@@ -36,6 +26,11 @@ if _typing.TYPE_CHECKING:
         torch_compat,
         utils,
     )
+    from tensorizer_ops._background import Save, save_async
+    from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
+    from tensorizer_ops._load_save import load, save
+    from tensorizer_ops._modules import externalize, load_constants, load_into
+    from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey
     from tensorizer_ops.serialization import (
         CryptographyError,
         DecryptionParams,
@@ -46,23 +41,29 @@ if _typing.TYPE_CHECKING:
         TensorType,
     )
 
-_register_with_dynamo()
-
-# Who does not need them does not wait for them: each name, and the module that has it.
-_LATER = dict.fromkeys(
-    (
-        "CryptographyError",
-        "DecryptionParams",
-        "EncryptionParams",
-        "FilterFuncType",
-        "TensorDeserializer",
-        "TensorSerializer",
-        "TensorType",
-    ),
-    "serialization",
-)
+# What needs torch is imported when it is first used: each module, and the names that come from it.
+_LATER = {
+    name: module
+    for module, names in {
+        "_background": ("Save", "save_async"),
+        "_compat.as_tensorizer": ("install_as_tensorizer",),
+        "_load_save": ("load", "save"),
+        "_modules": ("externalize", "load_constants", "load_into"),
+        "_rewrite": ("decrypt", "digest", "encrypt", "rekey"),
+        "serialization": (
+            "CryptographyError",
+            "DecryptionParams",
+            "EncryptionParams",
+            "FilterFuncType",
+            "TensorDeserializer",
+            "TensorSerializer",
+            "TensorType",
+        ),
+    }.items()
+    for name in names
+}
 _MODULES_LATER = frozenset(
-    ("protobuf", "serialization", "stream_io", "tensors_pb2", "torch_compat", "utils")
+    ("keys", "protobuf", "serialization", "stream_io", "tensors_pb2", "torch_compat", "utils")
 )
 
 
@@ -70,11 +71,15 @@ _MODULES_LATER = frozenset(
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> _typing.Any:
-        if name in _MODULES_LATER:
-            return _importlib.import_module(f"{__name__}.{name}")
-        if name not in _LATER:
+        # `_python` is linked against torch, and so is imported behind it.
+        if name not in _LATER and name not in _MODULES_LATER and name != "_python":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+        _library.register_with_torch()
+        if name not in _LATER:
+            return _importlib.import_module(f"{__name__}.{name}")
+        value = getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
@@ -90,7 +95,7 @@ def set_secret(name: str, secret: str | None) -> None:
     for what, given in (("the name of a secret", name), ("a secret", secret or "")):
         if not isinstance(given, str):
             raise TypeError(f"{what} is {type(given).__name__}, and must be str")
-    _python.set_secret(name, secret or "")
+    _core.set_secret(name, secret or "")
 
 
 def cmake_prefix_path() -> str:
@@ -132,3 +137,9 @@ __all__ = [
     "torch_compat",
     "utils",
 ]
+
+_library.load_core()
+
+from tensorizer_ops import _core  # noqa: E402
+
+_library.register_when_torch_is_imported()

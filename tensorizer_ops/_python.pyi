@@ -32,7 +32,6 @@ def read_file(
 def write_file(
     file: object, start: int, keeps_nothing: bool, options: Mapping[str, str]
 ) -> Any: ...
-def set_secret(name: str, secret: str) -> None: ...
 
 class BackgroundSave:
     def run(

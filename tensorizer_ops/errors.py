@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import errno as _errno
 import os as _os
-from typing import TypeVar as _TypeVar
+import typing as _typing
 
-import torch as _torch
+if _typing.TYPE_CHECKING:
+    from torch import OutOfMemoryError as _TorchOutOfMemoryError
+else:
+
+    class _TorchOutOfMemoryError(RuntimeError):
+        """Takes the place of torch's class until torch is imported."""
 
 
 class Error(Exception):
@@ -59,7 +64,7 @@ class OutOfSpace(Error, OSError):
     """The disk or the quota is full."""
 
 
-class OutOfMemory(Error, MemoryError, _torch.OutOfMemoryError):
+class OutOfMemory(Error, MemoryError, _TorchOutOfMemoryError):
     """There is no memory for a tensor: of the machine, of a device, or pinned."""
 
 
@@ -95,7 +100,12 @@ class Internal(Error, RuntimeError):
     """A mistake in the library itself."""
 
 
-_Kind = _TypeVar("_Kind", bound=Error)
+def _derive_from_torch(out_of_memory: type[Exception]) -> None:
+    """Make :class:`OutOfMemory` the class of torch's that it is to whoever has torch."""
+    OutOfMemory.__bases__ = (Error, MemoryError, out_of_memory)
+
+
+_Kind = _typing.TypeVar("_Kind", bound=Error)
 
 _BY_KIND: dict[str, type[Error]] = {"SystemError": FileError} | {
     kind.__name__: kind

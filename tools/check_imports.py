@@ -18,9 +18,18 @@ PACKAGE = "tensorizer_ops"
 
 # The files at the root of the package that are not public; the folders below it are layers, too.
 LAYERS = {
-    "native": ["_build", "_python"],
-    "base": ["_library", "_memory", "_options", "_progress", "_refill", "_targets", "errors"],
-    "front": ["_background", "_load_save", "_modules", "_rewrite"],
+    "native": ["_build", "_core", "_python"],
+    "base": [
+        "_import_hook",
+        "_library",
+        "_memory",
+        "_options",
+        "_progress",
+        "_refill",
+        "_targets",
+        "errors",
+    ],
+    "front": ["_background", "_inspection", "_load_save", "_modules", "_rewrite", "_with_torch"],
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 
@@ -31,7 +40,7 @@ ALLOWED = {
     "_compile": ["native", "base"],
     "front": ["native", "base", "_compile"],
     "_compat": ["native", "base", "front"],
-    "public": ["native", "base", "front", "_compat", "_compile"],
+    "public": ["native", "base", "front", "_compat"],
     "local_servers": [],
     "benchmarks": ["public", "local_servers"],
     "examples": ["public"],

@@ -29,9 +29,10 @@ ALLOWED = {
     "io/s3": ["base", "codec", "io", "io/http", "io/aws"],
     "io/redis": ["base", "io"],
     "engine": ["base", "codec", "format", "io"],
-    "transfer": ["base", "codec", "format", "io", "engine"],
-    "ops": ["base", "codec", "transfer"],
-    "python": ["base", "io", "io/aws", "engine", "transfer", "ops"],
+    "transfer": ["base", "format", "io", "engine"],
+    "ops": ["base", "codec", "engine", "transfer"],
+    "python/core": ["base", "codec", "engine", "io"],
+    "python": ["python/core", "base", "io", "io/aws", "engine", "transfer", "ops"],
     "api": ["transfer"],
 }
 # Files that may include more than their folder, and why.
@@ -40,7 +41,7 @@ EXCEPTIONS = {
     "io/open.cpp": ["io/local", "io/http", "io/s3", "io/redis"],
 }
 WITH_TORCH = {PUBLIC, "transfer", "api", "ops", "python"}
-WITH_PYTHON = {"python"}
+WITH_PYTHON = {"python", "python/core"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")

@@ -1,7 +1,6 @@
 #include "base/cancel.h"
 
 #include "base/error.h"
-#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
 
@@ -20,7 +19,7 @@ void Cancel::check() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_poll_) return;
   next_poll_ = now + kPollInterval;
-  if (const InterruptHook hook = interrupt_hook.load()) hook();
+  if (const InterruptHook hook = hook_ ? hook_ : interrupt_hook.load()) hook();
   // The hook runs code of the host, which may have asked for it.
   throw_if_requested();
 }

@@ -10,13 +10,17 @@
 #include <cstdint>
 #include <thread>
 
+#include "tensorizer_ops/hooks.h"
+
 namespace tensorizer {
 
 inline constexpr std::chrono::milliseconds kPollInterval{50};
 
 class Cancel {
  public:
-  Cancel() noexcept : owner_(std::this_thread::get_id()) {}
+  Cancel() noexcept : Cancel(nullptr) {}
+  // Calls `hook` instead of the interrupt hook of the process, for a host that is not the only one.
+  explicit Cancel(InterruptHook hook) noexcept : owner_(std::this_thread::get_id()), hook_(hook) {}
   // For what is to be done after a job has been stopped: nobody's signals end that.
   struct Unattended {};
   explicit Cancel(Unattended) noexcept {}
@@ -33,6 +37,7 @@ class Cancel {
  private:
   std::atomic<bool> requested_{false};
   const std::thread::id owner_;  // of no thread where nobody attends
+  const InterruptHook hook_ = nullptr;
   // Only the owner touches this.
   std::chrono::steady_clock::time_point next_poll_ = std::chrono::steady_clock::now();
 };

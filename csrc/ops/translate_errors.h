@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/hooks.h"
-#include "transfer/options.h"
+#include "engine/options.h"
 
 namespace tensorizer {
 

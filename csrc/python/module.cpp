@@ -26,12 +26,12 @@
 #include "base/hooks.h"
 #include "engine/cpus.h"
 #include "ops/classes.h"
+#include "python/core/exception.h"
 #include "python/files.h"
 #include "python/stream.h"
 #include "tensorizer_ops/constants.h"
 #include "tensorizer_ops/hooks.h"
 #include "tensorizer_ops/keys.h"
-#include "tensorizer_ops/secrets.h"
 #include "transfer/file_writer.h"
 
 namespace tensorizer {
@@ -74,15 +74,7 @@ bool in_torchscript() { return !torch::jit::currentCallstack().empty(); }
 void raise_in_python(const Error& error) {
   if (!python_is_running() || in_torchscript()) return;
   const pybind11::gil_scoped_acquire gil;
-  const std::string_view text = error.what();
-  const std::string kind(tensorizer::kind_name(error.kind()));
-  PyObject* exception = PyObject_CallFunction(
-      make_exception, "sy#iy#", kind.c_str(), text.data(), static_cast<Py_ssize_t>(text.size()),
-      error.system_errno(), error.path().data(), static_cast<Py_ssize_t>(error.path().size()));
-  if (exception != nullptr) {
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception);
-    Py_DECREF(exception);
-  }
+  tensorizer::set_exception(make_exception, error);
   throw_python_error();
 }
 
@@ -272,7 +264,4 @@ PYBIND11_MODULE(_python, module) {
                    tensorizer::python_sink({file, start, true, keeps_nothing}), options);
              }));
   module.def("forget_key", [](const std::string& name) { tensorizer::set_key(name, nullptr); });
-  module.def("set_secret", [](const std::string& name, const std::string& secret) {
-    tensorizer::set_secret(name, secret);
-  });
 }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "engine/options.h"
 #include "engine/read_ahead.h"
 #include "engine/reopening_source.h"
 #include "io/aws/config.h"
@@ -21,7 +22,6 @@
 #include "io/secret.h"
 #include "ops/classes.h"
 #include "ops/translate_errors.h"
-#include "transfer/options.h"
 
 namespace tensorizer {
 

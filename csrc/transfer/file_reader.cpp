@@ -9,11 +9,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "codec/hmac.h"
-#include "engine/read_index.h"
-#include "format/model_digest.h"
+#include "engine/file_digest.h"
 #include "io/open.h"
 #include "transfer/blocks.h"
+#include "transfer/dtype.h"
 #include "transfer/held_memory.h"
 #include "transfer/memory.h"
 #include "transfer/rewrite.h"
@@ -143,20 +142,16 @@ std::vector<std::int64_t> FileReader::shape(const std::string& name) {
 
 c10::ScalarType FileReader::dtype(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
-  return open->dtype(open->find(name));
+  return scalar_type(open->dtype(open->find(name)));
 }
 
 StoredTensor FileReader::stored(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
   const std::uint32_t number = open->find(name);
   const Entry& entry = open->entry(number);
-  const FileLocation location = place_of(open->source());
-  check_header_size(entry, number, open->index().header(), location);
   Job job(*this);
   std::vector<std::byte> bytes;
-  const auto source = open->source_for(entry.header_offset, entry.data_offset, job.cancel);
-  read_arriving(*source, entry.header_offset, entry.header_size(), bytes, job.cancel);
-  const TensorHeader header = parse_authentic_header(bytes, open->index(), number, location);
+  const TensorHeader header = open->read_header(number, bytes, job.cancel);
   return {std::string(entry.name), entry.type,          header.module_index, header.crc32,
           header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
 }
@@ -339,11 +334,12 @@ void FileReader::verify(Verify verify, std::int64_t threads) {
 
 std::string FileReader::digest(std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
-  Targets targets = no_tensors(*open);
-  std::vector<Sha256Digest> found(open->names().size());
-  const ExpectedDigests expected_digests{{}, found};
-  run(*open, targets, Verify::All, threads, &expected_digests);
-  return to_hex(model_digest(open->index(), std::as_bytes(std::span(found))));
+  Job job(*this);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string digest = file_digest(*open, parse_threads(threads), job.progress, job.cancel);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  count(*open, job.progress, open->names().size(), seconds.count());
+  return digest;
 }
 
 void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,

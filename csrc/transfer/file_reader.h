@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/gate.h"
+#include "engine/open_file.h"
 #include "tensorizer_ops/reader.h"
 #include "transfer/header_cache.h"
-#include "transfer/open_file.h"
 #include "transfer/targets.h"
 
 namespace tensorizer {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/gate.h"
+#include "engine/options.h"
 #include "tensorizer_ops/writer.h"
-#include "transfer/options.h"
 #include "transfer/saving.h"
 
 namespace tensorizer {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "base/cancel.h"
-#include "transfer/open_file.h"
-#include "transfer/options.h"
+#include "engine/open_file.h"
+#include "engine/options.h"
 
 namespace tensorizer {
 

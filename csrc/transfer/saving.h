@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/options.h"
 #include "engine/save.h"
 #include "io/sink.h"
 #include "io/source.h"
-#include "transfer/options.h"
 #include "transfer/staging.h"
 
 namespace tensorizer {

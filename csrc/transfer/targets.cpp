@@ -92,7 +92,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   tensors_.reserve(selected.size());
   if (device_.is_meta()) {
     for (const std::uint32_t number : selected) {
-      const c10::ScalarType type = type_of(number, file.dtype(number));
+      const c10::ScalarType type = type_of(number, scalar_type(file.dtype(number)));
       tensors_.push_back(
           at::empty(file.entry(number).shape, at::TensorOptions().device(device_).dtype(type)));
     }
@@ -237,15 +237,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
 
 Targets no_tensors(OpenFile& file) {
   Targets targets;
-  // What is encrypted, or comes from a server, comes tensor by tensor, through a port that has
-  // no tensors to pass it to. A file is read and not mapped: it may be cut meanwhile.
-  const bool staged = !file.source().identity() || file.index().header().encrypted;
-  for (std::uint32_t i = 0; i < file.names().size(); ++i) {
-    LoadItem item;
-    item.entry = i;
-    if (staged && file.entry(i).data_size > 0) item.staged = 0;
-    targets.items.push_back(item);
-  }
+  targets.items = file.all_items();
   return targets;
 }
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "engine/load.h"
+#include "engine/open_file.h"
 #include "io/mapping.h"
 #include "tensorizer_ops/reader.h"
 #include "transfer/memory.h"
-#include "transfer/open_file.h"
 #include "transfer/staging.h"
 
 namespace tensorizer {

@@ -50,8 +50,8 @@ void check_traced(const OpenFile& file, std::span<const std::uint32_t> selected,
                                                 std::to_string(traced.size()) + " traced shapes");
   }
   for (std::size_t i = 0; i < selected.size(); ++i) {
-    const std::string now =
-        describe_shape(cast_type(file.dtype(selected[i]), dtype), file.entry(selected[i]).shape);
+    const std::string now = describe_shape(cast_type(scalar_type(file.dtype(selected[i])), dtype),
+                                           file.entry(selected[i]).shape);
     if (now == traced[i]) continue;
     throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) + " is " + now +
                                                 ", and was " + traced[i] +

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "transfer/open_file.h"
+#include "engine/open_file.h"
 
 namespace tensorizer {
 

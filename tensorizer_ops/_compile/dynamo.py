@@ -9,20 +9,15 @@ question break the graph, as any op with such arguments does, and ``tensorizer_o
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tensorizer_ops import _python
 from tensorizer_ops._compile import traced
+from tensorizer_ops._import_hook import when_imported
 from tensorizer_ops._options import as_pairs
-
-_MODULE = "torch._dynamo"
 
 
 def _register() -> None:
@@ -62,31 +57,5 @@ def _register_where_possible() -> None:
         _register()
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; has the module that others find call back when it is imported."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_register(module: ModuleType) -> None:
-                # Not when it is found: who only asks whether there is one does not import it.
-                with contextlib.suppress(ValueError):
-                    sys.meta_path.remove(self)
-                execute(module)
-                _register_where_possible()
-
-            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
-        return spec
-
-
 def register_with_dynamo() -> None:
-    if _MODULE in sys.modules:
-        _register_where_possible()
-    else:
-        sys.meta_path.insert(0, _Finder())
+    when_imported("torch._dynamo", _register_where_possible)

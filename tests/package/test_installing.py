@@ -17,7 +17,8 @@ from support.process import ROOT, environment
 from tensorizer_ops import _build, _library
 
 TOOLS = ROOT / "tools"
-LIBRARY = ROOT / "tensorizer_ops" / "libtensorizer_ops.so"
+CORE = ROOT / "tensorizer_ops" / "libtensorizer_core.so"
+LIBRARY = CORE.with_name("libtensorizer_ops.so")
 
 
 @pytest.fixture
@@ -187,21 +188,41 @@ def test_what_is_compiled_shows(tmp_path: Path) -> None:
     ]
 
 
-def needed() -> set[str]:
-    text = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True).stdout
-    of_compiler_and_torch = {"ld-linux-x86-64", "libc", "libc10", "libgcc_s", "libm", "libstdc++"}
-    names = set(re.findall(r"\(NEEDED\).*\[([^]]+)\.so", text))
-    return {name for name in names - of_compiler_and_torch if not name.startswith("libtorch")}
+def needed(library: Path) -> set[str]:
+    """What a library is linked against, without what the compiler adds."""
+    text = subprocess.run(["readelf", "-d", library], capture_output=True, text=True).stdout
+    of_compiler = {"ld-linux-x86-64", "libc", "libgcc_s", "libm", "libstdc++"}
+    return set(re.findall(r"\(NEEDED\).*\[([^]]+)\.so", text)) - of_compiler
 
 
 def test_every_library_that_is_needed_has_its_packages() -> None:
-    assert needed() == {*_library.RUNTIME_PACKAGES}
+    assert needed(CORE) == {*_library.RUNTIME_PACKAGES}
+    (module,) = CORE.parent.glob("_core.*.so")
+    assert needed(module) == {"libtensorizer_core"}
+
+
+def test_what_needs_torch_stands_on_what_does_not() -> None:
+    of_torch = {name for name in needed(LIBRARY) if name.startswith(("libtorch", "libc10"))}
+    assert of_torch and "libtorch_python" not in of_torch
+    assert needed(LIBRARY) - of_torch == {"libtensorizer_core"}
+
+
+def defined(library: Path) -> set[str]:
+    """The functions of ours that a library exports, but for inline ones."""
+    text = subprocess.run(["nm", "-DC", library], capture_output=True, text=True).stdout
+    return set(re.findall(r"^\w+ T (tensorizer::.*)$", text, re.MULTILINE))
+
+
+def test_nothing_is_in_both_libraries() -> None:
+    core, above = defined(CORE), defined(LIBRARY)
+    assert "tensorizer::usable_cpus()" in core and "tensorizer::version()" in above
+    assert not core & above
 
 
 @pytest.mark.parametrize("library", _library.RUNTIME_PACKAGES)
 def test_a_library_that_is_missing_is_one_sentence(tmp_path: Path, library: str) -> None:
     shutil.copytree(ROOT / "tensorizer_ops", tmp_path / "tensorizer_ops")
-    copy = tmp_path / "tensorizer_ops" / LIBRARY.name
+    copy = tmp_path / "tensorizer_ops" / CORE.name
     version = rf"({library}\.so\.)(\d+)".encode()
     (name,) = {match[0] for match in re.finditer(version, copy.read_bytes())}
     other = re.sub(rb"\d+$", lambda match: b"9" * len(match[0]), name)
@@ -216,8 +237,19 @@ def test_a_library_that_is_missing_is_one_sentence(tmp_path: Path, library: str)
 
 def test_a_library_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tensorizer_ops", tmp_path / "tensorizer_ops")
-    (tmp_path / "tensorizer_ops" / LIBRARY.name).write_bytes(b"of another machine")
+    library = tmp_path / "tensorizer_ops" / LIBRARY.name
+    library.write_bytes(b"of another machine")
+    for code in ("import torch, tensorizer_ops", "import tensorizer_ops; tensorizer_ops.load"):
+        done = run(tmp_path, sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("ImportError: tensorizer_ops cannot be loaded (")
+        assert "install it again" in last
+    # What uses torch alone goes on.
+    code = "import tensorizer_ops, torch; torch.ones(1)"
+    done = run(tmp_path, sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0
+    assert "RuntimeWarning: torch.ops.tensorizer is missing: tensorizer_ops cannot" in done.stderr
+    library.with_name(CORE.name).write_bytes(b"of another machine")
     done = run(tmp_path, sys.executable, "-c", "import tensorizer_ops", PYTHONPATH=str(tmp_path))
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: tensorizer_ops cannot be loaded (")
-    assert "install it again" in last

@@ -114,8 +114,8 @@ class Reader {
   // Reads all of the file and checks its digests. Throws Error(HashMismatch) that names the tensor.
   void verify(Verify verify = Verify::All, std::int64_t threads = 0);
 
-  // Reads all of the file, checks its digests, and returns the digest of its names, dtypes, shapes
-  // and data: 64 hexadecimal digits, the same for every file that holds the same model.
+  // Reads all of the file and returns the digest of its names, dtypes, shapes and data: 64 hex
+  // digits, the same for every file that holds the same model. Does not compare saved digests.
   std::string digest(std::int64_t threads = 0);
 
   // Writes the file anew to another place, with other digests, another key, or none, within the

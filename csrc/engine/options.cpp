@@ -1,4 +1,4 @@
-#include "transfer/options.h"
+#include "engine/options.h"
 
 #include "base/error.h"
 #include "base/number.h"

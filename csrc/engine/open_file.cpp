@@ -1,4 +1,4 @@
-#include "transfer/open_file.h"
+#include "engine/open_file.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,6 @@
 #include "engine/read_ahead.h"
 #include "engine/read_index.h"
 #include "format/model_digest.h"
-#include "transfer/dtype.h"
 
 namespace tensorizer {
 
@@ -106,12 +105,34 @@ std::vector<std::uint32_t> OpenFile::select(const std::optional<std::vector<std:
   return selected;
 }
 
-c10::ScalarType OpenFile::dtype(std::uint32_t number) const {
-  if (const std::optional<DType> stored = entry(number).dtype) return scalar_type(*stored);
+DType OpenFile::dtype(std::uint32_t number) const {
+  if (const std::optional<DType> stored = entry(number).dtype) return *stored;
   throw Error(ErrorKind::InvalidArgument,
               describe_entry(number) +
                   ": its dtype stands in front of its data only, and this source gives its bytes "
                   "once: load the tensor to see it");
+}
+
+std::vector<LoadItem> OpenFile::all_items() const {
+  // What is encrypted, or comes from a server, comes tensor by tensor, through a port that has
+  // no tensors to pass it to. A file is read and not mapped: it may be cut meanwhile.
+  const bool staged = !source_->identity() || index_.header().encrypted;
+  std::vector<LoadItem> items(names_.size());
+  for (std::uint32_t i = 0; i < items.size(); ++i) {
+    items[i].entry = i;
+    if (staged && entry(i).data_size > 0) items[i].staged = 0;
+  }
+  return items;
+}
+
+TensorHeader OpenFile::read_header(std::uint32_t number, std::vector<std::byte>& bytes,
+                                   Cancel& cancel) {
+  const Entry& stored = entry(number);
+  const FileLocation location = place_of(*source_);
+  check_header_size(stored, number, index_.header(), location);
+  const auto source = source_for(stored.header_offset, stored.data_offset, cancel);
+  read_arriving(*source, stored.header_offset, stored.header_size(), bytes, cancel);
+  return parse_authentic_header(bytes, index_, number, location);
 }
 
 std::string OpenFile::describe_entry(std::uint32_t number) const {

@@ -1,8 +1,6 @@
 // A file whose index has been read.
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,9 +12,9 @@
 
 #include "engine/file_keys.h"
 #include "engine/load.h"
+#include "engine/options.h"
 #include "format/index.h"
 #include "io/source.h"
-#include "transfer/options.h"
 
 namespace tensorizer {
 
@@ -46,8 +44,12 @@ class OpenFile {
   // The entries of these names, in their order, or all of them; throws Error(NoSuchTensor).
   std::vector<std::uint32_t> select(const std::optional<std::vector<std::string>>& names);
   std::uint32_t find(std::string_view name);
-  // Throws where only the data of a stream will tell.
-  c10::ScalarType dtype(std::uint32_t number) const;
+  // Throws Error(InvalidArgument) if only the data of a stream tells.
+  DType dtype(std::uint32_t number) const;
+  // Every tensor, to be read and not kept.
+  std::vector<LoadItem> all_items() const;
+  // Reads the header of a tensor into `bytes`, which the result points into.
+  TensorHeader read_header(std::uint32_t number, std::vector<std::byte>& bytes, Cancel& cancel);
   // Throws Error(HashMismatch) when digests of the tensors' data do not make the one that the
   // options ask for.
   void check_digest(ConstBytes data_digests) const;

@@ -1,0 +1,138 @@
+// The Python module `_core`: what a file holds, and its digest, without torch.
+//
+// It is linked against the layers below torch only. Calls release the GIL, and a pending signal
+// ends them.
+#define PY_SSIZE_T_CLEAN  // sizes of text are Py_ssize_t
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/cancel.h"
+#include "base/error.h"
+#include "codec/crc32.h"
+#include "engine/file_digest.h"
+#include "engine/open_file.h"
+#include "engine/options.h"
+#include "io/open.h"
+#include "python/core/exception.h"
+#include "tensorizer_ops/secrets.h"
+
+namespace {
+
+using namespace tensorizer;
+namespace py = pybind11;
+
+// tensorizer_ops.errors._make. Never released: a call may still run when the process ends.
+PyObject* make_exception = nullptr;
+
+[[noreturn]] void throw_in_python(const Error& error) {
+  set_exception(make_exception, error);
+  throw py::error_already_set();
+}
+
+void stop_on_signal() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+// Runs `body` without the GIL, on a Cancel that asks Python for signals.
+template <typename Body>
+auto run(const Body& body) {
+  try {
+    const py::gil_scoped_release no_gil;
+    Cancel cancel(&stop_on_signal);
+    return body(cancel);
+  } catch (const Error& error) {
+    throw_in_python(error);
+  } catch (const std::bad_alloc&) {
+    throw_in_python(Error(ErrorKind::OutOfMemory, "there is not enough memory for this"));
+  }
+}
+
+py::bytes to_bytes(ConstBytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+template <typename Value>
+py::object or_none(const std::optional<Value>& value) {
+  return value ? py::object(to_bytes(*value)) : py::none();
+}
+
+// A file whose index has been read. Any thread may call it, but for a file whose bytes come once.
+class File {
+ public:
+  File(const std::string& uri, const OptionList& options)
+      : file_(run([&](Cancel& cancel) {
+          const LoadOptions parsed = parse_load_options(options);
+          return std::make_unique<OpenFile>(open_source(uri, parsed.source, cancel), parsed,
+                                            cancel);
+        })) {}
+
+  std::vector<std::string> names() const { return {file_->names().begin(), file_->names().end()}; }
+
+  // For each tensor: name, dtype as torch names it or None, shape, where its header and its data
+  // begin, the bytes of its data, and those of the tensor in memory.
+  py::list index() const {
+    py::list list;
+    for (std::uint32_t number = 0; number < file_->names().size(); ++number) {
+      const Entry& entry = file_->entry(number);
+      const py::object dtype =
+          entry.dtype ? py::object(py::str(std::string(dtype_info(*entry.dtype).torch_name)))
+                      : py::none();
+      py::tuple shape(entry.shape.size());
+      for (std::size_t i = 0; i < entry.shape.size(); ++i) shape[i] = entry.shape[i];
+      list.append(py::make_tuple(std::string(file_->names()[number]), dtype, shape,
+                                 entry.header_offset, entry.data_offset, entry.data_size,
+                                 entry.memory_size()));
+    }
+    return list;
+  }
+
+  // The version of the format, whether data is encrypted, whether a key authenticates the index,
+  // and whether the file keeps the digests that its own is made of.
+  py::tuple metadata() const {
+    const Index& index = file_->index();
+    return py::make_tuple(index.header().version, index.header().encrypted,
+                          index.authentication().has_value(), !index.data_digests().empty());
+  }
+
+  // The CRC32 and the SHA-256 that were saved of a tensor; None where there is none.
+  py::tuple saved_digests(const std::string& name) const {
+    std::vector<std::byte> bytes;
+    const TensorHeader header =
+        run([&](Cancel& cancel) { return file_->read_header(file_->find(name), bytes, cancel); });
+    std::optional<std::array<std::byte, kCrc32Size>> crc32;
+    if (header.crc32) crc32 = crc32_bytes(*header.crc32);
+    return py::make_tuple(or_none(crc32), or_none(header.sha256));
+  }
+
+  std::string digest(std::int64_t threads) const {
+    return run([&](Cancel& cancel) {
+      Progress progress;
+      return file_digest(*file_, parse_threads(threads), progress, cancel);
+    });
+  }
+
+ private:
+  const std::unique_ptr<OpenFile> file_;
+};
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+  py::object make = py::module_::import("tensorizer_ops.errors").attr("_make");
+  make_exception = make.release().ptr();
+  py::class_<File>(module, "File")
+      .def(py::init<const std::string&, const OptionList&>())
+      .def("names", &File::names)
+      .def("index", &File::index)
+      .def("metadata", &File::metadata)
+      .def("saved_digests", &File::saved_digests)
+      .def("digest", &File::digest);
+  module.def("set_secret",
+             [](const std::string& name, const std::string& secret) { set_secret(name, secret); });
+}

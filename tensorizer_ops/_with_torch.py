@@ -1,0 +1,15 @@
+"""Registers the ops, and all that torch is told about them; imported as soon as torch is."""
+
+from __future__ import annotations
+
+import torch
+
+from tensorizer_ops import _library, errors
+
+_library.load_library()
+errors._derive_from_torch(torch.OutOfMemoryError)
+
+from tensorizer_ops._compile import fakes as fakes  # noqa: E402
+from tensorizer_ops._compile.dynamo import register_with_dynamo  # noqa: E402
+
+register_with_dynamo()
