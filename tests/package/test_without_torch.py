@@ -149,8 +149,10 @@ except torch.OutOfMemoryError as error:
 
 # A digest of nothing ever comes from the FIFO that it is asked of.
 STOP = """
-import sys
+import signal, sys
 from tensorizer_ops._inspection import File
+# A test that runs in the background of a shell passes on that SIGINT is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print("begins", flush=True)
 try:
     File(sys.argv[1])
