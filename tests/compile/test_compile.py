@@ -15,6 +15,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tensorizer_ops
+from tensorizer_ops import _import_hook
 from tensorizer_ops._compile import dynamo, fakes
 
 ops = torch.ops.tensorizer
@@ -284,10 +285,8 @@ def test_the_compiler_is_told_when_it_is_imported_and_not_when_it_is_found(
     (tmp_path / "compiler.py").write_text("imported = True")
     monkeypatch.syspath_prepend(tmp_path)
     told: list[str] = []
-    monkeypatch.setattr(dynamo, "_MODULE", "compiler")
-    monkeypatch.setattr(dynamo, "_register_where_possible", lambda: told.append("now"))
-    monkeypatch.setattr(sys, "meta_path", before := list(sys.meta_path))
-    dynamo.register_with_dynamo()
+    finders = list(sys.meta_path)
+    _import_hook.when_imported("compiler", lambda: told.append("now"))
     for _ in range(2):
         assert importlib.util.find_spec("compiler") is not None
     assert not told
@@ -296,7 +295,7 @@ def test_the_compiler_is_told_when_it_is_imported_and_not_when_it_is_found(
     finally:
         sys.modules.pop("compiler", None)
     assert told == ["now"]
-    assert not any(isinstance(finder, dynamo._Finder) for finder in before)
+    assert sys.meta_path == finders
 
 
 def test_torch_still_has_the_private_parts_that_are_used() -> None:

@@ -73,7 +73,8 @@ def test_pinned_memory_that_needs_converting_is_staged() -> None:
 
 
 SEGFAULT = """
-import ctypes, sys, torch, sim_device
+import ctypes, sys, torch
+from support import sim_device
 tensor = torch.zeros(10, device="sim")
 torch.accelerator.synchronize()
 print("before", flush=True)
