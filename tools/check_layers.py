@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import sys
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+from edges import report
 
 ROOT = Path(__file__).resolve().parent.parent / "csrc"
 
@@ -113,17 +114,7 @@ def main() -> int:
     used: dict[str, set[str]] = {layer: set() for layer in ALLOWED}
     graph: dict[str, set[str]] = {name: set() for name in names}
     faults = [f"csrc/{name}: {fault}" for name in names for fault in check(name, used, graph)]
-    for layer, others in ALLOWED.items():
-        for other in sorted(set(others) - used[layer]):
-            faults.append(f"csrc/{layer} no longer includes {other}: take it out of the table")
-    for what, edges in (("layers", ALLOWED), ("files", graph)):
-        try:
-            TopologicalSorter(edges).prepare()
-        except CycleError as error:
-            faults.append(f"{what} include each other: {' -> '.join(error.args[1])}")
-    for fault in faults:
-        print(fault, file=sys.stderr)
-    return 1 if faults else 0
+    return report(faults, ALLOWED, used, graph)
 
 
 if __name__ == "__main__":
