@@ -32,19 +32,6 @@ NESTED: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def files(path: str) -> list[str]:
-    """A module and some names, as tensorizer and as we write them."""
-    written = [path, path + ".classic"]
-    for file, module in zip(written, (tensorizer_ops, tensorizer), strict=True):
-        serializer = module.TensorSerializer(file)
-        serializer.write_module(Model())
-        kind = module.TensorType.STATE_DICT
-        serializer.write_tensor(7, "entry", kind, sample(torch.float64))
-        serializer.close()
-    return written
-
-
 def nested_file(path: str) -> str:
     with TensorSerializer(path) as serializer:
         serializer.write_state_dict(NESTED)

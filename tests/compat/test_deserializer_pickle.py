@@ -6,27 +6,11 @@ import pickle
 from pathlib import Path
 
 import pytest
-import tensorizer
 import torch
 
-import tensorizer_ops
-from support.modules import Model
 from support.process import fork, run_python, wait
 from support.samples import assert_same, same, sample
 from tensorizer_ops import TensorDeserializer
-
-
-@pytest.fixture
-def files(path: str) -> list[str]:
-    """A module and some names, as tensorizer and as we write them."""
-    written = [path, path + ".classic"]
-    for file, module in zip(written, (tensorizer_ops, tensorizer), strict=True):
-        serializer = module.TensorSerializer(file)
-        serializer.write_module(Model())
-        kind = module.TensorType.STATE_DICT
-        serializer.write_tensor(7, "entry", kind, sample(torch.float64))
-        serializer.close()
-    return written
 
 
 def test_pickled_and_forked(files: list[str]) -> None:
