@@ -1,5 +1,5 @@
-// What the host of the library (Python, where there is one) does about errors. The hooks that C++
-// programs may set as well are in tensorizer_ops/hooks.h.
+// The hook by which a host, such as Python, replaces an Error by an exception of its own.
+// tensorizer_ops/hooks.h has the hooks that C++ programs may set, too.
 #pragma once
 
 #include "base/error.h"

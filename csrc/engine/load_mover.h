@@ -52,7 +52,7 @@ class LoadMover final : public Mover {
   std::size_t number(const LoadItem& item) const {
     return static_cast<std::size_t>(&item - job_.items.data());
   }
-  // What is read of an item.
+  // Returns the range of the file that the load of an item reads.
   const Extent& extent(const LoadItem& item) const { return plan_.extents[number(item)]; }
   bool needs_header(const LoadItem& item) const { return extent(item).header_size > 0; }
   TensorLocation location(const LoadItem& item) const {

@@ -8,8 +8,8 @@ namespace {
 
 // Bytes between wanted ones that are cheaper to read along than to skip with another read.
 constexpr std::uint64_t kLargestGap = 16 << 10;
-// What a worker hashes at a time of a tensor whose SHA-256 it takes, so that several tensors share
-// it; also what a chunk of encrypted data usually has.
+// The size of slices that SHA-256 hashes: small enough that a worker hashes several tensors side by
+// side. It is also the usual size of a chunk of encrypted data.
 constexpr std::uint64_t kHashedSlice = kCryptChunk;
 
 Extent extent_of(const LoadJob& job, const LoadItem& item) {

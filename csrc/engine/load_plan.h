@@ -12,7 +12,7 @@
 
 namespace tensorizer {
 
-// What load() was asked for.
+// The arguments of load().
 struct LoadJob {
   Source& source;
   Index& index;

@@ -114,8 +114,8 @@ DType OpenFile::dtype(std::uint32_t number) const {
 }
 
 std::vector<LoadItem> OpenFile::all_items() const {
-  // What is encrypted, or comes from a server, comes tensor by tensor, through a port that has
-  // no tensors to pass it to. A file is read and not mapped: it may be cut meanwhile.
+  // Tensors of an encrypted file, or of one on a server, pass one by one through a port that drops
+  // them. A local file is read and not mapped, because it may be truncated meanwhile.
   const bool staged = !source_->identity() || index_.header().encrypted;
   std::vector<LoadItem> items(names_.size());
   for (std::uint32_t i = 0; i < items.size(); ++i) {
