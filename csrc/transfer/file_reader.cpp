@@ -22,7 +22,7 @@ namespace tensorizer {
 
 namespace {
 
-// Where the time of a load went that came from a server.
+// Says where the time of a load from a server went, for the log.
 std::string describe_load(const std::string& label, const Progress& progress, double seconds,
                           const SourceStats& source) {
   char text[400];
@@ -39,8 +39,9 @@ std::string describe_load(const std::string& label, const Progress& progress, do
   return "loaded " + label + text;
 }
 
-// Takes back what is not fit to be seen; `entries` says which tensors of the file. The caller has
-// an error to tell already, so what fails here keeps nothing else from being taken back.
+// Sets the outputs of the given entries to zero, because they may hold incomplete or unverified
+// data. Ignores failures: the caller already has an error to report, and one output that cannot be
+// zeroed must not keep the others from it.
 void blank(Targets& targets, const std::vector<bool>& entries) noexcept {
   for (const auto& [entry, output] : targets.outputs) {
     if (!entries[entry]) continue;
@@ -53,7 +54,7 @@ void blank(Targets& targets, const std::vector<bool>& entries) noexcept {
 
 }  // namespace
 
-// One running load, so that progress() and cancel() find it.
+// One running load, registered with the reader so that progress() and cancel() find it.
 class FileReader::Job {
  public:
   explicit Job(FileReader& reader) : reader_(reader) {
@@ -114,8 +115,8 @@ std::shared_ptr<OpenFile> FileReader::file() {
     return file_;
   };
   if (auto file = opened()) return file;
-  // Whoever comes second shall find the file, not open another; cancel() must get through
-  // meanwhile.
+  // A second thread must find this file instead of opening another one, so one thread opens at a
+  // time. `mutex_` stays unlocked meanwhile, so that cancel() gets through.
   Job job(*this);
   const Gate::Entry one_opens(opening_, calling_thread(), job.cancel);
   if (auto file = opened()) return file;
@@ -193,7 +194,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
     run(file, targets, verify, threads, nullptr);
     return;
   }
-  // The list in the file was checked when that was opened.
+  // The list of digests in the file, if any, was checked when the file was opened.
   const ConstBytes listed = file.index().data_digests();
   std::vector<Sha256Digest> found(file.names().size());
   const ExpectedDigests expected_digests{listed, found};
@@ -242,7 +243,8 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   try {
     const std::shared_ptr<Source> source =
         file.source_for(targets.items, settings.threads > 1, job.cancel);
-    if (source.get() != &file.source()) settings.memory_ceiling /= 2;  // what is held has the rest
+    // What is read ahead takes the other half.
+    if (source.get() != &file.source()) settings.memory_ceiling /= 2;
     tensorizer::load(*source, file.index(), targets.items, settings, job.progress, job.cancel);
     loaded = true;
     file.source().confirm(job.cancel);
@@ -383,7 +385,8 @@ void FileReader::cancel() {
 }
 
 void FileReader::close() {
-  std::shared_ptr<OpenFile> file;  // goes with nothing locked, because a file object may go with it
+  // Destroyed after the lock is released, because it may destroy a file object of the host.
+  std::shared_ptr<OpenFile> file;
   const std::lock_guard lock(mutex_);
   closed_ = true;
   if (file_) closed_source_ = file_->source().stats();

@@ -1,4 +1,5 @@
-// What the public Reader is made of; its methods of the same names do what those do.
+// The implementation of the public Reader. Methods of the same name have the same contract, as
+// declared in tensorizer_ops/reader.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,21 +20,22 @@ namespace tensorizer {
 
 class FileReader {
  public:
-  // `opened` is the source of the URI, if it is open already.
+  // `opened` is the source of the URI if it is already open, or null.
   explicit FileReader(std::string uri, OptionList options = {},
                       std::shared_ptr<Source> opened = nullptr);
   explicit FileReader(at::Tensor data, OptionList options = {});
-  // A source that has no URI.
+  // Reads a source that has no URI.
   FileReader(std::unique_ptr<Source> source, OptionList options);
   ~FileReader();
 
   const std::string& uri() const noexcept { return uri_; }
   const OptionList& options() const noexcept { return option_list_; }
   bool in_memory() const noexcept { return data_.defined(); }
-  // Whether nothing but this reader knows where the file is.
+  // Returns whether the reader was made from a Source without a URI, so that no other reader can
+  // open the same file.
   bool is_given() const noexcept { return given_; }
 
-  // For messages: the URI without secrets, quoted.
+  // Returns the URI without secrets, quoted, for messages.
   std::string label();
   std::vector<std::string> names();
   std::vector<std::int64_t> shape(const std::string& name);
@@ -42,19 +44,20 @@ class FileReader {
   std::vector<ListedTensor> list();
   FileHeader header();
 
-  // `traced` is what a program that was traced knows of each tensor (tracing.h); a tensor that
-  // differs is an error.
+  // `traced` holds the type and shape that tracing saw of each tensor (tracing.h). Throws
+  // Error(InvalidArgument) if a tensor differs from it.
   std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names,
                                const LoadRequest& request,
                                const std::optional<std::vector<std::string>>& traced = {});
-  // Loads tensors by their numbers in the file, and keeps what their headers say, also when this is
-  // closed.
+  // Loads tensors by their numbers in the file and keeps what their headers say in headers(), which
+  // stays valid after close().
   std::vector<at::Tensor> load_numbered(const std::optional<std::vector<std::uint32_t>>& numbers,
                                         const LoadRequest& request);
   const HeaderCache& headers() const noexcept { return headers_; }
-  // Whether a tensor has the digests that were saved of the one that was loaded.
+  // Returns whether the data of `tensor` has the digests that were saved for tensor `number`.
+  // Throws Error(InvalidFormat) if that tensor's header was not kept or has no digests.
   bool matches(std::uint32_t number, const at::Tensor& tensor);
-  // Bytes of the file as they stand there.
+  // Returns raw bytes of the file.
   at::Tensor bytes(std::uint64_t offset, std::uint64_t size);
   void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,
                  Verify verify, std::int64_t threads, bool cast);
@@ -77,7 +80,7 @@ class FileReader {
                                const LoadRequest& request, bool headers);
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
            const ExpectedDigests* expected_digests);
-  // What the options promise included.
+  // Also checks the digest that the options ask for.
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads);
   void count(OpenFile& file, const Progress& progress, std::size_t tensors, double seconds);
 
@@ -90,13 +93,14 @@ class FileReader {
   Gate opening_{
       "the reader is opening its file on this thread: what runs meanwhile, as a signal handler "
       "does, can only cancel() or close() it"};
-  std::shared_ptr<Source> source_;  // until it is opened, by who opens
-  mutable std::mutex mutex_;        // guards what follows
+  // A source that the constructor received, until the file is opened. Used only inside `opening_`.
+  std::shared_ptr<Source> source_;
+  mutable std::mutex mutex_;  // guards the members below
   std::shared_ptr<OpenFile> file_;
   bool closed_ = false;
   std::vector<Job*> jobs_;
   std::pair<std::uint64_t, std::uint64_t> last_progress_{0, 0};
-  LoadStats stats_;  // without those of the source
+  LoadStats stats_;  // without the statistics of the source
   SourceStats closed_source_;
   SourceStats logged_;
 };

@@ -14,8 +14,8 @@ namespace tensorizer {
 
 namespace {
 
-// The tensors of a file in the order in which their data stands there; a source that gives its
-// bytes once is read by one worker at a time, in that order.
+// The tensors of the original file, in the order in which their data is stored. A sequential source
+// is read by one worker at a time, in that order. Shared by all workers of the save.
 class Origin {
  public:
   Origin(OpenFile& from, const ExpectedDigests* expected_digests, Cancel& cancel)
@@ -47,7 +47,8 @@ class Origin {
     return file_.index.entries()[order_[number]].data_size;
   }
 
-  // Those without data are never read. Whoever has an earlier tensor began to move it earlier.
+  // Blocks until all earlier tensors have been read. Skips those without data, which are never
+  // read. Cannot deadlock: the worker that has an earlier tensor has already started to move it.
   void await_turn(std::uint32_t number) {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -66,10 +67,10 @@ class Origin {
   std::vector<std::uint32_t> order_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint32_t next_ = 0;  // whose turn it is
+  std::uint32_t next_ = 0;  // the tensor to read next
 };
 
-// Gives a worker of the save the data of the origin's tensors.
+// Passes the data of the original tensors to one worker of the save.
 class OriginReader final : public TensorReader {
  public:
   explicit OriginReader(Origin& origin) : origin_(origin), source_(origin.file()) {}
@@ -117,7 +118,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
                 sink->label() + " takes bytes in order, digests first, and " +
                     from.source().label() + " gives them once: one of both must be a file");
   }
-  // What has no data is never read.
+  // Tensors without data are never read, so their digests are set here.
   std::vector<Sha256Digest> found(from.names().size(), Sha256().finish());
   const ExpectedDigests expected_digests{from.index().data_digests(), found};
   const bool pinned = from.options().digest.has_value();

@@ -1,4 +1,4 @@
-// A file written anew: with other hashes, another key, none, to another place.
+// Writes a file anew to another place: with other digests, another key, or none.
 #pragma once
 
 #include <string>
@@ -9,9 +9,10 @@
 
 namespace tensorizer {
 
-// Streams every tensor from one place to the other, with no more of it in memory than a job may
-// take, and checks every hash and MAC on the way, or against the digest that the file must have.
-// Throws what loads and saves throw; nothing appears at the target then.
+// Streams every tensor from `from` to the file `to`, within options.memory_ceiling. Checks every
+// digest and MAC on the way; if the options of `from` ask for a file digest, checks that instead of
+// the tensors' saved digests. Throws what loads and saves throw; nothing appears at the target
+// then.
 void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int threads,
              const SaveOptions& options, Progress& progress, Cancel& cancel);
 

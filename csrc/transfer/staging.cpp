@@ -20,7 +20,7 @@ namespace tensorizer {
 
 namespace {
 
-// Copies on the host, and waits for the copy, in the stream that the caller would have copied in.
+// Copies on the host in the stream that was current for the caller, and blocks until it is done.
 template <typename Copy>
 void copy_now(const StagedJob& job, const Elements& tensor, Bytes bytes, const Copy& copy) {
   c10::OptionalStreamGuard guard;
@@ -54,7 +54,7 @@ class HostPort final : public TensorPort {
   Scratch scratch_;
 };
 
-// Lets devices copy, each on a stream of this port's own.
+// Copies through pinned memory, on one stream of its own for each device.
 class PinnedPort final : public TensorPort, private DeviceCodec {
  public:
   explicit PinnedPort(const StagedJob& job)
@@ -71,7 +71,8 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
     at::Tensor& memory = pieces_[current_].memory;
     if (!memory.defined() || memory.nbytes() < size) {
       memory = at::Tensor();  // frees the old memory before it takes new
-      // Allocators round to powers of two themselves, and find a piece of the same size again.
+      // Allocators round up to powers of two themselves, and then find a cached piece of the same
+      // size.
       memory = taking_memory(size, "pinned memory", [&] {
         return at::detail::empty_generic({static_cast<std::int64_t>(std::bit_ceil(size))},
                                          &job_.devices.front()->pinned_memory(),
@@ -133,7 +134,7 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
   }
 
  private:
-  // What follows is for tensors that codec() has said yes to.
+  // The methods below are only called for tensors for which codec() returned this.
   template <typename Work>
   auto on_stream_of(std::uint32_t number, const Work& work) {
     const c10::InferenceMode mode(job_.inference);
@@ -166,21 +167,21 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
     return bytes.narrow(0, static_cast<std::int64_t>(position), static_cast<std::int64_t>(size));
   }
 
-  // Pinned memory, and when the copies between it and each device are done.
+  // Pinned memory, and the events that mark the end of the copies between it and each device.
   struct PinnedBuffer {
     at::Tensor memory;
     std::vector<c10::Event> ends;
   };
   struct OwnStream {
     c10::Stream stream;
-    bool used;  // since the last end was noted
+    bool used;  // since note_end() was called last
   };
 
   static at::Tensor bytes_on(c10::Device device, std::size_t size) {
     return new_on(device, {static_cast<std::int64_t>(size)}, at::kByte);
   }
 
-  // A part of the piece, which its allocator therefore keeps until the copy is done.
+  // Returns a view of the piece, so that its allocator keeps the memory until the copy is done.
   at::Tensor part_of_piece(Bytes bytes) const {
     const at::Tensor& piece = pieces_[current_].memory;
     return piece.narrow(0, bytes.data() - static_cast<const std::byte*>(piece.const_data_ptr()),
@@ -211,8 +212,9 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
   }
 
   const StagedJob& job_;
-  // Events switch to their stream's device and back; back to one that the process does not use, if
-  // it is what a new thread begins with, would take memory there.
+  // Events switch to the device of their stream and back. A new thread begins with device 0;
+  // switching back to it would take memory there even if the process does not use it. So the thread
+  // stays on a device of the job.
   const c10::DeviceGuard guard_;
   std::vector<std::optional<OwnStream>> streams_;  // by device
   std::vector<bool> has_codec_;                    // by device
@@ -233,8 +235,8 @@ void Staging::begin() {
   for (const Elements& tensor : job_.tensors) {
     const c10::Device device = tensor.device();
     if (device.is_cpu() || !seen.emplace(device.type(), device.index()).second) continue;
-    // Pinned memory serves all devices of a kind; those of a second kind are copied to as the host
-    // copies.
+    // Pinned memory serves all devices of one type. Devices of a second type are copied to and from
+    // by the host.
     const bool serves = !is_pinned() || job_.devices.front()->device().type() == device.type();
     if (auto streams = serves ? CopyStreams::of(device) : nullptr) {
       job_.devices.push_back(std::move(streams));

@@ -18,7 +18,7 @@ namespace tensorizer {
 
 namespace {
 
-// What a mapping must give for data to be used where it lies.
+// The alignment that data in a mapping needs to be used in place.
 constexpr std::uint64_t kZeroCopyAlignment = 64;
 
 void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& output, bool cast) {
@@ -51,8 +51,9 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
   }
 }
 
-// One tensor for two would hold a mix of both. What shares memory in another way may be right, as
-// in a module that keeps a view of what else it keeps.
+// Throws if two outputs are the same tensor, which would hold a mix of both. Outputs that share
+// memory in another way may be correct, as in a module that also keeps a view of one of its
+// tensors.
 void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selected,
                     std::span<const at::Tensor> outputs) {
   std::unordered_multimap<const void*, std::size_t> places;
@@ -111,7 +112,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
     if (!entry.dtype) unresolved_.push_back(tensors_.size());
     tensors_.push_back(naming(number, [&] { return make(number, !seen[number], item, memory); }));
     seen[number] = true;
-    // What lies in place moves only to be verified.
+    // Data in place is read only to be verified.
     const bool moves = !item.in_place && (entry.data_size > 0 || !entry.dtype);
     if (moves || request.verify != Verify::None || headers) targets_.items.push_back(item);
   }
@@ -139,8 +140,8 @@ at::Tensor NewTensors::naming(std::uint32_t number, const Make& make) const {
   }
 }
 
-// The memory for one tensor, and how to fill it. No two results share bytes, so a mapping serves
-// the first one of a name only.
+// Creates one tensor and sets in `item` how to fill it. No two results share memory, so only the
+// first tensor of each name uses the mapping.
 at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item, NewMemory& memory) {
   const Entry& entry = file_.entry(number);
   if (!entry.dtype) {

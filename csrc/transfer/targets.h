@@ -1,4 +1,4 @@
-// Where the tensors of a load go.
+// The destinations of a load: which tensors are filled, and through which memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,32 +19,33 @@
 
 namespace tensorizer {
 
-// What the engine is to fill; valid while this lives.
+// What the engine fills. Must outlive the load, because it owns the mapping and the staging.
 struct Targets {
   std::vector<LoadItem> items;
   std::shared_ptr<Mapping> mapping;
   Staging staging;
-  // As in LoadSettings.
+  // Called as LoadSettings::keep_header is.
   std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;
-  // Outputs of the caller's, by their entries.
+  // The tensors that the caller passed to be filled, with the numbers of their entries.
   std::vector<std::pair<std::uint32_t, at::Tensor>> outputs;
 };
 
-// Tensors that a load makes.
+// The tensors that a load creates.
 class NewTensors {
  public:
-  // Checks the request before anything is made. `headers`: whether the headers of all tensors are
-  // read, also of those for which nothing else needs them.
+  // Checks the request before it allocates anything. `headers` says whether to read the headers of
+  // all tensors, including those that nothing else requires.
   NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const LoadRequest& request,
              bool headers);
   Targets& targets() noexcept { return targets_; }
-  // The tensors, once the targets are filled.
+  // Returns the tensors. Call it once, after the targets have been filled.
   std::vector<at::Tensor> finish();
 
  private:
-  // The type that a tensor gets. Throws where it has more bytes of that type than can be counted.
+  // Returns the dtype that a tensor gets. Throws Error(InvalidFormat) if the tensor would have 2^63
+  // bytes or more in that dtype.
   c10::ScalarType type_of(std::uint32_t number, c10::ScalarType stored) const;
-  // Names the tensor where there is no memory for it.
+  // Calls `make`, and adds the tensor's name to an Error(OutOfMemory).
   template <typename Make>
   at::Tensor naming(std::uint32_t number, const Make& make) const;
   at::Tensor make(std::uint32_t number, bool first, LoadItem& item, NewMemory& memory);
@@ -58,15 +59,16 @@ class NewTensors {
   const c10::Device device_;
   Targets targets_;
   std::vector<at::Tensor> tensors_;
-  std::vector<std::size_t> unresolved_;  // whose dtype comes with their data
+  std::vector<std::size_t> unresolved_;  // tensors whose dtype is read with their data
 };
 
-// Tensors that the caller gives. Every shape, dtype and output is checked before any is touched.
-// With `cast`, a real floating tensor fits an output of any such dtype.
+// Returns targets for tensors that the caller passes. Checks every shape, dtype and output before
+// it modifies any of them. With `cast`, a real floating tensor fits an output of any real floating
+// dtype.
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
                       std::span<const at::Tensor> outputs, Verify verify, bool cast);
 
-// All of the file, to be looked at and not kept.
+// Returns targets that read all of the file and keep nothing, for verification.
 Targets no_tensors(OpenFile& file);
 
 }  // namespace tensorizer
