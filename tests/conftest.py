@@ -1,4 +1,4 @@
-"""What every test has: the ops, and a place of its own."""
+"""Fixtures for every test: the ops, and a temporary directory that is checked afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from local_servers.redis_server import RedisServer, redis_server
 def _open_below(directory: Path) -> list[str]:
     found = []
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one that lists the others
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing, closed by now
             found.append(str(link.readlink()))
     return [target for target in found if target.startswith(f"{directory}/")]
 
@@ -35,16 +35,16 @@ def pytest_internalerror(excrepr: object) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(os.environ.pop("TORCHINDUCTOR_CACHE_DIR"))
-    # The end of a log is what everyone sees, and what broke pytest first is far above it.
+    # The summary is at the end of the log, far below the first internal error of pytest.
     if _breakdowns and not hasattr(config, "workerinput"):
         print(f"pytest itself broke first of this:\n{_breakdowns[0][-900:]}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Where these are set, pytest prints every byte of two files that differ, and takes an hour.
+    # With these set, pytest prints the full diff of two files that differ, which takes an hour.
     for name in ("CI", "BUILD_NUMBER"):
         os.environ.pop(name, None)
-    # Two processes that compile the same package into one cache spoil each other's files.
+    # Two processes that compile the same package into one cache overwrite each other's files.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="inductor-")
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")
     config.addinivalue_line("filterwarnings", "ignore:ComplexHalf")
@@ -58,7 +58,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def shared_memory() -> Iterator[Path]:
-    """A directory in memory (tmpfs), of this test alone."""
+    """A directory in memory (tmpfs) for this test alone."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         yield Path(directory)
 
@@ -71,18 +71,18 @@ def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
 
 @pytest.fixture
 def redis(running_redis: RedisServer) -> RedisServer:
-    """A Redis server without any keys."""
+    """A Redis server with no keys."""
     running_redis.clear()
     return running_redis
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """No test ends with a file of its directory still open in this process, or still there."""
+    """Deletes the test's directory. Fails if one of its files is still open in this process."""
     yield
     left = []
     if not request.node.get_closest_marker("keeps_files_open"):
-        # A thread of tensorizer's that just ends may be the last one that holds its file.
+        # A library thread that is just ending may still hold the last reference to a file.
         patience = time.monotonic() + 60
         while (left := _open_below(tmp_path)) and time.monotonic() < patience:
             gc.collect()

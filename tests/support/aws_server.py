@@ -1,4 +1,4 @@
-"""AWS, as far as credentials go: moto's server, with S3, roles and the metadata of a machine."""
+"""An AWS server for credentials: moto, with S3, roles and a machine's metadata service."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from local_servers.web import free_port
 @dataclass
 class Aws:
     port: int
-    key_id: str  # of a user who may take the role, and nothing else
+    key_id: str  # its user may only assume the role
     secret: str
-    role: str  # which may do everything with S3
+    role: str  # allows all S3 actions
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def check(self, wanted: bool) -> None:
-        """Whether it checks signatures and rights from now on."""
+        """Turns checks of signatures and permissions on or off."""
         url = f"{self.url}/moto-api/reset-auth"
         from_which_on = b"0" if wanted else b"1000000"
         plain = {"Content-Type": "text/plain"}

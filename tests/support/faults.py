@@ -1,4 +1,4 @@
-"""A web server that does wrong what it is told to do wrong."""
+"""A web server that returns faulty responses on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Fault = Callable[["Request", random.Random], Iterator[bytes]]
 
 
 class Request:
-    """One range of the file, and what a right answer to it is."""
+    """A range request for the file, and the correct response to it."""
 
     def __init__(self, content: bytes, begin: int, end: int) -> None:
         self.total = len(content)
@@ -65,7 +65,7 @@ def busy(request: Request, dice: random.Random) -> Iterator[bytes]:
 
 
 def repeat(request: Request, dice: random.Random) -> Iterator[bytes]:
-    """More than was asked for, and said so."""
+    """Returns more bytes than requested, with a matching Content-Length."""
     body = request.body + request.body[:100]
     yield request.head(Content_Length=str(len(body))) + body
 
@@ -116,7 +116,7 @@ FAULTS: list[Fault] = [
     *(cut, reset, stall, trickle, busy, repeat, flip),
     *(another_range, another_begin, another_size, another_file, no_range, nonsense, garbage),
 ]
-# Those that a loader can live with.
+# The faults after which a load must still succeed.
 HARMLESS: list[Fault] = [cut, reset, stall, trickle, busy, garbage]
 
 
@@ -160,7 +160,7 @@ class FaultyServer:
                 while self._answer(connection):
                     pass
             except OSError:
-                pass  # the other side has had enough
+                pass  # the client closed the connection
 
     def _answer(self, connection: socket.socket) -> bool:
         head = b""
@@ -172,7 +172,7 @@ class FaultyServer:
         found = re.search(rb"range: bytes=(\d+)-(\d+)", head, re.IGNORECASE)
         assert found is not None, head
         request = Request(self._content, int(found[1]), int(found[2]) + 1)
-        # What comes of a file later is asked for of that file.
+        # Requests beyond offset 0 must be conditional on the file's ETag (If-Match).
         assert request.begin == 0 or b'if-match: "' in head.lower(), head
         with self._lock:
             fault = self._faults.pop(0) if self._faults else right

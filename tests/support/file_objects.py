@@ -1,4 +1,4 @@
-"""A file of tensors, by either library, and file objects of Python that give its bytes."""
+"""A file of tensors written by either library, and Python file objects that read it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TENSORS = {
 
 
 def written_by(writer: str, path: Path) -> bytes:
-    """The bytes of a file that "ours" or "theirs" has written."""
+    """Returns the bytes of a file written by `writer`: "ours", or "theirs" for tensorizer."""
     module: Any = {"ours": tensorizer_ops, "theirs": tensorizer}[writer]
     serializer = module.TensorSerializer(str(path))
-    # There, nobody opens a file with an empty tensor of such a type.
+    # tensorizer cannot open a file with an empty tensor of an opaque dtype.
     serializer.write_state_dict(
         {name: tensor for name, tensor in TENSORS.items() if writer == "ours" or name != "none"}
     )
@@ -38,7 +38,7 @@ def check(loaded: Any) -> None:
 
 
 class Reads(io.RawIOBase):
-    """Gives a few bytes at a time, and remembers how many at once somebody wanted."""
+    """Returns at most 100,003 bytes at a time, and records the largest read that was asked for."""
 
     def __init__(self, data: bytes, seekable: bool = True) -> None:
         self.inner = io.BytesIO(data)
@@ -64,7 +64,7 @@ class Reads(io.RawIOBase):
 
 
 class OnlyRead:
-    """The least that a file object can be."""
+    """The minimal file object: only `read` and `close`."""
 
     def __init__(self, data: bytes) -> None:
         self.inner = io.BytesIO(data)

@@ -19,7 +19,7 @@ class Block(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """Tensors of its own, tied ones, buffers in and out of the state dict, frozen weights."""
+    """Has its own tensors, tied ones, persistent and non-persistent buffers, frozen weights."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class Model(torch.nn.Module):
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """All that a module has, under the names of its state dict, non-persistent buffers too."""
+    """Returns all tensors of a module by state dict name, including non-persistent buffers."""
     return {**module.state_dict(), **dict(module.named_buffers())}
 
 
 def layers() -> torch.nn.Module:
-    """Three layers of one shape, and three buffers."""
+    """Returns three layers of one shape, each with a buffer."""
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)))
     for number, layer in enumerate(model):
         layer.register_buffer("b", torch.full((2,), float(number)))

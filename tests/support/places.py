@@ -1,4 +1,4 @@
-"""Every kind of place that a file can be loaded from or saved to, behind one face."""
+"""Every kind of source and sink, behind one interface."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from support.process import Drain, feed
 
 @dataclass
 class From:
-    """Where to load from."""
+    """Where to load from: a URI and its options."""
 
     uri: str
     options: dict[str, str] = field(default_factory=dict)
-    sequential: bool = False  # once, and in order
+    sequential: bool = False  # can be read only once and in order
 
 
 @dataclass
 class To:
-    """Where to save to, and what lies there: nothing, where there is no file."""
+    """Where to save to. `read` returns what is stored there, or None if there is no file."""
 
     uri: str
     read: Callable[[], bytes | None]
     options: dict[str, str] = field(default_factory=dict)
-    ascending: bool = False  # takes no Writer
-    replaces: bool = True  # an error leaves what was there before
+    ascending: bool = False  # needs bytes in order, so a Writer cannot use it
+    replaces: bool = True  # a failed save leaves the old content
 
 
 @dataclass
 class World:
-    """A folder of the test's own, and the servers of the module."""
+    """A folder of the test's own, and the servers shared by the test module."""
 
     folder: Path
     web: Web
@@ -101,7 +101,7 @@ def _s3(world: World, data: bytes) -> Iterator[From]:
 
 @contextmanager
 def _redis(world: World, data: bytes) -> Iterator[From]:
-    """In pieces that have nothing to do with the tensors."""
+    """Splits the file into keys at offsets unrelated to its tensors."""
     name = world.name()
     offsets = range(0, len(data), 100_003)
     keys = [f"{name}:{'piece' if offset else 'header'}:{offset}" for offset in offsets]
@@ -139,7 +139,7 @@ def _to_descriptor(world: World) -> Iterator[To]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
 
     def read() -> bytes | None:
-        os.lseek(descriptor, 0, os.SEEK_SET)  # for the next one as well
+        os.lseek(descriptor, 0, os.SEEK_SET)  # the next save starts at the beginning as well
         return path.read_bytes() or None
 
     try:
@@ -190,7 +190,7 @@ def _to_redis(world: World) -> Iterator[To]:
 
     def read() -> bytes | None:
         with world.redis.client() as client:
-            # No key holds the eight zeros that end a file.
+            # The eight zero bytes that end a file are not stored in any key.
             return b"".join(client.mget(keys())) + bytes(8) if keys() else None
 
     try:

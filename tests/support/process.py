@@ -1,4 +1,4 @@
-"""Other processes: scripts of their own, forks, and FIFOs with someone at the other end."""
+"""Other processes: scripts in their own interpreter, forks, and FIFOs with a peer thread."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TIMEOUT = 120
 
 
 def resident() -> int:
-    """How much memory this process has, in bytes."""
+    """Returns the resident memory of this process, in bytes."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def environment() -> dict[str, str]:
-    """This process's, with the package importable from any directory."""
+    """Returns this process's environment, with the package importable from any directory."""
     paths = [os.environ.get("PYTHONPATH", ""), str(ROOT), str(ROOT / "tests")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
 def run_python(
     code: str, *arguments: str, check: bool = True, stdin: bytes | int | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs `code` in a fresh interpreter; unless told otherwise it must succeed."""
+    """Runs `code` in a new interpreter, and asserts that it succeeds unless `check` is false."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, *arguments],
         env=environment(),
@@ -48,7 +48,7 @@ def run_python(
 
 
 def run_example(folder: Path, name: str, *arguments: str) -> str:
-    """Runs one of the examples in a folder, and returns what it prints."""
+    """Runs an example in `folder`, and returns what it prints."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "examples" / name), *arguments],
         cwd=folder,
@@ -62,13 +62,13 @@ def run_example(folder: Path, name: str, *arguments: str) -> str:
 
 
 def fork(child: Callable[[], None]) -> int:
-    """Runs `child` in a fork of this process, which then ends: 0, or 1 where `child` raised."""
+    """Forks and runs `child`. The child process exits with 0, or with 1 if `child` raised."""
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
-        # Threads that torch started do not live on in a fork.
+        # The threads that torch started do not exist in a fork.
         torch.set_num_threads(1)
         child()
         status = 0
@@ -80,7 +80,7 @@ def fork(child: Callable[[], None]) -> int:
 
 
 def wait(pid: int) -> int:
-    """The exit status of a fork; negative: the signal that ended it."""
+    """Waits for a fork. Returns its exit status, or minus the number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -89,8 +89,8 @@ TICK = 0.05
 
 @contextmanager
 def ticking() -> Iterator[Callable[[], int]]:
-    """A clock that stands for 50 ms a tick, and is as late as all else where a machine is busy: it
-    counts how often somebody who slept so long has woken up."""
+    """A clock with ticks of 50 ms, for tests on a busy machine: it counts how often a thread that
+    sleeps for one tick has woken up, so it slows down as everything else does."""
     count, stop = 0, False
 
     def tick() -> None:
@@ -109,7 +109,7 @@ def ticking() -> Iterator[Callable[[], int]]:
 
 
 def _free(thread: threading.Thread, fifo: str, flags: int) -> None:
-    """End a thread whose other side never came, even one that has yet to open the FIFO."""
+    """Ends a thread whose peer never came, even if it has not opened the FIFO yet."""
     end = time.monotonic() + TIMEOUT
     while thread.is_alive() and time.monotonic() < end:
         os.close(os.open(fifo, flags | os.O_NONBLOCK))
@@ -119,7 +119,7 @@ def _free(thread: threading.Thread, fifo: str, flags: int) -> None:
 
 @contextmanager
 def feed(fifo: str, data: bytes) -> Iterator[None]:
-    """A FIFO at `fifo` into which someone writes `data` once it is opened."""
+    """Creates a FIFO, and a thread that writes `data` to it once a reader opens it."""
     os.mkfifo(fifo)
 
     def write() -> None:
@@ -129,7 +129,7 @@ def feed(fifo: str, data: bytes) -> Iterator[None]:
                 while view:
                     view = view[stream.write(view) :]
         except BrokenPipeError:
-            pass  # the reader had enough
+            pass  # the reader closed its end
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -140,7 +140,7 @@ def feed(fifo: str, data: bytes) -> Iterator[None]:
 
 
 class Drain:
-    """A FIFO out of which someone reads everything."""
+    """A FIFO, and a thread that reads everything from it."""
 
     def __init__(self, fifo: str) -> None:
         self.data = b""

@@ -1,4 +1,4 @@
-"""Encryption by hand, from docs/format.md and libsodium itself."""
+"""The format's encryption, written from docs/format.md with libsodium's own functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _sodium = ctypes.CDLL(ctypes.util.find_library("sodium") or "libsodium.so.23")
 
 
 def secretbox(key: bytes, nonce: bytes, plain: bytes) -> tuple[bytes, bytes]:
-    """The ciphertext, and its MAC."""
+    """Returns the ciphertext and its MAC."""
     out = ctypes.create_string_buffer(len(plain))
     mac = ctypes.create_string_buffer(MAC_SIZE)
     size = ctypes.c_ulonglong(len(plain))
@@ -47,7 +47,7 @@ def crypt_info(*entries: bytes) -> bytes:
 def chunked(
     key: bytes, plain: bytes, chunk: int = CHUNK, nonce: bytes | None = None
 ) -> tuple[bytes, bytes]:
-    """The ciphertext, and the entry of its crypt info."""
+    """Returns the ciphertext and its entry in the crypt info."""
     nonce = os.urandom(NONCE_SIZE) if nonce is None else nonce
     out, macs = b"", b""
     for number, begin in enumerate(range(0, len(plain), chunk)):
@@ -69,13 +69,13 @@ def derivation_entry(body: bytes) -> bytes:
 
 
 def metadata_mac(key: bytes, before: bytes) -> bytes:
-    """Of everything that stands before the MAC in the file."""
+    """Returns the MAC of everything that precedes the MAC in the file."""
     own = hmac.digest(key, b"tensorizer_ops metadata 1", "sha256")
     return hmac.digest(own, before, "sha256")
 
 
 def authentication(data: bytes, index_tail: bytes, key: bytes, headers: list[bytes]) -> bytes:
-    """The file with its record; `index_tail`: the zeros behind its last entry."""
+    """Returns the file with its record. `index_tail`: the zeros after the last index entry."""
     body = struct.pack("<H", 0) + b"".join(hashlib.sha256(header).digest() for header in headers)
     record = b"|TZX|" + struct.pack("<HI", 1, len(body) + 32) + body
     index_end = INDEX_START + struct.unpack_from("<Q", data, INDEX_START - 8)[0]
@@ -86,7 +86,7 @@ def authentication(data: bytes, index_tail: bytes, key: bytes, headers: list[byt
 
 
 def without_records(data: bytes) -> bytes:
-    """The file with zeros where its records stand."""
+    """Returns the file with its records overwritten by zeros."""
     begin = data.index(b"|TZX|")
     end = INDEX_START + struct.unpack_from("<Q", data, INDEX_START - 8)[0]
     return data[:begin] + bytes(end - begin) + data[end:]

@@ -1,8 +1,7 @@
-"""The `.tensors` format written by hand, from docs/format.md alone.
+"""A writer of the `.tensors` format that follows docs/format.md and uses nothing of the library.
 
-It shares nothing with the library, so that it can judge it, and it writes whatever it is told to:
-every field can be made wrong. An override is either the wrong value or a function from the right
-value to the wrong one.
+Tests judge the library by it, so it shares no code with the library. It can write any field wrong:
+an override is either the wrong value or a function from the right value to the wrong one.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ INDEX_START = HEADER_SIZE + 8
 CRC32, SHA256 = 0, 1
 PARAMETER, BUFFER, STATE_DICT = 0, 1, 2
 HASH_SIZES = {CRC32: 4, SHA256: 32}
-LONG_DIMENSIONS = 2  # the flag bit of version-5 files
+LONG_DIMENSIONS = 2  # the flag bit of version 5 files
 
 
 @dataclass
 class Block:
-    """One tensor to write. `index` and `header` override single fields of its two descriptions."""
+    """A tensor to write. `index` and `header` override fields of its index entry and its header."""
 
     name: bytes | str
     dtype: bytes | str
@@ -34,10 +33,10 @@ class Block:
     kind: int = STATE_DICT
     module_index: int = 0
     hashes: tuple[int, ...] = (CRC32, SHA256)
-    crypt: bytes | None = None  # the crypt info, of encrypted files
+    crypt: bytes | None = None  # the crypt info; None if the file is not encrypted
     long: bool = False
     padding: int = 0
-    gap: int = 0  # bytes between the block before and this one's header
+    gap: int = 0  # bytes between the previous block and this header
     index: dict[str, Any] = field(default_factory=dict)
     header: dict[str, Any] = field(default_factory=dict)
 
@@ -66,7 +65,7 @@ def _choose(overrides: dict[str, Any], key: str, right: Any) -> Any:
 
 
 def pack_header(block: Block) -> bytes:
-    """A tensor header with its hashes filled in."""
+    """Returns a tensor header with its hashes filled in."""
 
     def choose(key: str, right: Any) -> Any:
         return _choose(block.header, key, right)
@@ -141,8 +140,8 @@ def pack(
     size_field: int | None = None,
     terminator: bytes = bytes(8),
 ) -> bytes:
-    """A whole file. `start` is where its magic will stand, `index_size` the least size of the
-    index, `index_tail` what follows the last entry inside it."""
+    """Returns a whole file. `start` is the offset that its magic will have, `index_size` the
+    minimum size of the index, `index_tail` the bytes after the last entry inside the index."""
     blocks = list(blocks)
     if flags is None:
         flags = LONG_DIMENSIONS if version >= 5 else 0

@@ -1,4 +1,4 @@
-"""The `.tensors` format read by hand, from docs/format.md alone, and both hashes computed anew."""
+"""A parser of the `.tensors` format, written from docs/format.md alone; recomputes the hashes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.raw_format import CRC32, HASH_SIZES, INDEX_START, LONG_DIMENSIONS, 
 
 @dataclass
 class Entry:
-    """One tensor as a file describes it, in its index and in its own header."""
+    """A tensor as the file describes it, in its index and in its own header."""
 
     name: bytes
     kind: int
@@ -29,12 +29,12 @@ class Entry:
     header_shape: tuple[int, ...]
     module_index: int
     hashes: dict[int, bytes]
-    hash_at: dict[int, int]  # where each hash value stands in the header
+    hash_at: dict[int, int]  # the offset of each hash value in the header
     padding: int
     data: bytes
 
     def digests(self) -> dict[int, bytes]:
-        """Both hashes, computed anew."""
+        """Recomputes both hashes."""
         header = bytearray(self.header)
         for kind, at in self.hash_at.items():
             header[at : at + HASH_SIZES[kind]] = bytes(HASH_SIZES[kind])
@@ -52,7 +52,7 @@ class Parsed:
     index_end: int
     index_tail: bytes
     entries: list[Entry]
-    end: int  # behind the terminator
+    end: int  # the offset after the terminator
 
     def __getitem__(self, name: bytes | str) -> Entry:
         return next(
@@ -81,7 +81,7 @@ class _Cursor:
 
 
 def parse(data: bytes, start: int = 0) -> Parsed:
-    """Reads a well-formed file whose magic stands at `start`, asserting what must hold."""
+    """Parses a well-formed file whose magic is at `start`. Asserts every rule of the format."""
     assert data[start : start + 5] == MAGIC
     top = _Cursor(data, start + 5)
     version = top.take("I")

@@ -1,4 +1,4 @@
-"""What passes between a client and a web server, and how to break it."""
+"""A proxy that records the requests between a client and a web server, and can break them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 @dataclass
 class Recorded:
-    """One request as it went by."""
+    """A request that passed through the proxy."""
 
     method: str
     path: str
@@ -23,18 +23,18 @@ class Recorded:
 
 @dataclass
 class Recorder:
-    """Stands in front of a server; `breaks` says whose connections it closes, `answers` what it
-    says in the place of the server, and `loses` whose answer it keeps to itself."""
+    """A proxy in front of a server, with hooks for each request. `breaks`: closes the connection.
+    `answers`: responds in place of the server. `loses`: drops the server's response."""
 
     port: int
     requests: list[Recorded] = field(default_factory=list)
     breaks: Callable[[Recorded], bool] = lambda request: False
     answers: Callable[[Recorded], bytes | None] = lambda request: None
     loses: Callable[[Recorded], bool] = lambda request: False
-    most: int | None = None  # of a body, before the connection is closed
+    most: int | None = None  # bytes of a request body, after which the connection is closed
 
     def take(self) -> list[Recorded]:
-        """The requests since the last time."""
+        """Returns the requests since the last call."""
         taken, self.requests = self.requests, []
         return taken
 
@@ -117,7 +117,7 @@ def _serve(recorder: Recorder, client: socket.socket, port: int) -> None:
 
 @contextmanager
 def recorder(port: int) -> Iterator[Recorder]:
-    """In front of the server on that port."""
+    """Starts a recorder in front of the server on `port`."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     recorder = Recorder(listener.getsockname()[1])
     threads: list[threading.Thread] = []

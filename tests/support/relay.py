@@ -1,4 +1,4 @@
-"""Stands between a program and a server, and does harm when it is told to."""
+"""A TCP proxy between a client and a server that damages connections on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Closing drops what is still on its way, and says so.
+# SO_LINGER with a timeout of 0: close discards unsent data and sends a reset.
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -19,7 +19,7 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
         self.connections = 0
-        self.passed = 0  # bytes, both ways together
+        self.passed = 0  # bytes in both directions together
         self._harm_at: int | None = None
         self._harm: Callable[[], None] = self.end_all
         self._flip_at: int | None = None
@@ -35,23 +35,23 @@ class Relay:
         self._thread.start()
 
     def after(self, passed: int, harm: Callable[[], None]) -> None:
-        """When so many bytes more have passed, does `harm`, and ends the connection, once."""
+        """Calls `harm` and ends the connection after `passed` more bytes, once."""
         with self._lock:
             self._harm_at, self._harm = self.passed + passed, harm
 
     def flip(self, passed: int) -> None:
-        """When so many bytes more have passed, changes one that comes from the server."""
+        """Flips a bit of a byte from the server after `passed` more bytes."""
         with self._lock:
             self._flip_at = self.passed + passed
 
     def cut(self, number: int, mark: bytes, meanwhile: Callable[[], None]) -> None:
-        """Behind the `number`th `mark` that goes to the server, what follows waits for that."""
+        """Calls `meanwhile` between the `number`th `mark` to the server and the next byte."""
         with self._lock:
             self._cuts, self._cut_at, self._meanwhile = number, mark, meanwhile
 
     def strand(self, mark: bytes) -> None:
-        """When that goes to the server, ends the client's half of the connection, once, and keeps
-        what the server has not got yet."""
+        """When `mark` is sent to the server, ends the client's side of the connection, once, and
+        keeps the data that the server has not received yet."""
         with self._lock:
             self._strand_at = mark
 
@@ -64,7 +64,7 @@ class Relay:
             return True
 
     def deliver(self) -> None:
-        """Hands over what was kept, and returns when the server has done with it."""
+        """Delivers the kept data, and returns when the server has processed it."""
         with self._lock:
             stranded, self._stranded = self._stranded, []
         assert stranded
@@ -99,7 +99,7 @@ class Relay:
             self._pairs.append(Pair(self, client, server))
 
     def until_cut(self, data: bytes) -> int:
-        """How much of `data` goes before what has to wait: all, or up to the cut."""
+        """Returns how much of `data` may be sent before `meanwhile` runs: up to the cut, or all."""
         with self._lock:
             at = 0
             while self._cuts and (found := data.find(self._cut_at, at)) >= 0:
@@ -113,7 +113,7 @@ class Relay:
         self._meanwhile()
 
     def let_pass(self, pair: Pair, data: bytes, answer: bool) -> bytes:
-        """What of `data` passes."""
+        """Returns the part of `data` that may pass, possibly with a flipped bit."""
         harm = None
         with self._lock:
             if self._harm_at is not None and self.passed + len(data) >= self._harm_at:
@@ -130,7 +130,7 @@ class Relay:
 
 
 class Pair:
-    """A connection, and the one behind it."""
+    """A connection from a client, and the one to the server behind it."""
 
     def __init__(self, relay: Relay, client: socket.socket, server: socket.socket) -> None:
         self._relay = relay
@@ -149,7 +149,7 @@ class Pair:
                 end.shutdown(socket.SHUT_RDWR)
 
     def deliver(self, data: bytes) -> None:
-        """To the server, whose client has gone."""
+        """Sends `data` to the server after the client has disconnected."""
         with contextlib.suppress(OSError):
             self._ends[1].sendall(data)
             self._ends[1].shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""An object store with something to read as a stream, and how third parties ask for it."""
+"""An S3 server with objects to read as streams, and the arguments of third-party calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from local_servers.s3_server import KEY_ID, S3, SECRET, s3_server
 from tensorizer_ops import stream_io
 
 BYTES = random.Random(2).randbytes(20 << 20)
-# The classic reader of s3cmd's file fails on a "%".
+# tensorizer's parser of .s3cfg files fails on a "%".
 PLAIN_ID, PLAIN = "AKIAPLAINPLAIN", "a/plain+secret"
 
 
@@ -29,7 +29,7 @@ def stream_store(folder: Path) -> Iterator[S3]:
 
 
 def forget_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of this machine's own settings counts."""
+    """Hides all S3 settings of this machine."""
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
@@ -42,7 +42,7 @@ def forget_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keys(s3: S3, **more: Any) -> dict[str, Any]:
-    """As third parties call it."""
+    """Returns the keyword arguments that third parties pass."""
     return {
         "s3_access_key_id": KEY_ID,
         "s3_secret_access_key": SECRET,

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
-# Types that numpy has, by their torch names; everything else is opaque in a file.
+# Dtypes that numpy has, by their torch names. The others are opaque in a file.
 NUMPY_NAMES = [
     "bool",
     "uint8",
@@ -66,8 +66,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "empty inside": (3, 0, 2),
 }
 
-# What makes a tensor of another kind of a plain matrix: none has its elements in memory of its own,
-# as a plain one has.
+# Functions that turn a plain matrix into a tensor of another kind. None of them keeps its elements
+# in memory of its own, as a plain tensor does.
 OTHER_KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "two tensors": lambda tensor: TwoTensor(tensor, tensor.clone()),
     "fake": lambda tensor: FakeTensorMode().from_tensor(tensor),
@@ -80,13 +80,13 @@ OTHER_KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def freed(tensor: torch.Tensor) -> torch.Tensor:
-    """Without its memory, as those leave it that keep it elsewhere."""
+    """Frees the tensor's memory, as code does that keeps the data elsewhere."""
     tensor.untyped_storage().resize_(0)
     return tensor
 
 
 def stored_dtype(dtype: torch.dtype) -> bytes:
-    """The dtype string of the format, worked out from numpy and docs/format.md."""
+    """Returns the dtype string of the format, derived from numpy and docs/format.md."""
     name = str(dtype).removeprefix("torch.")
     if name in NUMPY_NAMES:
         return str(torch.empty(0, dtype=dtype).numpy().dtype.str).encode()
@@ -101,7 +101,7 @@ def random_bytes(count: int, seed: int = 0) -> torch.Tensor:
 
 
 def sample(dtype: torch.dtype, shape: tuple[int, ...] = (5, 7), seed: int = 0) -> torch.Tensor:
-    """A tensor of random bits (NaNs of every payload among them); a bool holds 0 and 1."""
+    """Returns a tensor of random bits, including NaNs of any payload. Bools are 0 or 1."""
     count = math.prod(shape)
     raw = random_bytes(count * dtype.itemsize, seed)
     if dtype == torch.bool:
@@ -112,7 +112,7 @@ def sample(dtype: torch.dtype, shape: tuple[int, ...] = (5, 7), seed: int = 0) -
 
 
 def raw(tensor: torch.Tensor) -> bytes:
-    """The elements' bytes in order, of any CPU tensor."""
+    """Returns the bytes of the elements of any CPU tensor, in order."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if flat.numel() == 0:
         return b""
@@ -120,7 +120,7 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 def same(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Equal in dtype, shape and every bit."""
+    """Whether dtype, shape and every bit are equal."""
     return (
         actual.dtype == expected.dtype
         and actual.shape == expected.shape
@@ -138,10 +138,10 @@ def assert_same(actual: Mapping[str, torch.Tensor], expected: Mapping[str, torch
 
 
 def by_shape(dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """One tensor of each shape."""
+    """Returns one tensor of each shape."""
     return {name: sample(dtype, shape, seed) for seed, (name, shape) in enumerate(SHAPES.items())}
 
 
 def zoo(shape: tuple[int, ...] = (5, 7)) -> dict[str, torch.Tensor]:
-    """One tensor of each dtype."""
+    """Returns one tensor of each dtype."""
     return {name: sample(dtype, shape, seed) for seed, (name, dtype) in enumerate(DTYPES.items())}

@@ -1,4 +1,4 @@
-"""A web server whose answers a test writes itself, byte by byte where it must be."""
+"""A web server whose responses a test writes itself, byte by byte if necessary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Request:
 
 
 class Asked(BaseHTTPRequestHandler):
-    """A request, and the way to answer it."""
+    """A request, and methods to respond to it."""
 
     protocol_version = "HTTP/1.1"
     server: ScriptedServer
@@ -33,7 +33,7 @@ class Asked(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.asked.append(Request(self.command, self.path, self.headers))
-        # The other side may have had enough.
+        # The client may have closed the connection.
         try:
             self.server.answer(self)
         except OSError:
@@ -52,7 +52,7 @@ class Asked(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("content-length", 0)))
 
     def say(self, status: str, body: bytes = b"", **headers: str) -> None:
-        """Answers in whole; `None_Match` is the header None-Match, and an empty one is left out."""
+        """Sends a complete response. `None_Match` is the header None-Match. Omits empty ones."""
         fields = {"Content-Length": str(len(body))}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         lines = [f"HTTP/1.1 {status}", *(f"{k}: {v}" for k, v in fields.items() if v)]
@@ -61,15 +61,15 @@ class Asked(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def say_range(self, content: bytes, **headers: str) -> None:
-        """Answers with the part of a file that was asked for."""
+        """Responds with the requested range of a file."""
         begin, last = (int(n) for n in self.headers["range"].removeprefix("bytes=").split("-"))
         body = content[begin : last + 1]
         said = f"bytes {begin}-{begin + len(body) - 1}/{len(content)}"
         self.say("206 Partial Content", body, Content_Range=said, **headers)
 
     def never_end(self, piece: bytes, pause: float = 0) -> None:
-        """Sends it again and again until the other side hangs up, which it should before long: then
-        there is an end after all."""
+        """Sends `piece` repeatedly until the client closes the connection. Stops after 256 MiB, or
+        after 20 s with a pause, and sets `drained`: the client should have closed it before."""
         self.close_connection = True
         for _ in range(256 * (1 << 20) // len(piece) if pause == 0 else int(20 / pause)):
             self.wfile.write(piece)
@@ -84,7 +84,7 @@ class ScriptedServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Asked)
         self.answer = answer
         self.asked: list[Request] = []
-        self.drained = False  # somebody has read what never ends
+        self.drained = False  # a client has read all of `never_end`
 
     def url(self, path: str = "m.tensors") -> str:
         return f"http://127.0.0.1:{self.server_port}/{path}"

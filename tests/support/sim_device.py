@@ -1,8 +1,9 @@
-"""A device that works asynchronously, as GPUs do, but is only simulated (tests/cpp/sim_device).
+"""A simulated device that works asynchronously, as GPUs do (tests/cpp/sim_device).
 
-Importing this module builds it where its sources changed, and loads it: `torch.device("sim:0")` and
-`"sim:1"`. Until `set_lazy(False)` the device is lazy: it does work only as far as someone waits for
-it, so that whoever forgets to wait finds nothing done. After a fork the child cannot use it.
+Importing this module builds the device if its sources changed, and loads it as
+`torch.device("sim:0")` and `"sim:1"`. Until `set_lazy(False)`, the device is lazy: it runs queued
+work only when a wait requires it, so code that forgets to wait finds nothing done. A forked child
+cannot use the device.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TORCH = Path(torch.__file__).resolve().parent
 
 
 def _fingerprint() -> str:
-    """Of everything that the library is made of."""
+    """Returns a hash of all sources and settings that the library is built from."""
     digest = hashlib.sha256(f"{TORCH} {torch.__version__} {os.environ.get('CXX')}".encode())
     files = [SOURCES.parent / "common.cmake", *SOURCES.rglob("*")]
     for path in sorted(path for path in files if path.is_file()):
@@ -34,7 +35,8 @@ def _fingerprint() -> str:
 
 
 def build() -> Path:
-    """The library, built where it has to be; any number of processes may ask at once."""
+    """Builds the library if it is out of date, and returns its path. Safe for concurrent use by
+    multiple processes."""
     folder = ROOT / "build" / "sim_device"
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / "libsim_device.so"
@@ -59,7 +61,7 @@ def _load() -> None:
     torch.ops.load_library(build())
     torch.utils.rename_privateuse1_backend("sim")
     module = types.ModuleType("torch.sim")
-    # What torch asks such a module for. This device has no random numbers.
+    # What torch expects of a device module. This device has no random number generator.
     module.__dict__.update(
         is_available=lambda: True,
         is_initialized=lambda: True,
@@ -76,11 +78,11 @@ def _load() -> None:
 
 _load()
 
-# What a test may leave out, one at a time, with `skip`.
+# The waits that a test may leave out with `skip`, one at a time.
 WAITS = torch.ops.sim.waits()
 
-# As in torch.ops.sim: counter(name), counters(), violations(), set_lazy(bool), set_limit(bytes),
-# set_codec(bool), set_pooled(bool), set_capturing(bool), reset().
+# Functions of torch.ops.sim: counter(name), counters(), violations(), set_lazy(bool),
+# set_limit(bytes), set_codec(bool), set_pooled(bool), set_capturing(bool), reset().
 counter = torch.ops.sim.counter
 counters = torch.ops.sim.counters
 violations = torch.ops.sim.violations
@@ -94,7 +96,7 @@ reset = torch.ops.sim.reset
 
 @contextmanager
 def skip(wait: str, nth: int = 0) -> Iterator[None]:
-    """One kind of wait does nothing: all of its calls, or only the n-th."""
+    """Makes one kind of wait do nothing: all of its calls, or only the n-th."""
     torch.ops.sim.skip(wait, nth)
     try:
         yield
@@ -104,7 +106,7 @@ def skip(wait: str, nth: int = 0) -> Iterator[None]:
 
 @contextmanager
 def use(stream: torch.Stream) -> Iterator[None]:
-    """Makes a stream the current one, and its device."""
+    """Makes a stream and its device current."""
     device = torch.accelerator.current_device_index()
     before = torch.accelerator.current_stream(stream.device)
     torch.accelerator.set_stream(stream)
@@ -116,13 +118,13 @@ def use(stream: torch.Stream) -> Iterator[None]:
 
 
 def alive() -> list[int]:
-    """What is there on the devices now."""
+    """Returns the numbers of device blocks, pinned blocks and events that exist now."""
     return [counter(name) for name in ("device.blocks", "pinned.blocks", "events")]
 
 
 @contextmanager
 def fresh() -> Iterator[None]:
-    """The devices as they were at first; nothing may be left on them at the end."""
+    """Resets the devices. At the end, checks that nothing was left on them."""
     reset()
     before = alive()
     yield

@@ -1,4 +1,4 @@
-"""Bytes on the simulated device, and how a loader brings them there."""
+"""Test data on the simulated device, and an upload as a loader does it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from support import sim_device as sim
 
-# What it fills memory with that is new, and that was freed.
+# The bytes with which the device fills new memory and freed memory.
 NEW = 0xA5
 FREED = 0xDD
 
@@ -16,7 +16,7 @@ def pattern(size: int) -> torch.Tensor:
 
 
 def pinned(size: int) -> torch.Tensor:
-    """Memory that a stream reads late."""
+    """Returns pinned memory with a known pattern, for a stream that reads it late."""
     tensor = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     assert tensor.is_pinned()
     return tensor.copy_(pattern(size))
@@ -27,7 +27,7 @@ def is_all(tensor: torch.Tensor, byte: int) -> bool:
 
 
 def upload(tensors: list[torch.Tensor], data: torch.Tensor, slots: int = 2) -> None:
-    """What a loader does: through a ring of pinned memory, on a stream of its own."""
+    """Uploads as a loader does: through a ring of pinned memory, on a separate stream."""
     chunk = 1000
     home = torch.accelerator.current_stream()
     side = torch.Stream("sim")

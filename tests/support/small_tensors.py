@@ -1,4 +1,4 @@
-"""Files of many small tensors, and a web server that has them."""
+"""Files of many small tensors, and a web server that serves them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ KEY = bytes(range(32))
 
 
 def make_old(file: Path) -> None:
-    """What has just changed may change again within its second, so each load asks once more."""
+    """Sets an old mtime. A file with a recent one may change again within the same second, so each
+    load would send another request."""
     os.utime(file, (1_600_000_000, 1_600_000_000))
 
 

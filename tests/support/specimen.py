@@ -1,4 +1,4 @@
-"""A small file of three tensors in which one field at a time is made wrong."""
+"""A small file of three tensors, in which one field at a time is made wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHORTS = bytes(range(8))
 
 
 def blocks(**of_b: Any) -> list[Block]:
-    """Three tensors, of which the middle one, `b`, is what `of_b` says."""
+    """Returns three tensors. `of_b` overrides fields of the middle one, `b`."""
     b = {"name": "b", "dtype": "<i2", "shape": (4,), "data": SHORTS} | of_b
     return [
         Block("a", "<f4", (2, 3), FLOATS),
@@ -23,7 +23,7 @@ def blocks(**of_b: Any) -> list[Block]:
 
 
 def from_bytes(data: bytes | bytearray) -> Any:
-    """A reader of the file that `data` is."""
+    """Opens a reader of a file given as bytes."""
     return torch.ops.tensorizer.open(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
 

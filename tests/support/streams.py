@@ -1,4 +1,4 @@
-"""Bytes to read as a stream, and a web server that has them."""
+"""Bytes to read as a stream, and a web server that serves them."""
 
 from __future__ import annotations
 
