@@ -21,7 +21,7 @@ from local_servers.redis_server import RedisServer, redis_server
 def _open_below(directory: Path) -> list[str]:
     found = []
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing, closed by now
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of iterdir(), closed by now
             found.append(str(link.readlink()))
     return [target for target in found if target.startswith(f"{directory}/")]
 

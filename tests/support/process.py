@@ -80,7 +80,7 @@ def fork(child: Callable[[], None]) -> int:
 
 
 def wait(pid: int) -> int:
-    """Waits for a fork. Returns its exit status, or minus the number of the signal that ended it."""
+    """Waits for a fork. Returns its exit status, or minus the number of the fatal signal."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
