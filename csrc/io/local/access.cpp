@@ -22,7 +22,7 @@ constexpr const char* kAcl = "system.posix_acl_access";
 constexpr std::size_t kLargestAttribute = 64 << 10;  // as in the kernel
 constexpr mode_t kAll = 7;                           // read, write, execute
 
-// An ACL as the kernel gives and takes it, in little-endian: a version, and entries.
+// The kernel's format of an ACL, in little-endian: a version, then entries.
 constexpr std::uint32_t kAclVersion = 2;
 struct AclEntry {
   std::uint16_t tag;
@@ -41,7 +41,7 @@ enum AclTag : std::uint16_t {
 
 using Acl = std::vector<AclEntry>;
 
-// An attribute of the file behind `path`; nothing where it has none, or errno says why.
+// Returns an attribute of the file behind `path`; null and errno if it has none or cannot be read.
 std::optional<std::vector<std::byte>> attribute(const char* path, const char* name) {
   std::vector<std::byte> value(kLargestAttribute);
   const ssize_t size = getxattr(path, name, value.data(), value.size());
@@ -60,12 +60,13 @@ void keep_user_attributes(const char* target, int file) {
     if (!std::string_view(name).starts_with("user.")) continue;
     const auto value = attribute(target, name);
     if (value && fsetxattr(file, name, value->data(), value->size(), 0) != 0) {
-      // They give nobody a right; where there is no room for one, the file is worth more.
+      // Ignored: these attributes grant no rights, and saving the file matters more than one that
+      // does not fit.
     }
   }
 }
 
-// The entries of an ACL; nothing for bytes that are none.
+// Returns the entries of an ACL; null if the bytes are not an ACL.
 std::optional<Acl> parse_acl(ConstBytes bytes) {
   std::uint32_t version = 0;
   if (bytes.size() < sizeof(version) || (bytes.size() - sizeof(version)) % sizeof(AclEntry) != 0) {
@@ -85,7 +86,7 @@ bool set_acl(int file, const Acl& acl) {
   return fsetxattr(file, kAcl, bytes.data(), bytes.size(), 0) == 0;
 }
 
-// What everybody but the owner may do.
+// Returns the rights that all users except the owner have.
 mode_t rights_of_all(const Acl& acl) {
   mode_t rights = kAll;
   for (const AclEntry& entry : acl) {
@@ -98,10 +99,10 @@ mode_t with_same_rights(mode_t mode, mode_t rights) {
   return (mode & ~mode_t{077}) | rights << 3 | rights;
 }
 
-// False where the system refuses, and the file may have another ACL than was asked for.
+// Sets the ACL of `file`. Returns false if the system refuses: the file may then have another ACL.
 bool keep_acl(int file, Acl acl, bool same_group) {
   if (!same_group) {
-    // Who was in the group may be one of the others now, and the other way round.
+    // Members of the old group may be "others" now, and "others" members of the new group.
     const auto rights = static_cast<std::uint16_t>(rights_of_all(acl));
     for (AclEntry& entry : acl) {
       if (entry.tag == kGroup || entry.tag == kOthers) entry.rights = rights;
@@ -122,33 +123,33 @@ void keep_access(int target, const std::string& path, int file) {
   struct stat old;
   struct stat now;
   if (fstat(target, &old) != 0) return;
-  // Needs the right to write the file, which the next steps may take away.
+  // First, because it needs the right to write the file, which the next steps may remove.
   keep_user_attributes(name, file);
   if (fchown(file, old.st_uid, old.st_gid) != 0 &&
       fchown(file, static_cast<uid_t>(-1), old.st_gid) != 0) {
-    // Decided below, by what the file has now.
+    // Ignored: the code below checks which owner and group the file has now.
   }
   if (fstat(file, &now) != 0) return;
   const bool same_group = now.st_gid == old.st_gid;
   mode_t mode = old.st_mode & 07777;
-  // Set-user-ID and set-group-ID speak of an owner and a group that the file has not got.
+  // Set-user-ID and set-group-ID would apply to another owner or group than before.
   if (now.st_uid != old.st_uid || !same_group) mode &= 0777;
 
   const auto bytes = attribute(name, kAcl);
   const bool has_none = !bytes && (errno == ENODATA || errno == ENOTSUP);
   const auto acl = bytes ? parse_acl(*bytes) : std::nullopt;
   if (acl && keep_acl(file, *acl, same_group)) {
-    // Its rights are in the mode as well, the group's bits being the mask.
+    // The ACL has set the permission bits of the mode already; the group's bits are the mask.
     if (fstat(file, &now) == 0) fchmod(file, (mode & 07000) | (now.st_mode & 0777));
     return;
   }
-  // Of a file with an ACL the group's bits are no rights of the group.
+  // If a file has an ACL, the group's bits in its mode are not the rights of the group.
   if (!has_none) {
     mode = with_same_rights(mode, acl ? rights_of_all(*acl) : 0);
   } else if (!same_group) {
     mode = with_same_rights(mode, mode >> 3 & mode & kAll);
   }
-  // As long as the mask is empty, an ACL gives nothing.
+  // With an empty mask, an ACL that could not be removed grants nothing to groups and named users.
   if (!remove_acl(file)) mode &= ~mode_t{070};
   fchmod(file, mode);
 }

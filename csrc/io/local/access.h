@@ -1,15 +1,15 @@
-// Who may do what with a file: its owner, mode and POSIX ACL.
+// Copies the access rights of a file: its owner, mode and POSIX ACL.
 #pragma once
 
 #include <string>
 
 namespace tensorizer {
 
-// Gives `file`, which is new and which nobody else may open yet, what `target` has: owner and group
-// where the process may, mode, ACL, and the extended attributes "user.*". Where something cannot be
-// kept, nobody but the owner gets a right to `file` that he had not to `target`; a default ACL that
-// `file` got from its folder goes. `target` may be open with O_PATH. `path` is its name, for
-// systems without /proc.
+// Copies from `target` to `file`: owner and group as far as the process may set them, mode, ACL,
+// and the extended attributes "user.*". `file` must be new and not yet accessible to other users.
+// If something cannot be copied, no user except the owner gets a right to `file` that the user did
+// not have to `target`. Removes an ACL that `file` got from the default ACL of its folder. `target`
+// may be open with O_PATH. `path` is its name, for systems without /proc.
 void keep_access(int target, const std::string& path, int file);
 
 }  // namespace tensorizer

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kMoveSize = 4 << 20;
 constexpr std::uint64_t kSyncSize = 16 << 20;
-// A smaller file is not worth a system call more.
+// For a smaller file, the extra system call does not pay.
 constexpr std::uint64_t kAllocateFrom = 16 << 20;
 constexpr std::uint64_t kAllocateStep = 64 << 20;
 constexpr std::uint64_t kAllocateNothing = std::numeric_limits<std::uint64_t>::max();
@@ -67,7 +67,7 @@ class FileSink : public Sink {
     }
     if (head.size() > head_size_) move_up(head.size() - head_size_, cancel);
     write_at(file(), start_, {&head, 1}, name_, cancel);
-    // Others who have the descriptor continue behind the body.
+    // Other holders of the descriptor continue behind the body.
     if (written_ > start_) move_position(written_);
   }
 
@@ -111,8 +111,8 @@ class FileSink : public Sink {
  private:
   int file() const noexcept { return replacement_ ? replacement_->file() : in_place_.get(); }
 
-  // ext4 takes bytes 1.4 times as fast into blocks that it has set aside before. Whether it does or
-  // not changes nothing else: finish() gives back what is too much.
+  // Allocates blocks ahead of the writes: ext4 writes 1.4 times as fast into allocated blocks. A
+  // failure is ignored, and finish() frees blocks that were not needed.
   void allocate_ahead(std::uint64_t end) {
     if (end <= allocated_.load(std::memory_order_relaxed)) return;
     const std::lock_guard<std::mutex> lock(allocating_);
@@ -124,7 +124,7 @@ class FileSink : public Sink {
     allocated_.store(done ? from + length : kAllocateNothing, std::memory_order_relaxed);
   }
 
-  // Where others who have the descriptor see it, and where that was asked for.
+  // Moves the position that all holders of the descriptor share, if that was asked for.
   void move_position(std::uint64_t to) {
     if (in_place_end_ != InPlaceEnd::MovePosition) return;
     if (lseek(in_place_.get(), static_cast<off_t>(to), SEEK_SET) < 0) {
@@ -137,7 +137,7 @@ class FileSink : public Sink {
     const std::uint64_t from = start_ + head_size_;
     head_size_ += growth;
     if (written_ <= from) return;
-    // In place, what lies behind our bytes must stay where it is.
+    // FALLOC_FL_INSERT_RANGE is not used in place: bytes behind the file must not move.
     if (!replacement_ || fallocate(file(), FALLOC_FL_INSERT_RANGE, static_cast<off_t>(from),
                                    static_cast<off_t>(growth)) != 0) {
       copy_up(from, growth, cancel);
@@ -172,7 +172,7 @@ class FileSink : public Sink {
     if (ftruncate(file(), static_cast<off_t>(end)) != 0) throw_write_error(errno, name_);
   }
 
-  // fdatasync() alone could not be interrupted.
+  // Writes to stable storage in steps: one fdatasync() could not be interrupted by a cancel.
   void sync(Cancel& cancel) {
     struct stat status;
     if (fstat(file(), &status) != 0) throw system_error(errno, "cannot examine", name_);
@@ -188,7 +188,7 @@ class FileSink : public Sink {
     if (fdatasync(file()) != 0) throw_write_error(errno, name_);
   }
 
-  // One of the two is there.
+  // Exactly one of the two is set.
   std::unique_ptr<Replacement> replacement_;
   Descriptor in_place_;
   const InPlaceEnd in_place_end_ = InPlaceEnd::Nothing;
@@ -199,7 +199,7 @@ class FileSink : public Sink {
   std::uint64_t head_size_ = 0;
   std::atomic<std::uint64_t> written_{0};  // the end of the last bytes of the body
   std::mutex allocating_;
-  std::atomic<std::uint64_t> allocated_;  // how far blocks were set aside
+  std::atomic<std::uint64_t> allocated_;  // the end of the allocated blocks
 };
 
 }  // namespace

@@ -17,13 +17,14 @@ namespace tensorizer {
 
 namespace {
 
-// Measured on a virtual disk: a cold file gives 0.8 GB/s to 2 readers, 1.7 to 8, 2.0 to 16, and no
-// more to 32.
+// Measured on a virtual disk with a cold file: 0.8 GB/s with 2 readers, 1.7 with 8, 2.0 with 16,
+// and no more with 32.
 constexpr int kColdReadsInFlight = 16;
-// What is still in the processor's cache when its CRC32 is taken.
+// Small enough to be in the processor's cache still when its CRC32 is computed.
 constexpr std::uint64_t kWarmPart = 256 << 10;
 constexpr int kSamples = 16;
-// So few cold samples are pages that something else pushed out of a file that is warm.
+// With no more cold samples than this, a file counts as warm: other use of memory evicts a few
+// pages of warm files as well.
 constexpr int kFewSamples = 2;
 
 std::uint64_t file_size(int file, const std::string& name) {
@@ -92,7 +93,8 @@ class FileSource : public Source {
     try {
       return std::make_shared<Mapping>(file_.get(), size_, name_);
     } catch (const Error& error) {
-      // A file system that maps nothing, or a limit on address space: reading still works.
+      // The file system does not support mapping, or the address space is limited: reading still
+      // works.
       if (error.system_errno() == ENODEV || error.system_errno() == ENOMEM) return nullptr;
       throw;
     }
@@ -114,12 +116,13 @@ class FileSource : public Source {
   const std::string& label() const override { return label_; }
 
  private:
-  // Whether the range would have to come from the device, judged by single bytes spread over it.
+  // Returns true if the range is mostly not in the page cache, judged by single bytes spread over
+  // it.
   bool is_cold(std::uint64_t offset, std::uint64_t length) const {
     if (offset >= size_) return false;
     length = std::min(length, size_ - offset);
     if (length == 0) return false;
-    // Asking for a cold page makes the system fetch it, so the samples stand elsewhere every time.
+    // Sampling a cold page makes the system fetch it, so each call takes samples elsewhere.
     std::minstd_rand random(static_cast<std::minstd_rand::result_type>(
         std::chrono::steady_clock::now().time_since_epoch().count()));
     const std::uint64_t step = std::max<std::uint64_t>(length / kSamples, 1);

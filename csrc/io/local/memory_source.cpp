@@ -8,7 +8,7 @@ namespace tensorizer {
 
 namespace {
 
-// Few milliseconds of copying.
+// Takes a few milliseconds to copy.
 constexpr std::size_t kBetweenChecks = 8 << 20;
 
 class MemorySource : public Source {

@@ -17,7 +17,7 @@ namespace tensorizer {
 namespace {
 
 constexpr int kMostLinks = 40;  // as in the kernel
-// How soon the reader of a FIFO is noticed; the system offers no way to wait for one.
+// How often to check whether a FIFO has a reader; the system offers no way to wait for one.
 constexpr std::chrono::milliseconds kReaderInterval{5};
 
 struct stat examine(int descriptor, const std::string& name) {
@@ -65,8 +65,8 @@ bool is_in_proc(const std::string& path) {
   return stat("/proc", &proc) == 0 && lstat(path.c_str(), &link) == 0 && link.st_dev == proc.st_dev;
 }
 
-// Where the symbolic links that `path` ends in lead, whether there is anything or not. Empty for a
-// link in /proc: what it leads to may have no name, or another one than it says.
+// Follows the symbolic links at the end of `path`. The result need not exist. Returns an empty
+// string for a link in /proc: its target may have no name, or not the one that the link shows.
 std::string follow_links(std::string path) {
   for (int links = 0; links < kMostLinks; ++links) {
     char text[PATH_MAX];
@@ -99,7 +99,7 @@ Descriptor open_fifo_for_writing(const std::string& path, Cancel& cancel) {
 
 std::unique_ptr<Sink> open_in_place(const std::string& path, InPlaceEnd end,
                                     const SinkOptions& options) {
-  // Only a prefix that outgrows its room needs to read.
+  // Reading is needed only to move the body up behind a head that outgrows its room.
   Descriptor file = open_descriptor(AT_FDCWD, path, O_RDWR);
   if (!file && errno == EACCES) file = open_descriptor(AT_FDCWD, path, O_WRONLY);
   if (!file) throw system_error(errno, "cannot save to", path);
@@ -107,7 +107,7 @@ std::unique_ptr<Sink> open_in_place(const std::string& path, InPlaceEnd end,
 }
 
 std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions& options) {
-  // Replacing a file takes no right to write it, and would walk around the protection it has.
+  // Replacing a file needs no right to write it, so it would bypass a write protection.
   if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) {
     throw system_error(errno, "cannot save to", path);
   }
@@ -117,7 +117,7 @@ std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions&
   return open_in_place(path, InPlaceEnd::Cut, options);
 }
 
-// `name` is what messages call the place.
+// `name`: for messages.
 std::unique_ptr<Source> open_descriptor_source(int number, const std::string& name) {
   if ((status_flags(number, name) & O_ACCMODE) == O_WRONLY) {
     throw Error(ErrorKind::InvalidArgument, quote(name) + " is not open for reading");
@@ -134,9 +134,10 @@ std::unique_ptr<Source> open_path_source(const std::string& path) {
   if (const int number = descriptor_alias(path); number >= 0) {
     return open_descriptor_source(number, path);
   }
-  // Opening a FIFO would otherwise wait for its writer, deaf to any cancel.
+  // O_NONBLOCK: opening a FIFO would otherwise block until it has a writer, and ignore a cancel.
   Descriptor file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
-  // Somebody holds a lease on the file, which he gives back when asked without O_NONBLOCK.
+  // Another process holds a lease on the file. An open without O_NONBLOCK waits until it releases
+  // it.
   if (!file && errno == EWOULDBLOCK) {
     file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOCTTY);
   }
@@ -168,7 +169,8 @@ std::unique_ptr<Sink> open_descriptor_sink(int number, const std::string& name,
     return in_place_sink(std::move(file), start, InPlaceEnd::MovePosition, name, options);
   }
   if (S_ISFIFO(status.st_mode)) {
-    // O_NONBLOCK on a duplicate would reach everybody who holds the pipe; opened anew, it is ours.
+    // O_NONBLOCK on a duplicate would affect all processes that share the open pipe. Opening it
+    // again gives a file description of our own.
     Descriptor own =
         open_descriptor(AT_FDCWD, "/proc/self/fd/" + std::to_string(number), O_WRONLY | O_NONBLOCK);
     if (own) return stream_sink(std::move(own), true, name);
@@ -199,7 +201,7 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
   throw_unusable("cannot save to", path, status);
 }
 
-// Of a plain path or a file:// URI.
+// Returns the path in a plain path or a file:// URI.
 std::string path_of(const Uri& uri) {
   return uri.scheme.empty() ? expand_home(uri.rest) : decode_file_uri(uri.rest);
 }

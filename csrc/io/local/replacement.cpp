@@ -29,7 +29,7 @@ std::string temporary_name() {
   return text;
 }
 
-// Whether rename() may put another file over `target`.
+// Returns true if rename() may put another file over `target`.
 bool may_be_replaced(int folder, const std::string& name, const struct stat& target) {
   struct stat parent;
   if (fstat(folder, &parent) == 0 && (parent.st_mode & S_ISVTX) != 0) {
@@ -42,7 +42,7 @@ bool may_be_replaced(int folder, const std::string& name, const struct stat& tar
 }
 
 void sync_folder(const Descriptor& folder, const std::string& path) {
-  // EINVAL: the file system has nothing to wait for.
+  // EINVAL: the file system does not support fsync() on folders.
   if (fsync(folder.get()) != 0 && errno != EINVAL) {
     throw system_error(errno, "cannot bring to stable storage the folder", path);
   }
@@ -83,7 +83,7 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path) {
   }
   if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
   if (exists && !may_be_replaced(parent, made->name_, status)) return nullptr;
-  // Until it has the target's rights, nobody else may open it.
+  // Only the owner may open it until it has the access rights of the target.
   if (!made->create_file(exists, exists ? 0600 : 0666)) return nullptr;
   if (exists) keep_access(target.get(), path, made->file());
   return made;
@@ -92,7 +92,7 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path) {
 Replacement::~Replacement() {
   if (committed_) return;
   if (!temporary_.empty()) unlinkat(folder_descriptor_.get(), temporary_.c_str(), 0);
-  // One that somebody else has put something in stays.
+  // A folder in which another process has created something stays.
   for (auto folder = created_.rbegin(); folder != created_.rend(); ++folder) rmdir(folder->c_str());
 }
 
@@ -115,10 +115,10 @@ void Replacement::create_folders() {
   }
 }
 
-// False when the system refuses while there is a target.
+// Returns false if the system refuses and there is a target (`exists`). Throws if there is none.
 bool Replacement::create_file(bool exists, unsigned mode) {
   const int parent = folder_descriptor_.get();
-  // A file without a name gets one through /proc.
+  // An unnamed file can be linked to a name only through /proc.
   if (access("/proc/self/fd", X_OK) == 0) {
     file_ = open_descriptor(parent, ".", O_TMPFILE | O_RDWR, mode);
   }
@@ -140,7 +140,7 @@ void Replacement::publish() {
   if (temporary_.empty()) {
     const std::string unnamed = "/proc/self/fd/" + std::to_string(file_.get());
     if (linkat(AT_FDCWD, unnamed.c_str(), parent, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
-    // linkat() replaces nothing, so a target that exists takes two steps.
+    // linkat() does not replace a target that exists: link to a temporary name, then rename.
     while (errno == EEXIST && temporary_.empty()) {
       std::string name = temporary_name();
       if (linkat(AT_FDCWD, unnamed.c_str(), parent, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {

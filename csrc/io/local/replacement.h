@@ -1,7 +1,7 @@
-// A file that is written out of sight and then takes the place of its target in one step.
+// A file that is written without being visible and then replaces its target atomically.
 //
-// It has no name until then (O_TMPFILE) or, on file systems that cannot do that, a hidden one in
-// the target's folder. When it is destroyed before commit() has returned, it is gone, and so are
+// Until then it has no name (O_TMPFILE) or, on file systems without O_TMPFILE, a hidden name in the
+// target's folder. If the object is destroyed before commit() has returned, it removes the file and
 // the folders that were created for it.
 #pragma once
 
@@ -15,20 +15,20 @@ namespace tensorizer {
 
 class Replacement {
  public:
-  // For the target `path`, which is no symbolic link; missing folders on the way are created. It
-  // gets the access of an existing target (io/local/access.h). Null when there is a target that
-  // cannot be replaced: its folder admits no new file, it belongs to somebody else in a sticky
-  // folder, or it is a mount point.
+  // Creates the file for the target `path`, which must not be a symbolic link, and missing folders
+  // on the way. It gets the access rights of an existing target (io/local/access.h). Returns null
+  // if there is a target that cannot be replaced: the process may not create files in its folder,
+  // it belongs to another user in a sticky folder, or it is a mount point.
   static std::unique_ptr<Replacement> create(const std::string& path);
 
   ~Replacement();
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;
 
-  // Open for reading and writing.
+  // Returns the descriptor of the file, open for reading and writing.
   int file() const noexcept { return file_.get(); }
 
-  // Puts the file under the target's name; with `fsync`, the name is on stable storage afterwards.
+  // Gives the file the target's name. With `fsync`, the name is on stable storage afterwards.
   void commit(bool fsync);
 
  private:
@@ -44,7 +44,7 @@ class Replacement {
   std::vector<std::string> created_;
   Descriptor folder_descriptor_;
   Descriptor file_;
-  std::string temporary_;  // the name that file_ has in folder_ until it is committed, or empty
+  std::string temporary_;  // the name of file_ in folder_ until it is committed, or empty
   bool committed_ = false;
 };
 

@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::size_t kGapSize = 64 << 10;
 
-// While it lives, a write of this thread to a pipe that nobody reads ends in EPIPE and in no
-// signal.
+// Blocks SIGPIPE for this thread during its lifetime, so that a write to a pipe without a reader
+// fails with EPIPE and raises no signal.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -35,7 +35,7 @@ class NoSigpipe {
   NoSigpipe& operator=(const NoSigpipe&) = delete;
 
   ~NoSigpipe() {
-    // One that was pending before is not ours to take.
+    // A signal that was pending before is left pending.
     if (!was_pending_) {
       const timespec no_time{};
       while (sigtimedwait(&sigpipe_, nullptr, &no_time) < 0 && errno == EINTR) {
@@ -91,7 +91,7 @@ class StreamSink : public Sink {
   const std::string& label() const override { return label_; }
 
  private:
-  // Zeros for what nobody wrote, as in a file.
+  // Sends zeros for bytes that were not written, as a file would have.
   void fill_up_to(std::uint64_t position, Cancel& cancel) {
     if (position < position_ || position_ < head_size_) {
       throw Error(ErrorKind::Internal, "bytes for the stream " + label_ + " come in another order");
@@ -112,7 +112,7 @@ class StreamSink : public Sink {
     while (cursor.left() > 0) {
       wait_until_ready(stream_.get(), POLLOUT, name_, cancel);
       const ssize_t moved = send_some(cursor);
-      const int fault = errno;  // before the message below takes memory
+      const int fault = errno;  // saved, because building the message allocates memory
       if (moved >= 0) {
         cursor.advance(static_cast<std::uint64_t>(moved));
         position_ += static_cast<std::uint64_t>(moved);
@@ -135,7 +135,8 @@ class StreamSink : public Sink {
       message.msg_iovlen = vectors.size();
       return sendmsg(stream_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
-    // That much fits where poll() saw room, so a write that may wait does not.
+    // If poll() reports room in a pipe, PIPE_BUF bytes fit, so a blocking descriptor does not
+    // block.
     const std::span<iovec> vectors = non_blocking_ ? cursor.next() : cursor.next(PIPE_BUF);
     return writev(stream_.get(), vectors.data(), static_cast<int>(vectors.size()));
   }

@@ -33,17 +33,17 @@ class StreamSource : public Source {
   const std::string& label() const override { return label_; }
 
  private:
-  // False when the stream ends before `offset`.
+  // Skips to `offset`. Returns false if the stream ends before it.
   bool go_to(std::uint64_t offset, Cancel& cancel) {
     return skip_to(offset, position_, label_, [&](Bytes out) { return fill({&out, 1}, cancel); });
   }
 
-  // Reads until the pieces are full or the stream ends, and says how much that was.
+  // Reads until the pieces are full or the stream ends. Returns the number of bytes read.
   std::uint64_t fill(std::span<const Bytes> pieces, Cancel& cancel) {
     IoCursor cursor(pieces);
     std::uint64_t done = 0;
     while (cursor.left() > 0) {
-      // Before every read: one on a FIFO that has no writer yet would report its end.
+      // Needed before every read: a read from a FIFO that has no writer yet would report its end.
       wait_until_ready(stream_.get(), POLLIN, name_, cancel);
       const std::span<iovec> vectors = cursor.next();
       const ssize_t moved = readv(stream_.get(), vectors.data(), static_cast<int>(vectors.size()));
