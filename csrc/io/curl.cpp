@@ -8,25 +8,26 @@ namespace tensorizer {
 
 namespace {
 
-// Programs that this process starts inherit no connection.
+// Keeps programs that this process starts from inheriting the connection.
 int close_on_exec(void*, curl_socket_t socket, curlsocktype) {
   return fcntl(socket, F_SETFD, FD_CLOEXEC) == 0 ? CURL_SOCKOPT_OK : CURL_SOCKOPT_ERROR;
 }
 
-// libcurl quotes the whole URL of a proxy that it cannot use, with its password.
+// Removes the URL of a proxy that libcurl cannot use: it quotes it whole, with the password.
 std::string without_quoted(std::string_view detail) {
   const std::size_t begin = detail.find('\'');
   if (begin == detail.npos || detail.find("roxy") > begin) return std::string(detail);
   return std::string(detail.substr(0, begin)) + "'...'";
 }
 
-// A handshake that was broken off, and not one that the two could not agree on: only of the latter
-// the TLS library has an error of its own.
+// Returns true for a TLS handshake that was interrupted, and false for one that failed because the
+// two sides could not agree: only then does the TLS library report an error of its own.
 bool is_broken_off(std::string_view detail) {
   return detail.find("error:") == detail.npos || detail.find("unexpected eof") != detail.npos;
 }
 
-// With TLS 1.3, a server says only after the handshake that it wants another client certificate.
+// Returns true if the server refused the client certificate. With TLS 1.3 it says so only after the
+// handshake.
 bool is_certificate_refused(std::string_view detail) {
   return detail.find("alert") != detail.npos &&
          (detail.find("certificate") != detail.npos || detail.find("unknown ca") != detail.npos);
@@ -58,7 +59,7 @@ double seconds_of(CURL* easy, CURLINFO info) {
 }
 
 ConnectTimes connect_times(CURL* easy) {
-  // Each of these times counts from the start, and is 0 for what did not happen.
+  // Each of these times counts from the start, and is 0 for a step that did not happen.
   const double lookup = seconds_of(easy, CURLINFO_NAMELOOKUP_TIME_T);
   const double connect = std::max(seconds_of(easy, CURLINFO_CONNECT_TIME_T), lookup);
   const double tls = std::max(seconds_of(easy, CURLINFO_APPCONNECT_TIME_T), connect);
@@ -79,7 +80,7 @@ ConnectionFailure failure_of(CURLcode code, std::string_view detail) {
     case CURLE_COULDNT_RESOLVE_PROXY:
       failure.is_argument = true;
       break;
-    // What another try would meet again.
+    // A retry would fail in the same way.
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CIPHER:

@@ -1,4 +1,4 @@
-// What all connections through libcurl have in common.
+// Functions that all connections through libcurl share.
 #pragma once
 
 #include <curl/curl.h>
@@ -18,10 +18,10 @@ void set(CURL* handle, CURLoption option, Value value) {
   }
 }
 
-// Sets how a handle connects. `timeout`: in seconds.
+// Sets the options of a handle for connecting. `timeout`: in seconds.
 void set_connecting(CURL* easy, const TlsOptions& tls, double timeout);
 
-// The seconds that the parts of connecting took; 0 for what did not happen.
+// The seconds that each step of connecting took; 0 for a step that did not happen.
 struct ConnectTimes {
   double lookup = 0;  // of the name
   double connect = 0;
@@ -30,7 +30,7 @@ struct ConnectTimes {
 ConnectTimes connect_times(CURL* easy);
 double seconds_of(CURL* easy, CURLINFO info);
 
-// Why a connection failed, and whether another try may go better.
+// Why a connection failed, and whether a retry may succeed.
 struct ConnectionFailure {
   std::string what;
   bool temporary = false;
@@ -38,7 +38,7 @@ struct ConnectionFailure {
   bool is_argument = false;  // the caller's own files or options are wrong
 };
 
-// What an error of libcurl means. `detail`: libcurl's own words, or empty.
+// Explains an error of libcurl. `detail`: libcurl's own message, or empty.
 ConnectionFailure failure_of(CURLcode code, std::string_view detail);
 
 }  // namespace tensorizer

@@ -1,4 +1,5 @@
-// What the connections to one server share: names that were looked up, and TLS sessions.
+// The caches that the connections to one server share: host names that were looked up, and TLS
+// sessions.
 #pragma once
 
 #include <curl/curl.h>

@@ -34,7 +34,7 @@ std::optional<FileIdentity> identity_of(int descriptor) noexcept {
 
 iovec IoCursor::piece(std::size_t index) const noexcept {
   if (bytes_ != nullptr) return {bytes_[index].data(), bytes_[index].size()};
-  // writev() takes the same struct as readv(), and leaves the bytes alone.
+  // writev() takes the same struct as readv(), and does not change the bytes.
   return {const_cast<std::byte*>(const_bytes_[index].data()), const_bytes_[index].size()};
 }
 
@@ -114,7 +114,8 @@ void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces
       if (errno == EINTR) continue;
       throw_write_error(errno, path);
     }
-    // The system reports what keeps it from moving any bytes; nothing at all would loop for ever.
+    // The system reports an error if it cannot write; retrying a write of 0 bytes could loop
+    // forever.
     if (moved == 0) throw_write_error(ENOSPC, path);
     cursor.advance(static_cast<std::uint64_t>(moved));
     done += static_cast<std::uint64_t>(moved);

@@ -1,5 +1,5 @@
-// A file descriptor that closes itself, and reads and writes that move everything they were asked
-// to, whatever the system moves at once.
+// A file descriptor that closes itself, and functions that read and write whole lists of pieces in
+// as many system calls as that takes.
 #pragma once
 
 #include <sys/uio.h>
@@ -29,21 +29,22 @@ class Descriptor {
   int get() const noexcept { return number_; }
   explicit operator bool() const noexcept { return number_ >= 0; }
 
-  // The errno of closing, which is where some network file systems report a failed write; or 0.
+  // Closes the descriptor. Returns 0 or the errno of close(), with which some network file systems
+  // report a failed write.
   int close() noexcept;
 
  private:
   int number_ = -1;
 };
 
-// Opens relative to `folder` (AT_FDCWD: the working directory), with O_CLOEXEC; an empty Descriptor
-// and errno when the system refuses.
+// Opens `path` relative to `folder` (AT_FDCWD: the working directory), with O_CLOEXEC. Returns an
+// empty Descriptor and sets errno on failure.
 Descriptor open_descriptor(int folder, const std::string& path, int flags, unsigned mode = 0);
 
-// What is left to move of a list of pieces, in the system's terms.
+// The rest of a list of pieces that is being read or written, as iovecs.
 class IoCursor {
  public:
-  // A call moves at most this much, so that a cancel is seen soon.
+  // The most bytes of one system call, so that a cancel is seen soon.
   static constexpr std::uint64_t kMost = 8 << 20;
 
   explicit IoCursor(std::span<const Bytes> pieces) : IoCursor(pieces.data(), nullptr, pieces) {}
@@ -52,11 +53,11 @@ class IoCursor {
 
   std::uint64_t left() const noexcept { return left_; }
 
-  // The next pieces, of at most `most` bytes together; valid until the next call.
+  // Returns the next pieces, of at most `most` bytes in total; valid until the next call.
   std::span<iovec> next(std::uint64_t most = kMost) noexcept;
   void advance(std::uint64_t moved) noexcept;
 
-  // Copies as much of `bytes` as there is room for, and says how much that was.
+  // Copies as much of `bytes` as there is room for, and returns how many bytes that was.
   std::size_t fill(ConstBytes bytes) noexcept;
 
  private:
@@ -68,7 +69,7 @@ class IoCursor {
 
   iovec piece(std::size_t index) const noexcept;
 
-  // One of them is null.
+  // Exactly one of the two is set.
   const Bytes* bytes_;
   const ConstBytes* const_bytes_;
   std::size_t index_ = 0;
@@ -77,7 +78,8 @@ class IoCursor {
   std::array<iovec, 256> vectors_;
 };
 
-// Reads from `offset` on until the pieces are full or the file ends, and says how much that was.
+// Reads from `offset` on until the pieces are full or the file ends. Returns the number of bytes
+// read.
 std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pieces,
                       const std::string& path, Cancel& cancel);
 
@@ -85,13 +87,14 @@ std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pie
 void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces,
               const std::string& path, Cancel& cancel);
 
-// Waits until poll() reports something about `events` (POLLIN, POLLOUT), or the cancel is
-// requested. False when the deadline came first.
+// Blocks until poll() reports one of `events` (POLLIN, POLLOUT), an error or a hang-up. Returns
+// false if the deadline passes first. Throws within kPollInterval of a cancel.
 bool wait_until_ready(
     int stream, short events, const std::string& path, Cancel& cancel,
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());
 
-// The system_error() for a failed write, where EFAULT speaks of the caller's memory.
+// Throws the system_error() for a failed write. For EFAULT the message says that the caller's
+// memory cannot be read.
 [[noreturn]] void throw_write_error(int system_errno, const std::string& path);
 
 }  // namespace tensorizer

@@ -1,4 +1,4 @@
-// Connections that wait to be used again.
+// A pool of idle connections.
 #pragma once
 
 #include <unistd.h>
@@ -10,8 +10,9 @@
 
 namespace tensorizer {
 
-// Thread-safe. A child of fork() gets none of its parent's connections, and leaves them as they
-// are: closing one would say goodbye to the server for the parent as well. So the child leaks them.
+// Thread-safe. A child of fork() does not use the connections of its parent, and does not close
+// them either: that would end the parent's session with the server as well. So the child leaks
+// them.
 template <typename Connection>
 class IdlePool {
  public:
@@ -20,7 +21,7 @@ class IdlePool {
   IdlePool& operator=(const IdlePool&) = delete;
   ~IdlePool() { forget_parents(); }
 
-  // Returns null where none is idle.
+  // Returns an idle connection, or null.
   std::unique_ptr<Connection> take() {
     const std::lock_guard lock(mutex_);
     forget_parents();
@@ -36,7 +37,7 @@ class IdlePool {
     idle_.push_back(std::move(connection));
   }
 
-  // Closes all that are idle.
+  // Closes all idle connections.
   void clear() {
     const std::lock_guard lock(mutex_);
     forget_parents();

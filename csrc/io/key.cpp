@@ -20,7 +20,7 @@ NameTable<std::function<KeySource()>>& named_keys() {
   return *named;
 }
 
-// A key, or what it is derived from, as the option names it.
+// A parsed name of a key, or of a passphrase that a key is derived from.
 struct KeyReference {
   SecretReference secret;
   bool passphrase;

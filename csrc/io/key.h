@@ -1,4 +1,4 @@
-// Finds the key that an option names; tensorizer_ops/keys.h says what a name looks like.
+// Resolves the name of an encryption key in an option; tensorizer_ops/keys.h describes the names.
 #pragma once
 
 #include <string>
@@ -10,15 +10,16 @@
 
 namespace tensorizer {
 
-// What a name may look like, for messages.
+// Describes valid names, for messages.
 inline constexpr const char* kKeyNames =
     "the name of a key: env:NAME, file:PATH, passphrase-env:NAME, passphrase-file:PATH or "
     "named:NAME";
 
 bool names_key(std::string_view value) noexcept;
 
-// The key that `value` names. Throws Error(InvalidArgument) where there is no such variable or
-// name, or it holds no key, and NotFound and the like for a file; the messages hold no secret.
+// Returns the key that `value` names. Throws Error(InvalidArgument) if there is no such variable or
+// name, or if it holds no key, and NotFound and the other errors of files; the messages show no
+// secret.
 KeySource resolve_key(const std::string& value);
 
 }  // namespace tensorizer

@@ -1,8 +1,8 @@
 // A private, copy-on-write mapping of a whole file.
 //
-// What is written to it never reaches the file. It holds no memory back (MAP_NORESERVE), so a file
-// larger than the machine maps. Someone who changes the file in place is seen through it, and pages
-// that a truncation took away kill the process that touches them (SIGBUS).
+// Writes to it never reach the file. It reserves no memory (MAP_NORESERVE), so a file larger than
+// the machine's memory can be mapped. In-place changes of the file show through it, and touching
+// pages that were truncated away kills the process (SIGBUS).
 #pragma once
 
 #include "base/bytes.h"
@@ -11,7 +11,8 @@ namespace tensorizer {
 
 class Mapping {
  public:
-  // Maps bytes 0 to `size` (more than 0) of the descriptor, which may be closed afterwards.
+  // Maps bytes 0 to `size` (more than 0) of the descriptor, which may be closed afterwards. Throws
+  // Error if the system refuses.
   Mapping(int descriptor, std::uint64_t size, const std::string& path);
   ~Mapping();
   Mapping(const Mapping&) = delete;
@@ -19,7 +20,7 @@ class Mapping {
 
   Bytes bytes() const noexcept { return bytes_; }
 
-  // Gives back the memory of the whole pages inside `part`, which nobody may use again.
+  // Frees the memory of the whole pages inside `part`, which must not be used afterwards.
   void discard(Bytes part) const noexcept;
 
  private:

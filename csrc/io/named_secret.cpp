@@ -35,10 +35,10 @@ std::string_view read_secret_variable(const std::string& name, const std::string
 }
 
 SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what) {
-  constexpr std::chrono::seconds kPatience{10};  // with whoever has a pipe open
+  constexpr std::chrono::seconds kPatience{10};  // with the writers of a pipe
   const auto fail = [&] { throw system_error(errno, "cannot read " + what + " from", path); };
   Cancel cancel;  // for the host's signals
-  // A pipe into which nobody writes is empty, and none to wait for.
+  // O_NONBLOCK: a pipe without a writer reads as empty, instead of blocking the open.
   const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY | O_NONBLOCK);
   if (!file) fail();
   const auto deadline = std::chrono::steady_clock::now() + kPatience;

@@ -1,4 +1,5 @@
-// How a caller names a secret or a key instead of giving it, and where it is found then.
+// References to secrets and keys ("env:NAME", "file:PATH", "named:NAME"), and the reading of what
+// they refer to.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +19,22 @@ enum class SecretPlace : std::uint8_t { Variable, File, Named };
 
 struct SecretReference {
   SecretPlace place;
-  std::string_view name;  // of the variable, the file or the secret; a part of the parsed text
+  std::string_view name;  // of the variable, the file or the secret; points into the parsed text
 };
 
 // Parses "env:NAME", "file:PATH" and "named:NAME". Returns null for anything else.
 std::optional<SecretReference> parse_secret_reference(std::string_view text) noexcept;
 
-// Returns the value of a variable of the environment. `what` it shall hold ("a key") is for
-// messages. Throws Error(InvalidArgument) where there is no such variable.
+// Returns the value of an environment variable. `what` is its expected content ("a key"), for
+// messages. Throws Error(InvalidArgument) if the variable is not set.
 std::string_view read_secret_variable(const std::string& name, const std::string& what);
 
-// Returns the bytes of a file, or one more than `most` of them: it may be a device that never ends.
-// Throws Error(NotFound) and the like, also where the file is a pipe into which nothing is written
-// for 10 seconds.
+// Returns the bytes of a file, but at most `most` + 1 of them: the file may be a device that never
+// ends. Throws Error(NotFound) and the other errors of files, and one for a pipe that is not read
+// to its end within 10 seconds.
 SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what);
 
-// What a process keeps under names. Thread-safe.
+// The values that a process has registered under names. Thread-safe.
 template <typename Value>
 class NameTable {
  public:

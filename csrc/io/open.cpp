@@ -14,7 +14,7 @@ namespace tensorizer {
 
 namespace {
 
-// The options that `declare` returns, over a struct of their own.
+// Returns the options of `declare`, which set a struct that they own.
 template <typename Options>
 std::vector<Option> over_own(std::vector<Option> (*declare)(Options&)) {
   const auto values = std::make_shared<Options>();
@@ -33,7 +33,7 @@ std::vector<Option> checks() {
   return over_own(declare);
 }
 
-// A new scheme is one line below.
+// A scheme of URIs. A new one takes one line in the table below.
 struct Scheme {
   std::string_view name;
   const char* written;  // for messages
@@ -64,7 +64,7 @@ const Scheme* find_scheme(std::string_view name) {
   return found == std::end(kSchemes) ? nullptr : found;
 }
 
-// The scheme alone is named: what follows it may hold a password.
+// The message quotes only the scheme: the rest of the URI may hold a password.
 [[noreturn]] void throw_unknown(const std::string& name) {
   std::string known;
   for (const Scheme& scheme : kSchemes) {
@@ -86,7 +86,7 @@ void for_each_folder(Visit visit) {
   }
 }
 
-// Throws for an option that changes what another place loads or saves.
+// Throws for an exclusive option of another folder.
 void check_exclusive(const Scheme& scheme, const OptionList& given) {
   if (given.empty()) return;
   for_each_folder([&](const Scheme& other) {
@@ -132,7 +132,7 @@ std::vector<Option> place_options(OptionList& given) {
           all.begin(), all.end(), [&](const Option& other) { return other.name == option.name; });
       if (same == all.end()) {
         all.push_back(std::move(option));
-      } else {  // what another folder has as well
+      } else {  // another folder has an option of this name
         same->set = [first = std::move(same->set), second = std::move(option.set)](
                         const std::string& name, const std::string& value) {
           return first(name, value) && second(name, value);

@@ -1,4 +1,4 @@
-// The places that this build knows, by the schemes of their URIs.
+// Opens sources and sinks by URI, and lists the schemes that this build supports.
 #pragma once
 
 #include <memory>
@@ -16,22 +16,24 @@
 namespace tensorizer {
 
 // Opens what `uri` names: a plain path ("~" is expanded), or a URI of a scheme in the table.
-// Throws InvalidArgument for a URI that is malformed or of an unknown scheme, listing the known
-// ones, and for an option that the place must not pass over.
+// Throws InvalidArgument for a malformed URI, for an unknown scheme (the message lists the known
+// ones), and for an exclusive option of another folder.
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel);
 
-// The same for writing. The parent directories of a file are created where they are missing.
+// Opens `uri` for writing; otherwise like open_source(). Creates missing parent directories of a
+// file.
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
-// The options of all places. Each checks its value as its place does, whichever place is opened,
-// and appends its text to `given`, which is kept as a reference.
+// Returns the options of all folders of io. Each one checks its value as its own folder does,
+// whichever URI is opened, and appends its name and text to `given`, to which it keeps a reference.
 std::vector<Option> place_options(OptionList& given);
 
-// Every scheme, and the folder of io that serves it: {"https", "http"}. A plain path has none.
+// Returns every scheme with the folder of io that serves it, for example {"https", "http"}. The
+// scheme of a plain path is empty.
 std::vector<std::pair<std::string_view, std::string_view>> scheme_folders();
 
-// The folder for `uri`; empty where its scheme is unknown.
+// Returns the folder of io that serves `uri`; empty if the scheme is unknown.
 std::string_view folder_of(std::string_view uri);
 
 }  // namespace tensorizer

@@ -1,6 +1,6 @@
-// Options as they travel: names and values as text, checked strictly.
+// Options as pairs of texts (name and value), which are parsed strictly.
 //
-// Each folder of places declares the options that it takes, next to the struct that they fill.
+// Each folder of io declares the options that it takes, next to the struct that they fill.
 #pragma once
 
 #include <cstdint>
@@ -21,30 +21,32 @@ namespace tensorizer {
 enum class OptionUse : std::uint8_t { Any, Load, Save };
 
 struct Option {
-  std::string name;   // one that ends with a dot is followed by a name of the caller's choice
-  const char* value;  // what a value looks like, for messages
+  std::string name;   // if it ends with a dot, the caller appends any name
+  const char* value;  // describes a valid value, for messages
   // Returns false for a malformed value.
   std::function<bool(const std::string& name, const std::string& value)> set;
-  bool secret = false;  // its value is in no message
-  // Whether a value of it names a secret, instead of being one.
+  bool secret = false;  // messages do not show the value
+  // Returns true if a value is the name of a secret, rather than the secret itself.
   bool (*names_secret)(std::string_view value) = tensorizer::names_secret;
   OptionUse use = OptionUse::Any;
-  // Set where places that do not know the option refuse it instead of passing over it, because it
-  // changes what is loaded or saved. Its value is the one that changes nothing.
+  // Set for an option that changes what is loaded or saved: other folders reject it instead of
+  // ignoring it. The value here is the one that has no effect, which they accept.
   std::optional<std::string> exclusive_unless{};
 };
 
-// The option of this name, or null.
+// Returns the option of this name, or null.
 const Option* find_option(std::span<const Option> known, const std::string& name);
 
-// Sets what is given. Throws Error(InvalidArgument) for an unknown name, listing the known ones
-// that have this use, for an option of the other use, and for a malformed value.
+// Sets all options in `given`. Throws Error(InvalidArgument) for an unknown name (the message lists
+// the known ones that have this use), for an option of the other use, and for a malformed value.
 void apply_options(const OptionList& given, std::span<const Option> known, OptionUse use);
 
-// Sets those of `given` that are known, and passes over the others.
+// Sets the options of `given` that are known, and ignores the others. Throws
+// Error(InvalidArgument) for a malformed value.
 void take_options(const OptionList& given, std::span<const Option> known);
 
-// The same, into a new struct: `declare` returns options that set its members.
+// Returns a new struct filled by take_options(). `declare` returns the options that set its
+// members.
 template <typename Options>
 Options options_from(const OptionList& given, std::vector<Option> (*declare)(Options&)) {
   Options options;
@@ -52,7 +54,8 @@ Options options_from(const OptionList& given, std::vector<Option> (*declare)(Opt
   return options;
 }
 
-// Leaves `number` as it is where the text is none from `least` to `most`.
+// Parses a number from `least` to `most`. Returns false and leaves `number` unchanged for any other
+// text.
 template <typename Number>
 bool take_number(const std::string& text, Number& number, std::uint64_t least,
                  std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) {
@@ -71,13 +74,14 @@ Option number_option(const char* name, const char* value, Number& number, std::u
 }
 
 Option bool_option(const char* name, bool& is);
-// Of `least` or more.
+// Accepts `least` to a million seconds.
 Option seconds_option(const char* name, double& seconds, double least);
-// Anything but nothing, in one line. `value` says what it is.
+// Accepts any text of one line that is not empty. `value` describes it, for messages.
 Option text_option(const char* name, const char* value, std::string& text);
 Option secret_option(const char* name, std::string& text);
 
-// The same option, for one use only, which other places refuse.
+// Returns the option restricted to one use, and rejected by other folders unless its value is
+// `unless`.
 Option exclusive(Option option, OptionUse use, std::string unless = {});
 
 }  // namespace tensorizer

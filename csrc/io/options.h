@@ -1,4 +1,4 @@
-// What a caller may say about where bytes come from and go to.
+// The options of open_source() and open_sink().
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,22 @@ namespace tensorizer {
 struct SourceOptions {
   bool operator==(const SourceOptions&) const = default;
 
-  // Those of the places (place_options(), in io/open.h). A place takes the ones that it declares.
+  // Options of all folders of io (place_options(), in io/open.h). A folder takes the ones that it
+  // declares.
   OptionList given{};
-  // The part that will be read, as far as that is known: a first request asks for nothing else.
+  // The range that will be read, if known: the first request asks for nothing outside it.
   std::uint64_t begin = 0;
   std::uint64_t end = std::numeric_limits<std::uint64_t>::max();
-  // Whether the bytes may be those of no file, and have gaps, where a place could tell.
+  // Accepts bytes that are no .tensors file, and gaps between them, where a folder could detect
+  // that.
   bool any_bytes = false;
 };
 
 struct SinkOptions {
   OptionList given{};
-  // Wait until the bytes, and the name, are on stable storage.
+  // Waits until the bytes and the name are on stable storage.
   bool fsync = false;
-  // Of an upload whose size nobody knows beforehand.
+  // The size of the parts of an upload whose total size is not known beforehand.
   std::uint64_t part_size = 16 << 20;
 };
 

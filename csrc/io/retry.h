@@ -1,4 +1,4 @@
-// What may go better another time, and when to try it again.
+// Temporary errors, and the back-off before a retry.
 #pragma once
 
 #include <chrono>
@@ -11,46 +11,48 @@
 
 namespace tensorizer {
 
-// An error that another try may not meet: a connection that broke, a server that is busy.
+// An error that a retry may fix: a broken connection, a busy server.
 class TemporaryError : public Error {
  public:
   using Error::Error;
 };
 
-// A try that brings less than this is counted as one that failed.
+// A try that receives fewer bytes than this counts as one without progress.
 inline constexpr std::uint64_t kSomeProgress = 64 << 10;
 
-// The pause before the next try, after `count` in a row that brought nothing before this one:
-// longer each time, and another one for each of many that failed at once.
+// Returns the back-off before the next try, when `count` tries in a row had made no progress before
+// the last one. It is longer each time, and random, so that callers that failed at the same moment
+// do not retry at the same moment.
 std::chrono::milliseconds pause_after_tries(int count);
 
-// Ends within kPollInterval of a cancel.
+// Sleeps for `time`. Throws within kPollInterval of a cancel.
 void sleep_unless_cancelled(std::chrono::milliseconds time, Cancel& cancel);
 
-// Counts the tries at one thing that is asked of a server, and waits between them.
+// Counts the retries of one operation on a server, and waits between them.
 class Tries {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `retries`: how many in a row may bring nothing.
+  // `retries`: how many in a row may make no progress.
   explicit Tries(int retries) noexcept : retries_(retries) {}
 
-  // Call for each try that failed, with the bytes that it brought.
+  // Must be called for each failed try, with the number of bytes that it received.
   void count_progress(std::uint64_t brought) noexcept {
     if (brought >= kSomeProgress) count_ = 0;
   }
   bool are_used_up() const noexcept { return count_ >= retries_; }
-  // ", after 3 more tries", or nothing after the first.
+  // Returns ", after 3 more tries" for messages; empty after the first try.
   std::string described() const;
 
-  // Waits until it is time for the next try, for `least` if the server asked for that, and until
-  // the deadline at most.
+  // Waits for the back-off, or for `least` if that is longer (the server asked for it), but not
+  // past the deadline. Counts the next try.
   void wait(Cancel& cancel, std::chrono::milliseconds least = {},
             std::optional<Clock::time_point> deadline = {});
-  // Counts a next try that needs no wait, because what kept the last one from succeeding is gone.
+  // Counts a next try that needs no wait, because the cause of the last failure is gone.
   void go_on_at_once() noexcept { ++all_; }
 
-  // All of it, after a try that failed: waits, or throws what kept it from succeeding.
+  // Handles a failed try: counts its progress and waits, or throws `error` as a permanent one if
+  // the retries are used up.
   void failed(const TemporaryError& error, std::uint64_t brought, Cancel& cancel);
 
  private:

@@ -41,16 +41,17 @@ std::string from_names(const std::string& name) {
               "no secret has the name " + quote(name) + ": set_secret() gives it one");
 }
 
-// Where the parts of a URI lie that may be secret: what stands between its scheme and its host, and
-// what follows its path.
+// The offsets of the parts of a URI that may be secret: from `begin` to `host`, between scheme and
+// host, and from `end` on, behind the path.
 //
-// Found by hand, and not by libcurl: a secret must not show in a URI that libcurl refuses, nor in
-// one that it reads as something else than the caller meant.
+// Parsed by hand and not by libcurl: a secret must not show in a URI that libcurl rejects either,
+// nor in one that it parses differently from what the caller meant.
 struct Parts {
   std::size_t begin = 0;
   std::size_t host = 0;
   std::size_t end = 0;
-  // "http://a:1/b@c" may be the path "/b@c" at port 1 of a, or a password that is not escaped.
+  // "http://a:1/b@c" may be the path "/b@c" at port 1 of host "a", or user "a" with an unescaped
+  // password.
   bool is_ambiguous = false;
 };
 
@@ -58,14 +59,14 @@ bool is_port(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
 }
 
-// Whether a user could not be called so: "localhost", or an address.
+// Returns true for a text that is a host and not the name of a user: "localhost", or an address.
 bool is_machine(std::string_view text) {
   return text == "localhost" || text.starts_with('[') ||
          (!text.empty() &&
           std::all_of(text.begin(), text.end(), [](char c) { return is_digit(c) || c == '.'; }));
 }
 
-// Whether it begins "user:password", or may do so.
+// Returns true if the text may begin with "user:password".
 bool may_be_login(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   if (colon == text.npos || text.ends_with(']')) return false;
@@ -76,9 +77,9 @@ bool is_unix(std::string_view uri) { return lower_case(uri.substr(0, 7)) == "uni
 
 Parts split(std::string_view uri) {
   const std::size_t scheme = uri.find("://");
-  // In the name of a file these characters mean nothing.
+  // In the path of a file these characters have no meaning.
   if (scheme == std::string_view::npos || uri.starts_with("file://")) return {0, 0, uri.size()};
-  // libcurl takes "http:///host" for "http://host"; a socket has no host.
+  // libcurl reads "http:///host" as "http://host"; a Unix domain socket has no host.
   const std::size_t begin =
       is_unix(uri) ? scheme + 3 : std::min(uri.find_first_not_of('/', scheme + 3), uri.size());
   std::size_t path = std::min(uri.find_first_of("/?#", begin), uri.size());
@@ -86,7 +87,7 @@ Parts split(std::string_view uri) {
   bool is_ambiguous = false;
   const std::string_view authority = uri.substr(begin, path - begin);
   if ((at == uri.npos || at < begin) && may_be_login(authority)) {
-    // A password with one of those three characters, which is not escaped.
+    // The password may hold one of those three characters unescaped.
     at = uri.rfind('@');
     if (at != uri.npos && at > path) {
       path = std::min(uri.find_first_of("/?#", at), uri.size());
@@ -98,8 +99,8 @@ Parts split(std::string_view uri) {
   return {begin, host, std::min(uri.find_first_of("?#", path), uri.size()), is_ambiguous};
 }
 
-// Whether what follows the path may be a secret. The prefix and the number of a Redis database are
-// none.
+// Returns true if the text behind the path may hold a secret. The prefix and the number of a Redis
+// database are not secret.
 bool hides_parameters(std::string_view uri, std::string_view parameters) {
   if (!parameters.starts_with('?')) return false;
   if (!is_unix(uri)) return true;
@@ -111,7 +112,7 @@ bool hides_parameters(std::string_view uri, std::string_view parameters) {
   return false;
 }
 
-// As it stands in a URL, and as it is meant.
+// Adds a part of a URL as it is written there, and decoded.
 void add_escaped(Secrets& secrets, std::string_view text) {
   secrets.emplace_back(text);
   if (const auto decoded = percent_decoded(text); decoded && *decoded != text) {
@@ -173,7 +174,7 @@ void add_header_secrets(Secrets& secrets, std::string_view line) {
   const std::string name = lower_case(line.substr(0, colon));
   std::string_view value = trimmed(line.substr(colon + 1));
   secrets.emplace_back(value);
-  // "Bearer" and the like are words that messages need.
+  // Messages need words like "Bearer".
   if (name.ends_with("authorization")) value.remove_prefix(std::min(value.find(' '), value.size()));
   while (!value.empty()) {
     const std::size_t end = std::min(value.find_first_of(" ;,"), value.size());
@@ -189,7 +190,7 @@ void add_url_secrets(Secrets& secrets, std::string_view url) {
   if (parts.host > parts.begin) {
     const std::string_view login = url.substr(parts.begin, parts.host - 1 - parts.begin);
     const std::size_t colon = std::min(login.find(':'), login.size());
-    // An ambiguous one is the host that is asked, which messages need.
+    // In an ambiguous URL the "user" may be the host, which messages need.
     if (!parts.is_ambiguous) add_escaped(secrets, login.substr(0, colon));
     add_escaped(secrets, login.substr(std::min(colon + 1, login.size())));
     secrets.push_back(to_base64(as_bytes(percent_decoded(login).value_or(std::string(login)))));

@@ -1,4 +1,4 @@
-// Secrets, and how to name one instead of writing it down.
+// Secrets: resolving references to them, and keeping them out of messages.
 #pragma once
 
 #include <span>
@@ -10,34 +10,34 @@
 
 namespace tensorizer {
 
-// Whether a value names a secret: "env:NAME" for a variable of the environment, "file:PATH" for the
-// first line of a file, "named:NAME" for what this process keeps under a name. Any other value is
-// the secret itself.
+// Returns true if a value is a reference to a secret: "env:NAME" for an environment variable,
+// "file:PATH" for the first line of a file, "named:NAME" for a secret set by set_secret(). Any
+// other value is the secret itself.
 bool names_secret(std::string_view value);
 
-// The secret that `value` names or is. Throws Error(InvalidArgument) where there is no such
-// variable or name, and NotFound and the like for the file; the messages hold no secret.
+// Returns the secret that `value` names or is. Throws Error(InvalidArgument) if there is no such
+// variable or name, and NotFound and the other errors of files; the messages show no secret.
 std::string resolve_secret(const std::string& value);
 
-// Whether a URI holds a user, a password, or parameters, which may be a signature.
+// Returns true if a URI holds a user, a password, or parameters, which may be a signature.
 bool holds_secret(std::string_view uri);
 
-// A URI for messages: without any of these.
+// Returns a URI for messages: without user, password and parameters.
 std::string without_secrets(std::string_view uri);
 
-// What a server was shown and must not be quoted with.
+// The secrets that a request sends to a server, which messages must not quote from its response.
 using Secrets = std::vector<std::string>;
 
-// Adds the value of a header, and each part of it that may be a secret of its own, as the token of
+// Adds the value of a header, and each part of it that may itself be a secret, such as the token in
 // "Authorization: Bearer TOKEN". `line`: "name: value".
 void add_header_secrets(Secrets& secrets, std::string_view line);
 
-// Adds the user, the password and the parameters of a URL, as they stand there and as they are
-// meant, and what they become in a header.
+// Adds the user, the password and the parameters of a URL, escaped and decoded, and the base64 of
+// user and password, which the Authorization header holds.
 void add_url_secrets(Secrets& secrets, std::string_view url);
 
-// `text` with "..." in the place of every secret, in whatever case; a secret of fewer than four
-// characters is found only where it stands as a word of its own.
+// Returns `text` with "..." in place of every secret, ignoring case. A secret of fewer than four
+// characters is replaced only where it is a whole word.
 std::string redacted(std::string_view text, std::span<const std::string> secrets);
 
 }  // namespace tensorizer

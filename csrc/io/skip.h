@@ -1,4 +1,4 @@
-// Going forward in a source that gives its bytes once, in order.
+// Skips forward in a sequential source.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 namespace tensorizer {
 
-// Reads away what lies between `position`, where the source stands, and `offset`. Returns false
-// where the source ends before that. `read(out)` fills `out` and returns how much it filled: less
-// than asked for only at the end. Throws Error(Internal) where `offset` has passed already.
+// Reads and drops the bytes from `position`, where the source is now, to `offset`. Returns false if
+// the source ends before `offset`. `read(out)` fills `out` and returns how many bytes it filled:
+// fewer than asked for only at the end. Throws Error(Internal) if `offset` is before `position`.
 template <typename Read>
 bool skip_to(std::uint64_t offset, std::uint64_t position, const std::string& label, Read read) {
   constexpr std::uint64_t kLargestSkip = 256 << 10;

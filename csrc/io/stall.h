@@ -1,4 +1,4 @@
-// When a server that still answers is too slow to wait for.
+// Detects a server that still responds but is too slow to wait for.
 #pragma once
 
 #include <algorithm>
@@ -7,21 +7,21 @@
 
 namespace tensorizer {
 
-// Watches one wait for a server. Fewer than 1024 bytes per second, for as long as the patience
-// lasts, is a stall. The patience begins anew whenever bytes have been flowing for a while.
+// Watches one wait for a server. A rate below 1024 bytes per second for all of the patience is a
+// stall. The patience starts again whenever the rate has been higher for a while.
 class StallWatch {
  public:
-  // `moved`: how many bytes have moved before this wait, in both directions.
+  // `moved`: the bytes sent and received before this wait.
   StallWatch(double patience_seconds, std::uint64_t moved) noexcept
       : patience_(patience_seconds), before_(moved) {}
 
-  // Seconds since the patience began.
+  // Returns the seconds since the patience started.
   double waited() const noexcept {
     return std::chrono::duration<double>(Clock::now() - since_).count();
   }
   bool is_over() const noexcept { return waited() >= patience_; }
 
-  // `moved`: how many bytes have moved by now.
+  // `moved`: the bytes sent and received by now.
   bool has_stalled(std::uint64_t moved) noexcept {
     constexpr double kFloorPerSecond = 1024;
     const double seconds = waited();

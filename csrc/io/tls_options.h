@@ -1,4 +1,4 @@
-// The options for TLS, which every place takes that speaks it.
+// The options for TLS, which http, s3 and redis take.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 namespace tensorizer {
 
 struct TlsOptions {
-  std::string ca_file;  // the system's own authorities when it is empty
-  std::string ca_path;  // a folder of more of them
+  std::string ca_file;  // certificate authorities; empty for those of the system
+  std::string ca_path;  // a folder of more authorities
   std::string client_cert;
   std::string client_key;
-  bool insecure = false;  // takes any certificate
+  bool insecure = false;  // accepts any certificate of a server
 };
 
-// Keeps a reference.
+// Returns options that set the members of `tls`. They keep a reference to it.
 std::vector<Option> tls_options(TlsOptions& tls);
 
 }  // namespace tensorizer

@@ -16,7 +16,7 @@ namespace tensorizer {
 
 namespace {
 
-// The length of the scheme of "scheme://", 0 when there is none.
+// Returns the length of the scheme in a leading "scheme://", or 0.
 std::size_t scheme_length(std::string_view uri) {
   if (uri.empty() || !is_letter(uri[0])) return 0;
   std::size_t length = 1;
@@ -28,8 +28,8 @@ std::size_t scheme_length(std::string_view uri) {
   return uri.substr(length).starts_with("://") ? length : 0;
 }
 
-// Whether it is no path, but a URL that lacks slashes or has spaces in front, and may hold a
-// password.
+// Returns true for a URL that lacks slashes or has leading spaces. It may hold a password, so it
+// must not be used as a path, which messages quote.
 bool is_broken_url(std::string_view text) {
   const std::string begin = lower_case(trimmed(text).substr(0, 6));
   return begin.starts_with("http:") || begin.starts_with("https:");
@@ -41,7 +41,8 @@ std::optional<int> parse_descriptor_number(std::string_view digits) {
   return static_cast<int>(*number);
 }
 
-// The home directory of `user`, of the process's own user when that is empty; empty when unknown.
+// Returns the home directory of `user`, or of the process's own user if `user` is empty; empty if
+// it is unknown.
 std::string home_directory(const std::string& user) {
   if (user.empty()) {
     const char* home = std::getenv("HOME");

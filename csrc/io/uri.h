@@ -1,7 +1,7 @@
-// What a URI names.
+// Parses URIs and paths.
 //
-// Only a leading "scheme://" and "fd:" make a URI; anything else is a plain path, whatever colons
-// and slashes stand further on in it.
+// Only a leading "scheme://" or "fd:" makes a URI. Anything else is a plain path, even if it has
+// colons and slashes further on.
 #pragma once
 
 #include <optional>
@@ -15,26 +15,27 @@ struct Uri {
   std::string rest;    // what follows "scheme://" or "fd:", or the path
 };
 
-// Throws InvalidArgument for an empty URI and for one that holds a NUL.
+// Splits a URI. Throws InvalidArgument for an empty URI, for one that holds a NUL, and for a
+// malformed http: or https: URL, which would otherwise be a path.
 Uri split_uri(std::string_view uri);
 
-// `text` with every percent-escape replaced by the byte that it stands for; nothing where two
-// hexadecimal digits do not follow a '%'.
+// Returns `text` with every percent-escape decoded; null if a '%' is not followed by two
+// hexadecimal digits.
 std::optional<std::string> percent_decoded(std::string_view text);
 
-// The path that "file://" + `rest` names: a percent-escape stands for a byte, every other byte for
-// itself, and the host is empty or "localhost".
+// Returns the path that "file://" + `rest` names, with percent-escapes decoded. Throws
+// InvalidArgument for a host other than "localhost" or none, for a malformed escape, and for a NUL.
 std::string decode_file_uri(std::string_view rest);
 
-// Replaces a leading "~" or "~user" by that home directory; a path whose user is unknown is left as
-// it is.
+// Replaces a leading "~" or "~user" by that home directory. Returns the path unchanged if the user
+// is unknown.
 std::string expand_home(const std::string& path);
 
-// The number of "fd:" + `rest`.
+// Returns the number in "fd:" + `rest`. Throws InvalidArgument for anything but a number.
 int parse_descriptor(std::string_view rest);
 
-// The number of the descriptor that /dev/stdin, /dev/stdout, /dev/stderr, /dev/fd/N and
-// /proc/self/fd/N are other names of; -1 for any other path.
+// Returns the number of the descriptor for which /dev/stdin, /dev/stdout, /dev/stderr, /dev/fd/N or
+// /proc/self/fd/N is another name; -1 for any other path.
 int descriptor_alias(std::string_view path);
 
 }  // namespace tensorizer
