@@ -1,4 +1,4 @@
-// Runs of bytes, and the cursor that takes little-endian fields off one.
+// Spans of bytes, and a cursor that reads little-endian fields from one.
 #pragma once
 
 #include <bit>
@@ -36,13 +36,15 @@ constexpr std::uint64_t total_size(std::span<const ConstBytes> pieces) noexcept 
   return total;
 }
 
-// The multiple of `alignment` at or after `value`; the caller knows that it fits.
+// Returns the smallest multiple of `alignment` that is at least `value`. The caller guarantees that
+// it fits.
 constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) noexcept {
   return (value + alignment - 1) / alignment * alignment;
 }
 
 // Takes fields off the front. A field that does not fit makes the cursor bad for good, and every
-// take after that yields zeros and nothing: so a parser takes a group of fields and asks ok() once.
+// later take returns zero or an empty span. So a parser takes a group of fields and checks ok()
+// once.
 class Cursor {
  public:
   explicit Cursor(ConstBytes bytes) noexcept : bytes_(bytes) {}
@@ -69,7 +71,7 @@ class Cursor {
     return field;
   }
 
-  // A length of type Length, then that many bytes of text.
+  // Takes a length of type Length, then that many bytes of text.
   template <std::integral Length>
   std::string_view take_text() noexcept {
     return as_text(take_bytes(take<Length>()));
@@ -81,7 +83,7 @@ class Cursor {
   bool ok_ = true;
 };
 
-// Appends fields to a growing run of bytes: the Cursor's mirror image.
+// Appends little-endian fields to a vector. The inverse of Cursor.
 class ByteWriter {
  public:
   explicit ByteWriter(std::vector<std::byte>& out) noexcept : out_(out) {}

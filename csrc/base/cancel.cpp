@@ -20,7 +20,7 @@ void Cancel::check() {
   if (now < next_poll_) return;
   next_poll_ = now + kPollInterval;
   if (const InterruptHook hook = hook_ ? hook_ : interrupt_hook.load()) hook();
-  // The hook runs code of the host, which may have asked for it.
+  // The hook runs code of the host, which may have called request().
   throw_if_requested();
 }
 

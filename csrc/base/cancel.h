@@ -1,8 +1,8 @@
-// How a running job learns that nobody wants its result any more.
+// Cancellation of a running job.
 //
-// A Cancel is made by the thread that called into the library and shared with the job's workers.
-// Anyone may request(); whatever may run for more than a few milliseconds calls check() in between,
-// and whatever may wait calls check() at least every kPollInterval.
+// A Cancel is created on the thread that called the library and shared with the job's workers. Any
+// thread may call request(). Code that may run for more than a few milliseconds calls check() in
+// between, and code that waits calls check() at least every kPollInterval.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,10 @@ inline constexpr std::chrono::milliseconds kPollInterval{50};
 class Cancel {
  public:
   Cancel() noexcept : Cancel(nullptr) {}
-  // Calls `hook` instead of the interrupt hook of the process, for a host that is not the only one.
+  // Calls `hook` instead of the interrupt hook of the process, for a host that shares the process
+  // with another one.
   explicit Cancel(InterruptHook hook) noexcept : owner_(std::this_thread::get_id()), hook_(hook) {}
-  // For what is to be done after a job has been stopped: nobody's signals end that.
+  // For the cleanup after a job was stopped: never calls a hook, so that no signal interrupts it.
   struct Unattended {};
   explicit Cancel(Unattended) noexcept {}
   Cancel(const Cancel&) = delete;
@@ -30,19 +31,19 @@ class Cancel {
   void request() noexcept { requested_.store(true, std::memory_order_relaxed); }
   bool requested() const noexcept { return requested_.load(std::memory_order_relaxed); }
 
-  // Throws Error(Cancelled) once requested. On the thread that made this, calls the interrupt hook
-  // (tensorizer_ops/hooks.h) at most every kPollInterval, and throws what it throws.
+  // Throws Error(Cancelled) after request(). On the thread that created this, also calls the
+  // interrupt hook (tensorizer_ops/hooks.h) at most every kPollInterval, and throws what it throws.
   void check();
 
  private:
   std::atomic<bool> requested_{false};
-  const std::thread::id owner_;  // of no thread where nobody attends
+  const std::thread::id owner_;  // no thread for Unattended
   const InterruptHook hook_ = nullptr;
   // Only the owner touches this.
   std::chrono::steady_clock::time_point next_poll_ = std::chrono::steady_clock::now();
 };
 
-// For loops of very many short steps: checks at each 1024th.
+// For loops of very many short steps: checks at every 1024th step.
 class Pace {
  public:
   explicit Pace(Cancel& cancel) noexcept : cancel_(cancel) {}

@@ -1,7 +1,7 @@
 // Lets one call at a time into an object whose calls run code of the host: signal handlers, methods
-// of file objects, what a garbage collector calls. Such code may call the object again, and must
-// not wait for the call that it has interrupted. So nothing is locked while a call is in, and a
-// call that comes on its thread is an error. Calls on other threads wait.
+// of file objects, finalizers that a garbage collector runs. Such code may call the object again on
+// the same thread, and must not wait for the call that it interrupted. So no mutex is held during a
+// call, and a second call from the same thread is an error. Calls from other threads wait.
 #pragma once
 
 #include <condition_variable>
@@ -13,10 +13,10 @@
 
 namespace tensorizer {
 
-// The thread that called the library: this one, or the one that it works for.
+// Returns the thread that called the library: the current one, or the one that it works for.
 std::thread::id calling_thread() noexcept;
 
-// While it lives, this thread works for another one.
+// While this lives, calling_thread() returns `caller` on this thread.
 class WorksFor {
  public:
   explicit WorksFor(std::thread::id caller) noexcept;
@@ -25,16 +25,17 @@ class WorksFor {
   WorksFor& operator=(const WorksFor&) = delete;
 };
 
-// Any thread.
+// Thread-safe.
 class Gate {
  public:
-  // `busy` is what Error(InvalidArgument) says to a thread that is in already.
+  // `busy` is the text of the Error(InvalidArgument) for a thread that is already inside.
   explicit Gate(std::string busy) : busy_(std::move(busy)) {}
 
-  // A call by `caller`, for as long as it lives.
+  // A call by `caller`. It ends with the lifetime of this object.
   class Entry {
    public:
-    // Waits for what is in on another thread; throws what `cancel` throws.
+    // Blocks while a call of another thread is inside. Throws Error(InvalidArgument) if `caller` is
+    // already inside, and what `cancel` throws.
     Entry(Gate& gate, std::thread::id caller, Cancel& cancel);
     ~Entry();
     Entry(const Entry&) = delete;
@@ -44,13 +45,14 @@ class Gate {
     Gate& gate_;
   };
 
+  // Returns whether a call by `caller` is inside.
   bool has(std::thread::id caller) const;
 
  private:
   const std::string busy_;
   mutable std::mutex mutex_;
   std::condition_variable left_;
-  std::thread::id inside_;  // of no thread where nobody is
+  std::thread::id inside_;  // no thread if there is no call
 };
 
 }  // namespace tensorizer

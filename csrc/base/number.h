@@ -1,4 +1,4 @@
-// Numbers as text.
+// Parses numbers.
 #pragma once
 
 #include <charconv>
@@ -8,7 +8,7 @@
 
 namespace tensorizer {
 
-// Decimal digits and nothing else; nothing where they are too many.
+// Parses text that has only decimal digits. Returns null for other text and beyond 64 bits.
 inline std::optional<std::uint64_t> parse_number(std::string_view text) {
   std::uint64_t number = 0;
   const char* end = text.data() + text.size();

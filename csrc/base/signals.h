@@ -1,4 +1,4 @@
-// Keeps signals away from threads of our own.
+// Keeps signals away from the library's own threads.
 #pragma once
 
 #include <pthread.h>
@@ -6,8 +6,8 @@
 
 namespace tensorizer {
 
-// While it lives, threads start with every signal blocked that can wait: signals belong to the
-// program's own threads.
+// While this lives, the current thread, and the threads that it starts, block all signals except
+// those of faults. So the program's own threads receive the signals.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

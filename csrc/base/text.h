@@ -1,4 +1,4 @@
-// Small things about text, in ASCII alone: the C library's functions follow the locale.
+// Text functions for ASCII only. The C library's functions depend on the locale.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ inline bool is_space(char c) noexcept { return c == ' ' || (c >= '\t' && c <= '\
 inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// Without the white space around it.
+// Returns `text` without the white space around it.
 inline std::string_view trimmed(std::string_view text) noexcept {
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
@@ -25,7 +25,7 @@ inline std::string lower_case(std::string_view text) {
   return lower;
 }
 
-// The value of a hexadecimal digit, or -1.
+// Returns the value of a hexadecimal digit, or -1.
 inline int hex_value(char c) noexcept {
   if (is_digit(c)) return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;

@@ -1,4 +1,4 @@
-// Which bytes are UTF-8.
+// Validates and writes UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,8 @@
 
 namespace tensorizer {
 
-// The length of the well-formed UTF-8 sequence that `text` starts with; 0 when it starts with none.
+// Returns the length of the well-formed UTF-8 sequence at the start of `text`, or 0 if there is
+// none.
 std::size_t utf8_sequence(std::string_view text) noexcept;
 
 bool is_utf8(std::string_view text) noexcept;

@@ -54,11 +54,11 @@ struct Derivation::Work {
   const KeyDerivation derivation;
   const SecretBytes passphrase;
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   std::condition_variable changed;
   State state = State::New;
   int waiting = 0;
-  SharedSecret key;  // null where there was no memory for it
+  SharedSecret key;  // null if there was not enough memory
 
   bool is_left() const noexcept { return state == State::Running && waiting == 0; }
   void run() noexcept;
@@ -66,10 +66,10 @@ struct Derivation::Work {
 
 namespace {
 
-// How many derivations that nobody waits for may be at work before another begins.
+// A derivation starts only while fewer abandoned ones than this are running.
 constexpr int kMostLeft = 2;
 
-// Those of this process: a child of fork has none.
+// Counts the abandoned derivations of this process. A child of fork() has none.
 class LeftBehind {
  public:
   int count() {
@@ -134,7 +134,7 @@ void Derivation::begin(std::unique_lock<std::mutex>& lock) {
     const SignalsBlocked blocked;
     std::thread([work = work_] { work->run(); }).detach();
   } catch (const std::system_error&) {
-    // No thread is to be had: it cannot be interrupted then.
+    // No thread could be started. Derive on this one, which cannot be interrupted meanwhile.
     lock.unlock();
     work_->run();
     lock.lock();
@@ -144,7 +144,7 @@ void Derivation::begin(std::unique_lock<std::mutex>& lock) {
 SharedSecret Derivation::wait(Cancel& cancel) {
   Work& work = *work_;
   std::unique_lock lock(work.mutex);
-  // Counts this thread among those that wait.
+  // Counts this thread among the waiting ones.
   class Waiting {
    public:
     Waiting(Work& work, std::unique_lock<std::mutex>& lock) : work_(work), lock_(lock) {
@@ -175,7 +175,7 @@ SharedSecret Derivation::wait(Cancel& cancel) {
     lock.lock();
   }
   if (work.key) return work.key;
-  work.state = Work::State::New;  // there may be memory another time
+  work.state = Work::State::New;  // a later call may find enough memory
   throw Error(ErrorKind::OutOfMemory, "the memory for deriving a key by " +
                                           describe(work.derivation.cost) + " is not to be had");
 }

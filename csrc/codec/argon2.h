@@ -1,4 +1,4 @@
-// Keys from passphrases: Argon2id, as libsodium does it.
+// Derives keys from passphrases with libsodium's Argon2id.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ namespace tensorizer {
 
 inline constexpr std::size_t kSaltSize = 16;
 
-// How hard a derivation is: passes over so many bytes of memory.
+// The cost of a derivation: the number of passes over so many bytes of memory.
 struct Argon2Cost {
   std::uint64_t passes;
   std::uint64_t memory;
@@ -34,26 +34,27 @@ struct KeyDerivation {
   bool operator==(const KeyDerivation&) const = default;
 };
 
-// "min", "interactive", "moderate" or "sensitive".
+// Returns the cost named "min", "interactive", "moderate" or "sensitive"; null for another name.
 std::optional<Argon2Cost> named_cost(std::string_view name) noexcept;
 
-// Whether libsodium takes it at all.
+// Returns whether the cost is within libsodium's limits.
 bool is_possible(const Argon2Cost& cost) noexcept;
 
-// The making of a key of kKeySize bytes, which takes the memory that the cost names, and time in
-// proportion. It has a thread of its own, because nothing can interrupt it: who stops waiting
-// leaves it behind, and its memory is free again when it is done. A child of fork has no such
-// thread, and must not touch what its parent began.
+// Derives a key of kKeySize bytes, which takes the memory that the cost names and time in
+// proportion. Runs on a thread of its own, because libsodium's function cannot be interrupted: a
+// caller that stops waiting abandons the thread, which frees its memory when it is done. A child of
+// fork() does not have that thread, and must not use a Derivation that its parent started.
 class Derivation {
  public:
-  // Begins with the first wait(). Throws Error(Crypto) where the cost is impossible.
+  // Starts with the first wait(). Throws Error(Crypto) if the cost is outside libsodium's limits.
   Derivation(ConstBytes passphrase, const KeyDerivation& derivation);
 
+  // Returns whether this is a child of the process that created the object.
   bool is_foreign() const noexcept { return process_ != getpid(); }
 
-  // The key, when it is there; from any number of threads. While more than a few are at work that
-  // were left behind, no other begins. Throws Error(OutOfMemory) where there is not that much
-  // memory.
+  // Blocks until the key is derived, and returns it. Thread-safe. Does not start while two
+  // abandoned derivations are still running. Throws Error(OutOfMemory), after which a later wait()
+  // tries again, and what `cancel` throws.
   SharedSecret wait(Cancel& cancel);
 
  private:
@@ -65,7 +66,7 @@ class Derivation {
   const std::shared_ptr<Work> work_;
 };
 
-// One that nobody else waits for.
+// Derives a key that is not shared with other threads.
 SharedSecret derive_key(ConstBytes passphrase, const KeyDerivation& derivation, Cancel& cancel);
 
 }  // namespace tensorizer

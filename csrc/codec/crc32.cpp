@@ -14,8 +14,8 @@ std::uint32_t crc32(std::uint32_t crc, ConstBytes bytes) noexcept {
 }
 
 std::uint32_t crc32_join(std::uint32_t first, std::uint32_t second, std::uint64_t second_size) {
-  // zlib takes a signed size. Joining with the sum 0 only moves `first` further to the front, which
-  // may be done in steps.
+  // zlib takes a signed size. Joining with a second CRC32 of 0 only shifts `first`, which may be
+  // done in steps.
   constexpr auto kStep = static_cast<std::uint64_t>(std::numeric_limits<z_off_t>::max());
   while (second_size > kStep) {
     first = static_cast<std::uint32_t>(crc32_combine(first, 0, static_cast<z_off_t>(kStep)));

@@ -15,12 +15,13 @@ Sha256Digest sha256(ConstBytes bytes) noexcept;
 // HMAC-SHA256.
 Sha256Digest hmac(ConstBytes key, ConstBytes message) noexcept;
 
-// HMAC-SHA1, for what still asks for it. Throws Error(Unavailable) where libcrypto has it no more.
+// Returns HMAC-SHA1, for protocols that still need it. Throws Error(Unavailable) if libcrypto has
+// no SHA-1.
 std::array<std::byte, 20> hmac_sha1(ConstBytes key, ConstBytes message);
 
 std::string to_hex(ConstBytes bytes);
 std::string to_base64(ConstBytes bytes);
-// False where `text` is not two hexadecimal digits for each byte of `out`.
+// Returns false unless `text` is two hexadecimal digits for each byte of `out`.
 bool from_hex(std::string_view text, Bytes out) noexcept;
 
 }  // namespace tensorizer

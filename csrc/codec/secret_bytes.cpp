@@ -9,7 +9,7 @@ namespace tensorizer {
 
 namespace {
 
-// Whatever uses libsodium starts with this; it may be called from any thread.
+// Initializes libsodium. Must come before any use of it. Thread-safe. Throws std::bad_alloc.
 void start_sodium() {
   static const int started = sodium_init();
   if (started < 0) throw std::bad_alloc();

@@ -1,5 +1,5 @@
-// Memory for what must not leak: it is not swapped out where the system allows that, is in no core
-// dump, stands between pages that nobody may touch, and is wiped when it goes.
+// Memory for secrets: not swapped out if the system allows that, not in core dumps, between guard
+// pages, and wiped when it is freed.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace tensorizer {
 class SecretBytes {
  public:
   SecretBytes() = default;
-  // `size` zeros; throws std::bad_alloc.
+  // Allocates `size` zeros. Throws std::bad_alloc.
   explicit SecretBytes(std::size_t size);
   explicit SecretBytes(ConstBytes content);
   SecretBytes(SecretBytes&& other) noexcept
@@ -27,7 +27,7 @@ class SecretBytes {
   Bytes bytes() noexcept { return {memory_.get(), size_}; }
   ConstBytes bytes() const noexcept { return {memory_.get(), size_}; }
 
-  // Forgets what stands behind the first `size` bytes.
+  // Keeps the first `size` bytes and wipes the rest.
   void shorten(std::size_t size) noexcept;
 
  private:
@@ -39,13 +39,14 @@ class SecretBytes {
   std::size_t size_ = 0;
 };
 
-// Keys are never copied.
+// Keys are shared, never copied.
 using SharedSecret = std::shared_ptr<const SecretBytes>;
 
-// In a time that does not depend on where they differ; of 16 or 32 bytes.
+// Compares in a time that does not depend on the content. Returns false unless both have 16 or both
+// 32 bytes.
 bool is_equal_mac(ConstBytes a, ConstBytes b) noexcept;
 
-// Bytes that nobody can guess.
+// Fills `out` with cryptographically secure random bytes.
 void fill_random(Bytes out) noexcept;
 
 void wipe(Bytes bytes) noexcept;

@@ -17,7 +17,7 @@ namespace {
 // first bytes.
 constexpr std::size_t kBlock = 64;
 constexpr std::size_t kFirst = 32;
-// What is encrypted and then authenticated at a time, while it is in the nearest cache.
+// The size of a piece, which is encrypted and then authenticated while it is in the nearest cache.
 constexpr std::size_t kPiece = 16 << 10;
 
 const unsigned char* raw(ConstBytes bytes) noexcept {
@@ -48,7 +48,7 @@ class Poly1305 {
     void operator()(EVP_MAC_CTX* context) const noexcept { EVP_MAC_CTX_free(context); }
   };
 
-  // Never freed: others may still encrypt when the process ends.
+  // Never freed: other threads may still encrypt when the process ends.
   static EVP_MAC* algorithm() {
     static EVP_MAC* const found = EVP_MAC_fetch(nullptr, "POLY1305", nullptr);
     if (!found) fail();
@@ -74,12 +74,12 @@ class KeyStream {
 
   ConstBytes mac_key() const noexcept { return ConstBytes(block_).first(kFirst); }
 
-  // Bytes from the start of the chunk: at most kFirst of them.
+  // Encrypts or decrypts the first bytes of the chunk, at most kFirst of them.
   void apply_first(ConstBytes in, Bytes out) const noexcept {
     for (std::size_t i = 0; i < in.size(); ++i) out[i] = in[i] ^ block_[kFirst + i];
   }
 
-  // Bytes from `position` on, which is kFirst and whole blocks.
+  // Encrypts or decrypts bytes from `position` on, which is kFirst plus a multiple of kBlock.
   void apply(std::uint64_t position, ConstBytes in, Bytes out) const noexcept {
     const std::uint64_t block = (position + kFirst) / kBlock;
     crypto_stream_xsalsa20_xor_ic(raw(out), raw(in), in.size(), nonce_, block, key_);

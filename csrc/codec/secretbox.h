@@ -1,5 +1,5 @@
-// Authenticated encryption of a chunk: the bytes of libsodium's crypto_secretbox_detached
-// (XSalsa20 and Poly1305), made faster from two libraries.
+// Authenticated encryption of a chunk: the bytes of libsodium's crypto_secretbox_detached (XSalsa20
+// and Poly1305), computed by libsodium and libcrypto together, which is faster.
 #pragma once
 
 #include <array>
@@ -18,15 +18,15 @@ using Mac = std::array<std::byte, kMacSize>;
 
 Nonce random_nonce() noexcept;
 
-// The nonce of chunk `count`, when `first` is that of chunk 0: a little-endian number that is
-// counted up.
+// Returns the nonce of chunk `count`, where `first` is that of chunk 0. Nonces are little-endian
+// numbers that count up.
 Nonce nonce_after(const Nonce& first, std::uint64_t count) noexcept;
 
-// Writes the ciphertext of `plain` to `out`, of the same size, which may be the same memory. `key`
-// has kKeySize bytes. A nonce is for one chunk ever.
+// Writes the ciphertext of `plain` to `out`, of the same size, which may be the same memory, and
+// returns its MAC. `key` has kKeySize bytes. Never use a nonce for two chunks.
 Mac encrypt_chunk(ConstBytes key, const Nonce& nonce, ConstBytes plain, Bytes out);
 
-// Decrypts in place when the MAC is right; else it leaves `bytes` alone and returns false.
+// Decrypts in place if the MAC is right. Otherwise leaves `bytes` unchanged and returns false.
 [[nodiscard]] bool decrypt_chunk(ConstBytes key, const Nonce& nonce, ConstBytes mac, Bytes bytes);
 
 }  // namespace tensorizer

@@ -21,16 +21,16 @@ T big_endian(T value) noexcept {
   return __builtin_bswap32(value);
 }
 
-// The whole blocks that one message has to compress: those of `first`, then those of `second`.
+// The whole blocks to compress for one message: those of `first`, then those of `second`.
 struct Work {
   std::uint32_t* state;
   ConstBytes first;
   ConstBytes second;
 };
 
-// Compresses the work that next(Work&) hands out until it returns false. As soon as a lane's
-// message ends, the lane takes the next one, so messages of any lengths keep all lanes busy but at
-// the end.
+// Compresses the work that next(Work&) returns, until it returns false. When the message of a lane
+// ends, the lane takes the next message, so messages of any lengths keep all lanes busy until the
+// last few.
 template <typename Next>
 void compress_all(Sha256Variant variant, Next next) noexcept {
   std::uint32_t* states[kMostSha256Lanes];
@@ -93,7 +93,8 @@ Sha256Variant best_variant() noexcept {
 struct Sha256Access {
   static std::size_t waiting(const Sha256& message) noexcept { return message.size_ % kBlock; }
 
-  // The first `filling` bytes complete the waiting block, the last `tail` ones wait for the next.
+  // The first `filling` bytes complete the waiting block; the last `tail` bytes wait for the next
+  // one.
   struct Split {
     std::size_t filling;
     std::size_t body;
@@ -119,7 +120,7 @@ struct Sha256Access {
       }
       return true;
     });
-    // Only now is every block compressed that was waiting where the tails go.
+    // Copy the tails only now: the waiting blocks that they overwrite have been compressed.
     for (const auto& [message, bytes] : updates) {
       const std::size_t tail = split(*message, bytes.size()).tail;
       const std::size_t at = tail == bytes.size() ? waiting(*message) : 0;
@@ -130,8 +131,8 @@ struct Sha256Access {
 
   static void finish(Sha256Variant variant, std::span<Sha256* const> messages,
                      std::span<Sha256Digest> digests) noexcept {
-    // Padding is one bit, zeros and the length in bits. Where the length has no room behind the
-    // last bytes, they take a block of their own first.
+    // Padding is one bit, zeros and the length in bits. If the length does not fit behind the last
+    // bytes, these are compressed as a block of their own first.
     std::size_t taken = 0;
     compress_all(variant, [&](Work& work) {
       if (taken == messages.size()) return false;
@@ -180,8 +181,8 @@ Sha256Digest Sha256::finish() noexcept {
 std::vector<Sha256Kernel> sha256_fastest(Sha256Variant few, Sha256Variant many) {
   std::vector<Sha256Kernel> kernels(few.kernels.begin(), few.kernels.end());
   for (std::size_t lanes = few.kernels.size() + 1; lanes <= many.kernels.size(); ++lanes) {
-    // All lanes of AVX-512 take as long as SHA instructions take for nine messages, four of them at
-    // once, and libcrypto without these for three.
+    // One pass of AVX-512 over all lanes takes as long as nine messages with SHA instructions, four
+    // of them at once, or as three messages with libcrypto on a processor without them.
     const std::size_t turns = (lanes + few.kernels.size() - 1) / few.kernels.size();
     kernels.push_back(turns < 3 ? nullptr : many.kernels[lanes - 1]);
   }

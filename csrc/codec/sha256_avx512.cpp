@@ -2,7 +2,7 @@
 
 #if defined(__x86_64__)
 
-// GCC 12 takes the undefined values of its own header for mistakes.
+// GCC 12 warns about the intentionally undefined values in its own header.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #if !defined(__clang__)
@@ -34,8 +34,7 @@ TENSORIZER_AVX512_INLINE Words xor3(Words x, Words y, Words z) {
   return _mm512_ternarylogic_epi32(x, y, z, 0x96);
 }
 
-// From a row of sixteen words for each message to a row of sixteen messages for each word, and
-// back.
+// Converts a row of sixteen words per message to a row of sixteen messages per word, and back.
 TENSORIZER_AVX512_INLINE void transpose(Words* rows) {
   Words other[kLanes];
   for (std::size_t i = 0; i < kLanes; i += 2) {
@@ -63,8 +62,8 @@ TENSORIZER_AVX512_INLINE void transpose(Words* rows) {
   }
 }
 
-// One of the 64 rounds. `schedule` is a ring of sixteen; `letters` are a..h, which move on by one
-// place with each round: instead of them the places move.
+// Runs one of the 64 rounds. `schedule` is a ring of sixteen words. `letters` are a..h, which move
+// on by one place in each round: instead of moving them, a round addresses shifted places.
 template <std::size_t kRound>
 TENSORIZER_AVX512_INLINE void round(Words* letters, Words* schedule) {
   const auto letter = [letters](std::size_t number)
@@ -115,7 +114,8 @@ TENSORIZER_AVX512 void compress_sixteen(std::uint32_t* const* states,
   for (std::size_t offset = 0; offset < count * kSha256BlockSize; offset += kSha256BlockSize) {
     Words schedule[kLanes];
     for (std::size_t i = 0; i < kLanes; ++i) {
-      // The processor follows few streams by itself. Beyond the end there is nothing to harm.
+      // The processor prefetches only a few streams by itself. Prefetching past the end is
+      // harmless.
       _mm_prefetch(reinterpret_cast<const char*>(blocks[i] + offset + kAhead), _MM_HINT_T0);
       schedule[i] = _mm512_shuffle_epi8(_mm512_loadu_si512(blocks[i] + offset), big_endian);
     }
@@ -131,7 +131,7 @@ TENSORIZER_AVX512 void compress_sixteen(std::uint32_t* const* states,
   }
 }
 
-// Lanes without a message do what the first one does, for nobody.
+// Lanes without a message compress the first message's blocks into a state that is discarded.
 template <std::size_t kCount>
 void compress(std::uint32_t* const states[], const std::byte* const blocks[],
               std::size_t count) noexcept {

@@ -1,5 +1,5 @@
-// EVP offers no way to keep the raw state between calls, and its cost per call is more than a
-// block's. The functions under it are deprecated since 3.0 and still the fastest code for the
+// EVP cannot keep the raw state between calls, and an EVP call costs more than a block. The
+// low-level functions are deprecated since OpenSSL 3.0, and still run the fastest code for the
 // processor.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
@@ -14,7 +14,7 @@ namespace {
 
 void compress(std::uint32_t* const states[], const std::byte* const blocks[],
               std::size_t count) noexcept {
-  // With nothing waiting in the context, whole blocks go straight to the compression.
+  // The context holds no partial block, so whole blocks go straight to the compression.
   SHA256_CTX context{};
   static_assert(sizeof(context.h) == sizeof(std::uint32_t) * 8);
   std::memcpy(context.h, states[0], sizeof(context.h));

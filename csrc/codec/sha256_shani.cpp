@@ -9,17 +9,17 @@
 #include <cstddef>
 #include <cstdint>
 
-// The instructions are enabled per function, so the file needs no flags of its own and nothing in
-// it runs before the processor was asked. AVX is not needed for its width: its three-operand
-// encodings spare the moves that would otherwise be a third of the code.
+// The instructions are enabled per function, so the file needs no compiler flags of its own, and
+// nothing in it runs before the processor has been checked. AVX is used for its three-operand
+// encodings, not for its width: they save the moves that would otherwise be a third of the code.
 #define TENSORIZER_SHANI __attribute__((target("sha,avx")))
 #define TENSORIZER_SHANI_INLINE __attribute__((target("sha,avx"), always_inline)) inline
 
 namespace tensorizer {
 namespace {
 
-// One message, between two blocks and while one is compressed. The instructions want the eight
-// words a..h as {f, e, b, a} and {h, g, d, c}, lowest first.
+// The state of one message, between blocks and during one. The instructions take the eight words
+// a..h as {f, e, b, a} and {h, g, d, c}, lowest first.
 struct Lane {
   __m128i feba;
   __m128i hgdc;
@@ -77,9 +77,9 @@ TENSORIZER_SHANI_INLINE void rounds(Lane& lane, const std::byte* block) {
   }
 }
 
-// Every lane goes through the same few rounds before any goes on, so that the processor finds the
-// next lane's instructions while one lane's wait for each other. A lane's words for later rounds
-// come last: nothing waits for them yet.
+// Runs the same four rounds on every lane before the next four, so that the processor can execute
+// instructions of the next lane while those of one lane wait for each other. A lane computes its
+// words for later rounds last, because nothing waits for them yet.
 template <int kGroup, std::size_t... kLane>
 TENSORIZER_SHANI_INLINE void rounds_of_all(Lane* lanes, const std::byte* const blocks[],
                                            std::size_t offset) {
@@ -90,8 +90,8 @@ TENSORIZER_SHANI_INLINE void rounds_of_all(Lane* lanes, const std::byte* const b
 template <std::size_t... kLane>
 TENSORIZER_SHANI void compress(std::uint32_t* const states[], const std::byte* const blocks[],
                                std::size_t count) noexcept {
-  // The SHA instructions do not know the upper halves of the registers, and with something left in
-  // them, by whoever ran before, some processors take a hundred times as long.
+  // Other code may have left values in the upper halves of the registers. The SHA instructions do
+  // not clear them, and then take a hundred times as long on some processors.
   _mm256_zeroupper();
   Lane lanes[sizeof...(kLane)];
   (load(lanes[kLane], states[kLane]), ...);
@@ -105,7 +105,7 @@ constexpr std::array<Sha256Kernel, 4> kKernels{compress<0>, compress<0, 1>, comp
                                                compress<0, 1, 2, 3>};
 
 bool processor_has_it() noexcept {
-  // clang 14 cannot be asked for "sha" by name.
+  // __builtin_cpu_supports() of clang 14 does not know "sha".
   unsigned int a = 0, b = 0, c = 0, d = 0;
   const bool sha = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA);
   return sha && __builtin_cpu_supports("avx");

@@ -1,8 +1,8 @@
-// The contract between SHA-256's state keeping (sha256.cpp) and the code that compresses blocks, of
-// which there is one file per kind of processor. Only sha256.cpp and the tests include this.
+// The interface between the state of SHA-256 messages (sha256.cpp) and the code that compresses
+// blocks, which has one file per kind of processor. Only sha256.cpp and the tests include this.
 //
 // A variant compresses the blocks of up to `lanes` messages side by side. It knows nothing of
-// partial blocks, padding or messages of differing length.
+// partial blocks, padding or messages of different lengths.
 #pragma once
 
 #include <cstddef>
@@ -31,27 +31,28 @@ alignas(64) inline constexpr std::uint32_t kSha256Constants[64] = {
 using Sha256Kernel = void (*)(std::uint32_t* const states[], const std::byte* const blocks[],
                               std::size_t count) noexcept;
 
-// kernels[n - 1] serves n lanes, so that the last few messages do not pay for idle lanes; where it
-// is null, fewer lanes at a time are faster. A variant has as many lanes as kernels, and at most
+// kernels[n - 1] compresses n lanes, so that the last few messages do not pay for idle lanes. It is
+// null if fewer lanes at a time are faster. A variant has as many lanes as kernels, and at most
 // kMostSha256Lanes.
 struct Sha256Variant {
   std::span<const Sha256Kernel> kernels;
 };
 
-// One message at a time, on any processor.
+// Hashes one message at a time, on any processor.
 Sha256Variant sha256_libcrypto() noexcept;
 
-// x86's SHA extensions, four messages at a time; no kernels where the processor has none.
+// Uses x86's SHA extensions, four messages at a time. Has no kernels if the processor lacks them.
 Sha256Variant sha256_shani() noexcept;
 
-// AVX-512, sixteen messages at a time; no kernels where the processor has none.
+// Uses AVX-512, sixteen messages at a time. Has no kernels if the processor lacks it.
 Sha256Variant sha256_avx512() noexcept;
 
-// The faster kernel for each number of lanes, where `many` has more than `few`.
+// Returns the kernels of `few`, and those of `many` for more lanes, with null for a number of lanes
+// that several calls of `few` compress faster.
 std::vector<Sha256Kernel> sha256_fastest(Sha256Variant few, Sha256Variant many);
 
-// sha256_update() and sha256_finish() by a given variant, for the tests. A message may change
-// variants between two calls.
+// sha256_update() and sha256_finish() with a given variant, for the tests. A message may be passed
+// to different variants in successive calls.
 void sha256_update(Sha256Variant variant, std::span<const Sha256Update> updates) noexcept;
 void sha256_finish(Sha256Variant variant, std::span<Sha256* const> messages,
                    std::span<Sha256Digest> digests) noexcept;
