@@ -1,5 +1,6 @@
-// Digests and ciphers of the device's own: kernels for the ops of tensorizer_device, from other
-// libraries than tensorizer_ops takes. They are registered only while a test wants them.
+// Kernels for the ops of tensorizer_device: digests and ciphers that the device computes itself.
+// They use other libraries than tensorizer_ops does, and are registered only while a test asks for
+// them.
 #include "codec.h"
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +33,7 @@ unsigned char* data_of(const at::Tensor& bytes) {
   return static_cast<unsigned char*>(bytes.mutable_data_ptr());
 }
 
-// Does the work on the current stream, as the device sees the tensor, and waits for it.
+// Runs the work on the current stream, with the tensor as the streams see it, and waits for it.
 template <typename Work>
 void run(Counter counter, const at::Tensor& data, const Work& work) {
   add(counter);

@@ -1,9 +1,9 @@
-// Digests and ciphers of the device's own. Any thread.
+// Digests and ciphers that the device computes itself. Thread-safe.
 #pragma once
 
 namespace sim_device {
 
-// Whether the device brings its own; at first it does not.
+// Sets whether the device brings its own digests and ciphers. Initially it does not.
 void set_codec(bool own);
 
 }  // namespace sim_device

@@ -42,7 +42,7 @@ constexpr std::array kNames = {
 };
 static_assert(kNames.size() == static_cast<std::size_t>(Counter::PinnedPeakBytes) + 1);
 
-// A program that goes wrong in a loop does not fill memory with complaints.
+// Limits the memory that messages take when a program fails in a loop.
 constexpr std::size_t kViolationsKept = 100;
 
 struct Skip {
@@ -56,9 +56,9 @@ std::atomic<std::int64_t> byte_limit{kUsualLimit};
 std::atomic<bool> pooled{true};
 std::atomic<bool> capture{false};
 
-std::mutex mutex;  // guards what follows
+std::mutex mutex;  // guards the variables below
 std::optional<Skip> skipped;
-// Never destroyed, because the threads of the streams are not, either.
+// Never destroyed, because the threads of the streams never end and may still use it.
 std::vector<std::string>& kept_violations = *new std::vector<std::string>;
 
 std::atomic<std::int64_t>& slot(Counter counter) {

@@ -1,4 +1,4 @@
-// What a test sets and reads: ways to break the device on purpose, and counts of what it did.
+// Controls for tests: ways to break the device on purpose, and counters of what it did.
 //
 // Everything here may be called from any thread.
 #pragma once
@@ -10,7 +10,7 @@
 namespace sim_device {
 
 enum class Counter {
-  // Calls that wait, or that make others wait for what is still in use. Each can be left out.
+  // Calls that wait, or that delay the reuse of memory still in use. Each can be skipped.
   EventBlock,
   EventQuery,
   EventSynchronize,
@@ -19,10 +19,11 @@ enum class Counter {
   DeviceSynchronize,
   RecordDataPtr,
   HostRecordEvent,
-  // How many of these were left out.
+  // The number of these calls that were skipped.
   Skipped,
-  // Copies. Those from memory that is not pinned, or that has to be converted on its way, read it
-  // at once: they are staged. Where the host waited for the end of a copy, it was blocking, too.
+  // Copies. A copy is staged if the host's memory is not pinned, not contiguous, or has to be
+  // converted: it goes through a temporary tensor, and a copy to the device has read the host's
+  // memory when it returns. A copy is blocking if the host waited for its end. A copy can be both.
   AsyncToDevice,
   AsyncToHost,
   Staged,
@@ -31,12 +32,12 @@ enum class Counter {
   // Digests and ciphers that the device computed itself.
   OwnDigests,
   OwnCiphers,
-  // Calls for an event on another device than the thread's current one. CUDA switches to it and
-  // back, and the switch back takes memory on a device that the program may not use at all.
+  // Calls on an event of a device other than the thread's current one. CUDA switches to that device
+  // and back, and the switch back allocates memory on a device that the program may not use at all.
   DeviceSwitches,
-  // What no correct program does: see violation().
+  // Things that no correct program does: see violation().
   Violations,
-  // What there is now, and the most there was.
+  // Current amounts, and their peaks.
   Events,
   DeviceBlocks,
   DeviceBytes,
@@ -48,41 +49,43 @@ enum class Counter {
 
 void add(Counter counter, std::int64_t amount = 1);
 std::int64_t value(Counter counter);
-// The names of all counters, in their order.
+// Returns the names of all counters, in the order of Counter.
 std::vector<std::string> counter_names();
-// Of those, the ones that can be left out.
+// Returns the names of the calls that can be skipped.
 std::vector<std::string> wait_names();
-// Throws where there is none of that name, and says which there are.
+// Throws if no counter has that name; the message lists all names.
 Counter counter_named(const std::string& name);
 
-// From now on, the calls that `wait` counts do nothing: all of them, or only the n-th from now,
-// where `nth` is not 0. Takes the place of what was to be skipped before.
+// Makes the calls that `wait` counts do nothing: all of them if `nth` is 0, otherwise only the nth
+// from now. Replaces the previous skip.
 void skip(Counter wait, std::int64_t nth);
 void skip_nothing();
-// Counts a call, and says whether it must do nothing.
+// Counts a call, and returns whether it must do nothing.
 bool is_left_out(Counter wait);
 
-// Notes that a program did what goes wrong on a real device, if only sometimes.
+// Records that the program did something that fails on a real device, if only sometimes.
 void violation(const std::string& what);
 std::vector<std::string> violations();
 
-// The bytes that may be held on one device. At first it is what a small device has: a program that
-// asks for much too much gets the answer of a device, and does not fill the machine.
+// The initial limit of the bytes that can be allocated on one device, as large as a small device's
+// memory: a program that asks for far too much gets a device's out-of-memory error and does not
+// fill the machine's memory.
 inline constexpr std::int64_t kUsualLimit = std::int64_t{4} << 30;
 void set_limit(std::int64_t bytes);
 std::int64_t limit();
 
-// Whether the device has streams beside the default one, as it has at first.
+// Sets whether the device has streams besides the default one. Initially it has.
 void set_pooled(bool pooled);
 bool is_pooled();
 
-// While this is set, every stream says that it is being captured, and the host must not wait.
+// While this is set, every stream reports that it is being captured, and the host must not wait.
 void set_capturing(bool capturing);
 bool is_capturing();
-// Throws when `what`, which makes the host wait, is called during a capture.
+// Throws during a capture. `what` names a call that makes the host wait.
 void check_may_wait(const char* what);
 
-// Forgets settings, counts and violations. What there is now stays counted.
+// Resets settings, counts and violations. Current amounts keep their values, and peaks start from
+// them.
 void reset_control();
 
 }  // namespace sim_device

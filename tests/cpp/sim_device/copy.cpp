@@ -1,8 +1,9 @@
-// Copies to, from and on devices, as CUDA's go.
+// Copies to, from and on devices, with the semantics of CUDA's copies.
 //
-// Between a device and pinned memory that lies as it has to, a copy that must not block is work for
-// a stream, which reaches the memory when it comes to it. Anything else on the host is copied and
-// converted there: before the stream has to start, or after it was waited for.
+// A copy between a device and suitable pinned memory (is_reachable()) is work for a stream, which
+// accesses the memory when it gets to that work. All other memory of the host is copied and
+// converted there, through a temporary tensor: before the stream starts a copy to the device, or
+// after the host has waited for a copy from it.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -20,7 +21,7 @@ namespace sim_device {
 
 namespace {
 
-// The same bytes with a type that has kernels, which some types have not.
+// Returns a view of the same bytes with a dtype that has copy kernels, which some dtypes lack.
 at::Tensor plain(const at::Tensor& tensor) {
   switch (tensor.element_size()) {
     case 1:
@@ -36,32 +37,33 @@ at::Tensor plain(const at::Tensor& tensor) {
   }
 }
 
-// Whether its elements are to be conjugated or negated when they are read.
+// Returns whether the elements must be conjugated or negated when they are read.
 bool has_bits(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
 
 at::Tensor empty_on_host(const at::Tensor& like) {
   return at::empty(like.sizes(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
 }
 
-// Whether streams can reach a tensor on the host by themselves.
+// Returns whether streams can access a tensor on the host directly.
 bool is_reachable(const at::Tensor& host, const at::Tensor& device) {
   return is_pinned(host.const_data_ptr()) && host.is_contiguous() && !has_bits(host) &&
          host.dtype() == device.dtype();
 }
 
-// Pinned memory that is freed before its copy is over has to wait for it.
+// Makes pinned memory that is freed before its copy is over wait for that copy.
 void keep_pinned(const at::Tensor& host, const c10::Stream& stream) {
   host_allocator().record_event(host.mutable_data_ptr(), host.storage().data_ptr().get_context(),
                                 stream);
 }
 
-// The caller waits: for a copy, not with a call that can be left out.
+// Blocks until a copy is over. This wait is not one of those that a test can skip.
 void finish(const Moment& end) {
   add(Counter::Blocking);
   wait_on_host(end);
 }
 
-// A tensor over the memory of another one, which it does not keep alive: as a device knows it.
+// Returns a tensor over the memory of `host` that does not keep it alive: like a device, it knows
+// only the address.
 at::Tensor by_address(const at::Tensor& host) {
   return at::from_blob(host.mutable_data_ptr(), host.sizes(), host.strides(),
                        at::TensorOptions().dtype(host.dtype()));
@@ -74,7 +76,7 @@ Moment give_copy(const c10::Stream& stream, const at::Tensor& to, const at::Tens
   return launch(stream, {to, from}, [to = seen(to), from = seen(from)] {
     const bool plain = to.dtype() == from.dtype() && !has_bits(to) && !has_bits(from);
     if (plain && to.is_contiguous() && from.is_contiguous()) {
-      // One thread, however many others torch would wake for it.
+      // Copies on this thread only; torch would use its thread pool.
       std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
       return;
     }
@@ -117,7 +119,8 @@ void copy_to_host(const at::Tensor& to, const at::Tensor& from, bool non_blockin
   to.copy_(staged);
 }
 
-// On the stream of the source, between which and the one of the destination all is in order.
+// Copies on the source's stream, which first waits for the destination's stream. The destination's
+// stream then waits for the copy.
 void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
   const c10::Stream stream = current_stream(from.device().index());
   const c10::Stream other = current_stream(to.device().index());
@@ -146,7 +149,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_copy_from", copy_from); }
 
-// What torch does with these bits is to copy the tensor, which comes here again, without end.
+// Torch's kernels for these bits copy the tensor, which would lead back here without end.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }

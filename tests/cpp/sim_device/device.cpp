@@ -25,7 +25,7 @@ struct Event {
   Event& operator=(const Event&) = delete;
 
   Moment moment;
-  std::shared_ptr<TimePoint> time;  // when the stream came by, for events that measure time
+  std::shared_ptr<TimePoint> time;  // when the stream reached the event, if it measures time
 };
 
 Event& event_at(void* event) { return *static_cast<Event*>(event); }
@@ -79,7 +79,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
       wait_on_host(end_of(stream));
     }
   }
-  // No override: torch 2.11 does not ask.
+  // Without `override`, because torch 2.11 does not declare this function.
   bool isStreamCapturing(const c10::Stream&) const { return is_capturing(); }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device,

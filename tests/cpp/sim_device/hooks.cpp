@@ -1,4 +1,4 @@
-// What torch's own code asks any accelerator for.
+// The hooks that torch calls on every accelerator.
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "device.h"

@@ -1,9 +1,9 @@
-// Pinned memory of the host, which streams reach late.
+// Pinned memory of the host, which streams access late.
 //
-// This is torch's own caching allocator, so blocks come back, rounded up, when the streams that
-// were recorded for them are past the moment when they were freed. A block is filled with 0xA5
-// when it is handed out, and with 0xDD when it is freed while no stream is recorded for it: a
-// stream that still has to read it, reads that.
+// This is torch's own caching allocator: it rounds sizes up, and reuses a freed block when every
+// stream recorded for it has passed the point at which the block was freed. A block is filled with
+// 0xA5 when it is allocated, and with 0xDD when it is freed while no stream is recorded for it, so
+// a stream that still has to read it reads 0xDD.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -12,7 +12,7 @@ namespace sim_device {
 
 at::HostAllocator& host_allocator();
 
-// Whether an address lies anywhere in a block, even in one that is kept for the next one to ask.
+// Returns whether an address lies in a block, free blocks in the cache included.
 bool is_pinned(const void* address);
 
 }  // namespace sim_device

@@ -1,4 +1,4 @@
-// torch.ops.sim: what a test in Python sets and reads.
+// torch.ops.sim: the controls for tests in Python.
 #include <torch/library.h>
 
 #include "codec.h"
@@ -10,14 +10,14 @@ namespace sim_device {
 
 namespace {
 
-// As it was at first, but for what is still alive.
+// Restores the initial state, except for what is still alive.
 void reset() {
   reset_control();
   set_codec(false);
   set_lazy(true);
   settle();
   host_allocator().empty_cache();
-  // What was left behind may have done wrong only now.
+  // Work left over from before may have caused violations only when settle() ran it.
   reset_control();
 }
 

@@ -12,7 +12,8 @@ namespace sim_device {
 
 namespace {
 
-// Memory is taken only where it is written to. ThreadSanitizer has no room for much more.
+// Address space only: memory is allocated where it is written to. ThreadSanitizer has no room for
+// much more.
 constexpr std::size_t kSpace = std::size_t{256} << 30;
 constexpr std::size_t kAllSpace = kSpace * kDevices;
 
@@ -44,7 +45,7 @@ struct Mapping {
   std::byte* for_streams;
 };
 
-// Never destroyed, because the threads of the streams are not, either.
+// Never destroyed, because the threads of the streams never end and may still use it.
 const Mapping& mapping() {
   static const Mapping* const leaked = new Mapping;
   return *leaked;

@@ -1,5 +1,6 @@
-// The memory of the devices, mapped twice: where tensors point, nobody can access it, so that the
-// host that tries gets a SIGSEGV; where the threads of the streams look, they can.
+// The memory of the devices, mapped twice. Tensors point into a mapping without access rights, so a
+// host that accesses it gets a SIGSEGV. The threads of the streams use the other mapping, which is
+// readable and writable.
 //
 // Everything here may be called from any thread.
 #pragma once
@@ -11,17 +12,17 @@
 
 namespace sim_device {
 
-// Where tensors point.
+// An address in the mapping that tensors point into.
 using Address = std::uintptr_t;
 
 inline Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 
-// The addresses of a device start here.
+// Returns the first address of a device.
 Address first_address(c10::DeviceIndex device);
 // These throw for an address that is not on a device.
 c10::Device device_of(Address address);
 std::byte* seen_by_streams(Address address);
-// The system gets back the memory of these bytes, which are zeros from now on.
+// Returns the memory of these bytes to the system; they are zeros from then on.
 void discard(Address address, std::size_t size);
 
 }  // namespace sim_device

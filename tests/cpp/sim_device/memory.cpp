@@ -22,7 +22,8 @@ namespace sim_device {
 namespace {
 
 constexpr std::size_t kAlignment = 512;
-// So much memory that was freed still says so; the system gets back what was freed before.
+// Freed memory up to this size keeps its fill of kFreedByte; the memory that was freed before it
+// goes back to the system.
 constexpr std::size_t kFreedBytesKept = std::size_t{64} << 20;
 
 struct Span {
@@ -34,10 +35,10 @@ struct Block {
   Span span;
   c10::Stream home;
   Moment born;
-  std::vector<std::pair<c10::Stream, Moment>> uses{};  // the last one of each stream
+  std::vector<std::pair<c10::Stream, Moment>> uses{};  // the last use by each stream
   std::vector<c10::Stream> recorded{};
-  bool freed = false;  // by its owner
-  bool dead = false;   // to the streams as well
+  bool freed = false;  // freed by its owner
+  bool dead = false;   // freed, and its streams have done all work from before
   std::size_t streams_to_pass = 0;
 };
 
@@ -63,7 +64,7 @@ class Memory {
 
   void* allocate(const c10::Stream& home, std::size_t size) {
     const auto device = static_cast<std::size_t>(home.device_index());
-    // What was freed may be gone once the streams have done their work.
+    // Freed blocks are only released once their streams have done their work.
     if (!fits(device, size)) settle();
     const std::lock_guard lock(mutex_);
     TORCH_CHECK_WITH(OutOfMemoryError, is_room(device, size),
@@ -133,7 +134,7 @@ class Memory {
     return is_room(device, size);
   }
 
-  // What follows wants the mutex held.
+  // The functions below require that the caller holds the mutex.
 
   bool is_room(std::size_t device, std::size_t size) const {
     const auto most = static_cast<std::size_t>(limit());
@@ -168,7 +169,7 @@ class Memory {
     }
   }
 
-  // And these must not hold it.
+  // The functions below lock the mutex themselves.
 
   void check_alive(const c10::Stream& stream, const Span& span) {
     const std::lock_guard lock(mutex_);
@@ -177,7 +178,7 @@ class Memory {
     violation(described(stream) + " works on " + described(span) + ", which were freed");
   }
 
-  // A stream of a freed block has done all that it had to do before.
+  // Called when one of the streams of a freed block has done all work from before the free.
   void pass(Address address) {
     const std::lock_guard lock(mutex_);
     Block& block = blocks_.at(address);
@@ -196,15 +197,15 @@ class Memory {
     }
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards all members below
   std::array<Address, kDevices> next_{};
-  std::array<std::size_t, kDevices> held_{};  // by blocks that are not dead
+  std::array<std::size_t, kDevices> held_{};  // bytes of blocks that are not dead
   std::map<Address, Block> blocks_;
   std::deque<Span> freed_;
   std::size_t freed_bytes_ = 0;
 };
 
-// Never destroyed, because the threads of the streams are not, either.
+// Never destroyed, because the threads of the streams never end and may still use it.
 Memory& memory() {
   static Memory* const all = new Memory;
   return *all;

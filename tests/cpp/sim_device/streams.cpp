@@ -24,17 +24,17 @@ struct Queue {
   std::size_t number;
   std::deque<std::function<void()>> waiting{};
   std::uint64_t given = 0;
-  std::uint64_t wanted = 0;  // how far someone wants it to go
+  std::uint64_t wanted = 0;  // the position up to which work is waited or asked for
   std::uint64_t done = 0;
-  Clock clock{};  // what is over when the next work starts
+  Clock clock{};  // the work that is over when the next work starts
   bool has_thread = false;
 };
 
 struct Streams {
-  std::mutex mutex;  // guards all of this
+  std::mutex mutex;  // guards all members
   std::condition_variable changed;
   bool lazy = true;
-  Clock host;                                  // what the program knows to be over
+  Clock host;                                  // the work that the program knows to be over
   std::vector<std::unique_ptr<Queue>> queues;  // by number
   std::array<std::vector<Queue*>, kDevices> of_device;
   std::array<std::size_t, kDevices> next_in_pool{};
@@ -57,7 +57,7 @@ struct Streams {
   }
 };
 
-// Never destroyed, because the threads of the streams are not, either.
+// Never destroyed, because the threads of the streams never end and may still use it.
 Streams& streams() {
   static Streams* const all = new Streams;
   return *all;
@@ -103,7 +103,8 @@ void want(Queue& queue, std::uint64_t position) {
   streams().changed.notify_all();
 }
 
-// Blocks the calling thread, which may be the one of another stream.
+// Blocks the calling thread, which may be the thread of another stream, until the work up to
+// `position` is done.
 void await(std::size_t number, std::uint64_t position) {
   std::unique_lock lock(streams().mutex);
   Queue& queue = *streams().queues[number];

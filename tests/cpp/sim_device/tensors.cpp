@@ -1,5 +1,5 @@
-// Making tensors, looking at them in other shapes, and filling them. What is missing raises: there
-// is no way back to the CPU, where nobody would notice.
+// Operators that create, view and fill tensors. A missing operator raises an error: there is no
+// fallback to the CPU, which would hide that it is missing.
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

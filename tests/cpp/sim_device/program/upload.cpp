@@ -1,7 +1,7 @@
-// A program without Python that brings bytes to a device through a ring of pinned memory, on a
-// stream of its own. It knows only torch's generic interfaces, so it would do on any device.
+// A program without Python that copies bytes to a device through a ring of pinned memory, on its
+// own stream. It uses only torch's generic interfaces, so it would work on any device.
 //
-//   upload DEVICE BYTES [LEFT_OUT [NTH]]    prints "right" or "wrong", and what was violated
+//   upload DEVICE BYTES [LEFT_OUT [NTH]]    prints "right" or "wrong", and the violations
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -29,8 +29,9 @@ struct Slot {
   c10::Event free;
 };
 
-// The storage keeps the allocator's own context, by which copies find the block that has to wait,
-// also when they take a part of it. A tensor that is made from a pointer does not.
+// Returns pinned memory whose storage keeps the allocator's context. By that context a copy finds
+// the block that must wait for it, also if it copies only a part. A tensor made from a pointer has
+// none.
 at::Tensor pinned(c10::DeviceType type, std::int64_t size) {
   return at::detail::empty_generic({size}, at::getHostAllocator(type),
                                    c10::DispatchKeySet(c10::DispatchKey::CPU), c10::kByte,
@@ -43,7 +44,7 @@ void upload(const std::vector<std::uint8_t>& bytes, const at::Tensor& target) {
   const c10::Stream home = backend.getStream(target.device());
   const c10::Stream side = backend.getStreamFromGlobalPool(target.device());
 
-  // The memory belongs to the caller's stream, which may still have to do something with it.
+  // The memory belongs to the caller's stream, which may still have work to do on it.
   c10::Event allocated(target.device().type());
   allocated.record(home);
   allocated.block(side);
