@@ -14,7 +14,7 @@ from support.raw_format import INDEX_START, Block, pack, pack_header
 PREAMBLE = """
 import fcntl, mmap, os, select, signal, sys, termios, time, torch, tensorizer_ops
 
-# A shell lets what it runs in the background ignore SIGINT, and so would this interpreter.
+# A shell starts background jobs with SIGINT ignored, and this interpreter would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ops = torch.ops.tensorizer
@@ -23,8 +23,8 @@ directory, big = sys.argv[1:]
 fifo = directory + "/fifo"
 
 
-# Numbers that this process and its forks see: what the clock shows, when it shall interrupt this
-# process, and when somebody has.
+# Numbers shared by this process and its forks: the ticks of the clock, the tick at which to
+# interrupt this process (0: never), and the tick at which it was interrupted.
 class Shared:
     memory = mmap.mmap(-1, 24)
 
@@ -46,7 +46,7 @@ def send():
 
 
 def clock():
-    # 50 ms a tick, and as late as all else where the machine is busy.
+    # A tick is 50 ms, or more on a busy machine, where everything else is slower as well.
     while os.getppid() == here:
         time.sleep(0.05)
         shared[NOW] += 1
@@ -79,9 +79,9 @@ def ticks_to_stop(work, delay):
 
 
 def interrupted(name, work, delay=0, other_end=None):
-    # By the clock, so many ticks after it began, or by who has the other end of the FIFO.
+    # Interrupted by the clock after `delay` ticks, or by the process at the other end of the FIFO.
     took = []
-    # A machine that is busy with something else gets another chance to be fast.
+    # A timing that a busy machine spoiled is measured again.
     while not took or (took[-1] > 4 and len(took) < 5):
         pid = 0
         if other_end:
@@ -98,7 +98,7 @@ def interrupted(name, work, delay=0, other_end=None):
                 os.unlink(fifo)
         assert os.listdir(directory) == [], (name, os.listdir(directory))
     assert min(took) <= 4, (name, took)
-    # The process goes on as if nothing had been.
+    # The process still works afterwards.
     ops.save(directory + "/after", {"x": torch.ones(3)})
     assert ops.load(directory + "/after")["x"].tolist() == [1, 1, 1]
     os.unlink(directory + "/after")
@@ -119,7 +119,7 @@ def stall(count):
     def other_end():
         with open(fifo, "wb", buffering=0) as stream:
             stream.write(whole[:count])
-            # Once that is read there is nothing to do but to wait for more.
+            # When all of it has been read, the reader can only wait for more.
             while unread(stream):
                 time.sleep(0.01)
             send()
@@ -130,7 +130,7 @@ def stall(count):
 def ignore():
     descriptor = os.open(fifo, os.O_RDWR)
     while select.select([], [descriptor], [], 0)[1]:
-        time.sleep(0.01)  # until it is full
+        time.sleep(0.01)  # until the FIFO is full
     send()
     time.sleep(600)
 
@@ -173,8 +173,8 @@ import scripted
 
 
 def stopped(work):
-    # The interpreter of TorchScript lets no Python exception through, only its text: the
-    # KeyboardInterrupt arrives right behind that.
+    # The interpreter of TorchScript passes on only the text of a Python exception. The
+    # KeyboardInterrupt arrives right after it.
     try:
         work()
     except RuntimeError as error:

@@ -28,7 +28,7 @@ def beyond(name, work, results=0):
     "Notes a failure if `work` takes more at its peak than its `results` and 64 MiB."
     gc.collect()
     before = status("VmRSS")
-    open("/proc/self/clear_refs", "w").write("5")  # the peak counts from here
+    open("/proc/self/clear_refs", "w").write("5")  # resets the peak
     work()
     extra = (status("VmHWM") - before - results) >> 20
     if extra >= 64:
@@ -59,7 +59,7 @@ def drain():
     in_a_child(work)
 
 
-# One tensor of half the size, and four that share the rest.
+# One tensor of half the size, and four of an eighth.
 tensors = {"large": torch.ones(3072, 4096)}
 tensors |= {str(i): torch.full((12 << 18,), float(i)) for i in range(4)}
 ops.save(path, tensors)

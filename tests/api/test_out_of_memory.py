@@ -62,7 +62,7 @@ except RuntimeError as error:
     assert "tensorizer.OutOfMemory: " in str(error) and "tensor 'big'" in str(error), error
 else:
     raise AssertionError("scripted")
-# What there is memory for still loads.
+# A tensor that fits still loads.
 assert ops.load(path, names=["small"], copy=True)["small"].tolist() == [1, 2, 3]
 """
 

@@ -29,7 +29,7 @@ def attempt(call):
 
 
 def on_signal(number, action):
-    # Once: what comes later is not meant.
+    # Handles the signal once, and ignores later ones.
     def handler(*_):
         signal.signal(number, signal.SIG_IGN)
         action()
@@ -37,13 +37,13 @@ def on_signal(number, action):
 
 
 def soon(action):
-    # While a call runs that takes longer than this.
+    # Interrupts a call that runs for more than 0.1 s.
     on_signal(signal.SIGALRM, action)
     signal.setitimer(signal.ITIMER_REAL, 0.1)
 
 
 def outcome(call):
-    # What a call ends with.
+    # Returns the name of the exception that the call raises, or None.
     try:
         call()
     except BaseException as error:

@@ -272,9 +272,9 @@ def load_both(first: str, second: str) -> torch.Tensor:
     return torch.jit.wait(a) - torch.jit.wait(b)
 
 def feed():
-    # The second one comes first: whoever waits for the first one before waits for ever.
+    # Feeds the second FIFO first: loads that ran one after the other would wait for ever.
     for number, fifo in ((2, sys.argv[2]), (5, sys.argv[1])):
-        # A load has read enough before the last bytes are written.
+        # The load may close the FIFO before the last bytes are written.
         with contextlib.suppress(BrokenPipeError):
             torch.ops.tensorizer.save(fifo, {"x": torch.full((1000,), number)})
 
@@ -283,8 +283,8 @@ feeder.start()
 torch.set_num_interop_threads(2)
 assert (load_both(sys.argv[1], sys.argv[2]) == 3).all()
 feeder.join()
-# A thread of torch's may still hold Python objects of the fork, and whoever lets go of one while
-# Python ends is ended with all of the process.
+# A torch thread may still hold Python objects of the fork. Releasing one while the interpreter
+# shuts down would kill the process.
 os._exit(0)
 """
 

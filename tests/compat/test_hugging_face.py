@@ -211,7 +211,7 @@ if what == "save":
         with TensorSerializer(path) as serializer:
             serializer.write_module(model(sizes))
 else:
-    load(small, SMALL)  # what the first of all takes is not the weights'
+    load(small, SMALL)  # so that one-time allocations are not counted
     before = peak()
     size = load(large, LARGE)
     assert size > 200 << 20, size

@@ -18,7 +18,7 @@ IMPORT_TIME = """
 import os, sys, time, torch
 threads = len(os.listdir("/proc/self/task"))
 modules = set(sys.modules)
-began = time.process_time()  # not the clock's, which runs on while others have the processor
+began = time.process_time()  # CPU time, which does not depend on other processes
 import tensorizer_ops
 print(time.process_time() - began)
 assert len(os.listdir("/proc/self/task")) == threads

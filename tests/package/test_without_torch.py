@@ -151,7 +151,7 @@ except torch.OutOfMemoryError as error:
 STOP = """
 import signal, sys
 from tensorizer_ops._inspection import File
-# A test that runs in the background of a shell passes on that SIGINT is ignored.
+# A shell starts background jobs with SIGINT ignored, and this interpreter would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 print("begins", flush=True)
 try:

@@ -41,7 +41,7 @@ def status(field):
 
 def most_taken(work):
     before = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     work()
     return status("VmHWM") - before
 

@@ -19,7 +19,7 @@ PREAMBLE = """
 import os, signal, sys, threading, time, torch, tensorizer_ops
 from pathlib import Path
 
-# A shell lets what it runs in the background ignore SIGINT, and so would this interpreter.
+# A shell starts background jobs with SIGINT ignored, and this interpreter would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ops = torch.ops.tensorizer
@@ -81,7 +81,7 @@ CALLS = {
 INTERRUPTED = """
 interrupted({work})
 assert not os.path.exists(hard + ".new")
-# The process goes on while the other derivation does.
+# Other loads in this process work while the abandoned derivation still runs.
 assert ops.load(easy, options=OPTIONS)["x"].tolist() == [1, 1, 1]
 child = os.fork()
 if child == 0:
@@ -102,7 +102,7 @@ else:
 """
 
 HANDLED = """
-# What a handler of the signal asks for needs the same key.
+# The signal handler asks for the same key that the interrupted call is deriving.
 reader = Reader(hard, HARD)
 asked = []
 
@@ -127,7 +127,7 @@ assert asked[1:] == ["refused"], asked
 """
 
 RELEASED = """
-# One that ends: its memory is there again, though nobody waits for it.
+# The memory of a derivation is freed when it ends, even if no caller waits for it any more.
 before = resident()
 options = OPTIONS | {"kdf": "20,268435456"}
 interrupted(lambda: ops.save(easy + ".new", {"x": torch.ones(3)}, options=options))
