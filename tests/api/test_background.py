@@ -1,4 +1,4 @@
-"""save_async: what the tensors held when it was called, whatever happens to them."""
+"""save_async saves the values that tensors have when it is called, even if they change later."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_refuses_what_has_no_memory_to_copy(path: str, kind: str) -> None:
 
 
 def stalled(tmp_path: Path) -> tuple[str, int]:
-    """A pipe that nobody empties."""
+    """Returns a pipe that is never read, and a descriptor that keeps it open."""
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
     return pipe, os.open(pipe, os.O_RDWR)

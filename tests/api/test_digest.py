@@ -1,4 +1,4 @@
-"""One digest for all that a file holds, and loads that are pinned to it."""
+"""The digest of a whole file, and loads that are pinned to one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def key() -> Iterator[None]:
 
 
 def by_hand(tensors: dict[str, torch.Tensor]) -> str:
-    """As docs/format.md says it."""
+    """Computes a digest as docs/format.md defines it."""
 
     def text(value: bytes) -> bytes:
         return struct.pack("<Q", len(value)) + value
@@ -114,7 +114,7 @@ def test_pinned_loads(path: str, listed: bool, options: dict[str, str]) -> None:
             ops.load(path, names=names, options=wrong)
     with pytest.raises(HashMismatch, match="another model"):
         ops.load_into(path, list(outputs), list(outputs.values()), options=wrong)
-    # What a list in the file tells is known before anything moves.
+    # With a list of digests in the file, a mismatch is found before any data is read.
     left = TENSORS if listed else {name: torch.zeros_like(t) for name, t in TENSORS.items()}
     assert_same(outputs, left)
 
@@ -167,7 +167,7 @@ def test_pinned_rewrites(
         rewrite("0" * 64)
     assert not os.path.exists(target)
     if options:
-        return  # a key vouches for each byte
+        return  # the MACs already cover every byte
     data = bytearray(Path(path).read_bytes())
     data[parse(bytes(data))["large"].data_offset + 3] ^= 1
     Path(path).write_bytes(data)

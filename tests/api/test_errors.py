@@ -1,4 +1,4 @@
-"""Errors as Python's own exceptions."""
+"""Errors of the library as Python exceptions."""
 
 from __future__ import annotations
 

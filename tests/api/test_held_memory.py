@@ -1,4 +1,4 @@
-"""Memory that somebody takes away while a job reads or fills it."""
+"""Memory that is resized or replaced while a job reads or fills it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.samples import random_bytes, same
 
 ops = torch.ops.tensorizer
 
-# Much more than a pipe holds.
+# Much more than the buffer of a pipe.
 SIZE = 8 << 20
 
 
@@ -34,7 +34,7 @@ def may_resize(tensor: torch.Tensor) -> bool:
 
 
 def half_way(work: Callable[[str], None], fifo: str, while_it_runs: Callable[[], None]) -> bytes:
-    """What `work` writes into a pipe that is only drained after `while_it_runs`."""
+    """Returns what `work` writes to a pipe. The pipe is drained only after `while_it_runs`."""
     os.mkfifo(fifo)
     thread = threading.Thread(target=work, args=(fifo,))
     thread.start()
@@ -102,7 +102,7 @@ def test_a_load_holds_what_it_fills(path: str, tmp_path: Path) -> None:
     ops.save(path, tensors)
     content = Path(path).read_bytes()
     outputs = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    memory = outputs["replaced"].view(-1)  # the same memory
+    memory = outputs["replaced"].view(-1)  # a view of the same memory
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
 
@@ -112,11 +112,11 @@ def test_a_load_holds_what_it_fills(path: str, tmp_path: Path) -> None:
     thread = threading.Thread(target=load)
     thread.start()
     with open(fifo, "wb", buffering=0) as stream:
-        # More than a pipe holds has been read.
+        # More than the buffer of a pipe, so the load has begun to read.
         view = memoryview(content)[stream.write(content[: SIZE // 2]) :]
         assert not may_resize(outputs["x"])
         outputs["replaced"].data = torch.zeros(3)
-        # Nobody reads what stands behind the last tensor.
+        # The load does not read the bytes after the last tensor.
         with contextlib.suppress(BrokenPipeError):
             while view:
                 view = view[stream.write(view) :]
@@ -126,7 +126,7 @@ def test_a_load_holds_what_it_fills(path: str, tmp_path: Path) -> None:
     assert same(memory, tensors["replaced"])
 
 
-# The handler of a signal runs while the main thread works.
+# Python runs signal handlers on the main thread, here while the job works.
 CUT = """
 import os, signal, sys, torch
 import tensorizer_ops
@@ -151,7 +151,7 @@ except ValueError as error:
 
 @pytest.mark.parametrize("what", ["digest", "all", "crc32"])
 def test_a_file_that_is_cut_while_it_is_read(path: str, what: str) -> None:
-    # Zeros that take no disk. Their hashes are wrong, which nobody lives to see.
+    # A sparse file of zeros. Its hashes are wrong, but it is cut before they are compared.
     size = 1 << 34
     length = {"data_length": size}
     block = Block("x", "<f8", (size // 8,), b"", index=length, header=length)

@@ -10,7 +10,7 @@ import pytest
 from support.process import run_python
 from support.raw_format import INDEX_START, Block, pack, pack_header
 
-# Runs in an interpreter of its own, because a missed signal would end the tests themselves.
+# Runs in a separate interpreter, because a missed signal would end the test run.
 PREAMBLE = """
 import fcntl, mmap, os, select, signal, sys, termios, time, torch, tensorizer_ops
 
@@ -260,7 +260,7 @@ def test_scripts(tmp_path: Path) -> None:
 
 
 def test_while_busy(tmp_path: Path) -> None:
-    # 2 GiB of zeros that take no disk. Its hashes are wrong, which nobody lives to see.
+    # A sparse file of 2 GiB of zeros. Its hashes are wrong, but no call gets to compare them.
     size = 1 << 31
     length = {"data_length": size}
     block = Block("x", "<f4", (size // 4,), b"", index=length, header=length)

@@ -1,4 +1,4 @@
-"""Where things stand in the files that are written, byte for byte, judged by another parser."""
+"""The layout of written files, byte for byte, checked with a separate parser."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_hashes_are_right(path: str, hashes: str) -> None:
 
 
 def test_hashes_of_tensors_of_many_pieces(path: str) -> None:
-    # Large and uneven enough that threads share one tensor and hash several at once.
+    # Large enough and of odd sizes, so that threads share a tensor and hash several at once.
     tensors = {
         f"{index}": random_bytes(size, index)
         for index, size in enumerate([50_000_001, 9_999_999, 1, 20_000_003, 63, 8 << 20, 4097])
@@ -119,7 +119,7 @@ def many(count: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("put", "count"), [(save, 20_000), (write, 5_000)])
 def test_no_metadata_overflow(path: str, put: Any, count: int) -> None:
-    tensors = many(count)  # an index of 7 MB, or of 1.7
+    tensors = many(count)  # an index of 7 MB or 1.7 MB
     put(path, tensors)
     check(Path(path).read_bytes(), tensors)
     assert_same(ops.load(path, verify="all"), tensors)

@@ -1,4 +1,4 @@
-"""load_into: tensors that exist already are filled where they are, or not touched at all."""
+"""load_into fills existing tensors in place. If it refuses an output, it changes none of them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_any_layout(saved: str, make: Callable[[], torch.Tensor], threads: int) 
     assert same(out, MATRIX)
     assert out.data_ptr() == place
     assert out._version > version
-    # Nothing around it was touched.
+    # The memory around it is unchanged.
     out.zero_()
     assert not base.any()
 
@@ -186,7 +186,7 @@ def test_modules_whose_memory_is_not_what_they_say(saved: str) -> None:
 
 
 def test_one_output_for_two_tensors(path: str) -> None:
-    """It would hold a mix of both. What lies between each other is no such output."""
+    """Overlapping outputs would hold a mix of both tensors. Interleaved outputs do not overlap."""
     ops.save(path, {"a": MATRIX, "b": -MATRIX})
     out = torch.zeros(60, 160)
     for names, twice in (
@@ -241,7 +241,7 @@ def test_empty_and_meta_tensors(path: str) -> None:
     assert all(raw(tensor) == bytes(tensor.nbytes) for tensor in out)
     with pytest.raises(ValueError, match="'bfloat16'"):
         ops.load_into(path, ["bfloat16"], [torch.empty(0, 3, dtype=torch.bits16)])
-    # Small ones are zeroed in another way.
+    # Large tensors are zeroed by other code than small ones.
     meta = {name: torch.empty(300, 40, dtype=d, device="meta") for name, d in DTYPES.items()}
     ops.save(path, meta)
     out = [sample(tensor.dtype, (40, 300)).t() for tensor in meta.values()]

@@ -1,4 +1,4 @@
-"""load_into into other types than the file has: only where the caller says so."""
+"""load_into casts to another dtype only if the caller asks for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory beyond the tensors themselves stays under 64 MiB, whatever is loaded or saved."""
+"""Loads and saves take less than 64 MiB of memory beyond the tensors themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from support.process import run_python
 
-# Peak resident memory is per process, so this runs in an interpreter of its own.
+# Runs in a separate interpreter, because peak resident memory is counted per process.
 PREAMBLE = """
 import gc, os, sys, torch, tensorizer_ops
 

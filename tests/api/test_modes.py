@@ -1,4 +1,4 @@
-"""The modes that torch can be in: the ops work there, or refuse with one sentence."""
+"""The ops work in every mode of torch, or refuse with a one-sentence error."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_inference_mode(saved: str, weight: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 def test_inference_mode_on_many_threads(path: str, device: str) -> None:
-    """All workers are in the mode of the caller, on the way through memory of their own."""
+    """All workers are in the caller's inference mode, including for staging and cast buffers."""
     if device == "sim":
-        from support import sim_device  # noqa: F401  (it is known from here on)
+        from support import sim_device  # noqa: F401  (registers the device)
     tensors = {f"t{i}": torch.randn(256, 512) for i in range(12)}
     ops.save(path, tensors)
     names = list(tensors)
@@ -126,7 +126,7 @@ def test_functional_gradients(saved: str, weight: torch.Tensor) -> None:
 
 
 def test_fake_tensors(saved: str, weight: torch.Tensor, tmp_path: Path) -> None:
-    """Shapes for whoever plans with them, for devices that are not even there; no file changes."""
+    """Fake loads have shapes, even on devices that do not exist. Fake saves write no file."""
     with FakeTensorMode():
         for device in ("cpu", "cuda:3", "meta"):
             for loaded in (

@@ -1,4 +1,4 @@
-"""Modules whose weights live in a file: filled in place, made new, tied, scripted."""
+"""Modules with weights in a file: filled in place, created anew, tied, scripted."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_an_externalized_module_is_small_and_computes_the_same(tmp_path: Path) -
 
 
 class Mirrored(nn.Module):
-    """A parameter, and a view of it with other values."""
+    """A parameter, and a conjugate or negative view of it, which has other values."""
 
     def __init__(self, negative: bool) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ def test_views_with_other_values_are_not_tied(tmp_path: Path, negative: bool) ->
     load_into(restored, tmp_path / "weights.tensors")
     assert same_state(restored, scripted)
     assert torch.equal(restored(), scripted())
-    # Where both have memory, and share it, one of their names is not enough.
+    # If both have memory and share it, the file must still contain both names.
     live = Mirrored(negative)
     with torch.no_grad():
         live.x.zero_()

@@ -1,4 +1,4 @@
-"""The memory that loads by copy make: huge pages that tensors share, and each one's own return."""
+"""The memory of loads by copy: tensors share huge pages, and each returns its own pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tensors(count: int, size: int) -> dict[str, torch.Tensor]:
 
 
 def huge_mappings() -> list[tuple[int, int]]:
-    """The address ranges whose pages were advised to be huge."""
+    """Returns the address ranges that are advised to be huge pages."""
     ranges = []
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first, *fields = line.split()
@@ -42,10 +42,10 @@ def test_tensors_share_huge_pages(path: str) -> None:
     ops.save(path, saved)
     loaded = ops.load(path, copy=True)
     addresses = [tensor.data_ptr() for tensor in loaded.values()]
-    size = 132 << 10  # whole pages
+    size = 132 << 10  # rounded up to whole pages
     assert addresses == [addresses[0] + i * size for i in range(17)]
     assert addresses[0] % (2 * MIB) == 0
-    # What lies behind the last tensor went back before a huge page could cover it.
+    # The memory after the last tensor was unmapped before a huge page could cover it.
     assert mapping_of(loaded["0"]) == (addresses[0], addresses[0] + 17 * size)
     assert_same(loaded, saved)
 

@@ -1,4 +1,4 @@
-"""The ops that read, argument by argument."""
+"""The ops that read, one argument at a time."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_device(path: str) -> None:
     for device in ("cpu", torch.device("cpu"), torch.device("cpu", 0)):
         assert_same(ops.load(path, device=device), zoo())
     with torch.device("meta"):
-        # The ops do not know of torch's default device; the front does.
+        # The ops ignore torch's default device; the Python functions use it.
         assert {tensor.device.type for tensor in ops.load(path).values()} == {"cpu"}
         assert {tensor.device.type for tensor in tensorizer_ops.load(path).values()} == {"meta"}
     with pytest.raises((ValueError, RuntimeError)):
@@ -111,7 +111,7 @@ def flip(path: str, offset: int) -> None:
 
 
 def corrupt(path: str, what: str) -> None:
-    """Two tensors, of which `y` is wrong in one bit."""
+    """Saves two tensors, and flips a bit of `y`."""
     ops.save(path, {"x": sample(torch.float32), "y": sample(torch.int16, (40_000,))})
     entry = parse(Path(path).read_bytes())["y"]
     if what == "data":

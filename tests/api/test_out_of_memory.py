@@ -1,4 +1,4 @@
-"""Where there is no memory for a tensor, the error names the tensor and how much it takes."""
+"""When memory for a tensor runs out, the error has the tensor's name and size."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ assert ops.load(path, names=["small"], copy=True)["small"].tolist() == [1, 2, 3]
 
 
 def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
-    """1 GiB of zeros that take no disk, where a process may have 700 MiB more."""
+    """A sparse file with 1 GiB of zeros, in a process that may allocate only 700 MiB more."""
     small = Block("small", "|u1", (3,), b"\x01\x02\x03")
     length = {"data_length": GIB}
     big = Block("big", "<f2", (GIB // 2,), b"", index=length, header=length)

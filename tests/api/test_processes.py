@@ -1,4 +1,4 @@
-"""Forks, threads and CPUs: what a process may use is what is used."""
+"""Forks, threads and CPUs: a job uses only the CPUs and threads that it may use."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def test_fork_after_import(path: str) -> None:
 
 
 def extra_threads(work: Callable[[], object], enough: int | None = None) -> int:
-    """How many threads `work` adds at its busiest, which is tried again until they are enough: on a
-    busy machine, the one that counts may sleep through it."""
+    """Returns the largest number of threads that `work` adds. Runs `work` 3 times, and up to 100
+    times until the number is `enough`: on a busy machine, the counting thread may miss a run."""
     most, stop = 0, threading.Event()
-    before = len(os.listdir("/proc/self/task")) + 1  # and the one that counts
+    before = len(os.listdir("/proc/self/task")) + 1  # and the counting thread
 
     def count() -> None:
         nonlocal most
@@ -118,14 +118,14 @@ def large(path: str) -> str:
 
 @pytest.mark.parametrize("cpus", ["one thread", "one CPU"])
 def test_one_thread_means_no_other(large: str, cpus: str) -> None:
-    """With threads=1, or where the process may use a single CPU, the caller does the work."""
+    """With threads=1, or if the process may use only one CPU, the calling thread does the work."""
     threads = 1 if cpus == "one thread" else 0
 
     def child() -> None:
         if cpus == "one CPU":
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         loaded = ops.load(large, copy=True)
-        limit = 0 if cpus == "one thread" else 8  # reads in flight are the source's matter
+        limit = 0 if cpus == "one thread" else 8  # the source sets the number of concurrent reads
         for work in (
             lambda: ops.load(large, copy=True, verify="all", threads=threads),
             lambda: ops.load(large, verify="all", threads=threads),

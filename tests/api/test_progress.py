@@ -1,4 +1,4 @@
-"""progress=: whoever waits is told how far it is, and may end it."""
+"""progress=: reports progress while a job runs, and can end the job by raising."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_is_told_to_the_end(saved: str, job: Callable[..., torch.Tensor]) -> Non
 
 
 def test_is_told_meanwhile(tmp_path: Path) -> None:
-    """A pipe is filled when the first half has been told of, so waiting for the end would hang."""
+    """The pipe is drained only by the callback, so a save that reported at its end would hang."""
     target = str(tmp_path / "pipe")
     os.mkfifo(target)
     reader = os.open(target, os.O_RDONLY | os.O_NONBLOCK)
@@ -81,7 +81,7 @@ def test_is_told_meanwhile(tmp_path: Path) -> None:
 
 
 def drain(reader: int, size: int) -> None:
-    """Reads this much, or what there is of it."""
+    """Reads `size` bytes, or fewer if no more arrive."""
     while size > 0 and select.select([reader], [], [], 0.5)[0]:
         data = os.read(reader, size)
         if not data:
@@ -101,7 +101,7 @@ def enough(done: int, total: int) -> None:
 def test_whoever_is_told_can_end_it(tmp_path: Path, job: Callable[..., torch.Tensor]) -> None:
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
-    # Nobody ever writes into it, and nobody reads what is written.
+    # Opened for both directions: nothing is ever written to it or read from it.
     both_ends = os.open(pipe, os.O_RDWR)
     threads = threading.active_count()
     try:
@@ -140,7 +140,7 @@ def test_what_the_last_call_raises_comes_after_the_job(path: str) -> None:
     caller = threading.get_ident()
 
     def end(done: int, total: int) -> None:
-        if threading.get_ident() == caller:  # only the last call does not come from another thread
+        if threading.get_ident() == caller:  # the last call is the only one on the caller's thread
             raise Enough
 
     with pytest.raises(Enough):
@@ -149,6 +149,6 @@ def test_what_the_last_call_raises_comes_after_the_job(path: str) -> None:
 
 
 def test_what_fails_says_so(tmp_path: Path) -> None:
-    """And not what was reported."""
+    """The exception is the job's own error, whatever was reported."""
     with pytest.raises(errors.NotFound):
         tensorizer_ops.load(tmp_path / "none", progress=lambda done, total: None)

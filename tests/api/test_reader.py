@@ -40,7 +40,7 @@ def test_reader_tells_what_is_there(path: str) -> None:
 
 
 def same_dtype(given: Any, dtype: torch.dtype) -> bool:
-    """Script methods hand a dtype over as its number."""
+    """Whether `given` is `dtype`. Script methods return a dtype as its number."""
     if isinstance(given, torch.dtype):
         return given == dtype
     return bool(given == dtype_number(dtype))
@@ -127,7 +127,7 @@ def test_reader_opens_on_first_use(path: str) -> None:
     ops.save(path, zoo())
     assert reader.names() == list(zoo())
     ops.save(path, {"other": torch.ones(1)})
-    # An open reader goes on with the file that it opened.
+    # An open reader keeps reading the file that it opened.
     assert_same(load(reader), zoo())
 
 
@@ -197,7 +197,7 @@ def test_cancel_from_another_thread(tmp_path: Path, end: str) -> None:
 
 
 def test_many_threads(path: str) -> None:
-    """One reader, and the ops; one file, and one for each thread."""
+    """Threads share one reader and call the ops, on a shared file and on one file per thread."""
     for place in (path, *(f"{path}.{number}" for number in range(8))):
         ops.save(place, {str(i): sample(torch.float32, (100, 99), i) for i in range(50)})
     reader = Reader(path, None)

@@ -1,6 +1,6 @@
-"""Signal handlers, progress functions and file objects that call what they have interrupted.
+"""Signal handlers, progress functions and file objects that call the object they interrupted.
 
-Each runs in an interpreter of its own: what waits for itself would end the tests.
+Each test runs in a separate interpreter, because a deadlock would hang the test run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def outcome(call):
         return type(error).__name__
 """
 
-# Zeros that take no memory, and more than a second to hash: the handler comes meanwhile.
+# Zeros that take no memory, and more than a second to hash, so the handler runs meanwhile.
 LARGE = """
 large = torch.zeros(1 << 15, 1 << 14)
 """
@@ -101,7 +101,7 @@ assert outcome(lambda: serializer.write_state_dict({{"x": large}})) == "ValueErr
     run(tmp_path, LARGE + code)
 
 
-# The file object calls from whatever thread writes to it.
+# The file object's methods run on whichever thread writes to it.
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_file_object_closes_the_serializer_that_writes_to_it(
     tmp_path: Path, threads: int
@@ -203,7 +203,7 @@ assert outcome(lambda: lazy["a"]) in ("Cancelled", "ValueError")  # the file is 
     run(tmp_path, "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n" + FILE + code)
 
 
-# The function runs on a thread of its own, which the load waits for.
+# The progress function runs on a separate thread, and the load waits for it.
 def test_a_progress_function_asks_for_another_tensor(tmp_path: Path) -> None:
     code = """
 called = threading.Event()
@@ -234,7 +234,7 @@ assert called.is_set()
     run(tmp_path, code)
 
 
-# Whoever loads what another thread loads, too, gets the same tensor.
+# Threads that load the same tensor at the same time get the same object.
 def test_threads_that_load_the_same_tensor(tmp_path: Path) -> None:
     code = """
 import concurrent.futures

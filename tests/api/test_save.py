@@ -1,4 +1,4 @@
-"""What a save writes: any tensor as what it is, at any path, over anything that is there."""
+"""Saves of any kind of tensor, to any path, over anything that exists there."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_parent_directories_are_made(tmp_path: Path) -> None:
 def test_a_symlink_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real/target")
-    for tensor in (BASE, BASE + 1):  # dangling, then there
+    for tensor in (BASE, BASE + 1):  # a dangling link first, then one with a target
         ops.save(str(tmp_path / "link"), {"x": tensor})
         assert (tmp_path / "link").is_symlink()
         assert os.listdir(tmp_path / "real") == ["target"]
@@ -198,7 +198,7 @@ def test_over_a_longer_file_in_place(path: str) -> None:
 
 
 def test_loads_and_saves_of_one_path_at_once(path: str) -> None:
-    """Each load sees one save as a whole."""
+    """Each load sees the result of exactly one save."""
     versions = [{f"{i}": torch.full((20_000 + v,), v) for i in range(20)} for v in range(4)]
     ops.save(path, versions[0])
     failures: list[BaseException] = []
@@ -207,11 +207,11 @@ def test_loads_and_saves_of_one_path_at_once(path: str) -> None:
     def guarded(work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
             try:
-                # Whoever is fast goes on while anyone has not had his turns.
+                # A fast thread continues until every thread has had its 20 turns.
                 while not failures and min(turns[other] for other in works) < 20:
                     work()
                     turns[work] += 1
-            except BaseException as error:  # handed to the test
+            except BaseException as error:  # reported by the test
                 failures.append(error)
 
         return run
@@ -233,7 +233,7 @@ def test_loads_and_saves_of_one_path_at_once(path: str) -> None:
 
 
 def test_savers_of_one_path_never_write_into_its_file(path: str) -> None:
-    """Whoever has opened the file keeps the bytes that he found, however many replace it."""
+    """An open file keeps its bytes, however often saves replace it under its path."""
     tensors = [{"x": torch.full((500,), float(index))} for index in range(6)]
     ops.save(path, tensors[0])
     saved = [0] * len(tensors)
@@ -264,7 +264,7 @@ def test_savers_of_one_path_never_write_into_its_file(path: str) -> None:
 
 
 def test_a_tensor_beyond_2_gib(shared_memory: Path) -> None:
-    """More than a system call moves at once."""
+    """One system call moves less than 2 GiB, so this tensor takes several."""
     size = (1 << 31) + 4099
     free = os.statvfs(shared_memory)
     if free.f_bavail * free.f_bsize < 2 * size:

@@ -1,4 +1,4 @@
-"""Who may do what with a file that a save replaces: the same ones as before, and nobody else."""
+"""A save that replaces a file keeps its access rights. No user or group gains any."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SKIPPED = 77
 
 
 def acl(*entries: tuple[int, int] | tuple[int, int, int]) -> bytes:
-    """An ACL as the kernel takes it, of (tag, rights) and (tag, rights, id)."""
+    """Encodes an ACL as the kernel does, from tuples of (tag, rights) and (tag, rights, id)."""
     ids = [entry if len(entry) == 3 else (*entry, 0xFFFFFFFF) for entry in entries]
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in ids)
 
 
 # user:1234:rw-, group::---, which the mode shows as 0660.
 ONE_USER = acl((OWNER, 6), (USER, 6, 1234), (GROUP, 0), (MASK, 6), (OTHERS, 0))
-# Everybody may read, but for one.
+# All users may read, except one.
 ALL_BUT_ONE = acl((OWNER, 6), (USER, 0, 1234), (GROUP, 4), (MASK, 4), (OTHERS, 4))
 FOR_NEW_FILES = acl((OWNER, 7), (USER, 7, 1234), (GROUP, 5), (MASK, 7), (OTHERS, 5))
 
@@ -87,7 +87,7 @@ def by_torch_save(path: str) -> None:
 
 
 def as_code(path: str) -> None:
-    """The code that goes with weights."""
+    """Saves the code of a scripted module to `path`."""
     scripted = torch.jit.script(torch.nn.Linear(2, 2))
     tensorizer_ops.externalize(scripted, f"{path}.weights", path)
     os.unlink(f"{path}.weights")
@@ -112,7 +112,7 @@ def test_everything_that_is_saved_over_keeps_its_access(
     give(path, ACCESS, ONE_USER)
     give(path, "user.origin", b"\x00here")
     before = attributes(path)
-    with open(path, "rb") as old:  # so that no other file gets its number
+    with open(path, "rb") as old:  # keeps the inode number from being reused
         save(path)
         assert not os.path.samestat(os.fstat(old.fileno()), os.stat(path))
     assert attributes(path) == before
@@ -136,7 +136,7 @@ def test_a_default_acl_is_for_new_files(
     assert attributes(path) == {}
     assert mode_of(path) == mode
 
-    # What is new follows its folder.
+    # A new file gets its access from its folder.
     new = str(folder / "new.tensors")
     tensorizer_ops.save(new, TENSORS)
     assert ACCESS in attributes(new)
@@ -161,7 +161,7 @@ def test_of_another_owner_with_all_bits(path: str) -> None:
     [
         (0o664, None, 0o644, None),
         (0o662, None, 0o622, None),
-        # Who was in the group is one of the others now.
+        # Former members of the group are now others, so the rights of others are reduced.
         (0o606, None, 0o600, None),
         (
             None,
@@ -211,7 +211,7 @@ def test_who_cannot_keep_the_group_gives_no_right_away(
 
 
 def test_rights_that_cannot_be_kept_go(path: str) -> None:
-    """In a user namespace that does not know somebody, the system takes no ACL that names him."""
+    """A user namespace accepts no ACL with a user id that is not mapped in it."""
     tensorizer_ops.save(path, TENSORS)
     give(path, ACCESS, ALL_BUT_ONE)
     assert mode_of(path) == 0o644

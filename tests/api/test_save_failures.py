@@ -1,4 +1,4 @@
-"""A save that fails or is killed leaves what was there before, whole, and nothing else."""
+"""A save that fails or is killed leaves the previous file intact, and no other files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ UNREADABLE: dict[str, Callable[[], torch.Tensor]] = {
 
 
 def gone() -> torch.Tensor:
-    """A tensor whose storage was taken away."""
+    """Returns a tensor whose storage was freed."""
     tensor = torch.ones(1000)
     tensor.untyped_storage().resize_(0)
     return tensor
@@ -180,7 +180,7 @@ def test_files_that_may_not_grow(path: str, limit: int) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
+    """A tmpfs of 8 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
@@ -219,10 +219,10 @@ def test_a_device_that_is_full() -> None:
 
 
 def as_nobody(path: str, work: Callable[[], None]) -> None:
-    """Runs `work` in a fork that is no longer root."""
+    """Runs `work` in a fork that has given up root."""
     if os.getuid() != 0:
         pytest.skip("only root can become somebody else")
-    # The directories above belong to the one who runs the tests.
+    # The parent directories belong to the user running the tests.
     for parent in Path(path).parents:
         if not parent.stat().st_mode & 1:
             parent.chmod(parent.stat().st_mode | 0o5)
@@ -303,7 +303,7 @@ def test_killed_at_any_moment(path: str) -> None:
         assert_same(loaded, expected)
         seen.add(expected is BIG)
     assert seen == {True, False}
-    # At most a killed save's own temporary name is left; nobody mistakes it for a model.
+    # A killed save leaves at most its temporary name, which is not taken for a model.
     ops.save(path, OLD)
     assert_same(ops.load(path, verify="all"), OLD)
 

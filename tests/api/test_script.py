@@ -1,4 +1,4 @@
-"""TorchScript: every op and both classes, after saving, loading and freezing of scripted code."""
+"""TorchScript: every op and both classes, also after saving, loading and freezing the code."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def save_load_save_load(path: str) -> List[torch.Tensor]:  # noqa: UP006
     first = torch.ops.tensorizer.load(path)["x"]
     torch.ops.tensorizer.save(path, {"x": torch.ones(3)})
     second = torch.ops.tensorizer.load(path)["x"]
-    # TorchScript does not see by itself that what a list holds is written to.
+    # TorchScript does not detect writes to tensors in a list.
     out = torch.zeros(3)
     torch.ops.tensorizer.load_into(path, ["x"], [out])
     method_out = torch.zeros(3)
@@ -293,5 +293,5 @@ def test_forked_loads_overlap(tmp_path: Path) -> None:
     fifos = [str(tmp_path / name) for name in ("first", "second")]
     for fifo in fifos:
         os.mkfifo(fifo)
-    (tmp_path / "forked.py").write_text(FORKED)  # what is scripted needs a file
+    (tmp_path / "forked.py").write_text(FORKED)  # TorchScript needs a source file
     run_python("import sys; sys.path.append(sys.argv.pop(1)); import forked", str(tmp_path), *fifos)

@@ -1,4 +1,4 @@
-"""What may be said where a path is asked for."""
+"""Paths and URIs: str, bytes, path-like objects, file:// and what is refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_paths_that_are_not_utf8(tmp_path: Path) -> None:
 
 
 def test_text_that_stands_for_bytes(tmp_path: Path) -> None:
-    """What os.listdir() and sys.argv give for such a path."""
+    """A surrogate-escaped path, as os.listdir() and sys.argv return it."""
     text = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.tensors")
     tensorizer_ops.save(text, tensors())
     assert os.listdir(os.fsencode(tmp_path)) == [b"\xff.tensors"]

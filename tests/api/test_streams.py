@@ -1,4 +1,4 @@
-"""Descriptors, pipes, the standard streams and bytes in memory."""
+"""Descriptors, pipes, the standard streams, and bytes in memory."""
 
 from __future__ import annotations
 

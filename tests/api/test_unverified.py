@@ -1,4 +1,4 @@
-"""What a load_into leaves behind when a check fails: a whole tensor that was checked, or zeros."""
+"""After a failed check, each output of load_into is a whole verified tensor or all zeros."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TENSORS = {
 }
 NAMES = list(TENSORS)
 
-# How a file is saved, and loaded with a check.
+# For each check: the arguments of the save, and `verify` of the load.
 CHECKS = {
     "crc32": ({}, "crc32"),
     "crc32 by sha256": ({"hashes": "sha256"}, "crc32"),
@@ -34,7 +34,7 @@ CHECKS = {
 
 
 def outputs(step: int = 1) -> list[torch.Tensor]:
-    """Full of other bytes; every `step`-th element of their memory."""
+    """Returns outputs filled with other bytes. Each uses every `step`-th element of its memory."""
     return [
         torch.full((tensor.numel() * step * tensor.itemsize,), 0xEE, dtype=torch.uint8)
         .view(tensor.dtype)
@@ -77,7 +77,7 @@ def test_a_changed_byte(path: str, check: str, step: int, threads: int) -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_bytes_that_do_not_come(path: str, check: str) -> None:
-    """No check has failed, and none is done."""
+    """The input ends early: no check has failed, but unchecked outputs must become zeros too."""
     saved, verify = CHECKS[check]
     ops.save(path, TENSORS, **saved)
     options = {"digest": tensorizer_ops.digest(path)} if "pinned" in check else {}

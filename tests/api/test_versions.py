@@ -1,4 +1,4 @@
-"""Every version of the format is read, and the lowest that serves is written."""
+"""Loads of every version of the format, and saves with the lowest version that suffices."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ops = torch.ops.tensorizer
 
 
 def raw_zoo(long: bool) -> tuple[list[Block], dict[str, torch.Tensor]]:
-    """Every dtype in every shape, as hand-written blocks and as tensors; where `long`, every second
-    entry has version 5."""
+    """Returns every dtype in every shape, as hand-written blocks and as tensors. If `long`, every
+    second entry has version 5."""
     stored, tensors = [], {}
     for dtype_name, dtype in DTYPES.items():
         for kind, shape in SHAPES.items():
@@ -29,7 +29,7 @@ def raw_zoo(long: bool) -> tuple[list[Block], dict[str, torch.Tensor]]:
             block.long = long and len(tensors) % 2 == 0
             block.padding = len(tensors) % 100
             if not block.data:
-                # Only the tensor's header says which opaque type an empty tensor has.
+                # Only the header names the opaque dtype of an empty tensor.
                 block.index["dtype"] = stored_dtype(dtype).split(b"\0")[0]
             stored.append(block)
     return stored, tensors
@@ -154,7 +154,7 @@ def test_parameters_and_buffers(path: str) -> None:
         Block("layer.w", "<f4", (2, 3), FLOATS, kind=PARAMETER, module_index=65535),
     ]
     Path(path).write_bytes(pack(stored))
-    # The dot goes, except where it is part of a state dict's key or tells two names apart.
+    # The leading dot is dropped, unless it is part of a state dict key or makes a name unique.
     names = ["own", ".taken", "taken", ".entry", "layer.w"]
     assert ops.names(path) == names
     assert list(ops.load(path, verify="all")) == names
@@ -186,6 +186,6 @@ def test_no_tensors(path: str) -> None:
     Path(path).write_bytes(pack([]))
     assert ops.load(path) == {}
     assert ops.names(path) == []
-    assert blocks()  # the next file is a real one
+    assert blocks()  # the next file is not empty
     Path(path).write_bytes(pack(blocks()))
     assert list(ops.load(path)) == ["a", "b", "c"]

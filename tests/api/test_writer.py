@@ -1,4 +1,4 @@
-"""Writer: a file that takes tensors one at a time."""
+"""Writer: adds tensors to a file one at a time."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_writer_after_its_end(path: str) -> None:
     writer.close()
     with pytest.raises((ValueError, RuntimeError), match=r"tensorizer\.\w+: .*closed"):
         writer.add("y", torch.ones(2))
-    writer.abort()  # too late to take anything back
+    writer.abort()  # has no effect after close()
     assert_same(ops.load(path), {"x": torch.ones(2)})
     aborted = Writer(path + ".new", None)
     aborted.abort()

@@ -1,4 +1,4 @@
-"""Loading through a mapping, and by copy: who owns what, and what the file has to do with it."""
+"""Loads by mapping and by copy: which memory a tensor owns, and how the file can affect it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 def mapped(path: str) -> list[tuple[int, int]]:
-    """The address ranges at which this process maps the file."""
+    """Returns the address ranges at which this process maps the file."""
     ranges = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
