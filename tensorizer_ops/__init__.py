@@ -1,8 +1,8 @@
 """Loads and saves tensors in ``.tensors`` files.
 
 Importing this package registers ``torch.ops.tensorizer`` and ``torch.classes.tensorizer``: at once
-if torch is imported already, and otherwise as soon as it is. :func:`load` and :func:`save` are
-typed Python fronts of the same.
+if torch is already imported, otherwise as soon as it is. :func:`load` and :func:`save` are typed
+Python functions on top of these ops.
 """
 
 import importlib as _importlib
@@ -41,7 +41,7 @@ if _typing.TYPE_CHECKING:
         TensorType,
     )
 
-# What needs torch is imported when it is first used: each module, and the names that come from it.
+# Names that need torch, each with its module, which is imported when the name is first used.
 _LATER = {
     name: module
     for module, names in {
@@ -67,11 +67,11 @@ _MODULES_LATER = frozenset(
 )
 
 
-# A type checker has the imports above, and would believe this of any name.
+# Hidden from type checkers: with a module `__getattr__` they would accept any attribute name.
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> _typing.Any:
-        # `_python` is linked against torch, and so is imported behind it.
+        # `_python` is linked against torch, so it is imported after torch.
         if name not in _LATER and name not in _MODULES_LATER and name != "_python":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         _library.register_with_torch()
@@ -87,11 +87,11 @@ def __dir__() -> list[str]:
 
 
 def set_secret(name: str, secret: str | None) -> None:
-    """Keeps a secret in this process, for options whose value is ``named:NAME``.
+    """Store a secret in this process, for options whose value is ``named:NAME``.
 
-    It is in no program, pickle or message. ``None`` forgets it.
+    The secret never appears in a program, a pickle or an error message. ``None`` removes it.
     """
-    # What is wrong would be printed otherwise, and with it the secret.
+    # The binding would print an argument of the wrong type, and with it the secret.
     for what, given in (("the name of a secret", name), ("a secret", secret or "")):
         if not isinstance(given, str):
             raise TypeError(f"{what} is {type(given).__name__}, and must be str")
@@ -99,7 +99,7 @@ def set_secret(name: str, secret: str | None) -> None:
 
 
 def cmake_prefix_path() -> str:
-    """Where CMake finds the package ``TensorizerOps``; torch's own path has to be given as well."""
+    """Return the CMake prefix path of the package ``TensorizerOps``; torch's is needed as well."""
     return _os.path.join(_os.path.dirname(__file__), "share", "cmake")
 
 

@@ -1,4 +1,4 @@
-"""Saves while the program goes on."""
+"""Saving in the background."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from tensorizer_ops._targets import Target, to_uri
 
 
 class Save(Future[None]):
-    """A save in the background: done when the file is there, or failed with what went wrong."""
+    """A save in the background: a future that is done when the file is complete or has failed."""
 
     def __init__(self) -> None:
         super().__init__()
         self._job = _python.BackgroundSave()
 
     def cancel(self) -> bool:
-        """End it soon, with nothing written: :meth:`result` then raises ``errors.Cancelled``.
+        """Ask the save to stop soon and write no file; :meth:`result` raises ``errors.Cancelled``.
 
-        Returns whether it was still running.
+        Returns whether the save was still running.
         """
         self._job.cancel()
         return not self.done()
 
     def progress(self) -> tuple[int, int]:
-        """The bytes that are written, and those that are to be."""
+        """Return the bytes written so far and the bytes to write in all."""
         return self._job.progress()
 
 
 class _Snapshot:
-    """Copies of tensors, on the CPU; what is tied stays tied."""
+    """Copies of tensors on the CPU. Tied tensors share one copy."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         made: dict[object, torch.Tensor] = {}
         self.copies: list[torch.Tensor] = []
         self._arrivals: dict[torch.device, torch.Event] = {}
         for tensor in tensors:
-            # The save knows what it does about these.
+            # The save itself handles or rejects these.
             if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
                 self.copies.append(tensor)
                 continue
@@ -59,19 +59,20 @@ class _Snapshot:
             if not tensor.is_cpu:
                 self._arrivals[tensor.device] = torch.Event(tensor.device)
         for device, arrival in self._arrivals.items():
-            # Where the copies are; an event alone would ask the current device.
+            # On the stream of the copies; by default an event uses the current device's.
             arrival.record(torch.accelerator.current_stream(device))
 
     def wait(self) -> None:
-        """Until all of it is there."""
+        """Block until all copies from devices have arrived."""
         for arrival in self._arrivals.values():
             arrival.synchronize()
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    # Integers have no such bits, and torch resolves them on the CPU before the bytes are there.
+    # Resolved here because the integer views below have no conjugate and negative bits, and
+    # because torch would resolve them on the CPU before an asynchronous copy has arrived.
     tensor = tensor.resolve_conj().resolve_neg()
-    # Torch copies no tensors of some types, but always those of integers in their place.
+    # Torch cannot copy some element types, but can always copy integers of the same size.
     elements = tensor if tensor.is_complex() else tensor.view(INTEGERS[tensor.itemsize])
     if tensor.is_cpu:
         copied = elements.clone()
@@ -92,25 +93,27 @@ def save_async(
 ) -> Save:
     """Take a snapshot of tensors and save it in the background.
 
-    What happens to the tensors after the call does not reach the file. The snapshot takes as much
-    memory as they do until the save is done: pinned memory for tensors on an accelerator, whose
-    copies are only begun here, on the current stream. The program does not end before the save
-    does.
+    Changes to the tensors after the call do not affect the file. The snapshot takes as much memory
+    as the tensors until the save is done. For tensors on an accelerator it is pinned memory, and
+    this call only starts their copies, on the current stream. The program does not exit before the
+    save has ended.
 
     Args:
         uri: as for :func:`save`.
         tensors: as for :func:`save`.
         hashes: as for :func:`save`.
-        threads: how many threads compute; one by default, which leaves the others to the program.
+        threads: how many threads compute; one by default, which leaves the other CPUs to the
+            program.
         options: as for :func:`save`.
-        progress: as for :func:`save`, called from another thread. What it raises ends the save.
+        progress: as for :func:`save`, called from another thread. An exception that it raises ends
+            the save.
 
     Returns:
-        A future with ``cancel()`` and ``progress()``. Its result is ``None``, or raises what
-        :func:`save` would.
+        A future with ``cancel()`` and ``progress()``. Its result is ``None``; if the save fails,
+        ``result()`` raises the exception that :func:`save` would.
     """
     future = Save()
-    # No more of the tensors themselves stays here than their names.
+    # Keeps only the names, so that the save does not keep the tensors themselves alive.
     named = as_dict(tensors)
     names, snapshot = list(named), _Snapshot(named.values())
     given = as_pairs(options)
@@ -123,12 +126,12 @@ def save_async(
             with reported(future._job, progress):
                 run_save(future._job, target, names, snapshot.copies, hashes, threads, given)
         except BaseException as error:
-            snapshot.copies.clear()  # an exception keeps what it has passed
+            snapshot.copies.clear()  # the exception's traceback keeps the frames' variables alive
             future.set_exception(error)
         else:
             snapshot.copies.clear()
             future.set_result(None)
 
-    # No daemon: a program that ends waits for its file.
+    # Not a daemon thread: a program that exits waits for its file.
     threading.Thread(target=run, name="tensorizer_ops save").start()
     return future

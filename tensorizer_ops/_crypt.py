@@ -1,4 +1,4 @@
-"""Whether files can be encrypted, as ``tensorizer._crypt`` says it: libsodium is always there."""
+"""The interface of ``tensorizer._crypt``: encryption is always available."""
 
 from tensorizer_ops.errors import Crypto
 

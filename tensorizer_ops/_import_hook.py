@@ -1,4 +1,4 @@
-"""Calls back when a module has been imported."""
+"""Calls a function once a module has been imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module by the finders behind it, and calls back when that has been executed."""
+    """Finds one module through the finders after it, and calls ``call`` once it has executed."""
 
     def __init__(self, module: str, call: Callable[[], None]) -> None:
         self._module = module
@@ -22,8 +22,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         if name != self._module:
             return None
         spec = self._find_behind(name, path, target)
-        # A search does not import, and an import may fail and be tried again: so the finder stays
-        # until the module has been executed.
+        # A search may not lead to an import, and a failed import may be retried. So the finder
+        # stays in sys.meta_path until the module has executed.
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module
 
@@ -49,10 +49,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def when_imported(module: str, call: Callable[[], None]) -> None:
-    """Call ``call`` once, when ``module`` has been imported: now, if it is imported already.
+    """Call ``call`` once ``module`` has been imported: now, if it is already imported.
 
-    It runs on the thread that imports the module, before that thread goes on; what it raises leaves
-    the import.
+    ``call`` runs inside the import, on the importing thread. An exception that it raises propagates
+    out of the import.
     """
     if module in sys.modules:
         call()

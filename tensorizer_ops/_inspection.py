@@ -1,4 +1,4 @@
-"""What a file holds, without torch: names, shapes, offsets and digests."""
+"""Reads names, shapes, offsets and digests of a file, without torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tensorizer_ops._targets import Target, to_uri
 
 
 class StoredTensor(NamedTuple):
-    """What the index says of one tensor."""
+    """The index entry of one tensor."""
 
     name: str
-    dtype: str | None  # as torch names it; None where only the data of a stream would tell
+    dtype: str | None  # torch's name; None in a stream if only the tensor's header has it
     shape: tuple[int, ...]
     header_offset: int
     data_offset: int
@@ -23,25 +23,25 @@ class StoredTensor(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What a file says of itself."""
+    """Metadata of a file."""
 
     version: int
     encrypted: bool
-    authenticated: bool  # its index, by a key
-    keeps_digests: bool  # those of its tensors' data, which its own digest is made of
+    authenticated: bool  # whether a key authenticates its index
+    keeps_digests: bool  # whether it stores its tensors' digests, which the model's is made of
 
 
 class Digests(NamedTuple):
-    """What was saved of one tensor; None where it was not."""
+    """The saved digests of one tensor; None for a digest that was not saved."""
 
     crc32: bytes | None
     sha256: bytes | None
 
 
 class File:
-    """A file whose index has been read. Thread-safe, except for one whose bytes come once.
+    """A file whose index has been read. Thread-safe unless the file is a stream (a pipe, stdin).
 
-    Errors are those of :func:`tensorizer_ops.load`.
+    Raises the exceptions of :func:`tensorizer_ops.load`.
     """
 
     def __init__(self, uri: Target, options: Options | None = None) -> None:
@@ -57,9 +57,9 @@ class File:
         return Metadata._make(self._file.metadata())
 
     def saved_digests(self, name: str) -> Digests:
-        """Read the header of a tensor, for the digests that it holds."""
+        """Read the header of a tensor and return the digests in it."""
         return Digests._make(self._file.saved_digests(name))
 
     def digest(self, threads: int = 0) -> str:
-        """Read all of the file, and return the digest of the model in it."""
+        """Read the whole file and return the digest of the model in it."""
         return self._file.digest(operator.index(threads))

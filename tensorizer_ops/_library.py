@@ -1,7 +1,7 @@
 """Loads the compiled libraries into the process.
 
-What needs no torch is loaded with the package. The ops are registered when torch is there: at once,
-or when the program imports it.
+The library that needs no torch is loaded with the package. The ops are registered once torch is
+imported: at once, or when the program imports it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 
 from tensorizer_ops._import_hook import when_imported
 
-# What the library is linked against, and the packages of Debian and Fedora that have it.
+# The libraries that ours is linked against, and the Debian and Fedora packages that contain them.
 RUNTIME_PACKAGES = {
     "libhiredis": ("libhiredis0.14", "hiredis"),
     "libcurl": ("libcurl4", "libcurl"),
@@ -29,12 +29,12 @@ RUNTIME_PACKAGES = {
 
 
 def _version(torch_version: str) -> str:
-    """The X.Y of X.Y.Z+anything: what binary compatibility depends on."""
+    """Return the X.Y of X.Y.Z+anything: the part that binary compatibility depends on."""
     return ".".join(torch_version.partition("+")[0].split(".")[:2])
 
 
 def _import_error(error: BaseException, torch_version: str) -> ImportError:
-    """What the loader of shared libraries says, with what to do."""
+    """Turn an error of the dynamic loader into an ImportError that says what to do."""
     missing = re.match(r"((lib[^/]+?)\.so[^/:]*): cannot open shared object file", str(error))
     if missing is None or missing[2] not in RUNTIME_PACKAGES:
         return ImportError(
@@ -50,7 +50,10 @@ def _import_error(error: BaseException, torch_version: str) -> ImportError:
 
 
 def _installed_torch() -> str:
-    """The version of the torch that an import would find; imports it where its files do not say."""
+    """Return the version of torch that an import would find.
+
+    Reads it from torch's files, and imports torch only if they do not contain it.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
@@ -82,7 +85,7 @@ def _check_torch(torch_version: str) -> None:
 
 
 def load_core() -> None:
-    """Load what needs no torch."""
+    """Load the library that needs no torch."""
     torch = sys.modules.get("torch")
     torch_version = getattr(torch, "__version__", None) or _installed_torch()
     _check_torch(torch_version)
@@ -93,30 +96,31 @@ def load_core() -> None:
 
 
 def load_library() -> None:
-    """Load what registers the ops with torch."""
+    """Load the library that registers the ops with torch."""
     import torch
 
     _check_torch(torch.__version__)
     try:
         torch.ops.load_library(os.path.join(os.path.dirname(__file__), "libtensorizer_ops.so"))
     except OSError as error:
-        # torch says which library it is, and the loader, before that, what is wrong.
+        # torch's error only names the library; the loader's error, its cause, says what is wrong.
         raise _import_error(error.__cause__ or error, torch.__version__) from None
-    # Only now: it is linked against the library.
+    # Imported after the library that it is linked against.
     importlib.import_module("tensorizer_ops._python")
 
 
 def register_with_torch() -> None:
-    """Import torch, if that was not done yet, and register the ops."""
-    # In this order, in which the hook below takes both import locks as well.
+    """Import torch if necessary, and register the ops."""
+    # In this order: the import hook below takes the two import locks in the same order.
     import torch  # noqa: F401
 
     importlib.import_module("tensorizer_ops._with_torch")
 
 
 def register_when_torch_is_imported() -> None:
-    """Register the ops now if torch is imported, and otherwise as soon as it is."""
-    # Another thread may be importing torch in this moment, too far on to be noticed.
+    """Register the ops now if torch is imported, otherwise as soon as it is."""
+    # With other threads, import torch at once: one of them may already be importing it, past the
+    # point where the import hook would notice.
     if "torch" in sys.modules or len(sys._current_frames()) > 1:
         register_with_torch()
     else:
@@ -127,5 +131,5 @@ def _register_behind_torch() -> None:
     try:
         register_with_torch()
     except Exception as error:
-        # Torch is no worse for it. Whoever uses this package gets the error.
+        # Importing torch must still succeed. Using this package raises the error.
         warnings.warn(f"torch.ops.tensorizer is missing: {error}", RuntimeWarning, stacklevel=2)

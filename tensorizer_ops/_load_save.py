@@ -28,7 +28,7 @@ def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def first_use(device: torch.device) -> None:
-    """Initialize a device as torch does, or raise what torch raises when there is none."""
+    """Initialize a device as torch does; raise torch's own error if the device does not exist."""
     torch.empty(0, device=device)
 
 
@@ -47,22 +47,23 @@ def load(
     """Load tensors from a ``.tensors`` file.
 
     Args:
-        uri: a path, ``fd:N`` for an open descriptor (a pipe will do), or a URI: ``file://…``,
+        uri: a path, ``fd:N`` for an open descriptor (pipes included), or a URI: ``file://…``,
             ``https://…``, ``s3://…``, ``gs://…``, ``redis://…``, ``rediss://…`` or ``unix://…``.
-        names: the tensors to load, in this order; all of the file by default.
-        device: where they go; torch's default device unless said otherwise.
-        dtype: what real floating tensors are cast to; all others keep their type.
+        names: the tensors to load, in this order; by default every tensor in the file.
+        device: the device of the returned tensors; torch's default device if omitted.
+        dtype: the type that real floating-point tensors are cast to; other tensors keep theirs.
         verify: ``"crc32"`` checks the CRC32 of every tensor, ``"all"`` every hash that was saved;
             ``"none"``, the default, trusts the file.
-        copy: tensors on the CPU share pages with the file unless this is true. Writing to them
-            never changes the file; but who changes the file in place changes them, and truncating
-            it in place ends the process that touches them.
-        threads: how many threads compute; 0 is every CPU that the process may use.
-        options: ``memory_ceiling``, the bytes of memory to use beyond the tensors, ``staging``,
-            those of pinned memory on the way to a device, ``key`` and others for encrypted files
+        copy: tensors on the CPU share pages with the file unless this is true. Writing to such
+            tensors never changes the file, but changing the file in place changes the tensors, and
+            truncating it in place kills a process that then touches them.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
+        options: ``memory_ceiling`` (bytes of memory to use beyond the tensors), ``staging`` (bytes
+            of pinned memory for copies to a device), ``key`` and others for encrypted files
             (``docs/security.md``), and those for servers (``docs/remote.md``).
-        progress: called ten times a second, from another thread, with the bytes that have moved
-            and are to move; what it raises ends the load. ``True`` draws a bar with tqdm.
+        progress: called ten times a second from another thread with two numbers: the bytes moved
+            so far and the bytes to move in all. An exception that it raises ends the load. ``True``
+            draws a bar with tqdm.
 
     Returns:
         The tensors by name, in the order of the file or of ``names``.
@@ -70,16 +71,16 @@ def load(
     Raises:
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
         KeyError: a name is not in the file.
-        ValueError: the file is malformed, or an argument is.
-        tensorizer_ops.errors.HashMismatch: the data is not what was saved.
+        ValueError: the file is malformed, or an argument is invalid.
+        tensorizer_ops.errors.HashMismatch: the data differs from what was saved.
     """
-    if isinstance(names, str):  # which would be a name for each of its characters
+    if isinstance(names, str):  # a string would be taken for a list of one-character names
         raise TypeError("names is str, and must be a list of names")
     wanted = None if names is None else list(names)
     given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
         _refuse_in_graph(progress)
-        # The default device is no value in a graph, but a tensor that is made there has it.
+        # A graph cannot read the default device, but an empty tensor made in it has that device.
         where = torch.empty(0).device if device is None else torch.device(device)
         return traced.load(
             to_uri(uri),
@@ -124,25 +125,25 @@ def save(
 ) -> None:
     """Save tensors to a ``.tensors`` file.
 
-    The file appears under its name when all of it is written; until then, and whenever anything
-    fails, what was there before stays as it was.
+    The file appears under its name once it is completely written. Until then, and if the save
+    fails, a previous file of that name stays unchanged.
 
     Args:
-        uri: as for :func:`load`; missing directories are made.
-        tensors: what to save, by name: a ``state_dict()`` for example. Views, non-contiguous
-            tensors and tensors that share memory are each saved whole.
+        uri: as for :func:`load`; missing directories are created.
+        tensors: the tensors by name, for example a ``state_dict()``. Views, non-contiguous tensors
+            and tensors that share memory are each saved in full.
         hashes: which hashes to write with every tensor.
-        threads: how many threads compute; 0 is every CPU that the process may use.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
         options: ``fsync`` (``"true"`` waits until the file is on stable storage),
-            ``memory_ceiling``, the bytes of memory to use beyond the tensors, ``staging``,
-            those of pinned memory on the way from a device, ``key`` and others that encrypt
+            ``memory_ceiling`` (bytes of memory to use beyond the tensors), ``staging`` (bytes of
+            pinned memory for copies from a device), ``key`` and others that encrypt
             (``docs/security.md``), and those for servers (``docs/remote.md``).
         progress: as for :func:`load`.
 
     Raises:
         PermissionError, OSError: the file cannot be written.
-        TypeError: ``tensors`` is no mapping.
-        ValueError: a tensor or a name is of a kind that the format does not hold.
+        TypeError: ``tensors`` is not a mapping.
+        ValueError: the format cannot store one of the tensors or names.
     """
     given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
@@ -169,7 +170,10 @@ def run_save(
     threads: int,
     options: list[tuple[str, str]],
 ) -> None:
-    """Run a job, which would print all of its arguments if one were of another type."""
+    """Check the types of the arguments and run a job.
+
+    The binding would print all of its arguments, secrets included, if one had the wrong type.
+    """
     _refuse_others(names, tensors)
     if not isinstance(hashes, str):
         raise TypeError(f"hashes is {type(hashes).__name__}, and must be str")
@@ -177,7 +181,10 @@ def run_save(
 
 
 def _refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
-    """Refuse what is no tensor, or has no name; torch would print all of them."""
+    """Raise for a value that is not a tensor or a name that is not a string.
+
+    Torch's own error would print all of the tensors.
+    """
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(name, str):
             raise errors._new(
@@ -192,7 +199,7 @@ def _refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> Non
 
 
 def refuse_uninitialized(name: str, tensor: torch.Tensor) -> None:
-    """Refuse what a lazy module has before it first runs; the ops would see an empty tensor."""
+    """Raise for an uninitialized tensor of a lazy module, which the ops would take for empty."""
     if is_lazy(tensor):
         raise errors._new(
             errors.InvalidArgument,

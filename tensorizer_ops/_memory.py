@@ -1,21 +1,21 @@
-"""Where the elements of tensors lie."""
+"""The storages that hold the elements of tensors, and which tensors are tied."""
 
 from __future__ import annotations
 
 import torch
 from torch.nn.parameter import is_lazy
 
-# What stands in for elements of a size where their own type is not known.
+# By element size, the integer type to view elements as where their own type is not supported.
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """What the elements lie in, if they lie as the type, the shape and the strides say.
+    """Return the storage of a tensor if type, shape and strides describe how elements lie in it.
 
-    There is none of meta, fake, lazy, sparse, nested and quantized tensors, and of classes that
-    wrap other tensors. It may be smaller than the elements: see :func:`has_memory`.
+    Returns ``None`` for meta, fake, lazy, sparse, nested and quantized tensors, and for subclasses
+    that wrap other tensors. The storage may be too small for the elements: see :func:`has_memory`.
     """
-    if is_lazy(tensor):  # which nothing else may be asked of
+    if is_lazy(tensor):  # checked first: other queries raise for a lazy tensor
         return None
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return None
@@ -24,13 +24,13 @@ def plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
     try:
         storage.data_ptr()
-    except RuntimeError:  # of a class that wraps
+    except RuntimeError:  # a subclass that wraps other tensors
         return None
     return storage
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether every element lies in a storage; some programs take the memory out of it."""
+    """Return whether the storage holds every element; some programs shrink storages to nothing."""
     storage = plain_storage(tensor)
     if storage is None or tensor.numel() == 0:
         return storage is not None
@@ -40,8 +40,8 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def identity(tensor: torch.Tensor) -> object:
-    """The same for tensors that are tied: of the same memory, and of the same values in it."""
+    """Return a key that is equal for tied tensors: those with the same memory and values."""
     if not has_memory(tensor) or tensor.numel() == 0:
         return id(tensor)
-    bits = tensor.is_conj(), tensor.is_neg()  # of views that hold other values in the same memory
+    bits = tensor.is_conj(), tensor.is_neg()  # views with other values over the same memory
     return tensor.data_ptr(), tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()

@@ -22,10 +22,10 @@ from tensorizer_ops._targets import Target, local_path, to_uri
 def _slots(
     module: torch.nn.Module, stored: Container[str] | None = None
 ) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
-    """Every tensor of a module: its name, its owner, its name there, and itself.
+    """Yield every tensor of a module: full name, owning module, name in that module, tensor.
 
-    With names that are stored: also buffers that are not persistent, where they are stored or have
-    no memory and so should be.
+    If ``stored`` is given, non-persistent buffers are included if they are in it, or if they are on
+    the meta device and therefore must be filled from the file.
     """
     persistent = module.state_dict(keep_vars=True).keys()
     for prefix, owner in module.named_modules(remove_duplicate=False):
@@ -55,19 +55,21 @@ def load_into(
 ) -> None:
     """Fill a module's parameters and buffers from a ``.tensors`` file, in one call.
 
-    What has memory is filled where it is. What has none (a module on the meta device, or one that
-    :func:`externalize` wrote) gets a new tensor, on the CPU without a copy where nothing is cast.
-    What goes to another device or type stays the object that it is, and gets other memory. Tied
-    weights stay tied. Buffers that are not persistent are filled where the file has them, and must
-    be in it where they have no memory. Works for any module, scripted ones included.
+    Tensors that have memory are filled in place. Tensors without memory (of a module on the meta
+    device, or of one that :func:`externalize` wrote) are replaced by new tensors, which on the CPU
+    are made without a copy unless they are cast. Tensors that move to another device or type keep
+    their object and get new memory. Tied weights stay tied. Non-persistent buffers are filled if
+    the file contains them, and must be in the file if they have no memory. Works for any module,
+    scripted ones included.
 
     Args:
-        module: what to fill; its names are those of its ``state_dict()``.
+        module: the module to fill; tensors have the names of its ``state_dict()``.
         uri: as for :func:`load`.
-        device: where the tensors shall be; where they are, unless said otherwise.
-        dtype: what real floating tensors shall be, whatever they are in the module and in the file.
-        cast: whether a real floating tensor may have another type in the file than in the module;
-            it is cast to what the module has.
+        device: the device to put the tensors on; by default each stays on its own.
+        dtype: the type to give real floating-point tensors, regardless of their type in the module
+            and in the file.
+        cast: whether a real floating-point tensor may have another type in the file than in the
+            module; it is cast to the module's type.
         strict: whether a tensor that only the module or only the file has is an error.
         verify: as for :func:`load`.
         threads: as for :func:`load`.
@@ -75,9 +77,9 @@ def load_into(
         progress: as for :func:`load`.
 
     Raises:
-        TypeError: ``module`` is no module.
-        ValueError: missing, unexpected or different tensors, all of them listed. Nothing has been
-            touched then.
+        TypeError: ``module`` is not a module.
+        ValueError: missing, unexpected or different tensors, all of them listed. The module is
+            unchanged then.
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     if not isinstance(module, torch.nn.Module):
@@ -98,7 +100,7 @@ def load_into(
             filled = reader._fill(
                 names, given, where, strict, verify, threads, cast or dtype is not None, dtype
             )
-    made: dict[int, torch.Tensor] = {}  # so that what was one object stays one
+    made: dict[int, torch.Tensor] = {}  # keeps a tensor with several names one object
     for (_, owner, leaf, tensor), old, new in zip(slots, given, filled, strict=True):
         if new is old:
             continue
@@ -109,7 +111,7 @@ def load_into(
 
 
 def _take(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """The same object with other memory, as of ``Module.to``; a new one for a placeholder."""
+    """Return the old object with new memory, as ``Module.to`` does; a new one for a placeholder."""
     if plain_storage(old) is not None and torch._has_compatible_shallow_copy_type(old, new):
         return refill(old, torch.nn.Parameter(new, requires_grad=old.requires_grad))
     if isinstance(old, torch.nn.Parameter):
@@ -126,27 +128,27 @@ def load_constants(
     threads: int = 0,
     options: Options | None = None,
 ) -> None:
-    """Fill a package of AOTInductor that was made without its weights, in one call.
+    """Fill an AOTInductor package that was compiled without its weights, in one call.
 
-    The weights go straight into the memory where the program uses them, on its device. A program
-    believes that their strides are what they were when it was compiled, and a file has none: they
-    have to be contiguous then.
+    The weights are loaded directly into the memory that the program uses, on its device. A compiled
+    program relies on the strides that the weights had during compilation, and a file stores no
+    strides: so the weights must have been contiguous then.
 
     Args:
-        model: what ``torch._inductor.aoti_load_package`` returned, for a package that was compiled
+        model: the result of ``torch._inductor.aoti_load_package``, for a package that was compiled
             with the option ``aot_inductor.package_constants_in_so`` off.
         uri: as for :func:`load`.
-        strict: whether a tensor that only the file has is an error. Programs leave out what they do
-            not use, and contain small constants themselves, so a ``state_dict()`` often has more.
-            One that only the program has always is an error.
+        strict: whether a tensor that only the file has is an error. Compiled programs omit unused
+            weights and embed small constants, so a ``state_dict()`` often has more tensors. A
+            tensor that only the program has is always an error.
         verify: as for :func:`load`.
         threads: as for :func:`load`.
         options: as for :func:`load`.
 
     Raises:
         TypeError: the model is not such a package.
-        ValueError: missing, unexpected or different tensors, all of them listed. No weight has been
-            touched then.
+        ValueError: missing, unexpected or different tensors, all of them listed. The weights are
+            unchanged then.
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     loader = getattr(model, "loader", model)
@@ -164,17 +166,17 @@ def externalize(
     hashes: Hashes = "all",
     options: Options | None = None,
 ) -> str:
-    """Save a scripted module's weights to a ``.tensors`` file, and its code beside it.
+    """Save a scripted module's weights to a ``.tensors`` file, and its code to a separate file.
 
     The code is a TorchScript file in which every weight has its shape and no data: load it with
     ``torch.jit.load`` and fill it with :func:`load_into`, or with ``tensorizer::load_into`` in C++.
-    The module itself stays as it is.
+    The module itself is not changed.
 
     Args:
-        module: not frozen: freezing turns weights into code.
-        uri: where the weights go, as for :func:`save`.
-        script: the path where the code goes (missing directories are made); by default beside the
-            weights, with the suffix ``.pt``.
+        module: a scripted module that is not frozen: freezing turns weights into code.
+        uri: where to save the weights, as for :func:`save`.
+        script: the path for the code (missing directories are created); by default the path of the
+            weights with the suffix ``.pt``.
         hashes: as for :func:`save`.
         options: as for :func:`save`.
 
@@ -183,7 +185,7 @@ def externalize(
 
     Raises:
         TypeError: the module is not scripted.
-        ValueError: the module has no weights to save, or both files would be the same.
+        ValueError: the module has no weights to save, or both files would have the same path.
     """
     if not isinstance(module, torch.jit.ScriptModule):
         raise TypeError(
@@ -218,7 +220,7 @@ def externalize(
 
 
 def _copy(module: torch._C.ScriptModule) -> torch._C.ScriptModule:
-    """A module with slots of its own and the same tensors in them."""
+    """Copy a module and its children, but share the tensors."""
     copied = copy.copy(module)
     for name, child in torch._C.ModuleDict(copied).items():
         copied.setattr(name, _copy(child))
@@ -226,7 +228,7 @@ def _copy(module: torch._C.ScriptModule) -> torch._C.ScriptModule:
 
 
 def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
-    """The shape of a tensor over the memory of one element."""
+    """Return a tensor of the same shape whose storage holds a single element."""
     element = torch.zeros((), dtype=tensor.dtype)
     return element.expand(tensor.shape).requires_grad_(tensor.requires_grad)
 

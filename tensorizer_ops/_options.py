@@ -1,6 +1,6 @@
-"""What callers give loads and saves.
+"""The option types of loads and saves, and their conversion to strings.
 
-Some options are secrets: no error shows more than their names.
+Some options are secrets, so errors show only the names of options.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NoReturn
 
-# An int is a float to a type checker, and a bool is an int.
+# Type checkers accept an int for a float, and a bool for an int.
 Options = Mapping[str, str | float]
 
 Verify = Literal["none", "crc32", "all"]
@@ -16,7 +16,7 @@ Hashes = Literal["all", "crc32", "sha256", "none"]
 
 
 class SecretOptions(dict[str, str]):
-    """Options of the ops, of which some are secrets: it shows their names only."""
+    """Options of the ops. Some may be secrets, so its repr shows only their names."""
 
     def __repr__(self) -> str:
         return f"<options: {', '.join(self)}>"
@@ -31,7 +31,10 @@ class _SecretPairs(list[tuple[str, str]]):
 
 
 def as_text(options: Options) -> dict[str, str]:
-    """As the ops take them, which print all of them where one is of another type."""
+    """Convert options to the strings that the ops take.
+
+    Checks types here because the dispatcher prints all options if one has the wrong type.
+    """
     if not isinstance(options, Mapping):
         raise TypeError(f"options is {type(options).__name__}, and must be a mapping")
     given: dict[str, str] = {}
@@ -52,5 +55,8 @@ def as_text(options: Options) -> dict[str, str]:
 
 
 def as_pairs(options: Options | None) -> list[tuple[str, str]]:
-    """As the functions of ``_python`` take them, which print all that does not fit them."""
+    """Convert options to the pairs that ``_core`` and ``_python`` take.
+
+    Their bindings print arguments of the wrong type; the repr of these pairs shows only names.
+    """
     return _SecretPairs(as_text(options or {}).items())

@@ -1,4 +1,4 @@
-"""Tells somebody how far a job is."""
+"""Reports the progress of loads and saves to a function or a progress bar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-# Called with the bytes that have moved, and are to move; True draws a bar.
+# A function that takes the bytes moved so far and the bytes to move in all; True draws a bar.
 Progress = Callable[[int, int], object] | bool
 
 _INTERVAL = 0.1
@@ -39,9 +39,9 @@ class _Bar:
 
 @contextmanager
 def reported(job: Job, progress: Progress | None) -> Iterator[None]:
-    """While the block runs the job, ``progress`` is called ten times a second, and at its end.
+    """Call ``progress`` ten times a second while the block runs the job, and once at the end.
 
-    What it raises ends the job, and is what its caller sees.
+    An exception that ``progress`` raises cancels the job and is raised from the block.
     """
     if progress is True:
         bar = _Bar()

@@ -1,4 +1,4 @@
-"""Encrypts, decrypts and re-encrypts files, and gives one digest for all that a file holds."""
+"""Encrypts, decrypts and re-encrypts files, and computes the digest of a file's content."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ def encrypt(
     target_options: Options | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write a file anew, encrypted.
+    """Write an encrypted copy of a file.
 
-    It is streamed from one place to the other, and every hash of it is checked on the way; the
-    target appears when all is well, and may be the source unless that is written in place.
+    The data is streamed from source to target, and every hash in the source is checked on the way.
+    The target appears when the copy is complete and correct. It may be the source itself, unless
+    that is written in place.
 
     Args:
-        source: where the file is.
-        target: where it goes.
+        source: the file to read.
+        target: the file to write.
         key: the name of a key (``env:NAME``, ``file:PATH``, ``passphrase-env:NAME``,
             ``passphrase-file:PATH`` or ``named:NAME``).
-        kdf: how hard it is to derive a key from a passphrase: ``min``, ``interactive``,
-            ``moderate``, ``sensitive``, or ``PASSES,BYTES``.
+        kdf: the cost of deriving a key from a passphrase: ``min``, ``interactive``, ``moderate``,
+            ``sensitive``, or ``PASSES,BYTES``.
         hashes: which hashes to write; an encrypted file has no CRC32.
-        threads: how many threads compute; 0 is every CPU that the process may use.
-        source_options, target_options: those of loads and saves.
-        progress: called with the bytes that have moved, and are to move.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
+        source_options, target_options: options as for loads and for saves.
+        progress: called with the bytes moved so far and the bytes to move in all.
     """
     options = {**(target_options or {}), "key": key, "kdf": kdf}
     _rewrite(source, target, source_options, options, hashes, threads, progress)
@@ -53,7 +54,7 @@ def decrypt(
     target_options: Options | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write an encrypted file anew, as a plain one; the rest is as in :func:`encrypt`."""
+    """Write an unencrypted copy of an encrypted file; otherwise like :func:`encrypt`."""
     options = {**(source_options or {}), "key": key}
     _rewrite(source, target, options, target_options, hashes, threads, progress)
 
@@ -71,7 +72,7 @@ def rekey(
     target_options: Options | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write an encrypted file anew, with another key; the rest is as in :func:`encrypt`."""
+    """Write a copy of an encrypted file with a new key; otherwise like :func:`encrypt`."""
     opening = {**(source_options or {}), "key": old_key}
     closing = {**(target_options or {}), "key": new_key, "kdf": kdf}
     _rewrite(source, target, opening, closing, hashes, threads, progress)
@@ -92,10 +93,11 @@ def _rewrite(
 
 
 def digest(uri: Target, *, threads: int = 0, options: Options | None = None) -> str:
-    """One digest for all that a file holds: names, types, shapes and data.
+    """Return one digest over the content of a file: names, types, shapes and data.
 
-    It is the same for a plain and an encrypted file, for any hashes and any order of the tensors.
-    ``load(uri, options={"digest": …})`` loads nothing else. Every byte of data is read for it.
+    The digest does not depend on encryption, on the hashes in the file or on the order of tensors.
+    ``load(uri, options={"digest": …})`` raises an error unless the file has that digest. Computing
+    it reads every byte of the data.
     """
     found: str = torch.ops.tensorizer.digest(
         to_uri(uri), threads=threads, options=as_text(options or {})

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for, as ``tensorizer._syscalls`` offers them."""
+"""System calls without a function in Python, with the interface of ``tensorizer._syscalls``."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 __all__ = ("has_fallocate", "prefault", "try_fallocate")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# musl and glibc have both; what lacks one says so when it is asked for.
+# glibc and musl have fallocate and madvise; without fallocate, has_fallocate() returns False.
 _fallocate: Any = getattr(_libc, "fallocate", None)
 _MADV_POPULATE_WRITE = 23
 
 
 def has_fallocate() -> bool:
-    """Whether the system can reserve room for a file."""
+    """Return whether the C library can reserve space for files."""
     return _fallocate is not None
 
 
 def try_fallocate(fd: int, offset: int, length: int, suppress_all_errors: bool = False) -> bool:
-    """Reserve room in a file, whose size grows to hold it.
+    """Reserve space in a file, which grows to include it; return whether that succeeded.
 
     Args:
         fd: the file's descriptor.
-        offset: where the room begins.
-        length: its bytes.
-        suppress_all_errors: return ``False`` whatever goes wrong. Otherwise only where the file
-            system cannot reserve room.
+        offset: where the space begins.
+        length: its size in bytes.
+        suppress_all_errors: return ``False`` for any error, rather than only if the file system
+            cannot reserve space.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the system call failed.
     """
     if _fallocate is None:
         return False
@@ -45,11 +45,12 @@ def try_fallocate(fd: int, offset: int, length: int, suppress_all_errors: bool =
 
 
 def prefault(address: Any, length: int) -> None:
-    """Have the system give new memory its pages now, for writing.
+    """Populate the pages of new memory now, for writing.
 
     Args:
-        address: of whole pages; a number, or what ctypes takes for a pointer.
-        length: their bytes, which may be set to zero.
+        address: the address of the first page: a number, or anything that ctypes accepts as a
+            pointer.
+        length: the size of the pages in bytes. Their content may be set to zero.
     """
     advice = (ctypes.c_size_t(length), ctypes.c_int(_MADV_POPULATE_WRITE))
     pages = ctypes.c_void_p(address) if isinstance(address, int) else address

@@ -1,4 +1,4 @@
-"""Where a file is, as callers say it, and as the ops take it."""
+"""Converts the paths and URIs that callers pass to the URIs that the ops take."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 def to_uri(target: Target) -> str:
-    """What the ops take for ``target``: a string as it is, a path as a path.
+    """Return the URI that the ops take for ``target``.
 
-    A path-like object is never a URI, and the bytes of a path need not be UTF-8: where they could
-    be mistaken for something else, or are no text, the path travels percent-encoded.
+    A valid string is returned unchanged. Path-like objects and bytes are always paths, never URIs,
+    and need not be UTF-8: they become a percent-encoded ``file://`` URI, as does a string from
+    ``os.fsdecode()`` that is not valid UTF-8.
     """
-    # What os.fsdecode() makes of bytes that are not UTF-8 is no text that the ops could take.
+    # os.fsdecode() turns bytes that are not UTF-8 into surrogates, which the ops do not accept.
     if isinstance(target, str) and not any("\udc80" <= c <= "\udcff" for c in target):
         return target
     path = os.fsencode(os.path.abspath(target))
@@ -23,7 +24,7 @@ def to_uri(target: Target) -> str:
 
 
 def local_path(target: Target) -> str | None:
-    """The path of ``target``, unless it is on a server or an open descriptor."""
+    """Return the path of ``target``, or ``None`` if it is on a server or an open descriptor."""
     if not isinstance(target, str):
         return os.fsdecode(target)
     if re.match(r"[a-z][a-z0-9+.-]*://", target, re.IGNORECASE):

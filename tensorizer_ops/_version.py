@@ -1,4 +1,4 @@
-"""The version under the name ``tensorizer``: the release whose interface this is, and our own."""
+"""The version that the alias ``tensorizer`` reports: that of tensorizer's API, and our own."""
 
 from tensorizer_ops import __version__ as _ours
 

@@ -1,4 +1,4 @@
-"""Registers the ops, and all that torch is told about them; imported as soon as torch is."""
+"""Registers the ops, their fakes and the Dynamo handlers. Imported as soon as torch is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints the folder in which this package is called ``tensorizer``.
+"""Prints the folder to put on ``PYTHONPATH`` to import this package as ``tensorizer``.
 
 PYTHONPATH=$(python -m tensorizer_ops.alias) vllm serve …
 """

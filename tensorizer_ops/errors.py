@@ -1,8 +1,8 @@
 """The exceptions of tensorizer_ops: one class per kind of error.
 
-Each is also the built-in exception that fits it, so ``except FileNotFoundError`` works. The text of
-every one starts with its kind (``tensorizer.NotFound: ...``), and is the same wherever the error
-surfaces: inside TorchScript and AOTInductor, where no type survives, it is all that is left.
+Each class is also derived from the built-in exception that fits it, so ``except FileNotFoundError``
+works. The message starts with the kind (``tensorizer.NotFound: ...``) and is the same everywhere:
+TorchScript and AOTInductor do not keep the exception's type, only its message.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if _typing.TYPE_CHECKING:
 else:
 
     class _TorchOutOfMemoryError(RuntimeError):
-        """Takes the place of torch's class until torch is imported."""
+        """Placeholder for torch's class until torch is imported."""
 
 
 class Error(Exception):
-    """Every error that comes from the library."""
+    """The base class of all errors of the library."""
 
     def __str__(self) -> str:
-        # The plain text, where OSError would add its errno and KeyError would add quotes. An
-        # OSError with an errno has two or three arguments, and the text is the second.
+        # The plain message: OSError would add its errno, and KeyError quotes. An OSError with an
+        # errno has two or three arguments; the message is the second.
         if len(self.args) == 1:
             return str(self.args[0])
         if isinstance(self, OSError) and len(self.args) > 1:
@@ -33,7 +33,7 @@ class Error(Exception):
 
 
 class NotFound(Error, FileNotFoundError):
-    """There is no such file or object."""
+    """The file or object does not exist."""
 
 
 class NoSuchTensor(Error, KeyError):
@@ -41,15 +41,15 @@ class NoSuchTensor(Error, KeyError):
 
 
 class PermissionDenied(Error, PermissionError):
-    """The file or object is there, but not for this process."""
+    """The file or object exists, but this process may not access it."""
 
 
 class Unavailable(Error, ConnectionError):
-    """A server cannot be reached or does not serve at the moment."""
+    """A server cannot be reached or is temporarily unavailable."""
 
 
 class TimedOut(Error, TimeoutError):
-    """The other side did not answer in time."""
+    """A server did not respond in time."""
 
 
 class InvalidFormat(Error, ValueError):
@@ -57,7 +57,7 @@ class InvalidFormat(Error, ValueError):
 
 
 class InvalidArgument(Error, ValueError):
-    """The caller asks for what cannot be."""
+    """An argument or option is invalid, or the request is not possible."""
 
 
 class OutOfSpace(Error, OSError):
@@ -65,31 +65,31 @@ class OutOfSpace(Error, OSError):
 
 
 class OutOfMemory(Error, MemoryError, _TorchOutOfMemoryError):
-    """There is no memory for a tensor: of the machine, of a device, or pinned."""
+    """Memory for a tensor could not be allocated: host memory, device memory or pinned memory."""
 
 
 class FileError(Error, OSError):
-    """Any other refusal of the operating system."""
+    """Any other error of the operating system."""
 
 
 class IsADirectory(FileError, IsADirectoryError):
-    """The path is a directory, where a file is needed."""
+    """The path is a directory; a file is needed."""
 
 
 class FileExists(FileError, FileExistsError):
-    """The path is taken."""
+    """The path already exists."""
 
 
 class BrokenPipe(Unavailable, BrokenPipeError):
-    """Whoever read from the pipe is gone."""
+    """The reader has closed the pipe."""
 
 
 class HashMismatch(Error):
-    """The bytes of a tensor are not those that were saved."""
+    """The data of a tensor does not match its saved hash."""
 
 
 class Crypto(Error):
-    """Encrypted data cannot be decrypted: the key is wrong, or someone changed the data."""
+    """Encrypted data cannot be decrypted: the key is wrong, or the data was modified."""
 
 
 class Cancelled(Error, RuntimeError):
@@ -97,11 +97,11 @@ class Cancelled(Error, RuntimeError):
 
 
 class Internal(Error, RuntimeError):
-    """A mistake in the library itself."""
+    """A bug in the library itself."""
 
 
 def _derive_from_torch(out_of_memory: type[Exception]) -> None:
-    """Make :class:`OutOfMemory` the class of torch's that it is to whoever has torch."""
+    """Make :class:`OutOfMemory` a subclass of torch's own, in place of the placeholder."""
     OutOfMemory.__bases__ = (Error, MemoryError, out_of_memory)
 
 
@@ -126,7 +126,7 @@ _BY_KIND: dict[str, type[Error]] = {"SystemError": FileError} | {
     )
 }
 
-# The kinds that an errno says more about.
+# Kinds that have a more specific class for some errnos.
 _BY_ERRNO: dict[tuple[str, int], type[Error]] = {
     ("SystemError", _errno.EISDIR): IsADirectory,
     ("SystemError", _errno.EEXIST): FileExists,
@@ -135,12 +135,15 @@ _BY_ERRNO: dict[tuple[str, int], type[Error]] = {
 
 
 def _new(kind: type[_Kind], what: str) -> _Kind:
-    """An error of the library's Python part."""
+    """Make an error that Python code of the package raises."""
     return kind(f"tensorizer.{kind.__name__}: {what}")
 
 
 def _make(kind: str, text: bytes, errno: int, path: bytes) -> Error:
-    """The exception for an error of the library; without an errno it is 0, without a path empty."""
+    """Make the exception for an error of the library.
+
+    ``errno`` is 0 if there is none, and ``path`` is empty if there is none.
+    """
     message = text.decode("utf-8", "backslashreplace")
     kind_class = _BY_ERRNO.get((kind, errno), _BY_KIND[kind])
     if issubclass(kind_class, OSError) and errno:

@@ -1,6 +1,7 @@
-"""Keys that this process keeps under names, for the option ``key`` of loads and saves.
+"""Named keys of this process, for the option ``key`` of loads and saves.
 
-A key is named, and never given, so that no graph, script, pickle or message holds one::
+Options contain the name of a key, never the key itself, so that no graph, script, pickle or error
+message contains one::
 
     tensorizer_ops.keys.add("release", key=secrets.token_bytes(32))
     tensorizer_ops.save("model.tensors", tensors, options={"key": "named:release"})
@@ -24,22 +25,23 @@ def add(
     key: _Bytes | EncryptionParams | Callable[[], bytes] | None = None,
     passphrase: str | _Bytes | Callable[[], str | _Bytes] | None = None,
 ) -> None:
-    """Keep a key or a passphrase under a name, in the place of what was there.
+    """Store a key or a passphrase under a name, replacing what the name stood for.
 
     Args:
-        name: what ``named:NAME`` refers to.
-        key: 32 bytes, or what returns them whenever a file needs them: then they are kept only
-            while that file is open. ``EncryptionParams`` that were derived from a passphrase write
-            files that it opens.
-        passphrase: what each file's key is derived from (Argon2id), or what returns it.
+        name: the name that ``named:NAME`` refers to.
+        key: 32 bytes, or a function that returns them whenever a file needs them; then the key is
+            kept only while that file is open. With ``EncryptionParams`` that were derived from a
+            passphrase, saved files can be opened with that passphrase.
+        passphrase: the passphrase that the key of each file is derived from (Argon2id), or a
+            function that returns it.
 
     Raises:
-        ValueError: the key has not 32 bytes, or the passphrase none.
-        TypeError: they are something else than bytes, or text for a passphrase.
+        ValueError: the key does not have 32 bytes, or the passphrase is empty.
+        TypeError: the key is not bytes, or the passphrase neither bytes nor str.
     """
     if (key is None) == (passphrase is None):
         raise TypeError("a name is for either a key or a passphrase")
-    # What is wrong would be printed otherwise, and with it the key.
+    # The binding would print an argument of the wrong type, and with it the key.
     if not isinstance(name, str):
         raise TypeError(f"the name of a key is {type(name).__name__}, and must be str")
     if isinstance(key, EncryptionParams):
@@ -59,7 +61,7 @@ def add(
 
 
 def remove(name: str) -> None:
-    """Forget what is kept under a name. Files that are open keep what they have."""
+    """Remove the key or passphrase of a name. Open files keep theirs."""
     _python.forget_key(name)
 
 
@@ -68,7 +70,7 @@ def _passphrase(text: str | _Bytes) -> bytes:
 
 
 def _to_bytes(secret: _Bytes, what: str = "a key", text: str = "") -> bytes:
-    # Of a number, bytes() would make so many zeros.
+    # bytes() of a number n would return n zero bytes.
     if not isinstance(secret, bytes | bytearray | memoryview):
         raise TypeError(f"{what} is {type(secret).__name__}, and must be {text}bytes")
     return bytes(secret)

@@ -32,7 +32,7 @@ __all__ = [
 CryptographyError = Crypto
 HashMismatchError = HashMismatch
 
-# Versions of the format, and what needs them (docs/format.md).
+# Versions of the format; their names say which feature needs which version (docs/format.md).
 TENSORIZER_VERSION = 5
 LONG_TENSOR_TENSORIZER_VERSION = LONG_TENSOR_VERSION
 META_TENSOR_TENSORIZER_VERSION = 4
@@ -43,5 +43,5 @@ NON_OPAQUE_TENSORIZER_VERSION = 1
 TENSORIZER_MAGIC = b"|TZR|"
 OPAQUE_DTYPE_SEP = "\0"
 
-# Tensors are not compressed.
+# None because tensors are not compressed.
 lz4 = None

@@ -1,1 +1,1 @@
-"""What compilers are told of the ops: ``torch.compile``, ``torch.export`` and fake tensors."""
+"""Describes the ops to ``torch.compile``, ``torch.export`` and fake tensors."""

@@ -1,9 +1,9 @@
-"""Tells ``torch.compile`` what to trace in place of the ops that it cannot trace itself.
+"""Registers with ``torch.compile`` what to trace in place of ops that it cannot trace itself.
 
-It does so when somebody imports ``torch._dynamo``, which takes a second and is nobody's wish here.
-The table that it writes into is private to torch. Where a torch has another one, the ops in
-question break the graph, as any op with such arguments does, and ``tensorizer_ops.load`` and
-``save`` still do not.
+Registers when the program imports ``torch._dynamo``, because importing it here would take a second.
+The table that it writes to is private to torch. If a version of torch has a different table, these
+ops break the graph, as any op with such arguments does; ``tensorizer_ops.load`` and ``save`` still
+do not.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def _register() -> None:
 def _inliner(tracker: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     def handle(_: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         if "traced" in kwargs:
-            return None  # the call that is left of an inlined one goes into the graph
+            return None  # the op call inside an inlined function: it goes into the graph itself
         return tracker.build(tx, function).call_function(tx, list(args), kwargs)
 
     return handle
 
 
 def _refuse_secrets(_: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
-    """Refuses secrets before the call stands in the graph: Dynamo prints one that fails there."""
+    """Refuse secrets before the call enters the graph: Dynamo prints a call that fails there."""
     uri = args[0] if args else kwargs["uri"]
     options = kwargs["options"].as_python_constant() if "options" in kwargs else None
     _python.refuse_traced_secrets(uri.as_python_constant(), as_pairs(options))

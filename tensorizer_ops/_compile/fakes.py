@@ -1,4 +1,4 @@
-"""What each op is to a compiler: the shapes and types of its results, without its work."""
+"""Fake kernels: they give compilers the shapes and types of results without loading data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.library import register_fake
 from tensorizer_ops import _python
 from tensorizer_ops._options import as_pairs
 
-# Private in torch, so perhaps not there in the next one.
+# Private in torch, so another version may lack it.
 try:
     from torch._library.effects import EffectType
 
@@ -24,7 +24,7 @@ Options = dict[str, str] | None
 
 
 def _check_effect(uri: str, options: Options) -> None:
-    """Refuses a call without a result that a program cannot hold."""
+    """Refuse to trace a call without a result if it holds secrets or torch would drop it."""
     _python.refuse_traced_secrets(uri, as_pairs(options))
     if _register_effect is None:
         raise NotImplementedError(
@@ -36,13 +36,16 @@ def _check_effect(uri: str, options: Options) -> None:
 def _read_shapes(
     uri: str, options: tuple[tuple[str, str], ...], dtype: torch.dtype | None, version: str | None
 ) -> dict[str, torch.Tensor]:
-    """What a file of this version holds, on the meta device: from its index, and nothing else."""
+    """Return the tensors of a file on the meta device; reads only the index.
+
+    ``version`` is only part of the cache key: it changes when the file changes.
+    """
     reader = torch.classes.tensorizer.Reader(uri, dict(options))
     shapes: dict[str, torch.Tensor] = reader.load(None, torch.device("meta"), dtype, "none", False)
     return shapes
 
 
-# One trace asks many times.
+# Cached because one trace asks many times.
 _known_shapes = functools.lru_cache(maxsize=16)(_read_shapes)
 
 
@@ -65,7 +68,7 @@ def _load_tensors(
     if unknown := [name for name in names if name not in stored]:
         reader.shape(unknown[0])  # says what is wrong
     where = torch.device("cpu") if device is None else device
-    # A name that comes twice gives two tensors.
+    # A name that is given twice returns two tensors.
     return [
         torch.empty(stored[name].shape, dtype=stored[name].dtype, device=where) for name in names
     ]
@@ -79,7 +82,8 @@ def _save_tensors(
     options: Options = None,
     **how: Any,
 ) -> None:
-    # Tensors on the meta device bring a call here that nobody traces: it has a file to write.
+    # Outside of tracing, tensors on the meta device also dispatch to this kernel. Such a call has
+    # to write its file.
     if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
         named = dict(zip(names, tensors, strict=True))
         torch.ops.tensorizer.save(uri, named, options=options, **how)
@@ -95,8 +99,8 @@ register_fake("tensorizer::load_tensors", _load_tensors)
 register_fake("tensorizer::save_tensors", _save_tensors)
 register_fake("tensorizer::verify", _verify)
 
-# A call without a result, or whose result depends on a file, is dropped or moved by a compiler that
-# is not told of its effect.
+# A compiler that does not know of the effect drops or moves a call that has no result, or whose
+# result depends on a file.
 if _register_effect is not None:
     for _op in (
         torch.ops.tensorizer.load_tensors.default,

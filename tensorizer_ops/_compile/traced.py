@@ -1,8 +1,8 @@
-"""The ops as a compiler sees them: each in terms of the two that a graph can hold.
+"""The ops as Dynamo traces them: calls of ``load_tensors`` and ``save_tensors``.
 
-A dict of tensors cannot cross into a graph, and what a file holds is a constant while a program is
-traced. Both go into the graph as arguments of ``load_tensors``: the names, and in ``traced`` the
-types and shapes, so that the call fails when the file is another one by the time it runs.
+A graph cannot contain a dict of tensors, and the content of a file is a constant while a program is
+traced. So the names in the file become an argument of ``load_tensors``, and the types and shapes
+become its argument ``traced``: the call fails if the file has different ones when it runs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Options = Mapping[str, str] | None
 
 
 def names_now(uri: str, options: Options) -> list[str]:
-    """The names in the file: a constant of the program that is traced."""
+    """Return the names in the file, which are a constant of the traced program."""
     reader = torch.classes.tensorizer.Reader(uri, _plain(options))
-    reader._traced_version()  # refuses what cannot be traced
+    reader._traced_version()  # raises for files and options that cannot be traced
     return list(reader.names())
 
 
 def shapes_now(
     uri: str, names: Sequence[str], dtype: torch.dtype | None, options: Options
 ) -> list[str]:
-    """Types and shapes in the file, as ``traced`` takes them: constants as well."""
+    """Return the types and shapes in the file in the form of ``traced``: constants as well."""
     reader = torch.classes.tensorizer.Reader(uri, _plain(options))
     return list(reader._trace(list(names), dtype))
 
