@@ -35,8 +35,8 @@ void for_each_block(const at::Tensor& tensor, std::int64_t first, std::int64_t c
   if (count > 0) part_of_row(0, count);
 }
 
-// A type without kernels (bits, sub-byte integers) is copied and filled as the bytes of its
-// elements.
+// Returns a view of a dtype that has kernels: dtypes without (bits, sub-byte integers) are copied
+// and filled as the bytes of their elements.
 at::Tensor as_plain(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case c10::ScalarType::Float4_e2m1fn_x2:

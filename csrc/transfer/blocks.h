@@ -1,25 +1,27 @@
-// The elements of a tensor, in row-major order, however it lies in memory.
+// Access to the elements of a tensor in row-major order, whatever its layout in memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace tensorizer {
 
-// Those of any strided tensor, on any device; as they are stored, they are contiguous and of type
-// `stored`, conjugate and negative bits resolved.
+// The elements of a strided tensor on any device. Positions and sizes count bytes of the stored
+// form: contiguous, of dtype `stored`, with conjugate and negative bits resolved. Keeps the tensor
+// alive.
 class Elements {
  public:
   Elements(const at::Tensor& tensor, c10::ScalarType stored);
 
   c10::Device device() const { return tensor_.device(); }
-  // The tensor's own bytes from `position` on, where they lie as they are stored; or nothing.
+  // Returns `size` of the tensor's own bytes from `position` on; undefined if the tensor is not in
+  // its stored form.
   at::Tensor bytes(std::uint64_t position, std::int64_t size) const;
 
-  // All of them; undefined if they do not lie as they are stored.
+  // Returns all bytes of the tensor; undefined if the tensor is not in its stored form.
   const at::Tensor& all_bytes() const { return bytes_; }
 
-  // Copies the elements from `position` on to, or from, bytes that hold whole elements, and lie as
-  // these must (engine/tensor_port.h).
+  // Copy the elements from `position` on to or from `bytes`, which holds whole elements and is
+  // aligned as they need (engine/tensor_port.h).
   void get(std::uint64_t position, const at::Tensor& bytes) const;
   void put(std::uint64_t position, const at::Tensor& bytes) const;
 
@@ -32,7 +34,7 @@ class Elements {
   c10::ScalarType stored_;
 };
 
-// Makes every element zero, also of a type that torch cannot fill.
+// Sets every element to zero, also for dtypes that torch cannot fill.
 void make_zero(const at::Tensor& tensor);
 
 }  // namespace tensorizer

@@ -8,7 +8,7 @@ namespace tensorizer {
 
 namespace {
 
-// Torch 2.11 cannot be asked, and says it in its own words at the first wait.
+// Torch 2.11 has no such query; its own error appears at the first wait then.
 template <typename Backend>
 bool is_capturing(const Backend& backend, const c10::Stream& stream) {
   if constexpr (requires { backend.isStreamCapturing(stream); }) {
@@ -17,7 +17,7 @@ bool is_capturing(const Backend& backend, const c10::Stream& stream) {
   return false;
 }
 
-// What a backend has not, it says by throwing.
+// A backend without a pool of streams throws.
 bool has_streams(const c10::impl::VirtualGuardImpl& backend, c10::Device device) {
   try {
     backend.getStreamFromGlobalPool(device);
@@ -79,7 +79,7 @@ CopyStreams::~CopyStreams() {
   for (const c10::Stream& stream : streams_) {
     try {
       stream.synchronize();
-    } catch (...) {  // a device that has failed does nothing any more
+    } catch (...) {  // a device that has failed copies nothing any more
     }
   }
 }

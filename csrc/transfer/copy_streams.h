@@ -1,8 +1,9 @@
 // Streams that a job uses beside the caller's own.
 //
-// Memory of a device belongs to the stream that was current when it was allocated, and what a
-// caller queues next goes to the current stream. So the streams beside it start after all that it
-// has been given before the job, and it goes on when they have come to their end.
+// Memory of a device belongs to the stream that was current when it was allocated, and the caller's
+// next work is queued on the current stream. So the job's streams start after all work that was
+// queued on the current stream before the job, and the current stream continues after all of
+// theirs.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -17,21 +18,22 @@ namespace tensorizer {
 
 class CopyStreams {
  public:
-  // Beside the stream of `device` that is current on the calling thread; nothing where the device
-  // has no such streams, or no pinned memory to copy from. Throws Error(InvalidArgument) while the
-  // current stream is captured into a graph.
+  // Returns the streams beside the stream of `device` that is current on the calling thread; null
+  // if the device has no pool of streams, or no pinned memory to copy from. Throws
+  // Error(InvalidArgument) while the current stream is captured into a graph.
   static std::unique_ptr<CopyStreams> of(c10::Device device);
-  // Until all streams have come to their end, unless they were joined.
+  // Blocks until all streams have finished, unless join() was called.
   ~CopyStreams();
   CopyStreams(const CopyStreams&) = delete;
   CopyStreams& operator=(const CopyStreams&) = delete;
 
   c10::Device device() const { return home_.device(); }
-  // Gives memory that its streams read and write by themselves.
+  // Returns the allocator of pinned host memory, which the device's streams access directly.
   at::HostAllocator& pinned_memory() const { return pinned_memory_; }
-  // One more; from any thread.
+  // Adds a stream. Thread-safe.
   c10::Stream add();
-  // The caller's stream goes on when all have come to their end.
+  // Makes the caller's stream wait for all streams, without blocking the host. Call after the last
+  // add().
   void join();
 
  private:
@@ -39,7 +41,7 @@ class CopyStreams {
 
   const c10::Stream home_;
   at::HostAllocator& pinned_memory_;
-  c10::Event before_;  // all that the caller's stream was given before
+  c10::Event before_;  // the end of the work queued on `home_` before the job
   std::mutex mutex_;
   std::vector<c10::Stream> streams_;
   bool joined_ = false;

@@ -29,7 +29,7 @@ c10::TypedOperatorHandle<Signature> find_typed(const char* name) {
   return find_op(name).typed<Signature>();
 }
 
-// The kernels only read it.
+// Returns a tensor over bytes that the kernels only read.
 at::Tensor as_tensor(ConstBytes bytes) {
   return at::from_blob(const_cast<std::byte*>(bytes.data()),
                        {static_cast<std::int64_t>(bytes.size())}, at::kByte);

@@ -11,9 +11,9 @@ namespace tensorizer {
 
 namespace {
 
-// What one tensor takes of the prefix.
+// The bytes that one tensor takes in the prefix.
 constexpr std::uint64_t kTypicalEntry = 128;
-// For how many tensors there is room at most before they come.
+// The largest number of expected tensors for which room is reserved in advance.
 constexpr std::uint64_t kMostExpected = 512 << 10;
 
 }  // namespace
@@ -37,7 +37,7 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   FileKind kind = file_kind(hashes, parsed, cancel);
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
-  // A prefix is a multiple of the alignment, so only where it starts matters.
+  // The size of a prefix is a multiple of the alignment, so only its start matters.
   Layout layout(std::move(kind), sink->start());
   std::vector<SaveItem> items;
   items.reserve(savings.size());
@@ -51,7 +51,8 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   staging.finish();
 }
 
-// The call that is in. cancel() finds it, and it does what an abort() asks for that came meanwhile.
+// The running call. cancel() finds it, and when it ends, it performs an abort() that was requested
+// meanwhile.
 class FileWriter::Call {
  public:
   explicit Call(FileWriter& writer)
@@ -140,7 +141,8 @@ std::vector<Saving> FileWriter::prepare(std::span<const AddedTensor> tensors, St
   return savings;
 }
 
-// Reserves room for the prefix once the first tensors are known: a longer one moves everything up.
+// Reserves room for the prefix once the first tensors are known. A prefix that outgrows its room
+// moves all data up.
 void FileWriter::begin() {
   if (reserved_) return;
   const std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry;
@@ -176,15 +178,14 @@ void FileWriter::add(std::span<const AddedTensor> tensors) {
     staging.finish();
     call.cancel.check();
   } catch (...) {
-    // There is a hole where a tensor should be.
+    // The file lacks the data of a tensor and cannot be completed.
     abort_now();
     throw;
   }
 }
 
-// What makes a file of the tensors: what stands behind them, and in front.
 void FileWriter::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
-  // That none is there twice, add() has seen to.
+  // add() has refused duplicate names, so only nested names can still conflict.
   const std::span<const PlacedTensor> tensors = layout_->tensors();
   if (std::any_of(tensors.begin(), tensors.end(),
                   [](const PlacedTensor& tensor) { return is_nested(tensor.spec.name); })) {
@@ -211,7 +212,8 @@ void FileWriter::flush() {
   Call call(*this);
   must_be_open();
   if (!sink_->in_place()) return;
-  // An index that grows by little would soon be too long again, and all data moves up each time.
+  // Double the room: an index that grows a little at a time would soon outgrow it again, and each
+  // time all data moves up.
   const bool grows = reserved_ && layout_->prefix_size() > *reserved_;
   try {
     write_ends(grows ? 2 * *reserved_ : 0, call.cancel);

@@ -21,17 +21,17 @@
 
 namespace tensorizer {
 
-// Saves a whole file at once, as save() without these two does. Any thread may read the progress
-// and request the cancel meanwhile.
+// Implements the public save(). Other threads may read `progress` and call cancel.request()
+// meanwhile.
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options, Progress& progress, Cancel& cancel);
 
-// What the public Writer is made of; its methods do what those do.
+// The implementation of the public Writer. Methods have the contracts of tensorizer_ops/writer.h.
 class FileWriter {
  public:
   explicit FileWriter(const std::string& uri, const OptionList& options = {});
-  // To a sink that is open already.
+  // Writes to a sink that is already open.
   FileWriter(std::unique_ptr<Sink> sink, const OptionList& options);
   ~FileWriter();
 
@@ -50,13 +50,15 @@ class FileWriter {
 
   FileWriter(const OptionList& options, const OpenSink& open);
 
-  // A child of fork has neither the sink's threads nor any right to its target.
+  // Returns whether this is a child of fork(), which has neither the sink's threads nor the right
+  // to write its target.
   bool is_foreign() const { return process_ != getpid(); }
   void must_be_ours() const;
   void must_be_open() const;
   std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
   void begin();
-  // Reserves `prefix_size` for the prefix if it needs less and the sink takes more.
+  // Writes the terminator behind the tensors and the prefix in front of them. Resizes the room for
+  // the prefix to `prefix_size`, or to what it needs if that is more, if the sink can.
   void write_ends(std::uint64_t prefix_size, Cancel& cancel);
   void abort_now() noexcept;
 
@@ -65,18 +67,18 @@ class FileWriter {
   const pid_t process_ = getpid();
   Progress progress_;
 
-  // Who is in uses what follows.
+  // The members below are used only inside `gate_`.
   Gate gate_{
       "the writer is in use on this thread: what runs meanwhile, as a signal handler does, can "
       "only cancel() or abort() it"};
   State state_ = State::Open;
   std::unique_ptr<Sink> sink_;
-  std::optional<std::uint64_t> reserved_;  // for the prefix
+  std::optional<std::uint64_t> reserved_;  // bytes for the prefix
   std::unique_ptr<Layout> layout_;
   std::unordered_set<std::string> names_;
 
   std::atomic<bool> abort_wanted_{false};
-  std::mutex cancel_mutex_;  // guards what follows
+  std::mutex cancel_mutex_;  // guards `running_`
   Cancel* running_ = nullptr;
 };
 

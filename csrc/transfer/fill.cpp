@@ -13,7 +13,7 @@ namespace tensorizer {
 
 namespace {
 
-// A complaint with all that it is about: "a, b, c".
+// One kind of mismatch, and all tensors that have it: "a, b, c".
 class Complaint {
  public:
   explicit Complaint(std::string title) : title_(std::move(title)) {}
@@ -25,12 +25,12 @@ class Complaint {
   std::string list_;
 };
 
-// Whether a tensor has a shape but no memory for it.
+// Returns whether a tensor has a shape but no memory for it.
 bool is_placeholder(const at::Tensor& tensor) {
   return tensor.is_meta() || tensor.storage().nbytes() < tensor.nbytes();
 }
 
-// For each tensor, the number of the first that is the same one.
+// Returns, for each tensor, the number of the first tensor with the same memory, shape and dtype.
 std::vector<std::size_t> find_ties(const std::vector<at::Tensor>& tensors) {
   using Identity = std::tuple<const void*, std::int64_t, std::vector<std::int64_t>>;
   std::map<Identity, std::size_t> first;
@@ -49,7 +49,7 @@ std::vector<std::size_t> find_ties(const std::vector<at::Tensor>& tensors) {
   return ties;
 }
 
-// One tensor of the module, under all of its names.
+// One tensor of the module, with all of its names.
 struct ModuleTensor {
   at::Tensor memory;
   std::vector<std::size_t> numbers;
@@ -116,7 +116,7 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
     throw Error(ErrorKind::InvalidArgument,
                 "dtype is " + dtype_name(*request.dtype) + ", and must be a real floating type");
   }
-  // By device, and by the type that real floating tensors are cast to there.
+  // New tensors, by device and by the dtype that real floating tensors are cast to.
   std::map<std::pair<std::string, std::optional<c10::ScalarType>>, std::vector<const ModuleTensor*>>
       fresh;
   std::vector<std::string> kept_names;
@@ -136,8 +136,8 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
     }
   }
   std::vector<at::Tensor> filled = tensors;
-  // What is pinned may have to be loaded in one go, which a load of nothing would not be; but a pin
-  // of an empty file is checked as well.
+  // Some file digests can only be checked by loading all tensors at once, so an empty selection
+  // must not be loaded. But the digest of an empty file is checked.
   if (!kept.empty() || fresh.empty()) {
     reader.load_into(kept_names, kept, request.verify, request.threads, request.cast);
   }

@@ -11,7 +11,7 @@
 
 namespace tensorizer {
 
-// What Reader::fill() does.
+// Implements Reader::fill().
 std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>& names,
                              const std::vector<at::Tensor>& tensors, const FillRequest& request);
 

@@ -8,7 +8,7 @@ namespace tensorizer {
 
 namespace {
 
-// Few milliseconds of hashing.
+// Takes a few milliseconds to hash.
 constexpr std::size_t kBetweenChecks = 8 << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What tensor headers say beyond the index, kept of tensors that were loaded: their places in a
-// module, and the digests that their data has.
+// Keeps what the headers of loaded tensors say beyond the index: the module index, and the digests
+// of the data.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace tensorizer {
 
-// Safe from any thread.
+// Thread-safe.
 class HeaderCache {
  public:
   void keep(std::uint32_t entry, const TensorHeader& header);
-  // 0 of a tensor whose header was not kept.
+  // Returns 0 for a tensor whose header was not kept.
   std::uint16_t module_index(std::uint32_t entry) const;
-  // Whether data is what was saved, by every digest that the header has; nothing where there is no
-  // header, or it has none.
+  // Returns whether `data` has every digest that the header has; null if the header was not kept or
+  // has no digests. Throws what `cancel` throws.
   std::optional<bool> matches(std::uint32_t entry, ConstBytes data, Cancel& cancel) const;
 
  private:

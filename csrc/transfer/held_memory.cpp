@@ -7,7 +7,7 @@ namespace tensorizer {
 
 namespace {
 
-// The storages that could be resized before, and how many hold each.
+// The held storages that were resizable before, with the number of holders of each.
 struct Register {
   std::mutex mutex;
   std::unordered_map<c10::StorageImpl*, std::size_t> holders;
@@ -46,7 +46,7 @@ HeldMemory::~HeldMemory() {
     const auto found = held.holders.find(impl);
     if (found == held.holders.end() || --found->second > 0) continue;
     held.holders.erase(found);
-    // What has moved to shared memory meanwhile has no allocator, and cannot be resized.
+    // A storage that has moved to shared memory meanwhile has no allocator and cannot be resized.
     if (impl->allocator() != nullptr) impl->set_resizable(true);
   }
 }

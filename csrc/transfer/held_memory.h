@@ -1,4 +1,4 @@
-// Keeps the memory of tensors where it is while a job reads or fills it.
+// Keeps the memory of tensors in place while a job reads or fills it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,10 +9,10 @@
 
 namespace tensorizer {
 
-// While this lives, the storages of the tensors live as well, also where a tensor gets another one
-// (`p.data = …`), and torch refuses to resize them: whoever tries meanwhile, in another thread, has
-// an error. Several jobs may hold the same storage. What nothing can refuse is memory that goes in
-// other ways: share_memory_(), or under numpy.
+// While this lives, the storages of the tensors live too, even if a tensor gets another one
+// (`p.data = …`), and torch refuses to resize them: another thread that tries gets an error.
+// Several jobs may hold the same storage. This cannot prevent share_memory_() from moving the
+// memory, or numpy from freeing an array under a tensor.
 class HeldMemory {
  public:
   explicit HeldMemory(std::span<const at::Tensor> tensors);

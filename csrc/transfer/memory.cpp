@@ -16,11 +16,11 @@ namespace tensorizer {
 namespace {
 
 constexpr std::uint64_t kHugePage = 2 << 20;
-// Smaller tensors get theirs from torch's allocator as well.
+// Smaller tensors use torch's allocator.
 constexpr std::uint64_t kSmallestOfPages = 128 << 10;
-// What is mapped at once, for the tensors that follow. Only what they cover is ever touched.
+// The size of a block, which serves several tensors. Only the parts that tensors cover are touched.
 constexpr std::uint64_t kBlock = 256 << 20;
-// Smaller zeros are not worth a mapping of their own.
+// Smaller tensors of zeros are not worth a mapping of their own.
 constexpr std::uint64_t kLazyZeros = 1 << 20;
 
 struct MappedPart {
@@ -33,8 +33,8 @@ void release_mapped(void* context) {
   mapped->mapping->discard(mapped->part);
 }
 
-// Where that would split a mapping, and the process may have no more of them, the addresses stay
-// taken, and the memory still goes back.
+// Unmaps memory. munmap() fails if it would split a mapping when the process has reached its limit
+// of mappings. Then this frees the memory, and only the addresses stay taken.
 void unmap(Bytes memory) noexcept {
   if (!memory.empty() && munmap(memory.data(), memory.size()) != 0) {
     madvise(memory.data(), memory.size(), MADV_DONTNEED);
@@ -50,7 +50,7 @@ c10::DataPtr owned(Bytes memory) {
   return {memory.data(), new Bytes(memory), release_pages, c10::Device(c10::kCPU)};
 }
 
-// Fresh zero pages, or nothing.
+// Returns fresh zero pages, or an empty span.
 Bytes map_pages(std::uint64_t size, int flags) {
   void* memory =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
@@ -70,7 +70,8 @@ at::Tensor over(c10::DataPtr data, std::uint64_t size, at::IntArrayRef shape,
   return tensor;
 }
 
-// Fresh pages from a huge page's boundary on, which are advised to be huge pages; or nothing.
+// Returns fresh pages that start at a huge page's boundary and are advised to be huge pages, or an
+// empty span.
 Bytes map_huge_pages(std::uint64_t size) {
   const Bytes mapped = map_pages(size + kHugePage, 0);
   if (mapped.empty()) return {};
@@ -79,12 +80,12 @@ Bytes map_huge_pages(std::uint64_t size) {
   unmap(mapped.first(before));
   unmap(mapped.last(kHugePage - before));
   const Bytes kept = mapped.subspan(before, size);
-  // Advice: where it is not taken, nothing is lost but speed.
+  // This is advice: if the kernel ignores it, only speed is lost.
   madvise(kept.data(), kept.size(), MADV_HUGEPAGE);
   return kept;
 }
 
-// What torch's allocator has at hand.
+// Returns a tensor from torch's allocator.
 at::Tensor empty(at::IntArrayRef shape, c10::ScalarType type) {
   return taking_memory(byte_size(shape, type), "memory on cpu",
                        [&] { return at::detail::empty_cpu(shape, type); });
@@ -99,7 +100,7 @@ bool says_out_of_memory(const c10::Error& error) {
 }
 
 void throw_out_of_memory(std::uint64_t size, std::string_view what, const std::string& reason) {
-  // Of the CPU torch says only where in its sources that was found.
+  // For the CPU, torch's message only names a place in its sources.
   const bool says_why = !reason.empty() && !reason.starts_with("[enforce fail");
   throw Error(ErrorKind::OutOfMemory, std::to_string(size) + " bytes of " + std::string(what) +
                                           " are not to be had" + (says_why ? ": " + reason : ""));
@@ -153,7 +154,7 @@ at::Tensor new_on(c10::Device device, at::IntArrayRef shape, c10::ScalarType typ
 at::Tensor new_zeros(at::IntArrayRef shape, c10::ScalarType type) {
   const std::uint64_t size = byte_size(shape, type);
   if (size < kLazyZeros) {
-    // Some types have no fill kernel, but all of them are zero where their bytes are.
+    // Some dtypes have no fill kernel, but in all of them zero bytes are the value zero.
     at::Tensor tensor = empty(shape, type);
     const Bytes bytes = tensor_bytes(tensor);
     std::fill(bytes.begin(), bytes.end(), std::byte{0});

@@ -1,4 +1,4 @@
-// The memory of tensors, most of it on the CPU.
+// Allocates the memory of tensors, most of it on the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,13 +15,13 @@
 
 namespace tensorizer {
 
-// Whether torch says so that there is no memory.
+// Returns whether torch's error means that memory ran out.
 bool says_out_of_memory(const c10::Error& error);
-// Throws Error(OutOfMemory); `what`: "memory on cuda:0".
+// Throws Error(OutOfMemory). `what` is like "memory on cuda:0".
 [[noreturn]] void throw_out_of_memory(std::uint64_t size, std::string_view what,
                                       const std::string& reason = {});
 
-// Runs `take`, which takes `size` bytes; without them, throws Error(OutOfMemory).
+// Runs `take`, which allocates `size` bytes. Throws Error(OutOfMemory) if it cannot.
 template <typename Take>
 auto taking_memory(std::uint64_t size, std::string_view what, const Take& take) {
   try {
@@ -34,16 +34,16 @@ auto taking_memory(std::uint64_t size, std::string_view what, const Take& take) 
   }
 }
 
-// Why the elements of a strided tensor cannot be read and written in its own memory; empty where
-// they can.
+// Returns why the elements of a strided tensor cannot be read and written in its own memory, or an
+// empty string if they can.
 std::string lacks_memory(const at::Tensor& tensor);
 
-// Memory for the tensors of a job. Page faults, not the copy, are what filling fresh memory costs,
-// so tensors lie one behind the other in blocks that are advised to be huge pages, from 128 KiB up
-// each in pages of its own. These go back to the system with their tensor, whatever lives beside
-// it, and what no tensor has taken goes back with this object: let it go before tensors are filled,
-// so that no huge page reaches past the last one. A job without the bytes of a huge page gets what
-// torch's allocator has at hand.
+// Allocates memory for the tensors of a job. Page faults, not the copy, dominate the cost of
+// filling fresh memory. So tensors lie one behind the other in blocks that are advised to be huge
+// pages, from 128 KiB up each in pages of its own. These pages go back to the system with their
+// tensor, whatever lives beside it. The rest of a block goes back with this object: destroy it
+// before the tensors are filled, so that no huge page reaches past the last tensor. Smaller
+// tensors, and jobs smaller than a huge page, use torch's allocator.
 class NewMemory {
  public:
   explicit NewMemory(std::uint64_t of_the_job) : of_the_job_(of_the_job) {}
@@ -51,8 +51,8 @@ class NewMemory {
   NewMemory(const NewMemory&) = delete;
   NewMemory& operator=(const NewMemory&) = delete;
 
-  // A contiguous tensor that is still to be filled; the caller knows that its size is a number of
-  // bytes. Throws Error(OutOfMemory).
+  // Returns a contiguous, uninitialized tensor. The caller guarantees that its size in bytes fits
+  // in 64 bits. Throws Error(OutOfMemory).
   at::Tensor tensor(at::IntArrayRef shape, c10::ScalarType type);
 
  private:
@@ -60,21 +60,21 @@ class NewMemory {
   Bytes left_;
 };
 
-// A contiguous tensor on any other device. Throws Error(OutOfMemory).
+// Returns a contiguous, uninitialized tensor on any other device. Throws Error(OutOfMemory).
 at::Tensor new_on(c10::Device device, at::IntArrayRef shape, c10::ScalarType type);
 
-// A tensor of zeros that takes memory only where it is written to, so that a shape from a file,
-// which costs that file nothing, costs nothing here. Throws Error(OutOfMemory).
+// Returns a tensor of zeros that takes memory only where it is written to: a shape that costs its
+// file nothing costs no memory either. Throws Error(OutOfMemory).
 at::Tensor new_zeros(at::IntArrayRef shape, c10::ScalarType type);
 
-// A tensor over bytes of a mapping. Its storage covers just these, keeps the mapping alive, and
-// gives back the memory of its whole pages when it goes.
+// Returns a tensor over bytes of a mapping. Its storage covers only these bytes, keeps the mapping
+// alive, and gives back the memory of its whole pages when it is destroyed.
 at::Tensor mapped_tensor(std::shared_ptr<Mapping> mapping, Bytes part, at::IntArrayRef shape,
                          c10::ScalarType type);
 
 std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type);
 
-// The bytes of a contiguous tensor on the CPU.
+// Returns the bytes of a contiguous tensor on the CPU.
 Bytes tensor_bytes(const at::Tensor& tensor);
 
 }  // namespace tensorizer

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array<std::byte, 16> kZeroElement{};
 
-// Addresses that are mapped from the file which a sink overwrites.
+// Returns the address ranges that are mapped from the file that the sink overwrites.
 std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
   std::vector<ConstBytes> mapped;
   const std::optional<FileIdentity> file = sink.overwritten();
@@ -58,7 +58,8 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
   saving.spec.dtype = format_dtype(tensor.scalar_type(), name);
   saving.spec.shape = tensor.sizes().vec();
   if (tensor.is_meta()) {
-    // Other readers cannot open a meta tensor without dimensions, so that one has its zero written.
+    // Other implementations cannot open a meta tensor without dimensions, so its element is
+    // written, as zero.
     saving.spec.meta = tensor.dim() > 0 && tensor.numel() > 0;
     if (tensor.dim() == 0) saving.item.memory = ConstBytes(kZeroElement).first(tensor.itemsize());
   } else if (tensor.numel() > 0) {
@@ -101,7 +102,7 @@ SaveSettings save_settings(const SaveOptions& options, int threads, const Stagin
   SaveSettings settings;
   settings.threads = threads;
   settings.memory_ceiling = staging.is_pinned() ? options.staging : options.memory_ceiling;
-  // While some wait for what comes from a device, others compute and write.
+  // While some workers wait for bytes from a device, others compute and write.
   settings.moves_in_flight = staging.is_pinned() ? 2 * threads : threads;
   settings.open_access = [&staging] { return TensorAccess{.port = staging.open_port()}; };
   return settings;

@@ -1,4 +1,4 @@
-// Tensors as they are saved.
+// Prepares tensors for a save.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,29 +14,30 @@
 
 namespace tensorizer {
 
-// What saving one tensor needs; it keeps the tensor alive.
+// What the save of one tensor needs. Keeps the tensor alive.
 struct Saving {
   TensorSpec spec;
   SaveItem item;
   at::Tensor tensor;
 };
 
-// Throws Error(InvalidArgument) for a tensor that cannot be saved: one that is not strided, has a
-// dtype that the format does not hold, or no memory behind it.
+// Returns how to save a tensor. Throws Error(InvalidArgument) for a tensor that cannot be saved:
+// one that is not strided, has a dtype that the format does not hold, or has no memory of its own.
 Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& staging,
                       TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
 
-// How the file is written that the options ask for; a key is derived here. Throws
-// Error(InvalidArgument) for a CRC32 in an encrypted file, which would tell something about it.
+// Returns the kind of file that the options ask for, and derives the key if there is one. An
+// encrypted file never has CRC32s, which would reveal something about its data; throws
+// Error(InvalidArgument) if they are the only digests asked for.
 FileKind file_kind(HashKinds hashes, const SaveOptions& options, Cancel& cancel);
 
-// For tensors that are all prepared.
+// Returns the settings of a save. Call after staging.begin(). `staging` must outlive the settings.
 SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);
 
-// Throws Error(InvalidArgument) when a file that is written in place is the one that a tensor is
-// mapped from: it would be overwritten while it is read.
+// Throws Error(InvalidArgument) if the sink writes in place to the file that a tensor is mapped
+// from, because that would overwrite the tensor while it is read.
 void check_not_overwritten(const Sink& sink, std::span<const Saving> savings);
-// The same for the file that all of it is read from.
+// Does the same for the source that all tensors are read from.
 void check_not_overwritten(const Sink& sink, const Source& source);
 
 }  // namespace tensorizer

@@ -1,4 +1,5 @@
-// What a compiler knows of a file before the program runs, and whether it still holds when it does.
+// What a compiler knows of a file before the program runs, and the check at run time that it still
+// holds.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,19 +13,21 @@
 
 namespace tensorizer {
 
-// Opens what `uri` names and gives its Source::version(); reads nothing. Throws for a source whose
-// bytes come once: tracing would take them away from the program.
+// Opens the file without reading data, and returns its Source::version(). Throws
+// Error(InvalidArgument) if the URI or an option holds a secret, and for a source that can be read
+// only once: tracing would consume the bytes that the program needs.
 std::optional<std::string> traced_version(const std::string& uri, const OptionList& options);
 
-// What the file holds now of each name, cast to `dtype` where that applies.
+// Returns describe_shape() of each named tensor as the file holds it now, cast to `dtype` where
+// that applies.
 std::vector<std::string> trace(const std::string& uri, const std::vector<std::string>& names,
                                std::optional<c10::ScalarType> dtype, const OptionList& options);
 
-// A tensor's type and shape as text: "float32[2, 3]".
+// Returns a tensor's dtype and shape as text: "float32[2, 3]".
 std::string describe_shape(c10::ScalarType type, at::IntArrayRef shape);
 
-// Throws unless each of the selected tensors, cast to `dtype` where that applies, is what tracing
-// saw of it.
+// Throws Error(InvalidArgument) unless each of the selected tensors, cast to `dtype` where that
+// applies, still has the dtype and shape that tracing saw.
 void check_traced(const OpenFile& file, std::span<const std::uint32_t> selected,
                   std::optional<c10::ScalarType> dtype, std::span<const std::string> traced);
 
