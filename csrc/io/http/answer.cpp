@@ -14,7 +14,7 @@ namespace tensorizer {
 
 namespace {
 
-// Seconds, or a date.
+// Parses a number of seconds, or a date.
 std::optional<std::chrono::seconds> parse_retry_after(const std::string& value) {
   std::uint64_t seconds = 0;
   if (const auto number = parse_number(value)) {
@@ -28,7 +28,7 @@ std::optional<std::chrono::seconds> parse_retry_after(const std::string& value) 
   return std::chrono::seconds(std::min<std::uint64_t>(seconds, 3600));
 }
 
-// "bytes 0-99/1234", or "bytes 0-99/*".
+// Parses "bytes 0-99/1234" or "bytes 0-99/*".
 void parse_content_range(std::string_view text, HttpAnswer& answer) {
   if (!text.starts_with("bytes ")) return;
   text = trimmed(text.substr(6));
@@ -43,7 +43,8 @@ void parse_content_range(std::string_view text, HttpAnswer& answer) {
   answer.object.size = parse_number(text.substr(slash + 1));
 }
 
-// nginx makes ETags of the time and the size, in hexadecimal digits.
+// Returns true for an ETag that begins with the modification time: nginx makes its ETags of time
+// and size, in hexadecimal digits.
 bool is_made_of_time(std::string_view etag, std::time_t modified) {
   char begin[32];
   std::snprintf(begin, sizeof(begin), "\"%llx-", static_cast<unsigned long long>(modified));

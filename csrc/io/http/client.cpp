@@ -14,7 +14,8 @@ HttpClient::~HttpClient() = default;
 std::unique_ptr<HttpConnection> HttpClient::take() {
   if (std::unique_ptr<HttpConnection> connection = idle_.take()) return connection;
   const std::lock_guard lock(mutex_);
-  // The connections that a child of fork() leaves alone still use the one of its parent.
+  // A child of fork() needs its own share: the connections of its parent, which it leaks, still use
+  // the old one.
   if (process_ != getpid()) {
     share_ = std::make_shared<HttpShare>();
     process_ = getpid();

@@ -1,4 +1,4 @@
-// The way to one file on a server: connections that are kept, and requests over them.
+// The connections to the server of one file, which are kept for more requests.
 #pragma once
 
 #include <unistd.h>
@@ -15,7 +15,7 @@
 
 namespace tensorizer {
 
-// Any thread.
+// Thread-safe.
 class HttpClient {
  public:
   HttpClient(std::unique_ptr<HttpEndpoint> endpoint, HttpOptions options);
@@ -25,7 +25,8 @@ class HttpClient {
   HttpEndpoint& endpoint() noexcept { return *endpoint_; }
   const std::string& label() const { return endpoint_->label(); }
 
-  // A connection that nobody uses, and its return. One that is not given back is closed.
+  // Returns an idle connection, or a new one. The caller owns it, and destroying it closes it;
+  // give_back() makes it idle again. It must not outlive the client.
   std::unique_ptr<HttpConnection> take();
   void give_back(std::unique_ptr<HttpConnection> connection);
 

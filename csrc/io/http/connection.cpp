@@ -17,9 +17,9 @@ namespace tensorizer {
 
 namespace {
 
-// Of a refusal, enough to say why.
+// The bytes that are kept of the body of a refusal: enough to say why.
 constexpr std::uint64_t kLongestRefusal = 16 << 10;
-// Of the head of an answer, with all that servers send before it and after its body.
+// The most bytes of heads in one request, including 1xx responses, redirects and trailers.
 constexpr std::uint64_t kLongestHead = 256 << 10;
 constexpr int kMostRedirects = 10;
 
@@ -89,7 +89,7 @@ class HttpConnection::Impl {
     under_way_ = paused_ = false;
   }
 
-  // Until the end of the request, unless it pauses.
+  // Runs the request until it ends or pauses.
   HttpOutcome run(Cancel& cancel) {
     struct Ended {
       Impl& impl;
@@ -106,16 +106,16 @@ class HttpConnection::Impl {
     }
   }
 
-  // Whether the answer names another place to ask.
+  // Returns true if the response is a redirect to follow.
   bool leads_on() const {
     const int status = answer_.status;
-    // After a 303, a body is not sent again.
+    // A 303 asks for a request without the body, so it is followed only if there was none.
     const bool moved = status == 301 || status == 302 || status == 307 || status == 308 ||
                        (status == 303 && request_.body == nullptr);
     return moved && request_.follow_redirects && !answer_.header("location").empty();
   }
 
-  // Starts anew there, or says why not.
+  // Starts the request at the redirect's target, or returns why not.
   std::optional<ConnectionFailure> follow() {
     const auto refuse = [](const std::string& why) { return ConnectionFailure{.what = why}; };
     const auto url = redirected(request_.url, std::string(answer_.header("location")));
@@ -154,7 +154,7 @@ class HttpConnection::Impl {
   }
 
   void add_header(std::string line) {
-    // Without a value, libcurl would leave such a header out.
+    // libcurl leaves out a header without a value, unless it ends with a semicolon.
     if (line.ends_with(": ")) line.replace(line.size() - 2, 2, ";");
     curl_slist* longer = curl_slist_append(headers_, line.c_str());
     if (longer == nullptr) throw Error(ErrorKind::Internal, "libcurl has no memory");
@@ -174,7 +174,7 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_NETRC,
         static_cast<long>(request_.log_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
     set(easy_, CURLOPT_NOPROXY, request_.direct ? "*" : nullptr);
-    // Each of these two undoes the other.
+    // HTTPGET resets UPLOAD, and UPLOAD resets HTTPGET.
     set(easy_, CURLOPT_HTTPGET, 1L);
     if (request_.body != nullptr) {
       set(easy_, CURLOPT_UPLOAD, 1L);
@@ -189,7 +189,7 @@ class HttpConnection::Impl {
     error_[0] = '\0';
   }
 
-  // Until the answer is there, or enough of it, or the request pauses.
+  // Blocks until the response is complete, was dropped, or the request pauses.
   std::optional<ConnectionFailure> wait(Cancel& cancel) {
     StallWatch watch(options_.stall_timeout + request_.patience, passed_);
     while (!dropped_) {
@@ -204,7 +204,7 @@ class HttpConnection::Impl {
       const Clock::time_point now = Clock::now();
       const bool late = request_.deadline && now >= *request_.deadline;
       if (is_refusal()) {
-        // Why it is one matters less than that it is one.
+        // The rest of a refusal's body is not worth more time.
         dropped_ = late || watch.is_over() || now >= refusal_ends_;
         if (dropped_) break;
       }
@@ -233,14 +233,14 @@ class HttpConnection::Impl {
     return {};
   }
 
-  // Whether an answer has begun whose body is of no use.
+  // Returns true if a response has begun whose body is of no use.
   bool is_refusal() const { return headed_ && !wanted_; }
 
   void hand_over_head() {
     long status = 0;
     curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
     answer_.status = static_cast<int>(status);
-    // Some servers of S3 (rclone's) send a range, say so, and yet say 200.
+    // Some S3 servers (rclone's) send a range with a Content-Range, but with status 200.
     if (status == 200 && answer_.end) answer_.status = 206;
     if (answer_.status == 200) {
       answer_.begin = 0;
@@ -267,7 +267,7 @@ class HttpConnection::Impl {
   }
 
   void take_head_line(std::string_view line) {
-    if (headed_) return;              // it stands behind the body
+    if (headed_) return;              // a trailer, behind the body
     if (line.starts_with("HTTP/")) {  // also after the head of a 100
       answer_ = {};
       return;
@@ -276,11 +276,11 @@ class HttpConnection::Impl {
     if (line != "\r\n" && line != "\n") return;
     long status = 0;
     curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
-    // After a 417, libcurl asks once more.
+    // After a 417, libcurl repeats the request without "Expect".
     if (status >= 200 && status != 417) hand_over_head();
   }
 
-  // Nothing may be thrown through libcurl.
+  // The callbacks keep exceptions in exception_, which must not be thrown through libcurl.
   static std::size_t on_body(const char* data, std::size_t size, std::size_t count, void* self) {
     auto& impl = *static_cast<Impl*>(self);
     try {
@@ -333,21 +333,21 @@ class HttpConnection::Impl {
   curl_slist* headers_ = nullptr;
   std::array<char, CURL_ERROR_SIZE> error_{};
 
-  // Of the current request; its URL is the one that redirects led to.
+  // The current request; redirects change its URL.
   HttpRequest request_;
   bool under_way_ = false;
   bool paused_ = false;
   HttpReceiver* receiver_ = nullptr;
   int redirects_ = 0;
   HttpAnswer answer_;
-  bool headed_ = false;             // the receiver knows the head
+  bool headed_ = false;             // the receiver has the head
   bool wanted_ = false;             // and wants the body
-  Clock::duration refusal_time_{};  // for the bodies of redirects and of the refusal, together
+  Clock::duration refusal_time_{};  // left for the bodies of redirects and of the refusal
   Clock::time_point refusal_ends_;  // the end of that time, while the body is not wanted
-  bool dropped_ = false;            // there was more of the body than anybody wants
-  std::uint64_t head_size_ = 0;     // of the answers of all redirects together
+  bool dropped_ = false;            // the body was longer than wanted, or took too long
+  std::uint64_t head_size_ = 0;     // of the responses of all redirects together
   std::uint64_t body_size_ = 0;
-  std::uint64_t passed_ = 0;  // bytes, in both directions
+  std::uint64_t passed_ = 0;  // bytes sent and received
   std::exception_ptr exception_;
 };
 

@@ -1,4 +1,4 @@
-// One conversation with a web server: requests, one after another, over a connection that is kept.
+// A connection to a web server, which is kept open for several requests, one after another.
 #pragma once
 
 #include <chrono>
@@ -21,76 +21,76 @@ namespace tensorizer {
 
 class HttpShare;
 
-// What goes along with a request.
+// The body of a request.
 class HttpBody {
  public:
   virtual ~HttpBody() = default;
   virtual std::uint64_t size() const = 0;
-  // The next bytes, as many as fit and there are. Nothing when it has none now: it is asked again
-  // when the request goes on.
+  // Fills `out` with the next bytes, and returns how many. Null if there are none yet: the request
+  // pauses, and go_on() calls this again.
   virtual std::optional<std::size_t> give(Bytes out) = 0;
-  // From its beginning again; false when that cannot be.
+  // Starts again from the beginning. Returns false if that is impossible.
   virtual bool rewind() = 0;
 };
 
 struct HttpRequest {
   std::string method = "GET";
   std::string url;
-  // Parameters, as they are: the place escapes them, and puts them into the URL.
+  // Parameters, not escaped: the HttpEndpoint escapes them, and puts them into the URL.
   std::vector<std::pair<std::string, std::string>> query;
   // Whole lines: "name: value".
   std::vector<std::string> headers;
-  // Those for the server of the URL `home` alone, wherever redirects lead.
+  // Headers that are sent only to the server of the URL `home`, wherever redirects lead.
   std::vector<std::string> home_headers;
   std::string home;
-  // What must not be quoted from an answer.
+  // Must not be quoted from a response.
   Secrets secrets;
   HttpBody* body = nullptr;
-  // Whom it shows as the one who asks, where its place wants to know that again.
+  // The identifier of the credentials that it is signed with, for HttpEndpoint::learn(); or empty.
   std::string shown;
-  // Whether another place that the server names is asked instead; up to ten of them, one after
-  // another.
+  // Follows up to ten redirects in a row.
   bool follow_redirects = true;
-  // Whether the URL's own password and ~/.netrc are shown.
+  // Sends the password of the URL, or the one in ~/.netrc.
   bool log_in = true;
-  // Whether it goes around the proxies of the environment.
+  // Ignores the proxies of the environment.
   bool direct = false;
-  // Whether "." and ".." are names like others in its path.
+  // Leaves "." and ".." in the path as they are.
   bool path_as_is = false;
-  // Seconds that the server may take beyond a stall, because it has much to do.
+  // Seconds that the server may take in addition to stall_timeout, because it has much to do.
   double patience = 0;
-  // When it fails, if it has neither ended nor paused.
+  // The time at which it fails unless it has ended or paused.
   std::optional<std::chrono::steady_clock::time_point> deadline;
 
-  // Of the object, from `begin` on, before `end`.
+  // Asks for the bytes of the object from `begin` on, before `end`.
   void ask_for_range(std::uint64_t begin, std::uint64_t end);
 };
 
-// What came of a request, or has come so far.
+// The outcome of a request, so far if it has paused.
 struct HttpOutcome {
   std::optional<ConnectionFailure> failure;
   HttpAnswer answer;
-  std::string url;  // of the server that has answered, after all redirects
+  std::string url;  // that sent the response, after all redirects
 };
 
-// Who takes an answer. What he throws ends the request.
+// Receives a response. An exception thrown here aborts the request.
 class HttpReceiver {
  public:
   virtual ~HttpReceiver() = default;
-  // Before its body. False when the body is of no use.
+  // Called before the body. Returns false if the body is of no use.
   virtual bool head(const HttpAnswer& answer) = 0;
-  // False when he takes none of it now: it comes again when the request goes on.
+  // Receives the next bytes of the body. Returns false to take none of them now: the request
+  // pauses, and go_on() passes them again.
   virtual bool body(ConstBytes bytes) = 0;
-  // How many bytes of a body he takes. The connection is dropped at the next one, and the answer is
-  // taken as it is by then.
+  // Returns the most bytes of a body that are received. If there are more, the connection is
+  // dropped, and the response counts as complete.
   virtual std::uint64_t longest() const { return std::numeric_limits<std::uint64_t>::max(); }
-  // Whether he needs no more for now.
+  // Returns true to pause the request.
   virtual bool has_enough() const { return false; }
-  // After all of it. It may be a refusal, whatever its status says.
+  // Called after the whole response. May turn it into a refusal, whatever its status was.
   virtual void ended(HttpAnswer& answer) { (void)answer; }
 };
 
-// One thread at a time.
+// Not thread-safe: one thread at a time.
 class HttpConnection {
  public:
   // Keeps a reference to the options.
@@ -99,15 +99,16 @@ class HttpConnection {
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  // Asks, and hands the answer to the receiver, until it has all of it, or does not take more or
-  // the body gives no more now. Ends within kPollInterval of a cancel, wherever it waits. What has
-  // not come to its end when the next request starts is given up.
+  // Sends a request, and passes the response to the receiver. Returns at its end, or when the
+  // receiver or the body of the request pauses it. Throws within kPollInterval of a cancel. A
+  // request that is still paused when the next one starts is aborted.
   //
-  // Bounds what servers send, with all redirects of the request taken together: 256 KiB of heads,
-  // and as long as a stall may last for bodies that the receiver does not want, 16 KiB of each.
+  // Limits for a request with all of its redirects: 256 KiB of heads, and `stall_timeout` for
+  // bodies that the receiver does not want, of which 16 KiB each are kept.
   HttpOutcome ask(const HttpRequest& request, HttpReceiver& receiver, Cancel& cancel);
-  // Whether the receiver or the body had it pause, and the same again, with a deadline of its own.
+  // Returns true if the receiver or the body has paused the request.
   bool paused() const;
+  // Continues a paused request, with a new deadline. Otherwise like ask().
   HttpOutcome go_on(std::optional<std::chrono::steady_clock::time_point> deadline, Cancel& cancel);
 
  private:

@@ -6,11 +6,11 @@ namespace tensorizer {
 
 namespace {
 
-// With the version of tensorizer_ops/__init__.py.
+// The version must be the one in tensorizer_ops/__init__.py.
 constexpr const char* kUserAgent = "tensorizer_ops/0.1.0";
 
-// What a connection receives, or sends, at once: it passes on while it is in the core's cache, and
-// with several MiB, as libcurl would take, 16 connections load an eighth slower.
+// The buffer of a connection. Its bytes are copied on while they are in the core's cache: with
+// several MiB, which libcurl would accept, 16 connections load an eighth slower.
 constexpr long kBuffer = 512 << 10;
 
 }  // namespace
@@ -18,7 +18,7 @@ constexpr long kBuffer = 512 << 10;
 void set_options(CURL* easy, const HttpOptions& options) {
   set_connecting(easy, options.tls, options.connect_timeout);
   set(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
-  // Sent at once: any other kind costs each request another round.
+  // Basic authentication is sent at once; any other scheme costs each request another round trip.
   set(easy, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
   set(easy, CURLOPT_BUFFERSIZE, kBuffer);
   set(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBuffer);

@@ -1,4 +1,4 @@
-// The settings of libcurl's handles for web servers.
+// The settings of libcurl handles for web servers.
 #pragma once
 
 #include "io/curl.h"
@@ -6,7 +6,7 @@
 
 namespace tensorizer {
 
-// What is the same for all requests.
+// Sets the options that are the same for all requests.
 void set_options(CURL* easy, const HttpOptions& options);
 
 }  // namespace tensorizer

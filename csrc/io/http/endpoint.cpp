@@ -11,7 +11,7 @@ namespace tensorizer {
 
 namespace {
 
-// A URL as it may travel: bytes that may not stand in one become %XX.
+// Returns a URL in which bytes that are not allowed there have become %XX.
 std::string escaped(std::string_view url) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   std::string text;
@@ -26,7 +26,7 @@ std::string escaped(std::string_view url) {
   return text;
 }
 
-// What shows who asks, and is nobody else's business, wherever other headers go.
+// Returns true for headers with credentials, which are never sent to other servers.
 bool is_for_its_server_only(std::string_view line) {
   const std::string name = lower_case(line.substr(0, line.find(':')));
   return name == "authorization" || name == "cookie";
@@ -55,8 +55,9 @@ class UrlEndpoint final : public HttpEndpoint {
     add_url_secrets(request.secrets, moved_to_);
   }
 
-  // Where a redirect led to is asked at once from then on, for as long as it answers: the way there
-  // costs a round for each request, and what it leads to is often valid for some time only.
+  // After a redirect, later requests go straight to its target, which saves a round trip each. They
+  // return to the original URL if the target stops responding as expected: such targets are often
+  // valid for a limited time only.
   HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {
     const int status = outcome.answer.status;
     const std::lock_guard lock(mutex_);
@@ -64,7 +65,7 @@ class UrlEndpoint final : public HttpEndpoint {
       if (outcome.url != url_) moved_to_ = outcome.url;
       return {};
     }
-    // Of the file itself, wherever it is.
+    // 412 and 416 are about the file itself, and not about its URL.
     if (request.url == url_ || status == 412 || status == 416) return {};
     if (moved_to_ == request.url) moved_to_.clear();
     HttpRefusal refusal;

@@ -13,34 +13,35 @@
 
 namespace tensorizer {
 
-// What an answer that was not wanted says.
+// What the endpoint knows about a request that failed.
 struct HttpRefusal {
-  std::string what;        // the server's own words, or empty
-  bool recovered = false;  // the cause is known and gone: the next request may go at once
-  bool temporary = false;  // worth another try, whatever its status
+  std::string what;        // the server's own message, or empty
+  bool recovered = false;  // the cause is known and gone: retry at once
+  bool temporary = false;  // worth a retry, whatever the status
   std::optional<ErrorKind> kind;
 };
 
-// Any thread.
+// Thread-safe.
 class HttpEndpoint {
  public:
   virtual ~HttpEndpoint() = default;
 
-  // Completes a request for the file: where it goes to, and what shows who asks. Its method, and
-  // the headers that are particular to it, are set. Called anew for every try.
+  // Completes a request for the file: sets its URL, and adds credentials or a signature. The method
+  // and the headers that are particular to the request are set already. Called for every try.
   virtual void complete(HttpRequest& request, Cancel& cancel) = 0;
 
-  // After every request that it completed, whatever came of it.
+  // Called after every request that complete() has completed, whatever its outcome.
   virtual HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) = 0;
 
-  // For messages: the URI without secrets, quoted.
+  // Returns the URI for messages: without secrets, quoted.
   virtual const std::string& label() const = 0;
 };
 
-// The file of an http:// or https:// URL.
+// Returns the endpoint of an http:// or https:// URL.
 std::unique_ptr<HttpEndpoint> url_endpoint(std::string_view url, const HttpOptions& options);
 
-// The headers that the caller gave, as whole lines, with the secrets that they name.
+// Returns the caller's headers as whole lines, with references to secrets resolved. Throws
+// InvalidArgument for a secret that cannot be the value of a header.
 std::vector<std::string> header_lines(const HttpOptions& options);
 
 }  // namespace tensorizer

@@ -75,7 +75,7 @@ HttpReply http_fetch(const HttpQuestion& question, const HttpOptions& options, C
     request.follow_redirects = request.log_in = false;
     if (!question.body.empty()) {
       request.body = &body;
-      // So little may go before the server has agreed to take it.
+      // A body this short is sent without waiting for a "100 Continue".
       request.headers.emplace_back("Expect:");
     }
     const HttpOutcome outcome = tries.ask(*connection, request, taker, cancel);

@@ -1,4 +1,4 @@
-// One small request, and its whole answer.
+// One small request, and its whole response.
 #pragma once
 
 #include <string>
@@ -17,14 +17,14 @@ struct HttpReply {
 struct HttpQuestion {
   HttpRequest request;  // complete but for its body
   std::string body;     // empty: none
-  std::string label;    // for messages: what is asked
-  // Whether an answer is worth another try, although its status does not say so; or null.
+  std::string label;    // names the server, for messages
+  // Returns true for a response that is worth a retry although its status does not say so; or null.
   bool (*is_temporary)(const HttpReply& reply) = nullptr;
 };
 
-// What the server says in the end: an answer of any status but those that are temporary, which are
-// tried again. Redirects are not followed. Throws Error where no answer comes, or one of more than
-// 64 KiB.
+// Sends the request, and returns the response, of any status. Retries if the status or
+// `is_temporary` says that the failure is temporary. Does not follow redirects. Throws Error if no
+// response comes, if it stays a temporary failure, or if it has more than 64 KiB.
 HttpReply http_fetch(const HttpQuestion& question, const HttpOptions& options, Cancel& cancel);
 
 }  // namespace tensorizer

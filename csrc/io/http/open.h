@@ -1,4 +1,4 @@
-// Files on web servers; see docs/remote.md.
+// Opens files on web servers; see docs/remote.md.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ namespace tensorizer {
 // `uri`: http:// or https://.
 std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,
                                          Cancel& cancel);
-// Saves in one PUT whose body is streamed: a sequential sink.
+// Returns a sequential sink, which saves by one PUT whose body is streamed.
 std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options,
                                      Cancel& cancel);
 
-// Opens a file on a web server.
+// Opens the file of an endpoint.
 std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
                                     const SourceOptions& options, Cancel& cancel);
 

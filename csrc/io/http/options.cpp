@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kHeader = "header.";
 
-// What a header may be made of, so that it ends where it should.
+// Returns true for a name that cannot end the header, or its name, early.
 bool is_header_name(const std::string& name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return c > 0x20 && c < 0x7F && c != ':' && c != ';';

@@ -12,29 +12,27 @@
 
 namespace tensorizer {
 
-// How to speak with web servers. Headers are secrets.
+// The options of requests to web servers. The values of headers are secrets.
 struct HttpOptions {
   std::vector<std::pair<std::string, std::string>> headers;
   TlsOptions tls;
-  bool http2 = true;  // where a server offers it
+  bool http2 = true;  // if the server offers it
   // In seconds.
   double connect_timeout = 10;
   double stall_timeout = 30;
-  double timeout = 0;  // for one read with all of its tries; 0 is none
+  double timeout = 0;  // for one read with all of its retries; 0 is no limit
   int connections = 16;
-  std::uint64_t chunk_size = 8 << 20;  // what one request asks for
-  int retries = 5;                     // that bring nothing
+  std::uint64_t chunk_size = 8 << 20;  // bytes of one range request
+  int retries = 5;                     // in a row without progress
   std::uint64_t max_bandwidth = 0;     // in bytes per second; 0 is no limit
-  // Of redirects: whether headers go to other servers as well, and whether they may lead from
-  // https:// to http://.
-  bool header_everywhere = false;
-  bool insecure_redirects = false;
+  bool header_everywhere = false;      // sends headers to other servers after a redirect as well
+  bool insecure_redirects = false;     // allows redirects from https:// to http://
 };
 
-// Keeps a reference, as all that set the members of a struct.
+// Returns options that set the members of `http`. They keep a reference to it.
 std::vector<Option> http_options(HttpOptions& http);
 
-// Whether a header of this value would end where it should.
+// Returns true for a value without control characters, which could end the header early.
 bool is_header_value(std::string_view value);
 
 }  // namespace tensorizer

@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is recovered each time, and fails each time, is not recovered.
+// After so many recoveries, a failure is no longer believed to be recovered: its cause comes back.
 constexpr int kMostRecoveries = 3;
 constexpr std::chrono::milliseconds kLongestWanted{60000};
 
@@ -65,7 +65,7 @@ HttpOutcome HttpTries::go_on(HttpConnection& connection, Cancel& cancel) {
 void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel) {
   tries_.count_progress(brought);
   const int status = outcome.answer.status;
-  // A connection that is closed says "206" before it says nothing more.
+  // Status 206 without a failure: the server closed the connection before the end of the range.
   const bool temporary =
       refusal_.temporary ||
       (outcome.failure ? outcome.failure->temporary : is_temporary(status) || status == 206);

@@ -1,4 +1,4 @@
-// Requests that fail, and when to ask again.
+// Retries of HTTP requests.
 #pragma once
 
 #include <chrono>
@@ -11,25 +11,27 @@
 
 namespace tensorizer {
 
-// The tries at one thing that is asked of a server. What may go better another time is tried again,
-// after a pause; what will not, or has not for too long, is an Error that says what it was.
+// The tries of one operation on a server. Temporary failures are retried after a back-off;
+// permanent ones, and those that last too long, become an Error.
 class HttpTries {
  public:
-  // Keeps a reference. `doing`: "load" or "save". The limits are the options', or others.
+  // Keeps a reference to the client. `doing`: "load" or "save", for messages. The limits default to
+  // those of the client's options.
   HttpTries(HttpClient& client, const char* doing)
       : HttpTries(client, doing, client.options().retries, client.options().timeout) {}
   // `timeout`: seconds for all of them; 0 is no limit.
   HttpTries(HttpClient& client, const char* doing, int retries, double timeout);
 
-  // One try: the request is completed and asked, and the place has learned from what came of it.
+  // Makes one try: lets the endpoint complete the request, sends it, and tells the endpoint the
+  // outcome.
   HttpOutcome ask(HttpConnection& connection, HttpRequest request, HttpReceiver& receiver,
                   Cancel& cancel);
 
-  // The same request goes on after a pause, as a part of these tries.
+  // Continues a paused request, within the deadline of these tries.
   HttpOutcome go_on(HttpConnection& connection, Cancel& cancel);
 
-  // After a try that did not bring all that was asked for: returns when it is time for the next
-  // one, or throws.
+  // Must be called after a try that did not receive everything. Blocks until it is time for the
+  // next try, or throws if there is none. `brought`: the bytes received.
   void failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel);
 
  private:
@@ -39,7 +41,7 @@ class HttpTries {
   const char* const doing_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
   HttpRefusal refusal_;  // of the last try
-  Secrets secrets_;      // that it showed
+  Secrets secrets_;      // that it sent
   Tries tries_;
   int recovered_ = 0;
 };

@@ -1,4 +1,4 @@
-// What all connections to one server share, with the account of what they did.
+// The caches and statistics that all connections of one HttpClient share.
 #pragma once
 
 #include <mutex>
@@ -8,12 +8,12 @@
 
 namespace tensorizer {
 
-// Any thread.
+// Thread-safe.
 class HttpShare {
  public:
   CURLSH* handle() const noexcept { return curl_.handle(); }
 
-  // Adds what a request took that has ended.
+  // Adds the statistics of a request that has ended.
   void count(CURL* easy) noexcept;
   void count_retry();
   SourceStats stats() const;

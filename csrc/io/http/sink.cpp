@@ -1,4 +1,4 @@
-// Saves a file to a web server, in one request whose body comes as it is written.
+// Saves a file to a web server by one PUT, whose body is streamed as it is written.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -15,7 +15,8 @@ namespace tensorizer {
 
 namespace {
 
-// More than goes out before the answer to the head of a request comes back.
+// The first bytes of the file that are kept to be sent again after a redirect: more than is sent
+// before the response to the head of the request arrives.
 constexpr std::size_t kKept = 4 << 20;
 
 class HttpSink final : public Sink {
@@ -55,15 +56,14 @@ class HttpSink final : public Sink {
     connection_.reset();
   }
 
-  // A server that has promised to take more bytes than come drops those that came.
+  // The server drops the file, because it got fewer bytes than the Content-Length.
   void abort() noexcept override { connection_.reset(); }
 
   const std::string& label() const override { return client_.label(); }
 
  private:
-  // The file, as its bytes come. Its last byte is held back until all is well: without it there is
-  // no file. The first ones are kept: a server may want them before it says that they belong
-  // somewhere else.
+  // The body of the PUT. Its last byte is held back until finish(): without it the server stores no
+  // file. The first bytes are kept: a server may receive them before it redirects the request.
   class Body final : public HttpBody {
    public:
     std::uint64_t size() const override { return total; }
@@ -89,7 +89,7 @@ class HttpSink final : public Sink {
     bool complete() const { return given_ == total; }
 
     std::uint64_t total = 0;
-    std::uint64_t taken = 0;  // of what has come
+    std::uint64_t taken = 0;  // bytes of the caller's that were consumed
     bool may_end = false;
     IoCursor* source = nullptr;
 
@@ -129,7 +129,8 @@ class HttpSink final : public Sink {
     }
   }
 
-  // Sends what there is, and takes the server's word when it says one.
+  // Sends the bytes of `cursor` that the connection takes. Throws if the server has responded
+  // before the whole body was sent, or with a failure.
   void go_on(IoCursor& cursor, Cancel& cancel) {
     body_.source = &cursor;
     HttpOutcome outcome;
@@ -137,7 +138,7 @@ class HttpSink final : public Sink {
       outcome = tries_->go_on(*connection_, cancel);
     } else {
       connection_ = client_.take();
-      // What has been sent is gone, so nothing is tried again.
+      // No retries: bytes that have been sent are not kept.
       tries_.emplace(client_, "save", 0, client_.options().timeout);
       HttpRequest request;
       request.method = "PUT";

@@ -1,4 +1,5 @@
-// A file on a web server, read in ranges; or, where the server has no ranges, in order.
+// A file on a web server. It is read by range requests, or in order if the server does not support
+// ranges.
 #include <algorithm>
 #include <atomic>
 
@@ -13,7 +14,7 @@ namespace tensorizer {
 
 namespace {
 
-// What the first request asks for: most often the index, and the first tensors.
+// The size of the first request: usually enough for the index and the first tensors.
 constexpr std::uint64_t kFirstRequest = 1 << 20;
 
 class HttpSource final : public Source {
@@ -47,7 +48,7 @@ class HttpSource final : public Source {
   ReadHints hints(std::uint64_t, std::uint64_t) override {
     return {client_.options().connections, client_.options().chunk_size};
   }
-  // The first bytes once more, where the answers so far could be about several files.
+  // Reads the first bytes again if the responses so far could be of several files.
   void confirm(Cancel& cancel) override {
     const std::uint64_t fetches = fetches_;
     if (validated_ || fetches == confirmed_) return;
@@ -64,8 +65,9 @@ class HttpSource final : public Source {
   const std::string& label() const override { return client_.label(); }
 
  private:
-  // The file from `begin` on: the first bytes are kept; where the server has no ranges, they are
-  // the file's first ones, and the rest comes in order, into what it is asked for.
+  // Receives the response to the first request, for the file from `begin` on, and keeps its bytes.
+  // If the server does not support ranges, the response has the whole file: the rest comes in
+  // order, into `target`.
   class Stream final : public HttpReceiver {
    public:
     explicit Stream(std::uint64_t begin) : begin_(begin) {}
@@ -85,21 +87,21 @@ class HttpSource final : public Source {
       return !answer.encoded && (answer.status == 200 || range);
     }
 
-    std::vector<std::byte> held;  // what came and went to no target
+    std::vector<std::byte> held;  // the bytes that went to no target
     IoCursor* target = nullptr;
 
    private:
     std::uint64_t begin_;
   };
 
-  // A range of it.
+  // Receives a range of the file.
   class Range final : public HttpReceiver {
    public:
     Range(const HttpSource& source, std::uint64_t begin, std::uint64_t end, IoCursor& cursor)
         : source_(source), begin_(begin), end_(end), cursor_(cursor) {}
 
     bool head(const HttpAnswer& answer) override {
-      // The file is not that one any more, or not that long.
+      // 412: the ETag has changed. 416: the file is shorter now.
       if (answer.status == 412 || answer.status == 416) source_.throw_changed();
       if (answer.status == 200) source_.throw_wrong("has no ranges any more");
       if (answer.status != 206) return false;
@@ -137,7 +139,7 @@ class HttpSource final : public Source {
   }
 
   void check_same(const HttpIdentity& object) const {
-    // Servers behind one address may have an object with one strong ETag and several dates.
+    // Servers behind one address may give an object the same strong ETag and different dates.
     const bool same = object.etag == object_.etag &&
                       (object_.has_strong_etag() || object.last_modified == object_.last_modified);
     if (!same || object.size != object_.size) throw_changed();
@@ -158,7 +160,7 @@ class HttpSource final : public Source {
       if (!outcome.failure) {
         if (answer.status == 416) {
           if (begin_ == 0) break;  // an empty file has no first byte
-          // It ends before that. Where, its beginning will tell.
+          // The file ends before begin_. A request from byte 0 tells its size.
           begin_ = 0;
           continue;
         }
@@ -167,7 +169,7 @@ class HttpSource final : public Source {
         if (stream_.is_good(answer)) break;
         if (file) throw_wrong("sends another range than it was asked for");
       }
-      // The next try begins anew: what came is no progress.
+      // The next try starts again, so the bytes received are no progress.
       tries.failed(outcome, 0, cancel);
     }
     object_ = answer.object;
@@ -187,7 +189,7 @@ class HttpSource final : public Source {
     client_.give_back(std::move(connection));
   }
 
-  // Fills as much as there is, and says how much that was.
+  // Fills as much as the file has, and returns the number of bytes.
   std::uint64_t fill_from(std::uint64_t offset, IoCursor& cursor, Cancel& cancel) {
     const std::uint64_t wanted = cursor.left();
     if (sequential_) {
@@ -204,7 +206,8 @@ class HttpSource final : public Source {
     return wanted - cursor.left();
   }
 
-  // Returns the last answer.
+  // Fetches the bytes from `offset` to `end`, and resumes interrupted downloads at the byte where
+  // they stopped. Returns the last response.
   HttpAnswer fetch(std::uint64_t offset, std::uint64_t end, IoCursor& cursor, Cancel& cancel) {
     std::unique_ptr<HttpConnection> connection = client_.take();
     HttpTries tries(client_, "load");
@@ -259,16 +262,16 @@ class HttpSource final : public Source {
 
   HttpClient client_;
   HttpIdentity object_;
-  std::vector<std::pair<std::string, std::string>> headers_;  // of the first answer
-  std::uint64_t begin_;                                       // of what the first request brought
+  std::vector<std::pair<std::string, std::string>> headers_;  // of the first response
+  std::uint64_t begin_;                                       // of the bytes in stream_
   Stream stream_{begin_};
-  // Whether a file with other bytes is known by its answers.
+  // Whether the headers of its responses show that the file has changed.
   std::atomic<bool> validated_ = false;
-  // How many ranges have come, and up to which of them they are known to be of one file.
+  // The number of fetches so far, and of those that confirm() has found to be of one file.
   std::atomic<std::uint64_t> fetches_ = 0;
   std::atomic<std::uint64_t> confirmed_ = 0;
 
-  // Where the server has no ranges.
+  // Used if the server does not support ranges; otherwise null.
   std::unique_ptr<HttpConnection> sequential_;
   std::uint64_t position_ = 0;
   std::size_t held_taken_ = 0;

@@ -1,4 +1,4 @@
-// What goes to a server.
+// The body of an upload, and a receiver of its short response.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tensorizer {
 
-// Bytes that lie in memory, one piece after another.
+// A body of pieces in memory, which the caller keeps.
 class MemoryBody final : public HttpBody {
  public:
   explicit MemoryBody(std::span<const ConstBytes> pieces) : pieces_(pieces) {
@@ -46,7 +46,7 @@ class MemoryBody final : public HttpBody {
   std::size_t position_ = 0;
 };
 
-// Keeps a short answer.
+// Keeps the body of a successful response, up to 64 KiB of it.
 class TextReceiver : public HttpReceiver {
  public:
   bool head(const HttpAnswer& answer) override {

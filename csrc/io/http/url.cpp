@@ -22,10 +22,10 @@ class Url {
 
   bool ok() const noexcept { return ok_; }
 
-  // Nothing where there is no such part.
+  // Returns null if there is no such part.
   std::optional<std::string> get(CURLUPart part) const {
     char* text = nullptr;
-    // In a whole URL the port would show.
+    // For a whole URL, this flag would add the default port.
     const unsigned flags = part == CURLUPART_PORT ? CURLU_DEFAULT_PORT : 0;
     if (curl_url_get(handle_, part, &text, flags) != CURLUE_OK) return std::nullopt;
     const std::unique_ptr<char, decltype(&curl_free)> owner(text, &curl_free);
@@ -37,7 +37,7 @@ class Url {
     return curl_url_set(handle_, part, text.c_str(), kFlags) == CURLUE_OK;
   }
 
-  // Takes the part as it stands in the other one.
+  // Copies the part from the other URL, still escaped.
   void take(CURLUPart part, const Url& other) {
     const std::optional<std::string> text = other.get(part);
     if (text) curl_url_set(handle_, part, text->c_str(), 0);

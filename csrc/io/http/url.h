@@ -1,4 +1,5 @@
-// URLs as libcurl reads them, which is what sends the requests.
+// Parses URLs with libcurl's parser, so that they mean the same as in the requests that libcurl
+// sends.
 #pragma once
 
 #include <optional>
@@ -9,7 +10,7 @@ namespace tensorizer {
 struct UrlParts {
   std::string scheme;     // "http" or "https"
   std::string host;       // in lower case; an address of IPv6 is in brackets
-  std::string port;       // empty where it is the one of the scheme
+  std::string port;       // empty if it is the default of the scheme
   std::string path;       // begins with a slash, and is escaped
   bool has_more = false;  // a user, a password, a query or a fragment
 };
@@ -17,11 +18,12 @@ struct UrlParts {
 // Returns null for anything but an http:// or https:// URL.
 std::optional<UrlParts> url_parts(const std::string& url);
 
-// "https://host:443": what a server is known by. Empty where it is no http:// or https:// URL.
+// Returns the origin of a URL, such as "https://host:443"; empty for anything but an http:// or
+// https:// URL.
 std::string origin_of(const std::string& url);
 
-// Where the Location in an answer leads; null where it is no http:// or https:// URL. A user and
-// a password in `base` go along to the same origin.
+// Returns the URL that the Location in a response from `base` leads to; null if that is no http://
+// or https:// URL. A user and a password in `base` are kept if the origin is the same.
 std::optional<std::string> redirected(const std::string& base, const std::string& location);
 
 }  // namespace tensorizer
