@@ -1,8 +1,7 @@
 """Tensors and modules as protobuf messages.
 
 The messages are those of :mod:`tensorizer_ops.tensors_pb2`, and need Google's ``protobuf``. A
-message and all that is in it is one piece of memory, below 2 GiB: weights belong into ``.tensors``
-files.
+message is one block of memory of less than 2 GiB, so use ``.tensors`` files for weights.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = [
     "serialize_tensor",
 ]
 
-# The numbers that element types have in messages.
+# The number of each element type in messages.
 DtypePbs: dict[torch.dtype, int] = {
     torch.float32: tensors_pb2.DT_FLOAT32,
     torch.float64: tensors_pb2.DT_FLOAT64,
@@ -50,7 +49,7 @@ DtypePbs: dict[torch.dtype, int] = {
 }
 PbDtypes: dict[int, torch.dtype] = {number: dtype for dtype, number in DtypePbs.items()}
 
-# A message has no scale and no zero point, so what comes out are the integers themselves.
+# A message has no scale and zero point, so quantized tensors are read as plain integers.
 _UNQUANTIZED = {
     torch.quint8: torch.uint8,
     torch.qint8: torch.int8,
@@ -78,16 +77,16 @@ def __getattr__(name: str) -> Any:
 
 
 def serialize_tensor(t: torch.Tensor, attribute: int | None = None) -> Any:
-    """A tensor as a message, with what kind of attribute it is, if that is said.
+    """Convert a tensor to a message, with its kind of attribute if that is given.
 
     Args:
-        t: a dense tensor, from any device.
+        t: a dense tensor on any device.
         attribute: ``AT_PARAMETER`` or ``AT_BUFFER`` of :mod:`tensorizer_ops.tensors_pb2`.
 
     Raises:
-        KeyError: the messages have no number for the tensor's element type.
-        TypeError: it is no tensor, or a sparse or quantized one, or one without its own memory.
-        ValueError: there is no such kind of attribute.
+        KeyError: messages have no number for the tensor's element type.
+        TypeError: ``t`` is not a tensor, is sparse or quantized, or has no memory of its own.
+        ValueError: ``attribute`` is not a valid kind.
     """
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"a {type(t).__name__} is no tensor")
@@ -112,11 +111,12 @@ def _to_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def deserialize_tensor(t: Any) -> torch.Tensor | tuple[torch.Tensor, int]:
-    """The tensor in a message, which owns its memory; and what kind of attribute it is, if the
-    message says that.
+    """Return the tensor in a message, or a tuple of the tensor and its kind of attribute.
+
+    It is a tuple if the message contains the kind. The tensor owns its memory.
 
     Raises:
-        ValueError: the message is no tensor's: its type, its shape and its data do not fit.
+        ValueError: the message is not a valid tensor: its type, shape and data do not match.
     """
     tensor = _to_tensor(t)
     return (tensor, t.attr_type) if t.HasField("attr_type") else tensor
@@ -152,7 +152,7 @@ def serialize_model(model: torch.nn.Module, file_stream: BinaryIO) -> None:
     message = tensors_pb2.Module()
     for name, owner in model.named_modules():
         part = message.attributes.add(name=name).module
-        part.SetInParent()  # it is there even if nothing is in it
+        part.SetInParent()  # writes the module even if it is empty
         for kind, tensors in (
             (tensors_pb2.AT_PARAMETER, owner.named_parameters(recurse=False)),
             (tensors_pb2.AT_BUFFER, owner.named_buffers(recurse=False)),
@@ -163,12 +163,14 @@ def serialize_model(model: torch.nn.Module, file_stream: BinaryIO) -> None:
 
 
 def deserialize_model(model: torch.nn.Module, file_stream: BinaryIO) -> None:
-    """Give a module the parameters and buffers in a file that :func:`serialize_model` wrote.
+    """Set a module's parameters and buffers from a file that :func:`serialize_model` wrote.
+
+    If this raises an exception, the model is unchanged.
 
     Raises:
         KeyError: the model has no such module, or has something else under a tensor's name.
-        ValueError: the file holds no such message, or a tensor has another shape in the model.
-            Nothing of the model has changed, whatever is raised.
+        ValueError: the file does not contain such a message, or a tensor has another shape in the
+            model.
     """
     from google.protobuf.message import DecodeError
 
@@ -184,7 +186,7 @@ def deserialize_model(model: torch.nn.Module, file_stream: BinaryIO) -> None:
 
 
 def _fitting(model: torch.nn.Module, message: Any) -> Iterator[tuple[Any, str, torch.Tensor]]:
-    """The tensors of a message, each with where its module keeps such tensors, and its name."""
+    """Yield for each tensor of a message: the dict of its module to put it in, name, tensor."""
     modules = dict(model.named_modules())
     for part in message.attributes:
         if part.name not in modules:

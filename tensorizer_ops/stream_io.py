@@ -1,6 +1,6 @@
-"""Files, URLs, objects in S3 and keys in Redis, all opened as Python's own file objects.
+"""Opens files, URLs, S3 objects and files in Redis as Python file objects.
 
-Bytes move in the library, without Python's lock; see "Streams" in ``docs/migrating.md``.
+The library moves the bytes without holding the GIL; see "Streams" in ``docs/migrating.md``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tensorizer_ops._targets import to_uri
 
 __all__ = ["CAInfo", "CURLStreamFile", "RedisStreamFile", "open_stream"]
 
-# Known under the name that tensorizer gives it, as programs ask logging for it.
+# Has tensorizer's name because programs configure logging by it.
 logger = logging.getLogger("tensorizer.stream_io")
-# Where the program is, if it is installed. Nothing here starts it.
+# The path of the program curl, or None. It is only part of the API: nothing here starts curl.
 curl_path = shutil.which("curl")
 
-# Where s3:// leads when nothing says otherwise. May be set to something else.
+# The endpoints for s3:// if none is configured. Programs may assign others.
 default_s3_read_endpoint = "accel-object.ord1.coreweave.com"
 default_s3_write_endpoint = "object.ord1.coreweave.com"
 
-# Where s3cmd's file is looked for. May be set to something else.
+# The paths where s3cmd's configuration file is searched. Programs may assign others.
 _s3_default_config_paths: tuple[s3_access.ConfigPath, ...] = (os.path.expanduser("~/.s3cfg"),)
 _ParsedCredentials = s3_access.S3cfg
 _enforce_scheme = s3_access.with_scheme
@@ -42,14 +42,14 @@ _S3_MODES = {"br", "bw", "+bw", "ab", "+ab"}
 
 
 class CAInfo:
-    """Which certificates a server may show; ``None`` in its place is what the system trusts.
+    """How to verify a server's certificate. ``None`` instead means the system's authorities.
 
     Args:
-        cacert: a PEM file of authorities.
-        capath: a folder of them, with the names that ``openssl rehash`` gives.
-        allow_untrusted: takes any certificate.
+        cacert: a PEM file of certificate authorities.
+        capath: a folder of such files, with names as ``openssl rehash`` makes them.
+        allow_untrusted: accept any certificate.
 
-    Exactly one of them is given.
+    Exactly one argument must be given.
     """
 
     __slots__ = ("_curl_flags",)
@@ -77,7 +77,7 @@ class CAInfo:
 
     @property
     def curl_flags(self) -> tuple[str, ...]:
-        """The same, as the program ``curl`` takes it."""
+        """The equivalent arguments of the program ``curl``."""
         return self._curl_flags
 
     def __hash__(self) -> int:
@@ -107,16 +107,16 @@ class CURLStreamFile(RemoteFile):
 
     Args:
         uri: an ``http://`` or ``https://`` URL.
-        begin: where reading starts.
-        end: where the file ends for the reader, whatever comes behind.
-        headers: for every request.
-        buffer_size: how many bytes to fetch ahead at most, 16 MiB by default.
-        certificate_handling: which certificates the server may show.
+        begin: the offset where reading starts.
+        end: the offset where reading ends; bytes behind it are treated as not part of the file.
+        headers: headers to send with every request.
+        buffer_size: the maximum number of bytes to read ahead, 16 MiB by default.
+        certificate_handling: how to verify the server's certificate.
 
     Attributes:
-        response_headers: what the server said, by names of any case.
-        http_response_latencies: the seconds until its first answer.
-        popen_latencies: the seconds that starting a process took: none.
+        response_headers: the server's response headers; names are not case-sensitive.
+        http_response_latencies: a list with the seconds until the first response.
+        popen_latencies: a list with the seconds to start a process: always 0, as none is started.
     """
 
     def __init__(
@@ -152,12 +152,12 @@ class CURLStreamFile(RemoteFile):
         self.http_response_latencies = [self._opening_took]
 
     def register_error_context(self, msg: str) -> None:
-        """Say ``msg`` along with whatever error a later read has."""
+        """Append ``msg`` to the error message of any later read that fails."""
         self.raw.error_context.append(msg)
 
 
 class _S3StreamFile(CURLStreamFile):
-    """An object in S3, which has an address of its own kind."""
+    """An object in S3, open for reading; accepts ``s3://`` URIs, which its base class rejects."""
 
     def __init__(
         self,
@@ -176,14 +176,14 @@ class RedisStreamFile(RemoteFile):
     Args:
         uri: ``redis://[user:password@]host[:port]/prefix``, the same with ``rediss://`` for TLS, or
             ``unix://[user:password@]/path/to/socket?prefix=PREFIX&db=N``.
-        begin: where reading starts.
-        end: where the file ends for the reader, whatever comes behind.
-        buffer_size: how many bytes to fetch ahead at most, 16 MiB by default.
-        certificate_handling: which certificates the server of ``rediss://`` may show.
+        begin: the offset where reading starts.
+        end: the offset where reading ends; bytes behind it are treated as not part of the file.
+        buffer_size: the maximum number of bytes to read ahead, 16 MiB by default.
+        certificate_handling: how to verify the certificate of a ``rediss://`` server.
 
     Attributes:
-        setup_latency: the seconds that connecting and listing the keys took.
-        response_latencies: the same, in a list.
+        setup_latency: the seconds to connect and list the keys.
+        response_latencies: a list with the same number.
     """
 
     def __init__(
@@ -214,16 +214,16 @@ def s3_upload(
     s3_region_name: str | None = None,
     s3_signature_version: str | None = None,
 ) -> None:
-    """Upload a file. The object appears when all of it is there.
+    """Upload a file. The object appears when the upload is complete.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         target_uri: ``s3://bucket/key``.
-        s3_access_key_id, s3_secret_access_key: the keys; ``None`` has them found as AWS's own tools
-            do, and ``""`` shows none.
-        s3_endpoint: a URL or a host; ``None`` is where AWS's configuration says, or AWS.
+        s3_access_key_id, s3_secret_access_key: the keys; ``None`` finds them as AWS's own tools do,
+            and ``""`` sends unsigned requests.
+        s3_endpoint: a URL or a host; ``None`` means the endpoint of AWS's configuration, or AWS.
         s3_region_name: the bucket's region.
-        s3_signature_version: of reads; uploads are always signed by version 4.
+        s3_signature_version: applies to reads only; uploads are always signed with version 4.
     """
     access = s3_access.Access(
         s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name, s3_signature_version
@@ -246,8 +246,8 @@ def s3_download(
 ) -> CURLStreamFile:
     """Open an object for reading; the arguments are those of :func:`open_stream`.
 
-    Nothing is looked up in s3cmd's file. Keys that are ``None`` are found as AWS's own tools do,
-    and where there are none, nothing is signed.
+    Does not read s3cmd's file. Keys that are ``None`` are found as AWS's own tools do; if there are
+    none, requests are not signed.
     """
     access = s3_access.Access(
         s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name, s3_signature_version
@@ -258,7 +258,7 @@ def s3_download(
 
 
 def _s3_uri(uri: str) -> str:
-    """The same, without the slashes that the key begins with, as tensorizer takes it."""
+    """Return the URI without leading slashes of the key, which tensorizer ignores as well."""
     if stream_kind(uri) != "s3":
         raise ValueError(f"{_python.without_secrets(uri)!r} is no s3:// URI")
     place = uri.partition("://")[2]
@@ -275,11 +275,11 @@ def _infer_credentials(
     s3_secret_access_key: str | None,
     s3_config_path: s3_access.ConfigPath | None = None,
 ) -> _ParsedCredentials:
-    """Two keys: those that are given, and from s3cmd's file those that are ``None``.
+    """Return both keys; those that are ``None`` come from s3cmd's file.
 
     Raises:
-        ValueError: one is given nowhere.
-        FileNotFoundError: there is no file at the path that is given.
+        ValueError: a key is neither given nor in the file.
+        FileNotFoundError: ``s3_config_path`` does not exist.
     """
     if s3_access_key_id is not None and s3_secret_access_key is not None:
         return _ParsedCredentials(
@@ -312,35 +312,37 @@ def open_stream(
     s3_signature_version: str | None = None,
     certificate_handling: CAInfo | None = None,
 ) -> CURLStreamFile | RedisStreamFile | typing.BinaryIO:
-    """Open a file, an ``http(s)://`` URL, an ``s3://`` object or the keys of a prefix in Redis.
+    """Open a file, an ``http(s)://`` URL, an ``s3://`` object or a file in Redis.
 
-    URIs of Redis are ``redis://``, ``rediss://`` (TLS) and ``unix://`` (a socket of this machine).
+    Redis URIs start with ``redis://``, ``rediss://`` (TLS) or ``unix://`` (a Unix domain socket).
 
     Args:
-        path_uri: what to open; a path-like object is a path, whatever it looks like.
-        mode: ``rb`` for all; ``wb``, ``ab``, with or without ``+``, for S3, where they all replace
-            the object; any binary mode for files, whose folders are made where they are missing.
-        s3_access_key_id, s3_secret_access_key: the keys. ``""`` shows none, for a public bucket;
-            ``None`` has them found in s3cmd's file, or as AWS's own tools do.
-        s3_endpoint: a URL or a host. Otherwise s3cmd's file says it, if the keys are from there, or
-            AWS's configuration, or ``default_s3_read_endpoint`` and ``default_s3_write_endpoint``.
+        path_uri: the path or URI. A path-like object is always a path.
+        mode: ``rb`` works for all. For S3, ``wb`` and ``ab``, with or without ``+``, replace the
+            object. For files, any binary mode; missing folders are created when writing.
+        s3_access_key_id, s3_secret_access_key: the keys. ``""`` sends unsigned requests, for a
+            public bucket; ``None`` finds keys in s3cmd's file, or as AWS's own tools do.
+        s3_endpoint: a URL or a host. If omitted, it comes from s3cmd's file (if the keys do), from
+            AWS's configuration, or is ``default_s3_read_endpoint`` or
+            ``default_s3_write_endpoint``.
         s3_config_path: s3cmd's file; ``~/.s3cfg`` by default.
-        buffer_size: how many bytes to fetch ahead at most; for files and uploads, of their buffer.
-        force_http: whether S3 is spoken without TLS.
-        begin: where the file is read or written from.
-        end: where a file on a server ends for the reader.
+        buffer_size: the maximum number of bytes to read ahead; for files and uploads, the size of
+            their buffer.
+        force_http: whether to use S3 without TLS.
+        begin: the offset where reading or writing starts.
+        end: the offset where reading from a server ends.
         s3_region_name: the bucket's region.
-        s3_signature_version: ``s3v4``, or ``s3`` for URLs that are the same all day, which caches
-            need: the default for hosts called ``accel-object``.
-        certificate_handling: which certificates a server may show.
+        s3_signature_version: ``s3v4``, or ``s3`` for URLs that stay the same all day, which caches
+            need. ``s3`` is the default for ``accel-object`` hosts.
+        certificate_handling: how to verify a server's certificate.
 
     Returns:
-        A file object. One that was opened for S3 to write uploads when it is closed, unless a
+        A file object. If it was opened for writing to S3, closing it uploads the object, unless a
         ``with`` block ends with an exception.
 
     Raises:
-        ValueError: the mode, or what else was asked for, cannot be.
-        OSError: what the server, or the system, says: ``FileNotFoundError``, ``PermissionError``,
+        ValueError: the mode or another argument is invalid.
+        OSError: an error of the server or the system: ``FileNotFoundError``, ``PermissionError``,
             ``ConnectionError`` and so on.
     """
     place = path_uri if isinstance(path_uri, str) else os.fspath(path_uri)
@@ -403,7 +405,7 @@ def _open_file(
     buffering = io.DEFAULT_BUFFER_SIZE if buffer_size is None else buffer_size
     with contextlib.ExitStack() as on_error:
         file = on_error.enter_context(open(path, mode, buffering=buffering))
-        # A pipe has no position, and needs none unless it was asked for.
+        # A pipe cannot seek; that is an error only if `begin` asks for another position.
         if begin or file.seekable():
             file.seek(begin or 0)
         on_error.pop_all()

@@ -1,7 +1,7 @@
-"""The messages of ``tensors.proto``, as ``protoc`` would make them.
+"""The messages of ``tensors.proto``, as ``protoc`` would generate them.
 
-They are made when this module is imported, in a pool of their own: nothing here meets what else a
-program has under the same name. Needs Google's ``protobuf``.
+They are created when this module is imported, in a descriptor pool of their own, so they cannot
+conflict with other messages of the same name in a program. Needs Google's ``protobuf``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ENUMS: dict[str, list[str]] = {
 def _field(
     name: str, number: int, kind: str, *, repeated: bool = False, **more: Any
 ) -> FieldDescriptorProto:
-    """A field whose kind is a scalar's, an enum's or a message's name."""
+    """Make a field; ``kind`` is the name of a scalar type, an enum or a message."""
     types = FieldDescriptorProto
     field = FieldDescriptorProto(
         name=name,
@@ -76,7 +76,7 @@ def _file() -> FileDescriptorProto:
             _field("dtype", 1, "Dtype"),
             _field("shape", 2, "int64", repeated=True),
             _field("data", 3, "bytes"),
-            # What is optional stands in a choice of one, so that its absence can be told.
+            # proto3 puts an optional field into a oneof of its own, so that it has presence.
             _field("attr_type", 4, "AttributeType", oneof_index=0, proto3_optional=True),
         ],
         oneof_decl=[OneofDescriptorProto(name="_attr_type")],
@@ -133,4 +133,4 @@ globals().update([*Dtype.items(), *AttributeType.items()])
 
 if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> int: ...  # a value of the enums
+    def __getattr__(name: str) -> int: ...  # the values of the enums

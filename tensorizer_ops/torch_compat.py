@@ -1,4 +1,4 @@
-"""``torch.save`` and ``torch.load`` with the data of tensors in a ``.tensors`` file beside.
+"""``torch.save`` and ``torch.load`` with the data of tensors in a separate ``.tensors`` file.
 
 with tensorizer_saving():
     torch.save(model, "model.pt")  # and model.pt.tensors
@@ -29,18 +29,18 @@ from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
 
 __all__ = ["tensorizer_loading", "tensorizer_saving"]
 
-# What torch.save and torch.load take.
+# The files that torch.save and torch.load accept.
 _FileLike = str | os.PathLike[str] | IO[bytes]
-# What a TensorSerializer and a TensorDeserializer take.
+# The files that TensorSerializer and TensorDeserializer accept.
 Sidecar = io.BufferedIOBase | io.RawIOBase | BinaryIO | str | bytes | os.PathLike[Any] | int
 SidecarOrCallback = Sidecar | Callable[[_FileLike], Sidecar | None]
 SaveFunc = Callable[[Sidecar, Iterable[torch.Tensor], dict[str, Any]], Any]
 LoadFunc = Callable[[Sidecar, dict[str, Any]], Iterable[torch.Tensor]]
 
 _T = TypeVar("_T")
-# What torch.load takes for a pickle_module where nobody names one.
+# The default of torch.load's argument pickle_module.
 _LOAD_WRAPPER_DEFAULT_MODULE: Any = None
-# Known under the name that tensorizer gives it, as programs ask logging for it.
+# Has tensorizer's name because programs configure logging by it.
 logger = logging.getLogger("tensorizer.torch_compat")
 
 
@@ -59,7 +59,7 @@ class _Loading:
     kwargs: dict[str, Any]
 
 
-# What the context around the running code says; other threads and tasks have their own.
+# The context that the running code is in. Each thread and each asyncio task has its own.
 _saving: ContextVar[_Saving | None] = ContextVar("_saving", default=None)
 _loading: ContextVar[_Loading | None] = ContextVar("_loading", default=None)
 
@@ -71,17 +71,18 @@ def tensorizer_saving(
     save_func: SaveFunc | None = None,
     **kwargs: Any,
 ) -> Iterator[None]:
-    """In this context ``torch.save`` puts the data of tensors into a ``.tensors`` file.
+    """Make ``torch.save`` write the data of tensors to a ``.tensors`` file in this context.
 
-    It holds for the thread or task that is in the context. Saves that ``save_func``, or an object
-    that is being pickled, makes itself are torch's own.
+    Affects only the thread or asyncio task that entered the context. Calls of ``torch.save`` made
+    by ``save_func`` or by an object that is being pickled are not affected.
 
     Args:
-        file_obj: where the data goes: what a :class:`TensorSerializer` takes, or a function that
-            returns it for what ``torch.save`` was given; ``None`` from it leaves the data in the
-            pickle. By default it is the same path with ``.tensors`` behind it.
-        save_func: called with ``file_obj``, the tensors to save and ``kwargs``, in the place of
-            what saves them otherwise.
+        file_obj: where to save the data: a file as for :class:`TensorSerializer`, or a function
+            that is called with the file given to ``torch.save`` and returns such a file, or
+            ``None`` to leave the data in the pickle. By default it is the same path with the suffix
+            ``.tensors`` appended.
+        save_func: a function that saves the tensors instead of :class:`TensorSerializer`; called
+            with ``file_obj``, the tensors and ``kwargs``.
         kwargs: further arguments for :class:`TensorSerializer`.
     """
     with _set(_saving, _Saving(file_obj, save_func, kwargs)), _replaced_save():
@@ -96,19 +97,20 @@ def tensorizer_loading(
     suppress_weights_only: bool = False,
     **kwargs: Any,
 ) -> Iterator[None]:
-    """In this context ``torch.load`` finds the data of tensors in a ``.tensors`` file.
+    """Make ``torch.load`` read the data of tensors from a ``.tensors`` file in this context.
 
-    It holds for the thread or task that is in the context. What was saved by torch alone is loaded
-    as well. The pickle is trusted: as always with ``weights_only=False``, it can run any code.
+    Affects only the thread or asyncio task that entered the context. Files that torch alone saved
+    can be loaded too. The pickle is trusted: as always with ``weights_only=False``, it can run
+    arbitrary code.
 
     Args:
-        file_obj: where the data is: as for :func:`tensorizer_saving`.
-        load_func: called with ``file_obj`` and ``kwargs``, in the place of what loads the tensors
-            otherwise; returns them in the order in which they were saved.
-        suppress_weights_only: makes ``weights_only=False`` of ``weights_only=True``, which is a
-            ``RuntimeError`` otherwise.
-        kwargs: further arguments for :class:`TensorDeserializer`, which ``device`` is one of:
-            ``map_location`` moves only what stands in the pickle.
+        file_obj: the file with the data, as for :func:`tensorizer_saving`.
+        load_func: a function that loads the tensors instead of :class:`TensorDeserializer`; called
+            with ``file_obj`` and ``kwargs``, it returns them in the order in which they were saved.
+        suppress_weights_only: treat ``weights_only=True`` as ``False``; without this it raises
+            ``RuntimeError``.
+        kwargs: further arguments for :class:`TensorDeserializer`, such as ``device``;
+            ``map_location`` moves only tensors whose data is in the pickle.
     """
     context = _Loading(file_obj, load_func, suppress_weights_only, kwargs)
     with _set(_loading, context), _replaced_load():
@@ -213,7 +215,7 @@ def _beside(f: Any) -> str | None:
             f"a {type(f).__name__} has no name to put .tensors behind; file_obj= says where "
             "tensors go"
         ) from None
-    # torch takes any name for a path, and so it has to be one for tensors as well.
+    # torch treats any name as a path, so make sure that it is not taken for a URI here.
     if ":" in name or name.startswith("~"):
         name = os.path.join(os.curdir, name)
     return name + ".tensors"
@@ -229,12 +231,12 @@ def _set(variable: ContextVar[_T], value: _T) -> Iterator[None]:
 
 
 class _Replaced:
-    """A function of torch that is another one while anybody, in any thread, is in a context."""
+    """Replaces a function of torch while at least one thread is in a context. Thread-safe."""
 
     def __init__(self, name: str, other: Callable[..., Any]) -> None:
         self._name = name
         self._other = other
-        self._lock = threading.RLock()  # a signal handler may save
+        self._lock = threading.RLock()  # reentrant: a signal handler may save
         self._users = 0
 
     @contextmanager
@@ -248,7 +250,7 @@ class _Replaced:
         finally:
             with self._lock:
                 self._users -= 1
-                # Where somebody else has wrapped it, it stays, and does what the original does.
+                # If other code has wrapped the replacement, it stays, and calls the original.
                 if self._users == 0 and getattr(torch, self._name) is self._replacement:
                     setattr(torch, self._name, self._original)
 

@@ -1,4 +1,4 @@
-"""Small helpers around loading models: memory in use, devices, and modules without memory."""
+"""Helpers for loading models: memory usage, devices, and modules without memory for weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _nvml() -> Any:
-    """NVIDIA's module, ready for use; ``None`` without it or without its driver."""
+    """Return pynvml, initialized, or ``None`` if it or NVIDIA's driver is not installed."""
     try:
         import pynvml
     except ImportError:
@@ -51,11 +51,11 @@ def _nvml() -> Any:
 
 
 def convert_bytes(num: float, decimal: bool = True) -> str:
-    """Say a number of bytes in the unit that fits: ``123.4 MB``, or ``117.7 MiB``.
+    """Format a number of bytes in a suitable unit: ``123.4 MB``, or ``117.7 MiB``.
 
     Args:
-        num: how many bytes.
-        decimal: whether a unit is 1000 of the one before, or 1024.
+        num: the number of bytes.
+        decimal: whether units are powers of 1000 (MB) or of 1024 (MiB).
     """
     step, infix = (1000.0, "") if decimal else (1024.0, "i")
     power = 0
@@ -67,12 +67,12 @@ def convert_bytes(num: float, decimal: bool = True) -> str:
 
 
 def get_device() -> torch.device:
-    """The GPU where there is one, or else the CPU."""
+    """Return the CUDA device if CUDA is available, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def get_gpu_name() -> str:
-    """The name of the current GPU, or ``N/A``."""
+    """Return the name of the current GPU, or ``N/A``."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "N/A"
 
 
@@ -81,7 +81,7 @@ def _mib(size: int) -> str:
 
 
 class GlobalGPUMemoryUsage(NamedTuple):
-    """Bytes of one GPU's memory, whoever uses them."""
+    """The memory of one GPU in bytes, used by any process."""
 
     total: int
     free: int
@@ -89,7 +89,7 @@ class GlobalGPUMemoryUsage(NamedTuple):
 
     @classmethod
     def now(cls, device: Device = None) -> GlobalGPUMemoryUsage | None:
-        """What holds now for a GPU, the current one by default; ``None`` where there is none."""
+        """Measure a GPU, by default the current one; return ``None`` if CUDA is not available."""
         if not torch.cuda.is_available():
             return None
         free, total = torch.cuda.mem_get_info(device)
@@ -100,7 +100,7 @@ class GlobalGPUMemoryUsage(NamedTuple):
 
 
 class TorchGPUMemoryUsage(NamedTuple):
-    """Bytes of one GPU's memory that torch has: from the driver, and in tensors."""
+    """The memory of one GPU in bytes that torch has reserved, and that its tensors use."""
 
     reserved: int
     reserved_max: int
@@ -109,7 +109,7 @@ class TorchGPUMemoryUsage(NamedTuple):
 
     @classmethod
     def now(cls, device: Device = None) -> TorchGPUMemoryUsage | None:
-        """What holds now for a GPU, the current one by default; ``None`` where there is none."""
+        """Measure a GPU, by default the current one; return ``None`` if CUDA is not available."""
         if not torch.cuda.is_available():
             return None
         stats = torch.cuda.memory_stats(device)
@@ -126,14 +126,14 @@ class TorchGPUMemoryUsage(NamedTuple):
 
 
 class CPUMemoryUsage(NamedTuple):
-    """Bytes of ordinary memory: the most that this process and its children had, and the free."""
+    """Host memory in bytes: the peak of this process plus its children's, and what is available."""
 
     maxrss: int
     free: int
 
     @classmethod
     def now(cls) -> CPUMemoryUsage:
-        """What holds now."""
+        """Measure this process."""
         whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         return cls(sum(resource.getrusage(who).ru_maxrss for who in whose) << 10, _available())
 
@@ -151,7 +151,7 @@ def _available() -> int:
 
 
 class MemoryUsage(NamedTuple):
-    """All of it: of the CPU, of a GPU, and of torch on that GPU."""
+    """Memory usage of the host, of a GPU, and of torch on that GPU."""
 
     cpu: CPUMemoryUsage
     gpu: GlobalGPUMemoryUsage | None
@@ -159,7 +159,7 @@ class MemoryUsage(NamedTuple):
 
     @classmethod
     def now(cls, device: Device = None) -> MemoryUsage:
-        """What holds now; the parts for a GPU are ``None`` where there is none."""
+        """Measure all three; those of the GPU are ``None`` if CUDA is not available."""
         gpu, of_torch = GlobalGPUMemoryUsage.now(device), TorchGPUMemoryUsage.now(device)
         return cls(CPUMemoryUsage.now(), gpu, of_torch)
 
@@ -168,7 +168,7 @@ class MemoryUsage(NamedTuple):
 
 
 def get_mem_usage() -> str:
-    """The memory in use, in one line: ``str(MemoryUsage.now())``."""
+    """Return the current memory usage in one line: ``str(MemoryUsage.now())``."""
     return str(MemoryUsage.now())
 
 
@@ -179,17 +179,17 @@ def no_init_or_tensor(loading_code: None = None) -> contextlib.AbstractContextMa
 def no_init_or_tensor(
     loading_code: Callable[..., Model] | None = None,
 ) -> Model | contextlib.AbstractContextManager[None]:
-    """Make modules quickly: without memory for their weights, and without filling them.
+    """Create modules quickly, without allocating or initializing their weights.
 
-    Weights that are made by ``torch.empty`` are on the meta device, and ``Linear``, ``Embedding``
-    and ``LayerNorm`` do not initialize theirs. This holds for the code in the block, or in the
-    function, and no other: not for other threads, nor for other tasks of ``asyncio``.
+    Tensors created by ``torch.empty`` are on the meta device, and ``Linear``, ``Embedding`` and
+    ``LayerNorm`` do not initialize their weights. Affects only the code in the block or in the
+    function, not other threads or other ``asyncio`` tasks.
 
     Args:
-        loading_code: what makes the model; without it, the call is for a ``with`` statement.
+        loading_code: a function that creates the model; omitted in a ``with`` statement.
 
     Returns:
-        The model, or the context manager::
+        The model, or a context manager::
 
             with no_init_or_tensor():
                 model = AutoModelForCausalLM.from_config(config)
@@ -207,15 +207,15 @@ def no_init_or_tensor(
 
 
 _active = contextvars.ContextVar("no_init_or_tensor", default=False)
-_blocks = 0  # that are active, in all threads
-_blocks_lock = threading.RLock()  # a signal handler may make a model
+_blocks = 0  # the number of active blocks in all threads
+_blocks_lock = threading.RLock()  # reentrant: a signal handler may create a model
 _undo: list[Callable[[], None]] = []
 
 
 @contextlib.contextmanager
 def _without_memory() -> Iterator[None]:
     global _blocks
-    # What has to be replaced is global; that it holds here only, the context says.
+    # The replaced functions are global; the context variable limits their effect to this context.
     with _blocks_lock:
         _blocks += 1
         if _blocks == 1:
@@ -239,7 +239,7 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, replacement)
 
     def undo() -> None:
-        # What somebody else has put in its place meanwhile stays, and has ours do nothing.
+        # If other code has replaced it meanwhile, leave that; ours has no effect without a context.
         if getattr(owner, name) is replacement:
             setattr(owner, name, original)
 
