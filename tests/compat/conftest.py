@@ -13,7 +13,7 @@ from support.samples import sample
 
 @pytest.fixture
 def files(path: str) -> list[str]:
-    """A module and some names, as tensorizer and as we write them."""
+    """Files with a module and a few named tensors, written by tensorizer and by us."""
     written = [path, path + ".classic"]
     for file, module in zip(written, (tensorizer_ops, tensorizer), strict=True):
         serializer = module.TensorSerializer(file)

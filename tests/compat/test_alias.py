@@ -1,4 +1,4 @@
-"""This package under the name ``tensorizer``, in environments of which some have the real one."""
+"""This package under the name ``tensorizer``, in environments with and without the real one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUBMODULES = [
     *("serialization", "stream_io", "utils", "protobuf", "tensors_pb2", "torch_compat", "errors"),
 ]
 
-# What a program that knows nothing of us does.
+# A program that was written for tensorizer.
 PROGRAM = """
 import importlib.metadata
 import importlib.util
@@ -90,7 +90,7 @@ assert tensorizer_saving == "patched"
 def environment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, bool]:
-    """The folder of programs of a virtual environment; and whether it has the real tensorizer."""
+    """Returns the bin folder of a virtual environment, and whether it has the real tensorizer."""
     real = getattr(request, "param", True)
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
@@ -107,7 +107,7 @@ def environment(
 
 @pytest.fixture
 def run(environment: tuple[Path, bool], tmp_path: Path) -> Run:
-    """Runs a program of the environment, or a Python script there, in an empty folder."""
+    """Returns a function that runs a program or script of the environment in an empty folder."""
     bin_folder, _ = environment
 
     def run_in_it(

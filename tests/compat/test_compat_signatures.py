@@ -1,4 +1,4 @@
-"""Every public name of PyPI's tensorizer is here as well, and is called in the same way."""
+"""Every public name of PyPI's tensorizer exists here, with the same signature."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import ModuleType
 
 import pytest
 
-# The package itself has no name.
+# "" is the package itself.
 MODULES = ["", "serialization", "stream_io", "utils", "torch_compat", "protobuf", "tensors_pb2"]
 
-# What nothing says to be public, and is used all the same.
+# Names that are not marked as public, but that other programs use.
 RELIED_UPON = {
     "tensorizer.serialization": {"TENSORIZER_VERSION", "_get_perf_stats", "logger", "lz4"},
 }
 
 FILE = "Python's own files have it, with Python's own signature"
-# What is different on purpose, and why.
+# Intended differences, with the reason for each.
 DIFFERENT = {
     **{
         f"stream_io.{kind}.{name}": FILE
@@ -32,7 +32,7 @@ DIFFERENT = {
 
 
 def public_names(module: ModuleType) -> set[str]:
-    """What a module has of its own: not what it imports."""
+    """Returns the names that a module defines, without those that it imports."""
     names = set(getattr(module, "__all__", ()))
     for name, value in vars(module).items():
         if name.startswith("_") or inspect.ismodule(value):
@@ -52,7 +52,7 @@ def parameters(function: object) -> Parameters:
 
 
 def without_our_own(ours: Parameters, theirs: Parameters) -> list[tuple[str, object, object]]:
-    """Keywords that nobody has to give are no difference."""
+    """Removes our optional keyword-only parameters, which do not count as a difference."""
     optional = {
         name
         for name, (kind, default) in ours.items()
@@ -82,12 +82,12 @@ def differences(ours: object, theirs: object, where: str) -> list[str]:
             elif not isinstance(getattr(theirs, name), property):
                 found += differences(getattr(ours, name), getattr(theirs, name), f"{where}.{name}")
         return found
-    if typing.get_origin(theirs) is not None:  # the name of a type
+    if typing.get_origin(theirs) is not None:  # a type alias
         return []
     if callable(theirs):
         try:
             expected = parameters(theirs)
-        except ValueError:  # it has none that can be told
+        except ValueError:  # a built-in function without a signature
             return []
         found = without_our_own(parameters(ours), expected)
         wanted = [(name, *how) for name, how in expected.items()]
@@ -128,12 +128,12 @@ def test_the_same_stars(name: str) -> None:
     ours = imported("tensorizer_ops", name)
     theirs = imported("tensorizer", name)
     left_out = set(getattr(theirs, "__all__", ())) - set(getattr(ours, "__all__", ()))
-    # These need Google's protobuf, which a star shall not.
+    # These need Google's protobuf, so our star import omits them.
     assert left_out == ({"protobuf", "tensors_pb2"} if name == "" else set())
 
 
 def test_what_is_different_is_there() -> None:
-    """No entry of the table has outlived its reason."""
+    """Every entry of the table still exists in tensorizer."""
     for where in DIFFERENT:
         module, *path = where.split(".")
         value: object = imported("tensorizer", module)

@@ -1,4 +1,4 @@
-"""TensorDeserializer: a mapping that gives what tensorizer's gives, whoever wrote the file."""
+"""TensorDeserializer: the same mapping as tensorizer's, for files of either library."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nested_file(path: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A tree without the types of its layers."""
+    """Converts a tree to plain dicts, lists and ints."""
     if isinstance(value, torch.Tensor):
         return value.detach().tolist()
     if isinstance(value, (list, tuple)):
@@ -184,7 +184,7 @@ def test_reading_one_by_one(files: list[str]) -> None:
         )
         for lazy in (True, False):
             with TensorDeserializer(file, "cpu", lazy_load=lazy) as ours:
-                for _ in range(2):  # any number of times
+                for _ in range(2):  # can be repeated
                     found = list(ours.read_tensors(verify_hash=True))
                     assert [f[:3] for f in found] == [t[:3] for t in there]
                     assert all(same(f[3], t[3]) for f, t in zip(found, there, strict=True))

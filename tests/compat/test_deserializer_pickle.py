@@ -1,4 +1,4 @@
-"""A TensorDeserializer is pickled as the place of its file, and opens it anew."""
+"""A pickled TensorDeserializer contains the location of its file, and reopens it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What asks for the file itself after everything was loaded, and what reads a stream counts."""
+"""Calls that need the file again after an eager load, and the byte counts of streams."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = bytes(range(32))
 
 
 class Client:
-    """As much of a client of Redis as is used."""
+    """The methods of a Redis client that to_redis() calls."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Keys and passphrases as tensorizer has them; files go both ways."""
+"""Keys and passphrases with tensorizer's classes; each library reads the other's files."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_params_are_copied(module: Any) -> None:
             assert copied is not params
             assert copied.key == params.key
             assert getattr(copied, "source", None) == getattr(params, "source", None)
-            assert module is tensorizer or copied == params  # the salt as well
+            assert module is tensorizer or copied == params  # compares the salt too
             copied.key = bytes(32)
             assert copied.key != params.key
 
@@ -210,7 +210,7 @@ def saved_beside(obj: object, path: str) -> None:
         torch.save(obj, path)
 
 
-# What a program does that saves in another process.
+# A program that passes encryption parameters to another process.
 SPAWNS = """
 import multiprocessing
 import torch

@@ -1,4 +1,4 @@
-"""What can be a file_obj: everything that holds bytes."""
+"""file_obj: every kind of object that holds bytes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_buffer_is_not_copied(data: bytes) -> None:
     with TensorDeserializer(file, "cpu", lazy_load=True) as lazy:
         check(lazy)
         assert file.getvalue() is data
-        file.write(b"x" * 100)  # changes nothing for those who read
+        file.write(b"x" * 100)  # does not affect the deserializer
         assert [name for name in lazy if name != "none"] == ["a", "b", "large"]
     assert file.closed
 

@@ -1,4 +1,4 @@
-"""File objects that do as they like with the memory that they are lent, and with what they give."""
+"""File objects that misuse the memory they are lent, or that return invalid data."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_object_cannot_use_its_buffer_later(data: bytes) -> None:
             buffer[0]
 
 
-# Ways to keep what a method was given, all of which outlive it.
+# Ways to keep a method's buffer beyond the call.
 KEEPS: list[Callable[[Any], Any]] = [
     memoryview,
     lambda buffer: buffer[1:],
@@ -143,7 +143,7 @@ def test_an_object_that_claims_more_than_it_gave_shows_no_memory() -> None:
             return len(buffer)
 
     seen: list[bytes] = []
-    for _ in range(50):  # so that what is taken next was something else
+    for _ in range(50):  # so that freed memory with other content is reused
         bytearray(b"password" * 5000)
         with pytest.raises(tensorizer_ops.errors.InvalidFormat) as error:
             tensorizer_ops.TensorDeserializer(Claims(), device="cpu")
@@ -164,7 +164,7 @@ def test_an_object_that_resizes_what_it_was_lent(data: bytes) -> None:
     check(TensorDeserializer(Resizes(data), "cpu", verify_hash=True))
 
 
-# Methods of its own make it another kind of object.
+# A BytesIO with a method of its own is not treated as a plain BytesIO.
 def test_a_buffer_with_a_method_of_its_own(data: bytes) -> None:
     kept = []
     file = io.BytesIO()

@@ -1,6 +1,6 @@
-"""Models of transformers and diffusers, there and back: their outputs are the same to the last bit.
+"""Models of transformers and diffusers have equal outputs, bit for bit, after save and load.
 
-They are small, made from a configuration, and random.
+The models are small and random, made from a configuration.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def llama() -> Any:
 
 
 def gpt2() -> Any:
-    """Its head is tied to its embedding."""
+    """Returns a model whose head is tied to its embedding."""
     return transformers.GPT2LMHeadModel(
         transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32)
     )
@@ -122,7 +122,7 @@ def new(make: Callable[[], Any]) -> Any:
 
 
 def ties(model: Any) -> list[str]:
-    """For each name, the first one of the same parameter."""
+    """Returns, for each parameter name, the first name of the same parameter."""
     first: dict[int, str] = {}
     return [
         first.setdefault(id(parameter), name)
@@ -135,7 +135,7 @@ def assert_same_model(actual: Any, expected: Any) -> None:
         assert same(actual.state_dict()[name], tensor), name
     assert ties(actual) == ties(expected)
     assert not any(t.is_meta for t in [*actual.parameters(), *actual.buffers()])
-    # Last, so that where these differ alone, it is not by the weights.
+    # Compared last: if only the outputs differ, the weights are not the cause.
     assert same(output(actual), output(expected))
 
 
@@ -145,7 +145,7 @@ def without_memory(
     with empty():
         model = make()
     if empty is with_buffers and isinstance(model, transformers.PreTrainedModel):
-        model.tie_weights()  # accelerate has untied them
+        model.tie_weights()  # accelerate unties the weights
     return model
 
 
@@ -154,7 +154,7 @@ def without_memory(
 def test_a_module_that_was_written(
     path: str, make: Callable[[], Any], empty: Callable[[], AbstractContextManager[object]]
 ) -> None:
-    """write_module keeps buffers that are not persistent, so nothing need be made."""
+    """write_module includes non-persistent buffers, so no buffer has to be computed."""
     model = new(make)
     with TensorSerializer(path) as serializer:
         serializer.write_module(model)
@@ -169,7 +169,7 @@ def test_a_module_that_was_written(
 
 @pytest.mark.parametrize("make", MODELS)
 def test_a_state_dict(path: str, make: Callable[[], Any]) -> None:
-    """It has no such buffers; a model whose buffers have memory keeps its own."""
+    """A state dict has no non-persistent buffers. A model whose buffers have memory keeps them."""
     model = new(make)
     tensorizer_ops.save(path, model.state_dict())
     filled = without_memory(make, with_buffers)
@@ -227,7 +227,7 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["folder", "s3"])
 def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """There and back, with a tokenizer; what is there already stays."""
+    """Saves and loads a model with a tokenizer. A second save keeps existing files."""
     source, back = tmp_path / "source", tmp_path / "back"
     model = new(llama)
     model.generation_config.max_new_tokens = 7
@@ -257,7 +257,7 @@ def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 
 
 def test_the_example_takes_what_the_other_one_wrote(tmp_path: Path) -> None:
-    """hf_serialization.py: half precision, a config that says another, and no more files."""
+    """A folder of hf_serialization.py: half precision, unlike its config, and no other files."""
     model = new(gpt2)
     prefix = tmp_path / "prefix"
     prefix.mkdir()

@@ -1,4 +1,4 @@
-"""Files go both ways between this library and PyPI's tensorizer, hashes checked, bit for bit."""
+"""This library and PyPI's tensorizer read each other's files bit for bit, with hashes checked."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_tensorizer_reads_every_dtype_and_shape(path: str, dtype: torch.dtype) -
 def test_reads_every_dtype_and_shape_of_tensorizer(path: str, dtype: torch.dtype) -> None:
     tensors = by_shape(dtype)
     if str(dtype).removeprefix("torch.") not in NUMPY_NAMES:
-        # tensorizer itself cannot open a file in which an opaque tensor is empty.
+        # tensorizer cannot open a file with an empty tensor of an opaque dtype.
         tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
     classic_save(path, tensors)
     assert_same(ops.load(path, verify="all"), tensors)
@@ -98,7 +98,7 @@ def test_tensorizer_reads_meta_tensors_as_zeros(path: str) -> None:
 
 
 def test_reads_meta_tensors_of_tensorizer(path: str) -> None:
-    # A 0-dimensional one does not work in tensorizer.
+    # None is 0-dimensional, because tensorizer fails on those.
     classic_save(
         path,
         {
@@ -150,7 +150,7 @@ def test_names_both_ways(path: str, name: str) -> None:
 
 
 def flatten(tree: Any, steps: tuple[str | int, ...] = ()) -> dict[str, torch.Tensor]:
-    """The stored names of a nested structure."""
+    """Returns the tensors of a nested structure by their stored names."""
     if isinstance(tree, torch.Tensor):
         plain = len(steps) == 1 and isinstance(steps[0], str)
         return {str(steps[0]) if plain else nested(*steps): tree}
@@ -212,7 +212,7 @@ def test_reads_a_module_of_tensorizer(path: str) -> None:
     expected = root.state_dict()
     assert set(loaded) == set(expected)
     assert_same({name: loaded[name] for name in expected}, expected)
-    # The stored spelling of a root tensor finds it as well.
+    # A tensor of the root module is found by its name without the stored leading dot.
     assert same(ops.load_tensors(path, ["weight"])[0], root.weight)
 
 

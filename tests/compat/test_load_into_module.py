@@ -1,4 +1,4 @@
-"""load_into_module: every tensor in its place, and the module otherwise as it was."""
+"""load_into_module: replaces every tensor, and leaves the rest of the module unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_tensor_is_put_in_place(path: str, writer: Any, make: Any, lazy: b
     assert_same(tensors_of(other), tensors_of(model))
     x = torch.ones(3, 7)
     assert same(other.eval()(x), model(x))
-    # Nothing was copied: what the mapping has is what the module has.
+    # Nothing was copied: the module's tensors are the mapped ones.
     assert other.w.data_ptr() == ours["w"].data_ptr()
 
 

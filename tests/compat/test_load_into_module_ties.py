@@ -1,4 +1,4 @@
-"""Tied tensors that a file is loaded into: tied they stay, unless the file has them different."""
+"""Loads into tied tensors: they stay tied, unless the file has different values for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Private names of tensorizer's that its own examples and tests use mean here what they mean there.
+"""Private names of tensorizer that its own examples and tests use have the same meaning here.
 
-What they are used for is compared with the real one.
+Their behaviour is compared with that of the real library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ use_https = {use_https}
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What it returns, or the kind of its error."""
+    """Returns the result, or the builtin class of the exception."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -110,7 +110,7 @@ def test_file_headers(path: str, kind: str, lazy: bool) -> None:
     seen = []
     for name, module in BOTH.items():
         params = key and module.DecryptionParams.from_key(key.key)
-        filter_func = "y".__eq__  # the other one would be gigabytes of zeros
+        filter_func = "y".__eq__  # the other one has gigabytes of zeros
         options = {"device": "cpu", "lazy_load": lazy, "encryption": params}
         with module.TensorDeserializer(path, filter_func=filter_func, **options) as deserializer:
             flags = deserializer._file_flags
@@ -145,7 +145,7 @@ def test_the_functions_of_torch_keep_their_signatures() -> None:
                         inspect.signature(was),
                     )
                 )
-                # load() has an argument less that counts by its place.
+                # Three parameters, because load() has no more positional ones.
                 assert here == there
 
 
@@ -261,7 +261,7 @@ def test_loggers_say_what_theirs_say(path: str, caplog: pytest.LogCaptureFixture
         heard.append(caplog.record_tuples.copy())
     for ours, theirs in zip(*heard, strict=True):
         assert ours[:2] == theirs[:2] == ("tensorizer.serialization", logging.DEBUG)
-        # At the end they tell the size of the file, which nothing here knows.
+        # tensorizer's last message has the file size, which our serializer does not know.
         assert set(numbers(ours[2])) & set(numbers(theirs[2])) or "complete" in theirs[2]
     for module in BOTH.values():
         for name in ("serialization", "stream_io", "torch_compat"):

@@ -1,4 +1,4 @@
-"""Messages of tensors and modules, beside those of PyPI's tensorizer."""
+"""Messages of tensors and modules, compared with those of PyPI's tensorizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorizer_ops import protobuf, tensors_pb2
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in protobuf.DtypePbs}
 QUANTIZED = {"quint8", "qint8", "qint32", "quint4x2"}
-# What tensorizer cannot write, because numpy has no such types.
+# Dtypes that tensorizer cannot write, because numpy does not have them.
 OURS_ALONE = {"bfloat16", "complex32"}
 SHAPES: list[tuple[int, ...]] = [(), (7,), (2, 3, 4), (0,), (3, 0, 2)]
 
@@ -28,7 +28,7 @@ def test_the_messages_are_described_alike() -> None:
         FileDescriptorProto.FromString(messages.DESCRIPTOR.serialized_pb)
         for messages in (tensors_pb2, their_messages)
     )
-    theirs.ClearField("options")  # a package of Go
+    theirs.ClearField("options")  # the Go package
     assert ours == theirs
     for name, value in vars(their_messages).items():
         if not name.startswith("_") and not inspect.ismodule(value):
@@ -104,7 +104,7 @@ def test_what_is_no_plain_tensor() -> None:
     message = protobuf.serialize_tensor(parameter)
     read = protobuf.deserialize_tensor(message)
     assert isinstance(read, torch.Tensor)
-    read.add_(1)  # it is a copy, and nobody else's
+    read.add_(1)  # does not change the message
     assert message.data == parameter.detach().numpy().tobytes()
 
 
@@ -174,7 +174,7 @@ def test_models_go_both_ways() -> None:
     filled = Model(100)
     protobuf.deserialize_model(filled, io.BytesIO(file.getvalue()))
     assert message_of(filled) == file.getvalue()
-    # What a model has besides values, it keeps.
+    # Everything except the values is unchanged.
     assert filled.state_dict().keys() == Model(1).state_dict().keys()
     assert [p.requires_grad for p in filled.parameters()] == [
         p.requires_grad for p in Model(1).parameters()

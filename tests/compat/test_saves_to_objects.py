@@ -1,4 +1,4 @@
-"""TensorSerializer writes to whatever takes bytes."""
+"""TensorSerializer writes to any object that accepts bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TENSORS = {
 
 
 class Writes(io.RawIOBase):
-    """Takes a few bytes at a time."""
+    """Accepts at most 100,003 bytes per write."""
 
     def __init__(self, seekable: bool) -> None:
         self.inner = io.BytesIO()
@@ -147,7 +147,7 @@ def test_an_object_holds_a_file_after_each_call(tmp_path: Path, kind: str, packa
     file.flush()
     serializer = package.TensorSerializer(file)
     expected = {}
-    # The last ones need a longer index than there was room for.
+    # The last calls need a longer index than was reserved.
     for call, count in enumerate([2, 1, 0, 3] if kind == "object" else [2, 1, 0, 1500, 2]):
         tensors = {f"{call}.{i}": torch.full((i % 7,), i, dtype=torch.int16) for i in range(count)}
         expected |= tensors

@@ -1,4 +1,4 @@
-"""TensorSerializer: what it writes, tensorizer reads, and the other way round."""
+"""TensorSerializer: each library reads what the other writes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def equal_trees(a: Any, b: Any) -> bool:
 
 
 def entries(path: str) -> list[tuple[Any, ...]]:
-    """What a file says of each tensor, but for where it stands."""
+    """Returns what a file stores about each tensor, except its position."""
     return [
         (entry.header_name, entry.kind, entry.module_index, entry.header_dtype, entry.shape)
         for entry in parse(Path(path).read_bytes()).entries
@@ -67,7 +67,7 @@ def test_a_module_is_written_as_there(path: str, non_persistent: bool) -> None:
         write(serializer)
     there = entries(classic_file(path + ".classic", write))
     if not non_persistent:
-        # There, the buffers of a root module are lost.
+        # tensorizer loses the buffers of a root module.
         there.insert(2, (b".own", 1, 0, b"<f4", (2, 2)))
     assert entries(path) == there
     with classic(path) as loaded:
@@ -254,7 +254,7 @@ def test_an_index_that_outgrows_its_room_moves_data_seldom(path: str) -> None:
     with open(path, "wb+", buffering=0) as file:
         serializer = TensorSerializer(file)
         serializer.write_state_dict({"large": random_bytes(1 << 20, 1)})
-        # Each write of the data elsewhere shows as a change of where it stands.
+        # When the data moves, the offset of the first tensor changes.
         places = set()
         for i in range(1200):
             serializer.write_tensor(0, f"{i} {'x' * 200}", TensorType.PARAM, torch.ones(1))
@@ -270,7 +270,7 @@ def test_many_small_tensors_and_large_ones(path: str) -> None:
     large = {f"large {i}": random_bytes(5 << 20, i) for i in range(3)}
     with TensorSerializer(path, limit_cpu_concurrency=2) as serializer:
         serializer.write_state_dict(tensors)
-        # The index outgrows what the first call knew of.
+        # The index outgrows the room that the first call reserved.
         serializer.write_state_dict({f"{'long' * 500} {i}": random_bytes(1) for i in range(200)})
         serializer.write_state_dict(large)
     loaded = tensorizer_ops.load(path, verify="all")

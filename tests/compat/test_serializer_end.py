@@ -1,4 +1,4 @@
-"""When the file of a serializer is whole: after a write, when it is closed, and when nobody did."""
+"""The file of a TensorSerializer after a write, after close(), and if it is never closed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_end_decides(path: str) -> None:
 
 
 def opened(path: str, kind: str) -> Any:
-    """What a caller may write to, with something in it already."""
+    """Returns a writable file that already has some content."""
     if kind == "memory":
         file: Any = io.BytesIO()
     elif kind == "spooled":
@@ -105,7 +105,7 @@ def test_a_file_object_is_whole_after_each_write(path: str, kind: str) -> None:
         expected[name] = random_bytes(3 << 20, 1) if name == "large" else sample(torch.bfloat16)
         serializer.write_state_dict({name: expected[name]})
         check()
-    # What follows stands behind the file.
+    # Later writes follow the end of the serialized file.
     file.write(b"behind")
     data = whole(file)
     assert data.endswith(b"behind")

@@ -1,4 +1,4 @@
-"""Streams over web servers and Redis: reads in every way, from threads, forks and the engine."""
+"""Streams from web servers and Redis: all ways to read, with threads, forks and the engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
 
 @pytest.fixture
 def large(redis: RedisServer, web: Web, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The same bytes, each place in its turn."""
+    """The URI of the same bytes, in each place in turn."""
     if request.param == "redis":
         with redis.client() as client:
             client.set("p:header:0", BYTES[:1000])
@@ -69,10 +69,10 @@ def test_reads_in_order(large: str, size: int) -> None:
 
 @PLACES
 def test_reads_anywhere(large: str) -> None:
-    """The same as a file does, whatever is done to it."""
+    """Behaves as a file does, for any sequence of seeks and reads."""
     rng = random.Random(5)
     file = io.BytesIO(BYTES)
-    back = "no-ranges" not in large  # there each step back starts at the beginning
+    back = "no-ranges" not in large  # without ranges, each step back reads from the start again
     with open_stream(large, buffer_size=3 << 20) as stream:
         for _ in range(60 if back else 12):
             whence = rng.choice([io.SEEK_SET, io.SEEK_CUR, io.SEEK_END])
@@ -231,7 +231,7 @@ def test_a_child_reads_on(web: Web) -> None:
 
 @pytest.fixture
 def sigint() -> Iterator[None]:
-    """A shell lets what it runs in the background ignore it, and so would this interpreter."""
+    """Enables Ctrl-C: a shell starts background jobs with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -246,7 +246,7 @@ def test_ctrl_c() -> None:
         asked.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + bytes(100_000))
         sent = ticks()
         os.kill(os.getpid(), signal.SIGINT)
-        asked.rfile.read(1)  # until the other side hangs up
+        asked.rfile.read(1)  # until the client disconnects
 
     with ticking() as ticks, scripted(stalls) as server:
         with pytest.raises(KeyboardInterrupt), open_stream(server.url()) as stream:
@@ -255,7 +255,7 @@ def test_ctrl_c() -> None:
         assert ticks() - sent <= 10
 
 
-# On the way to the engine.
+# Handing a file over to the engine.
 
 
 def test_the_engine_reads_the_same_file(web: Web, redis: RedisServer) -> None:

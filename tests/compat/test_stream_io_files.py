@@ -1,4 +1,4 @@
-"""Streams over files on this machine, beside those of PyPI's tensorizer: they are Python's own."""
+"""Streams of local files, compared with PyPI's tensorizer: they are Python's own files."""
 
 from __future__ import annotations
 

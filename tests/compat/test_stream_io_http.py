@@ -1,4 +1,4 @@
-"""Streams over web servers: how often those are asked, who is trusted, and what is refused."""
+"""Streams from web servers: the number of requests, which servers are trusted, and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
 
 
 def sizes_of(web: Web, total: int) -> list[int]:
-    """What each request brought, of so much or more; the server may be a little late to say so."""
+    """Returns the size of each response, once they add up to `total`. The log may be late."""
     sizes: list[int] = []
     deadline = time.monotonic() + 10
     while sum(sizes) < total and time.monotonic() < deadline:
@@ -40,7 +40,7 @@ def test_small_reads_make_few_requests(web: Web) -> None:
             pass
     sizes = sizes_of(web, len(BYTES))
     assert len(sizes) <= 30 and sum(sizes) == len(BYTES)
-    # A seek far away asks for little.
+    # A seek far ahead requests little.
     with open_stream(web.url("large")) as stream:
         stream.seek(20 << 20)
         assert stream.read(100) == BYTES[20 << 20 :][:100]

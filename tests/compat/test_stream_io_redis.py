@@ -1,4 +1,4 @@
-"""Streams over Redis, beside those of PyPI's tensorizer: keys of any names, and gaps."""
+"""Streams from Redis, compared with PyPI's tensorizer: keys of any names, and gaps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_redis_as_there(redis: RedisServer) -> None:
 
 
 def test_redis_keys_of_any_names(redis: RedisServer) -> None:
-    """In the order of their offsets, also where none is the header of a file."""
+    """Keys are read in the order of their offsets, even if none of them is a file header."""
     pieces = {"t:hello:0": b"Hello" * 300_000, "t:world:1500000": b"World", "t:excl:1500005": b"!!"}
     with redis.client() as client:
         client.mset(pieces)
@@ -43,7 +43,7 @@ def test_redis_keys_of_any_names(redis: RedisServer) -> None:
 
 
 def test_redis_keys_with_gaps(redis: RedisServer) -> None:
-    """What is there can be read; a read of what is not there is an error, and brings no zeros."""
+    """Existing bytes can be read. A read of missing bytes is an error, and never returns zeros."""
     with redis.client() as client:
         client.mset({"p:header:0": b"a" * 1000, "p:b:5000": b"b" * 3_000_000, "p:c:9000000": b"c"})
     with classic.open_stream(redis.url("p")) as theirs, open_stream(redis.url("p")) as ours:

@@ -1,4 +1,4 @@
-"""Streams that read from S3, and where they find keys; the server checks signatures."""
+"""Streams that read from S3, and where they find keys. The server checks signatures."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_refusals_are_os_errors(s3: S3) -> None:
 
 @pytest.mark.parametrize("slashes", ["/", "//", "///"])
 def test_slashes_before_a_key_are_none_of_it(s3: S3, tmp_path: Path, slashes: str) -> None:
-    """As there. For the ops, they are."""
+    """As in tensorizer, leading slashes are not part of a key. For the ops, they are."""
     with open_stream(f"s3://bucket{slashes}led", "wb", **keys(s3)) as stream:
         stream.write(slashes.encode())
     assert stored(s3, "led") == slashes.encode()
@@ -140,7 +140,7 @@ def test_arguments_of_wrong_types_show_no_secret(s3: S3, wrong: dict[str, Any]) 
         assert SECRET not in str(caught.value)
 
 
-# Keys, and where the service is.
+# Credentials and endpoints.
 
 
 @pytest.mark.parametrize("how", ["home", "named"])
@@ -259,7 +259,7 @@ def test_the_default_endpoints(s3: S3, monkeypatch: pytest.MonkeyPatch, mode: st
 
 
 def test_a_public_bucket(tmp_path: Path) -> None:
-    """There are no keys anywhere, and nothing is signed."""
+    """Without credentials, requests are not signed."""
     with nginx(tmp_path) as server:
         (server.root / "bucket").mkdir()
         (server.root / "bucket" / "open").write_bytes(b"for all")
@@ -274,7 +274,7 @@ def test_a_public_bucket(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["large", "a b+c%"])
 @pytest.mark.parametrize("token", ["", "a/token+of%some=kind"])
 def test_urls_that_are_equal_all_day(s3: S3, recorded: Recorder, key: str, token: str) -> None:
-    """Byte for byte those of botocore, which caches know."""
+    """The URLs equal botocore's byte for byte, so that caches recognise them."""
     endpoint = f"http://127.0.0.1:{recorded.port}"
     content = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-0/1\r\nContent-Length: 1\r\n\r\nx"
     recorded.answers = lambda request: content

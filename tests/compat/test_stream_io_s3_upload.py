@@ -1,4 +1,4 @@
-"""Streams that write to S3: the object is there when the stream is closed."""
+"""Streams that write to S3: the object exists once the stream is closed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_sizes(s3: S3, size: int) -> None:
 
 
 def test_json_keys_and_archives(s3: S3) -> None:
-    """What others write: small things, and things that go back to write their beginning."""
+    """Writes of other libraries: small objects, and archives that seek back to their start."""
     with open_stream("s3://bucket/config.json", "wb+", **keys(s3)) as stream:
         stream.write(json.dumps({"a": 1}).encode())
     with open_stream("s3://bucket/config.json", "rb", **keys(s3)) as stream:
@@ -152,7 +152,7 @@ def test_uploads_and_what_is_not_there(s3: S3, tmp_path: Path) -> None:
         s3_download("http://bucket/up", KEY_ID, SECRET, endpoint)
 
 
-# On the way to the engine.
+# Handing a file over to the engine.
 
 
 def test_the_engine_reads_and_writes_in_its_place(s3: S3) -> None:

@@ -1,4 +1,4 @@
-"""Calls as programs that use tensorizer make them."""
+"""Calls in the form in which programs that use tensorizer make them."""
 
 from __future__ import annotations
 

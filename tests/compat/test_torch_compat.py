@@ -1,4 +1,4 @@
-"""torch.save and torch.load with a file of tensors beside, next to PyPI's tensorizer."""
+"""torch.save and torch.load with tensors in a separate file, compared with tensorizer."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_other_ways_to_save_and_load(pt: str) -> None:
 
     def give(file_obj: Any, kwargs: dict[str, Any]) -> Iterable[torch.Tensor]:
         assert (file_obj, kwargs) == ("there", {"b": 2})
-        together = torch.cat(kept[1])  # parts of one tensor will do
+        together = torch.cat(kept[1])  # parts of one tensor are accepted
         return iter(together.split([tensor.numel() for tensor in kept[1]]))
 
     expected = {"x": torch.arange(5), "y": torch.ones(3)}
@@ -307,7 +307,7 @@ def test_a_save_that_fails_leaves_the_old_tensors(pt: str) -> None:
 
 
 def unpickle(saved: object, read: Callable[[], Iterable[torch.Tensor]]) -> object:
-    """Loads a pickle of one persistent id as torch does."""
+    """Unpickles an object that is one persistent id, as torch.load does."""
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, obj: object) -> object:

@@ -1,4 +1,4 @@
-"""For whom torch.save and torch.load are replaced, and what others may do meanwhile."""
+"""Which threads and tasks use the replaced torch.save and torch.load, and code that wraps them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_innermost_context_counts(tmp_path: Path) -> None:
 
 
 class Nested:
-    """Pickles what it has as bytes of its own."""
+    """Pickles its tensor as bytes that torch.save wrote."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor

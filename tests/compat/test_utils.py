@@ -1,4 +1,4 @@
-"""The helpers around loading models, beside those of PyPI's tensorizer."""
+"""The helpers for loading models, compared with those of PyPI's tensorizer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def where(module: torch.nn.Module) -> dict[str, str]:
 
 @pytest.fixture
 def originals() -> Iterator[None]:
-    """Everything is again what it was."""
+    """Checks that everything is restored afterwards."""
     before = (torch.empty, torch.nn.Linear.reset_parameters, torch.nn.LayerNorm.reset_parameters)
     yield
     after = (torch.empty, torch.nn.Linear.reset_parameters, torch.nn.LayerNorm.reset_parameters)
@@ -97,7 +97,7 @@ def test_modules_without_memory() -> None:
     theirs = classic.no_init_or_tensor(Net)
     assert where(ours) == where(theirs)
     assert {"meta", "cpu"} == set(where(ours).values())
-    # No random number more was drawn than there.
+    # As many random numbers were drawn as in tensorizer.
     assert torch.equal(after, torch.get_rng_state())
     with utils.no_init_or_tensor():
         again = Net()
@@ -140,7 +140,7 @@ def test_other_threads_are_not_concerned() -> None:
     thread.start()
     assert inside.wait(20)
     assert torch.empty(1).device.type == "cpu"
-    # Who comes second and goes first leaves the other's block as it is.
+    # A block that begins later and ends earlier leaves the other thread's block unchanged.
     with utils.no_init_or_tensor():
         assert torch.empty(1).device.type == "meta"
     assert torch.empty(1).device.type == "cpu"
@@ -172,7 +172,7 @@ def test_other_tasks_are_not_concerned() -> None:
 
 
 def test_what_others_replaced_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "empty", torch.empty)  # so that it is put back
+    monkeypatch.setattr(torch, "empty", torch.empty)  # so that monkeypatch restores it
 
     def replacement(*args: object) -> str:
         return "theirs"
