@@ -1,4 +1,4 @@
-// A home directory and an environment in which no credentials are found, for a test to add some.
+// A home directory and an environment without credentials, to which a test adds some.
 #pragma once
 
 #include <cstdlib>
@@ -31,7 +31,7 @@ class AwsHome : public IoTest {
     for (const auto& [name, value] : before_) put(name, value);
   }
 
-  // Nothing: it is not there. It is as it was when the test ends.
+  // Sets an environment variable, or removes it if `value` is null. The destructor restores it.
   void set(const std::string& name, std::optional<std::string> value) {
     const char* found = std::getenv(name.c_str());
     before_.try_emplace(name, found ? std::optional<std::string>(found) : std::nullopt);

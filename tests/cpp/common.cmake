@@ -1,4 +1,4 @@
-# How everything here is compiled.
+# Compiler settings of the C++ tests and the simulated device.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)

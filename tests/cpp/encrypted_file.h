@@ -13,11 +13,11 @@ inline constexpr Argon2Cost kEasy{1, 8192};
 
 inline FileKeys keys_of(KeySource source) { return FileKeys(std::move(source), kEasy, "'f'"); }
 
-// A file of the key with that seed.
+// A file encrypted with the key of that seed.
 inline FileKind encrypted(HashKinds hashes = {false, true}, std::uint32_t seed = 41) {
   return {{hashes, Encryption{key_of(seed).secret, {}}}, false};
 }
-// A file by a passphrase.
+// A file encrypted with a passphrase.
 inline FileKind encrypted(std::string_view passphrase, const KeyDerivation& derivation) {
   return {{{false, true}, Encryption{derive_key(as_bytes(passphrase), derivation), derivation}},
           false};
@@ -28,7 +28,7 @@ inline Index read_with(ConstBytes file, FileKeys* keys) {
   return read_index(*memory_source(file, nullptr), keys, cancel);
 }
 
-// The tensors of a file, loaded; after an error, what they hold then.
+// The loaded tensors of a file; after an error, what they hold then.
 struct Loading {
   std::vector<std::vector<std::byte>> tensors;
   std::vector<bool> incomplete;

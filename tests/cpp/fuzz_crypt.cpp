@@ -1,10 +1,11 @@
-// What is encrypted. The first byte of an input says what the rest is:
-//   0  crypt info of as much data as the next eight bytes say
-//   1  the body of the record that authenticates the metadata of as many tensors as the next byte
-//      says
+// Fuzzes what is encrypted. The first byte of an input says what the rest is:
+//   0  crypt info, behind eight bytes for the size of the data
+//   1  the body of the record that authenticates the metadata, behind a byte for the number of
+//      tensors
 //   2  changes of an encrypted file of ours: for each, two bytes for where and one for what
 //   3  the same, of a file without that record, as other programs write it
-// Whatever parses is sane; and whatever loads of a changed file is what was encrypted.
+// Whatever parses must be consistent, and whatever loads from a changed file must be what was
+// encrypted.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -60,7 +61,7 @@ struct Tensor {
   std::vector<std::byte> data;
 };
 
-// Of different bytes each, so that none can stand for another.
+// Returns tensors of different bytes, so that no tensor can be taken for another.
 std::vector<Tensor> tensors() {
   std::vector<Tensor> made;
   std::uint32_t state = 1;
@@ -77,7 +78,8 @@ std::vector<Tensor> tensors() {
   return made;
 }
 
-// Chunks of 1 KiB, with nonces that are the same in every run, in the place of one chunk.
+// Encrypts `data` in place and appends its crypt info. Uses chunks of 1 KiB, where the library
+// would use a single chunk, and nonces that are the same in every run.
 void put_crypt_info(std::vector<std::byte>& out, ConstBytes key, Bytes data, std::uint8_t number) {
   constexpr std::uint64_t kChunk = 1024;
   const std::uint64_t count = chunks_of(data.size(), kChunk);
@@ -106,7 +108,7 @@ struct Original {
   std::vector<std::byte> foreign = make(false);
 
  private:
-  // A header, its padding left out, and the encrypted data.
+  // Returns a header without padding, and the encrypted data behind it.
   std::vector<std::byte> block(const Tensor& tensor, std::uint8_t number) const {
     std::vector<std::byte> bytes;
     std::vector<std::byte> data = tensor.data;
@@ -169,7 +171,7 @@ struct Original {
   }
 };
 
-// Loads all, as bytes of the tensors that the index names.
+// Loads the bytes of every tensor in the index.
 std::vector<std::vector<std::byte>> load_all(Source& source, Index& index, FileKeys& keys,
                                              Cancel& cancel) {
   std::vector<std::vector<std::byte>> memory;
@@ -185,8 +187,9 @@ std::vector<std::vector<std::byte>> load_all(Source& source, Index& index, FileK
   return memory;
 }
 
-// Where nothing authenticates the metadata, tensors may be named and cut otherwise; but their bytes
-// stand in one tensor, one behind the other.
+// Returns whether `part` is a contiguous part of a tensor. If nothing authenticates the metadata, a
+// changed file may name tensors and cut their data differently, but the bytes must still come from
+// one tensor, in order.
 bool stands_in(ConstBytes part, std::span<const Tensor> whole) {
   for (const Tensor& tensor : whole) {
     if (as_text(tensor.data).find(as_text(part)) != std::string_view::npos) return true;

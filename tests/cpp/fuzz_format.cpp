@@ -1,6 +1,6 @@
-// Everything that is parsed of a file: the header, the index and the records behind it, every
-// tensor's header, and the data against its hashes. Any bytes either parse, to places inside the
-// file that no two tensors share, or are refused with the fitting Error.
+// Fuzzes everything that is parsed of a file: the header, the index and the records behind it,
+// every tensor's header, and the data against its hashes. Any bytes must either parse, to ranges
+// inside the file that no two tensors share, or be refused with the right kind of Error.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -21,13 +21,13 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-// What a file is refused with before anything of it is loaded; what says how it is encrypted is
-// wrong in a way of its own.
+// Returns whether an Error is one that refuses a file before anything of it is loaded. Errors in
+// the description of the encryption have a kind of their own.
 bool is_refusal(const Error& error) {
   return error.kind() == ErrorKind::InvalidFormat || error.kind() == ErrorKind::Crypto;
 }
 
-// A source that does not know where it ends, which is then no help in checking offsets.
+// A source that does not know its size, so that offsets cannot be checked against it.
 class EndlessSource final : public Source {
  public:
   explicit EndlessSource(Source& source) : source_(source) {}
@@ -84,7 +84,7 @@ void check_headers(Source& source, const Index& index, std::uint64_t size, Cance
       source.read(entry.header_offset, {&piece, 1}, cancel);
       parse_tensor_header(header, index.header(), entry, i, place_of(source));
     } catch (const Error& error) {
-      // One bad tensor does not keep a program from the others.
+      // One bad tensor must not keep a program from loading the others.
       require(is_refusal(error));
     }
   }
@@ -129,7 +129,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size);
   const std::unique_ptr<Source> source = memory_source(bytes, nullptr);
   EndlessSource endless(*source);
-  // The endless one takes much longer, because it may believe an index of megabytes for a while.
+  // Only one input in 16 goes to the endless source, which takes much longer: it may believe for a
+  // while that there is an index of megabytes.
   const bool known_end = size % 16 != 0;
   try {
     parse(known_end ? *source : endless, size);

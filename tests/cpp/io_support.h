@@ -1,5 +1,5 @@
-// What the tests of the io room share: files in a folder of their own, and how to read and write
-// them.
+// Shared by the tests of the io layer: files in a temporary folder, and functions that read and
+// write them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,8 +67,8 @@ class Folder {
   fs::path path_;
 };
 
-// Is told when a job of this thread asks whether it shall end, and how often it has by then. One
-// at a time.
+// Calls a function whenever a job on this thread checks for a cancel, with the number of checks so
+// far. Only one may exist at a time.
 class Polls {
  public:
   explicit Polls(std::function<void(int)> told) : told_(std::move(told)) {
@@ -83,13 +83,13 @@ class Polls {
   Polls& operator=(const Polls&) = delete;
 
  private:
-  static inline Polls* current_ = nullptr;  // only its thread looks at it
+  static inline Polls* current_ = nullptr;  // read only on its thread
   static inline std::atomic<std::thread::id> owner_;
   std::function<void(int)> told_;
   int count_ = 0;
 };
 
-// Does something in another thread, once a job of this one waits.
+// Runs an action on another thread once a job on this thread waits.
 class OnceItWaits {
  public:
   explicit OnceItWaits(std::function<void()> action)
@@ -106,7 +106,7 @@ class OnceItWaits {
 
   std::atomic<bool> released_{false};
   std::binary_semaphore waits_{0};
-  // The second time it asks it has waited.
+  // At its second check, the job has waited.
   Polls polls_{[this](int count) {
     if (count == 2) release();
   }};
@@ -139,7 +139,7 @@ class IoTest : public testing::Test {
     sink.write(offset, {&piece, 1}, KeptUntil::Return, cancel_);
   }
 
-  // Head first, then `data`.
+  // Saves the head first, then `data`.
   void save(Sink& sink, std::string_view head, std::string_view data) {
     sink.begin(head.size(), data.size());
     sink.write_head(as_bytes(head), cancel_);
@@ -147,8 +147,9 @@ class IoTest : public testing::Test {
     sink.finish(data.size(), cancel_);
   }
 
-  // What waits for good asks at least every 200 ms whether it shall end, and ends when it shall.
-  // The clock is a thread that sleeps: it is as late as all else where the machine is busy.
+  // Expects that `action`, which waits without end, checks for a cancel at least every 200 ms and
+  // ends when it is cancelled. The clock is a thread that sleeps, so on a busy machine it is as
+  // late as everything else.
   void expect_cancelled_soon(const std::function<void()>& action) {
     std::atomic<int> ticks{0};
     const std::jthread clock([&](const std::stop_token& stop) {
@@ -163,7 +164,8 @@ class IoTest : public testing::Test {
       EXPECT_EQ(kind_of(action), ErrorKind::Cancelled);
     }
     ASSERT_GE(asked.size(), 7U);
-    // The first ones may be of what comes before the wait. One of the others is in time, at least.
+    // The first checks may come from before the wait. At least one of the later ones must be in
+    // time.
     int shortest = asked[4] - asked[3];
     for (std::size_t i = 5; i < asked.size(); ++i) {
       shortest = std::min(shortest, asked[i] - asked[i - 1]);

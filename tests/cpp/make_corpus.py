@@ -1,7 +1,7 @@
-"""Writes the inputs that fuzzing starts from: python make_corpus.py DIRECTORY
+"""Writes the seed inputs for fuzzing: python make_corpus.py DIRECTORY
 
-For each target a folder of small inputs with every version and feature, each valid, so that
-changing them reaches all of the parser.
+Writes a folder for each target, with small inputs of every version and feature. All of them are
+valid, so that mutations of them reach all of the parser.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def chunks(size: int, count: int) -> bytes:
 
 CHUNKED = crypt_info((1, ARGON2), (2, chunks(1024, 1)))
 SEQUENTIAL = crypt_info((3, bytes(40)))
-# Of one tensor.
+# For one tensor.
 AUTHENTICATION = struct.pack("<H", len(ARGON2)) + ARGON2 + bytes(64)
 
 

@@ -1,4 +1,4 @@
-// Files in memory for the engine to write and read, which check how they are used.
+// Files in memory for the engine to write and read, which check how the engine uses them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,9 +21,8 @@
 
 namespace tensorizer::testing_support {
 
-// Takes a file, and fails the test when a byte comes twice, behind the end that was announced or,
-// if the sink is sequential, out of order; or when memory that was to be kept changed before the
-// end.
+// Stores a file in memory. Fails the test if a byte is written twice, beyond the announced end or,
+// in a sequential sink, out of order; or if memory that must be kept changes before the end.
 class MemorySink final : public Sink {
  public:
   explicit MemorySink(bool sequential = false, std::uint64_t start = 0)
@@ -55,7 +54,7 @@ class MemorySink final : public Sink {
              Cancel& cancel) override {
     cancel.check();
     const std::lock_guard lock(mutex_);
-    // The terminator is behind all parts.
+    // The terminator comes after all parts.
     EXPECT_LE(offset, announced);
     for (const ConstBytes piece : pieces) {
       take(start_ + head_size_ + offset, piece);
@@ -73,7 +72,7 @@ class MemorySink final : public Sink {
       EXPECT_TRUE(same(piece, ConstBytes(bytes).subspan(offset, piece.size())));
     }
     finished = true;
-    // One run, whole.
+    // All bytes are written, without a gap.
     EXPECT_EQ(runs_.size(), 1U);
     EXPECT_EQ(runs_.begin()->second, start_ + head_size_ + size);
     EXPECT_EQ(bytes.size(), start_ + head_size_ + size);
@@ -82,10 +81,10 @@ class MemorySink final : public Sink {
   void abort() noexcept override {}
   const std::string& label() const override { return label_; }
 
-  // The file object, from its first byte on: `start` bytes, then the file.
+  // The whole file object: `start` bytes, then the file.
   std::vector<std::byte> bytes;
   bool finished = false;
-  // The end of the parts that were announced, and their names.
+  // The end of the announced parts, and their names.
   std::uint64_t announced = 0;
   std::vector<std::string> names;
 
@@ -98,7 +97,7 @@ class MemorySink final : public Sink {
     }
     if (bytes.size() < end) bytes.resize(end);
     std::memcpy(bytes.data() + offset, piece.data(), piece.size());
-    // Joined with its neighbours, of which neither may reach into it.
+    // Joins the bytes with the runs before and behind them, which must not overlap them.
     auto after = runs_.lower_bound(offset);
     std::uint64_t run_end = end;
     if (after != runs_.end()) {
@@ -125,11 +124,11 @@ class MemorySink final : public Sink {
   std::mutex mutex_;
   std::uint64_t head_size_ = 0;
   std::optional<std::uint64_t> body_size_;
-  std::map<std::uint64_t, std::uint64_t> runs_;  // what has been written: begin to end
+  std::map<std::uint64_t, std::uint64_t> runs_;  // the written bytes: begin to end
   std::vector<std::pair<std::uint64_t, ConstBytes>> kept_;
 };
 
-// Does not know where it ends.
+// A source that does not know its size.
 class UnsizedSource : public Source {
  public:
   explicit UnsizedSource(ConstBytes bytes) : source_(memory_source(bytes, nullptr)) {}
@@ -158,8 +157,7 @@ inline Index read_unsized(ConstBytes bytes) {
   return read_index(source, nullptr, cancel);
 }
 
-// Gives its bytes once, in order, one read at a time, and fails the test when it is asked
-// otherwise.
+// A sequential source. Fails the test if it is read from twice at once, or backwards.
 class SequentialSource final : public UnsizedSource {
  public:
   using UnsizedSource::UnsizedSource;
@@ -179,7 +177,7 @@ class SequentialSource final : public UnsizedSource {
   }
   bool sequential() const override { return true; }
 
-  // Up to where it has been read.
+  // Returns the end of what has been read.
   std::uint64_t position() const { return position_; }
 
  private:
@@ -187,7 +185,7 @@ class SequentialSource final : public UnsizedSource {
   std::uint64_t position_ = 0;
 };
 
-// A tensor that is staged.
+// The memory of a staged tensor.
 struct StagedMemory {
   StagedMemory(std::vector<std::byte> data, std::size_t element_size)
       : bytes(std::move(data)), element(element_size) {}
@@ -198,8 +196,9 @@ struct StagedMemory {
 };
 using StagedMemories = std::vector<std::unique_ptr<StagedMemory>>;
 
-// Two pieces of memory in turn, as those that a device copies from and to: what a load passes is
-// read when its piece is taken again, and what a save asks for is there when it has waited.
+// A port that copies as late as a device may, through two pieces of memory in turn. What a load
+// put() is copied from its piece when take() returns that piece again, or in the destructor; what a
+// save asks for with get() has arrived after wait().
 class LatePort final : public TensorPort {
  public:
   explicit LatePort(const StagedMemories& tensors) : tensors_(tensors) {}
@@ -253,7 +252,7 @@ class LatePort final : public TensorPort {
   std::size_t current_ = 0;
 };
 
-// A tensor to save, and what is expected back.
+// A tensor to save, and the data expected from a load.
 struct Sample {
   TensorSpec spec;
   std::vector<std::byte> data;

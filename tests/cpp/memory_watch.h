@@ -1,5 +1,5 @@
-// Watches what a program allocates with `new`: how much at once, and how much at the same time. It
-// replaces the operators of the whole program, so one source file of a program includes it.
+// Measures how much memory a program holds by `new`, and its peak. It replaces the operators of the
+// whole program, so only one source file of a program may include it.
 #pragma once
 
 #include <malloc.h>
@@ -28,7 +28,7 @@ inline void watched_delete(void* memory) noexcept {
   std::free(memory);
 }
 
-// The most memory that was held at a time since this was made, beyond what was held then.
+// Measures the peak of the memory held since the watch was made, beyond what was held then.
 class MemoryWatch {
  public:
   MemoryWatch() : before_(allocated_now) { allocated_peak = before_; }

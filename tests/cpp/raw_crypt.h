@@ -1,5 +1,5 @@
-// Encrypted tensors put together field by field, from the description of the format and by
-// libsodium alone, so that they can judge the library.
+// Builds encrypted tensors field by field, from the description of the format and with libsodium
+// alone, so that they can judge the library.
 #pragma once
 
 #include <sodium.h>
@@ -16,7 +16,7 @@
 
 namespace tensorizer::testing_support {
 
-// Bytes as libsodium takes them: never null, not even where there are none.
+// Returns a pointer for libsodium, which is not null even if `bytes` is empty.
 inline unsigned char* out(Bytes bytes) {
   static unsigned char none;
   return bytes.empty() ? &none : reinterpret_cast<unsigned char*>(bytes.data());
@@ -39,7 +39,7 @@ inline KeyDerivation derivation_of(std::uint32_t salt, Argon2Cost cost = {1, 819
   return derivation;
 }
 
-// Fields, one behind the other.
+// Concatenates fields.
 class RawFields {
  public:
   template <std::integral T>
@@ -61,7 +61,7 @@ class RawFields {
   std::string text_;
 };
 
-// The body of a kind, with what stands in front of it.
+// Returns an entry: its size, its kind and its body.
 inline std::string crypt_entry(std::uint16_t kind, std::string_view body) {
   return RawFields().put(std::uint64_t{sizeof(kind) + body.size()}).put(kind).put(body);
 }
@@ -87,7 +87,7 @@ inline std::string derivation_body(const KeyDerivation& derivation) {
   return derivation_body(derivation.cost, derivation.salt);
 }
 
-// `macs`: one behind the other; `count`: how many there are said to be.
+// `macs` are concatenated. `count` is the number of MACs that the body claims to have.
 inline std::string chunked_body(std::uint64_t chunk_size, const Nonce& nonce, std::uint64_t count,
                                 std::string_view macs) {
   return RawFields().put(chunk_size).put(nonce).put(count).put(macs);
@@ -96,7 +96,7 @@ inline std::string sequential_body(const Nonce& nonce, std::string_view mac) {
   return RawFields().put(nonce).put(mac);
 }
 
-// What the chunks of `plain` become, and their MACs.
+// Encrypted chunks, and their MACs.
 struct SealedChunks {
   std::string data;
   std::string macs;
@@ -121,8 +121,8 @@ inline SealedChunks seal(ConstBytes plain, ConstBytes key, Nonce nonce, std::uin
   return sealed;
 }
 
-// A tensor of bytes as another program might have encrypted it; with a chunk size of 0 by one MAC
-// over all of it, of kind 3. Its hashes are those of the plaintext.
+// How another program might have encrypted a tensor of bytes. With a chunk size of 0, one MAC
+// covers all of it (kind 3). The hashes are those of the plaintext.
 struct Sealing {
   std::vector<std::byte> key;
   std::uint64_t chunk_size = 0;
@@ -151,7 +151,7 @@ inline RawTensor sealed_tensor(const std::string& name, ConstBytes plain, const 
           .hashed = std::string(as_text(plain))};
 }
 
-// A key that nothing interrupts.
+// Derives a key that nothing cancels.
 inline SharedSecret derive_key(ConstBytes passphrase, const KeyDerivation& derivation) {
   Cancel cancel;
   return tensorizer::derive_key(passphrase, derivation, cancel);

@@ -1,5 +1,5 @@
-// A `.tensors` file put together field by field, from the description of the format alone, so that
-// it can judge the library; and every field of it can be broken by name.
+// A `.tensors` file built field by field, from the description of the format alone, so that it can
+// judge the library. A test can break every field by name.
 #pragma once
 
 #include <cstring>
@@ -22,12 +22,12 @@ struct RawTensor {
   std::string data = std::string(8, '\x5a');
   std::uint8_t type = 2;
   bool long_dimensions = false;
-  std::string index_dtype = {};  // where it differs from `dtype`
+  std::string index_dtype = {};  // if it differs from `dtype`
   std::size_t padding = 0;
   bool crc32 = true;
   bool sha256 = true;
   std::optional<std::string> crypt = {};
-  std::optional<std::string> hashed = {};  // what the hashes cover in place of the data
+  std::optional<std::string> hashed = {};  // what the hashes cover instead of the data
 };
 
 // Fields of the file have plain names ("version", "count"); those of index entry N start with "N."

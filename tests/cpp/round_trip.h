@@ -1,4 +1,4 @@
-// Saves files and loads them again, in any way, and expects them back as they were.
+// Saves and loads files in every way, and expects the loaded tensors to be the saved ones.
 #pragma once
 
 #include "memory_file.h"
@@ -7,7 +7,7 @@ namespace tensorizer::testing_support {
 
 inline constexpr std::size_t kPage = 64 << 10;
 
-// Tensors of every size at which something changes, in an order that mixes them.
+// Returns tensors of every size at which something changes, in random order.
 inline std::vector<Sample> samples_of_all_sizes(Dice& dice) {
   std::vector<std::size_t> sizes{
       0,     1,         63,        64,     65,      511,           4096,          kPage - 1,
@@ -45,7 +45,7 @@ inline void save(std::span<const Sample> samples, Sink& sink, const FileKind& ki
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const Sample& each = samples[i];
     inputs.push_back(std::make_unique<StagedMemory>(each.data, element_size(each)));
-    // Every other one, so that both kinds meet in one bundle.
+    // Every other tensor is staged, so that one bundle has both kinds.
     const bool stage = staged && i % 2 == 0;
     items.push_back(stage ? SaveItem{{}, static_cast<std::uint32_t>(i)} : SaveItem{each.data, {}});
     total += each.data.size();

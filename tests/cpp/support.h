@@ -1,4 +1,4 @@
-// What the tests of several rooms share.
+// Shared by the tests of several layers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 
 namespace tensorizer::testing_support {
 
-// The Error that `action` throws; a failure, and an Error that fits no expectation, when it throws
-// none.
+// Returns the Error that `action` throws. If it throws none, fails the test and returns an Internal
+// error, which no test expects.
 template <std::invocable Action>
 Error error_of(Action&& action) {
   try {
@@ -41,10 +41,11 @@ inline bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// Bytes that differ from place to place and from seed to seed.
+// Returns pseudo-random bytes, which depend on the seed.
 inline std::vector<std::byte> pattern(std::size_t size, std::uint32_t seed = 1) {
   std::vector<std::byte> bytes(size);
-  // By a plain pointer: with a sanitizer, a vector's iterators take longer than what is tested.
+  // Through a plain pointer: with a sanitizer, a vector's iterators take longer than the code under
+  // test.
   std::byte* const out = bytes.data();
   std::uint32_t state = seed * 2654435761U + 1;
   for (std::size_t i = 0; i < size; ++i) {

@@ -1,4 +1,4 @@
-// A web server that answers as a test says, one request per connection.
+// A web server that answers as the test's handler says, one request per connection.
 #pragma once
 
 #include <arpa/inet.h>
@@ -32,12 +32,12 @@ struct TinyRequest {
 struct TinyAnswer {
   int status = 200;
   std::string body;
-  std::string headers;  // whole lines, each with its end
+  std::string headers;  // whole lines, each with its line ending
 };
 
 class TinyServer {
  public:
-  // Nothing: no answer ever comes.
+  // Returns the response to a request, or null to never send one.
   using Handler = std::function<std::optional<TinyAnswer>(const TinyRequest&)>;
 
   explicit TinyServer(Handler handler) : handler_(std::move(handler)) {
@@ -62,7 +62,7 @@ class TinyServer {
     return "http://127.0.0.1:" + std::to_string(port_) + path;
   }
 
-  // What it was asked so far.
+  // Returns the requests received so far.
   std::vector<TinyRequest> requests() const {
     const std::lock_guard lock(mutex_);
     return requests_;

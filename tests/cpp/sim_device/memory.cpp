@@ -22,8 +22,8 @@ namespace sim_device {
 namespace {
 
 constexpr std::size_t kAlignment = 512;
-// Freed memory up to this size keeps its fill of kFreedByte; the memory that was freed before it
-// goes back to the system.
+// The most recently freed memory, up to this size, keeps its fill of kFreedByte. What was freed
+// before it goes back to the system.
 constexpr std::size_t kFreedBytesKept = std::size_t{64} << 20;
 
 struct Span {
