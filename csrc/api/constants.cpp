@@ -15,9 +15,10 @@ namespace {
 using Package = torch::inductor::AOTIModelPackageLoader;
 using Constants = std::unordered_map<std::string, at::Tensor>;
 
-// A package allocates its constants when it is given tensors to copy, copies the bytes that they
-// have, and takes over their strides, but not their shape. So from tensors without bytes it gets
-// memory to be filled, without a second copy of the weights anywhere.
+// Returns a tensor that has strides and no bytes. A package allocates its constants when it is
+// given tensors to copy: it takes their strides, but its own shapes, and copies the bytes that they
+// have. So tensors without bytes make it allocate memory to be filled, without a second copy of the
+// weights anywhere.
 at::Tensor without_bytes(at::IntArrayRef strides, c10::ScalarType type) {
   return at::empty_strided(std::vector<std::int64_t>(strides.size(), 0), strides, type);
 }
@@ -25,14 +26,15 @@ at::Tensor without_bytes(at::IntArrayRef strides, c10::ScalarType type) {
 template <typename AnyPackage>
 void give(AnyPackage& package, Constants& constants) {
   if constexpr (requires { package.load_constants(constants, false, true, false, true); }) {
-    // From tensors on the CPU, wherever the program runs.
+    // The tensors are on the CPU, whatever device the program runs on.
     package.load_constants(constants, false, true, false, true);
   } else {
     package.load_constants(constants, false, true);
   }
 }
 
-// The constants, with the shapes that the program has for them and memory to be filled.
+// Makes the package allocate its constants, and returns them with the program's shapes, to be
+// filled.
 Constants allocate(Package& package) {
   constexpr std::size_t kMostDimensions = 64;
   const std::vector<std::int64_t> no_strides(kMostDimensions, 0);
@@ -40,7 +42,7 @@ Constants allocate(Package& package) {
   for (const std::string& name : package.get_constant_fqns()) {
     constants.emplace(name, without_bytes(no_strides, at::kByte));
   }
-  // The first time tells the shapes, the second time says the strides.
+  // The first call shows the shapes, from which the second one gets the strides.
   give(package, constants);
   for (const auto& [name, tensor] : package.get_runner()->extract_constants_map(false)) {
     constants[name] = without_bytes(c10::contiguous_strides(tensor.sizes()), tensor.scalar_type());
@@ -54,7 +56,7 @@ Constants allocate(Package& package) {
 void load_constants(Package& package, const std::string& uri, const ConstantsRequest& request,
                     const OptionList& options) {
   FileReader reader(uri, options);
-  reader.names();  // a file that is not there shall be noticed first
+  reader.names();  // throws for a missing file before the package changes
   std::vector<std::string> names;
   std::vector<at::Tensor> tensors;
   for (auto& [name, tensor] : allocate(package)) {

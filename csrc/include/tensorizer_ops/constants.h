@@ -22,8 +22,8 @@ struct ConstantsRequest {
 };
 
 // Fills the constants of a package that was made with `aot_inductor.package_constants_in_so` false,
-// under the names that its program has for them, straight into the memory that the program uses.
-// Throws what Reader::fill() throws. Nobody may run the package meanwhile.
+// under the names that its program has for them, directly in the memory that the program uses. The
+// package must not run meanwhile. Throws what Reader::fill() throws.
 void load_constants(torch::inductor::AOTIModelPackageLoader& package, const std::string& uri,
                     const ConstantsRequest& request = {}, const OptionList& options = {});
 

@@ -1,8 +1,8 @@
-// The one error that leaves the library.
+// The exception class of the library.
 //
-// Its text starts with its kind ("tensorizer.NotFound: ..."), which is stable, for the places where
-// no type survives. The text is always printable UTF-8 and holds no secret: what comes from a file,
-// a server or a caller is quoted and escaped.
+// Its text starts with its kind ("tensorizer.NotFound: ..."), which is stable, for callers that
+// receive only the text. The text is always printable UTF-8 and holds no secret: what comes from a
+// file, a server or a caller is quoted and escaped.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum class ErrorKind : std::uint8_t {
   InvalidArgument,
   OutOfSpace,
   OutOfMemory,
-  SystemError,  // any other refusal of the operating system
+  SystemError,  // any other error of the operating system
   HashMismatch,
   Crypto,
   Cancelled,

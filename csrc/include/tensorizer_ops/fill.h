@@ -1,4 +1,4 @@
-// How the tensors of a module are filled from a file.
+// Options for filling the tensors of a module from a file.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,11 +11,11 @@
 
 namespace tensorizer {
 
-// Which names a file must have: exactly those that are to be filled, at least those, or any.
+// Which names a file must have: exactly those of the tensors to fill, at least those, or any.
 enum class Names { Same, All, Any };
 
 struct FillRequest {
-  std::optional<c10::Device> device;  // where each tensor is, if not given
+  std::optional<c10::Device> device;  // each tensor's own if not given
   Names names = Names::Same;
   Verify verify = Verify::None;
   std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use

@@ -1,4 +1,4 @@
-// Functions of the program that the library calls: all optional, set once for the whole process.
+// Functions of the program that the library calls. All are optional and process-wide.
 #pragma once
 
 #include <string>

@@ -22,11 +22,11 @@ struct KeyDerivation;
 
 // A key of 32 bytes, or a passphrase from which the key of each file is derived. make_key() and
 // make_passphrase() make one. Copies share the secret, which lies in memory that is locked where
-// the system allows that, left out of core dumps, and wiped when the last copy goes.
+// the system allows that, left out of core dumps, and wiped when the last copy is destroyed.
 struct KeySource {
   std::shared_ptr<const SecretBytes> secret;
   bool passphrase = false;
-  // How a key was derived from a passphrase, for files that the passphrase shall open; or null.
+  // How the key was derived from a passphrase, so that the passphrase opens the files too; or null.
   std::shared_ptr<const KeyDerivation> derivation = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// What loads and saves are told.
+// Options of loads and saves.
 #pragma once
 
 #include <string>
@@ -12,9 +12,8 @@ namespace tensorizer {
 // lists the known ones, and for a malformed value. No message shows a value that may be a secret.
 using OptionList = std::vector<std::pair<std::string, std::string>>;
 
-// What a load compares with the digests in the file: nothing, the CRC32 of every tensor, or every
-// digest that was saved. A tensor that was saved without what is asked for is an
-// Error(InvalidFormat).
+// Which digests a load checks: none, the CRC32 of every tensor, or every digest that was saved. A
+// tensor without the digests that are asked for is an Error(InvalidFormat).
 enum class Verify { None, Crc32, All };
 
 // Which digests a save writes for every tensor.

@@ -53,8 +53,8 @@ struct LoadStats {
 // A `.tensors` file that is open for loading. The first method that needs the file opens it and
 // reads its index.
 //
-// Thread-safe. Loads may run at the same time, except from a pipe, whose bytes come once. Loaded
-// tensors are owned by the caller and may outlive the Reader.
+// Thread-safe. Loads may run at the same time, except from a pipe, which can be read only once.
+// Loaded tensors are owned by the caller and may outlive the Reader.
 //
 // Methods that read the file throw Error: NotFound, PermissionDenied, Unavailable, TimedOut and
 // SystemError for a file that cannot be read, InvalidFormat for a malformed one, Crypto for a wrong
@@ -79,7 +79,7 @@ class Reader {
   std::vector<std::string> names();
 
   // Return what the index says about one tensor. Throw Error(NoSuchTensor) for an unknown name.
-  // dtype() throws Error(InvalidArgument) for an opaque type of a file whose bytes come once.
+  // dtype() throws Error(InvalidArgument) for an opaque dtype in a file that can be read only once.
   std::vector<std::int64_t> shape(const std::string& name);
   c10::ScalarType dtype(const std::string& name);
 
@@ -124,8 +124,8 @@ class Reader {
   void rewrite(const std::string& to, HashKinds hashes = {true, true},
                const OptionList& options = {}, std::int64_t threads = 0);
 
-  // Returns the bytes that the running loads have moved, and all that they are to move; those of
-  // the last load if none is running.
+  // Returns how many bytes the running loads have moved, and how many they move in all. Returns
+  // those of the last load if none is running.
   std::pair<std::uint64_t, std::uint64_t> progress() const;
 
   LoadStats stats() const;

@@ -23,7 +23,7 @@ struct ListedTensor {
   std::uint64_t memory_size;  // of the tensor when it is loaded; a meta tensor stores no data
 };
 
-// With what the tensor's own header says as well. A digest that was not saved is missing.
+// Also has what the tensor's own header says. A digest that was not saved is null.
 struct StoredTensor {
   std::string name;
   TensorType type;

@@ -36,7 +36,7 @@ TensorMap load(const std::string& uri, const LoadRequest& request = {},
                const OptionList& options = {});
 
 // Fills tensors in place, after it has checked all names, shapes and dtypes. Throws what
-// Reader::load_into() throws. Thread-safe; nobody may use the tensors meanwhile.
+// Reader::load_into() throws. Thread-safe; the tensors must not be used meanwhile.
 void load_into(const std::string& uri, const TensorMap& outputs, Verify verify = Verify::None,
                const OptionList& options = {});
 

@@ -22,8 +22,8 @@ class FileWriter;
 //
 // Throws Error: InvalidArgument for a tensor, name or option that cannot be saved,
 // PermissionDenied, OutOfSpace, Unavailable, TimedOut and SystemError for a target that cannot be
-// written, and what the interrupt hook throws (hooks.h). Thread-safe; nobody may write to the
-// tensors meanwhile.
+// written, and what the interrupt hook throws (hooks.h). Thread-safe; the tensors must not be
+// written to meanwhile.
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options);
@@ -75,7 +75,7 @@ class Writer {
   // Drops the file. Ends a call that runs on another thread and waits for it.
   void abort();
 
-  // Returns the bytes that are written, and those that add() has been given so far.
+  // Returns how many bytes are written, and how many add() has received so far.
   std::pair<std::uint64_t, std::uint64_t> progress() const;
 
   // Ends the running call, which throws Error(Cancelled).
