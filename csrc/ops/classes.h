@@ -13,7 +13,7 @@ namespace tensorizer::ops {
 
 class ReaderClass final : public torch::CustomClassHolder {
  public:
-  // What pickles: the URI and the options, or the file itself where it lies in memory.
+  // The pickled state: the URI and the options, or the file itself if it is in memory.
   using State = std::tuple<std::string, StringDict, std::optional<at::Tensor>>;
 
   ReaderClass(std::string uri, std::optional<StringDict> options);
@@ -32,18 +32,21 @@ class ReaderClass final : public torch::CustomClassHolder {
                   std::int64_t threads);
   void load_into(c10::List<std::string> names, std::vector<at::Tensor> out, std::string verify,
                  std::int64_t threads, bool cast);
-  // What takes the places of a module's tensors; see transfer/fill.h.
+  // Implements Reader::fill().
   std::vector<at::Tensor> fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
                                std::optional<c10::Device> device, bool strict, std::string verify,
                                std::int64_t threads, bool cast,
                                std::optional<c10::ScalarType> dtype);
-  // What TensorDeserializer needs, in calls for all tensors at once.
-  // Stored names, types, where headers and data start, sizes of data and of tensors.
+  // The methods from here to bytes() serve TensorDeserializer.
+  //
+  // Returns, of all tensors, the stored names, types, offsets of headers and of data, and sizes of
+  // the data and of the loaded tensors.
   using Numbers = c10::List<std::int64_t>;
   std::tuple<c10::List<std::string>, Numbers, Numbers, Numbers, Numbers, Numbers> list();
-  // Version, feature flags, the size that the file claims, and how many tensors.
+  // Returns the version, the feature flags, the file size that the header claims, and the number of
+  // tensors.
   std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> header();
-  // The tensors of these numbers, or all, and the module indices that their headers have.
+  // Loads the tensors of these numbers, or all. Also returns the module indices in their headers.
   std::tuple<std::vector<at::Tensor>, Numbers> load_numbered(std::optional<Numbers> numbers,
                                                              std::optional<c10::Device> device,
                                                              std::optional<c10::ScalarType> dtype,
@@ -54,7 +57,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   std::string digest(std::int64_t threads);
   void rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
                std::int64_t threads);
-  // For those who trace; see transfer/tracing.h.
+  // Serve tracing; see transfer/tracing.h.
   std::optional<std::string> traced_version();
   c10::List<std::string> trace(c10::List<std::string> names, std::optional<c10::ScalarType> dtype);
   c10::Dict<std::string, double> stats();
@@ -86,7 +89,7 @@ class WriterClass final : public torch::CustomClassHolder {
   std::unique_ptr<FileWriter> writer_;
 };
 
-// Registers both with the library that is being defined.
+// Registers both classes with the library that is being defined.
 void define_classes(torch::Library& library);
 
 }  // namespace tensorizer::ops

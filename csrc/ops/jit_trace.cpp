@@ -1,4 +1,5 @@
-// What torch.jit.trace() records of the ops. Its own fallback knows no lists of names and no dicts.
+// Records the ops for torch.jit.trace(), whose own fallback supports no lists of strings and no
+// dicts.
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/ir/ir.h>
@@ -15,7 +16,7 @@ using torch::jit::Stack;
 using torch::jit::Value;
 namespace tracer = torch::jit::tracer;
 
-// Tensors are values of the graph. Everything else is a constant of it.
+// Returns the argument in the graph: tensors are values of it, everything else is a constant.
 Value* traced_argument(Graph& graph, const c10::IValue& argument) {
   if (argument.isTensor() || argument.isTensorList()) return tracer::getValueTrace(argument);
   if (argument.isGenericDict() &&
@@ -33,7 +34,7 @@ Value* traced_argument(Graph& graph, const c10::IValue& argument) {
   return graph.insertConstant(argument);
 }
 
-// Every op that is recorded has a URI first, and options.
+// Throws if the URI or an option holds a secret. Every recorded op has a URI first, and options.
 void refuse_secrets_in(at::ArrayRef<c10::IValue> arguments, const c10::FunctionSchema& schema) {
   const c10::IValue& options = arguments.at(*schema.argumentIndexWithName("options"));
   translate_errors([&] {
@@ -42,7 +43,7 @@ void refuse_secrets_in(at::ArrayRef<c10::IValue> arguments, const c10::FunctionS
   });
 }
 
-// Calls the op, and puts the same call into the graph.
+// Calls the op, and adds the same call to the graph.
 void record(const c10::OperatorHandle& op, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
@@ -68,7 +69,7 @@ TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
   for (const char* op : {"load", "load_tensors", "load_into", "save", "save_tensors", "verify"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&record>());
   }
-  // Text is no value of a graph that is traced: what it is now becomes a constant.
+  // A traced graph has no text values: the text that these ops return now becomes a constant.
   for (const char* op : {"names", "digest"}) m.impl(op, torch::CppFunction::makeFallthrough());
 }
 

@@ -18,21 +18,21 @@ LoadRequest load_request(std::optional<c10::Device> device, std::optional<c10::S
   return {device, dtype, parse_verify(verify), copy, threads};
 }
 
-// What a compiler traces with, or holds back.
+// Returns whether the tensor is one that a compiler traces with, or that has no storage.
 bool is_symbolic(const at::Tensor& tensor) {
   const c10::DispatchKeySet keys = tensor.key_set();
   return keys.has(c10::DispatchKey::Python) || keys.has(c10::DispatchKey::Functionalize) ||
          !tensor.has_storage();
 }
 
-// Whether somebody watches what is called instead of running it.
+// Returns whether calls are traced instead of run.
 bool is_traced() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize) ||
          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::PreDispatch);
 }
 
-// Another op of the library, called so that whoever traces sees it.
+// Returns another op of the library, to be called through the dispatcher, so that tracers see it.
 template <typename Signature>
 c10::TypedOperatorHandle<Signature> dispatched(const char* name) {
   return c10::Dispatcher::singleton()
@@ -44,7 +44,7 @@ std::optional<std::int64_t> unless_default(std::int64_t threads) {
   return threads == 0 ? std::nullopt : std::optional(threads);
 }
 
-// A load that somebody traces: with it goes what the file holds now.
+// Calls load_tensors for a tracer, with the dtypes and shapes that the file holds now.
 std::vector<at::Tensor> load_traced(const std::string& uri, const Strings& names,
                                     std::optional<c10::Device> device,
                                     std::optional<c10::ScalarType> dtype, const std::string& verify,
@@ -56,7 +56,7 @@ std::vector<at::Tensor> load_traced(const std::string& uri, const Strings& names
             }));
 }
 
-// Where all of them are, if that is one place.
+// Returns the device of all tensors; null if there are several devices, or no tensors.
 std::optional<c10::Device> common_device(at::TensorList tensors) {
   const auto is_elsewhere = [&](const at::Tensor& t) { return t.device() != tensors[0].device(); };
   if (tensors.empty() || std::any_of(tensors.begin(), tensors.end(), is_elsewhere)) return {};

@@ -1,4 +1,4 @@
-// torch.ops.tensorizer: every schema, and which kernel serves it.
+// torch.ops.tensorizer: every schema, and the kernels that serve it.
 #include <torch/library.h>
 
 #include "ops/classes.h"
@@ -15,8 +15,8 @@ c10::intrusive_ptr<ReaderClass> open(const at::Tensor& data, const Options& opti
 TORCH_LIBRARY(tensorizer, m) {
   define_classes(m);
   m.set_python_module("tensorizer_ops._compile.fakes");
-  // Without this, TorchScript removes a save as dead code, and freezing runs a load once and for
-  // all.
+  // Without CONSERVATIVE, TorchScript removes a save as dead code, and freezing runs a load once
+  // and keeps its result for good.
   const auto def = [&](const char* schema) {
     m.def(torch::schema(schema, c10::AliasAnalysisKind::CONSERVATIVE),
           {at::Tag::pt2_compliant_tag});
@@ -24,9 +24,9 @@ TORCH_LIBRARY(tensorizer, m) {
   def("load(str uri, *, str[]? names=None, Device? device=None, ScalarType? dtype=None, "
       "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None) "
       "-> Dict(str, Tensor)");
-  // What stands in graphs. `traced` is what tracing saw of the file: the call fails when it does
-  // not hold any more. `threads` is nothing by default, because AOTInductor loses a default that is
-  // a number.
+  // load_tensors, save_tensors and verify appear in graphs. `traced` is what tracing saw of the
+  // file: the call fails if that no longer holds. `threads` is None by default, because AOTInductor
+  // loses a default that is a number.
   def("load_tensors(str uri, str[] names, *, Device? device=None, ScalarType? dtype=None, "
       "str verify=\"none\", bool copy=False, int? threads=None, Dict(str, str)? options=None, "
       "str[]? traced=None) -> Tensor[]");
@@ -40,20 +40,22 @@ TORCH_LIBRARY(tensorizer, m) {
   def("digest(str uri, *, int threads=0, Dict(str, str)? options=None) -> str");
   def("open(Tensor data, *, Dict(str, str)? options=None) "
       "-> __torch__.torch.classes.tensorizer.Reader");
-  // TorchScript takes "Tensor(a!)[] out" for a change of the list, not of the tensors in it, and
-  // drops the call as dead code; a compiler never sees this op, only what it is made of.
+  // `out` is not "Tensor(a!)[]": TorchScript takes that for a change of the list, not of the
+  // tensors in it, and drops the call as dead code. Compilers never see this op, only the ops that
+  // it calls.
   def("load_into(str uri, str[] names, Tensor[] out, *, str verify=\"none\", int threads=0, "
       "Dict(str, str)? options=None, bool cast=False) -> ()");
 }
 
-// What a library for a device may implement, for bytes on that device; the other tensors are on the
-// CPU, `out` in pinned memory. The kernels run on the current stream and return when they are done.
+// Ops that a library for a device may implement, for bytes on that device. The other tensors are on
+// the CPU, `out` in pinned memory. The kernels run on the current stream and return when they are
+// done.
 TORCH_LIBRARY(tensorizer_device, m) {
-  // CRC32 (4 bytes, little-endian) and SHA-256 (32 bytes) of `header` and `data`, on the CPU; what
-  // is not wanted is 0.
+  // Returns the CRC32 (4 bytes, little-endian) and the SHA-256 (32 bytes) of `header` and `data`,
+  // on the CPU. A digest that is not asked for is 0.
   m.def("digest(Tensor header, Tensor data, bool crc32, bool sha256) -> Tensor");
-  // XSalsa20 and Poly1305, as libsodium's crypto_secretbox_detached. decrypt leaves `data` as it is
-  // and returns False if the MAC is wrong; encrypt returns the MAC.
+  // XSalsa20 and Poly1305, as libsodium's crypto_secretbox_detached. If the MAC is wrong, decrypt
+  // leaves `data` unchanged and returns False. encrypt returns the MAC.
   m.def("decrypt(Tensor(a!) data, Tensor key, Tensor nonce, Tensor mac) -> bool");
   m.def("encrypt(Tensor data, Tensor(a!) out, Tensor key, Tensor nonce) -> Tensor");
 }
@@ -65,8 +67,8 @@ TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {
   m.impl("open", &open);
 }
 
-// A dict, text and outputs that change mean nothing to a compiler: it sees what these ops are made
-// of instead.
+// Compilers cannot handle a dict, text, or outputs that change. They see the ops that these ones
+// call instead.
 void implement_composites(torch::Library& m) {
   m.impl("load", &load);
   m.impl("load_into", &load_into);
@@ -75,13 +77,13 @@ void implement_composites(torch::Library& m) {
   m.impl("digest", &digest);
 }
 TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) { implement_composites(m); }
-// torch.export takes a composite op as it is, and cannot serialize a dict. It has no chance where
-// the op has a kernel for the two keys at which it would do so.
+// torch.export keeps a composite op as it is, and cannot serialize a dict. It does not keep an op
+// that has kernels for the two keys at which it looks for composite ops.
 TORCH_LIBRARY_IMPL(tensorizer, PreDispatch, m) { implement_composites(m); }
 TORCH_LIBRARY_IMPL(tensorizer, PythonDispatcher, m) { implement_composites(m); }
 
-// torch.func does not know dicts, and what these ops take or give is no affair of vmap or grad.
-// Tensors that it has wrapped come to save_tensors, where it sees them.
+// torch.func does not support dicts, and vmap and grad do not concern what these ops take or
+// return. Tensors that it has wrapped reach save_tensors, where it sees them.
 void pass_torch_func(torch::Library& m) {
   for (const char* op : {"load", "load_tensors", "save", "names", "verify", "digest"}) {
     m.impl(op, torch::CppFunction::makeFallthrough());

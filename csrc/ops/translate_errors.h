@@ -1,4 +1,4 @@
-// The border between the library and whoever called it through torch.
+// Translates errors and values at the border between the library and torch.
 #pragma once
 
 #include <ATen/core/Dict.h>
@@ -15,7 +15,7 @@
 
 namespace tensorizer {
 
-// Runs `body`; an Error that leaves it becomes the host's own exception where there is a host.
+// Runs `body`. An Error that leaves it becomes the host's own exception if a host has set a hook.
 template <typename Body>
 auto translate_errors(const Body& body) -> decltype(body()) {
   try {
