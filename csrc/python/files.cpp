@@ -14,7 +14,7 @@ namespace tensorizer {
 
 namespace {
 
-// What moves in one call: between two of them a cancel is seen.
+// The most bytes in one call of a method, so that a cancel is noticed in between.
 constexpr std::size_t kMost = 8 << 20;
 
 std::string busy(const FileObject& object) {
@@ -40,7 +40,7 @@ class PythonSource : public Source {
   const std::string& label() const override { return object_.label(); }
 
  private:
-  // False where the object ends before that.
+  // Returns false if the object ends before `offset`.
   bool go_to(std::uint64_t offset, Cancel& cancel) {
     if (object_.is_seekable()) {
       object_.seek(offset);
@@ -73,7 +73,7 @@ class PythonSink : public Sink {
 
   bool sequential() const override { return false; }
   std::uint64_t start() const override { return start_; }
-  // Nothing moves up here, so that there is room for what a file gets in several calls.
+  // This sink cannot move data up, so it reserves room for tensors that are added in several calls.
   std::uint64_t usual_head_size() const override { return 256 << 10; }
   void begin(std::uint64_t head_size, std::optional<std::uint64_t>) override {
     head_size_ = head_size;
@@ -85,7 +85,7 @@ class PythonSink : public Sink {
                   "the head of " + label() + " has another size than reserved");
     }
     write_at(start_, {&head, 1}, cancel);
-    // What was written is to be seen from then on, and what is written next stands behind it.
+    // Makes what was written visible, and returns to where the next bytes go.
     const Gate::Entry entry(gate_, std::this_thread::get_id(), cancel);
     object_.seek(written_);
     object_.flush();
@@ -125,14 +125,14 @@ class PythonSink : public Sink {
   const std::uint64_t start_;
   std::uint64_t head_size_ = 0;
   FileObject object_;
-  std::uint64_t written_ = 0;  // the end of the last bytes of the body
+  std::uint64_t written_ = 0;  // where the last bytes of the body end
   Gate gate_{busy(object_)};
 };
 
 }  // namespace
 
 std::unique_ptr<Source> buffer_source(const pybind11::buffer& buffer, std::uint64_t start) {
-  // The view keeps the object from changing.
+  // The view keeps the buffer from being resized or freed.
   const pybind11::memoryview view(buffer);
   const Py_buffer& bytes = *PyMemoryView_GET_BUFFER(view.ptr());
   if (PyBuffer_IsContiguous(&bytes, 'C') == 0) {

@@ -1,7 +1,7 @@
-// File objects of Python as places for files.
+// Reads and writes file objects of Python.
 //
-// Their methods are called with the GIL, one at a time, and what they raise goes to whoever waits
-// for the job. The object is not closed.
+// Their methods are called with the GIL, one at a time. What they raise is thrown to the caller of
+// the job. The object is not closed.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -13,23 +13,25 @@
 
 namespace tensorizer {
 
-// Returns a source over the bytes of an object that has a buffer; the file begins at `start`.
+// Returns a source over the bytes of an object with the buffer protocol. The file begins at
+// `start`.
 std::unique_ptr<Source> buffer_source(const pybind11::buffer& buffer, std::uint64_t start);
 
 struct __attribute__((visibility("hidden"))) PythonFile {
   pybind11::object object;
   std::uint64_t start = 0;  // the position now, where the file begins
   bool seekable = false;
-  // Whether what its methods are given is not kept by anybody when they have returned.
+  // Whether its methods drop all references to the memory that they are passed before they return.
   bool keeps_nothing = false;
 };
 
-// Reads by readinto(), or by read() where there is none. A `sequential` source seeks forward only,
-// and only where that is possible. Where it ends is not asked for: it would make a decompressor
-// read everything.
+// Returns a source that reads by readinto(), or by read() if there is no readinto(). A `sequential`
+// source only moves forward, by seek() if the object is seekable. The source does not ask for the
+// size: finding the end makes a decompressor read everything.
 std::unique_ptr<Source> python_source(PythonFile file, bool sequential);
 
-// Writes by write() and seek(), from `start` on, and leaves the object at the end of the file.
+// Returns a sink that writes by write() and seek(), from `start` on. finish() leaves the object at
+// the end of the file.
 std::unique_ptr<Sink> python_sink(PythonFile file);
 
 }  // namespace tensorizer

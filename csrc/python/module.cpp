@@ -1,10 +1,11 @@
-// What Python adds to the library: an error becomes the Python exception of its kind, Ctrl-C stops
-// a running job, a save can be watched, a package of AOTInductor is reached behind its Python
-// object, and a file object is a place for files. What file objects of ours need is in
-// stream.cpp; nothing else knows of Python.
+// The Python module `_python`: what Python adds to the library. It turns errors into Python
+// exceptions of their kinds, stops a running job at Ctrl-C, lets threads watch a save, finds the
+// package of AOTInductor behind its Python object, and opens file objects as sources and sinks.
+// stream.cpp has what the package's own file objects need. No layer outside this folder knows of
+// Python.
 //
-// The hooks are called from any thread, with or without the GIL, and until the process ends. Inside
-// the TorchScript interpreter no Python exception survives, only its text: there an Error stays an
+// The hooks are called from any thread, with or without the GIL, until the process ends. Inside the
+// TorchScript interpreter no Python exception survives, only its text: there an Error stays an
 // Error.
 #define PY_SSIZE_T_CLEAN  // sizes of text are Py_ssize_t
 #include "python/module.h"
@@ -61,12 +62,13 @@ using tensorizer::throw_python_error;
 using tensorizer::ops::ReaderClass;
 using tensorizer::ops::WriterClass;
 
-// tensorizer_ops.errors._make. Never released: there is no moment after which nobody needs it.
+// tensorizer_ops.errors._make. Never released, because a call may need it until the process ends.
 PyObject* make_exception = nullptr;
 
 pthread_t main_thread;
 
-// Python handles signals on one thread only. In a child of fork() that is the only one it has.
+// Returns whether Python handles signals on this thread: only the main thread, and in a child of
+// fork() the thread that it started with.
 bool on_main_thread() { return pthread_self() == main_thread || gettid() == getpid(); }
 
 bool in_torchscript() { return !torch::jit::currentCallstack().empty(); }
@@ -98,19 +100,20 @@ void log_in_python(const std::string& text) {
         pybind11::module_::import("logging").attr("getLogger")("tensorizer_ops");
     logger.attr("info")("%s", text);
   } catch (pybind11::error_already_set& error) {
-    // A signal may have come while it ran.
+    // A signal may have arrived while the logger ran.
     if (!error.matches(PyExc_Exception)) {
       error.restore();
       throw_python_error();
     }
-    // A handler that fails is no reason for a load to fail.
+    // A handler that fails must not make a load fail.
     error.discard_as_unraisable("tensorizer_ops");
   }
 }
 
 using Package = torch::inductor::AOTIModelPackageLoader;
 
-// The loader in a Python object of torch's, whose class is derived from it and not in any header.
+// Returns the loader in one of torch's Python objects, whose class derives from it and is declared
+// in no header.
 Package& package_of(const pybind11::object& object) {
   const pybind11::detail::type_info* type = pybind11::detail::get_type_info(Py_TYPE(object.ptr()));
   if (type != nullptr &&
@@ -132,7 +135,7 @@ void load_constants(const pybind11::object& package, const std::string& uri, boo
   });
 }
 
-// One save that other threads watch and may end.
+// A save that other threads can watch and cancel.
 struct BackgroundSave {
   tensorizer::Progress progress;
   tensorizer::Cancel cancel;
@@ -180,7 +183,7 @@ pybind11::bytes derive_key(const pybind11::bytes& passphrase, std::uint64_t pass
   return {text.data(), text.size()};
 }
 
-// A Reader or Writer, as torch.classes.tensorizer makes them.
+// Returns a Reader or Writer as torch.classes.tensorizer makes them.
 template <typename Class, typename Place>
 pybind11::object make_class(std::unique_ptr<Place> place,
                             const std::map<std::string, std::string>& options) {
@@ -190,8 +193,8 @@ pybind11::object make_class(std::unique_ptr<Place> place,
       c10::IValue(c10::make_intrusive<Class>(std::move(place), std::move(given))));
 }
 
-// What asks Python for a key, from any thread. The reference is never released: it may be the last
-// one when Python is gone.
+// Returns a function that asks Python for a key, from any thread. Never releases `provide`, because
+// the function may be destroyed after Python has shut down.
 std::function<tensorizer::KeySource()> key_from_python(const pybind11::function& provide,
                                                        bool passphrase) {
   return [function = provide.inc_ref().ptr(), passphrase] {

@@ -12,7 +12,7 @@ namespace tensorizer {
 
 namespace {
 
-// Runs `body` with the GIL; what Python raises in it is thrown as torch throws it.
+// Runs `body` with the GIL. Throws what Python raises in it as torch throws it.
 template <typename Body>
 auto in_python(const Body& body) -> decltype(body()) {
   if (!python_is_running()) throw Error(ErrorKind::Cancelled, "Python has ended");
@@ -39,7 +39,7 @@ LentMemory::~LentMemory() { give_back(array_); }
 
 Bytes LentMemory::take(std::size_t size) {
   const auto wanted = static_cast<Py_ssize_t>(size);
-  // Views, and what is made of them, hold references; what is done with the array itself shows.
+  // Views, and objects made from them, hold references to the array. A resize shows in its size.
   if (array_ == nullptr || Py_REFCNT(array_) > 1 || PyByteArray_GET_SIZE(array_) < wanted) {
     Py_CLEAR(array_);
     array_ = PyByteArray_FromStringAndSize(nullptr, wanted);
@@ -98,7 +98,7 @@ void FileObject::flush() {
   });
 }
 
-// What a call returned as the number of bytes that it moved.
+// Returns the number of bytes that a method says it has moved.
 std::size_t FileObject::count(const pybind11::object& result) const {
   if (result.is_none()) {
     throw Error(ErrorKind::InvalidArgument, label_ + " does not wait: set it to blocking");
@@ -108,12 +108,13 @@ std::size_t FileObject::count(const pybind11::object& result) const {
   return static_cast<std::size_t>(number);
 }
 
-// Nobody uses the view later. What was made of it may live on, and has its memory.
+// Calls a method and then releases the view, which must not be used later. Objects that were made
+// from the view may live on; they keep its memory alive.
 std::size_t FileObject::call(const char* method, const pybind11::object& view) const {
   const auto release = [&] {
     const auto done = pybind11::reinterpret_steal<pybind11::object>(
         PyObject_CallMethod(view.ptr(), "release", nullptr));
-    if (!done) PyErr_Clear();  // somebody looks at it
+    if (!done) PyErr_Clear();  // something still uses its buffer
   };
   try {
     const pybind11::object result = reference_.get().attr(method)(view);
@@ -131,9 +132,10 @@ std::size_t FileObject::read_into(Bytes out) {
     return call("readinto", pybind11::memoryview::from_memory(out.data(), size));
   }
   const Bytes lent = lent_.take(out.size());
-  // An object that claims more bytes than it gave must not show what was in that memory before.
+  // An object that claims more bytes than it wrote must not expose what was in this memory before.
   std::fill(lent.begin(), lent.end(), std::byte{0});
-  const pybind11::object ours = lent_.view(lent.size(), false);  // with it nobody moves the memory
+  // A view of our own keeps the method from resizing the memory.
+  const pybind11::object ours = lent_.view(lent.size(), false);
   const std::size_t got = call("readinto", lent_.view(lent.size(), false));
   std::copy_n(lent.begin(), std::min(got, lent.size()), out.begin());
   return got;
@@ -143,7 +145,7 @@ std::size_t FileObject::read_copy(Bytes out) const {
   const pybind11::object result = reference_.get().attr("read")(out.size());
   if (result.is_none()) return count(result);
   Py_buffer buffer;
-  // Of one piece; other views have steps, and so do their bytes.
+  // The buffer must be contiguous: the bytes of other buffers are not adjacent.
   if (PyObject_GetBuffer(result.ptr(), &buffer, PyBUF_SIMPLE) != 0) {
     PyErr_Clear();
     PyErr_Format(PyExc_TypeError,

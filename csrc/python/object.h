@@ -1,4 +1,4 @@
-// A file object of Python, called from any thread, with the GIL.
+// Calls a file object of Python, from any thread, and takes the GIL for that.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -11,7 +11,8 @@
 
 namespace tensorizer {
 
-// A reference that is given back with the GIL, and kept where Python is gone.
+// A reference to a Python object. The destructor takes the GIL to release it, and leaks it after
+// Python has shut down.
 class PythonReference {
  public:
   explicit PythonReference(pybind11::object object) : object_(object.release().ptr()) {}
@@ -25,8 +26,8 @@ class PythonReference {
   PyObject* const object_;
 };
 
-// Memory that methods are given views of. It is Python's, so whoever keeps a view keeps the memory,
-// and has it alone from then on.
+// Memory that is passed to methods as views. It belongs to Python: if a method keeps a view, it
+// keeps the memory alive, and take() allocates other memory from then on.
 class LentMemory {
  public:
   LentMemory() = default;
@@ -34,17 +35,18 @@ class LentMemory {
   LentMemory(const LentMemory&) = delete;
   LentMemory& operator=(const LentMemory&) = delete;
 
-  // `size` bytes that nobody has a view of. Of one call, until the next one.
+  // Returns `size` bytes that no view refers to. Valid until the next take(). The caller holds the
+  // GIL.
   Bytes take(std::size_t size);
-  // A view of the first `size` bytes of them.
+  // Returns a view of the first `size` bytes.
   pybind11::object view(std::size_t size, bool readonly) const;
 
  private:
   PyObject* array_ = nullptr;  // a bytearray
 };
 
-// The object, and where it stands. One call at a time; what Python raises is thrown as torch throws
-// it.
+// A file object and its position. One call at a time. Exceptions of Python are thrown as torch
+// throws them (python_error).
 class __attribute__((visibility("hidden"))) FileObject {
  public:
   explicit FileObject(PythonFile file);
@@ -54,7 +56,7 @@ class __attribute__((visibility("hidden"))) FileObject {
   bool is_seekable() const noexcept { return seekable_; }
 
   void seek(std::uint64_t position);
-  // How much there was; 0 at the end.
+  // Returns how many bytes were read; 0 at the end.
   std::size_t read(Bytes out);
   void write(ConstBytes bytes);
   void flush();

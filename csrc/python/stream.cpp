@@ -27,7 +27,7 @@ namespace tensorizer {
 
 namespace {
 
-// Memory of a Python object that bytes go into, for as long as this lives.
+// The writable memory of a Python object, locked while this lives.
 class Target {
  public:
   explicit Target(const pybind11::object& object) {
@@ -47,7 +47,7 @@ class Target {
   Py_buffer buffer_{};
 };
 
-// A file on a server that is open.
+// An open file on a server.
 struct RemoteBytes {
   const std::string uri;
   const SourceOptions options;
@@ -60,7 +60,7 @@ std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList
   const pybind11::gil_scoped_release no_gil;
   return translate_errors([&] {
     SourceOptions parsed = parse_load_options(options).source;
-    // A stream of keys may have gaps, which a Reader does not take.
+    // A stream of Redis keys may have gaps; a Reader refuses them.
     parsed.any_bytes = folder_of(uri) == "redis";
     parsed.begin = begin;
     parsed.end = end.value_or(parsed.end);
@@ -71,14 +71,15 @@ std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList
   });
 }
 
-// In whatever order the options come.
+// Compares options regardless of their order.
 bool are_same(SourceOptions one, SourceOptions other) {
   std::sort(one.given.begin(), one.given.end());
   std::sort(other.given.begin(), other.given.end());
   return one == other;
 }
 
-// It takes over the source, if that would be the same and can be read by several.
+// Returns a Reader of the same file. It shares the source if its options are the same and the
+// source is not sequential.
 pybind11::object make_reader(const RemoteBytes& bytes,
                              const std::map<std::string, std::string>& options) {
   StringDict given;
@@ -125,7 +126,7 @@ void upload(const std::string& from, const std::string& to, const OptionList& op
   });
 }
 
-// The settings in s3cmd's file.
+// Returns the settings in a file of s3cmd.
 std::map<std::string, std::string> s3cmd_settings(const std::string& path) {
   return translate_errors([&] {
     Cancel cancel;
@@ -142,7 +143,7 @@ std::map<std::string, std::string> s3cmd_settings(const std::string& path) {
   });
 }
 
-// Where the environment and the files in ~/.aws say that S3 is; empty where they do not.
+// Returns the endpoint of S3 that the environment or the files in ~/.aws name, or an empty string.
 std::string aws_s3_endpoint() {
   return translate_errors([] {
     Cancel cancel;

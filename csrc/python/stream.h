@@ -1,11 +1,11 @@
-// The bytes of files on servers, for the file objects of Python.
+// Gives Python the bytes of files on servers, for the package's file objects.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace tensorizer {
 
-// `RemoteBytes`, `upload`, and what it takes to open them.
+// Defines `RemoteBytes`, `upload`, and the functions that prepare their options.
 void define_streams(pybind11::module_& module);
 
 }  // namespace tensorizer

@@ -1,4 +1,4 @@
-// The Python exception for an Error of the library.
+// Makes the Python exception of an Error.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN  // sizes of text are Py_ssize_t
@@ -10,8 +10,8 @@
 
 namespace tensorizer {
 
-// Sets the exception that `make`, which is tensorizer_ops.errors._make, returns for an error, or
-// the one that it raises. The caller holds the GIL.
+// Sets the exception that `make` (tensorizer_ops.errors._make) returns for an error, or the one
+// that `make` raises. The caller holds the GIL.
 inline void set_exception(PyObject* make, const Error& error) {
   const std::string_view text = error.what();
   const std::string kind(kind_name(error.kind()));

@@ -39,7 +39,7 @@ void stop_on_signal() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// Runs `body` without the GIL, on a Cancel that asks Python for signals.
+// Runs `body` without the GIL. Its Cancel asks Python for pending signals.
 template <typename Body>
 auto run(const Body& body) {
   try {
@@ -62,7 +62,7 @@ py::object or_none(const std::optional<Value>& value) {
   return value ? py::object(to_bytes(*value)) : py::none();
 }
 
-// A file whose index has been read. Any thread may call it, but for a file whose bytes come once.
+// A file whose index has been read. Thread-safe, except for a file that can be read only once.
 class File {
  public:
   File(const std::string& uri, const OptionList& options)
@@ -74,8 +74,8 @@ class File {
 
   std::vector<std::string> names() const { return {file_->names().begin(), file_->names().end()}; }
 
-  // For each tensor: name, dtype as torch names it or None, shape, where its header and its data
-  // begin, the bytes of its data, and those of the tensor in memory.
+  // Returns for each tensor: name, torch's name of the dtype or None, shape, offsets of its header
+  // and its data, size of its data, and size in memory.
   py::list index() const {
     py::list list;
     for (std::uint32_t number = 0; number < file_->names().size(); ++number) {
@@ -92,15 +92,15 @@ class File {
     return list;
   }
 
-  // The version of the format, whether data is encrypted, whether a key authenticates the index,
-  // and whether the file keeps the digests that its own is made of.
+  // Returns the version of the format, whether data is encrypted, whether a key authenticates the
+  // index, and whether the file keeps the digests that its own digest is made of.
   py::tuple metadata() const {
     const Index& index = file_->index();
     return py::make_tuple(index.header().version, index.header().encrypted,
                           index.authentication().has_value(), !index.data_digests().empty());
   }
 
-  // The CRC32 and the SHA-256 that were saved of a tensor; None where there is none.
+  // Returns the CRC32 and the SHA-256 that were saved of a tensor, None for those that were not.
   py::tuple saved_digests(const std::string& name) const {
     std::vector<std::byte> bytes;
     const TensorHeader header =
