@@ -1,4 +1,4 @@
-"""What a compiler makes of the ops: nothing is dropped, nothing moves, and files may not change."""
+"""Compiled ops: no call is dropped or moved, and files must keep their traced shapes and types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACKENDS = ("eager", "aot_eager", "inductor")
 
 @pytest.fixture(autouse=True)
 def fresh_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # What inductor keeps on disk knows nothing of effects, nor of files.
+    # Inductor's disk cache does not take effects or files into account.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     torch.compiler.reset()
     yield
@@ -33,7 +33,7 @@ def fresh_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 class Steps(torch.nn.Module):
-    """Saves and loads one file again and again; each load has to see the save before it."""
+    """Saves and loads one file repeatedly. Each load must see the save before it."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Calls(torch.nn.Module):
 def test_an_exported_program_is_saved_with_any_op_in_it(path: str, call: str, strict: bool) -> None:
     ops.save(path, {"x": torch.zeros(3)})
     program = torch.export.export(Calls(call, path), (torch.ones(3),), strict=strict)
-    # No dict may stand in the graph, and no op that has to be dismantled.
+    # The graph must not contain dicts, or ops that would have to be decomposed.
     targets = {node.target for node in program.graph.nodes}
     assert not targets & {ops.load.default, ops.save.default, ops.load_into.default}
     file = io.BytesIO()
@@ -300,4 +300,4 @@ def test_the_compiler_is_told_when_it_is_imported_and_not_when_it_is_found(
 
 def test_torch_still_has_the_private_parts_that_are_used() -> None:
     assert fakes._register_effect is not None
-    dynamo._register()  # raises where _register_where_possible() keeps quiet
+    dynamo._register()  # raises, unlike _register_where_possible()

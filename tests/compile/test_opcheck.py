@@ -1,4 +1,4 @@
-"""torch.library.opcheck over every op."""
+"""torch.library.opcheck for every op."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_opcheck(path: str, name: str) -> None:
     arguments, options = CASES[name]
     if name == "load_into":
         arguments = (*arguments, [torch.zeros(3, 4), torch.zeros(5, dtype=torch.bfloat16)])
-    # Text is no value that a graph can hold, so no graph is made of these.
+    # Results that are strings cannot be in a graph, so no graph is made of these ops.
     tests = TESTS[:-1] if name in ("names", "digest") else TESTS
     place = path + ".new" if name.startswith("save") else path
     torch.library.opcheck(

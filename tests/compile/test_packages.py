@@ -1,4 +1,4 @@
-"""Packages of AOTInductor: those that load and save when they run, and those without weights."""
+"""AOTInductor packages: those that load and save when they run, and those without weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.samples import same
 
 ops = torch.ops.tensorizer
 
-# Each compiles for many seconds: one for all tests.
+# Compiling takes many seconds, so one worker process shares the packages among all tests.
 pytestmark = pytest.mark.xdist_group("packages")
 
 Model = Callable[..., Any]
@@ -58,7 +58,7 @@ class Steps(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a package of Steps, and what it needs while it is made."""
+    """A folder with a package of Steps, and the files that Steps needs while it is compiled."""
     folder = tmp_path_factory.mktemp("steps")
     write_weights(folder, 1.0)
     ops.save(str(folder / "y.tensors"), {"y": torch.zeros(1, 2)})
@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_listed(path: str, weighted: tuple[Model, Weighted]
         assert "'first.weight' (float32[3] in the file, float32[200, 300] here)" in text
         assert "'second.weight' (float16[100, 200] in the file, float32[100, 200] here)" in text
         assert ("only in the file: 'scale', 'extra'" in text) == strict
-    # What it had before, it has still.
+    # The constants keep their previous values.
     assert same(model(x), expected)
 
 

@@ -1,4 +1,4 @@
-"""Digests and ciphers that a device brings along: same files, same checks, computed elsewhere."""
+"""Digests and ciphers computed by a device: the same files and checks as on the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorizer_ops.errors import Crypto, HashMismatch
 ops = torch.ops.tensorizer
 
 MIB = 1 << 20
-# Two pieces for each of two workers, of 256 KiB.
+# Two pieces of 256 KiB for each of two workers.
 SMALL = {"staging": str(MIB)}
 ENCRYPTED = SMALL | {"key": "named:codec"}
 
@@ -35,7 +35,7 @@ def own_codec() -> Iterator[None]:
 
 @pytest.fixture
 def tensors() -> dict[str, torch.Tensor]:
-    """Some of several pieces and chunks, and some of which many go into one."""
+    """Large tensors of several pieces and chunks, small ones that share a piece, an empty one."""
     sizes = [5 * MIB + 4, 300_000, *[1000] * 40, 0]
     return {f"t{i}": sample(torch.float32, (size // 4,), i) for i, size in enumerate(sizes)}
 
@@ -82,7 +82,7 @@ def test_damage_is_found_on_the_device(
 
 def test_encrypted_files(path: str, tensors: dict[str, torch.Tensor]) -> None:
     ops.save(path, on_device(tensors), hashes="sha256", threads=2, options=ENCRYPTED)
-    # The chunks of the large tensor are 3, and each small one is a chunk.
+    # The large tensor has 3 chunks, and each small one has one.
     assert sim.counter("codec.ciphers") == 3 + 1 + 40
     assert_loaded(path, tensors, verify="all", options={"key": "named:codec"})
     assert sim.counter("codec.ciphers") == 3 + 1 + 40
@@ -105,7 +105,7 @@ def test_pipes(path: str, tensors: dict[str, torch.Tensor], options: dict[str, s
 def test_a_wrong_mac_leaves_nothing(path: str, tensors: dict[str, torch.Tensor]) -> None:
     ops.save(path, tensors, hashes="sha256", options={"key": "named:codec"})
     damaged = bytearray(Path(path).read_bytes())
-    damaged[-3 * MIB] ^= 1  # in the large tensor or behind it
+    damaged[-3 * MIB] ^= 1  # in the large tensor or after it
     Path(path).write_bytes(damaged)
     outputs = [torch.ones_like(tensor).to("sim") for tensor in tensors.values()]
     with pytest.raises(Crypto):

@@ -1,4 +1,4 @@
-"""Loads and saves on every kind of device: what arrives is what was saved, to the last bit."""
+"""Loads and saves on every kind of device: a load returns what was saved, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.samples import SHAPES, same, sample, zoo
 
 ops = torch.ops.tensorizer
 
-# Those whose tensors hold something.
+# Devices whose tensors have data.
 REAL = ["cpu", "sim", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
@@ -195,7 +195,7 @@ def test_from_a_pipe(path: str, device: str, large: dict[str, torch.Tensor]) -> 
     reading, writing = os.pipe()
 
     def write() -> None:
-        # A load onto the meta device reads no further than the index.
+        # A load to the meta device reads only the index.
         with contextlib.suppress(BrokenPipeError), open(writing, "wb") as pipe:
             pipe.write(Path(path).read_bytes())
 
@@ -252,7 +252,7 @@ def test_what_is_encrypted(
 def test_what_cannot_be_decrypted_becomes_zeros(
     path: str, real_device: str, large: dict[str, torch.Tensor], key: dict[str, str]
 ) -> None:
-    """Also where the first chunks are good, and are on their way to the device."""
+    """Also if the first chunks are valid, and are being copied to the device already."""
     ops.save(path, large, options=key)
     name = "larger than a piece"
     content = bytearray(Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""The simulated device itself: that it works."""
+"""The simulated device itself: basic operation, threads and processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fresh_device() -> Iterator[None]:
         yield
 
 
-# It works.
+# Basic operation.
 
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.complex128, torch.bool]
@@ -139,7 +139,7 @@ def test_events_that_measure_time() -> None:
     assert first.elapsed_time(second) > 0
 
 
-# It serves everyone.
+# Threads, processes and programs without Python.
 
 
 @pytest.mark.parametrize("lazy", [True, False])

@@ -1,4 +1,4 @@
-"""The simulated device itself: that it does not forgive, and that every wait can be left out."""
+"""The simulated device itself: it detects misuse, and any of its waits can be left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fresh_device() -> Iterator[None]:
         yield
 
 
-# It does not forgive.
+# Misuse is detected.
 
 
 @pytest.mark.parametrize("wait", ["stream", "event", "device"])
@@ -60,7 +60,7 @@ def test_pinned_sources_are_read_late_and_others_at_once() -> None:
         source.fill_(1)
         assert is_all(there, expected)
     assert sim.counter("copies.async_to_device") == 1
-    assert sim.counter("copies.staged") == 1 + 2  # the last are those of cpu()
+    assert sim.counter("copies.staged") == 1 + 2  # the last two are those of is_all()
 
 
 def test_pinned_memory_that_needs_converting_is_staged() -> None:
@@ -146,7 +146,7 @@ def test_memory_belongs_to_the_stream_that_allocated_it() -> None:
     (violation,) = sim.violations()
     assert "has not waited for it" in violation
     side.synchronize()
-    # The first stream is only coming to where it allocated the memory.
+    # Only now does the first stream fill the memory that it allocated.
     assert is_all(tensor, NEW)
 
 
@@ -156,7 +156,7 @@ def test_pinned_memory_comes_back_when_its_streams_are_done() -> None:
     address = source.data_ptr()
     there.copy_(source, non_blocking=True)
     del source
-    other = pinned(5000)  # asks, so that the stream starts
+    other = pinned(5000)  # queries the stream, which starts its work
     assert other.data_ptr() != address
     assert torch.equal(there.cpu(), pattern(5000))
     del other
@@ -165,7 +165,7 @@ def test_pinned_memory_comes_back_when_its_streams_are_done() -> None:
 
 
 def test_a_view_inside_a_pinned_block_protects_nothing() -> None:
-    """As on CUDA: a block is found by its start or its owner only."""
+    """As on CUDA, a block is found only by its start address or its owner."""
     there = torch.empty(1000, dtype=torch.uint8, device="sim")
     source = pinned(5000)
     inside = torch.frombuffer(source.numpy(), dtype=torch.uint8)[1000:2000]
@@ -216,7 +216,7 @@ def test_counters_of_what_is_there() -> None:
         sim.counter("pins")
 
 
-# Every wait can be left out.
+# Any wait can be left out.
 
 
 def uploaded_rightly() -> bool:

@@ -1,4 +1,4 @@
-"""How loads and saves use a device that works by itself: in which order, and in how much memory."""
+"""Staging to an asynchronous device: the order of its work, and the memory it takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.samples import same, sample
 ops = torch.ops.tensorizer
 
 MIB = 1 << 20
-# Two pieces for each of two workers, of 256 KiB.
+# Two pieces of 256 KiB for each of two workers.
 SMALL = {"staging": str(MIB)}
 PIECE = MIB // 4
 
@@ -29,7 +29,7 @@ def fresh_device() -> Iterator[None]:
 
 @pytest.fixture
 def tensors() -> dict[str, torch.Tensor]:
-    """Some of several pieces, and some of which many go into one."""
+    """Large tensors of several pieces, and small ones that share a piece."""
     sizes = [5 * PIECE + 4, 7 * PIECE, *[1000] * 40, 3 * PIECE]
     return {f"t{i}": sample(torch.float32, (size // 4,), i) for i, size in enumerate(sizes)}
 
@@ -47,14 +47,14 @@ def load(path: str, **how: object) -> dict[str, torch.Tensor]:
 
 
 def is_right(loaded: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]) -> bool:
-    """As far as work in the current stream can tell."""
+    """Whether the tensors are right, as work in the current stream sees them."""
     right = [same(loaded[name].cpu(), tensor) for name, tensor in tensors.items()]
     loaded.clear()
     torch.accelerator.synchronize()
     return all(right) and not sim.violations()
 
 
-# Loading
+# Loading.
 
 
 def test_every_copy_is_asynchronous(saved: str, tensors: dict[str, torch.Tensor]) -> None:
@@ -65,7 +65,7 @@ def test_every_copy_is_asynchronous(saved: str, tensors: dict[str, torch.Tensor]
 
 
 def test_the_host_waits_for_nothing_but_its_ring(saved: str) -> None:
-    """The last pieces are still on their way when the call returns."""
+    """The last pieces are still being copied when the call returns."""
     loaded = load(saved, options=None)
     assert sim.counter("event.synchronize") == 0, "the ring has more pieces than are needed"
     del loaded
@@ -94,7 +94,7 @@ def test_the_ring_has_its_usual_size(path: str) -> None:
 
 @pytest.mark.parametrize("verify", ["none", "crc32", "all"])
 def test_a_load_waits_in_order(saved: str, tensors: dict[str, torch.Tensor], verify: str) -> None:
-    """After what the stream was given before, and before what it is given next."""
+    """A load runs after the earlier work of the stream, and before its later work."""
     names = list(tensors)
     out = [torch.empty_like(tensor, device="sim") for tensor in tensors.values()]
     for tensor in out:
@@ -125,14 +125,14 @@ def test_a_load_that_does_not_wait_is_wrong(
 ) -> None:
     with sim.skip(wait):
         loaded = load(saved, dtype=dtype)
-        # Pinned memory that is free is taken by the next one who needs some.
+        # A free pinned block is reused by the next allocation.
         others = [torch.empty(PIECE, dtype=torch.uint8, pin_memory=True).fill_(1) for _ in range(4)]
         right = is_right(loaded, {name: t.to(dtype or t.dtype) for name, t in tensors.items()})
     del others
     assert not right
 
 
-# One stream each of two workers waits for the caller's, and the caller's for both of them.
+# Each of two workers' streams waits for the caller's stream, which then waits for both of them.
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_each_join_counts(saved: str, tensors: dict[str, torch.Tensor], nth: int) -> None:
     def loads_rightly() -> bool:
@@ -171,7 +171,7 @@ def test_an_error_leaves_nothing_running(saved: str) -> None:
 
 
 def test_an_error_that_is_not_waited_for_is_noticed(saved: str) -> None:
-    """The test above can fail."""
+    """Shows that the test above can fail."""
     with sim.skip("stream.synchronize"), pytest.raises(AssertionError):
         test_an_error_leaves_nothing_running(saved)
 
@@ -223,7 +223,7 @@ def test_the_second_device(saved: str, tensors: dict[str, torch.Tensor]) -> None
 def test_workers_leave_other_devices_alone(
     saved: str, path: str, tensors: dict[str, torch.Tensor]
 ) -> None:
-    """A thread begins with the first device, which may be another process's."""
+    """A new thread starts on the first device, which another process may be using."""
     with torch.accelerator.device_index(1):
         loaded = load(saved, device="sim:1", threads=8)
         assert sim.counter("device.switches") == 0
@@ -254,7 +254,7 @@ def test_threads_of_the_caller(saved: str, tensors: dict[str, torch.Tensor]) -> 
     assert not sim.violations()
 
 
-# Saving
+# Saving.
 
 
 def to_sim(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -327,7 +327,7 @@ def test_a_snapshot_of_another_device_than_the_current_one(path: str) -> None:
     assert is_right(dict(ops.load(path)), {"x": torch.zeros(PIECE, dtype=torch.int64)})
 
 
-# A device without streams or pinned memory
+# A device without streams or pinned memory.
 
 
 def test_a_device_without_a_pool_of_streams(
@@ -350,7 +350,7 @@ def test_a_device_without_a_pool_of_streams(
 def test_copies_of_the_host_follow_the_stream_of_the_caller(
     path: str, tensors: dict[str, torch.Tensor], pooled: bool
 ) -> None:
-    """They come after what it was given before, on whatever thread."""
+    """The copies run after the earlier work of the caller's stream, on any thread."""
     sim.set_pooled(pooled)
     small = SMALL | {"memory_ceiling": str(MIB)}
     names = list(tensors)

@@ -1,4 +1,4 @@
-"""The benchmarks, with small files: devices on the simulated one, servers that are all here."""
+"""The benchmarks with small files, on the simulated device and against local servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_devices_are_measured(tmp_path: Path) -> None:
 
 
 def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
-    """The rows of each workload. Who is part of the tests has not failed in any of them."""
+    """Returns the rows of each workload. Only rows of the Run:ai streamer may have errors."""
     result = folder / "result.json"
     command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / benchmark), "--quick"]
     command += ["--directory", str(folder), "--json", str(result)]
@@ -112,7 +112,7 @@ def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_tensors_take_two_requests_in_a_row(tmp_path: Path) -> None:
-    """So far away that a thread that starts late cannot look as if it had waited for an answer."""
+    """With a round trip this long, a late start of a thread cannot look like another one."""
     options = ("--workloads", "far", "--repeat", "1", "--round-trip", "1500")
     workloads = run_quickly("remote.py", tmp_path, *options)
     assert workloads["far"]["us, load"]["rounds"] == 2

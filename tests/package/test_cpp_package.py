@@ -1,4 +1,4 @@
-"""A C++ program without Python, built as an outside project from the installed package."""
+"""A C++ program without Python, built as a separate project from the installed package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 import tensorizer_ops
 from support.process import ROOT
 
-# One process builds, for all of them.
+# One worker process builds the programs for all tests.
 pytestmark = pytest.mark.xdist_group("cpp package")
 
 EXAMPLE = ROOT / "examples" / "cpp"
@@ -37,7 +37,7 @@ def shown(page: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example, the programs that the pages show, and a file for each public header."""
+    """Builds the example, the programs in the documentation, and a file for each public header."""
     project = tmp_path_factory.mktemp("project")
     shutil.copytree(EXAMPLE, project, dirs_exist_ok=True)
     (package,) = shown("docs/installing.md", "cmake")
@@ -86,7 +86,7 @@ def test_public_headers_include_nothing_private() -> None:
                 assert folder == "tensorizer_ops" and file in installed, (name, path)
             else:
                 assert not folder or folder.startswith(("ATen/", "c10/", "torch/")), (name, path)
-        # The umbrella header has all of them.
+        # The umbrella header includes all others.
         assert (
             name == "tensorizer.h"
             or f'"tensorizer_ops/{name}"' in (HEADERS / "tensorizer.h").read_text()

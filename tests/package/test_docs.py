@@ -1,4 +1,4 @@
-"""What the documentation shows runs as it stands."""
+"""The code in the documentation runs without changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHELL = {"sh", "bash", "shell", "console"}
 
 
 def blocks(languages: set[str]) -> list[tuple[str, str]]:
-    """(name, text) of each block in one of the languages."""
+    """Returns (name, text) of each code block in one of the languages."""
     found = []
     for page in PAGES:
         for number, (language, text) in enumerate(BLOCK.findall(page.read_text())):
@@ -42,11 +42,11 @@ def test_python_blocks_run(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     if "s3://" in text:
-        # The machine that a page speaks of has a bucket, and the keys to it in its environment.
+        # The page assumes a machine that has a bucket, and its keys in the environment.
         for name, value in request.getfixturevalue("s3").environment().items():
             monkeypatch.setenv(name, value)
     if "redis://localhost/" in text:
-        # Here the server is at another port than the usual one.
+        # The test server is not at the default port.
         place = request.getfixturevalue("redis").url("")
         text = text.replace("redis://localhost/", place)
     # TorchScript reads the source of what it compiles, so the block is a module with a file.
@@ -54,7 +54,7 @@ def test_python_blocks_run(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "shown.py").write_text(text)
     if "install_as_tensorizer" in text:
-        # It is for a whole process, and so it gets one.
+        # It affects the whole process, so it runs in one of its own.
         run_python("import shown")
         return
     sys.modules.pop("shown", None)

@@ -1,4 +1,4 @@
-"""The examples run, offline, and do what they say."""
+"""The examples run offline, and do what they describe."""
 
 from __future__ import annotations
 

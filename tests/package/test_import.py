@@ -1,4 +1,4 @@
-"""Importing the package: what it brings, what it takes, and with which torch it works."""
+"""Importing the package: the names it has, the time it takes, and the versions of torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ assert not any(name.startswith("torch._dynamo") for name in set(sys.modules) - m
 
 def test_importing_takes_little() -> None:
     took = [float(run_python(IMPORT_TIME).stdout)]
-    # A machine that is busy with something else gets another chance to be fast, no more.
+    # A busy machine gets up to three more attempts.
     while min(took) > 0.06 and len(took) < 4:
         took.append(float(run_python(IMPORT_TIME).stdout))
     assert min(took) <= 0.06
@@ -42,7 +42,7 @@ def test_what_it_brings() -> None:
     assert tensorizer_ops.save.__doc__
 
 
-# What is imported only when somebody asks for it.
+# Names that are imported on first use.
 LATER = ("TensorSerializer", "TensorType", "protobuf", "serialization", "tensors_pb2", "utils")
 
 
@@ -57,7 +57,7 @@ def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:
     names = [*tensorizer_ops.__all__, *LATER, "laod"]
     lines = [f"tensorizer_ops.{name}" for name in names]
     program.write_text("\n".join(["import tensorizer_ops", *lines, ""]))
-    # Without torch and all that, which takes a while to read and does not matter here.
+    # Skips the sources of torch, which take long to read and do not matter here.
     checker = ["-m", "mypy", "--no-site-packages", "--ignore-missing-imports", "--no-error-summary"]
     done = subprocess.run(
         [sys.executable, *checker, "--follow-imports=silent", program],
@@ -101,7 +101,7 @@ def test_nothing_of_the_classic_package_is_needed() -> None:
 
 
 def set_up(folder: Path, *commands: str) -> subprocess.CompletedProcess[str]:
-    """Runs setup.py with no compiler, and leaves nothing in the sources."""
+    """Runs setup.py without a compiler, and leaves no files in the sources."""
     command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", folder, "sdist"]
     return subprocess.run(
         [*command, "--dist-dir", folder, *commands],

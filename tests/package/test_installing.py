@@ -1,4 +1,4 @@
-"""Installing: what is built, for which torch, and what is said where something is missing."""
+"""Installing: what is built, for which torch, and the errors if something is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARY = CORE.with_name("libtensorizer_ops.so")
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A copy of what is installed from, which may be written to."""
+    """A writable copy of the sources of an installation."""
     folder = tmp_path / "sources"
     built = shutil.ignore_patterns("*.so", "_build.py", "include", "share", "__pycache__")
     shutil.copytree(ROOT / "tensorizer_ops", folder / "tensorizer_ops", ignore=built)
@@ -74,7 +74,7 @@ def test_ninja_is_asked_for_where_there_is_none(sources: Path, kind: str) -> Non
 
 
 class Processes:
-    """A folder as /proc, of processes that start each other."""
+    """A fake /proc folder, in which each process was started by the one before it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.last = folder, 1
@@ -189,7 +189,7 @@ def test_what_is_compiled_shows(tmp_path: Path) -> None:
 
 
 def needed(library: Path) -> set[str]:
-    """What a library is linked against, without what the compiler adds."""
+    """Returns the libraries that a library is linked against, except the compiler's own."""
     text = subprocess.run(["readelf", "-d", library], capture_output=True, text=True).stdout
     of_compiler = {"ld-linux-x86-64", "libc", "libgcc_s", "libm", "libstdc++"}
     return set(re.findall(r"\(NEEDED\).*\[([^]]+)\.so", text)) - of_compiler
@@ -208,7 +208,7 @@ def test_what_needs_torch_stands_on_what_does_not() -> None:
 
 
 def defined(library: Path) -> set[str]:
-    """The functions of ours that a library exports, but for inline ones."""
+    """Returns our functions that a library exports, except inline ones."""
     text = subprocess.run(["nm", "-DC", library], capture_output=True, text=True).stdout
     return set(re.findall(r"^\w+ T (tensorizer::.*)$", text, re.MULTILINE))
 
@@ -244,7 +244,7 @@ def test_a_library_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
         last = done.stderr.splitlines()[-1]
         assert last.startswith("ImportError: tensorizer_ops cannot be loaded (")
         assert "install it again" in last
-    # What uses torch alone goes on.
+    # Programs that use only torch still work.
     code = "import tensorizer_ops, torch; torch.ones(1)"
     done = run(tmp_path, sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""What type checkers see of the package, where it is installed in place (as `make build` does)."""
+"""What type checkers see of the package if it is installed in place, as by `make build`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copy(source: Target, target: Target, verify: Verify, hashes: Hashes, how: Op
 copy("a.tensors", Path("b.tensors"), "crc32", "sha256", {"fsync": True, "memory_ceiling": 1 << 20})
 """
 
-# What is wrong, and what a type checker says of it.
+# Wrong lines, and the error that a type checker reports for each.
 WRONG = {
     'tensorizer_ops.load("m.tensors", verify="crc64")': "arg-type",
     'tensorizer_ops.laod("m.tensors")': "attr-defined",
@@ -44,14 +44,14 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with nothing but the package, installed in place as pyproject.toml says it."""
+    """An environment with only the package, installed in place as pyproject.toml specifies."""
     folder = tmp_path_factory.mktemp("typing")
     sources = folder / "sources"
     built = shutil.ignore_patterns("*.so", "_build.py", "include", "share", "__pycache__")
     shutil.copytree(ROOT / "tensorizer_ops", sources / "tensorizer_ops", ignore=built)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
-    # Type checkers read Python only, so nothing is compiled.
+    # Type checkers read only Python, so nothing is compiled.
     (sources / "setup.py").write_text("from setuptools import setup\nsetup(install_requires=[])\n")
     command = [sys.executable, "setup.py", "--quiet", "editable_wheel", "--dist-dir", str(folder)]
     subprocess.run(command, cwd=sources, check=True, capture_output=True, timeout=100)
@@ -64,7 +64,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(environment: Path, folder: Path, program: str) -> list[str]:
-    """The errors that mypy finds in a program, each as its line and its kind."""
+    """Returns the errors that mypy finds in a program, each with its line."""
     (folder / "program.py").write_text(program)
     python = environment / "bin" / "python"
     command = [sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports"]

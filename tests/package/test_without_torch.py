@@ -1,4 +1,4 @@
-"""What works without torch, and that the rest is there as soon as torch is."""
+"""The parts that work without torch, and the rest, which is available once torch is imported."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ except torch.OutOfMemoryError as error:
     )
 
 
-# A digest of nothing ever comes from the FIFO that it is asked of.
+# Opening the FIFO as a file never ends, because nothing is written to it.
 STOP = """
 import signal, sys
 from tensorizer_ops._inspection import File
@@ -165,7 +165,7 @@ assert "torch" not in sys.modules
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    # Open for both, so that it neither waits for the other side nor sees an end.
+    # Opened for both directions, so that opening does not block and reads see no end of file.
     keep = os.open(fifo, os.O_RDWR)
     process = subprocess.Popen(
         [sys.executable, "-c", STOP, fifo],
@@ -306,7 +306,7 @@ def test_help_shows_all_of_it() -> None:
         assert name in text, name
 
 
-# What is left of the time for the command that asks.
+# Prints the CPU time of a process that computes a digest, imports included.
 TIMED = """
 import time
 import tensorizer_ops
@@ -320,7 +320,7 @@ print(time.process_time())
 def test_it_takes_little_time(web: Web) -> None:
     path = str(web.root / "zoo.tensors")
     took = [float(run_python(TIMED, path).stdout)]
-    # A machine that is busy with something else gets another chance to be fast, no more.
+    # A busy machine gets up to three more attempts.
     while min(took) > 0.15 and len(took) < 4:
         took.append(float(run_python(TIMED, path).stdout))
     assert min(took) <= 0.15, took
