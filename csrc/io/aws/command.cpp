@@ -22,10 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How soon the end of a program is noticed that has closed its output before.
+// How often to check for the end of a program that has closed its output.
 constexpr std::chrono::milliseconds kEndInterval{5};
 
-// The settings that a program starts with.
+// The settings of posix_spawn() for the program.
 class SpawnSettings {
  public:
   explicit SpawnSettings(int output) {
@@ -39,7 +39,7 @@ class SpawnSettings {
     posix_spawnattr_setflags(
         &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setpgroup(&attributes, 0);
-    // Python ignores some signals, and a child would go on ignoring them.
+    // Python ignores some signals, and the child would inherit that.
     sigset_t signals;
     sigemptyset(&signals);
     posix_spawnattr_setsigmask(&attributes, &signals);
@@ -57,14 +57,15 @@ class SpawnSettings {
   posix_spawnattr_t attributes;
 };
 
-// A program that runs; it, and what it has started, is killed when this ends before it does.
+// A running program. The destructor kills its process group if it still runs.
 class Program {
  public:
   Program(const std::vector<std::string>& words, const std::string& label) : label_(label) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::SystemError, why("no pipe", errno));
     output_ = Descriptor(ends[0]);
-    // The standard ones may be closed here, and a pipe take their place.
+    // If the standard descriptors are closed in this process, the pipe may have one of their
+    // numbers. A number above them keeps the pipe apart.
     const Descriptor write_end(fcntl(ends[1], F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     ::close(ends[1]);
     if (!write_end) throw Error(ErrorKind::SystemError, why("no pipe", errno));
@@ -90,10 +91,10 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // Waits a little for more output, and appends it. False when there will be none.
+  // Waits up to kPollInterval for more output, and appends it. Returns false at its end.
   bool read_some(std::string& text) {
-    // What it has printed when it ends is in the pipe by then; whoever else holds the pipe may
-    // never close it.
+    // Checked before the read: when the program has ended, all of its output is in the pipe.
+    // Another process that inherited the pipe may never close it, so its end is not waited for.
     const bool ended = has_ended();
     pollfd waiting{output_.get(), POLLIN, 0};
     if (!ended) poll(&waiting, 1, static_cast<int>(kPollInterval.count()));
@@ -109,7 +110,8 @@ class Program {
     if (process_ < 0) return true;
     const pid_t found = waitpid(process_, &status_, WNOHANG);
     if (found == 0 || (found < 0 && errno == EINTR)) return false;
-    // Where the host has taken the status itself, what was printed has to be enough.
+    // The host program has reaped the child itself, so its status is unknown. Treat it as success:
+    // the output is checked anyway.
     if (found < 0) status_ = 0;
     process_ = -1;
     return true;
@@ -156,7 +158,7 @@ std::optional<std::vector<std::string>> split_words(std::string_view line) {
     } else if (c == quoted_by) {
       quoted_by = '\0';
     } else if (c == '\\' && quoted_by != '\'') {
-      // Between double quotes it keeps its meaning only before what would have one.
+      // Between double quotes, a backslash escapes only a double quote or a backslash.
       const bool escapes = quoted_by == '\0' || next == '"' || next == '\\';
       if (at + 1 == line.size()) return std::nullopt;
       words.back() += escapes ? next : c;

@@ -1,4 +1,4 @@
-// Other programs, run for what they print.
+// Runs other programs for their output.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,9 @@
 
 namespace tensorizer {
 
-// The words of a command line, split as a shell splits them: quotes and backslashes mean what they
-// mean there, and nothing else means anything. Nothing where a quote has no end.
+// Returns the words of a command line, split as a shell splits them. Only quotes and backslashes
+// have a special meaning. Returns null if a quote is not closed, or if the line ends with a
+// backslash.
 std::optional<std::vector<std::string>> split_words(std::string_view line);
 
 struct CommandLimits {
@@ -21,11 +22,12 @@ struct CommandLimits {
   std::size_t output;  // in bytes
 };
 
-// Runs the program that the first word names, found as a shell finds it, and returns what it
-// printed. It gets an empty input, none of this process's descriptors, and a process group of its
-// own, which is killed when a limit is reached or the cancel is requested. What it prints to its
-// standard error goes nowhere. Throws Error, which calls the program `label` and holds neither its
-// words nor its output: InvalidArgument where it cannot be run, PermissionDenied where it fails.
+// Runs the program that the first word names, found as a shell finds it, and returns its standard
+// output. The program gets an empty input, none of this process's descriptors, and a process group
+// of its own, which is killed when a limit is reached or the cancel is requested. Its standard
+// error is discarded. Throws Error, whose message calls the program `label` and shows neither its
+// words nor its output: InvalidArgument if it cannot be run, PermissionDenied if it fails, TimedOut
+// and InvalidFormat for the limits of time and output.
 std::string run_command(const std::vector<std::string>& words, const std::string& label,
                         const CommandLimits& limits, Cancel& cancel);
 

@@ -15,13 +15,13 @@ const std::string& first_of(const std::string& a, const std::string& b) {
   return a.empty() ? b : a;
 }
 
-// What takes both keys to be of use.
+// Throws if only one of the two is given.
 void check_pair(const std::string& first, const std::string& second, const std::string& names) {
   if (first.empty() == second.empty()) return;
   throw Error(ErrorKind::InvalidArgument, "only one of " + names + " is given: both are needed");
 }
 
-// Whether the profile says how to get credentials.
+// Returns true if the profile says how to get credentials.
 bool has_credentials(const AwsProfile& profile) {
   for (const char* name :
        {"role_arn", "web_identity_token_file", "credential_process", "aws_access_key_id",
@@ -31,24 +31,25 @@ bool has_credentials(const AwsProfile& profile) {
   return false;
 }
 
-// Whether the profile's role comes before a web identity of the environment, as in AWS's tools.
+// Returns true if the profile's role comes before a web identity of the environment, as in AWS's
+// tools.
 bool takes_role(const AwsProfile& profile) {
   return !profile.get("role_arn").empty() && profile.get("web_identity_token_file").empty();
 }
 
-// s3cmd takes a value out of its quotes.
+// Removes quotes around a value, as s3cmd does.
 std::string unquoted(const std::string& value) {
   const bool quoted = value.size() >= 2 && value.starts_with('"') && value.ends_with('"');
   return quoted ? value.substr(1, value.size() - 2) : value;
 }
 
-// Names from the time when there were two.
+// Translates the old names of the first two regions.
 std::string region_of(const std::string& location) {
   if (location == "US") return "us-east-1";
   return location == "EU" ? "eu-west-1" : location;
 }
 
-// Regions become parts of host names and headers.
+// Throws for a region that must not become part of a host name or a header.
 void check_region(const std::string& region) {
   const bool is_plain = std::all_of(region.begin(), region.end(), [](char c) {
     return is_letter(c) || is_digit(c) || c == '-' || c == '_' || c == '.';
@@ -82,7 +83,7 @@ S3cmdFile read_s3cmd_file(const std::string& path, bool must_exist, Cancel& canc
   check_pair(result.access_key, result.secret_key,
              "access_key and secret_key in " + quote(path, 4096));
   result.host_base = get("host_base");
-  // What every such file says that was made for AWS, where this host leads to all regions.
+  // The default in every such file that was made for AWS. There it stands for all regions.
   if (result.host_base == "s3.amazonaws.com") result.host_base.clear();
   result.use_http = lower_case(get("use_https")) == "false";
   result.bucket_location = region_of(get("bucket_location"));
@@ -125,7 +126,7 @@ S3Origin S3Config::origin() const {
 S3Settings S3Config::settings() const {
   const bool is_named = !options.config_path.empty();
   const S3cmdFile file = is_named || origin() == S3Origin::S3cmd ? s3cmd : S3cmdFile();
-  // What the file says comes before or behind what AWS's tools look at.
+  // The file comes before the settings of AWS's tools if the caller named it, otherwise after them.
   const auto choose = [&](const std::string& option, const std::string& in_file,
                           const std::string& of_aws) {
     if (!option.empty()) return option;

@@ -1,10 +1,9 @@
-// What the caller's options, the environment, ~/.aws and s3cmd's file say about S3.
+// The settings for S3 in the caller's options, the environment, ~/.aws and s3cmd's file.
 //
-// They are asked in the order in which AWS's own tools ask: options, the environment, the profile;
-// one that the caller names comes in the place of the environment's keys. s3cmd's file is ~/.s3cfg,
-// which comes behind them, or the one that the caller names, which comes before the environment.
-// ~/.s3cfg speaks of a service together with the keys to it, so it counts only where its keys are
-// the ones that are used.
+// The order is that of AWS's own tools: options, environment, profile. If the caller names a
+// profile, the keys in the environment are ignored. A file of s3cmd that the caller names
+// (s3_config_path) comes before the environment, and ~/.s3cfg comes last. ~/.s3cfg describes a
+// service together with its keys, so its settings are used only if its keys are used.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +17,13 @@
 namespace tensorizer {
 
 struct S3Settings {
-  std::string endpoint;     // a URL with its scheme; empty: AWS's own
-  bool force_http = false;  // no TLS there either
+  std::string endpoint;     // a URL with its scheme; empty: AWS
+  bool force_http = false;  // without TLS, also for AWS
   std::string region;       // empty: unknown
-  std::string addressing;   // "path", "virtual", or empty: what fits the endpoint
+  std::string addressing;   // "path", "virtual", or empty: chosen by the endpoint
 };
 
-// s3cmd's own file. What is empty is not in it.
+// The settings in a file of s3cmd. Empty if they are not in it.
 struct S3cmdFile {
   std::string access_key, secret_key, access_token;
   std::string host_base, bucket_location;
@@ -33,8 +32,8 @@ struct S3cmdFile {
   bool has_keys() const { return !access_key.empty() && !secret_key.empty(); }
 };
 
-// Returns the section [default] of such a file, with its values out of their quotes; null where
-// there is none. Throws Error(NotFound) where there is no such file but must be one.
+// Returns the section [default] of such a file, with quotes around values removed; null if there is
+// no such section. Throws Error(NotFound) if `must_exist` and there is no file.
 std::optional<IniSection> read_s3cmd_settings(const std::string& path, bool must_exist,
                                               Cancel& cancel);
 S3cmdFile read_s3cmd_file(const std::string& path, bool must_exist, Cancel& cancel);
@@ -45,20 +44,21 @@ enum class S3Origin : std::uint8_t {
   Options,
   Environment,
   Profile,
-  WebIdentity,  // as the environment says it
+  WebIdentity,  // from the environment
   S3cmd,
   Container,
-  Metadata,  // of the machine, which may have none
+  Metadata,  // of the machine, which may not have the service
 };
 
-// Everything there is to know without asking anybody, read once.
+// All settings that can be read without a request to a server or a program. They are read once, in
+// the constructor.
 struct S3Config {
-  // Throws Error(InvalidArgument) where options or files contradict themselves, NotFound where a
-  // file is missing that was asked for.
+  // Throws Error(InvalidArgument) if options or files contradict themselves, and NotFound if a file
+  // is missing that the caller named.
   S3Config(const S3Options& options, Cancel& cancel);
 
   S3Origin origin() const;
-  // Throws Error(InvalidArgument) for what is no region, or names a section that is not there.
+  // Throws Error(InvalidArgument) for a malformed region or endpoint, and for a missing section.
   S3Settings settings() const;
 
   S3Options options;

@@ -24,7 +24,7 @@ std::string path_of(const char* variable, const char* usual) {
   return expand_home(path.empty() ? usual : path);
 }
 
-// "profile NAME" names a profile; nothing where a section is of another kind.
+// Returns NAME for a section such as "profile NAME"; null if the section is of another kind.
 std::optional<std::string> name_in(const std::string& section, const std::string& kind) {
   auto words = split_words(section);
   if (!words || words->size() != 2 || words->front() != kind) return std::nullopt;
@@ -58,7 +58,7 @@ IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel) {
     if (is_absent && !must_exist) return {};
     throw;
   }
-  // One byte more shows that there is more.
+  // Reads one byte more than allowed, to detect a longer file.
   std::string text(kLongestFile + 1, '\0');
   text.resize(source->read_up_to(0, std::as_writable_bytes(std::span(text)), cancel));
   if (text.size() > kLongestFile) {

@@ -1,4 +1,4 @@
-// What the environment and the files in ~/.aws say to AWS's own tools, and so to us.
+// Reads the environment variables and the files in ~/.aws, as AWS's own tools do.
 #pragma once
 
 #include <functional>
@@ -11,38 +11,38 @@
 
 namespace tensorizer {
 
-// A variable of the environment. An empty one is as good as none.
+// Returns an environment variable; empty if it is not set.
 std::string environment(const char* name);
 
-// A file of settings; empty where there is none that this process may read, unless there must be
-// one. Throws Error(InvalidFormat) for what is no such file.
+// Returns a file of settings; empty if there is none that this process may read, unless
+// `must_exist`. Throws Error(InvalidFormat) if it is malformed or longer than 1 MiB.
 IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel);
 
 struct AwsProfile {
   IniSection credentials;  // of the file `credentials`
   IniSection config;       // of the file `config`
 
-  // A setting, of the first of these that has it; empty where there is none.
+  // Returns a setting from `credentials`, or else from `config`; empty if neither has it.
   std::string get(std::string_view name) const;
 };
 
-// Read once, from the files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name, or from
-// ~/.aws.
+// The files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name, or those in ~/.aws. They are
+// read once, in the constructor.
 class AwsConfig {
  public:
-  // `profile` is the one that the caller wants, or else AWS_PROFILE, or else "default", which need
-  // not exist. Throws Error(InvalidArgument) for any other that does not.
+  // Chooses the profile: `profile`, or else AWS_PROFILE, or else "default". Throws
+  // Error(InvalidArgument) if it does not exist; "default" need not exist.
   AwsConfig(const std::string& profile, Cancel& cancel);
 
   const std::string& profile_name() const { return name_; }
   const AwsProfile& profile() const { return profile_; }
-  // Another profile, or null.
+  // Returns any profile by its name, or null.
   const AwsProfile* find(const std::string& name) const;
 
-  // The region, or empty.
+  // Returns the region, or an empty string.
   std::string region() const;
-  // Where a service is, of which the environment speaks in capitals: the URL for this service
-  // alone, or for all of them; empty where AWS's own address holds.
+  // Returns the configured URL of a service, or the one for all services; empty if AWS's own
+  // address applies. `service`: in capitals, as in the name of the environment variable.
   std::string endpoint(const std::string& service) const;
 
  private:

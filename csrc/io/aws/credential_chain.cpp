@@ -202,7 +202,7 @@ class Finder {
     return credentials_in(*object, label);
   }
 
-  // The last place, which most machines do not have.
+  // The last source, which most machines do not have.
   S3Credentials from_machine() {
     try {
       return machine_credentials(cancel_);
@@ -231,10 +231,10 @@ class Finder {
   const S3Config config_;
   const HttpOptions& http_;
   Cancel& cancel_;
-  std::vector<std::string> visited_;  // profiles whose source is looked for
+  std::vector<std::string> visited_;  // profiles whose source_profile is being resolved
 };
 
-// They become parts of headers.
+// Throws for credentials that cannot be sent in headers, and for empty keys.
 void check(const S3Credentials& credentials) {
   for (const std::string* text :
        {&credentials.key_id, &credentials.secret, &credentials.session_token}) {

@@ -1,7 +1,7 @@
-// One look for credentials, wherever AWS's own tools look.
+// Searches for credentials once, where AWS's own tools search.
 //
-// By hand, because only AWS's SDK has it, which brings an HTTP client, threads and signal handlers
-// of its own.
+// Written by hand, because the only library for it is AWS's SDK, which brings its own HTTP client,
+// threads and signal handlers.
 #pragma once
 
 #include "base/cancel.h"
@@ -11,8 +11,8 @@
 
 namespace tensorizer {
 
-// Asks the first place that is there (S3Config::origin), and no other if that one fails. Throws as
-// S3CredentialsChain::get() does.
+// Returns the credentials of the first source that is configured (S3Config::origin). If that one
+// fails, no other is tried. Throws as S3CredentialsChain::get() does.
 S3Credentials find_s3_credentials(const S3Options& s3, const HttpOptions& http, Cancel& cancel);
 
 }  // namespace tensorizer

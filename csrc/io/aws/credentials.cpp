@@ -17,15 +17,16 @@ namespace {
 using std::chrono::minutes;
 using std::chrono::seconds;
 
-// How long before they expire credentials are replaced, if they do not last much longer anyway.
+// How long before they expire credentials are replaced. Short-lived ones are replaced in the last
+// quarter of their lifetime.
 constexpr minutes kAhead{5};
-// How soon others are fetched at the earliest, even if these have expired on arrival: the clock
-// here may be wrong.
+// The least time between two fetches, even if credentials have expired on arrival: the clock of
+// this machine may be wrong.
 constexpr seconds kLeast{1};
-// After a fetch that brought none, while the old ones hold.
+// The pause after a failed fetch, while the old credentials are valid.
 constexpr seconds kPause{10};
 
-// What the caller shows to S3 alone is left out.
+// Removes the options that are only for S3.
 HttpOptions for_others(HttpOptions http) {
   http.tls.client_cert.clear();
   http.tls.client_key.clear();
@@ -33,7 +34,8 @@ HttpOptions for_others(HttpOptions http) {
   return http;
 }
 
-// Whether the caller wrote them down, so that they stay what they are.
+// Returns true if the caller gave the credentials themselves, and not references to secrets, so
+// that another fetch would return the same.
 bool are_literal(const S3Options& s3) {
   return !s3.access_key_id.empty() && !names_secret(s3.access_key_id) &&
          !names_secret(s3.secret_access_key) && !names_secret(s3.session_token);
@@ -49,8 +51,9 @@ S3Credentials S3CredentialsChain::get(Cancel& cancel) {
   for (;;) {
     const Moment now = clock_();
     if (hold(now) && now < fetch_at_) return *known_;
-    // A child of fork() has no thread of its parent's, and a signal handler must not wait for the
-    // fetch that it has interrupted.
+    // Fetches also if another process is fetching: a child of fork() does not have the thread of
+    // its parent. And if this thread is fetching: a signal handler must not wait for the fetch that
+    // it has interrupted.
     if (fetching_ != getpid() || fetcher_ == std::this_thread::get_id()) {
       fetch(lock, cancel);
       if (known_ && !refused_) return *known_;
@@ -76,14 +79,14 @@ bool S3CredentialsChain::hold(Moment now) const {
   return known_ && !refused_ && (!known_->expires || now < std::max(*known_->expires, fetch_at_));
 }
 
-// Unlocks while it asks.
+// Unlocks the lock while it searches.
 void S3CredentialsChain::fetch(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
   fetching_ = getpid();
   fetcher_ = std::this_thread::get_id();
   lock.unlock();
   std::optional<S3Credentials> fresh;
   std::exception_ptr exception;
-  bool may_wait = false;  // whether what went wrong may go right later
+  bool may_wait = false;  // whether a later fetch may succeed
   try {
     fresh = find_s3_credentials(s3_, http_, cancel);
   } catch (const Error& error) {

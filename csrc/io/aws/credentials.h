@@ -1,4 +1,4 @@
-// The keys that requests to S3 are signed with, found as AWS's own tools find them.
+// The credentials that sign requests to S3, found as AWS's own tools find them.
 #pragma once
 
 #include <sys/types.h>
@@ -21,29 +21,31 @@ struct S3Credentials {
   std::string key_id;
   std::string secret;
   std::string session_token;  // or empty
-  bool anonymous = false;     // then there are no keys, and requests are not signed
+  bool anonymous = false;     // there are no keys, and requests are not signed
   std::optional<std::chrono::system_clock::time_point> expires = {};
 
   bool operator==(const S3Credentials&) const = default;
 };
 
-// Where they come from, and come from anew before they expire. Any thread.
+// Finds credentials, and replaces them before they expire. Thread-safe.
 class S3CredentialsChain {
  public:
   using Clock = std::function<std::chrono::system_clock::time_point()>;
 
-  // Looks nowhere yet. `http` says how to speak with the servers that give credentials: its headers
-  // and its own certificate are for others.
+  // Does not search yet. `http` has the options for servers that give credentials; its headers and
+  // client certificate are not sent to them.
   S3CredentialsChain(const S3Options& s3, const HttpOptions& http,
                      Clock clock = &std::chrono::system_clock::now);
 
-  // Those that hold now. Some minutes before they expire, one thread fetches others, while the rest
-  // goes on with these. Throws Error: PermissionDenied where there are none, saying where they were
-  // looked for; what a source of credentials says that is there and gives none.
+  // Returns the current credentials. A few minutes before they expire, one thread fetches new ones,
+  // while other threads continue with the old ones. Throws Error: PermissionDenied if there are
+  // none (the message lists where they were searched for), or the error of the configured source if
+  // it gives none.
   S3Credentials get(Cancel& cancel);
 
-  // A server takes those with this key for expired. True where others may be got: get() fetches
-  // them then, and throws Error(PermissionDenied) if they are the same.
+  // Reports that a server considers the credentials with this key expired. Returns true if there
+  // may be others: then get() fetches them, and throws Error(PermissionDenied) if they are the
+  // same.
   bool refused(const std::string& key_id);
 
  private:
@@ -59,7 +61,7 @@ class S3CredentialsChain {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  pid_t fetching_ = 0;  // the process in which a thread fetches
+  pid_t fetching_ = 0;  // the process in which a thread fetches, or 0
   std::thread::id fetcher_;
   std::optional<S3Credentials> known_;
   bool refused_ = false;

@@ -71,7 +71,7 @@ class Parser {
   std::size_t number_ = 0;
   IniSection* section_ = nullptr;
   std::string name_;
-  std::string* setting_ = nullptr;  // the one of that name, of which an indented line is a part
+  std::string* setting_ = nullptr;  // the value of name_, which an indented line continues
   std::size_t indent_ = 0;
 };
 

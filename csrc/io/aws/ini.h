@@ -1,12 +1,12 @@
-// Files of settings in sections, as AWS's tools and s3cmd write them.
+// Parses files of settings in sections, as AWS's tools and s3cmd write them.
 //
 //   [section]
 //   name = value        # and ; begin a comment at the start of a line only
 //   s3 =
 //     name = value      an indented block is a setting of its own: "s3.name"
 //
-// Names of settings come out in lower case. What is said twice holds as it was said last; a section
-// may go on further down. An indented line behind a value goes on with that value.
+// Names of settings become lower case. The last value of a setting counts, and a section may be
+// continued further down. An indented line below a setting with a value continues the value.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ namespace tensorizer {
 using IniSection = std::map<std::string, std::string, std::less<>>;
 using IniFile = std::map<std::string, IniSection, std::less<>>;
 
-// Throws Error(InvalidFormat), which names the file as `label` says and the line, but nothing in
-// it.
+// Throws Error(InvalidFormat), whose message has `label` and the number of the line, but nothing of
+// its content.
 IniFile parse_ini(std::string_view text, const std::string& label);
 
 }  // namespace tensorizer

@@ -9,10 +9,10 @@ namespace tensorizer {
 
 namespace {
 
-// The object itself, and 64 levels in it.
+// The object itself, and 64 levels inside it.
 constexpr std::size_t kDeepest = 65;
 
-// Nothing for null, arrays, objects, and numbers that are not whole.
+// Returns null for null, arrays, objects, and numbers that are not integers.
 std::optional<std::string> text_of(const simdjson::dom::element& value) {
   using Type = simdjson::dom::element_type;
   switch (value.type()) {

@@ -1,4 +1,4 @@
-// The JSON that tells credentials: one object, whose values are texts, numbers and the like.
+// Parses the JSON in which credentials come: one object of simple values.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,9 @@ namespace tensorizer {
 
 using JsonObject = std::map<std::string, std::string, std::less<>>;
 
-// Returns the values by their names: a text is decoded, a whole number, true and false are written
-// out, and null, arrays, objects and other numbers are left out. Returns null where the text is not
-// JSON, has a number beyond 64 bits, is nested more than 64 levels deep, has a name twice, or is
-// other JSON than an object.
+// Returns the values by name. Strings are decoded, integers and booleans are returned as text, and
+// null, arrays, objects and other numbers are left out. Returns null if the text is not a JSON
+// object, has an integer beyond 64 bits, is nested more than 64 levels deep, or has a name twice.
 std::optional<JsonObject> parse_json_object(std::string_view text);
 
 }  // namespace tensorizer

@@ -28,7 +28,7 @@ std::string get(const JsonObject& object, std::string_view name) {
   return found == object.end() ? std::string() : found->second;
 }
 
-// Services on the machine itself answer soon or are not there.
+// Returns options with short timeouts: services on the machine respond soon or do not exist.
 HttpOptions local_options(const HttpOptions& http, double seconds, int retries) {
   HttpOptions options;
   options.tls.ca_file = http.tls.ca_file;
@@ -46,7 +46,7 @@ bool is_loopback(const std::string& host) {
          (is_address && ntohl(address.s_addr) >> 24 == 127);
 }
 
-// Where AWS's own agents listen.
+// Returns true for the addresses of AWS's own agents.
 bool is_agent(const std::string& host) {
   return host == "169.254.170.2" || host == "169.254.170.23" || host == "[fd00:ec2::23]";
 }
@@ -65,7 +65,7 @@ std::string container_url() {
                   ", and must be at an https:// URL, on this machine, or where AWS has them");
 }
 
-// What shows the service that it is the container that asks; or empty.
+// Returns the token with which the container authorizes itself; or empty.
 std::string container_token() {
   const std::string path = environment("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
   const std::string token = path.empty() ? environment("AWS_CONTAINER_AUTHORIZATION_TOKEN")
@@ -92,7 +92,7 @@ std::string metadata_address() {
   return mode == "ipv6" ? "http://[fd00:ec2::254]" : "http://169.254.169.254";
 }
 
-// Version 2 of the service, in which a token goes along with every question.
+// Version 2 of the service, in which every request carries a token.
 class Metadata {
  public:
   explicit Metadata(Cancel& cancel) : address_(metadata_address()), cancel_(cancel) {
@@ -130,7 +130,7 @@ class Metadata {
   std::string token_;
 };
 
-// The role's name is a part of an address.
+// Returns the name of the role. Throws if it could not be part of a URL.
 std::string role_in(const std::string& list, const std::string& label) {
   const std::string role(trimmed(std::string_view(list).substr(0, list.find('\n'))));
   const bool is_name = std::all_of(role.begin(), role.end(), [](char c) {

@@ -1,4 +1,4 @@
-// Services that tell a container or a machine its credentials.
+// The services that give a container or a machine its credentials.
 #pragma once
 
 #include <string>
@@ -11,18 +11,20 @@
 
 namespace tensorizer {
 
-// What AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI names. `http` says which certificates
-// are trusted. Throws Error: InvalidArgument for an address to which nobody's token should go.
+// Returns the credentials at AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI. Of `http`, only
+// the trusted certificates are used. Throws Error: InvalidArgument for an address to which the
+// container's token must not be sent.
 S3Credentials container_credentials(const HttpOptions& http, Cancel& cancel);
 
-// The role of the machine, from version 2 of EC2's metadata service. Throws Error, Unavailable or
-// TimedOut after a second or two where there is no such service, and PermissionDenied where it has
-// no role to give or AWS_EC2_METADATA_DISABLED forbids to ask.
+// Returns the credentials of the machine's role, from version 2 of EC2's metadata service. Throws
+// Error: Unavailable or TimedOut after a second or two if there is no such service, and
+// PermissionDenied if it has no role or AWS_EC2_METADATA_DISABLED is "true".
 S3Credentials machine_credentials(Cancel& cancel);
 
-// AccessKeyId, SecretAccessKey, Token or SessionToken, and Expiration, which may be missing. Throws
-// Error(InvalidFormat), which names `label` and holds none of them, where a key is missing or the
-// moment is none. `secrets`: what the one who answers was shown.
+// Returns the credentials in AccessKeyId, SecretAccessKey, Token or SessionToken, and Expiration,
+// which may be missing. Throws Error(InvalidFormat), whose message has `label` and none of the
+// values, if a key is missing or the expiration is malformed, and Error(PermissionDenied) for a
+// code other than "Success". `secrets`: what the request sent, which must not be quoted.
 S3Credentials credentials_in(const JsonObject& object, const std::string& label,
                              const Secrets& secrets = {});
 

@@ -11,7 +11,7 @@ namespace tensorizer {
 
 namespace {
 
-// What needs no escape, so that it is signed as it is sent, and may stand behind "://".
+// Returns true if the text behind "://" needs no escaping, so that it is signed as it is sent.
 bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
     return is_letter(c) || is_digit(c) ||
@@ -19,7 +19,7 @@ bool is_plain(std::string_view text) {
   });
 }
 
-// A host and a path at most, which nothing reads in another way.
+// Returns true for a URL of a host and at most a path that all parsers read in the same way.
 bool is_service(std::string_view url, const std::optional<UrlParts>& parts) {
   const std::string_view rest = url.substr(url.find("://") + 3);
   return parts && !parts->has_more && parts->port != "0" && is_plain(rest) &&

@@ -18,7 +18,7 @@ std::string formatted(std::time_t time, const char* format) {
   return {text, std::strftime(text, sizeof(text), format, &utc)};
 }
 
-// Without spaces around it, and with one where several stand.
+// Returns the text without spaces around it, and with runs of spaces replaced by one.
 std::string squeezed(std::string_view text) {
   std::string result;
   for (const char c : text) {

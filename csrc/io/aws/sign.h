@@ -1,7 +1,8 @@
-// Signed requests: AWS's Signature Version 4, and version 2 for URLs.
+// Signs requests: by AWS's Signature Version 4, and by version 2 for URLs.
 //
-// By hand, because libcurl's CURLOPT_AWS_SIGV4 knows neither version 2 nor escaped keys and session
-// tokens in all of its releases, and AWS's SDK is a hundred times this file.
+// Written by hand, because libcurl's CURLOPT_AWS_SIGV4 does not support version 2, nor, in all of
+// its releases, escaped keys and session tokens. AWS's SDK is a hundred times the size of this
+// file.
 #pragma once
 
 #include <ctime>
@@ -14,11 +15,11 @@ namespace tensorizer {
 
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
-// What of a request is under its signature.
+// The parts of a request that are signed.
 struct SignedRequest {
   std::string method;
-  std::string path;    // as it stands in the URL
-  NamedTexts query;    // as it is meant, not escaped
+  std::string path;    // as in the URL, escaped
+  NamedTexts query;    // not escaped
   NamedTexts headers;  // with "host"
   std::string payload_hash;
 };
@@ -29,31 +30,32 @@ struct SigningScope {
   std::time_t time = 0;
 };
 
-// In the place of a payload's hash, where nobody shall wait for one.
+// Replaces the hash of a payload, so that a request need not wait for it.
 inline constexpr std::string_view kUnsignedPayload = "UNSIGNED-PAYLOAD";
 
-// 20130524T000000Z
+// Returns a time as "20130524T000000Z".
 std::string signing_time(std::time_t time);
 
-// Letters, digits and "-._~" stand for themselves, all else becomes %XX; slashes on demand.
+// Returns `text` with every byte except letters, digits, "-._~" and, if asked for, slashes escaped
+// as %XX.
 std::string escape_uri(std::string_view text, bool keep_slashes);
 
-// "a=b&c=d", in the order of a signature.
+// Returns "a=b&c=d", escaped, and sorted as signatures need it.
 std::string escape_query(const NamedTexts& query);
 
-// The value of the header "Authorization".
+// Returns the value of the header "Authorization", by version 4.
 std::string authorization(const SignedRequest& request, const SigningScope& scope,
                           std::string_view key_id, std::string_view secret);
 
-// By version 2, which signs a URL. `request`: its path begins with the bucket, and of its headers
-// those of Amazon's count. The parameters stand in the order of botocore, so that caches know the
-// URL.
+// Returns the parameters that sign a URL by version 2. The path of `request` must begin with the
+// bucket; of its headers, only those that begin with "x-amz-" are signed. The parameters are in the
+// order of botocore, so that caches recognize the URL.
 std::string signed_parameters(const SignedRequest& request, std::time_t expires,
                               std::string_view key_id, std::string_view secret,
                               std::string_view session_token);
 
-// When a URL that is signed now expires: at the second midnight from now, of UTC. All URLs of a day
-// are equal then, and hold for a day at least.
+// Returns the time at which a URL that is signed now expires: the second midnight from now, in UTC.
+// So all URLs of a day are equal, and each is valid for at least a day.
 std::time_t last_moment(std::time_t now);
 
 }  // namespace tensorizer

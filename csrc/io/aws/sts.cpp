@@ -19,7 +19,7 @@ constexpr const char* kUsualRegion = "us-east-1";
 
 struct Address {
   std::string url;
-  std::string host;  // as the header says it
+  std::string host;  // for the header "Host"
   std::string path;
 };
 
@@ -37,7 +37,7 @@ Address address_of(const StsService& service) {
   return {url, url.substr(host, path - host), url.substr(path)};
 }
 
-// What has to be said with every kind of request.
+// Returns the parameters that every kind of request needs.
 NamedTexts form_of(const char* action, const AwsRole& role) {
   const std::string made_up = "tensorizer-ops-" + std::to_string(std::time(nullptr));
   NamedTexts form = {{"Action", action},
@@ -49,7 +49,7 @@ NamedTexts form_of(const char* action, const AwsRole& role) {
   return form;
 }
 
-// Refusals that may be others soon.
+// Returns true for a refusal that may succeed later.
 bool is_temporary(const HttpReply& reply) {
   if (reply.status < 400) return false;
   const std::string code = xml_text(reply.body, "Code").value_or("");
@@ -58,7 +58,7 @@ bool is_temporary(const HttpReply& reply) {
 
 [[noreturn]] void throw_refused(const HttpQuestion& question, const HttpReply& reply,
                                 const AwsRole& role) {
-  // Its message might hold what it was sent in other words.
+  // Only the code is shown: the server's message could repeat a secret in another form.
   const std::optional<std::string> code = xml_text(reply.body, "Code");
   throw Error(
       ErrorKind::PermissionDenied,

@@ -1,4 +1,4 @@
-// AWS's security token service, which lends credentials of a role for a while.
+// AWS's security token service (STS), which gives temporary credentials of a role.
 #pragma once
 
 #include <string>
@@ -9,21 +9,22 @@
 
 namespace tensorizer {
 
-// Where it is, and how to speak with it.
+// The address of the service, and the options of requests to it.
 struct StsService {
-  std::string endpoint;  // a URL; empty: AWS's own, of the region or of all of them
-  std::string region;    // checked, or empty
+  std::string endpoint;  // a URL; empty: AWS's own, of the region or the global one
+  std::string region;    // valid, or empty
   HttpOptions http;
 };
 
 struct AwsRole {
   std::string arn;
-  std::string session_name;  // empty: one is made up
+  std::string session_name;  // empty: generated
   std::string external_id = {};
   std::string duration = {};  // in seconds; empty: an hour
 };
 
-// Throw Error: PermissionDenied where the role is refused, naming it and the reason's code.
+// Return credentials of the role, given other credentials or the token of a web identity. Throw
+// Error: PermissionDenied if the role is refused; the message has the role and the error code.
 S3Credentials assume_role(const StsService& service, const AwsRole& role, const S3Credentials& by,
                           Cancel& cancel);
 S3Credentials assume_role_with_token(const StsService& service, const AwsRole& role,

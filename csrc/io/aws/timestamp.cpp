@@ -11,10 +11,10 @@ namespace {
 using std::chrono::sys_days;
 using std::chrono::sys_seconds;
 
-// What the system's clock can count to, and more than anybody waits.
+// Within the range of the system's clock, and later than any real expiration.
 constexpr sys_seconds kLatest = sys_days(std::chrono::year(2200) / 1 / 1);
 
-// Takes things off the front. What does not fit makes it bad for good.
+// Takes fields off the front of a text. After a mismatch, ended_well() returns false.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -32,7 +32,7 @@ class Parser {
     return number;
   }
 
-  // One of these characters, or NUL.
+  // Takes one of these characters and returns it; NUL if the next one is none of them.
   char take_any(std::string_view choices) {
     if (text_.empty() || choices.find(text_[0]) == std::string_view::npos) return '\0';
     const char taken = text_[0];

@@ -1,4 +1,4 @@
-// Moments as ISO 8601 writes them.
+// Parses timestamps in ISO 8601.
 #pragma once
 
 #include <chrono>
@@ -7,9 +7,9 @@
 
 namespace tensorizer {
 
-// "2026-01-31T23:59:59Z", where a fraction of a second may stand behind the seconds, an offset such
-// as "+01:00" in the place of "Z", which may also be missing, and a space in the place of "T".
-// Moments that are centuries away come out nearer.
+// Parses "2026-01-31T23:59:59Z". The seconds may have a fraction, which is ignored. "Z" may be
+// missing, or be an offset such as "+01:00"; "T" may be a space. Times after the year 2200 become
+// 2200. Returns null for anything else.
 std::optional<std::chrono::system_clock::time_point> parse_timestamp(std::string_view text);
 
 }  // namespace tensorizer

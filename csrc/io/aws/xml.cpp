@@ -7,7 +7,7 @@ namespace tensorizer {
 
 namespace {
 
-// What stands between "<" and ">".
+// A tag: the text between "<" and ">".
 struct Tag {
   std::string_view inside;
   std::size_t end = 0;  // behind the ">"
@@ -22,7 +22,7 @@ struct Tag {
   }
 };
 
-// The tag that begins at `begin`; an attribute's value may hold a ">".
+// Returns the tag that begins at `begin`; the value of an attribute may hold a ">".
 std::optional<Tag> tag_at(std::string_view document, std::size_t begin) {
   char quoted_by = '\0';
   for (std::size_t at = begin + 1; at < document.size(); ++at) {
@@ -40,8 +40,8 @@ std::optional<Tag> tag_at(std::string_view document, std::size_t begin) {
   return std::nullopt;
 }
 
-// Behind the comment or instruction that begins at `begin`, `begin` itself where there is none, and
-// nothing where it does not end.
+// Returns the offset behind the comment or instruction that begins at `begin`; `begin` itself if
+// there is none; null if it does not end.
 std::optional<std::size_t> skip_aside(std::string_view document, std::size_t begin) {
   const std::string_view rest = document.substr(begin);
   std::string_view ending;
@@ -67,7 +67,7 @@ std::optional<char32_t> parse_code_point(std::string_view digits) {
   return code;
 }
 
-// Appends what "&name;" stands for; false where it stands for nothing.
+// Appends the character of "&name;". Returns false for an unknown entity.
 bool append_entity(std::string& out, std::string_view name) {
   if (name.starts_with('#')) {
     const std::optional<char32_t> code = parse_code_point(name.substr(1));

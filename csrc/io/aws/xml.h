@@ -1,7 +1,7 @@
-// As much of XML as S3 and STS answer with.
+// Parses as much XML as the responses of S3 and STS need.
 //
-// By hand, because three answers of a known form need the text of one element each, and nothing
-// else that an XML library brings: entities, documents elsewhere, trees.
+// Written by hand, because three responses of a known form need the text of a few elements, and
+// nothing else that an XML library brings: custom entities, external documents, trees.
 #pragma once
 
 #include <optional>
@@ -10,12 +10,12 @@
 
 namespace tensorizer {
 
-// The name of the root element, without its namespace; empty where the document has none.
+// Returns the name of the root element, without its namespace; empty if there is none.
 std::string xml_root(std::string_view document);
 
-// The text of the first element of this name, whatever its namespace, with entities decoded.
-// Nothing where there is none, where it holds anything but text, or where what is before it is not
-// XML. Documents that declare a type, which could define entities, have no elements here.
+// Returns the text of the first element of this name, in any namespace, with entities decoded.
+// Returns null if there is none, if it holds anything but text, or if the document is malformed
+// before it. Also returns null for documents with a DOCTYPE, which could define entities.
 std::optional<std::string> xml_text(std::string_view document, std::string_view element);
 
 }  // namespace tensorizer
