@@ -1,5 +1,5 @@
-// Calls that come while another one is in, on its thread, on a thread that works for it, and on
-// others.
+// Entering a Gate while another call is inside: on the same thread, on a worker of that thread, and
+// on other threads.
 #include "base/gate.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST_F(GateTest, RefusesThoseThatWorkForItsThread) {
   std::atomic<int> refused = 0;
   std::atomic<int> begun = 0;
   run_workers(3, cancel_, [&] {
-    // Until all are there, so that one of them is another thread for certain.
+    // Waits until all workers run, so that at least one is certain to be another thread.
     for (++begun; begun < 3;) std::this_thread::yield();
     if (error_of([&] { enter(cancel_); })) ++refused;
   });
@@ -84,7 +84,7 @@ TEST_F(GateTest, LetsWhoWaitsBeCancelled) {
   EXPECT_EQ(error, "tensorizer.Cancelled: the job was cancelled");
 }
 
-// Signal handlers run there.
+// The hook is where the host runs signal handlers.
 TEST_F(GateTest, AsksTheHostWhileItWaits) {
   static std::atomic<bool> asked;
   asked = false;

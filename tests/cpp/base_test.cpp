@@ -1,4 +1,4 @@
-// The base room: errors, text, cursors and cancelling.
+// The base layer: errors, text, cursors and cancelling.
 #include <cerrno>
 #include <limits>
 #include <set>
@@ -114,7 +114,7 @@ TEST(Utf8, TakesEveryCodePointAndNoSurrogate) {
   }
 }
 
-// So that no sequence is taken but those that the test above made.
+// Counts the accepted sequences: there are no others than those that the test above made.
 TEST(Utf8, TakesAsManySequencesAsThereAreCodePoints) {
   const auto count = [](std::size_t length, auto&& each) {
     std::size_t found = 0;
@@ -143,7 +143,8 @@ TEST(Utf8, TakesAsManySequencesAsThereAreCodePoints) {
                     }
                   }),
             0x10000U - 0x800 - 0x800);
-  // The last two bytes are alike in every sequence of four.
+  // The last two bytes follow the same rule in every sequence of four, so a few values of each
+  // suffice.
   EXPECT_EQ(count(4,
                   [&](auto&& take) {
                     for (int a = 0xf0; a < 256; ++a) {

@@ -1,4 +1,4 @@
-// Chunks, against libsodium's own crypto_secretbox_detached.
+// Encrypted chunks, compared with libsodium's own crypto_secretbox_detached.
 #include "codec/secretbox.h"
 
 #include <sodium.h>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing_support;
 
-constexpr std::size_t kPiece = 16 << 10;  // what encrypt_chunk() takes at a time
+constexpr std::size_t kPiece = 16 << 10;  // what encrypt_chunk() processes at a time
 constexpr std::size_t kTwoMiB = 2 << 20;
 
 struct Sealed {
@@ -43,7 +43,7 @@ std::vector<std::byte> from_text(std::string_view hex) {
 
 class SecretboxTest : public testing::Test {
  protected:
-  // What libsodium encrypts, encrypts and decrypts here, in place and not.
+  // Expects encrypt_chunk(), in place and not, and decrypt_chunk() to agree with libsodium.
   void expect_same(std::size_t size) {
     const std::vector<std::byte> plain = pattern(size, static_cast<std::uint32_t>(size) + 3);
     const Sealed expected = seal_by_libsodium(key_, nonce_, plain);
@@ -85,7 +85,7 @@ TEST_F(SecretboxTest, ChunksAroundEveryBoundaryAreThoseOfLibsodium) {
   }
 }
 
-// The example that NaCl has come with from the start.
+// The example that has come with NaCl since its first release.
 TEST_F(SecretboxTest, ExampleOfNaCl) {
   const auto key = from_text("1b27556473e985d462cd51197a9a46c76009549eac6474f206c4ee0844f68389");
   const Nonce nonce = nonce_from(from_text("69696ee955b62b73cd62bda875fc73d68219e0036b7a0b37"));
@@ -129,7 +129,7 @@ TEST_F(SecretboxTest, OneWrongBitIsRefusedAndLeavesTheBytesAlone) {
     expect_each_bit_matters(nonce, 1, opens);
     expect_each_bit_matters(key, 1, opens);
     expect_each_bit_matters(sealed.bytes, size > 1000 ? 997 : 1, opens);
-    // A MAC of another length is none.
+    // A MAC of another length is refused.
     std::vector<std::byte> bytes = sealed.bytes;
     EXPECT_FALSE(decrypt_chunk(key, nonce, ConstBytes(sealed.mac).first(15), bytes));
     EXPECT_FALSE(decrypt_chunk(key, nonce, {}, bytes));

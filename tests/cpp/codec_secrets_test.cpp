@@ -38,7 +38,7 @@ TEST(SecretBytesTest, WhatWasMovedFromIsEmpty) {
   SecretBytes first{ConstBytes(pattern(40))};
   const std::byte* const memory = first.bytes().data();
   SecretBytes second(std::move(first));
-  EXPECT_TRUE(first.empty());  // NOLINT: what a moved one is, is the question
+  EXPECT_TRUE(first.empty());  // NOLINT: the state after a move is under test
   EXPECT_TRUE(first.bytes().empty());
   EXPECT_EQ(second.bytes().data(), memory);
   SecretBytes third{ConstBytes(pattern(3))};
@@ -157,7 +157,7 @@ TEST(DeriveKey, IsThatOfLibsodium) {
   }
 }
 
-// As the reference implementation of Argon2 has it.
+// The expected key comes from the reference implementation of Argon2.
 TEST(DeriveKey, IsThatOfOthers) {
   KeyDerivation derivation{{3, 1 << 20}, {}};
   for (std::size_t i = 0; i < kSaltSize; ++i) derivation.salt[i] = static_cast<std::byte>(i);
@@ -191,7 +191,7 @@ TEST(DeriveKey, RefusesWhatArgon2CannotDo) {
   }
 }
 
-// Lets the process have no more than 64 MiB beyond what it has.
+// Limits the process to 64 MiB of address space beyond what it has.
 class LittleMemory {
  public:
   LittleMemory() {
@@ -217,7 +217,7 @@ TEST(DeriveKey, SaysWhenThereIsNotThatMuchMemory) {
       << error.what();
 }
 
-// What takes many minutes.
+// A cost that takes many minutes.
 constexpr Argon2Cost kEndless{4'000'000'000, 8 << 20};
 
 TEST(Derivation, IsLeftBehindByWhoCancels) {
@@ -226,7 +226,7 @@ TEST(Derivation, IsLeftBehindByWhoCancels) {
   Derivation endless(as_bytes("x"), derivation_of(7, kEndless));
   EXPECT_EQ(kind_of([&] { endless.wait(cancel); }), ErrorKind::Cancelled);
   canceller.join();
-  // Others go on meanwhile.
+  // Other derivations continue meanwhile.
   const KeyDerivation easy = derivation_of(7, {1, 8192});
   EXPECT_TRUE(
       same(derive_key(as_bytes("x"), easy)->bytes(), derive_key(as_bytes("x"), easy)->bytes()));
@@ -239,7 +239,7 @@ TEST(Derivation, WaitsWhereTooManyWereLeftBehind) {
     Derivation endless(as_bytes("x"), derivation_of(salt, kEndless));
     EXPECT_EQ(kind_of([&] { endless.wait(cancel); }), ErrorKind::Cancelled);
   };
-  // The test above may have left one already.
+  // The test above may have left a running derivation behind already.
   for (std::uint32_t salt = 1; salt <= 2; ++salt) leave(salt);
   const KeyDerivation easy = derivation_of(7, {1, 8192});
   Cancel cancel;
@@ -249,7 +249,7 @@ TEST(Derivation, WaitsWhereTooManyWereLeftBehind) {
   });
   EXPECT_EQ(kind_of([&] { Derivation(as_bytes("x"), easy).wait(cancel); }), ErrorKind::Cancelled);
   canceller.join();
-  // A child of fork has left nothing behind.
+  // A forked child has no derivations left behind.
   const pid_t child = fork();
   if (child == 0) _exit(derive_key(as_bytes("x"), easy)->bytes().size() == kKeySize ? 0 : 1);
   int status = -1;

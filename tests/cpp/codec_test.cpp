@@ -57,7 +57,7 @@ std::vector<Sha256Kernel> first_of(Sha256Variant variant, std::size_t lanes) {
 
 struct Param {
   const char* name;
-  std::vector<Sha256Kernel> (*kernels)();  // none where the processor cannot
+  std::vector<Sha256Kernel> (*kernels)();  // empty if the processor lacks the instructions
 };
 
 class Sha256VariantTest : public testing::TestWithParam<Param> {
@@ -102,7 +102,7 @@ class Sha256VariantTest : public testing::TestWithParam<Param> {
     }
   }
 
-  // All messages in one call.
+  // Passes all messages in one call, and expects their digests.
   void expect_right_at_once(const std::vector<ConstBytes>& contents) {
     std::vector<Sha256> messages(contents.size());
     std::vector<Sha256Update> updates;
@@ -219,7 +219,7 @@ std::vector<Sha256Kernel> avx512() {
 
 std::vector<Sha256Kernel> libcrypto() { return first_of(sha256_libcrypto(), 1); }
 
-// On processors with one, with both.
+// Returns the kernels of both variants together, or none if the processor lacks one of them.
 template <Sha256Variant (*kFew)() noexcept>
 std::vector<Sha256Kernel> and_avx512() {
   if (kFew().kernels.empty() || sha256_avx512().kernels.empty()) return {};
@@ -236,8 +236,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{"shani_and_avx512", and_avx512<sha256_shani>}),
     [](const auto& info) { return info.param.name; });
 
-// Sixteen lanes that take as long as nine messages, four at a time, pay from nine on; as long as
-// three, one at a time, from three on.
+// Sixteen lanes take as long as nine messages that are hashed four at a time, and as long as three
+// that are hashed one at a time. So they pay from nine messages on, or from three.
 TEST(Sha256Fastest, IsTheWiderOneWhereItPays) {
   const std::vector<Sha256Kernel> narrow(
       4, [](std::uint32_t* const[], const std::byte* const[], std::size_t) noexcept {});
@@ -251,7 +251,7 @@ TEST(Sha256Fastest, IsTheWiderOneWhereItPays) {
   }
 }
 
-// --- SHA-256, what others call ---
+// --- SHA-256, the interface for other layers ---
 
 TEST(Sha256Test, LanesMatchTheProcessor) {
   const std::size_t lanes =
@@ -299,7 +299,8 @@ TEST(Sha256Test, ACopyGoesItsOwnWay) {
 
 #if defined(__x86_64__)
 
-// The upper halves of the registers are not what it computes with, and may yet slow it down.
+// The computation does not use the upper halves of the registers, but what they hold could slow it
+// down.
 TEST(Sha256Test, IsAsFastWhateverTheRegistersHeld) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this processor has no such halves";
   const auto bytes = random_bytes(1 << 20, 13);
@@ -363,7 +364,7 @@ TEST(Crc32Test, JoinsWhatWasSplit) {
   }
 }
 
-// The CRC32 of `size` zero bytes, which double quickly.
+// Returns the CRC32 of `size` zero bytes, by doubling.
 std::uint32_t crc32_of_zeros(std::uint64_t size) {
   if (size == 0) return 0;
   const std::uint32_t half = crc32_of_zeros(size / 2);
@@ -378,7 +379,7 @@ TEST(Crc32Test, JoinsSizesBeyondAnyMemory) {
   for (const std::uint64_t size :
        {four_gib - 1, four_gib, four_gib + 1, 5 * four_gib + 12'345, (std::uint64_t{1} << 62) + 1,
         (std::uint64_t{1} << 63) - 1, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
-    // Two ways to put zeros behind something: at once, and in two unequal parts.
+    // Appends zeros in two ways: at once, and in two unequal parts.
     const std::uint64_t part = size / 3 + 7;
     const std::uint32_t at_once = crc32_join(first, crc32_of_zeros(size), size);
     const std::uint32_t in_parts = crc32_join(crc32_join(first, crc32_of_zeros(part), part),

@@ -1,4 +1,4 @@
-// Callers who change their mind: every kind of job ends soon, whoever stops it.
+// Cancelled and interrupted jobs: every kind of job ends soon.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -14,8 +14,8 @@ namespace {
 using namespace testing_support;
 using std::chrono::milliseconds;
 
-// A file with one tensor of zeros, far larger than what moves in the time of a test: every read and
-// write takes a while, without a look at the cancel.
+// A file with one tensor of zeros, far larger than a test can move in its time. Every read and
+// write takes a while, and does not check for a cancel.
 class SlowFile final : public Source, public Sink {
  public:
   SlowFile(std::int64_t size, milliseconds pause, HashKinds hashes = {true, true})
@@ -32,7 +32,7 @@ class SlowFile final : public Source, public Sink {
 
   Layout& layout() { return layout_; }
 
-  // How many reads or writes have begun, and who shall be told.
+  // The number of reads and writes that have begun, and the function that is called for each.
   int moves() const { return moves_; }
   void moves(std::function<void(int)> told) { told_ = std::move(told); }
 
@@ -82,7 +82,7 @@ constexpr std::int64_t kLarge = 32 * kMiB;
 
 struct JobKind {
   bool saves;
-  bool staged;  // a huge tensor through a stage; else slices of real memory
+  bool staged;  // a huge, staged tensor; otherwise slices of real memory
   bool sequential;
   Verify verify;
   int threads;
@@ -101,7 +101,7 @@ std::vector<JobKind> all_kinds() {
   return kinds;
 }
 
-// A job on the slow file, of many seconds.
+// A job on the slow file that would take many seconds.
 class Job {
  public:
   explicit Job(const JobKind& kind)
@@ -120,7 +120,7 @@ class Job {
 
   void run(Cancel& cancel) {
     Progress progress;
-    // The least of it, where slices shall be many.
+    // 0 is raised to the minimum, for which there are many slices.
     const std::uint64_t ceiling = kind_.staged ? 8 * kMiB : 0;
     if (kind_.saves) {
       const SaveItem item{memory_, staged()};
@@ -142,7 +142,7 @@ class Job {
   std::vector<std::byte> memory_;
 };
 
-// Once it is cancelled, each thread ends what it moves, at most.
+// After a cancel, each thread at most completes the move that it has begun.
 TEST(Cancel, EndsAJobSoon) {
   for (const JobKind& kind : all_kinds()) {
     Job job(kind);

@@ -1,5 +1,5 @@
-// Encrypted files that were changed: who did not have the key gets nothing loaded, and what was on
-// its way is incomplete.
+// Encrypted files that were changed without the key: the changes are not loaded, and tensors whose
+// load is not complete are reported as incomplete.
 #include "encrypted_file.h"
 
 namespace tensorizer {
@@ -16,7 +16,8 @@ LoadSettings settings(int threads, Verify verify = Verify::None) {
   return settings;
 }
 
-// An Error(Crypto) that names the tensor; and whatever was not incomplete is what was saved.
+// Expects an Error(Crypto) that names the tensor, that this tensor is incomplete, and that every
+// tensor that is not incomplete equals the saved one.
 void expect_refused(const Loading& loading, std::span<const Sample> samples,
                     const std::string& tensor, const std::string& why) {
   ASSERT_TRUE(loading.error);
@@ -99,7 +100,7 @@ TEST(CryptDamage, OfChunksThatChangedPlacesIsFound) {
     return Bytes(file).subspan(index.entries()[tensor].data_offset + number * kCryptChunk,
                                kCryptChunk);
   };
-  // Of one tensor, and of two.
+  // Swaps two chunks of one tensor, and chunks of two tensors.
   for (const Bytes other : {chunk(0, 1), chunk(1, 0)}) {
     std::swap_ranges(other.begin(), other.end(), chunk(0, 0).begin());
     const Loading loading = load_all(file, &keys, settings(1));
@@ -108,7 +109,8 @@ TEST(CryptDamage, OfChunksThatChangedPlacesIsFound) {
   }
 }
 
-// Headers and data of two tensors that changed places: their MACs fit, what they are does not.
+// Swaps the headers and data of two tensors, except for their names: the MACs are right, but each
+// block belongs to the other tensor.
 TEST(CryptDamage, OfTensorsThatChangedPlacesIsFound) {
   const std::vector<Sample> samples{sample("a", 640, 2), sample("b", 640, 3)};
   std::vector<std::byte> file = saved_as(samples, encrypted({false, false}));
@@ -154,7 +156,7 @@ TEST(CryptDamage, IsAKeyThatIsAnotherOne) {
   EXPECT_TRUE(loading.incomplete[0]);
 }
 
-// The MACs are right, the hash is not: it is of other bytes.
+// The MACs are right, but the hash is of other bytes.
 TEST(CryptDamage, OfAHashIsFoundWhereThatIsVerified) {
   for (const std::size_t size : {std::size_t{100}, 5 * kMiB}) {
     for (const std::uint64_t chunk_size : {std::uint64_t{0}, std::uint64_t{65536}}) {
@@ -173,7 +175,7 @@ TEST(CryptDamage, OfAHashIsFoundWhereThatIsVerified) {
   }
 }
 
-// What was loaded before the fault, and what needs no loading, stays.
+// Tensors that were loaded before the fault keep their data, as do those that need no loading.
 TEST(Withdrawing, LeavesWhatIsThere) {
   const std::vector<Sample> samples{sample("small", 100), sample("early", 3 * kMiB, 2),
                                     sample("damaged", 3 * kMiB, 3), sample("late", 3 * kMiB, 4)};
@@ -216,7 +218,7 @@ TEST(Withdrawing, IsForWhatIsChecked) {
   };
   EXPECT_EQ(load_cut(settings(1)), (std::vector<bool>{false, false}));
   EXPECT_EQ(load_cut(settings(1, Verify::Crc32)), (std::vector<bool>{false, true}));
-  // Whether the first is right would be known when all are there.
+  // With a pin, it is only known when all tensors have arrived whether the first is right.
   std::vector<Sha256Digest> found(samples.size());
   const ExpectedDigests expected_digests{{}, found};
   LoadSettings pinned = settings(1);

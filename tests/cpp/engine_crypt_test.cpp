@@ -1,5 +1,5 @@
-// Encrypted files through the engine: saved in any way and loaded in any way, they come back as
-// they were, and so do those of other programs.
+// Encrypted files through the engine: saved in every way and loaded in every way, they hold what
+// was saved, and so do files of other programs.
 #include <chrono>
 #include <set>
 #include <thread>
@@ -14,7 +14,7 @@ using namespace testing_support;
 
 constexpr std::size_t kMiB = 1 << 20;
 
-// Among them tensors of several chunks.
+// Returns samples of all sizes, some of them of several chunks.
 std::vector<Sample> samples_of_all_chunks(Dice& dice) {
   std::vector<Sample> samples = samples_of_all_sizes(dice);
   std::uint32_t seed = 100;
@@ -104,7 +104,7 @@ TEST(EncryptedRoundTrip, FromASourceThatGivesItsBytesInOrder) {
   }
 }
 
-// A mapping that nobody else sees is decrypted where it is.
+// A private mapping is decrypted in place.
 TEST(EncryptedRoundTrip, InPlace) {
   Dice dice(74);
   const std::vector<Sample> samples = samples_of_all_chunks(dice);
@@ -143,7 +143,7 @@ TEST(EncryptedRoundTrip, ByAPassphrase) {
   }
 }
 
-// Gives what starts with a header long after all else.
+// A source that delays every read that starts with a header.
 class LateHeaders final : public UnsizedSource {
  public:
   using UnsizedSource::UnsizedSource;
@@ -154,7 +154,7 @@ class LateHeaders final : public UnsizedSource {
   }
 };
 
-// The nonce and the MACs of all slices come with the first one.
+// The nonce and the MACs of all slices arrive with the first slice.
 TEST(EncryptedRoundTrip, WaitsForAHeaderThatIsLate) {
   const std::vector<Sample> samples{sample("large", 5 * kMiB)};
   std::vector<std::byte> file = saved_as(samples, encrypted());
@@ -175,7 +175,7 @@ TEST(EncryptedRoundTrip, WaitsForAHeaderThatIsLate) {
   EXPECT_TRUE(loading.incomplete[0]);
 }
 
-// Nothing of the plaintext stands in the file, and no two files are the same.
+// The file holds nothing of the plaintext, and no two files are equal.
 TEST(EncryptedFile, HidesItsData) {
   std::vector<Sample> samples{sample("zeros", 3 * kMiB), sample("more zeros", 3 * kMiB)};
   for (Sample& each : samples) std::fill(each.data.begin(), each.data.end(), std::byte{0});
@@ -203,7 +203,7 @@ TEST(EncryptedFile, KeepsTheDigestsOfWhatItHides) {
   EXPECT_TRUE(same(read_with(file, nullptr).data_digests(), read(plain).data_digests()));
 }
 
-// ---- of other programs
+// ---- files of other programs
 
 TEST(ForeignFile, OfAnyChunkSizeIsLoaded) {
   const KeySource key = key_of();
@@ -236,7 +236,7 @@ TEST(ForeignFile, OfAnyChunkSizeIsLoaded) {
   }
 }
 
-// An empty tensor has no chunks, whatever its header is padded to.
+// An empty tensor has no chunks, however much padding its header has.
 TEST(ForeignFile, MayPadTheHeaderOfAnEmptyTensor) {
   std::vector<Sample> samples{sample("none", 0)};
   samples[0].spec.dtype = DType::Bits8;

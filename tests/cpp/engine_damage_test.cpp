@@ -126,7 +126,7 @@ TEST(Damage, OfAHeaderStopsALoadThatNeedsIt) {
   std::vector<Sample> samples{sample("large", kMiB)};
   std::vector<std::byte> file = saved(samples);
   const Entry entry = entries_of(file)[0];
-  file[entry.header_offset + 8 + 2] = std::byte{0};  // its type
+  file[entry.header_offset + 8 + 2] = std::byte{0};  // the type of the tensor
   load_all(file, verified(Verify::None));
   for (const int threads : {1, 3}) {
     const Error error = error_of([&] { load_all(file, verified(Verify::Crc32, threads)); });
@@ -139,7 +139,7 @@ TEST(Damage, IsASourceThatEndsTooSoon) {
   const std::vector<Sample> samples{sample("small", 100), sample("large", kMiB)};
   const std::vector<std::byte> file = saved(samples);
   for (const std::size_t size : {file.size() - 9, file.size() - kMiB / 2, std::size_t{4200}}) {
-    // Only a source that does not know its size lets it come to that.
+    // Only a source that does not know its size lets a load get that far.
     SequentialSource source(ConstBytes(file).first(size));
     Cancel cancel;
     Index index = read_index(source, nullptr, cancel);
@@ -221,7 +221,7 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
   }
 }
 
-// Headers may be padded by up to 64 KiB; only those on their way are kept.
+// Headers may be padded by up to 64 KiB. Memory holds only the headers that are being loaded.
 TEST(MemoryCeiling, HoldsWithLongHeaders) {
   constexpr std::size_t kSize = 20000;
   constexpr std::uint64_t kCeiling = 8 * kMiB;

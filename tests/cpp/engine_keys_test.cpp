@@ -1,4 +1,4 @@
-// The keys of one file: derived once, not too hard, and not too many.
+// The keys of one file: each is derived once, with limits on its cost and on the number of keys.
 #include "engine/file_keys.h"
 
 #include <thread>
@@ -31,7 +31,7 @@ TEST(FileKeysTest, AKeyIsTakenAsItIs) {
   const KeySource source = key_of();
   FileKeys keys = keys_of(source);
   EXPECT_EQ(key_for(keys, {}), source.secret);
-  // Whoever has the derived key need not derive it, however hard that would be.
+  // A caller with the derived key need not derive it, whatever that would cost.
   EXPECT_EQ(key_for(keys, derivation_of(1, {1000, std::uint64_t{1} << 40})), source.secret);
 }
 
@@ -74,7 +74,7 @@ TEST(FileKeysTest, NothingIsDerivedThatIsTooHard) {
                                       std::to_string(cost.memory) + " bytes"));
     EXPECT_TRUE(contains(message, "'kdf_limit' allows 2,16384")) << message;
   }
-  // Nor what is nothing to Argon2.
+  // A cost that Argon2 does not allow is refused as well.
   refusal(keys, derivation_of(1, {0, 16384}));
   refusal(keys, derivation_of(1, {1, 0}));
 }

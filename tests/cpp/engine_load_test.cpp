@@ -1,5 +1,5 @@
-// Whole files through the engine: saved in any way and loaded in any way, they come back as they
-// were.
+// Whole files through the engine: saved in every way and loaded in every way, they hold what was
+// saved.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -55,7 +55,7 @@ TEST(RoundTrip, LoadsInEveryWay) {
           settings.verify = verify;
           settings.threads = threads;
           settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
-          // All of them, or some, in any order.
+          // All entries in order, or some of them in random order.
           std::vector<std::uint32_t> chosen = all_of(samples);
           if (threads % 2 == 0) {
             for (std::size_t i = chosen.size(); i > 1; --i) {
@@ -97,7 +97,7 @@ TEST(RoundTrip, BehindOtherBytes) {
   const std::uint64_t start = 12345;
   MemorySink sink(false, start);
   save(samples, sink, HashKinds{true, true}, {}, false);
-  // Offsets count from the start of the file object, so the index holds for it as it is.
+  // Offsets count from the start of the file object, so the index is valid for it as it is.
   const auto source = memory_source(sink.bytes, nullptr);
   const ConstBytes file = ConstBytes(sink.bytes).subspan(start);
   const FileLocation location{"'f'", start, sink.bytes.size()};
@@ -132,7 +132,7 @@ TEST(RoundTrip, ThroughAFile) {
   std::filesystem::remove_all(folder);
 }
 
-// Items whose bytes are where they belong, as in a mapping, among others that must be read.
+// Items whose bytes are in place already, as in a mapping, among others that must be read.
 TEST(Load, VerifiesInPlace) {
   Dice dice(56);
   const std::vector<Sample> samples = samples_of_all_sizes(dice);
@@ -167,7 +167,7 @@ TEST(Load, VerifiesInPlace) {
   }
 }
 
-// Items that have no place: their bytes pass, and that is all.
+// Items without memory: their bytes are read and verified, but not stored.
 TEST(Load, LooksAtWhatHasNoPlace) {
   Dice dice(58);
   const std::vector<Sample> samples = samples_of_all_sizes(dice);
@@ -234,7 +234,8 @@ TEST(Load, RefusesToVerifyWithoutHashes) {
   }
 }
 
-// A store that keeps parts under names gets two for each tensor, and one for a tensor without data.
+// A store that keeps parts under names gets two parts for each tensor, or one for a tensor without
+// data.
 TEST(Save, AnnouncesHeadersAndData) {
   std::vector<Sample> samples{sample("a", 10), sample("empty", 0), sample("b", 3 << 20)};
   Layout layout = layout_of(samples, {true, true});

@@ -1,4 +1,4 @@
-// How jobs are cut, and that what is cut is moved: every byte once, and digested in order.
+// How jobs are cut into ranges, and that these are moved: every byte once, and digested in order.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -47,7 +47,7 @@ std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
   return extents;
 }
 
-// Every tensor once, whole or in slices that follow each other, none larger than it may be.
+// Expects every tensor once, whole or in consecutive slices, none larger than allowed.
 void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLimits& limits,
                 bool in_order) {
   std::vector<int> moved(extents.size(), 0);
@@ -70,7 +70,7 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
       EXPECT_LE(range.size, limits.slice_size);
       position[range.first] += range.size;
       EXPECT_EQ(range.slice, slices[range.first]++);
-      // All but the last end where every slice may end, at whole elements.
+      // All slices but the last end where slices may end, at whole elements.
       if (position[range.first] < extent.data_size) {
         const std::uint64_t begin =
             limits.slices_follow_file ? extent.offset + extent.header_size : 0;
@@ -131,21 +131,21 @@ TEST(Plan, DoesNotMindWhatItHasNoPlaceFor) {
   Plan empty = plan_in_order({}, kLimits);
   interleave(empty, 4);
   EXPECT_TRUE(empty.ranges.empty());
-  // The same bytes twice, and backwards.
+  // The same bytes twice, and an offset that goes backwards.
   const std::vector<Extent> extents{
       {5000, 10, 10, false}, {5000, 10, 10, false}, {0, 10, 10, false}};
   EXPECT_EQ(plan_in_order(extents, kLimits).ranges.size(), 3U);
 }
 
 TEST(Interleave, EndsItsTensorsTogether) {
-  // One large tensor and many of a quarter of its size, two at a time.
+  // One large tensor and four of a quarter of its size, two at a time.
   std::vector<Extent> extents{{0, 0, 40 * 4096, false}};
   for (int i = 0; i < 4; ++i)
     extents.push_back({extents.back().offset + 40 * 4096, 0, 10 * 4096, false});
   Plan plan = plan_in_order(extents, kLimits);
   interleave(plan, 2);
   ASSERT_EQ(plan.ranges.size(), 80U);
-  // The large one has every other turn all the way.
+  // The large tensor gets every other turn until the end.
   std::uint64_t large = 0;
   for (std::size_t i = 0; i < plan.ranges.size(); ++i) {
     large += plan.ranges[i].first == 0 ? 1 : 0;
@@ -164,9 +164,9 @@ TEST(Interleave, PutsBundlesLast) {
   EXPECT_EQ(plan.ranges[4].count, 1U);
 }
 
-// ---- the plan at work
+// ---- moving by a plan
 
-// Moves nothing, but knows what it was asked for.
+// A mover that moves nothing and records what it was asked for.
 class RecordingMover final : public Mover {
  public:
   explicit RecordingMover(std::span<const Extent> extents)

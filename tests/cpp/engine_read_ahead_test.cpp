@@ -1,4 +1,4 @@
-// Small reads that become few large ones: what is asked of the source, and that the bytes are
+// Small reads that become few large ones: what is requested from the source, and that the bytes are
 // right.
 #include "engine/read_ahead.h"
 #include "engine/reopening_source.h"
@@ -22,13 +22,13 @@ using testing_support::same;
 
 constexpr std::size_t kMiB = 1 << 20;
 
-// What all sources of one file share.
+// Shared by all sources of one file.
 struct File {
   std::vector<std::byte> bytes;
   bool sequential = false;
   std::uint64_t fails_at = UINT64_MAX;
   int opened = 0;
-  std::function<void()> meanwhile;  // is called by the next read, once it is counted
+  std::function<void()> meanwhile;  // called by the next read, once it is counted
   std::mutex mutex;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> reads;
 
@@ -49,7 +49,7 @@ class FileSource final : public Source {
     EXPECT_TRUE(!file_.sequential || offset >= position_);
     file_.reads.emplace_back(offset, out.size());
     if (offset + out.size() > file_.fails_at) {
-      // Something has come before.
+      // Some bytes have arrived before the failure.
       std::fill_n(out.begin(), out.size() / 2, std::byte{0xA5});
       position_ = offset + out.size() / 2;
       throw Error(ErrorKind::Unavailable, "the cable is broken");
@@ -94,7 +94,7 @@ class ReadsAhead : public testing::Test {
     ASSERT_TRUE(same(ConstBytes(out).first(there), left.first(there)));
   }
 
-  // As a load reads a tensor. What it was read from.
+  // Reads as a load reads a tensor. Returns the source that it was read from.
   std::shared_ptr<Source> load(ReadAhead& ahead, std::uint64_t begin, std::uint64_t end) {
     Cancel cancel;
     std::shared_ptr<Source> source = ahead.source_for(begin, end, true, cancel);
@@ -143,7 +143,7 @@ TEST_F(ReadsAhead, Backwards) {
   ReadAhead ahead = open(4 * kMiB);
   for (std::uint64_t at = file_.bytes.size(); at >= 10000; at -= 10000) {
     load(ahead, at - 10000, at);
-    // The step after a jump may be by chance.
+    // The first step after a jump may be a coincidence, so nothing is read ahead for it.
     if (file_.reads.size() == 2) {
       EXPECT_EQ(file_.asked(), 20000U);
     }
@@ -197,7 +197,7 @@ TEST_F(ReadsAhead, WhoeverComesMeanwhileWaitsForWhatIsComing) {
   std::future<std::shared_ptr<Source>> second;
   file_.meanwhile = [&] {
     second = std::async(std::launch::async, [&] { return load(ahead, 2000, 3000); });
-    // Elsewhere, nobody waits.
+    // A read elsewhere does not wait.
     EXPECT_EQ(
         std::async(std::launch::async, [&] { return load(ahead, 9 * kMiB, 10 * kMiB); }).get(),
         ahead.source());

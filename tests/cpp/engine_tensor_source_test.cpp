@@ -1,4 +1,5 @@
-// Data read piece by piece, as a file is saved anew: in pieces of any size, it is what was saved.
+// Data that is read piece by piece, as when a file is rewritten: in pieces of any size, it is what
+// was saved.
 #include "engine/tensor_source.h"
 
 #include "encrypted_file.h"
@@ -57,7 +58,7 @@ TEST(TensorSourceTest, GivesWhatWasSavedInPiecesOfAnySize) {
          {std::size_t{777}, std::size_t{4160}, std::size_t{10'000}, 2 * kMiB, 8 * kMiB}) {
       expect_read(*memory_source(file, nullptr), &keys, size);
     }
-    // Bytes that come once are asked for once, and in order.
+    // A sequential source is read once, and in order.
     SequentialSource in_order(file);
     expect_read(in_order, &keys, 10'000);
   }
@@ -85,7 +86,7 @@ TEST(TensorSourceTest, MayStartATensorAnew) {
   EXPECT_TRUE(same(read_all(tensors, index, 2, 777), samples()[2].data));
 }
 
-// A chunk whose MAC is wrong is not given, not in part and not at a second try.
+// A chunk whose MAC is wrong is never returned: neither in part nor at a second try.
 TEST(TensorSourceTest, GivesNothingOfAChunkThatIsDamaged) {
   std::vector<std::byte> file = foreign(4160);
   FileKeys keys = keys_of(key_of());
@@ -110,7 +111,7 @@ TEST(TensorSourceTest, GivesNothingOfAChunkThatIsDamaged) {
                        std::vector<std::byte>(100 - sound, std::byte{0xEE})));
     }
   }
-  // The chunk before it is still what it was.
+  // The chunk before it can still be read.
   tensors.read(3, 50, piece, cancel);
   EXPECT_TRUE(same(piece, ConstBytes(samples()[3].data).subspan(50, 100)));
 }
@@ -137,7 +138,7 @@ TEST(TensorSourceTest, ChecksTheHashOfWhatItGave) {
   }
 }
 
-// What a pin says takes the place of what the file says.
+// A pinned digest replaces the hash in the file.
 TEST(TensorSourceTest, ChecksWhatIsPinned) {
   RawTensor tensor = sealed_tensor("t", pattern(9000), {.key = pattern(32, 41)});
   tensor.crypt.reset();
@@ -171,7 +172,7 @@ TEST(TensorSourceTest, ChecksTheDigestOfTheHeader) {
   FileKeys keys = keys_of(key_of());
   const auto source = memory_source(file, nullptr);
   const Index index = read_with(file, &keys);
-  file[index.entries()[3].header_offset + 8] ^= std::byte{1};  // the module, which nothing needs
+  file[index.entries()[3].header_offset + 8] ^= std::byte{1};  // the module index, unused
   const TensorFile of{*source, index, &keys};
   TensorSource tensors(of);
   const Error error = error_of([&] { read_all(tensors, index, 3, 777); });

@@ -21,7 +21,7 @@ namespace {
 using namespace testing_support;
 using std::chrono::milliseconds;
 
-// What `ask` gives on a thread that may use `count` of this thread's CPUs.
+// Returns what `ask` returns on a thread that may use `count` of this thread's CPUs.
 int on_cpus(int count, int (*ask)()) {
   int answer = 0;
   std::thread([&] {
@@ -54,7 +54,7 @@ TEST(Workers, RunOnTheCallingThreadAndOthers) {
     std::set<std::thread::id> seen;
     std::atomic<int> waiting{0};
     run_workers(count, cancel, [&] {
-      // All at the same time.
+      // Waits until all workers run at the same time.
       ++waiting;
       while (waiting < count) std::this_thread::yield();
       const std::lock_guard lock(mutex);
@@ -147,7 +147,7 @@ TEST(ComputeSlots, LetOnlySoManyCompute) {
       while (now > before && !most.compare_exchange_weak(before, now)) {
       }
       while (most < 2) std::this_thread::yield();
-      std::this_thread::sleep_for(std::chrono::microseconds(200));  // enough for a third
+      std::this_thread::sleep_for(std::chrono::microseconds(200));  // enough for a third to start
       --computing;
     }
   });
