@@ -1,4 +1,4 @@
-// Crypt info that lies, and what is written of it.
+// Crypt info: what is accepted, what is refused, and what is written.
 #include "format/crypt_info.h"
 
 #include "raw_crypt.h"
@@ -35,7 +35,7 @@ std::string sequential() {
   return crypt_entry(3, sequential_body(kNonce, kMacs.substr(0, kMacSize)));
 }
 
-// ---- what there may be
+// ---- what is accepted
 
 TEST(CryptInfo, OfChunksIsRead) {
   const std::string section = crypt_section({chunked(1024, 3)});
@@ -87,7 +87,7 @@ TEST(CryptInfo, MayHoldMoreBehindTheFieldsOfAnEntry) {
   EXPECT_EQ(as_text(info.macs), kMacs);
   EXPECT_EQ(parsed(crypt_section({crypt_entry(3, sequential_body(kNonce, kMacs))})).macs.size(),
             kMacSize);
-  // Or behind the last entry.
+  // There may also be more bytes behind the last entry.
   parsed(crypt_section({chunked(1024, 3)}) + more);
 }
 
@@ -101,7 +101,7 @@ TEST(CryptInfo, TakesEveryChunkSizeThatIsAllowed) {
   }
 }
 
-// ---- what there may not be
+// ---- what is refused
 
 TEST(CryptInfo, RefusesOtherChunkSizes) {
   for (const std::uint64_t size :
@@ -123,7 +123,7 @@ TEST(CryptInfo, RefusesAnotherCountThanThatOfTheChunks) {
                          "has " + std::to_string(count) + " MACs for 3 chunks"))
         << count;
   }
-  // The count that the data has, and fewer bytes.
+  // The right count, but fewer bytes.
   EXPECT_TRUE(contains(fault_of(crypt_section({chunked(1024, 3, kMacs.substr(1))})),
                        "list of MACs that is cut short"));
   const std::uint64_t most = ~std::uint64_t{0} >> 1;
@@ -154,7 +154,7 @@ TEST(CryptInfo, RefusesAnEntryThatIsCutAnywhere) {
   each_cut(1, derivation_body(derivation_of(5)), chunked(1024, 3));
   each_cut(2, chunked_body(1024, kNonce, 3, kMacs), derived());
   each_cut(3, sequential_body(kNonce, kMacs.substr(0, kMacSize)), derived());
-  // An entry without a kind, and one whose length is none.
+  // An entry without a kind, and one with an impossible length.
   const std::string no_kind = RawFields().put(std::uint64_t{1}).put(std::uint8_t{2});
   EXPECT_NE(fault_of(crypt_section({no_kind, chunked(1024, 3)})), "");
   const std::string long_one = RawFields().put(~std::uint64_t{0}).put(std::uint16_t{2});
@@ -205,7 +205,7 @@ TEST(CryptInfo, RefusesUnknownDerivations) {
     EXPECT_TRUE(contains(fault(derivation_body({1, 8192}, right, 1, algorithm)),
                          "algorithm " + std::to_string(algorithm) + ", which is unknown"));
   }
-  // How hard it may be is decided by whoever derives.
+  // The parser allows any cost. The code that derives the key limits it.
   EXPECT_EQ(fault(derivation_body({~std::uint64_t{0}, 0}, right)), "");
 }
 

@@ -1,4 +1,4 @@
-// Headers of encrypted files: what is written is what is read, and as long as was said.
+// Headers of encrypted files: they are read back as they were written, and have the announced size.
 #include "encrypted_file.h"
 #include "format/layout.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing_support;
 
-// The index of a layout's prefix, as one of a file that ends where the layout says.
+// Returns the index in a layout's prefix, parsed as that of a file that ends where the layout says.
 Index index_of(const Layout& layout) {
   const std::uint64_t size = layout.prefix_size();
   const std::vector<std::byte> prefix = layout.prefix(0, size);
@@ -104,7 +104,7 @@ TEST(EncryptedHeader, IsReadAsItWasWritten) {
   }
 }
 
-// A header of a large tensor in the smallest chunks that there may be is long for its MACs.
+// The header of a large tensor in chunks of the smallest allowed size is long because of its MACs.
 TEST(EncryptedHeader, IsAsLongAsItsMacsJustify) {
   Entry entry{};
   entry.name = "t";
@@ -122,7 +122,7 @@ TEST(EncryptedHeader, IsAsLongAsItsMacsJustify) {
     EXPECT_TRUE(contains(message_of([&] { check(size, encrypted); }),
                          "bytes, which is too long: such a tensor needs at most "));
   }
-  // As long as its name, its hashes and some padding.
+  // Long enough for a name, hashes and some padding.
   check(70'000, false);
 }
 

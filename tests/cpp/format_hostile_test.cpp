@@ -1,4 +1,4 @@
-// Files that lie: whatever their header and index say, they are refused or sane.
+// Files made by an attacker: whatever their header and index say, they are refused or consistent.
 #include <algorithm>
 #include <limits>
 
@@ -19,7 +19,7 @@ constexpr std::uint64_t kHalf = std::uint64_t{1} << 63;
 constexpr std::uint64_t kQuarter = std::uint64_t{1} << 62;
 constexpr std::size_t kSmallAllocation = 1 << 20;
 
-// The message of the InvalidFormat with which the file is refused.
+// Returns the message of the InvalidFormat error that refuses the file.
 std::string refusal(ConstBytes bytes) {
   const MemoryWatch watch;
   const Error error = error_of([&] { read(bytes); });
@@ -79,8 +79,8 @@ TEST(HostileFile, IsNotBelievedWhatItDeclares) {
 }
 
 TEST(HostileFile, IsNotBelievedTheLengthOfAHeader) {
-  // An encrypted tensor of 2^60 bytes may have a header of 2^54, and where the file ends is not
-  // known.
+  // An encrypted tensor of 2^60 bytes may have a header of 2^54, and the size of the file is
+  // unknown.
   RawFile file(
       {RawTensor{
           .dtype = "<V2", .shape = {std::uint64_t{1} << 59}, .data = "", .long_dimensions = true}},
@@ -102,7 +102,7 @@ TEST(HostileFile, IsNotBelievedTheLengthOfAHeader) {
   EXPECT_TRUE(contains(error_of([&] { read_unsized(file.bytes); }).what(), "which is too long"));
 }
 
-// Has the size that a server tells, who may be the one who made the file.
+// A source with the size that a server claims, which may belong to the author of the file.
 class BoastingSource final : public UnsizedSource {
  public:
   using UnsizedSource::UnsizedSource;
@@ -180,7 +180,7 @@ TEST(HostileFile, HasNoShapeThatOverflows) {
   EXPECT_TRUE(contains(shaped({std::uint64_t{1} << 32, std::uint64_t{1} << 32}),
                        "its shape has too many elements"));
   EXPECT_TRUE(contains(shaped({kQuarter, 4}), "its shape has too many elements"));
-  // Its strides would not fit, though it has no element.
+  // Its strides would overflow, although it has no elements.
   EXPECT_TRUE(contains(shaped({0, std::uint64_t{1} << 40, std::uint64_t{1} << 40}),
                        "its shape has too many elements"));
   EXPECT_TRUE(
@@ -218,7 +218,7 @@ TEST(HostileFile, MayHaveItsBlocksInAnyOrderButNoneTwice) {
   EXPECT_TRUE(contains(refusal(file), "overlaps"));
 }
 
-// Entries inside the file, apart from each other, as large as they say.
+// Expects entries inside the file that do not overlap and are as large as they say.
 void check_sanity(const Index& index, std::uint64_t size) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> blocks;
   for (const Entry& entry : index.entries()) {

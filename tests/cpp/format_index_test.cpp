@@ -1,4 +1,4 @@
-// The file header and the index: what is read from them.
+// Reading the file header and the index.
 #include "format/frame.h"
 #include "memory_file.h"
 #include "raw_file.h"
@@ -10,7 +10,7 @@ namespace {
 using namespace testing_support;
 using namespace std::string_literals;
 
-// The message of the InvalidFormat with which the file is refused.
+// Returns the message of the InvalidFormat error that refuses the file.
 std::string refusal(const RawFile& file) {
   const Error error = error_of([&] { read(file.bytes); });
   EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
@@ -160,7 +160,7 @@ TEST(Index, MayHaveRecordsBehindItsEntries) {
 }
 
 TEST(Index, MayLieAnywhereInItsFile) {
-  // As when a descriptor is handed over mid-file: offsets count from the start of the file.
+  // As with a descriptor that is passed mid-file: offsets count from the start of the file.
   RawFile file = two_tensors();
   constexpr std::uint64_t kBefore = 1000;
   for (const char* entry : {"0.", "1."}) {

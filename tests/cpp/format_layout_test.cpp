@@ -1,4 +1,5 @@
-// What is written: where everything stands, the lowest version, and that it reads back as it was.
+// Layouts of files to write: where everything is placed, the lowest version, and that they read
+// back the same.
 #include <limits>
 
 #include "base/error.h"
@@ -30,7 +31,7 @@ Layout layout_of(std::vector<TensorSpec> specs, HashKinds hashes = {true, true})
   return layout;
 }
 
-// The layout's prefix, parsed as one of a file that ends where the layout says.
+// Returns the index in a layout's prefix, parsed as that of a file that ends where the layout says.
 Index parse(const Layout& layout, std::uint64_t start, std::uint64_t prefix_size) {
   const std::vector<std::byte> prefix = layout.prefix(start, prefix_size);
   EXPECT_EQ(prefix.size(), prefix_size);
@@ -164,7 +165,7 @@ TEST(TensorHeaderImage, HoldsTheHashesWhereReadersFindThem) {
     if (hashes.sha256) {
       EXPECT_TRUE(std::equal(sha256.begin(), sha256.end(), header.sha256->begin()));
     }
-    // What was hashed is what a reader hashes: the header with its hash values zeroed.
+    // A reader hashes the same bytes: the header with its hash values zeroed.
     EXPECT_EQ(bytes, hashed);
   }
 }
@@ -212,7 +213,7 @@ TEST(Layout, ReadsBackAsItWas) {
       EXPECT_EQ(entry.data_size, given.data_size());
       EXPECT_TRUE(std::equal(entry.shape.begin(), entry.shape.end(), given.shape.begin(),
                              given.shape.end()));
-      // Blocks touch, and data is aligned.
+      // Blocks are adjacent, and data is aligned.
       EXPECT_EQ(entry.header_offset, end);
       EXPECT_EQ(entry.data_offset % (entry.data_size >= 65536 ? 4096 : 64), 0U);
       EXPECT_LT(entry.header_size(), 4096 + 512U);

@@ -1,4 +1,4 @@
-// One digest for all that a file holds: what it depends on, and what not.
+// One digest for everything that a file holds: what it depends on, and what it does not.
 #include "format/model_digest.h"
 
 #include <set>
@@ -18,7 +18,7 @@ std::vector<std::byte> digests_of(std::span<const Sample> samples) {
   return digests;
 }
 
-// Of a file with these tensors.
+// Returns the digest of a file with these tensors.
 std::string digest_of(std::span<const Sample> samples, const FileKind& kind = {}) {
   return to_hex(model_digest(read(saved_as(samples, kind)), digests_of(samples)));
 }
@@ -31,7 +31,7 @@ std::vector<Sample> two() {
   return samples;
 }
 
-// A change here would make every pin of a model wrong.
+// A different digest would invalidate the pins of all models.
 TEST(ModelDigest, IsTheOneThatWasAlwaysTaken) {
   RawFields message;
   const auto text = [&](std::string_view part) {
@@ -96,7 +96,7 @@ TEST(ModelDigest, DependsOnEachField) {
   expect_new(changed([](auto& samples) { samples[1].data[0] ^= std::byte{1}; }));
   expect_new(changed([](auto& samples) { samples.pop_back(); }));
   expect_new(changed([](auto& samples) { samples.push_back(sample("c", 0)); }));
-  // The same bytes under each other's names.
+  // Two tensors that exchange their names.
   expect_new(changed([](auto& samples) { std::swap(samples[0].spec.name, samples[1].spec.name); }));
 }
 

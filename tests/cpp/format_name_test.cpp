@@ -11,11 +11,11 @@ namespace {
 using namespace testing_support;
 using namespace std::string_literals;
 
-// A path, one step after another.
+// A path is a list of steps.
 using NameStep = std::variant<std::string, std::uint64_t>;
 using NamePath = std::vector<NameStep>;
 
-// Takes the sorted form apart.
+// Returns the path in the sorted form of a name.
 NamePath parse_name(std::string_view name) {
   std::string form;
   append_path(form, name);
@@ -245,7 +245,7 @@ TEST(NameConflict, IsALayerOfKeysAndIndices) {
   expect_conflict({"x", nested(R"(["a","0","b"])"), nested(R"(["a",0,"b"])")}, 1, 2, reason);
 }
 
-// The definition, pair by pair.
+// Returns whether two paths conflict, by the definition.
 bool exclude_each_other(const NamePath& a, const NamePath& b) {
   const std::size_t both = std::min(a.size(), b.size());
   const auto [at_a, at_b] =

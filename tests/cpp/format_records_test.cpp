@@ -17,7 +17,7 @@ std::string record(std::uint16_t kind, std::string_view body) {
   return RawFields().put(kind).put(static_cast<std::uint32_t>(body.size())).put(body);
 }
 
-// The body of the record that authenticates; `tensors` digests of headers.
+// Returns the body of the authentication record, with `tensors` digests of headers.
 std::string authentication_body(std::size_t tensors, std::string_view derivation = {}) {
   return RawFields()
       .put(static_cast<std::uint16_t>(derivation.size()))
@@ -78,7 +78,7 @@ TEST(Authentication, RefusesDerivationsThatAreNone) {
                        "a salt of 15 bytes"));
 }
 
-// ---- where it may stand
+// ---- the position of a record
 
 std::string refusal(std::string_view tail, std::uint32_t version) {
   const RawTensor tensor = sealed_tensor("t", pattern(5), {.key = pattern(32)});
@@ -128,7 +128,7 @@ TEST(DataDigests, AreThereOnceAndForEachTensor) {
 struct Authenticated {
   std::vector<std::byte> file;
   std::uint64_t prefix = 0;   // where the index ends
-  std::uint64_t covered = 0;  // of the file
+  std::uint64_t covered = 0;  // how much of the file the MAC covers
 };
 
 Authenticated authenticated(const FileKind& kind) {
@@ -146,7 +146,7 @@ Sha256Digest hmac_by_libsodium(ConstBytes key, ConstBytes message) {
   return mac;
 }
 
-// Its key comes from the file's, and it covers all that stands before it.
+// The MAC's key is derived from the file's key, and the MAC covers everything before itself.
 TEST(MetadataMac, IsTheOneThatTheFormatSays) {
   FileKind kind = encrypted();
   for (const bool data_digests : {false, true}) {
@@ -157,14 +157,15 @@ TEST(MetadataMac, IsTheOneThatTheFormatSays) {
     const ConstBytes file(made.file);
     EXPECT_TRUE(same(file.subspan(made.covered, kDigestSize),
                      hmac_by_libsodium(key, file.first(made.covered))));
-    // Only padding stands behind it.
+    // Only padding follows it.
     EXPECT_TRUE(
         same(file.subspan(made.covered + kDigestSize, made.prefix - made.covered - kDigestSize),
              std::vector<std::byte>(made.prefix - made.covered - kDigestSize)));
   }
 }
 
-// Who breaks the record's own name makes a file without one, as those of other programs.
+// A change of the frame's magic or of the record's kind makes a file without the record, like those
+// of other programs.
 TEST(MetadataMac, MissesNoByteOfThePrefix) {
   FileKind kind = encrypted();
   for (const bool data_digests : {false, true}) {
@@ -217,7 +218,7 @@ TEST(MetadataMac, SaysWithWhichPassphraseItWasMade) {
   read_with(made.file, &right);
   FileKeys wrong = keys_of(make_passphrase(as_bytes("open  sesame")));
   EXPECT_EQ(kind_of([&] { read_with(made.file, &wrong); }), ErrorKind::Crypto);
-  // The derived key does as well.
+  // The derived key is accepted as well.
   FileKeys derived = keys_of({derive_key(as_bytes("open sesame"), derivation), false});
   read_with(made.file, &derived);
 }
@@ -228,7 +229,7 @@ TEST(MetadataMac, IsWantedOfAnEncryptedFileOnly) {
   const Error error = error_of([&] { read_with(plain, &keys); });
   EXPECT_EQ(error.kind(), ErrorKind::Crypto);
   EXPECT_TRUE(contains(error.what(), "a key was given, and the file is not encrypted"));
-  // Files of other programs have none.
+  // Files of other programs have no MAC.
   const RawFile foreign({sealed_tensor("t", pattern(5), {.key = pattern(32, 41)})}, 3);
   EXPECT_FALSE(read_with(foreign.bytes, &keys).authentication());
 }

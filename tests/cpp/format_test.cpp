@@ -198,7 +198,7 @@ TEST(TensorHeader, IsRead) {
   EXPECT_EQ(header.crc32, crc);
   ASSERT_TRUE(header.sha256);
   EXPECT_NE(header.sha256->at(0), std::byte{0});
-  // What the hashes cover: all of it, hash values zeroed.
+  // The hashes cover the whole header, with the hash values zeroed.
   EXPECT_EQ(header.hashed[0].size() + header.hashed[1].size(), file.get("0.h.length"));
   EXPECT_EQ(file.get("0.h.crc32"), 0U);
   EXPECT_EQ(file.get("0.h.sha256"), 0U);
