@@ -1,11 +1,11 @@
-// Fuzzes what is encrypted. The first byte of an input says what the rest is:
+// Fuzzes encrypted data. The first byte of an input says what the rest is:
 //   0  crypt info, behind eight bytes for the size of the data
 //   1  the body of the record that authenticates the metadata, behind a byte for the number of
 //      tensors
 //   2  changes of an encrypted file of ours: for each, two bytes for where and one for what
 //   3  the same, of a file without that record, as other programs write it
-// Whatever parses must be consistent, and whatever loads from a changed file must be what was
-// encrypted.
+// Input that parses must be consistent, and data that loads from a changed file must be the data
+// that was encrypted.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>

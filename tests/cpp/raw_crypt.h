@@ -1,5 +1,5 @@
 // Builds encrypted tensors field by field, from the description of the format and with libsodium
-// alone, so that they can judge the library.
+// alone, so that they can test the library independently.
 #pragma once
 
 #include <sodium.h>

@@ -1,5 +1,5 @@
 // A `.tensors` file built field by field, from the description of the format alone, so that it can
-// judge the library. A test can break every field by name.
+// test the library independently. A test can break every field by name.
 #pragma once
 
 #include <cstring>
