@@ -1,4 +1,4 @@
-// Other programs, run for what they print.
+// Running other programs and reading their output.
 #include "io/aws/command.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ class CommandTest : public IoTest {
     return run_command({"sh", "-c", script}, "the program", limits, cancel_);
   }
 
-  // Waits for what may take a moment.
+  // Waits until `holds` returns true, for a minute at most. Returns whether it did.
   static bool soon(const std::function<bool()>& holds) {
     for (int i = 0; i < 6000 && !holds(); ++i) std::this_thread::sleep_for(milliseconds(10));
     return holds();
@@ -78,7 +78,7 @@ TEST_F(CommandTest, KeepsNoSignalFromIt) {
 
 TEST_F(CommandTest, KillsWhatTakesTooLong) {
   const std::string pid_file = folder_ / "pid";
-  // Where the machine is busy, it may be killed before it has started anything.
+  // On a busy machine, the program may be killed before it has started anything.
   for (milliseconds limit(300); read_file(pid_file).empty(); limit *= 2) {
     EXPECT_EQ(kind_of([&] {
                 run("sleep 1000 & echo $! > " + pid_file + "; wait", {limit, kLimits.output});
@@ -102,7 +102,7 @@ TEST_F(CommandTest, EndsSoonWhenCancelledWithItsOutputClosed) {
 }
 
 TEST_F(CommandTest, DoesNotWaitForWhoKeepsThePipe) {
-  // Else it would take longer than it may.
+  // Otherwise it would exceed its time limit.
   const pid_t sleeper = std::stoi(run("sleep 1000 & echo $!"));
   EXPECT_EQ(kill(sleeper, SIGKILL), 0);
 }

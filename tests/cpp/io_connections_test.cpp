@@ -1,4 +1,4 @@
-// What connections of every protocol share: the watch for stalls, idle connections, tries.
+// Shared by the connections of all protocols: stall detection, idle connections, retries.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -60,7 +60,7 @@ TEST(IdlePool, LeavesTheConnectionsOfItsParentAlone) {
     const bool took = pool->take() != nullptr;
     pool->give_back(std::make_unique<Probe>(closed));
     pool.reset();
-    _exit(took ? 1 : closed == 1 ? 0 : 2);  // its own one is closed, and no other
+    _exit(took ? 1 : closed == 1 ? 0 : 2);  // only its own connection is closed
   }
   int status = -1;
   waitpid(child, &status, 0);

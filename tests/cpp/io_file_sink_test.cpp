@@ -1,4 +1,4 @@
-// Sinks on files: what replaces a file, when, and what stays behind.
+// Sinks on files: what replaces a file, when, and what is left behind.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -161,7 +161,7 @@ TEST_F(IoTest, RefusesFoldersAsTargets) {
   EXPECT_EQ(folder_.entries(), 1u);
 }
 
-// What only an ordinary user is refused, run in a process of such a one.
+// Runs an action in a child process as an ordinary user, because root is refused nothing.
 void as_ordinary_user(const std::function<void()>& action) {
   const pid_t child = fork();
   if (child == 0) {
@@ -189,7 +189,7 @@ TEST_F(IoTest, RespectsPermissions) {
   as_ordinary_user([&] {
     EXPECT_EQ(kind_of([&] { sink(folder_ / "protected"); }), ErrorKind::PermissionDenied);
     EXPECT_EQ(kind_of([&] { sink(folder_ / "shut/new"); }), ErrorKind::PermissionDenied);
-    // In place, as no file can be put beside it.
+    // Written in place, because no file can be created beside it.
     const auto out = sink(folder_ / "shut/open");
     struct stat status{};
     ASSERT_EQ(stat((folder_ / "shut/open").c_str(), &status), 0);
@@ -197,7 +197,7 @@ TEST_F(IoTest, RespectsPermissions) {
     save(*out, head_, "data");
     EXPECT_EQ(read_file(folder_ / "shut/open"), head_ + "data");
   });
-  // A sticky folder lets nobody replace another user's file.
+  // In a sticky folder, a user cannot replace another user's file.
   write_file(folder_ / "f", "old");
   chmod((folder_ / "f").c_str(), 0666);
   chmod(folder_.path().c_str(), 01777);
@@ -209,7 +209,7 @@ TEST_F(IoTest, RespectsPermissions) {
   chmod((folder_ / "shut").c_str(), 0755);
 }
 
-// On ext4 the system inserts the room, on tmpfs the bytes are copied.
+// On ext4 the system inserts room for the head; on tmpfs the bytes are copied.
 class GrowthTest : public IoTest, public testing::WithParamInterface<std::string> {};
 
 TEST_P(GrowthTest, AGrownHeadMovesTheBodyUp) {
@@ -232,7 +232,7 @@ TEST_P(GrowthTest, AGrownHeadMovesTheBodyUp) {
   EXPECT_EQ(read_file(folder / "f"), longer);
 }
 
-// The caller chooses the alignment: a file system inserts whole blocks only.
+// The caller chooses the alignment, because file systems insert only whole blocks.
 TEST_P(GrowthTest, AHeadGrowsByAnyNumberOfBytes) {
   const Folder folder(GetParam() == "TempDir" ? testing::TempDir() : GetParam());
   const std::string data = text_pattern(100'000);

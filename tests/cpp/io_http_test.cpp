@@ -1,4 +1,4 @@
-// What is made of the words of web servers, where they send one, and of URLs that hold secrets.
+// Responses of web servers, redirects, and URLs that hold secrets.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -47,7 +47,7 @@ TEST(HttpAnswer, KnowsStrongTags) {
   EXPECT_TRUE(answer_of("ETag: \"a b\"").object.has_strong_etag());
   EXPECT_EQ(answer_of("ETag: W/\"a\"").object.etag, "W/\"a\"") << "another one is another file";
   EXPECT_EQ(answer_of("Last-Modified: now").object.last_modified, "now");
-  // What would end elsewhere than it should in If-Match.
+  // Values that would end in the wrong place in If-Match.
   for (const char* etag : {"W/\"a\"", "", "a", "\"", "\"a", "\"a\"b\"", "\"a\rX-Forged: b\"",
                            "\"a\nX-Forged: b\"", "\"a\", \"b\"", "*"}) {
     EXPECT_FALSE(answer_of("ETag: " + std::string(etag)).object.has_strong_etag()) << etag;
@@ -96,7 +96,7 @@ TEST(HttpAnswer, KnowsTheRest) {
   answer_of("");
 }
 
-// A file whose server sends one elsewhere.
+// A file whose server redirects to another URL.
 class MovedTest : public testing::Test {
  protected:
   static constexpr const char* kHome = "http://home/x";
@@ -108,7 +108,7 @@ class MovedTest : public testing::Test {
     place_->complete(request, cancel);
     return request;
   }
-  // What is learned from that status, or from no answer at all.
+  // Returns what the endpoint learns from a status, or from no response if it is 0.
   HttpRefusal learn(const HttpRequest& request, int status, const std::string& url) {
     HttpOutcome outcome;
     outcome.answer.status = status;
@@ -126,7 +126,7 @@ TEST_F(MovedTest, IsAskedForThereUntilItIsRefused) {
   const HttpRequest one = request();
   const HttpRequest other = request();
   EXPECT_EQ(one.url, kElsewhere);
-  // What the signature in its URL allowed is over for all that are on their way.
+  // The signature in the URL has expired, for all requests in flight.
   EXPECT_TRUE(learn(one, 403, kElsewhere).recovered);
   EXPECT_TRUE(learn(other, 403, kElsewhere).recovered);
   EXPECT_EQ(request().url, kHome);
@@ -140,7 +140,7 @@ TEST_F(MovedTest, IsAskedForAtHomeWhenNobodyIsThere) {
     const HttpRefusal refusal = learn(asked, status, kElsewhere);
     EXPECT_TRUE(refusal.temporary && !refusal.recovered) << status;
     EXPECT_EQ(request().url, kHome);
-    // Another place is not forgotten for what came of the old one.
+    // A failure of the old target does not discard the new one.
     learn(request(), 206, "http://another/x");
     learn(asked, status, kElsewhere);
     EXPECT_EQ(request().url, "http://another/x");
@@ -224,7 +224,7 @@ TEST(Secret, IsTakenOutOfAUrl) {
     EXPECT_EQ(without_secrets("http://user" + login), "http://host:1/p") << password;
     EXPECT_TRUE(holds_secret("http://user" + login)) << password;
   }
-  // Either a port and a path, or a password.
+  // Ambiguous: either a port and a path, or a password.
   EXPECT_EQ(without_secrets("http://u:1/PW@host/"), "http://...@host/");
   EXPECT_EQ(without_secrets("http://u:1?PW@host/x?y"), "http://...@host/x?...");
   EXPECT_TRUE(holds_secret("http://u:1/PW@host/"));

@@ -1,4 +1,4 @@
-// Keys by name: every way of naming one, and that what goes wrong with it is said without it.
+// Keys by name: every way of naming one, and errors that do not show the key.
 #include "io/key.h"
 
 #include <fcntl.h>
@@ -51,7 +51,7 @@ class KeyTest : public IoTest {
     expect(name, as_bytes(content), true);
   }
 
-  // Refused, with a message that holds no five neighbouring characters of the secret.
+  // Expects a refusal whose message holds no five consecutive characters of the secret.
   Error refusal(const std::string& name, std::string_view secret,
                 ErrorKind kind = ErrorKind::InvalidArgument) {
     const Error error = error_of([&] { resolve_key(name); });
@@ -82,7 +82,7 @@ TEST_F(KeyTest, StandsInTheEnvironmentAsHexadecimalDigits) {
 }
 
 TEST_F(KeyTest, StandsInTheEnvironmentAsBase64) {
-  // Of bytes in which all variants differ.
+  // A key whose encodings differ in all variants.
   std::vector<std::byte> key(kKeySize, std::byte{0xfb});
   for (const int variant :
        {sodium_base64_VARIANT_ORIGINAL, sodium_base64_VARIANT_ORIGINAL_NO_PADDING,
@@ -122,7 +122,7 @@ TEST_F(KeyTest, OfTheEnvironmentHas32Bytes) {
 
 TEST_F(KeyTest, IsAFileOf32Bytes) {
   expect_key(in_file(as_text(key_), "file:"), key_);
-  // Also one that ends like a line of text.
+  // Also a key that ends with a line break.
   std::vector<std::byte> with_break = key_;
   with_break.back() = std::byte{'\n'};
   expect_key(in_file(as_text(with_break), "file:"), with_break);
@@ -152,7 +152,7 @@ TEST_F(KeyTest, FilesThatCannotBeReadAreNamed) {
     const Error folder = error_of([&] { resolve_key(kind + folder_.path().string()); });
     EXPECT_TRUE(contains(folder.what(), folder_.path().string())) << folder.what();
   }
-  // What never ends is not read to its end.
+  // A file without an end is read only up to a limit.
   refusal("file:/dev/zero", {});
   refusal("passphrase-file:/dev/zero", {});
 }
@@ -168,7 +168,7 @@ TEST_F(KeyTest, IsAwaitedFromAPipeThroughSignals) {
   std::atomic<bool> over{false};
   {
     const OnceItWaits writer([&, reader = pthread_self()] {
-      // One byte after the other: before each, the reader waits, or is about to.
+      // Writes one byte at a time: before each, the reader waits, or is about to.
       for (const std::byte& byte : key_) {
         pthread_kill(reader, SIGUSR1);
         EXPECT_EQ(::write(pipe, &byte, 1), 1);
@@ -240,7 +240,7 @@ TEST_F(KeyTest, IsKeptUnderAName) {
   int asked = 0;
   set_key("mine", [&] {
     ++asked;
-    set_key("other", make_key(key_));  // whoever provides one may keep others
+    set_key("other", make_key(key_));  // a provider may set other keys
     return make_key(key_);
   });
   EXPECT_EQ(asked, 0);

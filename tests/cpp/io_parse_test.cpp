@@ -1,5 +1,5 @@
-// Small languages that come from outside: settings, JSON, XML, moments, command lines. What is well
-// formed is taken as it is meant; anything else is refused, and nothing breaks.
+// Parsers of small languages from outside: settings, JSON, XML, timestamps, command lines. They
+// accept what is well-formed with its intended meaning, refuse everything else, and never crash.
 #include <gtest/gtest.h>
 
 #include "io/aws/command.h"
@@ -31,7 +31,7 @@ TEST(Ini, IsAsAwsAndS3cmdWriteIt) {
       "\n"
       "        # in between\n"
       "      Endpoint_URL = http://x/?a=b\n"
-      "\toutput = json\n"  // less than the block
+      "\toutput = json\n"  // indented less than the block
       "      and more\n"
       "[default]\n"
       "region = us-east-1\n"
@@ -255,7 +255,7 @@ TEST(Words, AreSplitAsAShellDoes) {
   }
 }
 
-// Texts that are nearly right, from which something is taken away, or to which something is added.
+// Parses valid texts with random deletions, changes and insertions.
 TEST(Parsers, TakeOrRefuseAnything) {
   const std::vector<std::string> seeds = {
       "[profile 'a b']\ns3 =\n  x = y\n z = \"1\"\n# c\n[default] ; d\nk: v\n",

@@ -1,4 +1,4 @@
-// Replies of Redis servers, and what looks like one.
+// Replies of Redis servers, and input that resembles them.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,7 +11,7 @@ namespace {
 
 using Kind = RedisReply::Kind;
 
-// One line for a reply, so that it can be compared.
+// Returns a reply as one line of text, for comparison.
 std::string show(const RedisReply& reply) {
   switch (reply.kind) {
     case Kind::Status:
@@ -32,7 +32,7 @@ std::string show(const RedisReply& reply) {
   return list + "]";
 }
 
-// Every reply in `text`, which comes in parts of `step` bytes.
+// Returns every reply in `text`, which arrives in parts of `step` bytes.
 std::string parse(std::string_view text, std::size_t step) {
   RedisParser parser("'x'");
   std::string replies;
@@ -153,7 +153,7 @@ TEST(RedisParser, BoundsLines) {
   EXPECT_EQ(kind_of("$" + std::string(70'000, '1'), true), ErrorKind::Unavailable);
 }
 
-// Of what is claimed, nothing has come.
+// Refuses a length before any of its bytes have arrived.
 TEST(RedisParser, BoundsLengthsBeforeTheirBytesCome) {
   for (const std::string_view text :
        {"$134217729\r\nx", "$9000000000000000000\r\nx", "$9223372036854775807\r\nx",
@@ -162,7 +162,7 @@ TEST(RedisParser, BoundsLengthsBeforeTheirBytesCome) {
   }
 }
 
-// What many replies may take each, none may take together.
+// Each of many replies may be this large, but a single reply of many such parts is refused.
 TEST(RedisParser, CountsWhatAReplyTakesTogether) {
   const std::string large = "$1000000\r\n" + std::string(1'000'000, 'x') + "\r\n";
   RedisParser parser("'x'");

@@ -1,4 +1,4 @@
-// What options, the environment and files say about S3, and which of them comes first.
+// Settings of S3 in options, the environment and files, and which of them takes precedence.
 #include "io/aws/config.h"
 
 #include "aws_home.h"

@@ -1,4 +1,4 @@
-// Where keys come from, who is asked for them, and when again.
+// S3 credentials: where they come from, how they are fetched, and when they are fetched again.
 #include "io/aws/credentials.h"
 
 #include <atomic>
@@ -44,8 +44,8 @@ class S3CredentialsTest : public AwsHome {
 
   S3Credentials get() { return S3CredentialsChain(options_, http_).get(cancel_); }
 
-  // A script that prints credentials of version 1 with the text of `expiration`, and counts its
-  // calls, which are the key's number.
+  // Returns the command of a script that prints credentials of version 1 with this expiration. The
+  // script counts its calls, and the count is part of the key's ID.
   std::string process(const std::string& expiration) {
     const std::string script = folder_ / "give me";
     const std::string ending = expiration.empty() ? "" : ",\"Expiration\":\"" + expiration + "\"";
@@ -289,7 +289,7 @@ TEST_F(S3CredentialsTest, AreNotSentWhereARedirectLeads) {
 
 TEST_F(S3CredentialsTest, ComeFromContainers) {
   TinyServer agent([](const TinyRequest&) { return TinyAnswer{200, json("CK"), ""}; });
-  // A proxy would be asked for the credentials of its own machine.
+  // A proxy would return the credentials of its own machine.
   set("http_proxy", "http://127.0.0.1:1");
   set("no_proxy", std::nullopt);
   set("AWS_CONTAINER_CREDENTIALS_FULL_URI", agent.url("/v1?x=y"));
@@ -316,7 +316,7 @@ TEST_F(S3CredentialsTest, ComeFromContainers) {
   }
 }
 
-// Version 2 of the metadata service of a machine.
+// A machine's metadata service, in version 2.
 class MachineTest : public S3CredentialsTest {
  protected:
   MachineTest() {
@@ -385,7 +385,7 @@ TEST_F(MachineTest, HasNothingToSay) {
   expect_cancelled_soon([&] { get(); });
 }
 
-// Credentials that expire, by a clock that a test moves.
+// Credentials that expire, by a clock that the test sets.
 class ExpiryTest : public S3CredentialsTest {
  protected:
   void give(const std::string& expiration) {
@@ -393,7 +393,7 @@ class ExpiryTest : public S3CredentialsTest {
   }
   std::string key() { return chain_.get(cancel_).key_id; }
 
-  // Of the process, by the clock of the test.
+  // How long before kExpiration the test's clock is.
   std::atomic<system_clock::duration> before_{hours(1)};
   S3CredentialsChain chain_{options_, http_,
                             [this] { return *parse_timestamp(kExpiration) - before_.load(); }};
@@ -459,7 +459,7 @@ TEST_F(ExpiryTest, FetchesOthersThatAreRefused) {
   EXPECT_FALSE(S3CredentialsChain(options_, http_).refused("literal"));
 }
 
-// A program that has begun, and ends when it may.
+// A program that has started, and ends when the test lets it.
 class HeldTest : public ExpiryTest {
  protected:
   void hold() {
@@ -509,7 +509,7 @@ TEST_F(HeldTest, WhoWaitsForAnotherIsCancelledAlone) {
   EXPECT_EQ(read_file(calls()), "x\n");
 }
 
-// As a signal handler does that loads while its own thread asks for keys.
+// As in a signal handler that loads while its own thread fetches keys.
 TEST_F(S3CredentialsTest, ComeToWhoInterruptsTheirFetch) {
   options_.access_key_id = "AK";
   options_.secret_access_key = "secret";

@@ -1,4 +1,4 @@
-// Requests for objects: where they go, what is in them, and what is learned from refusals.
+// Requests for objects: their URLs, their headers, and what is learned from refusals.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -11,7 +11,7 @@
 namespace tensorizer {
 namespace {
 
-// Nothing of this machine's own settings counts.
+// The settings of this machine have no effect.
 class S3Endpoint : public testing_support::AwsHome {
  protected:
   S3Endpoint() {
@@ -130,7 +130,7 @@ TEST_F(S3Endpoint, SignsWhatIsParticular) {
   // md5("01234567890123456789012345678901"), by md5sum and base64.
   EXPECT_EQ(header(asked, "x-amz-server-side-encryption-customer-key-MD5"),
             "KYvwGXoFFJ42a2u2GDWhwQ==");
-  // The end of an upload shows the key as its parts do.
+  // The request that completes an upload sends the key, as those for its parts do.
   EXPECT_EQ(header(request("POST"), "x-amz-server-side-encryption-customer-key"),
             s3_.sse_customer_key);
   EXPECT_EQ(header(request("DELETE"), "x-amz-server-side-encryption-customer-key"), "");
@@ -167,7 +167,7 @@ TEST_F(S3Endpoint, LearnsTheTime) {
   EXPECT_TRUE(
       refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:00 GMT").recovered);
   EXPECT_TRUE(header(request(), "x-amz-date").starts_with("20970524T0000"));
-  // Of a request that was on its way at the same time.
+  // A request that was in flight at the same time recovers as well.
   EXPECT_TRUE(
       refuse(asked, 403, "RequestTimeTooSkewed", "Date: Fri, 24 May 2097 00:00:01 GMT").recovered);
   EXPECT_FALSE(refuse(asked, 403, "RequestTimeTooSkewed", "Date: soon").recovered);
@@ -180,7 +180,7 @@ TEST_F(S3Endpoint, SaysWhatTheServerSays) {
   EXPECT_FALSE(denied.recovered || denied.temporary);
   EXPECT_TRUE(refuse(asked, 400, "RequestTimeout").temporary);
   EXPECT_TRUE(refuse(asked, 503, "SlowDown").temporary);
-  // These keys came with the options, and there are no others.
+  // These keys come from the options, and there are no others.
   EXPECT_FALSE(refuse(asked, 400, "ExpiredToken").recovered);
   EXPECT_EQ(refuse(asked, 400, "ExpiredToken").kind, ErrorKind::PermissionDenied);
 }
@@ -207,7 +207,7 @@ TEST(S3Name, IsABucketAndAKey) {
   }
 }
 
-// As a signal handler does that loads while its own thread reads the settings.
+// As in a signal handler that loads while its own thread reads the settings.
 TEST_F(S3Endpoint, IsFoundByWhoInterruptsTheSearch) {
   static int calls;
   static int interrupts;
@@ -218,7 +218,7 @@ TEST_F(S3Endpoint, IsFoundByWhoInterruptsTheSearch) {
     place_.reset();
     calls = 0;
     set_interrupt_hook([] {
-      std::this_thread::sleep_for(kPollInterval);  // so that the next check comes here, too
+      std::this_thread::sleep_for(kPollInterval);  // so that the next check calls this hook, too
       if (++calls != interrupts) return;
       HttpRequest request;
       request.method = "GET";
@@ -235,7 +235,7 @@ TEST_F(S3Endpoint, IsFoundByWhoInterruptsTheSearch) {
   interrupts = 0;
   const std::string url = ask();
   EXPECT_EQ(url, "https://bucket.s3.eu-north-1.amazonaws.com/a%20key");
-  interrupts = calls;  // the last time, which is behind the keys
+  interrupts = calls;  // the last call, which comes after the keys
   EXPECT_EQ(ask(), url);
   EXPECT_EQ(found, url);
 }

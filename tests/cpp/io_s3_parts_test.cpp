@@ -1,4 +1,4 @@
-// Parts of an upload: every byte of the file, in its place, whatever the order they come in.
+// Parts of an upload: every byte of the file in its place, in whatever order the bytes arrive.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void put(const UploadPart& part, std::uint64_t part_size, std::vector<std::byte>
   EXPECT_EQ(at, std::min<std::uint64_t>((part.number + 1) * part_size, file.size()));
 }
 
-// Writes the file in shuffled pieces; those that do not stay are gone afterwards.
+// Writes the file in shuffled pieces, and overwrites the memory of those that do not stay.
 void check(std::size_t size, std::uint64_t part_size, std::size_t largest, bool known) {
   const std::vector<std::byte> file = file_of(size);
   std::mt19937 random(static_cast<unsigned>(size + part_size));
@@ -63,11 +63,11 @@ TEST(UploadParts, HaveEveryByteInItsPlace) {
     check(100, 100, 30, known);
     check(101, 100, 101, known);
     check(5000, 64, 50, known);
-    check(5000, 64, 1000, known);  // one write ends several parts
+    check(5000, 64, 1000, known);  // one write completes several parts
   }
 }
 
-// Room that was left for what came first, and turned out shorter, or longer.
+// The first bytes turn out shorter, or longer, than the room that was left for them.
 TEST(UploadParts, AreOneWhereAllFitsIntoIt) {
   const auto file = file_of(18);
   for (const std::size_t first : {3, 8}) {

@@ -1,4 +1,4 @@
-// Which answers say that S3 has stored something.
+// Which responses confirm that S3 has stored something.
 #include <gtest/gtest.h>
 
 #include "io/s3/receipt.h"
@@ -54,7 +54,7 @@ TEST(FaultOfAnswer, SaysWhatStandsInForS3) {
   EXPECT_NE(fault(200, "", "<Done><ETag>x</ETag>", "Done"), "") << "cut";
 }
 
-// Of the bytes "aaaaaaaaaa" and "bbbbb".
+// Returns two parts, of the bytes "aaaaaaaaaa" and "bbbbb".
 std::map<std::uint64_t, StoredPart> two_parts() {
   return {{1, {"\"e09c80c42fda55f9d992e59ca6b3307d\"", 0x4c11cdf0}},
           {2, {"a21075a36eeddd084e17611a238c7101", 0x0bdbfaa7}}};
@@ -70,7 +70,7 @@ TEST(ConsistsOf, ComparesTheETagThatFollowsFromThoseOfTheParts) {
   EXPECT_FALSE(consists_of(answer_of(200, other), 15, two_parts()));
 }
 
-// Where ETags are no MD5s, as of what is encrypted there.
+// ETags are not MD5s for some objects, such as encrypted ones.
 TEST(ConsistsOf, ComparesTheChecksumThatFollowsFromThoseOfTheParts) {
   std::map<std::uint64_t, StoredPart> parts = two_parts();
   parts[1].etag = parts[2].etag = "opaque";

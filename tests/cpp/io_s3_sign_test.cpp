@@ -1,5 +1,5 @@
-// Signatures that AWS has published: of its test suite for Signature Version 4, and of the examples
-// in S3's manual.
+// Signatures that AWS has published: from its test suite for Signature Version 4, and from the
+// examples in S3's manual.
 #include <gtest/gtest.h>
 
 #include "codec/hmac.h"
@@ -73,7 +73,7 @@ TEST(Sign, AgreesWithTheManual) {
             "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }
 
-// From the manual's page on version 2.
+// From the manual's page on Signature Version 2.
 TEST(Sign, AgreesWithTheManualOnUrls) {
   const SignedRequest request{"GET", "/johnsmith/photos/puppy.jpg", {}, {}, {}};
   EXPECT_EQ(signed_parameters(request, 1175139620, kManualId, kManualSecret, ""),

@@ -30,7 +30,7 @@ TEST_F(IoTest, ReadsFiles) {
     EXPECT_EQ(read(*file, 99'990, 10), text.substr(99'990));
     EXPECT_EQ(read_up_to(*file, 99'990, 100), text.substr(99'990));
     EXPECT_EQ(read_up_to(*file, 200'000, 100), "");
-    // Warm, wherever the samples stand, as it was written a moment ago.
+    // The file was just written, so its pages are in the cache wherever they are sampled.
     EXPECT_EQ(file->hints(0, text.size()).reads_in_flight, 0);
     EXPECT_EQ(file->hints(200'000, 5).reads_in_flight, 0);
     EXPECT_EQ(file->hints(0, 1).reads_in_flight, 0);
@@ -108,7 +108,7 @@ TEST_F(IoTest, MapsCopyOnWriteAndOutlivesTheFile) {
   mapping->bytes()[0] = std::byte{0x55};
   fs::remove(folder_ / "f");
   EXPECT_EQ(mapping->bytes()[0], std::byte{0x55});
-  // Only the second page lies inside whole.
+  // Only the second page lies entirely inside the range.
   mapping->bytes()[kBlock] = mapping->bytes()[2 * kBlock] = std::byte{0x55};
   mapping->discard(mapping->bytes().subspan(1, 2 * kBlock));
   EXPECT_EQ(mapping->bytes()[0], std::byte{0x55});
@@ -217,7 +217,7 @@ TEST_F(IoTest, ReadsPipesSocketsAndDevices) {
 }
 
 TEST_F(IoTest, MovesMoreThanOneSystemCallCan) {
-  // A hole in memory takes none of it to read.
+  // Reading a hole in a file in memory takes no memory.
   const Folder folder("/dev/shm");
   const std::uint64_t size = (std::uint64_t{2} << 30) + kBlock;
   write_file(folder / "hole", "");

@@ -1,4 +1,4 @@
-// Sinks on streams: in order, and stopped at any time.
+// Sinks on streams: they write in order, and can be cancelled at any time.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -58,7 +58,7 @@ TEST_F(IoTest, AReaderThatGoesAwayIsAnErrorAndNoSignal) {
   const Error error = error_of([&] { save(*out, head_, "data"); });
   EXPECT_EQ(error.kind(), ErrorKind::Unavailable);
   EXPECT_EQ(error.system_errno(), EPIPE);
-  // Nobody to open it for: the descriptor itself is used.
+  // A pipe without a reader cannot be opened again, so the descriptor itself is used.
   EXPECT_EQ(kind_of([&] { save(*sink("fd:" + std::to_string(writing.get())), head_, ""); }),
             ErrorKind::Unavailable);
 

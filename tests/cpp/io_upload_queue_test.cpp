@@ -1,4 +1,4 @@
-// Parts on their way up: all of them, the first ones first, and never too much at once.
+// Uploads of parts: all parts are sent, the first ones first, and never too much at once.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@ UploadPart part_of(std::uint64_t number, std::size_t copied = 0) {
   return part;
 }
 
-// What was sent, and how many sends ran at once.
+// Records what was sent, and how many sends ran at once.
 struct Sent {
   void operator()(const UploadPart& part, Cancel& cancel) {
     const int now = ++running;
@@ -95,7 +95,8 @@ TEST(UploadQueue, NeedsNoFirstPartInTheEnd) {
   EXPECT_EQ(sent.so_far(), std::vector<std::uint64_t>{50});
 }
 
-// What would wait for a part that only the waiting one can bring is sent out of turn.
+// A part is sent out of turn if its send would otherwise wait for a part that only the blocked
+// thread can add.
 TEST(UploadQueue, KeepsFewCopiesAndNeverWaitsForever) {
   Sent sent;
   Cancel cancel;
