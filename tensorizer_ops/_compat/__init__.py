@@ -1,1 +1,1 @@
-"""What the modules with the API of ``tensorizer`` are made of."""
+"""The implementation of the modules with the API of ``tensorizer``."""

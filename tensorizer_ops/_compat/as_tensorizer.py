@@ -1,7 +1,7 @@
-"""This package under the name ``tensorizer``, for code that cannot be changed.
+"""Makes this package importable as ``tensorizer``, for code that cannot be changed.
 
-Whoever has ``FOLDER`` first on the path imports from there a ``tensorizer`` that stands for this
-package: ``tensorizer.x`` and ``tensorizer_ops.x`` are one module, and so is everything in them.
+With ``FOLDER`` first on ``sys.path``, ``import tensorizer`` imports an alias of this package:
+``tensorizer.x`` and ``tensorizer_ops.x`` are the same module, with the same objects in it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _NAME = "tensorizer"
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "alias")
 
-# The modules that `from tensorizer import *` brings, beside the names of `serialization`.
+# The modules that `from tensorizer import *` imports, besides the names of `serialization`.
 _STAR = ("stream_io", "torch_compat", "utils")
 _STAR_WITH_PROTOBUF = ("protobuf", "tensors_pb2")
 
 
 def install_as_tensorizer() -> None:
-    """Make ``import tensorizer`` mean this package, here and in processes that are started here.
+    """Make ``import tensorizer`` import this package, in this process and in its child processes.
 
-    Whatever else is installed under that name stays, and is not found any more.
+    Another package installed under that name is not removed, but is no longer found.
 
     Raises:
-        RuntimeError: another ``tensorizer`` has been imported already.
+        RuntimeError: another ``tensorizer`` has already been imported.
     """
     imported = sys.modules.get(_NAME)
     if imported is not None and not isinstance(imported, _Tensorizer):
@@ -52,16 +52,16 @@ def _with_folder(paths: list[str]) -> list[str]:
 
 
 def become_tensorizer() -> None:
-    """What the ``tensorizer`` in ``FOLDER`` does when it is imported."""
+    """Replace the ``tensorizer`` in ``FOLDER`` by the alias; it calls this when imported."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     sys.modules[_NAME] = _Tensorizer(sys.modules[_OURS])
 
 
 class _Tensorizer(ModuleType):
-    """The package ``tensorizer``: attributes are read from this package, and set there.
+    """The package ``tensorizer``. Attributes are read from and written to ``tensorizer_ops``.
 
-    Its own are its name, its version, and which names a star brings.
+    Only its module attributes are its own, among them its name, its version and ``__all__``.
     """
 
     def __init__(self, ours: ModuleType) -> None:
@@ -103,12 +103,12 @@ class _Tensorizer(ModuleType):
 def _has_protobuf() -> bool:
     try:
         return find_spec("google.protobuf") is not None
-    except ModuleNotFoundError:  # there is no "google"
+    except ModuleNotFoundError:  # no package "google" is installed
         return False
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds for ``tensorizer.x`` the module ``tensorizer_ops.x``, which others would load anew."""
+    """Maps ``tensorizer.x`` to the module ``tensorizer_ops.x``; other finders would load a copy."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -124,7 +124,7 @@ class _Finder(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # It has run, and only lost what it was found by.
+        # The module has already executed. Only restore its spec, which the import replaced.
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
 

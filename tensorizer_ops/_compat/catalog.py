@@ -1,4 +1,4 @@
-"""What a file holds, and which of it a caller wants to see."""
+"""The tensors in a file, and which of them pass the caller's filter."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from tensorizer_ops._compat import paths
 from tensorizer_ops._compat.paths import Path
 from tensorizer_ops._compat.types import TensorType
 
-# Takes a plain name, or the tuple of a path; what it returns counts as true or false.
+# Takes a plain name, or the path of a nested tensor as a tuple; returns true or false.
 FilterFuncType = Callable[[str | Sequence[str | int]], object]
 
-# How much is read at a time where a caller takes tensors one by one, in the end and at first.
+# Bytes to read at a time where a caller takes tensors one by one: _GROWTH times those of the batch
+# before, within these bounds.
 _BATCH = 64 << 20
 _SMALLEST_BATCH = 64 << 10
 _GROWTH = 16
 
-# How many steps the paths of tensors may have together: for a start, and then for each of them.
+# The limit on the total number of steps in paths: a constant plus a number for each tensor.
 _FREE_STEPS = 1 << 16
 _MOST_STEPS = 32
 
 
 class Layer(Enum):
-    """The only one stands for all that holds tensors below."""
+    """The type of ``LAYER``, which marks a key with nested tensors below it."""
 
     LAYER = "layer"
 
@@ -34,7 +35,7 @@ LAYER = Layer.LAYER
 
 
 class Catalog:
-    """The tensors of a file, each known by its number there."""
+    """The tensors of a file, identified by their numbers in the file."""
 
     def __init__(self, reader: Any, filter_func: FilterFuncType | None) -> None:
         self.names: list[str]
@@ -53,11 +54,11 @@ class Catalog:
         ) = reader._list()
         if not self.names:
             raise errors._new(errors.InvalidFormat, "the file holds no tensors")
-        # The numbers of those that the filter lets through, in the order of the file.
+        # The numbers of the tensors that pass the filter, in the order of the file.
         self.kept: Sequence[int] = range(len(self.names))
         if filter_func is not None:
             self.kept = list(self.filter(self.kept, filter_func))
-        # What a key leads to: the number of a tensor, or LAYER.
+        # For each top-level key, the number of a tensor or LAYER.
         self.structure: dict[str | int, int | Layer]
         if any(map(paths.is_nested, self.names)):
             kept = frozenset(self.kept)
@@ -65,7 +66,7 @@ class Catalog:
             for i, name in enumerate(self.names):
                 step, *rest = paths.parse(name)
                 if rest:
-                    # One of which no tensor is kept is there, too.
+                    # Even if the filter keeps none of the layer's tensors.
                     self.structure[step] = LAYER
                 elif i in kept:
                     self.structure[step] = i
@@ -73,13 +74,13 @@ class Catalog:
             self.structure = {self.names[i]: i for i in self.kept}
 
     def is_of(self, reader: Any) -> bool:
-        """Whether a reader's file has the same tensors in the same places."""
+        """Return whether a reader's file has the same tensors at the same offsets."""
         names, types, header_offsets, data_offsets, data_sizes, _ = reader._list()
         here = self.names, self._types, self.header_offsets, self.data_offsets, self.data_sizes
         return here == (names, types, header_offsets, data_offsets, data_sizes)
 
     def find(self, key: Any) -> int | Layer | None:
-        """The number of a tensor or a layer of them; None for what is not there."""
+        """Return the number of a tensor, ``LAYER``, or ``None`` if the key does not exist."""
         found = self.structure.get(key)
         if found is None and isinstance(key, str):
             of_root = self.structure.get(f".{key}")
@@ -88,7 +89,7 @@ class Catalog:
         return found
 
     def below(self, prefix: Path) -> dict[Path, int]:
-        """The numbers of the tensors inside a layer, by the rest of their paths."""
+        """Return the numbers of the kept tensors inside a layer, by their paths relative to it."""
         count = len(prefix)
         below: dict[Path, int] = {}
         steps = 0
@@ -99,7 +100,8 @@ class Catalog:
             below[path[count:]] = i
             steps += len(path)
             if steps > _FREE_STEPS + _MOST_STEPS * len(below):
-                # Each may become a dict, which takes a hundred times as much as its step here.
+                # Each step may become a dict, which takes a hundred times as much memory as the
+                # step in the file.
                 raise errors._new(
                     errors.InvalidFormat,
                     f"the names of {len(below)} tensors have {steps} layers, more than what was "
@@ -120,7 +122,10 @@ class Catalog:
         return paths.public(self.names[number])
 
     def clean_name(self, number: int) -> str:
-        """As a ``state_dict`` has it: without the dot of a root module, where that is no other."""
+        """Return the name as a ``state_dict`` has it.
+
+        Removes the leading dot of a root module's tensor, unless another tensor has that name.
+        """
         name = self.names[number]
         of_root = name.startswith(".") and self._types[number] != TensorType.STATE_DICT
         return name[1:] if of_root and name[1:] not in self.structure else name
@@ -132,7 +137,7 @@ class Catalog:
         return sum(self.data_sizes[i] for i in self.kept)
 
     def batches(self, numbers: Iterable[int]) -> Iterator[list[int]]:
-        """One number first, because a caller may want no more; then more and more at a time."""
+        """Yield batches of numbers: first a single number, as the caller may stop, then more."""
         batch: list[int] = []
         size, enough = 0, 0
         for i in numbers:

@@ -1,4 +1,4 @@
-"""Keys as ``tensorizer`` has them: objects that a program passes along."""
+"""``EncryptionParams`` and ``DecryptionParams``: the key objects of ``tensorizer``'s API."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _checked_source(source: str | bytes, encoding: str) -> bytes:
 
 
 def _refuse_checkpoint(params: object) -> None:
-    """Raise where ``torch.save`` is what pickles: its files are kept, and given to others."""
+    """Raise if called from ``torch.save``: checkpoints are kept and shared, secrets must not be."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -51,17 +51,17 @@ def _refuse_checkpoint(params: object) -> None:
 
 
 class EncryptionParams:
-    """The key that a file is encrypted with.
+    """The key to encrypt a file with.
 
-    :meth:`random` makes a new one, which has to be kept somewhere (:attr:`key`);
-    :meth:`from_string` derives one from a passphrase; and ``EncryptionParams(key=…)`` takes 32
-    bytes as they are.
+    :meth:`random` makes a new key, which the program has to store (:attr:`key`);
+    :meth:`from_string` derives one from a passphrase; and ``EncryptionParams(key=…)`` uses the
+    given 32 bytes.
     """
 
     __slots__ = ("_derivation", "key")
 
     class OpsLimit(IntEnum):
-        """How many passes over its memory a derivation makes."""
+        """The number of passes over memory that a key derivation makes."""
 
         MIN = 1
         INTERACTIVE = 2
@@ -69,7 +69,7 @@ class EncryptionParams:
         SENSITIVE = 4
 
     class MemLimit(IntEnum):
-        """How many bytes of memory a derivation takes."""
+        """The number of bytes of memory that a key derivation uses."""
 
         MIN = 8 << 10
         INTERACTIVE = 64 << 20
@@ -77,7 +77,7 @@ class EncryptionParams:
         SENSITIVE = 1 << 30
 
     key: bytes
-    # Passes, bytes of memory and salt, where the key was derived.
+    # Passes, bytes of memory and salt; None if the key was not derived.
     _derivation: tuple[int, int, bytes] | None
 
     def __init__(self, key: bytes) -> None:
@@ -86,7 +86,7 @@ class EncryptionParams:
 
     @classmethod
     def random(cls) -> EncryptionParams:
-        """A new key, which nobody knows."""
+        """Return a new random key."""
         return cls(secrets.token_bytes(_KEY_SIZE))
 
     @classmethod
@@ -101,19 +101,19 @@ class EncryptionParams:
     ) -> EncryptionParams:
         """Derive a key from a passphrase, by Argon2id.
 
-        Files that are written with it say how it was derived, so that the passphrase opens them:
-        :meth:`DecryptionParams.from_string`.
+        Encrypted files store the parameters of the derivation, so that the passphrase alone opens
+        them: see :meth:`DecryptionParams.from_string`.
 
         Args:
             source: the passphrase.
-            opslimit: how many passes; ``OpsLimit.MODERATE`` by default.
-            memlimit: how many bytes of memory; ``MemLimit.MODERATE`` by default.
-            salt: 16 bytes; random ones by default, so that every call gives another key.
-            encoding: what makes bytes of a text.
+            opslimit: the number of passes; ``OpsLimit.MODERATE`` by default.
+            memlimit: the number of bytes of memory; ``MemLimit.MODERATE`` by default.
+            salt: 16 bytes; random by default, so that every call returns another key.
+            encoding: how to encode a passphrase that is a string.
 
         Raises:
-            ValueError: the passphrase is empty, the salt has not 16 bytes, or libsodium takes no
-                such limit.
+            ValueError: the passphrase is empty, the salt does not have 16 bytes, or libsodium does
+                not accept a limit.
         """
         passphrase = _checked_source(source, encoding)
         if isinstance(opslimit, cls.MemLimit) or not isinstance(opslimit, int | None):
@@ -141,7 +141,7 @@ class EncryptionParams:
 
     @property
     def salt(self) -> bytes:
-        """What the key was derived with beside its passphrase; it is no secret."""
+        """The salt that the key was derived with. It is not a secret."""
         if self._derivation is None:
             raise ValueError("the key was not derived from a passphrase, so it has no salt")
         return self._derivation[2]
@@ -163,7 +163,7 @@ class EncryptionParams:
         return copied
 
     def __deepcopy__(self, memo: object) -> EncryptionParams:
-        return self.__copy__()  # what it holds cannot be changed
+        return self.__copy__()  # its attributes are immutable
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         _refuse_checkpoint(self)
@@ -171,7 +171,7 @@ class EncryptionParams:
 
 
 class DecryptionParams:
-    """The key, or the passphrase, that opens an encrypted file."""
+    """The key or passphrase to open an encrypted file with."""
 
     key: bytes | None
     source: bytes | None
@@ -182,14 +182,14 @@ class DecryptionParams:
 
     @classmethod
     def from_string(cls, source: str | bytes, *, encoding: str = "utf-8") -> DecryptionParams:
-        """A passphrase, for files whose key was derived from it."""
+        """Return params with a passphrase, for files whose key was derived from it."""
         params = cls()
         params.source = _checked_source(source, encoding)
         return params
 
     @classmethod
     def from_key(cls, key: bytes) -> DecryptionParams:
-        """A key of 32 bytes, however it was made (``EncryptionParams.key``)."""
+        """Return params with a key of 32 bytes (``EncryptionParams.key``), random or derived."""
         if not key:
             raise ValueError("a key must not be empty")
         params = cls()
@@ -217,7 +217,7 @@ class DecryptionParams:
         return copied
 
     def __deepcopy__(self, memo: object) -> DecryptionParams:
-        return self.__copy__()  # what it holds cannot be changed
+        return self.__copy__()  # its attributes are immutable
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         _refuse_checkpoint(self)

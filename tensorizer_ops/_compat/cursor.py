@@ -1,4 +1,4 @@
-"""Goes through the tensors of a file in their order, and on from where it stopped."""
+"""Reads the tensors of a file in order, and resumes where the last read stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorizer_ops._memory import INTEGERS
 if TYPE_CHECKING:
     import numpy
 
-# All others are arrays of integers of their size.
+# The element types that numpy has. Others become arrays of integers of the same size.
 _NUMPY_DTYPES = {
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -26,7 +26,7 @@ _NUMPY_DTYPES = {
 
 
 class Cursor:
-    """Stands behind the tensor that was yielded last."""
+    """A position in a file: the tensor after the one that was yielded last."""
 
     def __init__(self, file: OpenedFile, catalog: Catalog, values: Values) -> None:
         self._file = file
@@ -42,10 +42,10 @@ class Cursor:
         *,
         as_stored: bool,
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the numbers of tensors, and the tensors; -1 is all that are left.
+        """Yield up to ``num_tensors`` pairs of a number and a tensor; -1 means all that are left.
 
-        With ``as_stored`` nothing is cast. Reading to the end without a ``num_tensors`` starts over
-        the next time.
+        With ``as_stored`` no tensor is cast. After reading to the end with -1, the next read starts
+        over.
         """
         if num_tensors < -1:
             raise ValueError(f"num_tensors is {num_tensors}, and must be -1 or more")
@@ -74,7 +74,9 @@ class Cursor:
 def as_array(
     name: object, tensor: torch.Tensor, allow_raw_data: bool
 ) -> tuple[numpy.ndarray[Any, Any], bool, str | None]:
-    """An array of a tensor's elements, whether they stand for a type that numpy lacks, and which.
+    """Return a tensor's elements as an array, whether numpy lacks their type, and its torch name.
+
+    The array has integers of the same size if numpy lacks the type; the name is ``None`` otherwise.
 
     Raises:
         ValueError: numpy lacks the type, and ``allow_raw_data`` is false.

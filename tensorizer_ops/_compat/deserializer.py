@@ -1,4 +1,4 @@
-"""TensorDeserializer: the tensors of a file as a mapping, or in the places of a module."""
+"""TensorDeserializer: reads the tensors of a file as a mapping, or into a module."""
 
 from __future__ import annotations
 
@@ -30,39 +30,40 @@ from tensorizer_ops._progress import Progress
 from tensorizer_ops._targets import to_uri
 from tensorizer_ops.utils import get_device
 
-with contextlib.suppress(ImportError):  # torch has imported it already, where there is one
+with contextlib.suppress(ImportError):  # if it is installed, torch has already imported it
     import numpy
 
 
 class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     """The tensors of a ``.tensors`` file, by name.
 
-    A read-only mapping that serves as a ``state_dict``. Every value is an ``nn.Parameter``. A
-    tensor of a root module has a dot in front of its name, and is found without it as well; what
-    was nested when it was saved comes as nested mappings, or from :meth:`tree` as what it was.
+    A read-only mapping that can be used as a ``state_dict``. Every value is an ``nn.Parameter``.
+    The name of a root module's tensor starts with a dot; lookups also work without the dot. Nested
+    structures are nested mappings here; :meth:`tree` returns them as the dicts and lists that were
+    saved.
 
     Args:
-        file_obj: a path, a URI, a descriptor, or a binary file object, which is closed when nothing
-            more is to be read.
-        device: where the tensors go; CUDA where there is one, unless said otherwise.
-        filter_func: takes a name (a tuple for what is nested) and says whether it exists here.
-        dtype: what real floating tensors are cast to; all others keep their type.
-        lazy_load: whether a tensor is loaded when somebody asks for it, instead of now.
+        file_obj: a path, a URI, a descriptor, or a binary file object, which is closed once
+            everything has been read.
+        device: the device of the tensors; by default CUDA if available, otherwise the CPU.
+        filter_func: takes a name (a tuple for a nested tensor) and returns whether to include it.
+        dtype: the type that real floating-point tensors are cast to; other tensors keep theirs.
+        lazy_load: whether to load each tensor on first access instead of now.
         plaid_mode: has no effect.
         plaid_mode_buffers: has no effect.
-        num_readers: how many threads load; as many as there are CPUs, unless said otherwise.
-        verify_hash: whether every hash that was saved is checked.
+        num_readers: the number of threads that load; by default one for every CPU.
+        verify_hash: whether to check every hash that was saved.
         encryption: the key of an encrypted file.
-        zero_copy: whether tensors on the CPU may be pages of a local file. Then nobody may change
-            the file in place while they are used.
-        progress: called ten times a second, from another thread, with the bytes that a load has
-            moved and is to move.
-        options: what ``tensorizer_ops.load`` takes, for servers and for limits.
+        zero_copy: whether tensors on the CPU may share pages with a local file, which must then not
+            be changed in place while they are in use.
+        progress: called ten times a second from another thread with the bytes that a load has moved
+            so far and the bytes to move in all.
+        options: the options of ``tensorizer_ops.load``, for servers and limits.
 
     Raises:
-        HashMismatchError: the data is not what was saved.
-        CryptographyError: the key is missing or wrong, or somebody changed the data.
-        ValueError: the file is malformed, or an argument is.
+        HashMismatchError: the data differs from what was saved.
+        CryptographyError: the key is missing or wrong, or the data was modified.
+        ValueError: the file is malformed, or an argument is invalid.
         OSError: the file cannot be read.
     """
 
@@ -92,7 +93,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             )
         if num_readers is not None and not isinstance(num_readers, int):
             raise TypeError(f"num_readers is {type(num_readers).__name__}, and must be int or None")
-        # What makes this again, where the file is known by its place.
+        # The arguments to recreate this object, for pickling.
         self._arguments: dict[str, Any] = {
             "file_obj": file_obj,
             "device": device,
@@ -190,7 +191,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         return self._catalog.structure.keys()
 
     def state_dict(self) -> dict[str, torch.nn.Parameter]:
-        """Every tensor under the name that ``load_state_dict`` of its module knows."""
+        """Return every tensor by the name that its module's ``load_state_dict`` expects."""
         catalog = self._catalog
         if any(map(catalog.is_nested, catalog.kept)):
             raise ValueError("what is nested makes no state_dict: use tree()")
@@ -204,12 +205,12 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         default: Any = None,
         filter_func: FilterFuncType | None = None,
     ) -> Any:
-        """What was saved, or a part of it, as the dicts and lists that it was.
+        """Return the saved structure, or a part of it, as nested dicts and lists.
 
         Args:
-            prefix: the steps to the part; all of it by default.
-            default: what is returned where there is nothing.
-            filter_func: takes the whole name of a tensor, and says whether it is wanted.
+            prefix: the path of the part, as a sequence of keys and indices; all of it by default.
+            default: returned if the part contains no tensors.
+            filter_func: takes the full name of a tensor and returns whether to include it.
         """
         if isinstance(prefix, str | int):
             raise TypeError("prefix is a single step, and must be a sequence of steps")
@@ -230,13 +231,13 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     ) -> Iterator[tuple[int, int, str | Path, torch.Tensor]]:
         """Yield module index, type, name and tensor, in the order of the file.
 
-        It goes on behind the tensor that was yielded last. Who reads to the end without a
-        ``num_tensors`` starts over the next time.
+        Starts after the tensor that was yielded last. After a call without ``num_tensors`` has
+        reached the end, the next call starts over.
 
         Args:
-            filter_func: says which tensors are wanted.
-            num_tensors: how many at most; -1 for all that are left.
-            verify_hash: whether hashes are checked; as the object was told, unless said otherwise.
+            filter_func: takes a name and returns whether to include the tensor.
+            num_tensors: the maximum number of tensors; -1 for all that are left.
+            verify_hash: whether to check hashes; by default as the constructor was told.
         """
         for i, tensor in self._cursor.read(filter_func, num_tensors, verify_hash, as_stored=False):
             yield *self._described(i), tensor
@@ -248,10 +249,10 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         allow_raw_data: bool = False,
         verify_hash: bool | None = None,
     ) -> Iterator[tuple[int, int, str | Path, numpy.ndarray[Any, Any], bool, str | None]]:
-        """As :meth:`read_tensors`, but yield arrays, of the types that are stored.
+        """Like :meth:`read_tensors`, but yield arrays of the stored types instead of tensors.
 
-        Each comes with whether numpy lacks its type, and with torch's name for that. The elements
-        of such an array are integers of the same size.
+        Each array is followed by whether numpy lacks its type and, if so, by torch's name of the
+        type. The elements of such an array are integers of the same size.
 
         Raises:
             ValueError: numpy lacks a type, and ``allow_raw_data`` is false.
@@ -276,25 +277,27 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         filter_func: FilterFuncType | None = None,
         verify_hash: bool | None = None,
     ) -> int:
-        """Put the tensors into the places of a module that have their names.
+        """Fill the parameters and buffers of a module that have the names of the tensors.
 
-        Nothing is copied that is loaded already. Parameters and buffers stay the objects that they
-        are, tied ones tied unless the file has them different, frozen ones frozen. Those on the
-        meta device, or made in ``inference_mode``, are replaced, and so are sharded, sparse and
-        quantized ones, by plain ones. A name that a module lacks is added to it.
+        The module takes over the memory of loaded tensors without a copy. Parameters and buffers
+        keep their objects; tied ones stay tied unless their values differ in the file, and frozen
+        ones stay frozen. Tensors on the meta device or made in ``inference_mode`` are replaced, and
+        sharded, sparse and quantized ones are replaced by plain ones. A tensor that the module
+        lacks is added to it.
 
         Args:
             m: the module.
-            filter_func: says which tensors are wanted.
-            verify_hash: whether hashes are checked of what is not loaded yet; as the object was
-                told, unless said otherwise.
+            filter_func: takes a name and returns whether to include the tensor.
+            verify_hash: whether to check the hashes of tensors that are not loaded yet; by default
+                as the constructor was told.
 
         Returns:
-            How many tensors were loaded.
+            The number of tensors that were loaded.
 
         Raises:
-            KeyError: there is no such module, or something else has the name of a tensor.
-            ValueError: shapes differ; all of them are listed, and nothing has been touched.
+            KeyError: the module of a tensor does not exist, or the tensor's name is taken by
+                something else.
+            ValueError: shapes differ; all of them are listed, and the module is unchanged.
         """
         chosen = list(self._catalog.filter(self._catalog.kept, filter_func))
         if any(map(self._catalog.is_nested, chosen)):
@@ -306,10 +309,10 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         return len(chosen)
 
     def verify_module(self, m: torch.nn.Module) -> tuple[bool, list[tuple[Any, bool]]]:
-        """Compare a module with the hashes of the tensors that were loaded.
+        """Compare a module's tensors with the saved hashes of the tensors that were loaded.
 
         Returns:
-            Whether all are what was saved, and the same of each, by its name.
+            Whether all tensors match, and a list of each name with whether its tensor matches.
 
         Raises:
             RuntimeError: a tensor was not loaded yet.
@@ -320,12 +323,12 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     # The file
 
     def to_redis(self, redis_client: Any, key_prefix: str, force: bool = False) -> None:
-        """Write the file, as it is, to the keys of a Redis server.
+        """Write the bytes of the file to keys of a Redis server.
 
         Args:
-            redis_client: what has ``set`` and ``exists``, as ``redis.Redis``.
-            key_prefix: what all keys start with.
-            force: whether tensors are written whose keys are there.
+            redis_client: an object with ``set`` and ``exists``, such as ``redis.Redis``.
+            key_prefix: the prefix of all keys.
+            force: whether to write tensors whose keys already exist.
         """
         catalog = self._catalog
         with self._file.opened(catalog) as reader:
@@ -352,12 +355,12 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
     @property
     def cache_status(self) -> str | None:
-        """What a cache before the web server said of this file."""
+        """The header ``x-cache-status`` of a cache in front of the web server, or ``None``."""
         headers = self._file.response_headers
         return None if headers is None else headers.get("x-cache-status")
 
     def close(self) -> None:
-        """Close the file. What was loaded stays."""
+        """Close the file. Loaded tensors stay available."""
         self._file.close()
 
     def __enter__(self) -> TensorDeserializer:
@@ -372,18 +375,18 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         self.close()
 
     def __del__(self) -> None:
-        # __init__ may not have come that far, and at the very end there is little left to call.
+        # __init__ may have failed early, and during interpreter shutdown modules may be gone.
         if hasattr(self, "_file") and not sys.is_finalizing():
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where the file is: whoever unpickles this opens it anew."""
+        """Return the constructor's arguments: unpickling opens the file again."""
         if self._encryption is not None:
             raise TypeError("a TensorDeserializer with a key is not pickled: it holds a secret")
         file_obj = self._arguments["file_obj"]
         if not isinstance(file_obj, str | bytes | os.PathLike):
             raise TypeError("only a TensorDeserializer of a path or a URI can be pickled")
-        # Refuses a place or an option that is a secret.
+        # Pickling a Reader raises if the URI or an option contains a secret.
         options = as_text(self._arguments["options"] or {})
         pickle.dumps(torch.classes.tensorizer.Reader(to_uri(file_obj), options))
         return self._arguments

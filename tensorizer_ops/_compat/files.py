@@ -1,7 +1,7 @@
-"""What a ``file_obj`` is: a path, a URI, a descriptor, or any file object of Python.
+"""Opens a ``file_obj``: a path, a URI, a descriptor, or any Python file object.
 
-The library opens what it can reach by itself: paths, URIs, the descriptors behind Python's own
-files, the memory of a ``BytesIO``. It calls the methods of everything else.
+The library itself opens paths, URIs, the descriptors of Python's own file objects and the memory of
+a ``BytesIO``. It calls the methods of all other objects.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tensorizer_ops._compat.schemes import stream_kind
 from tensorizer_ops._options import SecretOptions
 from tensorizer_ops._targets import local_path, to_uri
 
-# What the library takes.
+# The most threads that the library accepts.
 MOST_THREADS = 1024
 
-# How much a copy moves at a time.
+# The bytes that a copy moves at a time.
 _PIECE = 1 << 20
 
 
 def resolve(file_obj: Any, mode: str) -> Any:
-    """A string that the library opens, or a file object. It is open then, and the caller's."""
+    """Return a URI string that the library opens, or an open file object owned by the caller."""
     if isinstance(file_obj, int):
         return io.FileIO(file_obj, mode)
     if isinstance(file_obj, str) and stream_kind(file_obj):
-        # It knows the defaults that a program expects there.
+        # open_stream() has the defaults of tensorizer, for endpoints and keys of S3 for example.
         from tensorizer_ops import stream_io
 
         return stream_io.open_stream(file_obj, mode)
     if isinstance(file_obj, str | bytes | os.PathLike):
-        # These are paths as they stand: a descriptor is an int, and nothing expands a "~".
+        # Such strings are literal paths: descriptors are ints here, and "~" is not expanded.
         if isinstance(file_obj, str) and file_obj.startswith(("~", "fd:")):
             file_obj = os.path.join(os.curdir, file_obj)
         path = local_path(file_obj) if "w" in mode else None
@@ -47,12 +47,12 @@ def resolve(file_obj: Any, mode: str) -> Any:
     return file_obj
 
 
-# A URI, and the options with which the library opens it.
+# A URI, and the options to open it with.
 EnginePlace = tuple[str, dict[str, str]]
 
 
 def engine_place(place: Any) -> EnginePlace | None:
-    """Where the library itself finds what :func:`resolve` gave, at any time; if it can."""
+    """Return how the library can reopen a result of :func:`resolve`, or ``None`` if it cannot."""
     if isinstance(place, str):
         return place, {}
     found: EnginePlace | None = getattr(place, "_engine_place", lambda: None)()
@@ -64,19 +64,19 @@ class Input:
     """A file that is open for reading."""
 
     reader: Any
-    # Whether it could be opened once more.
+    # Whether the file can be opened again.
     reopens: bool
-    # How many threads load, unless the caller says so; 0 is every CPU.
+    # The default number of threads; 0 means one for every CPU.
     threads: int = 0
 
 
 def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
-    """Open what :func:`resolve` or :func:`engine_place` gave.
+    """Open a result of :func:`resolve` or :func:`engine_place`.
 
     Args:
         place: a string, a file object, or an ``EnginePlace``.
-        lazy: whether it will be read in any order, and not just once.
-        options: for the library, beside those of the place.
+        lazy: whether it will be read in any order, and more than once.
+        options: options for the library, which take precedence over those of the place.
     """
     given = SecretOptions(options)
     known: EnginePlace | None = place if isinstance(place, tuple) else engine_place(place)
@@ -89,7 +89,7 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     stream = _unwrap(place)
     _check_binary(stream, "readable", "read")
     if type(stream) is io.BytesIO:
-        # Its bytes as they are; getbuffer() would copy those that it shares with somebody.
+        # getvalue() shares the bytes; getbuffer() would copy them if they are already shared.
         return Input(_python.read_buffer(stream.getvalue(), stream.tell(), given), reopens=False)
     seekable = _is_seekable(stream)
     if lazy and not seekable:
@@ -100,7 +100,7 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     start = stream.tell() if seekable else 0
     keeps_nothing = _keeps_nothing(stream)
     reader = _python.read_file(stream, start, seekable, not lazy, keeps_nothing, given)
-    # One thread is the caller's own, so that Ctrl-C reaches a read that waits.
+    # A single thread is the caller's own, so that Ctrl-C interrupts a blocked read.
     return Input(reader, reopens=False, threads=1)
 
 
@@ -111,25 +111,25 @@ def _open_descriptor(
     if not seekable:
         return Input(reader, reopens=False)
     stream.flush()
-    # Where the system stands is not where the stream does, which reads ahead.
+    # The descriptor's position differs from the stream's, because the stream reads ahead.
     before = os.lseek(descriptor, 0, os.SEEK_CUR)
     os.lseek(descriptor, stream.tell(), os.SEEK_SET)
     try:
-        reader.names()  # opens it, on a descriptor of its own
+        reader.names()  # opens the file, on a descriptor of its own
     finally:
         os.lseek(descriptor, before, os.SEEK_SET)
     return Input(reader, reopens=True)
 
 
 class Output:
-    """A file that is being written; it is whole after :meth:`close`, and not before."""
+    """A file that is being written. It is complete only after :meth:`close`."""
 
     def __init__(self, place: Any, options: Mapping[str, str]) -> None:
         given = SecretOptions(options)
-        # What is written to by its methods.
+        # The file object whose methods are called, if any.
         self._stream: Any = None
         self._spool: Any = None
-        # What has to be told that its descriptor has moved.
+        # The file object whose buffer must be synchronized after its descriptor has moved.
         self._moved: Any = None
         if isinstance(place, str):
             self.writer = torch.classes.tensorizer.Writer(place, given)
@@ -147,13 +147,13 @@ class Output:
             os.lseek(descriptor, stream.tell(), os.SEEK_SET)
             self._moved = stream
             self.writer = torch.classes.tensorizer.Writer(f"fd:{descriptor}", given)
-        # What only takes bytes often says that it can seek, and then cannot.
+        # Write-only objects often claim to be seekable and are not, so require readable() as well.
         elif seekable and _can(stream, "readable"):
             self._stream = stream
             keeps_nothing = _keeps_nothing(stream)
             self.writer = _python.write_file(stream, stream.tell(), keeps_nothing, given)
         else:
-            # The index stands in front, and is known last.
+            # The index comes first in the file but is known last, so write to a temporary file.
             import tempfile
 
             self._stream = stream
@@ -162,7 +162,7 @@ class Output:
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody has closed what this writes to."""
+        """Whether the file object to write to was closed."""
         return bool(getattr(self._stream, "closed", False))
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class Output:
                     _write_all(self._stream, piece)
 
     def flush(self) -> None:
-        """Make what is written in place a whole file of what has come, and stand behind it."""
+        """Complete a file that is written in place, and move the file object to its end."""
         if self._spool is None:
             self.writer._flush()
         if self._moved is not None:
@@ -187,7 +187,7 @@ class Output:
 
 
 def close(stream: Any) -> None:
-    """Close what can be closed; None is no stream."""
+    """Close a stream that has ``close()``; ``None`` is allowed."""
     if hasattr(stream, "close"):
         stream.close()
 
@@ -202,37 +202,46 @@ def _write_all(stream: Any, piece: bytes) -> None:
 
 
 def _unwrap(stream: Any) -> Any:
-    """What ``tempfile`` has wrapped."""
+    """Return the file inside a wrapper of ``tempfile``, or the stream itself."""
     return stream.file if type(stream).__name__ == "_TemporaryFileWrapper" else stream
 
 
 def _descriptor(stream: Any) -> int | None:
-    """That of one of Python's own files. Others have one that gives other bytes than they do."""
+    """Return the descriptor of one of Python's own file objects, otherwise ``None``.
+
+    Other classes may have a descriptor whose bytes differ from theirs (a ``GzipFile`` for example).
+    """
     buffered = type(stream) in (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
     raw = stream.raw if buffered else stream
     return raw.fileno() if type(raw) is io.FileIO else None
 
 
 def _keeps_nothing(stream: Any) -> bool:
-    """Whether it is one of Python's own that keep no view of what they read into or write."""
+    """Return whether the stream is known not to keep views of buffers that are passed to it.
+
+    True for Python's own file objects.
+    """
     if type(stream) is not io.BytesIO and _descriptor(stream) is None:
         return False
-    # An object may have methods of its own.
+    # The instance may override these methods.
     parts = [stream, getattr(stream, "raw", stream)]
     return all({"readinto", "write"}.isdisjoint(vars(part)) for part in parts)
 
 
 def _takes_in_order(place: str | int) -> bool:
-    """Whether it takes bytes as they come only; of devices, some say that they can seek."""
+    """Return whether a file must be written in order: pipes and character devices.
+
+    Checked by type because some devices claim to be seekable.
+    """
     try:
         mode = os.stat(place).st_mode
     except (OSError, ValueError):
-        return False  # whoever opens it says what is wrong
+        return False  # opening it will report the error
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def _can(stream: Any, what: str) -> bool:
-    """Whether it says so; what has no word for it is believed to."""
+    """Return the result of the stream's method ``what()``, or true if it has no such method."""
     ask = getattr(stream, what, None)
     return ask is None or bool(ask())
 

@@ -1,4 +1,4 @@
-"""The logger of ``tensorizer.serialization``, under the name by which programs ask for it."""
+"""The logger of ``tensorizer.serialization``, with tensorizer's name, which programs configure."""
 
 from __future__ import annotations
 

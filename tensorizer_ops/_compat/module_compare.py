@@ -13,7 +13,7 @@ from tensorizer_ops._compat.values import Values
 def compare_module(
     module: torch.nn.Module, catalog: Catalog, values: Values
 ) -> list[tuple[Any, bool]]:
-    """The name of every tensor, and whether the module has it with the hashes of the file.
+    """Return the name of every tensor, and whether the module's tensor has the saved hashes.
 
     Raises:
         RuntimeError: a tensor was not loaded yet.
@@ -31,7 +31,7 @@ def compare_module(
         if here is None or value is None or here.shape != value.shape:
             results.append((name, False))
             continue
-        # Nothing is stored of a meta tensor.
+        # The file has no data of a meta tensor, so its hashes are those of no bytes.
         stored = here if catalog.data_sizes[i] else here.new_empty(0)
         results.append((name, values.matches(i, stored.detach())))
     return results

@@ -1,4 +1,4 @@
-"""Puts loaded tensors into the places of a module."""
+"""Puts loaded tensors into the parameters and buffers of a module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorizer_ops._refill import refill, successor
 
 
 class Incoming(NamedTuple):
-    """A loaded tensor, under the name that the file has for it."""
+    """A loaded tensor with its name in the file."""
 
     name: str
     kind: TensorType
@@ -24,14 +24,14 @@ class Incoming(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """Where a module keeps a tensor: its parameters or its buffers, and the name in there."""
+    """A place for a tensor: a module's dict of parameters or of buffers, and a name in it."""
 
     tensors: dict[str, Any]
     attribute: str
 
 
 def fill_module(module: torch.nn.Module, incoming: Sequence[Incoming]) -> None:
-    """Put every tensor into its place; all places are found and checked before any is touched."""
+    """Put every tensor into its slot. All slots are found and checked before any is changed."""
     found = [_find(module, arrived) for arrived in incoming]
     _check_shapes(incoming, found)
     tied = _find_ties(module)
@@ -53,9 +53,9 @@ def fill_module(module: torch.nn.Module, incoming: Sequence[Incoming]) -> None:
 def _find(module: torch.nn.Module, arrived: Incoming) -> tuple[torch.nn.Module, str, _Slot | None]:
     path, _, attribute = arrived.name.rpartition(".")
     owner = module
-    # Step by step: a list of all paths has no end where a module is below itself.
+    # Step by step, because a module may contain itself and then has infinitely many paths.
     for step in path.split(".") if path else ():
-        # No get(): the modules of a scripted one have none.
+        # `_modules` of a scripted module has no get().
         child = owner._modules[step] if step in owner._modules else None  # noqa: SIM401
         if child is None:
             raise KeyError(f"the module has no {path!r}, where {arrived.name!r} belongs")
@@ -99,7 +99,7 @@ def _find_ties(module: torch.nn.Module) -> dict[object, list[_Slot]]:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """To the last bit, NaNs as well."""
+    """Compare two tensors bit by bit, so that equal NaNs are equal."""
     if one.dtype != other.dtype or one.is_meta:
         return one.dtype == other.dtype
     bits = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other))
@@ -128,7 +128,10 @@ def _replace(slots: Sequence[_Slot], value: torch.nn.Parameter) -> None:
 
 
 def _untie(fillings: Sequence[tuple[_Slot, torch.nn.Parameter]]) -> None:
-    """Fill what shares memory here, as placeholders do, and is not the same in the file."""
+    """Untie tensors that share memory in the module (placeholders do) but differ in the file.
+
+    The first one of each object is refilled; the others get new objects.
+    """
     taken: set[int] = set()
     for (tensors, attribute), value in fillings:
         old = tensors[attribute]

@@ -1,6 +1,6 @@
-"""Gives a key that a program passes along a name for as long as a file is being opened.
+"""Gives a key object a temporary name while a file is being opened.
 
-The library itself knows keys by names only.
+The library itself takes only names of keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensorizer_ops._compat.crypt_params import DecryptionParams, EncryptionPara
 
 @contextmanager
 def named(params: EncryptionParams | DecryptionParams | None) -> Iterator[dict[str, str]]:
-    """The options that name a key, which has that name while the block runs."""
+    """Register a key under a random name while the block runs; yield the options that name it."""
     if params is None:
         yield {}
         return

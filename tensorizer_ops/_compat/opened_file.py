@@ -1,4 +1,4 @@
-"""The file of a TensorDeserializer: open until all is loaded, and opened again when needed."""
+"""The file of a TensorDeserializer: open until all is loaded, and reopened if needed later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorizer_ops._options import Options, as_text
 
 
 class OpenedFile:
-    """Owns the reader of a ``file_obj``, and the file object if it is one: both close together."""
+    """Owns the reader of a ``file_obj``, and the file object if it is one. Closes them together."""
 
     def __init__(
         self, file_obj: Any, options: Options | None, key: DecryptionParams | None, *, lazy: bool
@@ -25,7 +25,7 @@ class OpenedFile:
         self._key = key
         self._is_closed = False
         place = files.resolve(file_obj, "rb")
-        # None where the library opens the file by itself.
+        # None if the library itself opens the file.
         self._stream: Any = None if isinstance(place, str) else place
         try:
             self._place = files.engine_place(place)
@@ -40,7 +40,7 @@ class OpenedFile:
         with named(self._key) as key, contextlib.ExitStack() as on_error:
             opened = files.open_input(place, lazy=lazy, options={**options, **key})
             on_error.callback(opened.reader.close)
-            # This opens it, while the key has its name.
+            # Opens the file. This must happen while the key has its name.
             version, flags, size, count = opened.reader._header()
             header = FileHeader(version, FileFeatureFlags(flags), size, count)
             has_key = self._key is not None or "key" in options
@@ -53,16 +53,16 @@ class OpenedFile:
 
     @property
     def reader(self) -> Any:
-        """The reader. It answers from memory when the file is closed, and reads no more."""
+        """The reader. Once the file is closed, only what it holds in memory is available."""
         return self._input.reader
 
     @property
     def response_headers(self) -> Any:
-        """Those that a web server sent; None for other files."""
+        """The response headers of a web server; ``None`` for other files."""
         return getattr(self._stream, "response_headers", None)
 
     def choose_threads(self, num_readers: int | None, count: int) -> int:
-        """How many threads load ``count`` tensors; 0 is every CPU."""
+        """Return how many threads load ``count`` tensors; 0 means one for every CPU."""
         if num_readers is None:
             return self._input.threads
         if num_readers < 1:
@@ -81,7 +81,7 @@ class OpenedFile:
 
     @contextlib.contextmanager
     def opened(self, catalog: Catalog) -> Iterator[Any]:
-        """The reader; when all was loaded, one that opens the file again while the block runs."""
+        """Yield the reader; if the file is closed, reopen it while the block runs."""
         if self.is_open:
             yield self.reader
             return
@@ -101,13 +101,13 @@ class OpenedFile:
             reader.close()
 
     def finish(self) -> None:
-        """Close what is open; the file may be opened again."""
+        """Close the reader and the file object. :meth:`opened` may reopen the file."""
         if self.is_open:
             self.is_open = False
             self.reader.close()
         files.close(self._stream)
 
     def close(self) -> None:
-        """Close what is open, for good."""
+        """Close the reader and the file object permanently."""
         self._is_closed = True
         self.finish()

@@ -1,4 +1,4 @@
-"""Paths into nested dicts and lists, as which a file stores what was nested when it was saved."""
+"""Paths into nested dicts and lists: files store nested tensors under such paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 Path = tuple[str | int, ...]
 
-# What stands in front of a path that is no plain name (docs/format.md).
+# The prefix of a stored name that is a path and not a plain name (docs/format.md).
 _NESTED_MARK = "\x1e"
 
 Leaf = TypeVar("Leaf")
@@ -21,7 +21,7 @@ def is_nested(stored: str) -> bool:
 
 
 def parse(stored: str) -> Path:
-    """The path of a stored name, which the library has checked."""
+    """Return the path of a stored name, which the library has already validated."""
     if is_nested(stored):
         return tuple(json.loads(stored[1:]))
     return (stored,)
@@ -34,12 +34,12 @@ def stored_name(path: Path) -> str:
 
 
 def public(stored: str) -> str | Path:
-    """As callers see it: a plain name, or the tuple of a path."""
+    """Return the name as callers see it: a plain name, or the path of a nested tensor."""
     return parse(stored) if is_nested(stored) else stored
 
 
 def flatten(structure: Mapping[str, Any] | Sequence[Any]) -> Iterator[tuple[Path, torch.Tensor]]:
-    """Every tensor of nested dicts and lists, in their order."""
+    """Yield every tensor of nested dicts and lists with its path, in order, without recursion."""
     layers = [(structure, _children((), structure))]
     inside = {id(structure)}
     while layers:
@@ -64,16 +64,16 @@ def _children(path: Path, layer: object) -> Iterator[tuple[Path, Any]]:
             if not isinstance(key, str):
                 raise TypeError(f"a key at {path} is {type(key).__name__}, and must be str")
         return (((*path, key), value) for key, value in layer.items())
-    # A text is a sequence of texts, without end.
+    # A string is a sequence of strings, so descending into it would never end.
     if isinstance(layer, Sequence) and not isinstance(layer, str | bytes | bytearray | memoryview):
         return (((*path, index), value) for index, value in enumerate(layer))
     raise TypeError(f"what stands at {path} is {type(layer).__name__}, and must be a tensor")
 
 
 def tree(leaves: Mapping[Path, Leaf], layer_type: Callable[[dict[Any, Any]], Any]) -> Any:
-    """The layers that the paths speak of, each made what ``layer_type`` makes of a dict.
+    """Build the nested layers of the paths; ``layer_type`` converts the dict of each layer.
 
-    The leaf itself, where its path is empty.
+    Returns the leaf itself if its path is empty.
     """
     root: dict[Any, Any] = {}
     made: list[tuple[dict[Any, Any], str | int]] = []
@@ -87,14 +87,15 @@ def tree(leaves: Mapping[Path, Leaf], layer_type: Callable[[dict[Any, Any]], Any
                 made.append((layer, step))
             layer = layer[step]
         layer[path[-1]] = leaf
-    # What was made last is furthest from the root. A file may have any depth, so nothing recurses.
+    # In reverse, because parents are created before their children. No recursion, because the
+    # depth of a file is not limited.
     for parent, step in reversed(made):
         parent[step] = layer_type(parent[step])
     return layer_type(root)
 
 
 def list_or_dict(layer: dict[Any, Any]) -> list[Any] | dict[Any, Any]:
-    """A list of what has indices, without gaps and in their order."""
+    """Convert a layer with integer keys to a list in their order; leave out missing indices."""
     if any(isinstance(step, int) for step in layer):
         return [layer[index] for index in sorted(layer)]
     return layer

@@ -1,4 +1,4 @@
-"""What all loads of a process took together, where the environment asks for it."""
+"""Total time and bytes of all loads of a process, if an environment variable enables it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 enabled = bool(os.environ.get("TENSORIZER_ENABLE_PERF_STATS"))
-_lock = threading.RLock()  # a signal handler may load
+_lock = threading.RLock()  # reentrant: a signal handler may load
 _totals: dict[str, float] = {
     "tensor_to_device_secs": 0.0,
     "tensor_to_device_bytes": 0,
@@ -22,7 +22,7 @@ _totals: dict[str, float] = {
 
 @contextmanager
 def count_load(reader: Any, device: torch.device) -> Iterator[None]:
-    """Add what the reader loads in the block."""
+    """Add the reader's loads in the block to the totals."""
     if not enabled:
         yield
         return
@@ -39,10 +39,10 @@ def count_load(reader: Any, device: torch.device) -> Iterator[None]:
 
 
 def get_perf_stats() -> dict[str, float]:
-    """Seconds and bytes of all loads; of those to a device, what it took to get them there.
+    """Return the seconds and bytes of all loads, and of the copies to devices.
 
     Raises:
-        RuntimeError: ``TENSORIZER_ENABLE_PERF_STATS`` was not set when this was imported.
+        RuntimeError: ``TENSORIZER_ENABLE_PERF_STATS`` was not set when this module was imported.
     """
     if not enabled:
         raise RuntimeError("set TENSORIZER_ENABLE_PERF_STATS to have performance counted")

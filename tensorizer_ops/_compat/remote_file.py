@@ -1,4 +1,4 @@
-"""Files on servers as Python's own file objects, for reading."""
+"""Files on servers as Python file objects, for reading."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _READ_AHEAD = 16 << 20
-# Between Python's many small reads and the library.
+# The size of the buffer that collects small reads by Python.
 _BUFFER = 64 << 10
 
 
 class _RemoteRaw(io.RawIOBase):
-    """The bytes of a file on a server, from any position."""
+    """The unbuffered file object: the bytes of a file on a server, at any position."""
 
     mode = "rb"
 
@@ -32,7 +32,7 @@ class _RemoteRaw(io.RawIOBase):
         self._source = _python.RemoteBytes(uri, as_pairs(options), begin, end, read_ahead)
         self.headers = self._source.headers()
         size = self._source.size()
-        if size is None:  # the server has no ranges, and may still say it
+        if size is None:  # without range requests, the size may still be in the headers
             size = next((int(v) for k, v in self.headers if k == "content-length"), None)
         self._size = size if end is None or size is None else min(size, end)
         self._position = begin
@@ -121,10 +121,10 @@ class _RemoteRaw(io.RawIOBase):
 
 
 class RemoteFile(io.BufferedReader):
-    """A file on a server.
+    """A file on a server, open for reading.
 
-    Reads that go on where the last one ended fetch ahead, in several requests at once; a seek costs
-    nothing until something is read.
+    Sequential reads read ahead, with several requests in parallel. A seek sends no request; only
+    the next read does.
     """
 
     raw: _RemoteRaw
@@ -146,7 +146,7 @@ class RemoteFile(io.BufferedReader):
         raw = _RemoteRaw(uri, options, begin or 0, end, ahead)
         self._opening_took = time.monotonic() - began
         super().__init__(raw, _BUFFER)
-        # From where bytes were read one after the other, and how many were before.
+        # The position after the last seek, and the bytes that were read before that seek.
         self._run_began = begin or 0
         self._read_before = 0
         self._skipped = 0
@@ -154,7 +154,7 @@ class RemoteFile(io.BufferedReader):
         self._options = options
         self._end = end
 
-    # With names for the arguments, as tensorizer's streams have them.
+    # Overridden to give the arguments the names that tensorizer's streams have.
 
     def read(self, size: int | None = -1) -> bytes:
         return super().read(size)
@@ -177,25 +177,28 @@ class RemoteFile(io.BufferedReader):
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes were read, whatever was fetched ahead; those read twice count twice."""
+        """The number of bytes read, without those read ahead; bytes read twice count twice."""
         return self._read_before + (0 if self.closed else self.tell() - self._run_began)
 
     @property
     def bytes_skipped(self) -> int:
-        """How many bytes were passed over by seeking forward."""
+        """The number of bytes skipped by seeking forward."""
         return self._skipped
 
     @property
     def read_operations(self) -> int:
-        """How many reads reached the library."""
+        """The number of reads that reached the library."""
         return self.raw.read_operations
 
     def _engine_place(self) -> tuple[str, dict[str, str]] | None:
-        """The URI and options with which a ``Reader`` finds what is read here from now on."""
+        """Return a URI and options for a ``Reader`` of the same bytes, or ``None``.
+
+        ``None`` unless the file is open, at position 0 and without an ``end``.
+        """
         if self.closed or self._end is not None or self.tell() != 0:
             return None
         return self._uri, SecretOptions(self._options)
 
     def _engine_reader(self, _uri: str, options: SecretOptions) -> Any:
-        """Such a ``Reader``, which asks the server for nothing that is here."""
+        """Return such a ``Reader``. It requests no bytes that have already been read ahead here."""
         return self.raw.reader(options)

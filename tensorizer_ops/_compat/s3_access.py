@@ -1,4 +1,4 @@
-"""Where an object in S3 is and who asks for it, as callers of ``open_stream`` say it."""
+"""Endpoint and credentials for S3, from the arguments of ``open_stream`` and configuration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tensorizer_ops._options import SecretOptions
 
 ConfigPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-# What botocore calls its two ways to sign; the second one is for URLs.
+# botocore's names of the signature versions; ``s3`` (version 2) is for presigned URLs.
 _SIGNATURES = {"v4": "s3v4", "s3v4": "s3v4", "s3": "s3"}
 
 
 @dataclass(frozen=True, repr=False)
 class Access:
-    """What the caller of ``open_stream`` says, where nothing is said ``None``."""
+    """The arguments of ``open_stream`` about S3; ``None`` if not given."""
 
     access_key_id: str | None
     secret_access_key: str | None
@@ -38,7 +38,7 @@ class Access:
 
 
 class S3cfg(NamedTuple):
-    """What s3cmd's file says. Where nothing is said ``None``."""
+    """The settings in s3cmd's file; ``None`` if not set."""
 
     config_file: str | None = None
     s3_endpoint: str | None = None
@@ -59,18 +59,18 @@ def complete(
     default_endpoint: str,
     enforce_scheme: Callable[[str, bool, bool], str],
 ) -> SecretOptions:
-    """The options for an object, with what s3cmd's file and AWS's configuration add.
+    """Return the options for an object, completed from s3cmd's file and AWS's configuration.
 
-    s3cmd's file fills in keys that are missing, and comes with its own endpoint; then come AWS's
-    endpoint and the default.
+    Keys that are missing come from s3cmd's file, and then its endpoint is used as well. Otherwise
+    the endpoint is that of AWS's configuration, or the default.
 
     Args:
-        given: what the caller says.
-        config_paths: where s3cmd's file may be; the first one there is read.
-        must_exist: whether it is an error when none is there.
-        force_http: whether S3 is spoken without TLS.
-        default_endpoint: of which nothing else says anything.
-        enforce_scheme: makes a URL of an endpoint: see :func:`with_scheme`.
+        given: the caller's arguments.
+        config_paths: possible paths of s3cmd's file; the first that exists is read.
+        must_exist: whether it is an error if none exists.
+        force_http: whether to use S3 without TLS.
+        default_endpoint: the endpoint if none is configured.
+        enforce_scheme: converts an endpoint to a URL: see :func:`with_scheme`.
     """
     session_token = ""
     if given.access_key_id is None or given.secret_access_key is None:
@@ -100,7 +100,7 @@ def complete(
 
 
 def to_options(given: Access) -> SecretOptions:
-    """The options for an object, with nothing added; an endpoint with ``http://`` is meant."""
+    """Return the options for the arguments alone; an ``http://`` endpoint allows plain HTTP."""
     options = SecretOptions()
     if given.access_key_id == "" and given.secret_access_key == "":
         options["s3_anonymous"] = "true"
@@ -127,17 +127,17 @@ def _signature(given: Access) -> str:
                 f"s3_signature_version is {given.signature_version!r}, and must be 's3v4' or 's3'"
             )
         return _SIGNATURES[given.signature_version]
-    # A cache in front of the store finds what it has by the URL, and only signatures of version 2
-    # are the same for a whole day.
+    # A cache in front of the store has the URL as its key, and only version 2 signatures stay the
+    # same for a whole day.
     host = (given.endpoint or "").lower().rpartition("://")[2].partition("/")[0]
     return "s3" if "accel-object" in host.split(".") else "s3v4"
 
 
 def with_scheme(endpoint: str, allow_http: bool = False, force_http: bool = False) -> str:
-    """The URL of an endpoint.
+    """Return the URL of an endpoint; ``https://`` is the default scheme.
 
     Raises:
-        ValueError: it says ``http://``, and nobody allows that.
+        ValueError: the scheme is ``http://`` and is not allowed, or is another one.
     """
     scheme, separator, place = endpoint.partition("://")
     if not separator:
@@ -153,11 +153,11 @@ def with_scheme(endpoint: str, allow_http: bool = False, force_http: bool = Fals
 
 
 def read_s3cfg(paths: Sequence[ConfigPath], must_exist: bool = False) -> tuple[S3cfg, str]:
-    """The first of the files that is there, and the session token in it.
+    """Read the first of the files that exists; return its settings and its session token.
 
     Raises:
-        OSError: none is there, and one must be.
-        ValueError: it is no file of s3cmd's.
+        OSError: a file cannot be read, and ``must_exist`` is true.
+        ValueError: the file is not a configuration file of s3cmd.
     """
     for place in (os.path.expanduser(os.fsdecode(path)) for path in paths):
         try:

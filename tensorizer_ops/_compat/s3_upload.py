@@ -1,4 +1,4 @@
-"""Objects in S3 as file objects, for writing."""
+"""S3 objects as Python file objects, for writing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tensorizer_ops._options import SecretOptions, as_pairs
 
 
 class S3UploadFile(io.BufferedRandom):
-    """What will be an object: a file without a name, which goes up when this is closed.
+    """An unnamed temporary file that is uploaded as an S3 object when it is closed.
 
-    Until then it can be read, and written anywhere. A ``with`` block that ends with an exception
-    drops it, and the object stays as it was.
+    Until then it can be read and written at any position. If a ``with`` block ends with an
+    exception, nothing is uploaded and an existing object is unchanged.
     """
 
     raw: io.FileIO
@@ -37,10 +37,10 @@ class S3UploadFile(io.BufferedRandom):
         return self._uri
 
     def close(self) -> None:
-        """Upload what was written. Until this returns, the object is what it was."""
+        """Upload the file. The object changes only when the upload is complete."""
         target, self._target = self._target, None
         try:
-            # A child of fork() has a copy of this object, and nothing to say.
+            # A child of fork() has a copy of this object, but must not upload.
             if target is not None and not self.closed and self._process == os.getpid():
                 self.flush()
                 uri, options = target
@@ -66,9 +66,10 @@ class S3UploadFile(io.BufferedRandom):
         self.close()
 
     def _hand_over(self) -> tuple[str, dict[str, str]] | None:
-        """The URI and options with which a ``Writer`` writes the object in the place of this.
+        """Return a URI and options for a ``Writer`` that writes the object instead of this file.
 
-        Nothing where something was written already. This is closed then, and uploads nothing.
+        This file is then closed and uploads nothing. Returns ``None`` if it is closed or something
+        has been written to it.
         """
         if self.closed or self._target is None:
             return None

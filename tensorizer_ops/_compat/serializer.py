@@ -26,7 +26,7 @@ from tensorizer_ops._load_save import refuse_uninitialized
 from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._progress import Progress, reported
 
-with contextlib.suppress(ImportError):  # torch has imported it already, where there is one
+with contextlib.suppress(ImportError):  # if it is installed, torch has already imported it
     import numpy
 
 cpu_count: int = _python.usable_cpus()
@@ -35,23 +35,24 @@ cpu_count: int = _python.usable_cpus()
 class TensorSerializer:
     """Writes tensors to a ``.tensors`` file.
 
-    The file appears with :meth:`close`, or at the end of a ``with`` block; where that ends with an
-    exception, what was there before stays as it was. File objects are written in place, from where
-    they stand; after each call that writes they hold a whole file, and stand behind it. They are
-    closed with it, and stay open where the serializer goes without :meth:`close`.
+    The file appears with :meth:`close` or at the end of a ``with`` block. If the block ends with an
+    exception, a previous file stays unchanged. A file object is written in place, from its current
+    position; after each call that writes, it contains a complete file and its position is the end
+    of that file. :meth:`close` also closes the file object; a serializer that is garbage-collected
+    without :meth:`close` leaves the caller's file object open.
 
     Args:
         file_obj: a path, a URI, a descriptor, or a binary file object.
         compress_tensors: has no effect.
         encryption: the key to encrypt with.
-        limit_cpu_concurrency: how many threads compute; as many as there are CPUs, unless said
-            otherwise.
-        progress: called ten times a second, from another thread, with the bytes that have been
-            written and are to be.
-        options: what ``tensorizer_ops.save`` takes, for servers, and ``hashes`` and ``digests``.
+        limit_cpu_concurrency: the number of threads that compute; by default one for every CPU.
+        progress: called ten times a second from another thread with the bytes written so far and
+            the bytes to write in all.
+        options: the options of ``tensorizer_ops.save``, for servers, and ``hashes`` and
+            ``digests``.
 
     Raises:
-        ValueError: the file object is for text, or not for writing.
+        ValueError: the file object is in text mode, or not writable.
         OSError: the file cannot be written.
     """
 
@@ -84,7 +85,7 @@ class TensorSerializer:
         self._progress = progress
         self._has_tensors = False
         self._failed = False
-        self._users: list[int] = []  # threads that write or close
+        self._users: list[int] = []  # the threads that are writing or closing
         self._given_up = False
         place = files.resolve(file_obj, "wb+")
         self._file = None if isinstance(place, str) else place
@@ -98,7 +99,7 @@ class TensorSerializer:
 
     @property
     def total_tensor_bytes(self) -> int:
-        """The bytes of data that have been written."""
+        """The bytes of tensor data written so far."""
         total: int = self._output.writer.progress()[1]
         return total
 
@@ -109,13 +110,13 @@ class TensorSerializer:
         tensor_type: TensorType,
         tensor: torch.Tensor | numpy.ndarray[Any, Any],
     ) -> None:
-        """Write one tensor; many of them are faster in one of the other calls.
+        """Write one tensor. For many tensors, the other methods are faster.
 
         Args:
-            idx: the number of its module.
-            name: its name, as the file shall have it.
-            tensor_type: what it is.
-            tensor: of torch or of numpy.
+            idx: the index of its module.
+            name: its name in the file.
+            tensor_type: whether it is a parameter, a buffer or part of a state dict.
+            tensor: a tensor or an array of numpy.
         """
         with self._writing():
             value = tensor if isinstance(tensor, torch.Tensor) else _from_numpy(tensor)
@@ -133,9 +134,9 @@ class TensorSerializer:
 
         Args:
             m: the module.
-            remove_tensors: whether the module has ``None`` in the place of each, once all are
-                written.
-            include_non_persistent_buffers: whether buffers are written that are in no state dict.
+            remove_tensors: whether to replace every tensor of the module by ``None`` after all have
+                been written.
+            include_non_persistent_buffers: whether to write buffers that are not in the state dict.
         """
         with self._writing():
             slots = list(_slots(m, include_non_persistent_buffers))
@@ -150,10 +151,10 @@ class TensorSerializer:
                 setattr(owner, name.rpartition(".")[2], None)
 
     def write_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Any]) -> None:
-        """Write tensors by name; dicts and lists may be nested, and have text keys.
+        """Write tensors by name. Dicts and lists may be nested; keys are strings.
 
         Raises:
-            TypeError: there is something else than dicts, lists and tensors.
+            TypeError: the structure contains anything but dicts, lists and tensors.
         """
         with self._writing():
             leaves = list(paths.flatten(state_dict))
@@ -185,10 +186,10 @@ class TensorSerializer:
         for name, tensor in zip(names, tensors, strict=True):
             if not isinstance(name, str):
                 raise TypeError(f"a name is {type(name).__name__}, and must be str")
-            name.encode()  # raises where half a character stands alone
+            name.encode()  # raises for a lone surrogate
             refuse_uninitialized(name, tensor)
         writer = self._output.writer
-        # What classes of tensors do about a function is not meant for this one.
+        # Tensor subclasses must not intercept this call with __torch_function__.
         with reported(writer, self._progress), torch._C.DisableTorchFunctionSubclass():
             writer._add_all(names, tensors, types, indices)
         self._output.flush()
@@ -201,11 +202,11 @@ class TensorSerializer:
                 )
 
     def close(self) -> None:
-        """Finish the file: now it is there.
+        """Complete the file, which appears now.
 
         Raises:
-            Cancelled: this runs inside a call that writes, as a signal handler does. That call
-                ends, and what was there before stays as it was.
+            Cancelled: this was called during a call that writes, from a signal handler for example.
+                That call is aborted, and a previous file stays unchanged.
         """
         was_open = self._is_open
         self._end(self._output.close)
@@ -214,7 +215,7 @@ class TensorSerializer:
 
     def _end(self, end: Any, closes: bool = True) -> None:
         if threading.get_ident() in self._users:
-            # Who was interrupted closes the file.
+            # The interrupted call, which is below this one on the stack, closes the file.
             self._given_up = True
             self._output.writer.abort()
             raise errors._new(
@@ -248,7 +249,7 @@ class TensorSerializer:
         self._end(self._output.close if kind is None else self._output.abort)
 
     def __del__(self) -> None:
-        # __init__ may not have come that far, and a child of fork() has a copy of this object.
+        # __init__ may have failed early, and a child of fork() has a copy of this object.
         if not getattr(self, "_is_open", False) or self._process != os.getpid():
             return
         finished = self._has_tensors and not self._failed and not self._output.is_lost
@@ -266,7 +267,7 @@ class TensorSerializer:
 def _slots(
     module: torch.nn.Module, non_persistent: bool
 ) -> Iterator[tuple[str, int, TensorType, torch.nn.Module, torch.Tensor]]:
-    """The name of every tensor, the number of its module, its type, its module, and itself."""
+    """Yield for every tensor: name, index of its module, type, its module, and the tensor."""
     for index, (path, owner) in enumerate(module.named_modules()):
         for name, parameter in owner.named_parameters(recurse=False):
             yield f"{path}.{name}", index, TensorType.PARAM, owner, parameter
@@ -281,7 +282,7 @@ def _from_numpy(array: Any) -> torch.Tensor:
     if not isinstance(array, numpy.ndarray | numpy.generic):
         raise TypeError(f"a tensor is {type(array).__name__}, and must be of torch or of numpy")
     with warnings.catch_warnings():
-        # It is only read.
+        # The array is only read.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        # Torch knows no strides that go backwards.
+        # Torch does not support negative strides.
         return torch.from_numpy(numpy.ascontiguousarray(array).reshape(array.shape))

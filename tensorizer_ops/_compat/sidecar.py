@@ -1,7 +1,7 @@
-"""Pickles that leave the data of tensors to a file beside them.
+"""Pickles whose tensor data is in a separate file.
 
-In the pickle a storage is ``("TensorizerPickler", 0, "storage", number, dtype)``, a persistent id;
-the file holds a list of storages, as 1-D tensors of bytes, and each once.
+In the pickle, a storage is the persistent id ``("TensorizerPickler", 0, "storage", number,
+dtype)``. The file holds a list of the storages, each once, as 1-D tensors of bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION = 0
 
 
 def saving_pickle(write: Callable[[list[torch.Tensor]], object]) -> ModuleType:
-    """A ``pickle`` for one ``torch.save``, which writes the storages, if there are any."""
+    """Return a ``pickle`` module for one ``torch.save``; it calls ``write`` if it has storages."""
 
     class Pickler(_Pickler):
         def dump(self, obj: object) -> None:
@@ -32,7 +32,7 @@ def saving_pickle(write: Callable[[list[torch.Tensor]], object]) -> ModuleType:
 
 
 def loading_pickle(read: Callable[[], Iterable[torch.Tensor]]) -> ModuleType:
-    """A ``pickle`` for one ``torch.load``, which reads the storages at the first one it meets."""
+    """Return a ``pickle`` module for one ``torch.load``; it calls ``read`` at the first storage."""
 
     class Unpickler(pickle.Unpickler):
         def load(self) -> Any:
@@ -61,7 +61,8 @@ def loading_pickle(read: Callable[[], Iterable[torch.Tensor]]) -> ModuleType:
                 loaded = super().load()
             finally:
                 self.persistent_load = torchs  # type: ignore[method-assign]
-            # Torch extends a storage that a tensor does not fit into, by whatever is in memory.
+            # If a tensor does not fit into its storage, torch enlarges the storage with
+            # uninitialized memory.
             for number, (storage, size) in enumerate(zip(storages or (), sizes, strict=True)):
                 if storage.nbytes() > size:
                     raise pickle.UnpicklingError(
@@ -80,7 +81,7 @@ def _pickle_with(**classes: type) -> ModuleType:
 
 
 class _Pickler(pickle.Pickler):
-    """Collects the storages that it meets. What is none stays with the class that torch derives."""
+    """Collects storages. Other objects are left to the subclass that torch derives."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -104,7 +105,7 @@ class _Pickler(pickle.Pickler):
         storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
         if storage.device.type == "meta" or storage.data_ptr() == 0:
             return None
-        # What has been numbered is kept, so no other storage comes to lie where it lay.
+        # The address can serve as a key because numbered storages are kept alive in `storages`.
         key = storage.device, storage.data_ptr(), storage.nbytes()
         number = self._numbers.setdefault(key, len(self.storages))
         if number == len(self.storages):
@@ -122,12 +123,12 @@ def _number_and_dtype(saved: tuple[Any, ...]) -> tuple[int, torch.dtype]:
         case (_, _, "storage", int(number), torch.dtype() as dtype):
             return number, dtype
         case (_, _, "storage", int(number), None):
-            return number, torch.uint8  # as torch has it for a storage without a type
+            return number, torch.uint8  # as torch does for a storage without a type
     raise pickle.UnpicklingError(f"the pickle has an object of an unknown kind: {saved!r:.200}")
 
 
 def _own_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """The storage of a tensor, or of its copy where it is only a part of a larger one."""
+    """Return the storage of a tensor; copy the tensor first if the storage holds more than it."""
     storage = tensor.untyped_storage()
     if storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
         return storage

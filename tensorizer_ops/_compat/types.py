@@ -1,4 +1,4 @@
-"""The small types of the format, as ``tensorizer`` names them."""
+"""Small types of the format, with ``tensorizer``'s names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
 
-# The version of the format that knows dimensions of 2**32 and more.
+# The version of the format that supports dimensions of 2**32 and more.
 LONG_TENSOR_VERSION = 5
 
 
 class TensorType(IntEnum):
-    """What a tensor was where it was saved."""
+    """How a tensor was saved: as a parameter, a buffer or part of a state dict."""
 
     PARAM = 0
     BUFFER = 1
@@ -32,7 +32,7 @@ class TensorHash:
 
 @dataclass(order=True, slots=True)
 class TensorEntry:
-    """What an index and a header say of one tensor."""
+    """The fields of one tensor in the index and in its header."""
 
     metadata_version: int
     name: tuple[str | int, ...]
@@ -47,7 +47,7 @@ class TensorEntry:
 
     @property
     def deserialized_length(self) -> int:
-        """The bytes of the tensor in memory; of a meta tensor no data is stored."""
+        """The bytes of the tensor in memory. The file stores no data of a meta tensor."""
         if self.data_length > 0:
             return self.data_length
         import numpy
@@ -61,7 +61,7 @@ class TensorEntry:
 
 
 class FileFeatureFlags(IntFlag):
-    """What a file header says of all that follows."""
+    """Features of a file, in its header."""
 
     encrypted = 1
     versioned_headers = 2
@@ -69,7 +69,7 @@ class FileFeatureFlags(IntFlag):
 
 @dataclass(slots=True)
 class FileHeader:
-    """What stands in front of the index."""
+    """The file header, which precedes the index."""
 
     version_number: int
     feature_flags: FileFeatureFlags

@@ -1,4 +1,4 @@
-"""What a program never closes is finished when it ends, while Python can still do so."""
+"""Finishes files that a program did not close when it exits, before Python shuts down."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ class _Unclosed(Protocol):
     def __del__(self) -> None: ...
 
 
-# In the order in which they were made, which no set has.
+# A dict because it keeps the order of creation, which a set does not.
 _known: weakref.WeakKeyDictionary[_Unclosed, None] = weakref.WeakKeyDictionary()
 
 
 def finish_at_exit(this: _Unclosed) -> None:
-    """Have it do at the end of the program what it does when it is collected.
+    """Call the ``__del__`` of an object at exit unless it has been garbage-collected by then.
 
-    Its ``__del__`` does nothing where it is closed already, or a copy in a child of ``fork()``.
+    Its ``__del__`` must do nothing if it is closed, or is a copy in a child of ``fork()``.
     """
     _known[this] = None
 
 
 @atexit.register
 def _finish() -> None:
-    # Whoever writes to another one was made after it, and a stack begins with the last.
+    # In reverse order of creation: an object that writes to another one was made after it.
     with contextlib.ExitStack() as stack:
         for this in _known:
             stack.callback(this.__del__)

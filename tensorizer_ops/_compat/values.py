@@ -1,4 +1,4 @@
-"""The tensors of one file that have been loaded, and the loading of more."""
+"""The loaded tensors of one file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorizer_ops._progress import Progress, reported
 
 
 def current_cuda_device() -> torch.device:
-    """What ``cuda`` means here and now, without initializing CUDA for the answer."""
+    """Return the device that ``cuda`` refers to now, without initializing CUDA."""
     default = torch.get_default_device()
     if default.type == "cuda":
         return default
@@ -27,7 +27,7 @@ def _to_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
 
 
 class Values:
-    """Keeps every tensor that it has loaded, by its number in the file; from any thread."""
+    """Loads tensors and keeps them, by their numbers in the file. Thread-safe."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Values:
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(f"dtype is {type(dtype).__name__}, and must be torch.dtype or None")
         self._file = file
-        # A device without an index is another one when the context is.
+        # None for "cuda" without an index, which means the current device of each later call.
         self._device = None if device.type == "cuda" and device.index is None else device
         self._dtype = dtype
         self._copy = copy
@@ -57,7 +57,7 @@ class Values:
 
     @property
     def device(self) -> torch.device:
-        """Where a tensor goes that is loaded here and now."""
+        """The device of tensors that are loaded now."""
         return self._device or current_cuda_device()
 
     @property
@@ -66,7 +66,7 @@ class Values:
 
     @property
     def as_stored(self) -> bool:
-        """Whether nothing is cast."""
+        """Whether tensors are loaded without a cast."""
         return self._dtype is None
 
     def loaded(self, number: int) -> torch.nn.Parameter | None:
@@ -78,16 +78,16 @@ class Values:
         return self._values[number]
 
     def load(self, numbers: Iterable[int], verify: bool | None = None) -> None:
-        """Load what is not there yet, in one go.
+        """Load all tensors that are not loaded yet, in one call.
 
-        Nothing is locked meanwhile, because signal handlers and functions for progress may ask for
-        tensors as well. Who loads what another thread is loading too gets that of the first to end.
+        Holds no lock, because signal handlers and progress functions may also access tensors. If
+        several threads load the same tensor, all of them get that of the first to finish.
         """
         missing = [i for i in numbers if i not in self._values]
         if not missing:
             return
         self._file.must_be_open()
-        # What is kept is trained with later, wherever it was loaded.
+        # Not in inference mode, even if the caller is: the tensors may be used in training later.
         with self._reported(self._file.reader), torch.inference_mode(False):
             tensors = self._fetch(self._file.reader, missing, self._dtype, verify)
             for i, tensor in zip(missing, tensors, strict=True):
