@@ -126,7 +126,7 @@ void Derivation::Work::run() noexcept {
 Derivation::Derivation(ConstBytes passphrase, const KeyDerivation& derivation)
     : work_(std::make_shared<Work>(passphrase, derivation)) {
   if (is_possible(derivation.cost)) return;
-  throw Error(ErrorKind::Crypto, "no key can be derived by " + describe(derivation.cost));
+  throw Error(ErrorKind::Crypto, "libsodium cannot derive a key by " + describe(derivation.cost));
 }
 
 void Derivation::begin(std::unique_lock<std::mutex>& lock) {
@@ -176,8 +176,8 @@ SharedSecret Derivation::wait(Cancel& cancel) {
   }
   if (work.key) return work.key;
   work.state = Work::State::New;  // a later call may find enough memory
-  throw Error(ErrorKind::OutOfMemory, "the memory for deriving a key by " +
-                                          describe(work.derivation.cost) + " is not to be had");
+  throw Error(ErrorKind::OutOfMemory, "cannot derive a key by " + describe(work.derivation.cost) +
+                                          ": there is not enough memory");
 }
 
 SharedSecret derive_key(ConstBytes passphrase, const KeyDerivation& derivation, Cancel& cancel) {

@@ -50,7 +50,7 @@ std::array<std::byte, 20> hmac_sha1(ConstBytes key, ConstBytes message) {
            reinterpret_cast<unsigned char*>(digest.data()), nullptr);
   if (done != nullptr) return digest;
   throw Error(ErrorKind::Unavailable,
-              "libcrypto gives no SHA-1, which signatures of version 2 need");
+              "libcrypto provides no SHA-1, which signatures of version 2 need");
 }
 
 std::string to_hex(ConstBytes bytes) {

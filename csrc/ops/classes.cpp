@@ -286,7 +286,7 @@ void WriterClass::add_all(c10::List<std::string> names, std::vector<at::Tensor> 
     if (tensors.size() != names.size() || types.size() != names.size() ||
         module_indices.size() != names.size()) {
       throw Error(ErrorKind::InvalidArgument,
-                  "names, tensors, types and module indices are not equally many");
+                  "names, tensors, types and module indices differ in number");
     }
     std::vector<AddedTensor> added;
     added.reserve(names.size());

@@ -19,8 +19,8 @@ constexpr std::size_t kMost = 8 << 20;
 
 std::string busy(const FileObject& object) {
   return object.label() +
-         " is in use on this thread: what runs meanwhile, as a signal handler or a method of it "
-         "does, cannot read or write it";
+         " is in use on this thread: code that runs meanwhile, such as a signal handler or one of "
+         "its methods, cannot read or write it";
 }
 
 class PythonSource : public Source {

@@ -121,7 +121,7 @@ Package& package_of(const pybind11::object& object) {
     pybind11::detail::type_caster_generic caster(type);
     if (caster.load(object, false)) return *static_cast<Package*>(caster.value);
   }
-  throw pybind11::type_error("not the loader of a package of AOTInductor");
+  throw pybind11::type_error("not the loader of an AOTInductor package");
 }
 
 void load_constants(const pybind11::object& package, const std::string& uri, bool strict,
@@ -203,7 +203,7 @@ std::function<tensorizer::KeySource()> key_from_python(const pybind11::function&
     const auto bytes = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallNoArgs(function));
     if (!bytes) throw_python_error();
     if (!pybind11::isinstance<pybind11::bytes>(bytes)) {
-      throw Error(ErrorKind::InvalidArgument, "what shall give a key gave no bytes");
+      throw Error(ErrorKind::InvalidArgument, "the function that provides a key returned no bytes");
     }
     return key_source(bytes, passphrase);
   };

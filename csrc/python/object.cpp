@@ -73,7 +73,7 @@ std::size_t FileObject::read(Bytes out) {
     return pybind11::hasattr(reference_.get(), "readinto") ? read_into(out) : read_copy(out);
   });
   if (got > out.size()) {
-    throw Error(ErrorKind::InvalidArgument, label_ + " gave more bytes than it was asked for");
+    throw Error(ErrorKind::InvalidArgument, label_ + " returned more bytes than were requested");
   }
   position_ += got;
   return got;
@@ -101,7 +101,8 @@ void FileObject::flush() {
 // Returns the number of bytes that a method says it has moved.
 std::size_t FileObject::count(const pybind11::object& result) const {
   if (result.is_none()) {
-    throw Error(ErrorKind::InvalidArgument, label_ + " does not wait: set it to blocking");
+    throw Error(ErrorKind::InvalidArgument,
+                label_ + " is in non-blocking mode: set it to blocking");
   }
   const Py_ssize_t number = PyNumber_AsSsize_t(result.ptr(), PyExc_OverflowError);
   if (number == -1 && PyErr_Occurred() != nullptr) throw pybind11::error_already_set();
@@ -149,8 +150,7 @@ std::size_t FileObject::read_copy(Bytes out) const {
   if (PyObject_GetBuffer(result.ptr(), &buffer, PyBUF_SIMPLE) != 0) {
     PyErr_Clear();
     PyErr_Format(PyExc_TypeError,
-                 "%s: read() gave a %s, and must give bytes, or a buffer whose bytes stand one "
-                 "behind the other (C-contiguous)",
+                 "%s: read() returned a %s, and must return bytes or a C-contiguous buffer",
                  label_.c_str(), Py_TYPE(result.ptr())->tp_name);
     throw pybind11::error_already_set();
   }

@@ -136,8 +136,9 @@ std::map<std::string, std::string> s3cmd_settings(const std::string& path) {
           return is_utf8(pair.first) && is_utf8(pair.second);
         });
     if (!is_text) {
-      throw Error(ErrorKind::InvalidFormat,
-                  quote(path, 4096) + " is no file of s3cmd's with a section [default]");
+      throw Error(
+          ErrorKind::InvalidFormat,
+          quote(path, 4096) + " is not a configuration file of s3cmd with a section [default]");
     }
     return std::map<std::string, std::string>(settings->begin(), settings->end());
   });

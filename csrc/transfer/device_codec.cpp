@@ -37,8 +37,9 @@ at::Tensor as_tensor(ConstBytes bytes) {
 
 void copy_result(const at::Tensor& result, Bytes out) {
   if (!result.is_cpu() || !result.is_contiguous() || result.nbytes() != out.size()) {
-    throw Error(ErrorKind::Internal, "a kernel of tensorizer_device returns something else than " +
-                                         std::to_string(out.size()) + " bytes on the CPU");
+    throw Error(ErrorKind::Internal, "a kernel of tensorizer_device did not return " +
+                                         std::to_string(out.size()) +
+                                         " contiguous bytes on the CPU");
   }
   std::memcpy(out.data(), result.const_data_ptr(), out.size());
 }

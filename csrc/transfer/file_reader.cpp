@@ -105,7 +105,8 @@ std::shared_ptr<Source> FileReader::open(const LoadOptions& options, Cancel& can
   }
   if (source_) return std::move(source_);
   if (!given_) return open_source(uri_, options.source, cancel);
-  throw Error(ErrorKind::InvalidArgument, "the file of this reader could not be opened before");
+  throw Error(ErrorKind::InvalidArgument,
+              "this reader failed to open its file before, and cannot open it again");
 }
 
 std::shared_ptr<OpenFile> FileReader::file() {
@@ -204,9 +205,9 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
     if (std::find(loaded.begin(), loaded.end(), false) != loaded.end()) {
       throw Error(ErrorKind::InvalidArgument,
                   file.source().label() +
-                      ": it keeps no digests of its tensors, so its own can be checked only where "
-                      "all are loaded at once, into new tensors of one device or into those that "
-                      "there are: save it with the option 'digests'");
+                      ": the file keeps no digests of its tensors, so its own digest can only be "
+                      "checked when all are loaded at once, into new tensors on one device or into "
+                      "existing tensors: save the file with the option 'digests'");
     }
   }
   run(file, targets, verify, threads, &expected_digests);

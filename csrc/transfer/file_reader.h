@@ -91,8 +91,8 @@ class FileReader {
   HeaderCache headers_;
 
   Gate opening_{
-      "the reader is opening its file on this thread: what runs meanwhile, as a signal handler "
-      "does, can only cancel() or close() it"};
+      "the reader is opening its file on this thread: code that runs inside this call, such as a "
+      "signal handler, can only cancel() or close() the reader"};
   // A source that the constructor received, until the file is opened. Used only inside `opening_`.
   std::shared_ptr<Source> source_;
   mutable std::mutex mutex_;  // guards the members below

@@ -90,9 +90,9 @@ FileWriter::FileWriter(const OptionList& options, const OpenSink& open)
   FileKind kind = file_kind(options_.hashes, options_.save, cancel);
   sink_ = open(options_.save.sink, cancel);
   if (sink_->sequential()) {
-    throw Error(ErrorKind::InvalidArgument,
-                sink_->label() +
-                    " takes bytes in order, index first, which a Writer knows last: use save()");
+    throw Error(ErrorKind::InvalidArgument, sink_->label() +
+                                                " must be written in order, index first, but a "
+                                                "Writer knows the index last: use save()");
   }
   layout_ = std::make_unique<Layout>(std::move(kind), sink_->start());
 }
@@ -199,10 +199,10 @@ void FileWriter::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
   } else if (layout_->prefix_size() > *reserved_) {
     throw Error(ErrorKind::InvalidArgument,
                 "the index of " + sink_->label() + " takes " +
-                    std::to_string(layout_->prefix_size()) + " bytes, and has room for " +
+                    std::to_string(layout_->prefix_size()) + " bytes, but only " +
                     std::to_string(*reserved_) +
-                    ": write all tensors in one call, or set option 'expected_tensors' to how many "
-                    "will come");
+                    " are reserved: add all tensors in one call, or set the option "
+                    "'expected_tensors' to their number");
   }
   sink_->write_head(layout_->prefix(sink_->start(), *reserved_), cancel);
 }
@@ -230,8 +230,8 @@ void FileWriter::close() {
     abort();
     throw Error(
         ErrorKind::Cancelled,
-        "the writer is in use on this thread, so close() cannot finish the file: the call that "
-        "was interrupted ends, and leaves everything as it was");
+        "the writer is in use on this thread, so close() cannot finish the file: the interrupted "
+        "call is aborted, and the target stays as it was");
   }
   Call call(*this);
   if (state_ == State::Closed) return;

@@ -69,8 +69,8 @@ class FileWriter {
 
   // The members below are used only inside `gate_`.
   Gate gate_{
-      "the writer is in use on this thread: what runs meanwhile, as a signal handler does, can "
-      "only cancel() or abort() it"};
+      "the writer is in use on this thread: code that runs inside its call, such as a signal "
+      "handler, can only cancel() or abort() the writer"};
   State state_ = State::Open;
   std::unique_ptr<Sink> sink_;
   std::optional<std::uint64_t> reserved_;  // bytes for the prefix

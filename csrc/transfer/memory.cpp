@@ -103,7 +103,7 @@ void throw_out_of_memory(std::uint64_t size, std::string_view what, const std::s
   // For the CPU, torch's message only names a place in its sources.
   const bool says_why = !reason.empty() && !reason.starts_with("[enforce fail");
   throw Error(ErrorKind::OutOfMemory, std::to_string(size) + " bytes of " + std::string(what) +
-                                          " are not to be had" + (says_why ? ": " + reason : ""));
+                                          " cannot be allocated" + (says_why ? ": " + reason : ""));
 }
 
 std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type) {

@@ -92,7 +92,7 @@ TensorSpec spec_of(const OpenFile& from, std::uint32_t number) {
   if (!entry.dtype) {
     throw Error(ErrorKind::InvalidArgument,
                 from.describe_entry(number) +
-                    ": its dtype stands in front of its data only, and this source gives its bytes "
+                    ": its dtype is stored only with its data, and this source can be read only "
                     "once: write the file to a disk first");
   }
   spec.dtype = *entry.dtype;
@@ -115,8 +115,9 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   check_not_overwritten(*sink, from.source());
   if (sink->sequential() && from.source().sequential()) {
     throw Error(ErrorKind::InvalidArgument,
-                sink->label() + " takes bytes in order, digests first, and " +
-                    from.source().label() + " gives them once: one of both must be a file");
+                sink->label() + " must be written in order, digests first, but " +
+                    from.source().label() +
+                    " can be read only once: one of the two must be a regular file");
   }
   // Tensors without data are never read, so their digests are set here.
   std::vector<Sha256Digest> found(from.names().size(), Sha256().finish());

@@ -81,8 +81,8 @@ FileKind file_kind(HashKinds hashes, const SaveOptions& options, Cancel& cancel)
   if (options.key.empty()) return kind;
   if (hashes.crc32 && !hashes.sha256) {
     throw Error(ErrorKind::InvalidArgument,
-                "hashes is 'crc32', and an encrypted file has none, because it would tell "
-                "something about what is encrypted: 'sha256' or 'all' is SHA-256 there");
+                "hashes is 'crc32', but an encrypted file stores no CRC32, which would reveal "
+                "something about the data: use 'sha256' or 'all', which store SHA-256");
   }
   kind.header.hashes.crc32 = false;
   const KeySource source = resolve_key(options.key);

@@ -35,7 +35,7 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
            c10::str(output.sizes()));
   }
   if (!entry.dtype) {
-    refuse("has a dtype that only its data tells: load it instead");
+    refuse("has a dtype that is stored only with its data: use load() instead");
   }
   const c10::ScalarType stored = scalar_type(*entry.dtype);
   if (!fits(stored, output.scalar_type(), cast)) {
@@ -70,8 +70,8 @@ void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selecte
     });
     if (is_taken) {
       throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) +
-                                                  " has the output of another one: give each "
-                                                  "tensor its own");
+                                                  " has the same output as another tensor: "
+                                                  "give each tensor its own");
     }
     places.emplace(output.const_data_ptr(), i);
   }

@@ -17,15 +17,16 @@ std::optional<std::string> traced_version(const std::string& uri, const OptionLi
     if (error.kind() != ErrorKind::NotFound) throw;
     throw Error(ErrorKind::NotFound,
                 std::string(error.message()) +
-                    "; while a program is traced, the file has to be there, with the names and "
-                    "shapes that it will have when the program runs",
+                    "; tracing a program needs the file, with the names and shapes that it will "
+                    "have when the program runs",
                 error.system_errno(), error.path());
   }
   if (!source->sequential()) return source->version();
-  throw Error(ErrorKind::InvalidArgument,
-              source->label() +
-                  " gives its bytes once, and tracing would take them: trace with a file, or load "
-                  "outside of what is traced");
+  throw Error(
+      ErrorKind::InvalidArgument,
+      source->label() +
+          " can be read only once, and tracing would consume its bytes: trace with a regular "
+          "file, or load outside of the traced code");
 }
 
 std::vector<std::string> trace(const std::string& uri, const std::vector<std::string>& names,

@@ -197,7 +197,7 @@ def test_what_read_gives_must_be_bytes_in_a_row(form: Callable[[bytes], Any]) ->
         def read(self, count: int = -1) -> Any:
             return form(b"\x01" * min(count, 70_000))
 
-    with pytest.raises(TypeError, match=r"Gives\): read\(\) gave a .*C-contiguous") as error:
+    with pytest.raises(TypeError, match=r"Gives\): read\(\) returned a .*C-contiguous") as error:
         TensorDeserializer(Gives(b""), "cpu")
     assert "\\x" not in str(error.value)
 

@@ -213,7 +213,7 @@ TEST(DeriveKey, SaysWhenThereIsNotThatMuchMemory) {
   const LittleMemory little;
   const Error error = error_of([&] { derive_key(as_bytes("x"), derivation); });
   EXPECT_EQ(error.kind(), ErrorKind::OutOfMemory);
-  EXPECT_TRUE(contains(error.what(), "1073741824 bytes of memory is not to be had"))
+  EXPECT_TRUE(contains(error.what(), "1073741824 bytes of memory: there is not enough memory"))
       << error.what();
 }
 

@@ -178,7 +178,7 @@ def test_an_error_that_is_not_waited_for_is_noticed(saved: str) -> None:
 
 def test_out_of_memory(saved: str) -> None:
     sim.set_limit(2 * MIB)
-    message = r"tensor '\w+' .*: \d+ bytes of memory on sim are not to be had: .*out of memory"
+    message = r"tensor '\w+' .*: \d+ bytes of memory on sim cannot be allocated: .*out of memory"
     with pytest.raises(tensorizer_ops.errors.OutOfMemory, match=message) as error:
         load(saved)
     assert isinstance(error.value, (MemoryError, torch.OutOfMemoryError))

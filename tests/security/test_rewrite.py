@@ -101,7 +101,7 @@ def test_a_pipe_into_a_pipe_is_refused(plain: str, tmp_path: Path) -> None:
     with (
         feed(fifo, Path(plain).read_bytes()),
         drain,
-        pytest.raises(InvalidArgument, match="one of both must be a file"),
+        pytest.raises(InvalidArgument, match="one of the two must be a regular file"),
     ):
         tensorizer_ops.encrypt(fifo, str(tmp_path / "out"), key="named:old")
 
