@@ -1,4 +1,4 @@
-"""Files on web servers, with real ones."""
+"""Files on real web servers (nginx)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
         ops.save(str(server.root / "a b+c%d é.tensors"), {"x": torch.ones(3)})
         (server.root / "empty").write_bytes(b"")
         (server.root / "nonsense").write_bytes(b"<html>" * 100)
-        # What nginx says of a file tells another one from it only when the second is over.
+        # An nginx ETag has the mtime in seconds, so it is unique only once that second is over.
         for file in server.root.iterdir():
             os.utime(file, (1_600_000_000, 1_600_000_000))
         yield server
@@ -108,7 +108,7 @@ def test_servers_that_are_not_there() -> None:
     options = {"retries": "1", "connect_timeout": "1"}
     with pytest.raises(ConnectionError, match="after 1 more tries"):
         ops.load(f"http://127.0.0.1:{free_port()}/x", options=options)
-    # Without a network, asking for a name may take its time.
+    # Without a network, looking up a name may take long.
     with pytest.raises((ConnectionError, TimeoutError), match=r"(?i)resolv"):
         ops.load("http://no-such-host.invalid/x", options=options)
     with pytest.raises(ValueError, match="InvalidArgument"):
@@ -135,7 +135,7 @@ def test_passwords_in_netrc(web: Web, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_proxies_of_the_environment(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy is asked for the whole URL; nginx takes its path, and serves it itself."""
+    """A proxy receives whole URLs. Here nginx is the proxy, and serves their paths itself."""
     monkeypatch.setenv("http_proxy", web.url("").rstrip("/"))
     monkeypatch.delenv("no_proxy", raising=False)
     assert_same(ops.load("http://elsewhere.example/large.tensors"), LARGE)
@@ -266,7 +266,7 @@ def test_a_file_that_is_replaced_is_no_mixture(web: Web) -> None:
     reader = torch.classes.tensorizer.Reader(web.url("replaced.tensors"), None)
     reader.names()
     ops.save(str(place), {name: tensor + 1 for name, tensor in LARGE.items()})
-    os.utime(place, (0, 0))  # an ETag of nginx is the time in seconds, and the size
+    os.utime(place, (0, 0))  # an nginx ETag consists of the mtime in seconds and the size
     with pytest.raises(ConnectionError, match="has changed while it was loaded"):
         reader.load(None, None, None, "none", False, 0)
 
@@ -278,7 +278,7 @@ def test_where_a_redirect_led_to_is_asked_at_once(web: Web) -> None:
     assert_same(reader.load(None, None, None, "none", False, 0), LARGE)
     requests = web.requests()
     assert requests and not any("/moved/" in line for line in requests)
-    # It answers no more: the way there may lead elsewhere by now.
+    # The target stops answering, so the redirect is followed again: it may lead elsewhere now.
     (web.root / "large.tensors").rename(web.root / "elsewhere.tensors")
     try:
         with pytest.raises(FileNotFoundError):

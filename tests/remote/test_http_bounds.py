@@ -1,4 +1,4 @@
-"""Whatever a web server sends without an end, a request has one: in bytes and in time."""
+"""Endless responses of web servers: every request ends, after a limit of bytes or of time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.scripted import Asked, scripted
 
 ops = torch.ops.tensorizer
 
-# What never ends comes as fast as it can, or so slowly that only time is a bound, yet no stall.
+# Endless bodies: as fast as possible, or slow, so that only a time limit applies, but no stall.
 FAST = (b"x" * 65536, 0.0)
 SLOW = (b"x" * 64, 0.02)
 PACES = pytest.mark.parametrize("pace", [FAST, SLOW], ids=["fast", "slow"])
@@ -52,7 +52,7 @@ def test_refusals_of_a_load(status: str, kind: type[Exception], pace: tuple[byte
 def test_a_refusal_whose_body_does_not_come() -> None:
     def answer(asked: Asked) -> None:
         asked.say("404 Not Found", Content_Length="1000")
-        asked.rfile.read(1)  # until the other side hangs up
+        asked.rfile.read(1)  # until the client disconnects
 
     with scripted(answer) as server, pytest.raises(FileNotFoundError):
         ops.load(server.url(), options={"stall_timeout": "0.3", "retries": "0"})
@@ -84,7 +84,7 @@ def test_a_chain_of_redirects_has_the_time_of_one(content: bytes) -> None:
     with scripted(answer) as server:
         begin = time.monotonic()
         assert_same(ops.load(server.url("0"), options={"stall_timeout": "0.5"}), zoo())
-        assert time.monotonic() - begin < 3  # eight bodies of 0.5 s would be 4
+        assert time.monotonic() - begin < 3  # eight bodies of 0.5 s each would take 4
 
 
 @PACES
@@ -179,7 +179,7 @@ def test_what_stands_behind_a_body_is_no_head(tmp_path: Path) -> None:
 
 
 def test_the_timeout_of_a_put() -> None:
-    """Also while the server goes on saying that it is at it."""
+    """It applies even while the server keeps sending interim responses."""
 
     def answer(asked: Asked) -> None:
         asked.body()
@@ -192,7 +192,7 @@ def test_the_timeout_of_a_put() -> None:
 
 
 def test_the_timeout_of_a_put_that_is_under_way() -> None:
-    """The server takes what comes, slowly."""
+    """The server reads the body slowly."""
 
     def answer(asked: Asked) -> None:
         asked.send_response_only(100)

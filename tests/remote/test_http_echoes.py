@@ -1,4 +1,4 @@
-"""What was shown to a server stays out of messages, also where the server says it."""
+"""Secrets that were sent to a server are in no error message, even if the server repeats them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY, SECRET, TOKEN, HEADER = "AKIAKEYKEYKEY", "secret+secret", "session/token=="
 
 
 def echo(asked: Asked) -> None:
-    """All that came, in upper case too, in what is shown of an error."""
+    """Responds with an error that repeats the whole request, also in upper case."""
     shown = [asked.path, *asked.headers.values()]
     text = " ".join(text.replace("&", "&amp;").replace("<", "&lt;") for text in shown)
     body = f"<Error><Code>InvalidToken</Code><Message>{text} {text.upper()}</Message></Error>"
@@ -50,7 +50,7 @@ def test_errors_of_s3(version: str) -> None:
 
 
 def test_errors_of_where_a_redirect_leads() -> None:
-    """libcurl's own words name the host that cannot be found."""
+    """libcurl's error text contains the host name that cannot be resolved."""
 
     def answer(asked: Asked) -> None:
         token = asked.headers["x-token"]

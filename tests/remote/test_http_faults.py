@@ -1,4 +1,4 @@
-"""Whatever a web server does wrong, a load ends in the right bytes or in a clear error."""
+"""Faulty web servers: a load returns the right bytes or raises a clear error."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_server_that_says_when_is_asked_then(server: FaultyServer) -> None:
 
 
 def hang_up(request: Request, dice: random.Random) -> Iterator[bytes]:
-    """As if what came were all."""
+    """Ends the connection early, in a response without a length."""
     yield request.head(Content_Length="") + request.body[:1000]
     yield b""
 
@@ -112,11 +112,12 @@ def test_what_begins_anew_brings_nothing(server: FaultyServer) -> None:
 
 
 def ends_right(content: bytes, seed: int) -> bool:
-    """Whether a load that meets the faults of a script gives the right bytes, or an error."""
+    """Whether a load returns the right bytes despite the faults of a script. It may also raise."""
     dice = random.Random(seed)
     pool = HARMLESS if seed % 2 else FAULTS
     script = [dice.choice(pool) for _ in range(dice.randrange(1, 9))]
-    # The first request begins anew each time, and waits longer each time.
+    # Retries of the first request start at its first byte, each after a longer back-off, so a right
+    # response comes early.
     script.insert(dice.randrange(3), right)
     with faulty_server(content) as server:
         server.meet(script, seed)
@@ -130,7 +131,7 @@ def ends_right(content: bytes, seed: int) -> bool:
 
 @pytest.mark.parametrize("block", range(10))
 def test_any_faults(content: bytes, block: int) -> None:
-    """300 seeded scripts, which are waiting most of the time."""
+    """300 seeded scripts in ten blocks. They run in threads, because they mostly wait."""
     with ThreadPoolExecutor(6) as pool:
         seeds = range(block * 30, block * 30 + 30)
         right_ends = sum(pool.map(lambda seed: ends_right(content, seed), seeds))

@@ -1,4 +1,4 @@
-"""A file that is replaced on a web server while it is loaded, and what tells that."""
+"""Files that are replaced on a web server during a load, and the headers that reveal it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONG_AGO = formatdate(1_600_000_000, usegmt=True)
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Two files of one size, and with the same index."""
+    """Two files of the same size, with the same index."""
     folder = tmp_path_factory.mktemp("mixtures")
     for name, tensors in (("old", OLD), ("new", NEW)):
         ops.save(str(folder / name), tensors)
@@ -86,7 +86,7 @@ SILENT = [none, empty, same_weak, same_second, same_second_of_nginx]
 
 @contextmanager
 def replacing(files: Files, headers: Headers, after: int) -> Iterator[ScriptedServer]:
-    """A server that has the new file after so many requests."""
+    """A server that has the new file after `after` requests."""
 
     def answer(asked: Asked) -> None:
         generation = int(len(server.asked) > after)
@@ -108,7 +108,7 @@ def test_a_mixture_is_an_error(files: Files, headers: Headers, after: int) -> No
 
 @pytest.mark.parametrize("headers", [weak, none], ids=lambda headers: headers.__name__)
 def test_no_mixture_is_verified(files: Files, headers: Headers) -> None:
-    """Each whole tensor has the hashes that stand beside it, in the old file or the new one."""
+    """Each tensor is valid by itself: it matches its hashes in the old file or in the new one."""
     for look in (ops.verify, tensorizer_ops.digest):
         with (
             replacing(files, headers, 2) as server,  # after the first tensor
@@ -138,7 +138,7 @@ def test_no_mixture_stays_in_outputs(files: Files) -> None:
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_what_it_costs_to_know(files: Files, headers: Headers, checks: int) -> None:
-    """One request at the end of a load, where the answers alone do not tell; elsewhere none."""
+    """One more request at the end of a load if the responses do not identify the file."""
     with replacing(files, headers, 1000) as server:
         reader = torch.classes.tensorizer.Reader(server.url(), {"connections": "1"})
         assert_same(reader.load(None, None, None, "none", False, 0), OLD)
@@ -153,7 +153,7 @@ def test_what_it_costs_to_know(files: Files, headers: Headers, checks: int) -> N
 
 def test_a_second_that_is_over_tells_from_then_on(files: Files) -> None:
     def answer(asked: Asked) -> None:
-        # The first answer is of the second in which the file was written, the others are of later.
+        # The first response is sent in the second of the file's last change, the others later.
         date = formatdate(1_600_000_000 + (len(server.asked) > 1), usegmt=True)
         asked.say_range(files[0], Last_Modified=LONG_AGO, Date=date)
 

@@ -1,4 +1,4 @@
-"""Where redirects lead, and what goes along."""
+"""Redirects: where they lead, and which headers are sent along."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ HEADERS = {"header.Authorization": "Bearer t", "header.Cookie": "c=1", "header.X
 
 @contextmanager
 def leading(content: bytes, in_whole: bool) -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
-    """A server that has the file at /here, and another one, which it leads to elsewhere.
+    """Yields a server that has the file at /here, and another one that it redirects to.
 
-    `in_whole`: whether it names itself by a whole URL.
+    `in_whole`: whether a redirect to /here is an absolute URL.
     """
 
     def serve(asked: Asked) -> None:
@@ -104,7 +104,7 @@ def test_headers_are_for_the_first_origin(content: bytes, everywhere: bool) -> N
 
 
 def test_a_password_is_for_the_first_origin(content: bytes) -> None:
-    """There it is shown again, also where the redirect names the server in whole."""
+    """It is sent again to that origin, even if a redirect has an absolute URL."""
     with leading(content, in_whole=True) as (home, other):
         for path in ("to-here", "x"):
             ops.load(home.url(path).replace("//", "//me:pass@"))

@@ -1,4 +1,4 @@
-"""Web servers that say nothing, and those that hang up."""
+"""Web servers that send nothing, and those that close connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ops = torch.ops.tensorizer
 
 
 class Silent:
-    """A server that takes connections and says nothing."""
+    """A server that accepts connections and sends nothing."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -31,7 +31,7 @@ class Silent:
         return self._held[-1]
 
     def accepted(self) -> int:
-        """How many connections came since the last time."""
+        """Returns the number of connections since the last call."""
         count = 0
         with socket.create_connection(self._listener.getsockname()) as last:
             while self.accept().getpeername() != last.getsockname():
@@ -61,7 +61,7 @@ def test_silence_is_a_stall(silent: Silent) -> None:
     with pytest.raises(TimeoutError):
         ops.load(silent.url, options={"stall_timeout": "0.5", "timeout": "1", "retries": "100"})
     assert silent.accepted() <= 2
-    # What may take a second does not wait for minutes of silence.
+    # `timeout` ends a request before a longer `stall_timeout` does.
     start = time.monotonic()
     with pytest.raises(TimeoutError, match="longer than it may"):
         ops.load(silent.url, options={"timeout": "1", "stall_timeout": "200"})
@@ -70,7 +70,7 @@ def test_silence_is_a_stall(silent: Silent) -> None:
 
 @contextmanager
 def hanging_up(reset: bool) -> Iterator[tuple[str, list[int]]]:
-    """A server that ends every connection when it has heard something, and how many there were."""
+    """Yields a server that closes each connection after its first bytes, and a list of those."""
     connections: list[int] = []
 
     def serve() -> None:
@@ -106,7 +106,7 @@ def test_a_reader_can_be_cancelled(silent: Silent) -> None:
 
     def cancel() -> None:
         nonlocal cancelled
-        silent.accept().recv(1)  # there is a request, which nobody answers
+        silent.accept().recv(1)  # a request has arrived, and gets no response
         cancelled = ticks()
         reader.cancel()
 

@@ -1,4 +1,4 @@
-"""What every source and every sink does, whatever is behind it."""
+"""Behaviour that all sources and all sinks have in common."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ops = torch.ops.tensorizer
 Reader = torch.classes.tensorizer.Reader
 Writer = torch.classes.tensorizer.Writer
 
-# Small ones of every kind, one of several slices and parts, and one that no stage holds at once.
+# Small tensors of every kind, one of several slices and parts, and one larger than any stage.
 TENSORS = {
     **zoo(),
     "large": sample(torch.float32, (3000, 1000), 1),
@@ -88,7 +88,7 @@ def test_loads(world: World, stored: bytes, source_kind: str, verify: str) -> No
 
 @pytest.fixture(scope="module")
 def secret(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
-    """The same, encrypted; the name of its key is "places"."""
+    """The same tensors, encrypted with the key named "places"."""
     tensorizer_ops.keys.add("places", key=bytes(range(32)))
     path = tmp_path_factory.mktemp("secret") / "m.tensors"
     ops.save(str(path), TENSORS, options=KEY)
@@ -155,7 +155,7 @@ def test_files_that_end_early(
 ) -> None:
     cut = int(size * len(stored)) if isinstance(size, float) else size
     if cut == 0 and source_kind == "redis":
-        return  # without a key there is no file
+        return  # a file without keys does not exist
     with (
         SOURCES[source_kind](world, stored[:cut]) as place,
         pytest.raises(ValueError, match="InvalidFormat") as error,
@@ -246,13 +246,13 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("after", [0.005, 0.05, 0.2])
 def test_a_signal_ends_a_save(sink: To, path: str, after: float) -> None:
-    """It ends soon after, wherever it was, and what was there stays, or all of the new is there."""
+    """It ends soon. The target then has its old content or all of the new content."""
     tensors = {f"t{i}": TENSORS["large"] for i in range(12)}
     allowed = []
     if sink.replaces:
         ops.save(sink.uri, {"x": torch.ones(3)}, options=sink.options)
         ops.save(path, tensors)
-        # A signal may come after the last byte, and before a server has said that it has it.
+        # A signal may come after the last byte, before the server has confirmed it.
         allowed = [content(sink), Path(path).read_bytes()]
 
     def stop(*_: object) -> None:
@@ -261,7 +261,7 @@ def test_a_signal_ends_a_save(sink: To, path: str, after: float) -> None:
     previous = signal.signal(signal.SIGALRM, stop)
     took: list[int] = []
     try:
-        # A machine that is busy with something else gets another chance to be fast.
+        # A timing that a busy machine spoiled is measured again.
         while not took or (took[-1] > 8 and len(took) < 5):
             with ticking() as ticks:
                 try:

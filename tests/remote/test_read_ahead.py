@@ -1,4 +1,4 @@
-"""Tensors loaded one after another from servers: how often those are asked, and for how much."""
+"""Tensors loaded one after another from a server: the number and size of the requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tensorizer_ops.stream_io import open_stream
 
 Reader = torch.classes.tensorizer.Reader
 
-# What all of them take.
+# The largest number of requests for all tensors together.
 MOST = 8
 
 
@@ -43,7 +43,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @dataclass
 class Place:
-    """Where `small.tensors` lies, and how often its server was asked since the last time."""
+    """Where `small.tensors` is. `asked` returns the number of requests since the last call."""
 
     uri: str
     options: dict[str, str]
@@ -71,7 +71,7 @@ def _redis(request: pytest.FixtureRequest) -> Iterator[Place]:
     before = 0
 
     def asked() -> int:
-        """A read ends with an EXEC of its connection, and begins with one of the guard's."""
+        """Counts reads by their EXECs: one on the read's connection, and one on the guard."""
         nonlocal before
         with redis.client() as client:
             stats = client.info("commandstats")
@@ -128,7 +128,7 @@ def test_a_jump_asks_once_and_for_nothing_else(place: Place) -> None:
         assert place.asked() == 1
 
 
-# With the classes that people have.
+# Loads with TensorDeserializer.
 
 
 def all_of(lazy: TensorDeserializer) -> dict[str, torch.Tensor]:
@@ -182,7 +182,7 @@ def test_an_encrypted_file(web: Web) -> None:
 
 
 def sent(web: Web) -> int:
-    """How many bytes the server has sent since the last time."""
+    """Returns the number of bytes that the server has sent since the last call."""
     return sum(int(line.split('" ')[1].split()[1]) for line in web.requests())
 
 
@@ -209,7 +209,7 @@ def test_a_stream_and_its_reader_ask_once(web: Web) -> None:
         TensorDeserializer(stream, device="cpu", lazy_load=True) as lazy,
     ):
         assert same(lazy[NAMES[0]].detach(), SMALL[NAMES[0]])
-    # Other options want a connection of their own.
+    # Other options need a separate connection.
     web.requests()
     with TensorDeserializer(web.url("few.tensors"), device="cpu", options={"header.X-Other": "1"}):
         assert len(web.requests()) == 2
@@ -259,7 +259,7 @@ def test_from_many_threads(web: Web) -> None:
             assert same(loaded[name], SMALL[name])
 
 
-# The parts of streams.
+# Ranges of streams.
 
 
 def test_a_stream_asks_for_its_range_only(web: Web, s3: S3) -> None:

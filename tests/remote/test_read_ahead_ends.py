@@ -1,4 +1,4 @@
-"""What ends reading ahead: a fork, another file, an error, a cancel, Ctrl-C."""
+"""Events that end read-ahead: a fork, a replaced file, an error, a cancel, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_end_while_it_reads_ahead(web: Web, end: str) -> None:
 
     thread = threading.Thread(target=read)
     thread.start()
-    while reader.stats()["loads"] < 3:  # at a MiB a second, it takes a minute and a half
+    while reader.stats()["loads"] < 3:  # at 1 MiB/s, the whole file takes a minute and a half
         time.sleep(0.01)
     while not failures:
         getattr(reader, end)()

@@ -1,4 +1,4 @@
-"""Files in Redis, both ways, with PyPI's tensorizer at the other end."""
+"""Files in Redis that this library and PyPI's tensorizer write and read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.samples import (
 ops = torch.ops.tensorizer
 Reader, Writer = torch.classes.tensorizer.Reader, torch.classes.tensorizer.Writer
 
-# Each of its tensors is several pieces of a load, and the last piece is a small one.
+# Each tensor takes several pieces in a load, and its last piece is small.
 LARGE = {f"t{i}": sample(torch.float32, (600, 1000 + i), i) for i in range(6)}
 
 
@@ -35,7 +35,7 @@ def classic_load(url: str, **options: object) -> TensorDeserializer:
 
 
 def every_kind() -> dict[str, torch.Tensor]:
-    """Every element type in every shape that tensorizer can carry."""
+    """Returns every dtype in every shape that tensorizer can store."""
     return {
         f"{name}/{shape.replace(' ', '_')}": sample(dtype, SHAPES[shape], seed)
         for seed, (name, dtype) in enumerate(DTYPES.items())
@@ -71,7 +71,7 @@ def test_tensorizer_loads_what_we_wrote(redis: RedisServer, mode: str) -> None:
 
 
 def test_the_keys_are_those_of_tensorizer(redis: RedisServer, path: str) -> None:
-    """Byte for byte, when tensorizer puts a file of ours there."""
+    """They equal, byte for byte, the keys that tensorizer writes for the same file."""
     ops.save(path, zoo())
     with TensorDeserializer(path, device="cpu", lazy_load=True) as lazy, redis.client() as client:
         lazy.to_redis(client, "m")

@@ -1,4 +1,4 @@
-"""Servers that say nothing, nonsense, or not yet, where a Redis server should be."""
+"""Servers in the place of Redis that send nothing or nonsense, or that are not ready yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Error = tensorizer_ops.errors.Error
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """A server that says the same to everything."""
+    """A server that gives the same answer to everything."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         threads: list[threading.Thread] = []
 
@@ -132,7 +132,7 @@ def test_silence_ends_in_time() -> None:
 def test_a_host_that_takes_no_connection() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         waiting = []
-        for _ in range(8):  # what nobody accepts
+        for _ in range(8):  # connections that are never accepted
             waiting.append(socket.socket())
             waiting[-1].setblocking(False)
             waiting[-1].connect_ex(listener.getsockname())

@@ -1,4 +1,4 @@
-"""Redis over TLS and unix sockets."""
+"""Redis over TLS and Unix domain sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ops = torch.ops.tensorizer
 Reader, Writer = torch.classes.tensorizer.Reader, torch.classes.tensorizer.Writer
 Error = tensorizer_ops.errors.Error
 
-# Each of its tensors is several pieces of a load, and the last piece is a small one.
+# Each tensor takes several pieces in a load, and its last piece is small.
 FILE = {f"t{i}": sample(torch.float32, (600, 1000 + i), i) for i in range(6)}
 FILE |= {"turned": FILE["t1"].t(), "empty": torch.empty(0), "small": torch.ones(3)}
 
@@ -100,7 +100,7 @@ def test_a_writer_over_tls(tls: TlsServer) -> None:
 
 
 def test_many_pieces_of_a_large_tensor_over_tls(tls: TlsServer) -> None:
-    """Much more than fits into the buffers of a socket, so that sending has to wait."""
+    """Much more than the buffers of a socket, so that sending has to wait."""
     large = {"x": sample(torch.int64, (3_000_000,), 7)}
     ops.save(tls.url("large"), large, options=tls.options())
     assert_same(ops.load(tls.url("large"), verify="all", options=tls.options()), large)
@@ -127,7 +127,7 @@ def refused(url: str, options: dict[str, str], match: str, kind: type[Exception]
     for work in (ops.load, lambda url, **how: ops.save(url, {"x": torch.ones(3)}, **how)):
         with pytest.raises(kind, match=match):
             work(url, options=options)
-    # Nothing was tried again.
+    # There were no retries.
     assert time.monotonic() - start < 30
 
 
@@ -184,7 +184,7 @@ def test_servers_that_speak_the_other_way(tls: TlsServer) -> None:
 
 
 def test_a_fork_leaves_the_connections_of_its_parent(tls: TlsServer) -> None:
-    """Also when it drops them: TLS would say good-bye."""
+    """It must not close them either: TLS would send a close_notify alert over them."""
     ops.save(tls.url("m"), FILE, options=tls.options())
     reader = Reader(tls.url("m"), tls.options(connections="1"))
     reader.load(None, None, None, "all", False, 0)
@@ -261,7 +261,7 @@ def test_streams_over_tls(tls: TlsServer, certificates: Path) -> None:
         stream_io.open_stream(tls.url("m"))
 
 
-# Sockets of this machine.
+# Unix domain sockets.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Redis servers that break, stall, or change a file meanwhile."""
+"""Redis servers that break, stall, or change a file while it is in use."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def until(done: Callable[[], bool]) -> None:
 
 
 def no_keys_but(server: RedisServer, expected: dict[bytes, bytes]) -> None:
-    """Soon: a server that was told nothing more is at what it was told before."""
+    """Waits until `expected` is all: the server may still run commands that it has received."""
     until(lambda: server.values() == expected)
 
 
 def cancelled(
     server: RedisServer, between: Relay, work: Callable[[], object], cancel: Callable[[], None]
 ) -> None:
-    """`work` asks a server that does nothing, and ends when it is cancelled."""
+    """Runs `work` against a stopped server, and checks that `cancel` ends it."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -106,7 +106,7 @@ def test_connections_that_the_server_has_closed_meanwhile(
 def test_a_file_that_is_replaced_while_a_connection_breaks(
     server: RedisServer, between: Relay, every: bool
 ) -> None:
-    """The one that is left knows; without any, the keys are others."""
+    """A remaining connection detects the change. If all broke, the new list of keys differs."""
     ops.save(url(server), FILE)
 
     def harm() -> None:
@@ -123,7 +123,7 @@ def test_a_file_that_is_replaced_while_a_connection_breaks(
 def test_a_file_that_is_replaced_while_a_connection_does_not_watch(
     server: RedisServer, between: Relay, connections: int
 ) -> None:
-    """Between its EXEC and its WATCH, where they come apart: the others do."""
+    """A connection watches no key between its EXEC and its WATCH. The other connections do."""
     refused = 0
     for number in range(1, 8):
         ops.save(url(server), FILE)
@@ -164,7 +164,7 @@ def test_a_server_that_dies_during_a_save(server: RedisServer, between: Relay, k
 
 def save(place: str, file: dict[str, torch.Tensor], kind: str) -> None:
     if kind != "writer":
-        # What is not contiguous is written in parts.
+        # A tensor that is not contiguous is written in parts.
         columns = {name: tensor.t().contiguous().t() for name, tensor in file.items()}
         ops.save(place, columns if kind == "parts" else file)
         return
@@ -187,14 +187,14 @@ def test_a_save_whose_connections_break_leaves_nothing(
     ops.save(url(server), FILE)
     failed = 0
     for step in range(12):
-        # The last steps fall into the moment when the file appears.
+        # The last steps cut the connections while the file appears.
         cut = whole * step // 8 if step < 8 else whole - (12 - step) * 400
         between.after(cut, between.end_all)
         try:
             save(url(between), OTHER, kind)
         except ConnectionError:
             failed += 1
-            # The last answer may get lost: then all of it is there.
+            # If only the last reply was lost, the new file is complete.
             no_keys_but(server, after if server.values() == after else before)
         else:
             no_keys_but(server, after)
@@ -206,9 +206,9 @@ def test_a_save_whose_connections_break_leaves_nothing(
 def test_what_arrives_after_a_save_was_given_up(
     server: RedisServer, between: Relay, may_end: bool
 ) -> None:
-    """Something between the two has the last commands still, and hands them over when the save
-    has taken its keys away: the server has been told to take no more from there. Where it is
-    not to be told, they are taken away again."""
+    """A proxy holds the last commands of a failed save, and delivers them after the save has
+    removed its keys. The save had the server end that connection, so they have no effect. If the
+    user may not end connections, the save removes the keys again."""
     arrived: list[bool] = []
 
     def deliver() -> None:
@@ -241,7 +241,7 @@ def test_a_save_is_given_up_over_a_new_connection_where_all_have_broken(
     assert server.values() == {}
 
 
-# The server may stand still for as long as it likes.
+# A stopped server does not count as a stall.
 PATIENT = {"stall_timeout": "600"}
 
 
@@ -276,7 +276,7 @@ def test_a_save_is_cancelled_while_the_server_stands_still(
 
 
 def test_answers_with_a_wrong_bit(server: RedisServer, between: Relay) -> None:
-    """Whatever it changes: the right tensors or an error, and an end."""
+    """Whichever bit it is, the load ends, with the right tensors or with an error."""
     file = {f"t{i}": sample(torch.float32, (i, 10), i) for i in range(20)}
     ops.save(url(server), file)
     options = {"stall_timeout": "0.3", "retries": "0", "connections": "2"}

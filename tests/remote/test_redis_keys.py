@@ -1,4 +1,4 @@
-"""Which keys a file has in Redis, when they appear, and when they go."""
+"""The keys that a file has in Redis: their names, when they appear, and when they are removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.samples import assert_same, same, sample
 ops = torch.ops.tensorizer
 Reader, Writer = torch.classes.tensorizer.Reader, torch.classes.tensorizer.Writer
 
-# Each of its tensors is several pieces of a load, and the last piece is a small one.
+# Each tensor takes several pieces in a load, and its last piece is small.
 LARGE = {f"t{i}": sample(torch.float32, (600, 1000 + i), i) for i in range(6)}
 
 
@@ -46,7 +46,7 @@ def test_nothing_is_left_of_what_is_not_finished(redis: RedisServer) -> None:
     with pytest.raises(ValueError):
         ops.save(redis.url("m"), {"x": torch.ones(3), "y": torch.ones(3).to_sparse()})
     with pytest.raises(ValueError, match="same name"):
-        # Found when all of it has been written.
+        # Detected only after everything has been written.
         writer = Writer(redis.url("m"), None)
         writer.add("a", torch.ones(3), 2, 0)
         writer.add('\x1e["a"]', torch.ones(3), 2, 0)
@@ -69,7 +69,7 @@ def test_a_smaller_file_leaves_no_key_of_a_larger_one(redis: RedisServer, path: 
 
 
 def test_readers_see_whole_files_only(redis: RedisServer) -> None:
-    """While the file is replaced as fast as can be, by others of the same and of other shapes."""
+    """Two threads replace the file continuously, with files of the same and of other shapes."""
     files = [{f"t{i}": torch.full((n, 1000), float(n + i)) for i in range(12)} for n in (40, 70)]
     files.append({name: tensor + 0.5 for name, tensor in files[0].items()})
     ops.save(redis.url("m"), files[0])
@@ -114,7 +114,7 @@ def test_a_file_that_is_replaced_is_no_mixture(redis: RedisServer) -> None:
     for _ in range(3):
         with pytest.raises(ConnectionError, match="has changed while it was loaded"):
             reader.load(None, None, None, "none", False, 0)
-    # Whoever had no connection but the first one to see it.
+    # This reader has only one connection, which has to detect the change.
     reader = Reader(redis.url("m"), None)
     names = reader.names()
     ops.save(redis.url("m"), LARGE)
@@ -216,12 +216,12 @@ def test_keys_that_are_missing_or_have_another_size(redis: RedisServer) -> None:
         with pytest.raises(ValueError, match=r"m:stale:5000.*left over"):
             ops.load(redis.url("m"))
         client.delete("m:stale:5000")
-        # The last one: nothing lies behind it that would show the gap.
+        # The last key: no key follows that would reveal the gap.
         client.delete(max(data, key=lambda key: int(key.split(":")[-1])))
         with pytest.raises(ValueError, match="t5"):
             ops.load(redis.url("m"))
         client.mset(whole)
-        # What is no string is none of the file's.
+        # A key that is not a string is not part of the file.
         client.rpush("m:list:77", "a")
         assert_same(ops.load(redis.url("m"), verify="all"), LARGE)
 

@@ -1,4 +1,4 @@
-"""Redis servers of many kinds: with passwords, limits, databases, and those that are refused."""
+"""Redis servers with databases, passwords and limits, and URIs and servers that are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_databases(redis: RedisServer) -> None:
         ops.load(redis.url("m"))
     with pytest.raises(ValueError, match="DB index"):
         ops.load(redis.url("m"), options={"db": "99"})
-    # As for tensorizer, a number in the path is a part of the prefix.
+    # As in tensorizer, a number in the path is part of the prefix.
     ops.save(redis.url("7/m"), {"x": torch.zeros(3)})
     assert "7/m:header:0" in redis.sizes()
 
@@ -66,7 +66,7 @@ def test_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ops.save(server.url("m", login="reader:word@"), {"x": torch.ones(3)})
         with pytest.raises(ValueError, match="no password"):
             ops.load(server.url("m", login="reader@"))
-        # Nothing keeps a secret.
+        # A pickled reader contains no secret.
         assert pickle.loads(pickle.dumps(Reader(server.url("m"), options))).names() == ["x"]
         for place, given in ((url, None), (server.url("m"), {"redis_password": "sesame"})):
             with pytest.raises(ValueError, match="would keep: name it") as refused:

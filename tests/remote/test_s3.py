@@ -1,4 +1,4 @@
-"""Objects in S3, in a server that checks signatures."""
+"""Objects in S3, on a server that checks signatures."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_saves(s3: S3, path: str, name: str, hashes: str) -> None:
 
 
 def test_what_cannot_be_lent_is_copied(s3: S3, path: str) -> None:
-    """Views that are not contiguous pass through memory that is used again."""
+    """Views that are not contiguous are copied to a buffer that is reused."""
     tensors = {f"t{i}": sample(torch.int64, (1500, 1000 + i), i).t() for i in range(4)}
     ops.save("s3://bucket/views", tensors, options=s3.options())
     assert_same(ops.load(str(s3.root / "bucket" / "views"), verify="all"), tensors)
@@ -112,13 +112,13 @@ def test_a_small_save_is_one_request(s3: S3, recorded: Recorder) -> None:
 
 @pytest.mark.parametrize("count", [1, 12])
 def test_writer(s3: S3, recorded: Recorder, count: int) -> None:
-    """Parts go up while tensors come, and the one with the index last."""
+    """Parts are uploaded while tensors are added. The first part has the index, and comes last."""
     options = through(s3, recorded, part_size=str(6 << 20))
     writer = torch.classes.tensorizer.Writer("s3://bucket/written", options)
     tensors = dict(list(LARGE.items())[:count])
     for name, tensor in tensors.items():
         writer.add(name, tensor, 2, 0)
-    # All but the first and the last one are whole now, and on their way.
+    # All parts but the first and the last are complete now, and are being uploaded.
     whole = sum(tensor.nbytes for tensor in tensors.values()) // (6 << 20) - 1
     begun = parts_of(recorded.take())
     deadline = time.monotonic() + 60
@@ -138,7 +138,7 @@ def test_writer(s3: S3, recorded: Recorder, count: int) -> None:
 
 
 def uploads_left(s3: S3) -> bool:
-    """Whether the server remembers parts of an upload that nobody ended."""
+    """Whether the server still has parts of an unfinished upload."""
     import boto3
 
     client = boto3.client(
@@ -163,7 +163,7 @@ def test_an_error_leaves_the_old_object(s3: S3, recorded: Recorder) -> None:
 
 
 def test_a_part_that_comes_after_the_removal_is_removed_too(s3: S3, recorded: Recorder) -> None:
-    """The upload is there again, or still, when it was removed once."""
+    """The upload still exists after the first DELETE, so the save removes it again."""
     removals: list[Recorded] = []
 
     def answers(request: Recorded) -> bytes | None:
@@ -226,7 +226,7 @@ def test_a_part_that_breaks_is_sent_again(s3: S3, recorded: Recorder) -> None:
 
 
 def failing(code: str) -> bytes:
-    """What a server says that has begun to answer before it knew."""
+    """Returns an error with status 200, as of a server that begins to respond too early."""
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>again</Message></Error>"
     return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
@@ -257,7 +257,7 @@ def test_a_completion_that_fails_late_is_asked_again(s3: S3, recorded: Recorder)
 
 
 def test_a_completion_whose_answer_is_lost_says_so(s3: S3, recorded: Recorder) -> None:
-    """The server has done it, and knows no such upload any more."""
+    """The server has completed the upload, so a retry finds no such upload."""
     asked: list[Recorded] = []
 
     def first(request: Recorded) -> bool:
@@ -273,7 +273,7 @@ def test_a_completion_whose_answer_is_lost_says_so(s3: S3, recorded: Recorder) -
 
 
 def test_who_gives_up_does_not_wait_for_a_server_that_hangs(s3: S3, recorded: Recorder) -> None:
-    """Nothing is heard of what would remove the parts, whatever a server may want to be given."""
+    """The DELETE for the parts gets no response, and the save gives up before `stall_timeout`."""
 
     def hangs(request: Recorded) -> bytes | None:
         return b"" if request.method == "DELETE" else None

@@ -1,4 +1,4 @@
-"""Which answers say that S3 has an object: what stands before it answers as well."""
+"""The responses that confirm that S3 has an object. A proxy before S3 may send others."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ def test_what_is_no_answer_of_s3_is_no_success(
 
 @pytest.fixture(scope="module")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
-    """A server whose ETags are those of AWS."""
+    """A server with the same ETags as AWS."""
     with aws_server(tmp_path_factory.mktemp("aws")) as server:
         yield server
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["another object", "no object"])
 def test_an_object_that_is_there_needs_no_answer(aws: Aws, replaced: bool, path: str) -> None:
-    """The answer to the request that made it is lost: what is there now says it as well."""
+    """The response to its completion is lost, but the object itself shows that it is complete."""
     key = f"s3://bucket/lost-{replaced}"
     with recorder(aws.port) as between:
         options = {
@@ -124,7 +124,7 @@ def test_an_object_that_is_there_needs_no_answer(aws: Aws, replaced: bool, path:
         between.loses = lambda request: False
         assert_same(ops.load(key, verify="all", options=options), LARGE)
 
-        # The same size, and not the same bytes.
+        # The same size, but other bytes.
         between.answers = lambda request: answer("200 OK", PAGE) if completes(request) else None
         other = {name: tensor - 1 for name, tensor in LARGE.items()}
         with pytest.raises(ConnectionError, match="200 and an HTML page"):
@@ -153,8 +153,8 @@ FILES = {
 def test_a_writer_of_one_part_leaves_no_room(
     s3: S3, recorded: Recorder, path: str, name: str
 ) -> None:
-    """An index that never came, or one that outgrows the usual room: it is one request, and the
-    bytes of a save that knows all tensors beforehand."""
+    """If all fits into one part, the file is one request without reserved room, even if the index
+    is longer than usual. Its bytes are those of a `save`, which knows all tensors beforehand."""
     options = through(s3, recorded, part_size=str(PART))
     written("s3://bucket/m", FILES[name], options)
     assert [(r.method, r.query) for r in recorded.take()] == [("PUT", {})]

@@ -1,4 +1,4 @@
-"""Where the keys to S3 come from, each with a load from a server that checks signatures."""
+"""The sources of S3 credentials, each with a load from a server that checks signatures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.samples import assert_same, sample, zoo
 ops = torch.ops.tensorizer
 
 LARGE = {f"t{i}": sample(torch.float32, (1000, 250 + i), i) for i in range(12)}  # 12 MB
-# More keys that the server takes: what gives new ones gives these, one after another.
+# More keys that the server accepts. The sources of new keys return them one after another.
 MORE = {f"AKIANUMBER{number}": f"secret {number}" for number in range(1, 10)}
 
 
@@ -36,7 +36,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home in which there are no credentials yet, and an environment without any."""
+    """A home directory and an environment without credentials."""
     for name in os.environ:
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
@@ -61,7 +61,7 @@ def check(options: dict[str, str] | None = None) -> None:
 
 @contextmanager
 def agent(answer: Callable[[], str], seen: list[str]) -> Iterator[str]:
-    """A service that tells credentials, and notes who asked."""
+    """A service that returns credentials, and records the Authorization header of each request."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -143,7 +143,7 @@ def test_a_container(s3: S3, home: Path, set_environment: Callable[..., None]) -
 
 
 def test_nobody(s3: S3, set_environment: Callable[..., None]) -> None:
-    """The machine is not asked, either: it shall not be."""
+    """The metadata service is not asked either, because the environment disables it."""
     endpoint = {"s3_endpoint": f"http://127.0.0.1:{s3.port}", "force_http": "true"}
     with recorder(s3.port) as machine:
         set_environment(AWS_EC2_METADATA_SERVICE_ENDPOINT=f"http://127.0.0.1:{machine.port}")
@@ -165,7 +165,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
 
 @pytest.fixture
 def asked(aws: Aws, set_environment: Callable[..., None]) -> Iterator[Recorder]:
-    """What AWS is asked; all of it is where the environment says."""
+    """Records the requests to AWS. The environment directs all of them here."""
     with recorder(aws.port) as front:
         set_environment(AWS_ENDPOINT_URL=f"http://127.0.0.1:{front.port}", AWS_REGION="us-east-1")
         yield front
@@ -239,7 +239,7 @@ def test_options_are_checked(home: Path) -> None:
 
 
 def program(home: Path, seconds: int | None) -> str:
-    """A credential_process that gives the next key each time, for some seconds."""
+    """Sets a credential_process that returns another key each time, with an optional lifetime."""
     script = home / "keys.sh"
     ending = ',\\"Expiration\\":\\"$(tail -n 1 ' + f"{home}/expirations" + ')\\"'
     script.write_text(
@@ -270,7 +270,7 @@ def between(s3: S3, set_environment: Callable[..., None]) -> Iterator[Recorder]:
 
 
 def test_keys_that_expire_in_the_middle_are_replaced_before(home: Path, between: Recorder) -> None:
-    """None signs a request later than it may. A load of 48 requests takes longer than one holds."""
+    """No request is signed with an expired key. A load of 48 requests outlasts a key."""
     program(home, 5)
     signed: dict[str, list[str]] = {}
 

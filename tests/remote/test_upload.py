@@ -1,4 +1,4 @@
-"""Saves to web servers that take a PUT."""
+"""Saves to web servers with PUT."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_save_is_one_put(web: Web, path: str, name: str, hashes: str) -> None:
     tensors = {"zoo": zoo(), "large": LARGE, "none": {}}[name]
     web.requests()
     ops.save(web.url(f"put/a/{name}"), tensors, hashes=hashes)
-    # nginx writes its log when the client has the answer already.
+    # nginx writes its log after it has sent the response.
     deadline = time.monotonic() + 100
     while not (lines := web.requests()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -57,7 +57,7 @@ def test_redirects_and_passwords(web: Web) -> None:
 
 @contextmanager
 def moving(to: str, after: int) -> Iterator[str]:
-    """Where a server takes so many bytes of a file before it says that it belongs elsewhere."""
+    """Yields the URL of a server that redirects an upload to `to` after `after` bytes."""
     taken: list[int] = []
 
     def serve() -> None:
@@ -73,7 +73,7 @@ def moving(to: str, after: int) -> Iterator[str]:
                 pass
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        # Nobody comes where a save fails before it begins.
+        # A daemon, because no client connects if the save fails before it begins.
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
