@@ -1,4 +1,4 @@
-"""What the metadata record of an encrypted file defends, and what is open without it."""
+"""What the metadata record of an encrypted file protects, and what is unprotected without it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def saved(path: str, tensors: dict[str, torch.Tensor] = TENSORS) -> bytearray:
 
 
 class Entry:
-    """Where one tensor's descriptions and data stand."""
+    """The offsets of a tensor's index entry, header and data."""
 
     def __init__(self, data: bytes, name: str) -> None:
         needle = struct.pack("<H", len(name)) + name.encode()
@@ -53,16 +53,16 @@ class Entry:
         self.offsets_at = self.shape_at + 4 * data[at]
         self.end = self.offsets_at + 24
         self.header, self.data, self.size = struct.unpack_from("<QQQ", data, self.offsets_at)
-        # In the header the type stands in front of the name.
+        # In the header, the type precedes the name.
         self.name_in_header = data.index(needle, self.header)
         self.shape_in_header = self.name_in_header + self.shape_at - self.begin - 1
-        # From the hash section on, padding aside: everything that is not said twice.
+        # From the hash section on, without padding: everything that the index does not repeat.
         self.crypt_at = self.name_in_header + self.offsets_at - self.begin - 1
         (size,) = struct.unpack_from("<Q", data, self.crypt_at + 3)
         self.crypt_end = self.crypt_at + 11 + size
 
     def move(self, data: bytes, to: Entry, target: bytearray) -> None:
-        """Puts what is encrypted, and how, in the place of another tensor's."""
+        """Copies the data and its crypt info over those of another tensor."""
         assert self.size == to.size
         target[to.crypt_at : to.crypt_end] = data[self.crypt_at : self.crypt_end]
         target[to.data : to.data + to.size] = data[self.data : self.data + self.size]
@@ -133,10 +133,10 @@ def test_attacks(path: str, attack: Callable[[bytearray, bytearray], None]) -> N
     noticed = r"not what somebody wrote|not the one that was written|do not fit 2 tensors"
     with pytest.raises(Error, match=noticed):
         ops.load(path, options=OPTIONS)
-    # The classic scheme does not notice, or only that a nonce comes twice.
+    # Without the records, a load does not detect the attack, or detects only a repeated nonce.
     Path(path).write_bytes(without_records(bytes(data)))
     if attack is drop:
-        # Only where its bytes stay in the file.
+        # Detected only because the data of the dropped tensor is still in the file.
         with pytest.raises(Error, match="may hold more tensors"):
             ops.load(path, options=OPTIONS)
         return
@@ -193,7 +193,7 @@ def test_every_byte_of_the_metadata_counts(path: str) -> None:
 
 
 def test_a_file_authenticated_by_hand(path: str) -> None:
-    """As docs/format.md says it."""
+    """Writes the record as docs/format.md specifies it."""
     blocks = []
     for name, tensor in TENSORS.items():
         plain = tensor.numpy().tobytes()
@@ -230,5 +230,5 @@ def test_passphrases_derive_one_key(path: str) -> None:
     data = Path(path).read_bytes()
     at = data.index(MAGIC)
     assert struct.unpack_from("<H", data, at + 11) == (40,)
-    # The salt of the record is that of every header.
+    # Every header has the same salt as the record.
     assert data.count(data[at + 13 : at + 53]) == 1 + len(TENSORS)

@@ -1,4 +1,4 @@
-"""Sizes that somebody only claims take no memory: it is taken as bytes arrive."""
+"""A claimed size takes no memory: memory is allocated as bytes arrive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reader, Writer = torch.classes.tensorizer.Reader, torch.classes.tensorizer.Write
 KEY = bytes(range(9, 41))
 GIB = 1 << 30
 
-# How much memory the calls take at their peak, in an interpreter of its own.
+# Measures the peak memory of calls, in a separate interpreter.
 PREAMBLE = """
 import sys, torch, tensorizer_ops
 from pathlib import Path
@@ -62,7 +62,7 @@ ops.load(sys.argv[1] + ".small", verify="all")
 ops.verify(sys.argv[1] + ".small")
 """
 
-# A source that knows where it ends only when it gets there.
+# The source is a pipe, whose size is unknown until its end.
 CLAIMS = """
 path = sys.argv[1]
 for name, work in {
@@ -78,7 +78,7 @@ for name, work in {
 
 
 def long_header() -> bytes:
-    """A tensor of 128 GiB in chunks of 1 KiB, whose header has 2 GiB of MACs."""
+    """Returns a file with a tensor of 128 GiB in chunks of 1 KiB, which have 2 GiB of MACs."""
     size = 128 * GIB
     block = Block("b", "|u1", (size // 64, 64), b"", crypt=crypt_info())
     offset = INDEX_START + 4096
@@ -87,7 +87,7 @@ def long_header() -> bytes:
 
 
 def single_chunk() -> bytes:
-    """A tensor of 2 GiB that is encrypted in one chunk."""
+    """Returns a file with a tensor of 2 GiB that is encrypted as one chunk."""
     size = 2 * GIB
     entry = struct.pack("<QH", 2 + 24 + 16, 3) + bytes(24 + 16)
     block = Block("b", "|u1", (size,), b"", crypt=crypt_info(entry), hashes=(1,))
@@ -116,7 +116,7 @@ def test_a_header_that_is_longer_than_its_tensor_can_need(path: str) -> None:
     assert len(header) > 64 << 10
     Path(path).write_bytes(pack([Block("b", "|u1", (5,), b"hello", padding=64 << 10)]))
     assert bytes(ops.load(path, verify="all")["b"].tolist()) == b"hello"
-    # Much data makes no header of plain data longer.
+    # For data that is not encrypted, more data does not allow a longer header.
     Path(path).write_bytes(pack([Block("b", "|u1", (1 << 20,), bytes(1 << 20), padding=200 << 10)]))
     for attempt in (
         lambda: ops.verify(path),
@@ -168,7 +168,7 @@ def test_names_are_nested_a_thousand_levels_deep_at_most(path: str) -> None:
 
 
 def test_layers_that_are_more_than_tensors_need(path: str) -> None:
-    """Each is two bytes of a name, and more than 200 in a dict."""
+    """Each level takes two bytes in a name, but more than 200 in a dict."""
     names = [deep(number, steps=1000) for number in range(200)]
     Path(path).write_bytes(pack([Block(name, "|u1", (1,), b"x") for name in names]))
     assert list(ops.load(path)) == names
@@ -197,7 +197,7 @@ def test_memory_for_nested_names(path: str) -> None:
     header = len(pack_header(Block(names[-1], "|u1", (0,))))
     entries = []
     offset = INDEX_START + sum(2 + len(name) + 1 + 1 + 3 + 1 + 4 + 24 for name in names)
-    # Of empty tensors only the index is read, so that one header is as good as another.
+    # For empty tensors only the index is read, so their headers need no content.
     for name in names:
         stored = name.encode()
         shape = struct.pack("<BI", 1, 0)
@@ -215,7 +215,7 @@ def test_memory_for_nested_names(path: str) -> None:
 
 
 def test_an_index_of_nothing_is_not_read(path: str) -> None:
-    """A sparse file is as large as it likes, and takes no room on the disk."""
+    """A sparse file can have any size, and takes no space on the disk."""
     ops.save(path, {"x": torch.ones(3)})
     with open(path, "r+b") as file:
         file.seek(INDEX_START - 8)

@@ -1,5 +1,4 @@
-"""Files that were cut or changed anywhere, headers that contradict the index, and sizes that would
-eat the machine."""
+"""Truncated and changed files, headers that contradict the index, and huge declared sizes."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ def test_headers_that_disagree(path: str, fields: dict[str, Any]) -> None:
             attempt()
         assert "tensor 'b'" in str(caught.value)
         assert re.search(r"offset \d+", str(caught.value))
-    # The tensors next to it are sound.
+    # The tensors next to it are intact.
     assert bytes(ops.load_tensors(path, ["c"], verify="all")[0].tolist()) == b"hello"
 
 
@@ -166,7 +165,7 @@ def test_declared_sizes_allocate_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", HUGE.values(), ids=HUGE)
 def test_declared_sizes_from_a_pipe_end_in_an_error(tmp_path: Path, data: bytes) -> None:
-    # The size is not known, so the error comes at the end of the bytes, or from the allocator.
+    # The size of a pipe is unknown, so the error comes at its end, or from the allocator.
     fifo = str(tmp_path / "fifo")
     with feed(fifo, data), pytest.raises((ValueError, RuntimeError, MemoryError)):
         ops.load(fifo)

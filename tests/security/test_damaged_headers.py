@@ -1,4 +1,4 @@
-"""A file header of which a bit flipped: the tensors that were saved, or an error; never fewer."""
+"""A flipped bit in a file header: a load returns all of the tensors or raises an error."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_bytes_between_the_index_and_the_first_tensor(path: str) -> None:
 
 
 def without_last(size: int) -> bytes:
-    """A file whose index knows nothing of its last tensor; `size`: of the others together."""
+    """Returns a file whose index omits the last tensor. `size`: the bytes of its first tensor."""
     stored = [Block("a", "|u1", (size,), bytes(size)), *blocks()[1:]]
     whole = bytearray(pack(stored, index_size=4096 - INDEX_START))
     parsed = parse(whole)
@@ -150,7 +150,7 @@ def test_a_tensor_where_the_file_should_end(path: str, size: int) -> None:
     Path(path).write_bytes(without_last(size))
     with pytest.raises(InvalidFormat, match=r"behind the last tensor of its index, at offset \d+"):
         ops.load(path)
-    if size == 100:  # all of it came with the index
+    if size == 100:  # the first read for the index includes all of it
         with pytest.raises(Exception, match="behind the last tensor of its index"):
             from_bytes(without_last(size)).names()
 
@@ -178,7 +178,7 @@ def test_shorter_files_written_over_longer_ones(tmp_path: Path) -> None:
         writer.close()
     assert target.stat().st_size == longest
     assert list(ops.load(str(target), verify="all")) == ["x"]
-    # And by the serializers, which write onto what somebody has opened.
+    # The same with serializers, which write to a file that the caller opened.
     for serializer in (TensorSerializer, tensorizer_ops.serialization.TensorSerializer):
         ops.save(str(target), many, options={"digests": "true"})
         with target.open("r+b") as file:

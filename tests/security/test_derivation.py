@@ -1,4 +1,4 @@
-"""Deriving a key takes seconds, and nobody waits for it who does not want to any more."""
+"""Deriving a key takes seconds, and a signal or a cancel ends the wait for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.process import run_python
 
 ops = torch.ops.tensorizer
 
-# A derivation of many minutes, in 64 MiB.
+# A derivation that takes many minutes, in 64 MiB.
 PASSES, MEMORY = 100_000, 64 << 20
 
 PREAMBLE = """
@@ -136,7 +136,7 @@ until(lambda: resident() < before + (32 << 20))
 
 
 def files(tmp_path: Path) -> tuple[str, str]:
-    """One whose key takes many minutes to derive, and one whose key takes none."""
+    """Returns a file whose key takes many minutes to derive, and one whose key takes no time."""
     hard, easy = str(tmp_path / "hard"), str(tmp_path / "easy")
     tensorizer_ops.keys.add("derived", passphrase="open sesame")
     try:

@@ -1,4 +1,4 @@
-"""Encrypted files: ours, tensorizer's, and those that somebody has damaged."""
+"""Encrypted files: ours, tensorizer's, and damaged ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS = {"key": "named:test"}
 PASSPHRASE_OPTIONS = {"key": "named:passphrase", "kdf": "min"}
 LOADING = {"key": "named:passphrase"}
 
-# Of several chunks, of one, and of none.
+# Tensors of several chunks, of one, and of none.
 TENSORS = {
     **zoo(),
     "large": sample(torch.float32, (1500, 1000), 1),
@@ -69,7 +69,7 @@ def test_tensorizer_reads_every_dtype_and_shape(path: str, dtype: torch.dtype) -
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_every_dtype_and_shape_of_tensorizer(path: str, dtype: torch.dtype) -> None:
-    # It cannot encrypt what is empty.
+    # tensorizer cannot encrypt empty tensors.
     tensors = {name: tensor for name, tensor in by_shape(dtype).items() if 0 not in SHAPES[name]}
     serializer = TensorSerializer(path, encryption=EncryptionParams(KEY))
     serializer.write_state_dict(tensors)
@@ -125,7 +125,7 @@ def test_parts_casts_and_places(path: str) -> None:
 
 @pytest.mark.parametrize("memory", ["1048576", "50000000"])
 def test_chunks_of_any_size(path: str, memory: str) -> None:
-    """Of chunks that are larger and smaller than what moves at a time, and fit it or do not."""
+    """Chunks that are larger or smaller than a slice, and that fit into slices or do not."""
     data = raw(sample(torch.uint8, (7_000_001,), 5))
     blocks = []
     for chunk in (1024, 4160, CHUNK, 3 << 20, 1 << 33):
@@ -134,7 +134,7 @@ def test_chunks_of_any_size(path: str, memory: str) -> None:
             Block(f"of {chunk}", "|u1", (len(data),), out, hashes=(), crypt=crypt_info(entry))
         )
     out, entry = sequential(KEY, data)
-    # Bytes behind the known fields of an entry mean nothing, and neither does a derivation here.
+    # Bytes after the known fields of an entry are ignored, and so is a derivation entry here.
     salted = derivation_entry(derivation(1, 8192, bytes(16)))
     blocks.append(
         Block("whole", "|u1", (len(data),), out, hashes=(), crypt=crypt_info(salted, entry))
@@ -174,7 +174,7 @@ def test_keys_that_do_not_fit(path: str, tmp_path: Path) -> None:
     ops.save(path, {"x": torch.ones(3)}, options=PASSPHRASE_OPTIONS)
     tensorizer_ops.keys.add("passphrase", passphrase="another")
     assert "the key is another one" in refusal(path, LOADING)
-    # What is derived can also be given.
+    # For a derived key, the raw key can be given as well. Here it is a wrong one.
     assert "the key is another one" in refusal(path, OPTIONS)
 
 
@@ -217,7 +217,7 @@ def test_data_that_is_not_encrypted_in_an_encrypted_file(path: str) -> None:
 @pytest.mark.parametrize("name", ["large", "float64", "view"])
 @pytest.mark.parametrize("record", [True, False])
 def test_damage_leaves_zeros(path: str, name: str, record: bool) -> None:
-    """Not a byte of a tensor is seen whose MAC is wrong, and no ciphertext either."""
+    """Outputs contain no bytes of a tensor with a wrong MAC, and no ciphertext."""
     ops.save(path, TENSORS, options=OPTIONS)
     data = bytearray(Path(path).read_bytes())
     place = int(Reader(path, OPTIONS).stored(name)["data_offset"])
@@ -269,7 +269,7 @@ def test_damage_leaves_zeros_of_every_dtype(path: str, dtype: torch.dtype) -> No
 def test_a_wrong_hash_leaves_zeros(path: str) -> None:
     out, entry = chunked(KEY, b"x" * 8)
     block = Block("x", "|u1", (8,), out, hashes=(1,), crypt=crypt_info(entry))
-    Path(path).write_bytes(pack([block], version=3))  # the hash of the ciphertext, which is wrong
+    Path(path).write_bytes(pack([block], version=3))  # the hash of the ciphertext, a mismatch
     output = torch.ones(8, dtype=torch.uint8)
     with pytest.raises(HashMismatch):
         ops.load_into(path, ["x"], [output], verify="all", options=OPTIONS)

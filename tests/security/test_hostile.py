@@ -1,4 +1,4 @@
-"""Indexes that lie. Each ends in one clear error that says which tensor and where."""
+"""Invalid indexes. Each ends in one clear error with the tensor's name and the offset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def both(**fields: Any) -> list[Block]:
 
 
 def refused(path: str, data: bytes) -> str:
-    """Every way in ends in the same error, whose text comes back."""
+    """Asserts that every way to open a file raises the same error, and returns its message."""
     Path(path).write_bytes(data)
     with pytest.raises(ValueError, match=INVALID) as caught:
         ops.load(path)
@@ -136,7 +136,7 @@ def test_bad_names(path: str, name: bytes) -> None:
     assert "tensor '" in message
     assert re.search(r"offset \d+", message)
     assert len(message) < 1500
-    message.encode()  # printable, whatever the name is
+    message.encode()  # printable for any name
 
 
 def test_nested_names_are_for_state_dicts(path: str) -> None:
@@ -229,8 +229,8 @@ def test_long_dimensions_that_overflow(path: str) -> None:
         assert says_where(refused(path, data), "b"), shape
 
 
-# Elements of one byte and of two: as many bytes as a file may claim, and modulo 2**64 a few in the
-# type that they are cast to.
+# Each stored size is one that a file may claim. After the cast, it exceeds 2**64, and is small
+# modulo 2**64.
 CASTS: dict[str, tuple[dict[str, Any], int, torch.dtype]] = {
     "float8 to float32": (
         {"dtype": b"|V1\0torch.float8_e4m3fn", "shape": (2**62 + 2**18,), "long": True},
@@ -263,7 +263,7 @@ def test_shapes_that_overflow_as_another_type(
 
 
 def test_shapes_that_overflow_as_another_type_in_a_stream(tmp_path: Path) -> None:
-    """Where data is claimed that no file has, and where a type comes with its header only."""
+    """The file lacks the claimed data, or only the tensor's header has the name of the dtype."""
     fields, version, dtype = CASTS["float8 to float32"]
     opaque = pack(blocks(data=b"", index={"dtype": "|V1"}, **fields), version=version)
     halves = {"dtype": "<f2", "shape": (2**61 + 2**17,), "long": True}

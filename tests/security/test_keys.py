@@ -1,4 +1,4 @@
-"""How keys are named, and what becomes of them."""
+"""The names and sources of keys, and the places where their bytes must not appear."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_key_files(encrypted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_keys_from_pipes(encrypted: str, tmp_path: Path) -> None:
-    """As a shell makes them; one into which nobody writes is no reason to wait."""
+    """A pipe made by a shell works. A FIFO without a writer is an error, and does not block."""
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
     with pytest.raises(InvalidArgument, match="has not exactly 32 bytes"):
@@ -86,7 +86,7 @@ def test_keys_from_pipes(encrypted: str, tmp_path: Path) -> None:
     def write() -> None:
         os.write(writing, KEY[:10])
         while select.select([reading], [], [], 0)[0]:
-            time.sleep(0.001)  # until it has these, and waits for more
+            time.sleep(0.001)  # until the reader has these, and waits for more
         os.write(writing, KEY[10:])
         os.close(writing)
 
@@ -163,7 +163,7 @@ def test_keys_that_are_none() -> None:
 
 
 def test_keys_of_wrong_types() -> None:
-    """A number of zeros is no key, and what is refused is not shown."""
+    """An int must not become that many zero bytes, and a refused value is not shown."""
     secret = "text that nobody may see"
     wrong: list[tuple[Any, dict[str, Any]]] = [
         *[("test", {kind: value}) for kind in ("key", "passphrase") for value in (32, [1] * 32)],
@@ -206,7 +206,7 @@ def test_a_key_is_never_given(encrypted: str, key: str) -> None:
     assert not key or key.endswith(":") or key not in str(error.value)
 
 
-# What a core dump holds: every mapping but those that are marked.
+# Finds the library's copy of the key in a mapping that core dumps omit (flag "dd").
 DUMPED = """
 import os, sys, torch, tensorizer_ops
 secret = bytes(b ^ 255 for b in bytes.fromhex(sys.argv[2]))
@@ -236,7 +236,7 @@ assert found == 1, found
 
 
 def test_keys_are_in_no_core_dump(encrypted: str) -> None:
-    """Where the library holds it; Python's own bytes are Python's affair."""
+    """Covers the library's own memory. Python's bytes objects are not excluded from dumps."""
     run_python(DUMPED, encrypted, KEY.hex())
 
 

@@ -1,4 +1,4 @@
-"""Files that are encrypted, decrypted and given another key, from any place to any place."""
+"""Encrypting, decrypting and rekeying files, from any source to any target."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plain(tmp_path: Path) -> str:
 def test_there_and_back(plain: str, path: str, tmp_path: Path) -> None:
     tensorizer_ops.encrypt(plain, Path(path), key="named:old")
     assert_same(ops.load(path, verify="all", options={"key": "named:old"}), TENSORS)
-    # Onto itself, too.
+    # The target may be the source.
     tensorizer_ops.rekey(path, path, old_key="named:old", new_key="named:new", kdf="min")
     with pytest.raises(Crypto):
         ops.load(path, options={"key": "named:old"})
@@ -139,7 +139,7 @@ def test_damage_is_not_passed_on(plain: str, path: str) -> None:
 
 
 def test_plaintext_goes_nowhere_else(plain: str, path: str, tmp_path: Path) -> None:
-    """No file that a decryption or encryption opens for writing holds any of it."""
+    """After an encryption, only the source contains the plaintext."""
     code = (
         "import sys, tensorizer_ops; tensorizer_ops.keys.add('old', key=bytes(range(32)));"
         "tensorizer_ops.encrypt(sys.argv[1], sys.argv[2], key='named:old')"
@@ -180,14 +180,14 @@ def test_who_is_told_can_end_it(tmp_path: Path, path: str) -> None:
 
     before = threading.active_count()
     with pytest.raises(Enough):
-        # Nobody ever writes into it.
+        # The FIFO never has a writer.
         tensorizer_ops.encrypt(fifo, path, key="named:old", progress=report)
     assert not os.path.exists(path)
     assert threading.active_count() == before
 
 
 def test_onto_itself_where_that_is_written_in_place(plain: str) -> None:
-    """It would be overwritten while it is read."""
+    """The source would be overwritten while it is read."""
     before = Path(plain).read_bytes()
     with open(plain, "r+b") as target:
         for source in (plain, f"fd:{target.fileno()}"):
