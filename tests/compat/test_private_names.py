@@ -227,7 +227,7 @@ def test_entries_of_an_index(entry: tuple[int, str, tuple[int, ...], int]) -> No
 
 
 def messages(source: str) -> dict[str, list[str]]:
-    """The fields and values of every message and enum in a .proto file."""
+    """Returns the fields and values of every message and enum in a .proto file."""
     text = re.sub(r"//.*", "", source)
     blocks = re.findall(r"(?:message|enum) (\w+) \{((?:[^{}]|\{[^{}]*\})*)\}", text)
     return {name: re.findall(r"[\w ]+ = \d+(?=;)", body) for name, body in blocks}

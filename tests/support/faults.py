@@ -121,7 +121,7 @@ HARMLESS: list[Fault] = [cut, reset, stall, trickle, busy, garbage]
 
 
 class FaultyServer:
-    """Serves one file; each request meets the next fault, until there are none."""
+    """Serves one file. Each request gets the next fault, or a right response if none is left."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""Modules to save and load, with everything that a module can have."""
+"""Modules to save and load, with all kinds of parameters and buffers."""
 
 from __future__ import annotations
 
