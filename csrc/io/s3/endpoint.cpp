@@ -33,7 +33,7 @@ std::string aws_endpoint(const std::string& region, bool force_http) {
          (region.starts_with("cn-") ? ".cn" : "");
 }
 
-// CoreWeave's stores know buckets by their host names only.
+// Returns true for stores that find a bucket only by the host name (CoreWeave's).
 bool wants_host_names(const std::string& endpoint) {
   const std::size_t begin = endpoint.find("://") + 3;
   const std::string_view host =
@@ -41,7 +41,7 @@ bool wants_host_names(const std::string& endpoint) {
   return host.ends_with("cwobject.com") || host.ends_with("cwlota.com");
 }
 
-// The three headers that show a key of the customer's own.
+// Returns the three headers for encryption with a key of the customer (SSE-C).
 NamedTexts customer_key_headers(const std::string& given) {
   constexpr std::size_t kKeySize = 32;
   const std::string key = resolve_secret(given);
@@ -64,7 +64,7 @@ NamedTexts customer_key_headers(const std::string& given) {
           {prefix + "key-MD5", to_base64(md5)}};
 }
 
-// Where the objects of a bucket are asked for.
+// The parts of an object's URL.
 struct Address {
   std::string scheme;    // with "://"
   std::string host;      // with its port
@@ -108,7 +108,7 @@ class S3Endpoint final : public HttpEndpoint {
     const S3Credentials credentials = credentials_.get(cancel);
     std::unique_lock lock(mutex_);
     if (!settings_) {
-      // Programs and servers may be asked.
+      // Unlocked, because it reads files, and checks for a cancel, which may run code of the host.
       lock.unlock();
       S3Settings found = find_settings(cancel);
       lock.lock();
@@ -120,7 +120,8 @@ class S3Endpoint final : public HttpEndpoint {
     }
     request.url = address.scheme + address.host + address.path;
     if (!request.query.empty()) request.url += "?" + escape_query(request.query);
-    // A signature is for one host only, and nothing else shows who asks.
+    // A signature is valid for one host only, so redirects are not followed. A password in ~/.netrc
+    // must not be sent in addition to it.
     request.follow_redirects = false;
     request.log_in = false;
     request.path_as_is = true;
@@ -129,7 +130,7 @@ class S3Endpoint final : public HttpEndpoint {
       request.headers.push_back(name + ": " + value);
     };
     if (options_.requester_pays) add("x-amz-request-payer", "requester");
-    // Who takes an upload back needs no key.
+    // Aborting an upload needs no key.
     if (request.method != "DELETE") {
       for (const auto& [name, value] : key_headers_) add(name, value);
     }
@@ -155,7 +156,7 @@ class S3Endpoint final : public HttpEndpoint {
     for (const std::string& line : request.headers) {
       const std::size_t colon = line.find(": ");
       const std::string name = line.substr(0, colon);
-      // What proxies may change is not signed.
+      // Other headers are not signed, because proxies may change them.
       if (lower_case(name).starts_with("x-amz-")) {
         to_sign.headers.emplace_back(name, line.substr(colon + 2));
       }
@@ -210,7 +211,7 @@ class S3Endpoint final : public HttpEndpoint {
     const std::string& given = settings_->endpoint;
     const std::string endpoint =
         given.empty() ? aws_endpoint(settings_->region, settings_->force_http) : given;
-    // A dot in the bucket's name would be one too many for the certificate.
+    // A bucket with a dot in its name would not match the server's wildcard certificate.
     bool by_host = wants_host_names(endpoint) || (given.empty() && is_host_label(name_.bucket));
     if (!settings_->addressing.empty()) by_host = settings_->addressing == "virtual";
     return address_of(endpoint, name_, by_host);
@@ -239,7 +240,7 @@ class S3Endpoint final : public HttpEndpoint {
     return true;
   }
 
-  // Also after another thread has set it.
+  // Returns true if the date is valid, also if another thread has already set the offset.
   bool set_clock(std::string_view date) {
     const std::time_t there = curl_getdate(std::string(date).c_str(), nullptr);
     if (there == -1) return false;
@@ -260,7 +261,7 @@ class S3Endpoint final : public HttpEndpoint {
   const std::string label_;
   S3CredentialsChain credentials_;
   NamedTexts key_headers_;
-  Secrets secrets_;  // but for those of the credentials
+  Secrets secrets_;  // without those of the credentials
 
   std::mutex mutex_;  // guards what follows
   std::optional<S3Settings> settings_;

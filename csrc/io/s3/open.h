@@ -1,4 +1,4 @@
-// Objects in S3, and in what speaks like it.
+// Opens objects in S3 and compatible stores.
 #pragma once
 
 #include <memory>
@@ -15,22 +15,24 @@
 
 namespace tensorizer {
 
-// What follows "s3://", or another scheme of the same: a bucket and a key, which is taken as it is.
+// The bucket and the key in a URI. Neither is unescaped.
 struct S3Name {
   std::string bucket;
   std::string key;
 };
+// Parses the URI `scheme` + "://" + `rest`. Throws InvalidArgument if it names no object or has a
+// user.
 S3Name parse_s3_name(const std::string& scheme, std::string_view rest);
 
-// Requests for an object, signed with what the options, the environment or the machine have.
-// `scheme` is "s3", or "gs" for Google's storage.
+// Returns the endpoint of an object. It signs requests with credentials from the options, the
+// environment, files or the machine. `scheme` is "s3", or "gs" for Google's storage.
 std::unique_ptr<HttpEndpoint> s3_endpoint(const std::string& scheme, const S3Name& name,
                                           const S3Options& options, const HttpOptions& http);
 
 // `uri`: s3:// or gs://.
 std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptions& options,
                                        Cancel& cancel);
-// Uploads an object: in parts, or in one request where it is small.
+// Returns a sink that uploads an object in parts, or in one request if it is small.
 std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& options,
                                    Cancel& cancel);
 

@@ -75,7 +75,7 @@ UploadPart UploadParts::close(std::uint64_t number) {
   auto node = open_.extract(number);
   for (auto& [offset, piece] : node.mapped().pieces) {
     part.pieces.push_back(piece.bytes);
-    // Moving it leaves its bytes where they are.
+    // Moving the vector does not move its bytes, so the piece stays valid.
     if (!piece.copy.empty()) part.copies.push_back(std::move(piece.copy));
   }
   return part;

@@ -1,4 +1,4 @@
-// The parts that an upload is cut into, as they fill.
+// Cuts an upload into parts.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace tensorizer {
 
-// One part: pieces of memory, in order. Its pieces point into its copies, so it is moved only.
+// One part: pieces of memory, in order. Not copyable, because the pieces point into the copies.
 struct UploadPart {
   explicit UploadPart(std::uint64_t of_number) : number(of_number) {}
   UploadPart(UploadPart&&) noexcept = default;
@@ -19,25 +19,27 @@ struct UploadPart {
 
   std::uint64_t number;  // from 0
   std::vector<ConstBytes> pieces;
-  std::vector<std::vector<std::byte>> copies;  // of those that would not have stayed
+  std::vector<std::vector<std::byte>> copies;  // of pieces that the caller does not keep
 };
 
-// Takes the bytes of a file in any order, and gives out each part when it is whole. Any thread.
+// Collects the bytes of a file in any order, and returns each part when it is complete.
+// Thread-safe.
 class UploadParts {
  public:
-  // `total`: of the whole file, where it is known.
+  // `total`: the size of the file, if it is known.
   UploadParts(std::uint64_t part_size, std::optional<std::uint64_t> total)
       : part_size_(part_size), total_(total) {}
 
-  // Bytes from `offset` on. Those that do not stay where they are until the upload has ended are
-  // copied. Parts that became whole by it are the caller's.
+  // Adds bytes from `offset` on, and returns the parts that they complete. Copies the bytes unless
+  // they stay in the caller's memory until the upload has ended (`stay`).
   std::vector<UploadPart> add(std::uint64_t offset, std::span<const ConstBytes> pieces, bool stay);
 
-  // Now that the size of the file is known: what is left, which has to be whole. A file that fits
-  // into one part is one, whatever room its offsets left between its first bytes and the others.
+  // Returns the remaining parts, now that the size of the file is known. Throws Error(Internal) if
+  // one is incomplete. A file that fits into one part becomes one, of all pieces in order, even if
+  // their offsets leave a gap behind the head.
   std::vector<UploadPart> finish(std::uint64_t total);
 
-  // How many bytes no part that was given out has.
+  // Returns the number of bytes that were added and not yet returned in a part.
   std::uint64_t held() const;
 
  private:

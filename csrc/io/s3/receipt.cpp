@@ -14,7 +14,7 @@ namespace tensorizer {
 
 namespace {
 
-// What a server has given as a name may hold anything.
+// Escapes an ETag, which may hold any characters.
 std::string xml_escaped(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -36,7 +36,8 @@ std::string_view unquoted(std::string_view etag) {
   return is_quoted ? etag.substr(1, etag.size() - 2) : etag;
 }
 
-// The MD5 of the parts' MD5s, and how many there are; empty where their ETags are something else.
+// Returns the ETag of an object in parts: the MD5 of the parts' MD5s, and their number. Empty if
+// the ETags of the parts are not MD5s.
 std::string joined_etag(const std::map<std::uint64_t, StoredPart>& parts) {
   std::vector<std::byte> digests;
   for (const auto& [number, part] : parts) {
@@ -53,16 +54,16 @@ std::string joined_etag(const std::map<std::uint64_t, StoredPart>& parts) {
   return to_hex(md5) + "-" + std::to_string(parts.size());
 }
 
-// The CRC32 of the parts' CRC32s, and how many there are.
+// Returns the checksum of an object in parts: the CRC32 of the parts' CRC32s, and their number.
 std::string joined_crc32(const std::map<std::uint64_t, StoredPart>& parts) {
   std::uint32_t crc = 0;
   for (const auto& [number, part] : parts) crc = crc32(crc, crc32_bytes(part.crc32));
   return to_base64(crc32_bytes(crc)) + "-" + std::to_string(parts.size());
 }
 
-// Whether a body with the root element `found` is all of the answer whose root is `root`.
+// Returns true if a body with the root element `found` is a whole response with the root `root`.
 bool is_receipt(std::string_view body, const std::string& found, std::string_view root) {
-  // Not every server ends the name of the root with "Result".
+  // Some servers leave out "Result" at the end of the name.
   if (found != root && found != std::string(root) + "Result") return false;
   if (!trimmed(body).ends_with(found + ">")) return false;
   return root != kCompletion || !xml_text(body, "ETag").value_or("").empty();

@@ -1,7 +1,7 @@
-// How S3 says that it has stored what it was sent.
+// Checks S3's responses to uploads.
 //
-// What stands in front of it, a proxy or a login page, answers with status 200 as well; so an
-// answer counts for what it holds.
+// A status of 200 is not enough: a proxy or a login page in front of S3 may send it as well. So the
+// content of a response is checked.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,21 @@ struct StoredPart {
   std::uint32_t crc32 = 0;
 };
 
-// The root element of the answer that an upload is complete.
+// The root element of the response to a completed upload.
 inline constexpr std::string_view kCompletion = "CompleteMultipartUploadResult";
 
-// What a CompleteMultipartUpload request says.
+// Returns the body of a CompleteMultipartUpload request.
 std::string completion_of(const std::map<std::uint64_t, StoredPart>& parts);
 
-// Why an answer is not the one that S3 gives when it did what it was asked for; empty where it is.
-// `root`: the name of the root element of that answer's body, which must be there to its end, with
-// "Result" behind it or not (some servers say InitiateMultipartUpload); empty where the answer has
-// an ETag and no body. A completion has the ETag in its body.
+// Returns why a response is not the one that S3 sends after success; empty if it is. `root`: the
+// name of the root element that the body must have, whole, with or without "Result" at the end of
+// the name (some servers say InitiateMultipartUpload); empty if the response must have an ETag and
+// no body. The response to a completion must have the ETag in its body.
 std::string fault_of_answer(const HttpAnswer& answer, std::string_view body, std::string_view root);
 
-// Whether the answer to a HEAD request, with x-amz-checksum-mode, is about an object of `size`
-// bytes that consists of these parts: by the ETag, or else the checksum, that follow from theirs.
+// Returns true if the response to a HEAD request with x-amz-checksum-mode describes an object of
+// `size` bytes that consists of these parts. Compares the ETag, or else the checksum, with the one
+// computed from the parts.
 bool consists_of(const HttpAnswer& answer, std::uint64_t size,
                  const std::map<std::uint64_t, StoredPart>& parts);
 

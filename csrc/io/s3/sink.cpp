@@ -1,6 +1,6 @@
 #include "io/s3/sink.h"
 
-// Saves an object: its parts go up as they fill, and it appears when all of them are there.
+// Saves an object. Its parts are sent as they fill, and the object appears when all are stored.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -27,19 +27,19 @@ namespace {
 // S3's own limits.
 constexpr std::uint64_t kMostParts = 10000;
 constexpr std::uint64_t kLargestPart = std::uint64_t{5} << 30;
-// Where the size is known beforehand.
+// Used if the size is known beforehand.
 constexpr std::uint64_t kSmallestPart = 8 << 20;
-// How many parts run ahead of the first that is missing.
+// How many parts may run ahead of the first missing one.
 constexpr std::uint64_t kAhead = 20;
-// How many parts of copies may wait for their turn.
+// How many parts of copied bytes may wait in the queue.
 constexpr std::uint64_t kCopies = 4;
-// To put a file of many parts together may take minutes.
+// Servers may take minutes to assemble an object of many parts.
 constexpr double kPatience = 600;
-// What an upload that is given up may take with being removed, in seconds: somebody waits.
+// The limit in seconds on removing an aborted upload: the caller waits for it.
 constexpr double kRemoval = 2;
 constexpr int kMostRemovals = 3;
 
-// A server that has said 200, to keep the connection, may still find that it cannot.
+// A server may send status 200 early, to keep the connection, and report an error in the body.
 class ReplyReceiver final : public TextReceiver {
  public:
   void ended(HttpAnswer& answer) override {
@@ -71,7 +71,7 @@ class S3Sink final : public Sink {
     total_ = total;
   }
 
-  // As long as the whole file fits into the first part: parts that are sent cannot be moved.
+  // Possible as long as the whole file fits into one part: parts that were sent cannot be moved.
   bool can_resize_head(std::uint64_t size) const override {
     const std::lock_guard lock(mutex_);
     return !queue_ && size + (parts_ ? parts_->held() : 0) <= part_size_;
@@ -115,18 +115,18 @@ class S3Sink final : public Sink {
       request.method = "DELETE";
       request.query = {{"uploadId", std::exchange(upload_id_, {})}};
       HttpTries tries(client_, "save", 1, kRemoval);
-      // Until the server knows the upload no more, which is an error: a part that was on its way
-      // may be stored after the first removal.
+      // Repeated until the server does not know the upload any more, which throws: a part that was
+      // being sent may be stored after the first removal.
       for (int removals = 0; removals < kMostRemovals; ++removals) ask(request, {}, tries, cancel);
     } catch (...) {
-      // Nobody is there to be told; the bucket's own rules remove what was left.
+      // Ignored: abort() cannot report it. The bucket's lifecycle rules remove what is left.
     }
   }
 
   const std::string& label() const override { return client_.label(); }
 
  private:
-  // More than others reserve, because parts that are sent cannot be moved.
+  // More than the default, because parts that were sent cannot be moved.
   static constexpr std::uint64_t kUsualHead = 1 << 20;
 
   UploadParts& parts() {
@@ -157,7 +157,7 @@ class S3Sink final : public Sink {
                         std::to_string(part_size_) + " bytes: set option 'part_size'");
       }
       if (total_ && *total_ <= part_size_) {
-        only_ = std::move(part);  // one request makes it appear, in finish()
+        only_ = std::move(part);  // sent by finish(), in one request
       } else {
         queue().add(std::move(part), cancel);
       }
@@ -172,7 +172,7 @@ class S3Sink final : public Sink {
     stored_[part.number + 1] = std::move(stored);
   }
 
-  // The upload's name, which the first part asks for.
+  // Returns the identifier of the upload. The first call starts the upload.
   std::string upload_name(Cancel& cancel) {
     const std::lock_guard lock(start_mutex_);
     if (!upload_id_.empty()) return upload_id_;
@@ -186,7 +186,7 @@ class S3Sink final : public Sink {
     return upload_id_;
   }
 
-  // Puts a part, or the object.
+  // Sends a part, or the whole object.
   StoredPart put(const UploadPart& part, NamedTexts query, Cancel& cancel) {
     StoredPart stored;
     for (const ConstBytes piece : part.pieces) stored.crc32 = crc32(stored.crc32, piece);
@@ -194,7 +194,7 @@ class S3Sink final : public Sink {
     HttpRequest request;
     request.method = "PUT";
     request.query = std::move(query);
-    // Without waiting for the server's leave, which would cost each part a round.
+    // Without "Expect: 100-continue", which would cost each part a round trip.
     request.headers = {"x-amz-checksum-crc32: " + checksum, "Expect:"};
     if (request.query.empty()) request.headers.push_back("Content-Type: application/octet-stream");
     MemoryBody body(part.pieces);
@@ -217,8 +217,9 @@ class S3Sink final : public Sink {
     const ConstBytes bytes = as_bytes(text);
     MemoryBody body({&bytes, 1});
     request.body = &body;
-    // The answer to a request that did it may be lost, or be another's; libcurl, too, asks again
-    // where a connection breaks that has been used before.
+    // The upload may be complete although the response says otherwise: the response to the first
+    // request may be lost, or a proxy's. libcurl also repeats a request by itself if a connection
+    // breaks that it has reused.
     const auto is_done = [&](const HttpOutcome& outcome) {
       const int status = outcome.answer.status;
       return (outcome.failure || status == 404 || status >= 500) && is_stored(size, cancel);
@@ -234,7 +235,7 @@ class S3Sink final : public Sink {
     }
   }
 
-  // Whether the object is the file.
+  // Returns true if the object exists and consists of the parts of this upload.
   bool is_stored(std::uint64_t size, Cancel& cancel) {
     HttpRequest request;
     request.method = "HEAD";
@@ -250,8 +251,8 @@ class S3Sink final : public Sink {
     std::string text;
   };
 
-  // Asks until the answer is one of S3's: `root` is what fault_of_answer() takes, or nothing where
-  // any success will do. After a try without one, `is_done` says whether it had its effect anyway.
+  // Sends a request until the response is one of S3's. `root`: for fault_of_answer(); null if any
+  // successful status will do. After a failed try, `is_done` says whether it had its effect anyway.
   Reply ask(HttpRequest& request, std::string_view root, Cancel& cancel) {
     HttpTries tries(client_, "save");
     return ask(request, root, tries, cancel);
@@ -293,7 +294,7 @@ class S3Sink final : public Sink {
   std::optional<UploadParts> parts_;
   std::map<std::uint64_t, StoredPart> stored_;
   std::optional<UploadPart> only_;
-  std::unique_ptr<UploadQueue> queue_;  // ends first, because it uses all the rest
+  std::unique_ptr<UploadQueue> queue_;  // last, so that it is destroyed first: it uses the others
 };
 
 }  // namespace

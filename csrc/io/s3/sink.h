@@ -1,4 +1,4 @@
-// Uploads of objects to S3.
+// Uploads objects to S3.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tensorizer {
 
-// Uploads an object: in parts, or in one request where it is small. `part_size` is that of an
-// upload whose size is not announced.
+// Returns a sink that uploads an object in parts, or in one request if it is small. `part_size` is
+// for uploads whose size is not known in begin().
 std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
                               std::uint64_t part_size);
 

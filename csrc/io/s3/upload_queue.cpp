@@ -40,7 +40,7 @@ void UploadQueue::add(UploadPart part, Cancel& cancel) {
       const SignalsBlocked blocked;
       threads_.emplace_back([this] { work(); });
     } catch (const std::system_error&) {
-      if (threads_.empty()) throw;  // otherwise fewer do it
+      if (threads_.empty()) throw;  // otherwise continue with fewer threads
     }
   }
   changed_.notify_all();
@@ -67,7 +67,8 @@ void UploadQueue::wait_until(const std::function<bool()>& done, std::unique_lock
 
 bool UploadQueue::may_send() const {
   if (waiting_.empty()) return false;
-  // Nobody shall wait for what only he could bring.
+  // While add() blocks, or when all parts have been added, parts are not held back: the caller that
+  // waits for the queue is the one that would add the missing part.
   if (!limits_.ahead || all_there_ || copied_ > limits_.copied) return true;
   return waiting_.begin()->first <= first_missing_ + *limits_.ahead;
 }

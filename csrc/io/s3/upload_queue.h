@@ -1,9 +1,9 @@
-// Parts on their way up.
+// Sends the parts of an upload.
 //
-// They are sent by threads of the queue's own: whoever fills parts also takes their digests, and a
-// part that waits for a digest must not wait for parts behind it. The lowest number goes first, and
-// none runs far ahead of the first that is missing, because servers that put files together as they
-// come keep what is ahead in memory.
+// The queue has its own threads: the threads that fill parts also compute digests, and a part that
+// waits for a digest must not wait for uploads of later parts. The lowest number is sent first, and
+// no part runs far ahead of the first missing one, because servers that assemble the file as it
+// arrives keep later parts in memory.
 #pragma once
 
 #include <condition_variable>
@@ -23,25 +23,26 @@ namespace tensorizer {
 
 struct UploadLimits {
   int at_once = 1;
-  // How far ahead of the first missing part; nothing where the first part comes last.
+  // How many parts ahead of the first missing one may be sent; null if the first part comes last.
   std::optional<std::uint64_t> ahead;
-  // Bytes in copies; more than that, and add() waits.
+  // add() blocks while the queue holds more bytes in copies than this.
   std::uint64_t copied = 0;
 };
 
+// Thread-safe.
 class UploadQueue {
  public:
   using Send = std::function<void(const UploadPart& part, Cancel& cancel)>;
 
   UploadQueue(const UploadLimits& limits, Send send);
-  // Gives up what is not sent yet.
+  // Cancels parts that are not sent yet, and joins the threads.
   ~UploadQueue();
   UploadQueue(const UploadQueue&) = delete;
   UploadQueue& operator=(const UploadQueue&) = delete;
 
-  // Both throw what a send has thrown.
+  // Adds a part. Rethrows an exception of an earlier send, as finish() does.
   void add(UploadPart part, Cancel& cancel);
-  // Returns when all are sent.
+  // Blocks until all parts are sent. No add() may follow.
   void finish(Cancel& cancel);
 
  private:
