@@ -82,7 +82,7 @@ class Parser {
     }
   }
 
-  // Their names are not in messages: what is no parameter here may be a secret.
+  // Messages do not show names of parameters: an unknown one may be a secret.
   void take_parameters(std::string_view text) {
     bool has_database = false;
     while (!text.empty()) {
@@ -117,7 +117,7 @@ class Parser {
     return *plain;
   }
 
-  // All of the path, as it stands: an escape in it is part of the keys.
+  // The prefix is the whole path, not unescaped: a "%" in it is part of the keys.
   void take_prefix(std::string_view path) {
     const std::size_t begin = std::min(path.find_first_not_of('/'), path.size());
     address_.prefix = path.substr(begin);

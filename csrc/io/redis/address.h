@@ -1,4 +1,4 @@
-// What the URI of a file in Redis and its options name.
+// The parsed URI of a file in Redis, combined with its options.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,16 @@ struct RedisAddress {
   std::string host;
   std::uint16_t port = 6379;
   bool tls = false;
-  std::string socket;  // the path of a unix socket; empty: the host and the port
+  std::string socket;  // the path of a Unix domain socket; empty: use host and port
   std::string user;
-  std::string password;  // empty: nobody logs in
+  std::string password;  // empty: no login
   int database = 0;
   std::string prefix;  // of the keys
   std::string label;   // for messages: the URI without secrets, quoted
 };
 
-// Throws Error(InvalidArgument) for a URI that is malformed, and looks secrets up that are named.
+// Parses a URI, and resolves references to secrets in the options. Throws Error(InvalidArgument)
+// for a malformed URI.
 RedisAddress redis_address(const std::string& uri, const RedisOptions& options);
 
 }  // namespace tensorizer

@@ -4,7 +4,7 @@ namespace tensorizer {
 
 namespace {
 
-// The words behind one of HELLO's answers.
+// Returns the value of a name in the reply to HELLO.
 std::string value_of(const RedisReply& reply, std::string_view name) {
   for (std::size_t i = 0; i + 1 < reply.list.size(); i += 2) {
     if (reply.list[i].text == name) return reply.list[i + 1].text;
@@ -48,7 +48,7 @@ std::unique_ptr<RedisConnection> RedisClient::connect_first(Cancel& cancel) {
   std::unique_ptr<RedisConnection> connection = connect(cancel);
   connection->add({"HELLO", "2"});
   connection->send(cancel);
-  // A server that does not know HELLO says what it is by how it answers the rest.
+  // An error is ignored: a server without HELLO shows by its later replies whether it is a cluster.
   const RedisReply hello = connection->receive_any(cancel);
   if (value_of(hello, "mode") == "cluster") throw_redis_cluster(label());
   return connection;

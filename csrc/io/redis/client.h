@@ -1,4 +1,4 @@
-// The way to one Redis server: connections that are kept.
+// The connections to one Redis server, which are kept for more commands.
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace tensorizer {
 
-// Any thread.
+// Thread-safe.
 class RedisClient {
  public:
   RedisClient(RedisAddress address, RedisOptions options);
@@ -22,16 +22,17 @@ class RedisClient {
   const std::string& label() const noexcept { return address_.label; }
 
   std::unique_ptr<RedisConnection> connect(Cancel& cancel) { return connect(options_, cancel); }
-  // With a limit of its own, in seconds, on connecting and on stalls.
+  // Connects with another limit, in seconds, on connecting and on stalls.
   std::unique_ptr<RedisConnection> connect_within(double patience, Cancel& cancel);
-  // The first one: refuses what is no single server.
+  // Opens the first connection. Throws InvalidArgument for a Redis Cluster.
   std::unique_ptr<RedisConnection> connect_first(Cancel& cancel);
 
-  // A connection that nobody uses, or null; and its return. A child of fork() gets none of those of
-  // its parent.
+  // Returns an idle connection, or null. A child of fork() gets none of its parent's.
   std::unique_ptr<RedisConnection> take_idle();
+  // Makes a connection idle again.
   void give_back(std::unique_ptr<RedisConnection> connection);
-  // What the server has hung up on one, it most likely has on the others.
+  // Closes all idle connections. For use after one broke: the server has most likely closed the
+  // others as well.
   void forget_idle();
 
   RedisCounters& counters() noexcept { return counters_; }
@@ -39,7 +40,8 @@ class RedisClient {
 
  private:
   std::unique_ptr<RedisConnection> connect(const RedisOptions& options, Cancel& cancel);
-  // Under the mutex: leaves what the parent of a fork() has to the parent.
+  // In a child of fork(), drops the connections and the share of its parent. The mutex must be
+  // locked.
   void follow_fork();
 
   const RedisAddress address_;

@@ -11,7 +11,7 @@ namespace tensorizer {
 
 namespace {
 
-// How often others may save the same file while this one is about to appear.
+// How often to retry when other clients change the keys of the file at the same time.
 constexpr int kMostTries = 100;
 constexpr std::size_t kNamesPerCommand = 1000;
 
@@ -53,8 +53,8 @@ class Commit {
   }
 
  private:
-  // Where the file of a shorter prefix has tensors whose names begin with the rest of this one, its
-  // keys look like ours.
+  // Throws if `key` may belong to a file with a shorter prefix. If that file has tensors whose
+  // names begin with the rest of our prefix, its keys look like ours.
   void check_outer(const std::string& key) {
     const std::string& prefix = address_.prefix;
     for (std::size_t colon = prefix.find(':'); colon != std::string::npos;
@@ -70,7 +70,7 @@ class Commit {
     }
   }
 
-  // The other way round.
+  // Throws if a key of ours would look like one of a file with a longer prefix.
   void check_names(const RedisListing& there) {
     if (there.inner.empty()) return;
     for (const RedisMove& move : moves_) {
@@ -81,7 +81,8 @@ class Commit {
     }
   }
 
-  // The transaction does nothing if any of these changes before.
+  // Watches the header's key and the written keys: the transaction does nothing if one of them
+  // changes before it.
   void watch() {
     std::vector<std::string_view> names{header_key_};
     for (const RedisMove& move : moves_) names.push_back(move.from);
@@ -104,7 +105,7 @@ class Commit {
     }
   }
 
-  // False when somebody else changed something meanwhile.
+  // Runs the transaction. Returns false if another client has changed a watched key.
   bool replace(const RedisListing& there) {
     std::vector<std::string_view> old;
     for (const RedisKey& key : there.keys) old.push_back(key.name);
@@ -122,7 +123,7 @@ class Commit {
     }
     connection_.add({"EXEC"});
     connection_.send(cancel_);
-    // Each is put aside, and an error here lets EXEC do nothing.
+    // The server replies QUEUED to each. After an error here, EXEC does nothing.
     for (std::size_t i = 0; i < commands + 1; ++i) connection_.receive_ok(cancel_);
     const RedisReply done = connection_.receive_any(cancel_);
     if (done.kind == RedisReply::Kind::Nothing) return false;

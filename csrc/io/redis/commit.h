@@ -1,5 +1,5 @@
-// How a file appears in Redis: its keys get their names in one transaction, in which those of the
-// file before it go.
+// Makes a saved file appear in Redis: one transaction gives its keys their final names and removes
+// the keys of the file that it replaces.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,25 @@
 
 namespace tensorizer {
 
-// A key that has been written, and the name that it shall have.
+// The name under which a key was written, and its final name.
 struct RedisMove {
   std::string from;
   std::string to;
   std::uint64_t size;
 };
 
-// Throws Error(InvalidArgument) where keys under the prefix belong to another file, and
-// SystemError (EEXIST) where there is a file and `options` forbid to replace it.
+// Throws Error(InvalidArgument) if keys under the prefix may belong to another file, and
+// SystemError (EEXIST) if there is a file and `options` forbid replacing it.
 void check_redis_target(RedisConnection& connection, const RedisAddress& address,
                         const RedisOptions& options, Cancel& cancel);
 
-// All of it, or an error and nothing, unless the connection breaks while the server is at it.
+// Renames all keys, or throws and changes nothing. If the connection breaks during the transaction,
+// it throws, and the file may have appeared.
 void commit_redis_keys(RedisConnection& connection, const RedisAddress& address,
                        const RedisOptions& options, std::span<const RedisMove> moves,
                        Cancel& cancel);
 
-// Adds commands with many names each, and says how many there are.
+// Adds commands with many names each, and returns the number of commands.
 std::size_t add_commands(RedisConnection& connection, std::string_view command,
                          std::span<const std::string_view> names);
 

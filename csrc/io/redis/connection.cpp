@@ -15,13 +15,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Slower than this, for as long as a stall may last, is a stall.
+// A rate below this for all of stall_timeout is a stall.
 constexpr double kFloorPerSecond = 1024;
 constexpr std::size_t kBufferSize = 64 << 10;
 
 std::uint64_t nanoseconds(double seconds) { return static_cast<std::uint64_t>(seconds * 1e9); }
 
-// The command as it is sent.
+// Returns a command in Redis's protocol.
 std::string format(std::span<const std::string_view> words) {
   std::vector<const char*> texts;
   std::vector<std::size_t> sizes;
@@ -54,7 +54,7 @@ RedisConnection::RedisConnection(const RedisAddress& address, const RedisOptions
   counters.lookup += nanoseconds(times.lookup);
   counters.connect += nanoseconds(times.connect);
   counters.tls += nanoseconds(times.tls);
-  // They go with the first command, and their replies are looked at before its own.
+  // These commands are sent with the first one, and their replies are checked before its reply.
   if (!address.password.empty()) {
     if (address.user.empty()) {
       add({"AUTH", address.password});
@@ -76,7 +76,8 @@ void RedisConnection::add(std::span<const std::string_view> words) {
 
 void RedisConnection::add(std::initializer_list<std::string_view> words,
                           std::span<const ConstBytes> pieces) {
-  // With an empty word in the place of the last one, whose bytes are sent from where they lie.
+  // Formats the command with an empty last word, and replaces that: its bytes are sent from where
+  // they are, without a copy.
   constexpr std::string_view kEmptyWord = "$0\r\n\r\n";
   std::vector<std::string_view> all(words);
   all.emplace_back("");
@@ -157,7 +158,7 @@ std::uint64_t RedisConnection::receive_into(IoCursor& target, std::uint64_t size
 void RedisConnection::identify(Cancel& cancel) {
   add({"CLIENT", "ID"});
   send(cancel);
-  // Not every server knows that, and not everybody may ask.
+  // An error is ignored: old servers do not know the command, and the user may lack the right.
   const RedisReply reply = receive_any(cancel);
   if (reply.kind == RedisReply::Kind::Number) id_ = std::to_string(reply.number);
 }
@@ -184,7 +185,7 @@ RedisReply RedisConnection::take(Take take, Cancel& cancel) {
   }
 }
 
-// At least a byte, and as many as there are.
+// Blocks until at least one byte has arrived, and receives as many as fit.
 std::size_t RedisConnection::receive_some(std::span<iovec> vectors, Cancel& cancel) {
   for (;;) {
     cancel.check();
@@ -198,7 +199,7 @@ std::size_t RedisConnection::receive_some(std::span<iovec> vectors, Cancel& canc
   }
 }
 
-// Of which all is taken.
+// Refills the buffer, whose bytes must all have been consumed.
 void RedisConnection::fill_buffer(Cancel& cancel) {
   iovec room{buffer_.data(), buffer_.size()};
   begin_ = end_ = 0;
@@ -210,7 +211,7 @@ void RedisConnection::start_waiting() noexcept {
   moved_ = 0;
 }
 
-// Returns when it is time to try again.
+// Waits for `events` on the descriptor, up to kPollInterval. Throws TemporaryError for a stall.
 void RedisConnection::wait(short events, Cancel& cancel) {
   cancel.check();
   const std::chrono::duration<double> waited = Clock::now() - since_;

@@ -1,4 +1,4 @@
-// One conversation with a Redis server: commands, and their replies in the same order.
+// A connection to a Redis server: sends commands, and receives their replies in the same order.
 #pragma once
 
 #include <atomic>
@@ -22,57 +22,58 @@
 
 namespace tensorizer {
 
-// What all connections to one server did together. Any thread.
+// The statistics of all connections to one server. Thread-safe.
 struct RedisCounters {
   std::atomic<std::uint64_t> commands{0};
   std::atomic<std::uint64_t> connections{0};
   std::atomic<std::uint64_t> retries{0};
   std::atomic<std::uint64_t> received{0};  // bytes
-  std::atomic<std::uint64_t> lookup{0};    // nanoseconds, as what follows
+  std::atomic<std::uint64_t> lookup{0};    // nanoseconds, as the members below
   std::atomic<std::uint64_t> connect{0};
   std::atomic<std::uint64_t> tls{0};
   std::atomic<std::uint64_t> first_byte{0};
   std::atomic<std::uint64_t> transfer{0};
 };
 
-// One thread at a time. Whatever waits ends within kPollInterval of a cancel. What breaks, stalls
-// or comes from a busy server is a TemporaryError; after any error the connection is of no more
-// use.
+// Not thread-safe: one thread at a time. Methods that block throw within kPollInterval of a cancel.
+// A broken connection, a stall and a busy server throw TemporaryError. After any error the
+// connection must not be used.
 class RedisConnection {
  public:
-  // Connects. The address and the counters are kept as references.
+  // Connects. Keeps references to the address and the counters.
   RedisConnection(const RedisAddress& address, const RedisOptions& options,
                   std::shared_ptr<CurlShare> share, RedisCounters& counters, Cancel& cancel);
 
-  // Adds a command to what is sent next. Bytes in pieces, its last word, stay where they are until
-  // then.
+  // Adds a command to those that send() sends. `pieces` are the bytes of its last word, and must
+  // stay in memory until send() returns.
   void add(std::span<const std::string_view> words);
   void add(std::initializer_list<std::string_view> words) { add(std::span(words)); }
   void add(std::initializer_list<std::string_view> words, std::span<const ConstBytes> pieces);
   void send(Cancel& cancel);
 
-  // The next reply. Throws for one that is an Error, except receive_any().
+  // Return the next reply. Throw if it is an Error (except receive_any()) or of another kind.
   RedisReply receive_any(Cancel& cancel);
   RedisReply receive(RedisReply::Kind kind, Cancel& cancel);
   void receive_ok(Cancel& cancel) { receive(RedisReply::Kind::Status, cancel); }
   std::int64_t receive_number(Cancel& cancel) {
     return receive(RedisReply::Kind::Number, cancel).number;
   }
-  // The next reply is a string: where it has `size` bytes, they go straight into the target, which
-  // has room for them. Says how many it has: with another number, the connection is of no more use.
+  // Receives a string of `size` bytes straight into the target, which must have room for it.
+  // Returns the size of the string in the reply. If that is not `size`, nothing was received into
+  // the target, and the connection must not be used any more.
   std::uint64_t receive_into(IoCursor& target, std::uint64_t size, Cancel& cancel);
 
-  // How many seconds a stall may last from now on.
+  // Sets how many seconds a stall may last.
   void set_patience(double seconds) noexcept { stall_timeout_ = seconds; }
-  // Asks what the server calls this connection: with that, another one can have it ended.
+  // Asks the server for the id of this connection, with which another connection can end it.
   void identify(Cancel& cancel);
-  // Empty where the server does not say, or was not asked.
+  // Returns the id; empty without identify(), or if the server did not tell it.
   const std::string& id() const noexcept { return id_; }
-  // Closes the connection at once: what has not left this machine does not leave it any more.
+  // Closes the connection at once, and discards bytes that have not left this machine.
   void drop() noexcept { transport_.drop(); }
 
  private:
-  // A word that is not in text_: it stands before that byte of it.
+  // Bytes that are sent between two bytes of text_: before the one at `before`.
   struct Body {
     std::size_t before;
     ConstBytes bytes;
@@ -91,18 +92,18 @@ class RedisConnection {
   RedisCounters& counters_;
   double stall_timeout_;
   RedisTransport transport_;
-  int login_replies_ = 0;  // still to come
+  int login_replies_ = 0;  // that have not been received yet
   std::string id_;
 
-  std::string text_;  // of the commands that wait to be sent
+  std::string text_;  // of the commands to send
   std::vector<Body> bodies_;
 
   RedisParser parser_;
-  std::vector<std::byte> buffer_;  // what came, from begin_ to end_
+  std::vector<std::byte> buffer_;  // received bytes, from begin_ to end_
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
 
-  // Whether enough moves.
+  // For detecting stalls: when counting began, and the bytes sent and received since.
   std::chrono::steady_clock::time_point since_;
   std::uint64_t moved_ = 0;
 };

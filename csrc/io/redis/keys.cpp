@@ -13,9 +13,9 @@ namespace tensorizer {
 namespace {
 
 constexpr std::string_view kHeader = ":header:0";
-// How many keys of its own the server looks at for one answer.
+// How many of its keys the server examines for one reply.
 constexpr std::string_view kScanCount = "1000";
-// More than these is no Redis.
+// Limits that no real Redis server exceeds.
 constexpr std::uint64_t kMostAnswers = 10'000'000;
 constexpr std::size_t kMostKeys = 1 << 24;
 constexpr std::uint64_t kMostBytes = 1 << 30;  // of their names
@@ -74,7 +74,7 @@ RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& ad
 }
 
 RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> names) {
-  // The server may name a key more than once.
+  // SCAN may return a key more than once.
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   const std::string begin = std::string(prefix) + ":";
@@ -90,7 +90,7 @@ RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> n
   for (std::string& name : names) {
     const std::size_t colon = name.rfind(':');
     const auto offset = parse_number(std::string_view(name).substr(colon + 1));
-    // The colon behind the prefix is not one in front of a number.
+    // The colon before the offset must not be the one behind the prefix.
     if (!offset || colon < begin.size() || lies_under(name, listing.inner)) continue;
     listing.keys.push_back({std::move(name), *offset, 0});
   }
@@ -101,7 +101,7 @@ RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> n
 }
 
 bool lies_under(std::string_view key, const std::vector<std::string>& prefixes) {
-  // Tensor "x" of prefix "p" has keys "p:x:OFFSET", and those of prefix "p:x" have a name more.
+  // Tensor "x" of prefix "p" has keys "p:x:OFFSET"; those of prefix "p:x" have one more name.
   const std::size_t last = key.rfind(':');
   for (std::size_t colon = key.find(':'); colon < last; colon = key.find(':', colon + 1)) {
     if (std::binary_search(prefixes.begin(), prefixes.end(), key.substr(0, colon))) return true;
@@ -118,7 +118,7 @@ void measure_redis_keys(RedisConnection& connection, std::vector<RedisKey>& keys
     connection.send(cancel);
     for (RedisKey& key : batch) {
       const RedisReply reply = connection.receive_any(cancel);
-      // A list, or whatever else it is, is none of the file's keys.
+      // A key that is not a string (but a list, for example) is not one of the file's.
       if (reply.kind == RedisReply::Kind::Error && reply.text.starts_with("WRONGTYPE ")) continue;
       if (reply.kind == RedisReply::Kind::Error) throw_redis_error(reply.text, label);
       key.size = static_cast<std::uint64_t>(std::max<std::int64_t>(reply.number, 0));

@@ -1,5 +1,5 @@
-// The keys that the bytes of a file lie in: `PREFIX:NAME:OFFSET`, where OFFSET says which byte of
-// the file the key's first one is.
+// The keys that hold the bytes of a file: `PREFIX:NAME:OFFSET`, where OFFSET is the offset in the
+// file of the key's first byte.
 #pragma once
 
 #include <cstdint>
@@ -21,34 +21,35 @@ struct RedisKey {
   bool operator==(const RedisKey&) const = default;
 };
 
-// What a file begins with: its header and its index.
+// Returns the key of a file's beginning, which holds its header and its index.
 std::string redis_header_key(std::string_view prefix);
 std::string redis_key(std::string_view prefix, std::string_view name, std::uint64_t offset);
 
-// A pattern of Redis that matches `text`, and no other text.
+// Returns a Redis pattern that matches `text` and nothing else.
 std::string redis_pattern(std::string_view text);
 
 struct RedisListing {
-  std::vector<RedisKey> keys;  // of the file, without their sizes, by offset and name
-  // Longer prefixes, "PREFIX:MORE", which other files have; so their keys begin like those here.
+  std::vector<RedisKey> keys;  // of the file, without their sizes, sorted by offset and name
+  // The prefixes of other files that are longer, "PREFIX:MORE": their keys begin with PREFIX too.
   std::vector<std::string> inner;  // sorted
 };
 
-// Asks for every key under the prefix.
+// Asks the server for every key under the prefix.
 RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& address,
                              Cancel& cancel);
-// The same of names that are at hand; those that are none of a file's are left out.
+// Makes the same listing of given names. Leaves out those that are not keys of the file.
 RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> names);
 
-// Whether a key is one of a file with one of these prefixes, which are sorted.
+// Returns true if a key belongs to a file with one of these prefixes, which must be sorted.
 bool lies_under(std::string_view key, const std::vector<std::string>& prefixes);
 
-// Asks for the sizes.
+// Asks the server for the sizes of the keys.
 void measure_redis_keys(RedisConnection& connection, std::vector<RedisKey>& keys,
                         const std::string& label, Cancel& cancel);
 
-// Leaves out keys that hold nothing, and throws Error(InvalidFormat), or NotFound, unless the
-// others make up a file, each byte in one of them. `any`: no byte may be in two, and that is all.
+// Removes empty keys. Throws Error(NotFound) if none is left, and InvalidFormat unless the others
+// make up a file, with each byte in exactly one of them. With `any`, they need not be a whole file:
+// only no byte may be in two of them.
 void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address, bool any = false);
 
 }  // namespace tensorizer

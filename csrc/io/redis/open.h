@@ -1,4 +1,4 @@
-// Files in Redis: each lies in keys of its own, `PREFIX:NAME:OFFSET`; see docs/format.md.
+// Opens files in Redis. The bytes of a file are in keys `PREFIX:NAME:OFFSET`; see docs/format.md.
 #pragma once
 
 #include <memory>

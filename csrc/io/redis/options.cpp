@@ -4,7 +4,7 @@ namespace tensorizer {
 
 std::vector<Option> redis_options(RedisOptions& redis) {
   std::vector<Option> options{
-      // As HTTP has them.
+      // The same names and limits as for HTTP.
       seconds_option("connect_timeout", redis.connect_timeout, 0.001),
       seconds_option("stall_timeout", redis.stall_timeout, 0.001),
       number_option("connections", "a number from 1 to 256", redis.connections, 1, 256),

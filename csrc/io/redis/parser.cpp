@@ -12,7 +12,7 @@ namespace tensorizer {
 
 namespace {
 
-// Of a reply: a thousand of the longest names fit.
+// The memory of a reply: a thousand of the longest names fit.
 constexpr std::uint64_t kLargestReply = 128 << 20;
 constexpr std::size_t kLongestLine = 64 << 10;
 constexpr int kDeepestReply = 8;
@@ -27,15 +27,15 @@ int depth_of(const redisReadTask* task) {
 
 }  // namespace
 
-// What hiredis' callbacks build a reply in. They return null for what a reply may not have, which
-// hiredis takes for a lack of memory.
+// Builds a reply from hiredis's callbacks. They return null for anything that a reply must not
+// have, which hiredis reports as out of memory.
 struct RedisParser::Building {
   RedisReply root;
   std::uint64_t budget = kLargestReply;
   bool out_of_memory = false;
 
-  // Adds an element to the list that is open, or begins the reply. Nothing may be thrown through
-  // hiredis.
+  // Adds an element to the open list, or begins the reply. Does not throw, because exceptions must
+  // not pass through hiredis.
   template <typename Fill>
   static void* add(const redisReadTask* task, std::uint64_t size, Fill&& fill) noexcept {
     auto& self = *static_cast<Building*>(task->privdata);
@@ -46,7 +46,7 @@ struct RedisParser::Building {
       RedisReply reply;
       fill(reply);
       if (task->parent == nullptr) return &(self.root = std::move(reply));
-      // A list that is open is the last one of its own list, so that its address stays.
+      // An open list is always the last element of its parent, so adding to it does not move it.
       auto& list = static_cast<RedisReply*>(task->parent->obj)->list;
       return &list.emplace_back(std::move(reply));
     } catch (const std::bad_alloc&) {
@@ -66,7 +66,7 @@ struct RedisParser::Building {
     } else {
       return nullptr;
     }
-    // Behind a string of a given length, hiredis skips two bytes, whatever they are.
+    // Behind a string with a length, hiredis skips two bytes without checking them.
     if (std::string_view(text + size, kLineEnd.size()) != kLineEnd) return nullptr;
     return add(task, size, [&](RedisReply& reply) {
       reply.kind = kind;
@@ -93,8 +93,8 @@ struct RedisParser::Building {
     return add(task, 0, [](RedisReply& reply) { reply.kind = RedisReply::Kind::Nothing; });
   }
 
-  // hiredis 0.14 counts elements by int, and 1.x by size_t. Of the types of RESP3, which only 1.x
-  // knows, none is asked for.
+  // hiredis 0.14 counts elements in an int, and 1.x in a size_t. The types of RESP3, which only 1.x
+  // knows, are rejected: we do not ask for RESP3.
   template <typename Functions>
   static Functions callbacks() {
     Functions functions{};
@@ -153,13 +153,13 @@ std::optional<RedisReply> RedisParser::take_head(ConstBytes& bytes) {
   return reply;
 }
 
-// How many of the bytes the reader gets at once: what is missing of a string, or all up to the end
-// of a line, which is where a reply may end.
+// Returns how many of the bytes to pass to the reader at once: the rest of a string, or all up to
+// the end of a line, where a reply may end.
 std::size_t RedisParser::next_step(ConstBytes bytes) const {
   const std::string_view seen = pending();
   const std::size_t head = seen.substr(0, kLongestLine).find(kLineEnd);
   if (head != std::string_view::npos) {
-    // Only of a string there is a whole line that is not done with.
+    // Only the head of a string is a whole line that is still pending.
     const auto size = parse_number(seen.substr(0, head));
     if (!size || *size > building_->budget) throw_nonsense("$" + std::string(seen.substr(0, head)));
     const std::uint64_t whole = head + kLineEnd.size() + *size + kLineEnd.size();
@@ -168,19 +168,19 @@ std::size_t RedisParser::next_step(ConstBytes bytes) const {
   const std::string_view text = as_text(bytes);
   const std::size_t end = text.find('\n');
   const std::string_view before = end == 0 ? seen : text.substr(0, end);
-  // hiredis would go on and look for the line's end in all of it again.
+  // hiredis would go on to search for "\r\n", from the beginning of the line each time.
   if (end != std::string_view::npos && !before.ends_with('\r')) throw_nonsense(before);
   const std::size_t line = std::min(end, text.size() - 1) + 1;
   if (seen.size() + line > kLongestLine) throw_nonsense(seen.empty() ? text : seen);
   return line;
 }
 
-// What the reader holds that is of no whole element yet, behind the byte that says its type.
+// Returns the bytes in the reader of an element that is not complete, without its type byte.
 std::string_view RedisParser::pending() const {
   return {reader_->buf + reader_->pos, reader_->len - reader_->pos};
 }
 
-// Returns the reply when it is complete.
+// Passes bytes to the reader. Returns the reply if it is complete, otherwise null.
 RedisReply* RedisParser::feed(ConstBytes step) {
   void* reply = nullptr;
   if (redisReaderFeed(reader_.get(), as_text(step).data(), step.size()) == REDIS_OK &&

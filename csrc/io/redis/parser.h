@@ -1,5 +1,4 @@
-// Reads replies of a Redis server out of the bytes that come from it. hiredis parses them; the
-// limits on what a reply may take are ours.
+// Parses the replies of a Redis server with hiredis, within limits of our own.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +13,23 @@ struct redisReader;
 
 namespace tensorizer {
 
-// One thread at a time. Throws Error(Unavailable) for bytes that are no reply in RESP2, and for a
-// reply that nests deeper than 8 lists, has a line of more than 64 KiB, or takes more than 128 MiB;
-// of no more use after that.
+// Not thread-safe: one thread at a time. Throws Error(Unavailable) for bytes that are not a reply
+// in RESP2, and for a reply that nests deeper than 8 lists, has a line of more than 64 KiB, or
+// takes more than 128 MiB. After an error, the parser must not be used.
 class RedisParser {
  public:
-  // `label`: the server's file, for messages.
+  // `label`: the label of the file, for messages.
   explicit RedisParser(std::string label);
   ~RedisParser();
   RedisParser(const RedisParser&) = delete;
   RedisParser& operator=(const RedisParser&) = delete;
 
-  // Takes bytes off the front of `bytes`, and never one behind the end of the reply. Returns the
-  // reply once it is complete; until then all of `bytes` is taken.
+  // Consumes bytes from the front of `bytes`, and none behind the end of the reply. Returns the
+  // reply once it is complete; until then it consumes all of `bytes` and returns null.
   std::optional<RedisReply> take(ConstBytes& bytes);
 
-  // As take(), but of a string only the head is taken: returns Kind::Text, whose `number` is the
-  // length of the string, and the bytes of the string are the next that come.
+  // Like take(), but consumes only the head of a string: returns Kind::Text, whose `number` is the
+  // length of the string. The bytes of the string come next.
   std::optional<RedisReply> take_head(ConstBytes& bytes);
 
   [[noreturn]] void throw_nonsense(std::string_view seen) const;
@@ -45,7 +44,7 @@ class RedisParser {
   const std::string label_;
   std::unique_ptr<Building> building_;
   std::unique_ptr<redisReader, void (*)(redisReader*)> reader_;
-  bool takes_head_ = false;  // of a string, whose "$" went to the reader as the ":" of a number
+  bool takes_head_ = false;  // of a string: its "$" was passed to the reader as ":" (a number)
 };
 
 }  // namespace tensorizer

@@ -1,4 +1,4 @@
-// What a Redis server answers.
+// The replies of a Redis server, and the errors that they become.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@ struct RedisReply {
   enum class Kind : std::uint8_t { Status, Error, Number, Text, Nothing, List };
 
   Kind kind = Kind::Nothing;
-  std::string text;  // of a Status, an Error, a Text
+  std::string text;  // of a Status, an Error or a Text
   std::int64_t number = 0;
   std::vector<RedisReply> list;
 };
 
-// Throws what an Error of a server means, a TemporaryError where another try may go better. `label`
-// is that of the file.
+// Throws the error that an Error of a server means: a TemporaryError if a retry may succeed.
+// `label` is that of the file.
 [[noreturn]] void throw_redis_error(std::string_view text, const std::string& label);
 
-// The same for an answer to AUTH, whose words may repeat the password.
+// Throws the error for a reply to AUTH. Does not quote its text, which may repeat the password.
 [[noreturn]] void throw_login_error(std::string_view text, const std::string& label);
 
-// Redis Cluster is not for files.
+// Throws InvalidArgument: files cannot be in a Redis Cluster.
 [[noreturn]] void throw_redis_cluster(const std::string& label);
 
 }  // namespace tensorizer

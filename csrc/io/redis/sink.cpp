@@ -1,4 +1,4 @@
-// A file that is written into keys of its own, which then take the places of an older file's.
+// Saves a file to Redis: writes it under private keys, which then replace those of an older file.
 #include <algorithm>
 #include <condition_variable>
 #include <map>
@@ -18,11 +18,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a server takes for a value unless it was told otherwise.
+// The default limit of a server on the size of a value.
 constexpr std::uint64_t kUsualLimit = 512 << 20;
-// What is left over after all, because nobody could take it away, vanishes by itself.
+// The time to live of private keys, so that those that could not be removed expire.
 constexpr std::string_view kLeftoverSeconds = "86400";
-// How many seconds abort() tries, and when somebody waits who has cancelled.
+// How many seconds abort() tries, normally and after a cancel, when the caller waits for it.
 constexpr double kPatience = 1;
 constexpr double kHurry = 0.05;
 
@@ -34,15 +34,16 @@ std::string random_name() {
   return name;
 }
 
-// One named part of the body, in a key of its own. The sink's mutex guards what changes.
+// One named part of the body, which has its own key. The sink's mutex guards the members that
+// change.
 struct Value {
-  std::string key;   // until the file is finished
-  std::string name;  // the part's
+  std::string key;   // the private key, until finish()
+  std::string name;  // of the part
   std::uint64_t size = 0;
   bool is_sent = false;  // the server may have the key
-  // Of a value that is written piece by piece: its key.
+  // Whether the key exists, for a value that is written piece by piece.
   enum class State : std::uint8_t { New, BeingMade, Made } state = State::New;
-  // Pieces that stay in the caller's memory until the value is complete, by their offset in it.
+  // Pieces in the caller's memory that wait for the rest of the value, by their offset in it.
   std::map<std::uint64_t, ConstBytes> kept;
   std::uint64_t kept_size = 0;
 };
@@ -60,7 +61,7 @@ class RedisSink final : public Sink {
  public:
   RedisSink(RedisAddress address, const RedisOptions& options, Cancel& cancel)
       : client_(std::move(address), options),
-        // Not behind a colon, where whoever lists the keys of a file would find it.
+        // Without a colon behind the prefix: a listing of the file's keys must not find it.
         private_prefix_(client_.address().prefix + ".saving-" + random_name()) {
     std::unique_ptr<RedisConnection> connection = client_.connect_first(cancel);
     connection->identify(cancel);
@@ -107,7 +108,7 @@ class RedisSink final : public Sink {
     std::vector<ValueBytes> whole;
     std::vector<ValueBytes> incomplete;
     for (ValueBytes& bytes : split_by_value(offset, pieces)) {
-      // A value that comes at once costs the server much less than one that comes in pieces.
+      // A value in one piece costs the server much less than one in several pieces.
       if (!bytes.is_whole() && kept == KeptUntil::End && !keep(bytes)) continue;
       (bytes.is_whole() ? whole : incomplete).push_back(std::move(bytes));
     }
@@ -147,7 +148,7 @@ class RedisSink final : public Sink {
         sleep_unless_cancelled(pause, cancel);
       }
     } catch (const std::exception&) {
-      // The keys go by themselves, in time.
+      // Ignored: the keys expire.
     }
   }
 
@@ -174,7 +175,8 @@ class RedisSink final : public Sink {
     client_.give_back(std::move(connection));
   }
 
-  // What it was sent may still reach the server, and be run there. Null where none came about.
+  // Drops a connection after an error, and remembers its id, because commands that were sent over
+  // it may still reach the server and run. `connection` is null if connecting failed.
   void drop(RedisConnection* connection, bool has_failed) {
     if (connection != nullptr) connection->drop();
     const std::lock_guard lock(mutex_);
@@ -185,7 +187,7 @@ class RedisSink final : public Sink {
   void ask_for_limit(RedisConnection& connection, Cancel& cancel) {
     connection.add({"CONFIG", "GET", "proto-max-bulk-len"});
     connection.send(cancel);
-    // Not everybody may ask.
+    // An error is ignored: the user may lack the right.
     const RedisReply reply = connection.receive_any(cancel);
     if (reply.kind != RedisReply::Kind::List || reply.list.size() != 2) return;
     limit_ = parse_number(reply.list[1].text).value_or(kUsualLimit);
@@ -199,8 +201,8 @@ class RedisSink final : public Sink {
                     ": raise its setting proto-max-bulk-len, cut the tensor, or save to a file");
   }
 
-  // Cuts the pieces where values end. Nothing behind the last value is kept, as tensorizer keeps no
-  // end of a file here.
+  // Splits the pieces where values end. Drops bytes behind the last value: tensorizer does not
+  // store the end of a file in Redis either.
   std::vector<ValueBytes> split_by_value(std::uint64_t offset, std::span<const ConstBytes> pieces) {
     std::vector<ValueBytes> split;
     auto next = values_.upper_bound(offset);
@@ -226,8 +228,8 @@ class RedisSink final : public Sink {
     return split;
   }
 
-  // Notes bytes that stay in the caller's memory. When all of the value is there, makes `bytes` the
-  // whole of it and returns true.
+  // Remembers bytes that stay in the caller's memory. If that completes the value, sets `bytes` to
+  // all of it and returns true.
   bool keep(ValueBytes& bytes) {
     Value& value = *bytes.value;
     const std::lock_guard lock(mutex_);
@@ -263,14 +265,15 @@ class RedisSink final : public Sink {
     note_sent(value);
     make(connection, value, cancel);
     connection.add({"SETRANGE", value.key, std::to_string(bytes.offset)}, bytes.pieces);
-    // It may come after abort() has removed the key.
+    // SETRANGE may run after abort() has removed the key, and create it again.
     connection.add({"EXPIRE", value.key, kLeftoverSeconds});
     connection.send(cancel);
     connection.receive_number(cancel);
     connection.receive_number(cancel);
   }
 
-  // Gives a key that is written in parts all of its memory at once. The first who comes does.
+  // Creates a key that is written in pieces at its full size, so that the server allocates its
+  // memory once. The first thread does so, and the others wait for it.
   void make(RedisConnection& connection, Value& value, Cancel& cancel) {
     std::unique_lock lock(mutex_);
     while (value.state == Value::State::BeingMade) {
@@ -302,10 +305,11 @@ class RedisSink final : public Sink {
     return keys;
   }
 
-  // True when no key is left, and none can come. A server that does not answer has been told, and
-  // will do it when it goes on.
+  // Returns true if no key is left and none can be created any more. Returns false if a retry is
+  // needed. A server that does not respond has received the commands, and runs them when it
+  // continues.
   bool remove_keys(std::span<const std::string_view> keys, double patience, Cancel& cancel) {
-    // What has hung up on one, most likely has on all.
+    // If one connection broke, the server has most likely closed the others as well.
     if (has_failed_) client_.forget_idle();
     while (const std::unique_ptr<RedisConnection> idle = client_.take_idle()) {
       try {
@@ -321,7 +325,7 @@ class RedisSink final : public Sink {
     }
   }
 
-  // The server ends the connections that broke first.
+  // Has the server end the broken connections before it removes the keys.
   bool remove_keys(RedisConnection& connection, std::span<const std::string_view> keys,
                    double patience, Cancel& cancel) {
     connection.set_patience(patience);
@@ -346,8 +350,8 @@ class RedisSink final : public Sink {
   std::mutex mutex_;
   std::condition_variable made_;
   std::map<std::uint64_t, Value> values_;  // by offset in the body; grows in announce() only
-  std::vector<std::string> broken_;  // what the server calls the connections that were dropped
-  bool has_failed_ = false;          // one did, which nobody had cancelled
+  std::vector<std::string> broken_;        // the ids of the connections that were dropped
+  bool has_failed_ = false;                // one broke, or could not be opened, without a cancel
 };
 
 }  // namespace

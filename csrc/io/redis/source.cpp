@@ -1,4 +1,4 @@
-// A file in Redis, read in pieces of its keys, several of them on their way at a time.
+// A file in Redis. It is read in pieces of its keys, several of which are requested ahead.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -15,18 +15,18 @@ namespace tensorizer {
 
 namespace {
 
-// What one command asks for: it stays in the server's cache on its way.
+// The bytes of one command: few enough to stay in the cache of the server's processor.
 constexpr std::uint64_t kPiece = 1 << 20;
-// What may be on its way over one connection.
+// The bytes and commands that may be outstanding on one connection.
 constexpr std::uint64_t kMostAsked = 4 * kPiece;
 constexpr std::size_t kMostCommands = 500;
-// How often the keys may be replaced while they are listed.
+// How often to list the keys again because the file was replaced meanwhile.
 constexpr int kMostListings = 20;
 
 using Clock = std::chrono::steady_clock;
 
-// Every save writes the header's key anew. A connection that watches it learns, by a transaction of
-// no commands, whether that has happened since. So no load mixes the bytes of two saves.
+// Every save replaces the header's key. A connection that watches this key (WATCH) learns by an
+// empty transaction whether that has happened. So no load mixes the bytes of two saves.
 class RedisSource final : public Source {
  public:
   RedisSource(RedisAddress address, const RedisOptions& options, bool any_bytes, Cancel& cancel)
@@ -72,7 +72,7 @@ class RedisSource final : public Source {
     std::uint64_t size;
   };
 
-  // Whoever comes later, or at the same time, says the same.
+  // Throws the first change that was noticed, so that all threads report the same one.
   [[noreturn]] void throw_changed(const std::string& what) {
     const std::lock_guard lock(change_mutex_);
     if (change_.empty()) change_ = what;
@@ -82,7 +82,7 @@ class RedisSource final : public Source {
     const std::lock_guard lock(change_mutex_);
     if (!change_.empty()) throw_change();
   }
-  // Under the mutex.
+  // change_mutex_ must be locked.
   [[noreturn]] void throw_change() {
     throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded: " + change_);
   }
@@ -94,8 +94,9 @@ class RedisSource final : public Source {
     connection.receive_ok(cancel);
   }
 
-  // The two halves of asking a connection that watches. Between its EXEC and its WATCH it does not:
-  // most often the server reads both at once, but what comes in pieces, it runs in pieces.
+  // Send and receive the question whether the file was replaced, on a connection that watches.
+  // Between EXEC and WATCH the connection does not watch: the server usually reads both at once,
+  // but if they arrive separately, it also runs them separately.
   void ask_whether_replaced(RedisConnection& connection) {
     connection.add({"MULTI"});
     connection.add({"EXEC"});
@@ -114,7 +115,7 @@ class RedisSource final : public Source {
     return hear_whether_replaced(connection, cancel);
   }
 
-  // The keys as they were at one moment. The connection watches from then on.
+  // Returns the keys as they were at one moment. The connection watches from then on.
   std::vector<RedisKey> list(RedisConnection& connection, Cancel& cancel) {
     watch(connection, cancel);
     for (int listings = 0; listings < kMostListings; ++listings) {
@@ -125,7 +126,8 @@ class RedisSource final : public Source {
     throw Error(ErrorKind::Unavailable, label() + " is saved anew again and again");
   }
 
-  // A connection that watches what has not changed since the keys were listed.
+  // Returns a connection that watches, after a check that nothing has changed since the keys were
+  // listed.
   std::unique_ptr<RedisConnection> take(Cancel& cancel) {
     check_unchanged();
     std::unique_ptr<RedisConnection> connection = client_.take_idle();
@@ -137,22 +139,24 @@ class RedisSource final : public Source {
     return connection;
   }
 
-  // The guard has watched since the keys were listed, and so while one of the other connections did
-  // not; and while the guard does not, the connection for which it is asked does. Where the guard's
-  // own connection broke, the keys are listed again, and have to be the same.
+  // Throws if the file was replaced since the keys were listed. The guard is a connection that has
+  // watched since then, also while other connections did not; and while the guard itself does not
+  // (between EXEC and WATCH), the connection for which it is asked does. If the guard's connection
+  // has broken, the keys are listed again, and must be the same.
   void ask_guard(Cancel& cancel) {
     const Clock::time_point since = Clock::now();
     std::optional<Gate::Entry> entry;
-    // A signal handler that comes while its own thread asks has a guard of its own.
+    // A signal handler that interrupts its own thread in this function does not enter the gate, and
+    // opens a guard of its own.
     const std::thread::id self = std::this_thread::get_id();
     if (!asking_guard_.has(self)) entry.emplace(asking_guard_, self, cancel);
-    // Who asks for many asks once.
+    // Another thread has asked the guard since this call began.
     if (guard_asked_ > since) return;
     if (guard_process_ != getpid()) guard_.reset();
     guard_process_ = getpid();
     const Clock::time_point now = Clock::now();
     if (guard_) {
-      // If this throws, the connection is of no more use.
+      // Moved out of guard_, because the connection must not be used after an exception.
       std::unique_ptr<RedisConnection> guard = std::move(guard_);
       try {
         if (is_replaced(*guard, cancel)) throw_replaced();
@@ -172,14 +176,15 @@ class RedisSource final : public Source {
 
   using Keys = std::vector<RedisKey>;
 
-  // The first key that begins behind that byte: the one before it has the byte, if any has.
+  // Returns the first key that begins behind the byte at `offset`. The key before it holds that
+  // byte, if any does.
   Keys::const_iterator behind(std::uint64_t offset) const {
     return std::upper_bound(
         keys_.begin(), keys_.end(), offset,
         [](std::uint64_t at, const RedisKey& other) { return at < other.offset; });
   }
 
-  // How many of `most` bytes there are from that one on, one behind the other.
+  // Returns how many of `most` bytes the file has from `offset` on without a gap.
   std::uint64_t count_bytes(std::uint64_t offset, std::uint64_t most) const {
     auto key = behind(offset);
     if (key == keys_.begin()) return 0;
@@ -189,7 +194,7 @@ class RedisSource final : public Source {
     return std::min(most, end - offset);
   }
 
-  // Fills as much as there is, and says how much that was.
+  // Fills as much as the file has, and returns the number of bytes.
   std::uint64_t fill(std::uint64_t offset, IoCursor& cursor, Cancel& cancel) {
     const std::uint64_t wanted = cursor.left();
     const std::uint64_t length = count_bytes(offset, wanted);
@@ -217,7 +222,7 @@ class RedisSource final : public Source {
     Clock::time_point first = start;
     auto key = std::prev(behind(begin));
     std::deque<KeyRange> asked;
-    std::uint64_t next = begin;  // what is asked for next
+    std::uint64_t next = begin;  // the first byte that was not requested yet
     std::uint64_t done = begin;
     bool all_asked = false;
     while (!all_asked || !asked.empty()) {
@@ -245,7 +250,7 @@ class RedisSource final : public Source {
   }
 
   void ask(RedisConnection& connection, const KeyRange& piece) {
-    // At the end of a key, for a byte more than it has: so it shows when it has got longer.
+    // At the end of a key, asks for one byte more, to notice if the key has become longer.
     const std::uint64_t end = piece.begin + piece.size;
     const std::uint64_t last = end == piece.key.size ? end : end - 1;
     connection.add({"GETRANGE", piece.key.name, std::to_string(piece.begin), std::to_string(last)});
@@ -264,10 +269,10 @@ class RedisSource final : public Source {
   std::vector<RedisKey> keys_;  // that make up the file, by offset
 
   std::mutex change_mutex_;
-  std::string change_;  // what was seen of a change; it stays once it is there
+  std::string change_;  // the first change that was noticed, or empty
 
   Gate asking_guard_{"the guard is asked already"};
-  // Who asks uses what follows.
+  // Used inside asking_guard_ only.
   pid_t guard_process_ = getpid();
   std::unique_ptr<RedisConnection> guard_;
   Clock::time_point guard_asked_;

@@ -14,10 +14,10 @@ namespace tensorizer {
 
 namespace {
 
-// What TLS is given at once: one record, so that a slow connection shows that something moves.
+// The bytes passed to TLS at once: one record, so that progress shows on a slow connection.
 constexpr std::size_t kTlsRecord = 16 << 10;
 
-// Only the scheme and the host matter: nothing is sent but what the caller sends.
+// Returns a URL for libcurl. Only its scheme and host are used: libcurl sends no request.
 std::string url_of(const RedisAddress& address) {
   const std::string scheme = address.tls ? "https://" : "http://";
   if (!address.socket.empty()) return scheme + "localhost";
@@ -45,7 +45,7 @@ RedisTransport::RedisTransport(const RedisAddress& address, const TlsOptions& tl
     set(easy_, CURLOPT_CONNECT_ONLY, 1L);
     set(easy_, CURLOPT_SSL_ENABLE_ALPN, 0L);
     set(easy_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-    // The proxies of the environment are for the web.
+    // Ignore the proxies of the environment, which are for HTTP.
     set(easy_, CURLOPT_PROXY, "");
     if (!address.socket.empty()) set(easy_, CURLOPT_UNIX_SOCKET_PATH, address.socket.c_str());
     connect(cancel);
@@ -60,8 +60,8 @@ RedisTransport::~RedisTransport() {
     close();
     return;
   }
-  // libcurl would say good-bye to the server, over the parent's connection. What it has of memory
-  // stays, and so does what that refers to.
+  // A child of fork(): libcurl would end the session with the server, over the parent's connection.
+  // So its handles are leaked, together with the share that they refer to.
   if (socket_ != CURL_SOCKET_BAD) ::close(socket_);
   static_cast<void>(new std::shared_ptr<CurlShare>(std::move(share_)));
 }
@@ -84,7 +84,7 @@ void RedisTransport::connect(Cancel& cancel) {
   curl_easy_getinfo(easy_, CURLINFO_ACTIVESOCKET, &socket_);
   if (socket_ == CURL_SOCKET_BAD) throw_broken(0);
   times_ = connect_times(easy_);
-  // libcurl keeps the first of its messages, which may be about nothing that matters.
+  // libcurl keeps its first message, which may be about a failure that it recovered from.
   error_[0] = '\0';
 }
 
@@ -95,7 +95,7 @@ void RedisTransport::throw_not_connected(CURLcode code) const {
   const int number = code == CURLE_COULDNT_CONNECT ? static_cast<int>(system_errno) : 0;
   std::string what = "cannot connect to the server of " + address_.label + ": " +
                      (number != 0 ? std::strerror(number) : quote(failure.what, 400));
-  // A server without TLS may wait for more of the handshake, or say what is none.
+  // A server without TLS may wait for the rest of the handshake, or reply with something else.
   const bool hangs = failure.timed_out && failure.what.starts_with("SSL");
   if (hangs || code == CURLE_SSL_CONNECT_ERROR) {
     what += ": rediss:// is for servers that speak TLS, and redis:// for others";
@@ -144,7 +144,8 @@ std::size_t RedisTransport::receive_tls(iovec vector) {
   return moved;
 }
 
-// A record that the socket did not take goes on when the same bytes are given again.
+// If the socket did not take the whole record, TLS continues it when the same bytes are passed
+// again.
 std::size_t RedisTransport::send_tls(iovec vector) {
   std::size_t moved = 0;
   const CURLcode code =

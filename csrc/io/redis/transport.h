@@ -1,4 +1,4 @@
-// The bytes to and from one Redis server. libcurl looks its name up and connects.
+// Sends and receives bytes over a connection to a Redis server, which libcurl opens.
 #pragma once
 
 #include <curl/curl.h>
@@ -17,31 +17,31 @@
 
 namespace tensorizer {
 
-// One thread at a time. What breaks is a TemporaryError; after any error the connection is of no
-// more use. A child of fork() may destroy what its parent opened, and nothing else: the parent's
-// connection stays as it is.
+// Not thread-safe: one thread at a time. A broken connection throws TemporaryError. After any error
+// the connection must not be used. A child of fork() may only destroy the connections of its
+// parent, which does not affect them in the parent.
 class RedisTransport {
  public:
-  // Connects, within `timeout` seconds, and ends within kPollInterval of a cancel. The address is
-  // kept as a reference.
+  // Connects within `timeout` seconds. Throws within kPollInterval of a cancel. Keeps a reference
+  // to the address.
   RedisTransport(const RedisAddress& address, const TlsOptions& tls, double timeout,
                  std::shared_ptr<CurlShare> share, Cancel& cancel);
   ~RedisTransport();
   RedisTransport(const RedisTransport&) = delete;
   RedisTransport& operator=(const RedisTransport&) = delete;
 
-  // How long connecting took.
+  // Returns how long connecting took.
   const ConnectTimes& times() const noexcept { return times_; }
 
-  // Move what can be moved at once, into or out of the first of the vectors on, and return how many
-  // bytes that was; 0 where the caller has to wait for POLLIN or POLLOUT on the descriptor, for
-  // kPollInterval at most. What send() did not take has to be given again.
+  // Receive into, or send from, the vectors without blocking, beginning with the first one. Return
+  // the number of bytes moved. If it is 0, the caller must wait for POLLIN or POLLOUT on the
+  // descriptor, for at most kPollInterval. Bytes that send() did not take must be passed again.
   std::size_t receive(std::span<iovec> vectors);
   std::size_t send(std::span<iovec> vectors);
-  // For poll().
+  // Returns the descriptor, for poll().
   int descriptor() const noexcept { return socket_; }
 
-  // Closes the connection at once: what has not left this machine does not leave it any more.
+  // Closes the connection at once, and discards bytes that have not left this machine.
   void drop() noexcept;
 
  private:

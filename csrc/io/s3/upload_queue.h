@@ -42,7 +42,7 @@ class UploadQueue {
 
   // Adds a part. Rethrows an exception of an earlier send, as finish() does.
   void add(UploadPart part, Cancel& cancel);
-  // Blocks until all parts are sent. No add() may follow.
+  // Blocks until all parts are sent.
   void finish(Cancel& cancel);
 
  private:
