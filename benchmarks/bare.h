@@ -1,6 +1,6 @@
-// What the programs that do bare work share: memory that is new, threads that take turns, a clock.
+// Shared code of the bare programs: fresh memory, ranges of a file, threads, a clock.
 //
-// Bare work is what a load or a save cannot do without, with nothing around it.
+// A bare program does only the work that no load or save can avoid, so it serves as a limit.
 #pragma once
 
 #include <fcntl.h>
@@ -42,7 +42,7 @@ class Descriptor {
   int number_;
 };
 
-// Pages that have not been touched yet.
+// Newly mapped memory whose pages have not been touched yet. Aligned to a huge page.
 class Memory {
  public:
   Memory(std::size_t size, bool huge_pages) : size_(size + kHugePage) {
@@ -52,7 +52,7 @@ class Memory {
     start_ = static_cast<unsigned char*>(start);
     const auto address = reinterpret_cast<std::uintptr_t>(start);
     data_ = start_ + (kHugePage - address % kHugePage) % kHugePage;
-    // Where the kernel has no huge pages, this fails and the limit is that of small ones.
+    // If the kernel has no huge pages, this fails, and the limit is measured with small pages.
     if (huge_pages) ::madvise(start, size_, MADV_HUGEPAGE);
   }
   ~Memory() { ::munmap(start_, size_); }
@@ -83,7 +83,8 @@ struct Range {
   std::size_t memory_offset;
 };
 
-// A text file with one "offset size" per line: where the data of a file's tensors is.
+// Reads a text file with one "offset size" per line: the data of each tensor in a file. In memory,
+// ranges are aligned to 64 bytes.
 inline std::vector<Range> read_ranges(const std::string& path) {
   std::ifstream in(path);
   std::vector<Range> ranges;
@@ -98,7 +99,7 @@ inline std::vector<Range> read_ranges(const std::string& path) {
   return ranges;
 }
 
-// The same ranges in pieces of at most `step` bytes.
+// Splits ranges into pieces of at most `step` bytes.
 inline std::vector<Range> cut(const std::vector<Range>& ranges, std::size_t step) {
   std::vector<Range> pieces;
   for (const Range& range : ranges) {
@@ -120,7 +121,7 @@ inline std::size_t bytes_of(const std::vector<Range>& ranges) {
   return bytes;
 }
 
-// Runs `work` in as many threads, and waits for all of them.
+// Runs `work` in `count` threads and joins them. Throws if one of them failed.
 template <typename Work>
 void in_threads(int count, const Work& work) {
   std::atomic<bool> failed{false};

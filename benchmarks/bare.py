@@ -1,4 +1,4 @@
-"""The bare programs as more things to measure: their modes, where data lies, their figures."""
+"""Builds and runs the bare programs (`limit`, `bare_http`) and returns their timings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ FLAGS = ("-std=c++20", "-O2", "-pthread")
 LIBRARIES = {"limit": ("-lcrypto", "-ldeflate", "-lsodium"), "bare_http": ("-lcurl",)}
 
 KIB = 1 << 10
-# The best of 256 KiB to 8 MiB, found once: a choice in every run would be made by chance. What is
-# hashed has to be in cache still when SHA-256 follows CRC32, and a disk likes large reads.
+# The best sizes between 256 KiB and 8 MiB, determined once: choosing in every run would depend on
+# chance. For PIECE_ALL, the piece must still be in cache when SHA-256 follows CRC32; for
+# PIECE_COLD, large reads suit a disk.
 PIECE, PIECE_ALL, PIECE_COLD = 1024 * KIB, 256 * KIB, 2048 * KIB
-# The chunk size of the format: not a choice.
+# The chunk size of the format, which is fixed.
 CHUNK = 2048 * KIB
 
 
@@ -32,7 +33,7 @@ class Limit:
 
     name: str
     mode: str
-    threads: int | None = None  # None: as many as the process may use
+    threads: int | None = None  # None: one for every CPU that the process may use
     cold: bool = False
 
     @property
@@ -73,7 +74,7 @@ COLD = tuple(
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor is in a .tensors file."""
+    """The offsets and the data size of one tensor in a .tensors file."""
 
     header: int
     data: int
@@ -86,13 +87,13 @@ def _behind_name(raw: bytes, position: int) -> int:
 
 
 def _behind_shape(raw: bytes, position: int) -> int:
-    """`position`: where the dtype stands."""
+    """`position`: the position of the dtype."""
     position += 1 + raw[position]
     return position + 1 + 4 * raw[position]
 
 
 def _entries(path: Path) -> list[Entry]:
-    """The tensors of a .tensors file of version 1 to 4."""
+    """Return the tensors of a .tensors file of version 1 to 4."""
     with path.open("rb") as file:
         magic, version, *_, count, length = struct.unpack("<5sI32sQQQQ", file.read(73))
         index = file.read(length)
@@ -108,12 +109,12 @@ def _entries(path: Path) -> list[Entry]:
 
 
 def data_ranges(path: Path) -> list[tuple[int, int]]:
-    """Offset and size of every tensor's data."""
+    """Return offset and size of every tensor's data."""
     return [(entry.data, entry.size) for entry in _entries(path)]
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """Offset, size, nonce and MAC of every chunk of a file that is encrypted as we do it."""
+    """Yield offset, size, nonce and MAC of every chunk of a file that tensorizer_ops encrypted."""
     with path.open("rb") as file:
         for entry in _entries(path):
             file.seek(entry.header)
@@ -139,7 +140,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, int, bytes, bytes]]:
 
 
 def build(folder: Path, name: str) -> Path:
-    """Compiles one of the bare programs, unless it is newer than its sources."""
+    """Compile one of the bare programs, unless it is newer than its sources."""
     program = folder / name
     source = HERE / f"{name}.cpp"
     newest = max(file.stat().st_mtime for file in (source, HERE / "bare.h"))
@@ -147,7 +148,7 @@ def build(folder: Path, name: str) -> Path:
         return program
     folder.mkdir(parents=True, exist_ok=True)
     compiler = os.environ.get("CXX", "g++")
-    new = program.with_suffix(f".{os.getpid()}")  # others may build it as well
+    new = program.with_suffix(f".{os.getpid()}")  # another process may build it at the same time
     command = [compiler, *FLAGS, "-o", str(new), str(source), *LIBRARIES[name]]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -160,7 +161,7 @@ def build(folder: Path, name: str) -> Path:
 
 
 def _seconds(command: Sequence[str], reserve: Reserve, lend: int) -> list[float]:
-    """Runs a bare program: what each of its repetitions took."""
+    """Run a bare program and return the seconds of each of its repetitions."""
     reserve.lend(lend)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     reserve.take_back()
@@ -171,14 +172,14 @@ def _seconds(command: Sequence[str], reserve: Reserve, lend: int) -> list[float]
 
 
 def _write_ranges(file: Path) -> Path:
-    """Says beside a .tensors file, in the way that the programs read, where its data is."""
+    """Write the ranges of a .tensors file's data beside it, in the format of bare.h."""
     ranges = file.with_suffix(".ranges")
     ranges.write_text("".join(f"{offset} {size}\n" for offset, size in data_ranges(file)))
     return ranges
 
 
 def _write_chunks(file: Path) -> Path:
-    """Says in the same way where the chunks of an encrypted file are, and what opens them."""
+    """Write the ranges, nonces and MACs of an encrypted file's chunks beside it, for limit.cpp."""
     chunks = file.with_suffix(".chunks")
     lines = (f"{at} {size} {nonce.hex()} {mac.hex()}\n" for at, size, nonce, mac in _chunks(file))
     chunks.write_text("".join(lines))
@@ -186,7 +187,7 @@ def _write_chunks(file: Path) -> Path:
 
 
 class Program:
-    """The limit program, built, on one file; `key` is that of an encrypted one."""
+    """The built limit program for one file. `key` is the key of an encrypted file."""
 
     def __init__(self, folder: Path, file: Path, threads: int, key: bytes = b"") -> None:
         self._program = build(folder, "limit")
@@ -204,7 +205,7 @@ class Program:
             *("--output", str(self.file.with_name("limit.out"))),
             *self._key,
         ]
-        # A write has its source in memory as well.
+        # A write also needs memory for its source.
         lend = self.bytes * (2 if limit.mode.startswith("write") else 1)
         seconds = _seconds(command, reserve, lend)
         typical = statistics.median(seconds[1:] or seconds)
@@ -213,7 +214,7 @@ class Program:
 
 @dataclass(frozen=True)
 class BareHttp:
-    """Bare libcurl, built; how it speaks with one server."""
+    """The bare_http program with its options for one server."""
 
     programs: Path
     reserve: Reserve
@@ -224,12 +225,12 @@ class BareHttp:
         return sum(size for _, size in data_ranges(file))
 
     def load(self, url: str, file: Path, connections: int) -> Timing:
-        """Loads the data of the .tensors file that lies at `url`, and here."""
+        """Load the data of the .tensors file at `url`; `file` is a local copy of it."""
         where = ("load", url, str(file), str(_write_ranges(file)))
         return self._run(self.size_of(file), where, connections)
 
     def save(self, url: str, file: Path, connections: int) -> Timing:
-        # What is sent, and what the server makes of it.
+        # Memory for the data to send, and for the file that the server writes.
         return self._run(2 * file.stat().st_size, ("save", url, str(file)), connections)
 
     def _run(self, lend: int, where: tuple[str, ...], connections: int) -> Timing:

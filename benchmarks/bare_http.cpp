@@ -1,19 +1,19 @@
-// The bare work of a load or a save over HTTP: libcurl, and nothing around it.
+// The bare work of a load or a save over HTTP: libcurl and nothing else.
 //
 //   bare_http load URL FILE RANGES [--connections N] [--ca PATH] [--user KEY:SECRET]
 //   bare_http save URL FILE        [the same]
 //
-//   load   the ranges of the file at URL into fresh memory that asks for huge pages, in requests
-//          for 8 MiB at most, which the connections take in turns
-//   save   FILE, from ordinary memory, to an S3 server in parts of 8 MiB (the last one may be
-//          smaller), begun and completed as S3 has it
+//   load   loads the ranges of the file at URL into fresh memory with huge pages, in requests for
+//          at most 8 MiB, which are distributed over the connections
+//   save   saves FILE, from memory without huge pages, to an S3 server by a multipart upload in
+//          parts of 8 MiB (the last one may be smaller)
 //
-// With --user, every request is signed for S3 (AWS_SIGV4). RANGES is as read_ranges() in bare.h
-// says. Every status and every length is checked. After a load, outside of the timing, every byte
-// is compared with FILE; what was saved is for the caller to compare.
+// With --user, every request is signed for S3 (AWS_SIGV4). RANGES has the format of read_ranges()
+// in bare.h. Every status and every length is checked. After a load, outside of the timing, every
+// byte is compared with FILE; after a save, the caller has to compare.
 //
-// The clock covers asking for memory, connecting, all requests, and joining the threads. Prints
-// JSON.
+// The clock covers allocating memory (for a load), connecting, all requests, and joining the
+// threads. Prints JSON.
 //
 //   g++ -std=c++20 -O2 -o bare_http bare_http.cpp -pthread -lcurl
 #include <curl/curl.h>
@@ -30,10 +30,10 @@ namespace {
 using bare::Memory;
 using bare::Range;
 
-// As our loads ask and our saves send.
+// The size of requests and parts of tensorizer_ops.
 constexpr std::size_t kRequest = std::size_t{8} << 20;
-// The most that libcurl takes, and the best of 64 KiB to that, found once: every read costs the
-// kernel an acknowledgement.
+// The maximum of libcurl, and the best size from 64 KiB up to it, determined once: every read costs
+// the kernel an acknowledgement.
 constexpr long kBuffer = 10L << 20;
 constexpr long kUploadBuffer = 2L << 20;
 
@@ -53,7 +53,7 @@ void set(CURL* handle, CURLoption option, Value value) {
   if (status != CURLE_OK) throw std::runtime_error(curl_easy_strerror(status));
 }
 
-// One connection, which is kept from one request to the next.
+// One connection, which is reused for all requests. Used by one thread.
 class Connection {
  public:
   explicit Connection(const Job& job) : job_(job) {
@@ -66,7 +66,7 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Fills `out` with what stands at `offset` of the file.
+  // Fills `out` with the bytes at `offset` of the file.
   void get(std::size_t offset, std::span<unsigned char> out) {
     start("");
     out_ = out;
@@ -77,7 +77,7 @@ class Connection {
     if (received_ != out.size()) throw std::runtime_error("fewer bytes than were asked for");
   }
 
-  // Returns the ETag of what was sent.
+  // Uploads `bytes` and returns their ETag.
   std::string put(const std::string& query, std::span<const unsigned char> bytes) {
     start(query);
     in_ = bytes;
@@ -89,7 +89,7 @@ class Connection {
     return etag_;
   }
 
-  // Returns the answer.
+  // Returns the response body.
   std::string post(const std::string& query, const std::string& body) {
     start(query);
     set(handle_, CURLOPT_POSTFIELDSIZE, static_cast<long>(body.size()));
@@ -131,7 +131,7 @@ class Connection {
     if (status != CURLE_OK) throw std::runtime_error(curl_easy_strerror(status));
     long answer = 0;
     curl_easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &answer);
-    // Some S3 servers say 200 of a range. How long it is, and what is in it, is looked at anyway.
+    // Some S3 servers answer a range request with 200. Length and content are checked anyway.
     if (answer != expected && answer != 200) {
       throw std::runtime_error("status " + std::to_string(answer) + ": " + text_);
     }
@@ -143,7 +143,7 @@ class Connection {
       connection.text_.append(data, size);
       return size;
     }
-    // More than was asked for ends the request with an error.
+    // More bytes than requested: returning 0 makes the request fail.
     if (size > connection.out_.size() - connection.received_) return 0;
     std::memcpy(connection.out_.data() + connection.received_, data, size);
     connection.received_ += size;
@@ -215,7 +215,7 @@ double load(const Job& job, const std::vector<Range>& ranges) {
   return seconds;
 }
 
-// What stands in the first element of this name.
+// Returns the content of the first element with this name.
 std::string element(const std::string& xml, const std::string& name) {
   const std::size_t begin = xml.find("<" + name + ">");
   const std::size_t end = xml.find("</" + name + ">");
@@ -227,7 +227,7 @@ std::string element(const std::string& xml, const std::string& name) {
 
 double save(const Job& job, const std::vector<Range>& file) {
   const std::vector<Range> parts = bare::cut(file, kRequest);
-  // Saved tensors usually lie in ordinary pages, and so does the memory that is sent here.
+  // No huge pages, as usual for tensors that are saved.
   const Memory memory(bare::memory_of(file), false);
   {
     const bare::Descriptor descriptor(job.file, O_RDONLY | O_CLOEXEC);

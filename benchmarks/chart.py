@@ -31,7 +31,7 @@ US = "tensorizer_ops"
 
 @dataclass(frozen=True)
 class Choice:
-    """A row of the results, and what its bar says."""
+    """A row of the results, with the label and the note of its bar."""
 
     row: str
     label: str
@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What one panel compares."""
+    """The rows that one panel compares."""
 
     title: str
     source: str
@@ -152,7 +152,7 @@ class Chart:
     footnote: str
 
     def text(self) -> str:
-        """All that the chart says; each picture carries it as its description."""
+        """Return the content of the chart as text; each picture has it as its description."""
         lines = [self.headline]
         for panel in self.panels:
             lines.append(f"{panel.title} ({panel.subtitle}):")
@@ -162,7 +162,7 @@ class Chart:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """The newest first."""
+    """Return the runs, the newest first."""
     runs = []
     for path in folder.glob("*.json"):
         content: dict[str, Any] = json.loads(path.read_text())
@@ -213,7 +213,7 @@ def chart_of(runs: Sequence[Run]) -> Chart:
 
 @dataclass(frozen=True)
 class Colours:
-    """Ours and theirs differ in brightness as well as in hue."""
+    """The colours of a theme. `ours` and `theirs` differ in brightness as well as in hue."""
 
     name: str
     ours: str
@@ -237,7 +237,7 @@ THICKNESS = 11.0
 BELOW = 13.0  # a panel
 HEADLINE, FOOTNOTE = 20.0, 14.0
 SIZE, SMALL = 9.0, 8.0
-CHARACTER = 4.8  # the most that text of SIZE takes on average
+CHARACTER = 4.8  # an upper bound on the average width of a character at SIZE
 
 
 def height_of(panel: Panel) -> float:
@@ -245,7 +245,7 @@ def height_of(panel: Panel) -> float:
 
 
 def columns(panels: Sequence[Panel]) -> tuple[list[Panel], list[Panel]]:
-    """In their order, split where the two are most alike in height."""
+    """Split the panels, in order, into two columns of heights as similar as possible."""
 
     def taller(split: int) -> float:
         return max(sum(map(height_of, part)) for part in (panels[:split], panels[split:]))
@@ -261,7 +261,7 @@ def draw(chart: Chart, colours: Colours, path: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.patches import Rectangle
 
-    # The same numbers give the same file.
+    # Makes the files reproducible: the same numbers give the same file.
     matplotlib.rcParams["svg.hashsalt"] = US
     parts = columns(chart.panels)
     height = max(sum(map(height_of, part)) for part in parts) + HEADLINE + FOOTNOTE
@@ -279,7 +279,7 @@ def draw(chart: Chart, colours: Colours, path: Path) -> None:
     axes.set_ylim(height, 0)
 
     def write(x: float, y: float, text: str, colour: str, **options: Any) -> float:
-        """Returns where the text ends."""
+        """Write text and return the x coordinate of its end."""
         style: dict[str, Any] = {"size": SIZE, "va": "center_baseline"} | options
         written = axes.text(x, y, text, color=colour, **style)
         end = written.get_window_extent().transformed(axes.transData.inverted()).x1

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Before anything imports it: threads that exist already are missing in a forked process.
+# Set before the first import of numpy: threads of OpenBLAS would not survive a fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import torch
@@ -46,7 +46,7 @@ WORKLOADS = {
     "transformer": ("a gigabyte in a transformer's shapes", workloads.CLASSIC),
     "small": ("3,000 tensors of 1 KiB", workloads.WORKLOADS["small"]),
 }
-REPEATS = 7  # in one process, where a load takes milliseconds
+REPEATS = 7  # in one process, if a load takes milliseconds
 
 
 def save(library: Any, state: State, place: str) -> None:
@@ -61,7 +61,7 @@ def load(library: Any, file: Any) -> State:
 
 
 def load_buffer(library: Any, path: str) -> State:
-    """Loads bytes that are already in memory: reading the file is not timed."""
+    """Load from bytes in memory, so that reading the file is not timed."""
     return load(library, io.BytesIO(_contents[path]))
 
 
@@ -69,7 +69,7 @@ _contents: dict[str, bytes] = {}
 
 
 class Model(torch.nn.Module):
-    """Modules that have these parameters, or such without memory."""
+    """Nested modules with the tensors of a state dict as parameters, optionally on `device`."""
 
     def __init__(self, state: State, device: str | None = None) -> None:
         super().__init__()
@@ -97,13 +97,13 @@ def load_module(library: Any, path: str, model: Model) -> State:
 
 
 def load_parameters(path: str) -> State:
-    """The least that a TensorDeserializer does: it loads, and makes parameters."""
+    """Do the least that a TensorDeserializer must do: load tensors and make parameters."""
     loaded = ops_load(copy=True)(path)
     return {name: torch.nn.Parameter(tensor) for name, tensor in loaded.items()}
 
 
 def limit(setting: Setting, path: Path) -> Contender:
-    """What a load by copy cannot beat: the bare reads, into memory that is fresh as well."""
+    """The limit of a load by copy: bare reads into fresh memory."""
     program = Program(setting.programs, path, setting.threads)
 
     def run(_: bool) -> Timing:
@@ -148,7 +148,7 @@ def contenders(setting: Setting, workload: str, state: State) -> list[Contender]
 
         def warm_up_buffer() -> bytes:
             warm_up()
-            return _contents[str(path)][::PAGE]  # touched, as what is saved is
+            return _contents[str(path)][::PAGE]  # touches every page before the timing
 
         add(f"{label}, load", path, lambda: load(library, str(path)), warm_up)
         found.append(
@@ -162,7 +162,7 @@ def contenders(setting: Setting, workload: str, state: State) -> list[Contender]
             lambda: load_buffer(library, str(path)),
             warm_up_buffer,
         )
-        model = Model(state, "meta")  # every process fills its own
+        model = Model(state, "meta")  # every measuring process fills its own copy
         add(
             f"{label}, load_into_module",
             module_path,
@@ -207,7 +207,7 @@ def main() -> None:
             )
             setting.directory.mkdir()
             every = contenders(setting, name, state)
-            gc.freeze()  # a collection in a forked process would copy everything that it looks at
+            gc.freeze()  # garbage collection in a forked process would copy every page it visits
             wanted = [c for c in every if c.name.startswith(tuple(arguments.peers or [""]))]
             results[name] = measure_all(name, wanted, arguments.repeat, arguments.quick)
             shutil.rmtree(setting.directory)

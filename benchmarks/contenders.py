@@ -1,4 +1,4 @@
-"""What is measured: one way to load or to save, and what it takes to measure it."""
+"""The contenders of a benchmark: ways to load or save, and how to measure them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _numbers = itertools.count()
 
 
 def new_name() -> str:
-    """No two saves have the same: what a server remembers of the last one is not measured."""
+    """Return a unique name, so that a save does not profit from a server's cache of another."""
     return f"saved-{next(_numbers)}"
 
 
 def nothing_of(_: object) -> State:
-    """What a task has loaded that loads nothing."""
+    """Return the empty state: the result of a task that loads nothing."""
     return {}
 
 
@@ -39,18 +39,18 @@ def nothing_of(_: object) -> State:
 class Contender:
     name: str
     bytes: int
-    # The argument: whether the memory is watched.
+    # The argument says whether to watch memory.
     measure: Callable[[bool], Timing]
-    # Of these, the fastest in a first round is measured.
+    # Alternatives; the fastest one in a first round is measured.
     choices: tuple[Contender, ...] = ()
-    missing: str = ""  # why it cannot be measured
-    # How many requests in a row the last measurement needed.
+    missing: str = ""  # the reason if it cannot be measured
+    # Returns the number of sequential requests of the last measurement.
     rounds: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all measurements have in common."""
+    """The settings that all measurements share."""
 
     quick: bool
     repeat: int
@@ -58,9 +58,9 @@ class Setting:
     programs: Path
     directory: Path
     reserve: Reserve
-    whole: State = field(default_factory=dict)  # 1 GiB in one tensor,
-    state: State = field(default_factory=dict)  # and the same bytes in tensors of 32 MiB
-    round_trip: float = 0  # seconds to a far server
+    whole: State = field(default_factory=dict)  # 1 GiB in one tensor
+    state: State = field(default_factory=dict)  # the same bytes in tensors of 32 MiB
+    round_trip: float = 0  # the seconds of a round trip to a far server
 
     def bare(self, options: tuple[str, ...]) -> BareHttp:
         return BareHttp(self.programs, self.reserve, options)
@@ -81,12 +81,15 @@ class Setting:
         )
 
     def write(self, save: Save, state: State, place: Place) -> Place:
-        """Makes what is loaded later."""
+        """Write a file to load later."""
         self.perform(Task(lambda: nothing_of(save(state, str(place))), lambda _: None), 0)
         return place
 
     def prepare(self, missing: str, write: Callable[[], object]) -> str:
-        """Makes what a peer loads, unless it is missing. Why it cannot be measured, if so."""
+        """Write the files that a peer loads, unless it is missing.
+
+        Returns the reason if the peer cannot be measured, otherwise an empty string.
+        """
         try:
             if not missing:
                 write()
@@ -103,7 +106,7 @@ class Setting:
         file: Path | None = None,
         repeats: int = 1,
     ) -> Contender:
-        """Performs a task in a process of its own; the file that is read is warm."""
+        """Return a contender that performs a task in a new process; `file` is in the page cache."""
 
         def run(watch: bool) -> Timing:
             if file is not None:
@@ -121,7 +124,7 @@ class Setting:
         state: State,
         file: Path | None = None,
     ) -> Contender:
-        """Loads `state` from `uri`, after something tiny of the same kind."""
+        """Return a contender that loads `state` from `uri`; it warms up by loading `tiny`."""
         task = Task(
             run=lambda: load(uri),
             check=lambda loaded: check(loaded, state),
@@ -140,7 +143,7 @@ class Setting:
         return Contender(name, BareHttp.size_of(file), run)
 
     def bare_loads(self, counts: Sequence[int], url: str, file: Path, *options: str) -> Contender:
-        """By bare libcurl, with the best of these counts of connections."""
+        """Return bare libcurl with the best of these numbers of connections."""
         name = "bare libcurl, load"
         choices = (
             self.bare_load(f"{name}, {n} connections", n, url, file, *options) for n in counts
@@ -154,7 +157,10 @@ class Setting:
         check_saved: Callable[[str], object],
         state: State,
     ) -> Contender:
-        """Saves `state` under a name that is new each time, and lets the caller check it."""
+        """Return a contender that saves `state` under a new name each time.
+
+        `check_saved` is called with that name.
+        """
 
         def task() -> Task:
             place = new_name()
@@ -165,23 +171,26 @@ class Setting:
                 saved=state,
             )
 
-        # The server keeps what is saved, and the check takes as much once more.
+        # Memory for the server, which keeps the saved data, and for the check.
         return self.contender(name, size_of(state), task, 2 * size_of(state))
 
 
 def best_of(name: str, choices: Iterable[Contender], quick: bool) -> Contender:
-    """Those whose names go on after `name`; a quick run takes the first two."""
+    """Return a contender that is the best of `choices`; a quick run tries only the first two.
+
+    The names of the choices start with `name`.
+    """
     chosen = tuple(choices)[: 2 if quick else None]
     return replace(chosen[0], name=name, choices=chosen)
 
 
 def computed(name: str, size: int, seconds: float) -> Contender:
-    """A row that is computed instead of measured."""
+    """Return a row that is computed instead of measured."""
     return Contender(name, size, lambda _: Timing(seconds, seconds, None))
 
 
 def unless(reason: str, contender: Contender) -> Contender:
-    """One that cannot be measured where there is a reason."""
+    """Mark a contender as impossible to measure if `reason` is not empty."""
     return replace(contender, missing=reason)
 
 
@@ -205,12 +214,12 @@ def measure_all(workload: str, contenders: list[Contender], repeat: int, quick: 
         return timing
 
     def rehearse(contender: Contender) -> None:
-        """Untimed: the best choices are found, and memory is watched."""
+        """Find the best choice and watch memory. Its timings are not recorded."""
         row = rows[contender.name]
         if contender.choices:
             seconds = {choice: choice.measure(False).ready for choice in contender.choices}
             best, *others = sorted(contender.choices, key=lambda choice: seconds[choice])
-            # The two best again: a choice that is made by chance would stay for all rounds.
+            # Measure the two best again, because the choice is kept for all rounds.
             if not quick:
                 again = {c: min(seconds[c], c.measure(False).ready) for c in (best, others[0])}
                 best = min(again, key=lambda choice: again[choice])

@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py [--quick] [--device cuda] [--json FILE]
 
-The files are in the page cache. The limit is what copying from pinned memory that is already there
-takes, to tensors of the same shapes, which no loader can beat. A load ends when its values are on
-the device; every loaded byte is compared with the original, outside of the timing. A library
-that is not installed, or does not support the device, gets a row that says so. GB are 10^9 bytes.
+The files are in the page cache. The limit, which no loader can beat, is a copy from pinned memory
+that is already allocated to tensors of the same shapes. A load ends when its values are on the
+device; every loaded byte is compared with the original, outside of the timing. A library that is
+not installed, or does not support the device, gets a row that says so. GB are 10^9 bytes.
 Targets compare the best rounds.
 """
 
@@ -32,7 +32,7 @@ TARGETS = {"large": 0.95, "transformer": 0.9}
 
 
 def pinned_copy(state: State, device: torch.device) -> Callable[[], State]:
-    """The same bytes, from pinned memory that holds something already: pieces of it in turn."""
+    """Return a function that copies as many bytes to the device from allocated pinned memory."""
     piece = torch.ones(PINNED_PIECE, dtype=torch.uint8, pin_memory=True)
 
     def load() -> State:
@@ -91,7 +91,7 @@ def safetensors_save(state: State, path: Path) -> None:
 
 
 class Rows:
-    """Seconds by name, and the reason where a measurement failed."""
+    """The seconds of each measurement by name, and the reasons of those that failed."""
 
     def __init__(self, device: torch.device, repeat: int) -> None:
         self.seconds: dict[str, list[float]] = {}
@@ -100,7 +100,7 @@ class Rows:
         self._repeat = repeat
 
     def measure(self, works: dict[str, Callable[[], object]], check: State | None) -> None:
-        for number in range(self._repeat + 1):  # the first one warms up, and is checked
+        for number in range(self._repeat + 1):  # the first one is a warm-up, and is checked
             for name, work in works.items():
                 if name not in self.errors:
                     self._attempt(name, work, number, check)
@@ -115,7 +115,7 @@ class Rows:
             done = work()
             torch.accelerator.synchronize(self._device)
             seconds = time.perf_counter() - start
-        except Exception as error:  # whatever it is that a library cannot do here
+        except Exception as error:  # a library may fail here in any way
             self.errors[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
             return
         if number > 0:

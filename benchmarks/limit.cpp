@@ -1,22 +1,23 @@
-// The limit: the bare work of a load or a save, with nothing around it.
+// The limit: the bare work of a load or a save and nothing else.
 //
 //   limit MODE FILE RANGES [--threads N] [--piece BYTES] [--repeat N] [--output PATH]
 //
-//   read         pread of every range into fresh memory that asks for huge pages
-//   read-crc32   the same, and a CRC32 of every piece while it is in cache
-//   read-all     the same, and a SHA-256 of every range by libcrypto as well
-//   write        pwrite of as many bytes from ordinary memory into a fresh file at PATH, which is
-//                never synced
-//   write-crc32, write-all    the same with these sums, taken before the piece is written
-//   read-encrypted    pread of every chunk into such memory, and libsodium's secretbox opened there
-//   write-encrypted   a SHA-256 of every range by libcrypto, libsodium's secretbox of every piece
-//                     into a buffer, and pwrite of that
-//   derive-key        one key from a passphrase, by libsodium at its "interactive" cost
+//   read         pread of every range into fresh memory with huge pages
+//   read-crc32   also a CRC32 of every piece while it is in cache
+//   read-all     also a SHA-256 of every range by libcrypto
+//   write        pwrite of the same number of bytes, from memory without huge pages, to a new file
+//                at PATH, which is never synced
+//   write-crc32, write-all    also these checksums, computed before the piece is written
+//   read-encrypted    pread of every chunk into fresh memory with huge pages, and decryption in
+//                     place with libsodium's secretbox
+//   write-encrypted   a SHA-256 of every range by libcrypto, encryption of every piece into a
+//                     buffer with libsodium's secretbox, and pwrite of the buffer
+//   derive-key        derivation of one key from a passphrase by libsodium, "interactive" cost
 //
-// RANGES is as read_ranges() in bare.h says; for read-encrypted as read_chunks() below does.
+// RANGES has the format of read_ranges() in bare.h; for read-encrypted, of read_chunks() below.
 //
-// The clock covers what a loader cannot do without: asking for memory, starting threads, the work,
-// and joining them. Memory and file are new in every repetition. Prints JSON.
+// The clock covers what no loader can avoid: allocating memory (for a read), starting threads, the
+// work, and joining them. Memory and file are new in every repetition. Prints JSON.
 //
 //   g++ -std=c++20 -O2 -o limit limit.cpp -pthread -lcrypto -ldeflate -lsodium
 #include <libdeflate.h>
@@ -36,11 +37,11 @@ using bare::Descriptor;
 using bare::Memory;
 using bare::Range;
 
-// What a thread takes at once when ranges may be cut: whole huge pages, so that two threads seldom
-// wait for the same page fault, and little enough that all threads end together.
+// The bytes that a thread takes at a time when ranges may be split: several huge pages, so that two
+// threads seldom wait for the same page fault, but few enough that all threads end together.
 constexpr std::size_t kTurn = std::size_t{8} << 20;
 
-// How many chunks that is.
+// The same number of bytes in chunks.
 constexpr std::size_t kChunksInTurn = 4;
 
 struct Job {
@@ -68,7 +69,7 @@ void write_all(int descriptor, const unsigned char* data, std::size_t size, std:
   }
 }
 
-// What of a file was encrypted in one piece.
+// A part of a file that was encrypted as one message.
 struct Chunk {
   Range range;
   std::array<unsigned char, crypto_secretbox_NONCEBYTES> nonce;
@@ -84,7 +85,7 @@ void from_hex(const std::string& text, std::array<unsigned char, kSize>& out) {
   }
 }
 
-// A text file with "offset size nonce mac" per line, one behind the other in memory.
+// Reads a text file with "offset size nonce mac" per line. In memory, chunks are contiguous.
 std::vector<Chunk> read_chunks(const std::string& path) {
   std::ifstream in(path);
   std::vector<Chunk> chunks;
@@ -104,7 +105,8 @@ std::vector<Chunk> read_chunks(const std::string& path) {
 
 using Sha256 = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 
-// What one thread does. Returns something that depends on every sum, so that none can be left out.
+// The work of one thread. Returns a number that depends on every checksum, so that the compiler
+// cannot remove any of them.
 std::uint64_t work(const Job& job, const std::vector<Range>& turns, std::atomic<std::size_t>& next,
                    int descriptor, unsigned char* memory) {
   std::uint64_t seen = 0;
@@ -184,8 +186,9 @@ double seconds_of_deriving() {
   return clock.seconds();
 }
 
-// How the threads share the work. A SHA-256 is one long chain, so a range stays with one thread,
-// and the largest go first, which lets all threads end at about the same time.
+// Divides the work among threads. With `whole`, ranges are not split, because the SHA-256 of a
+// range must be computed in order; the largest go first, so that all threads end at about the same
+// time.
 std::vector<Range> turns_of(std::vector<Range> ranges, bool whole) {
   if (!whole) return bare::cut(ranges, kTurn);
   std::stable_sort(ranges.begin(), ranges.end(),
@@ -202,7 +205,7 @@ double seconds_of(const Job& job, const std::vector<Range>& turns, std::size_t m
     seen += run_threads(job, turns, file.number(), memory.data());
     return clock.seconds();
   }
-  // Saved tensors usually lie in ordinary pages, and so does the memory that is written here.
+  // No huge pages, as usual for tensors that are saved.
   const Memory memory(memory_size, false);
   {
     const Descriptor file(job.file, O_RDONLY | O_CLOEXEC);

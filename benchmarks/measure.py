@@ -1,8 +1,8 @@
-"""One measurement: a fresh process loads or saves once, and is watched from outside.
+"""One measurement: a new process loads or saves, and its memory is watched from outside.
 
-The processes are forked from one that has imported everything and used nothing: imports are not
-timed, and every load gets fresh memory. Before the clock starts, each
-process saves or loads something tiny: thread pools and late imports are not what is compared.
+The processes are forked from one that has imported everything but used nothing: so imports are not
+timed, and every load gets fresh memory. Before the clock starts, each process saves or loads
+something tiny, so that thread pools and late imports are not measured.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _TIME_OUT = 600.0
 @dataclass(frozen=True)
 class Timing:
     seconds: float  # until the call returned
-    ready: float  # until, on top of that, every page of every tensor had been touched
-    memory: int | None  # the peak of private memory beyond the tensors, where it was watched
+    ready: float  # until every page of every mapped tensor was touched as well
+    memory: int | None  # the peak of private memory beyond the tensors; None if not watched
 
 
 def nothing() -> None:
@@ -48,15 +48,15 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """What a process does. The clock covers `run` alone, which gives what it has loaded."""
+    """The work of a process. The clock covers only `run`, which returns what it has loaded."""
 
     run: Callable[[], State]
-    # Raises where what was loaded, or saved, is wrong.
+    # Raises an exception if the loaded or saved data is wrong.
     check: Callable[[State], object]
     warm_up: Callable[[], object] = nothing
-    # Before each repetition.
+    # Called before each repetition.
     prepare: Callable[[], object] = nothing
-    # Those that `run` saves, which are in memory since before the process began.
+    # The tensors that `run` saves, which were in memory before the process was forked.
     saved: State = field(default_factory=dict)
 
 
@@ -64,26 +64,26 @@ class Task:
 
 
 def check(state: State, expected: State) -> None:
-    """Raises unless both hold the same names, shapes, dtypes and bytes."""
+    """Raise an exception unless both have the same names, shapes, dtypes and bytes."""
     if state.keys() != expected.keys():
         raise Failure("other names than were saved")
     for name, tensor in expected.items():
         other = state[name].detach()
         if other.dtype != tensor.dtype or other.shape != tensor.shape:
             raise Failure(f"{name} has another dtype or shape than was saved")
-        # As integers, because a random NaN is not equal to itself.
+        # Compared as integers, because NaN is not equal to itself.
         if not torch.equal(other.view(-1).view(torch.int64), tensor.view(-1).view(torch.int64)):
             raise Failure(f"{name} has other bytes than were saved")
 
 
 def _perform(task: Task, repeats: int, pipe: Connection) -> None:
     task.warm_up()
-    # After a fork the first access to each page takes half a microsecond (measured), as long as to
-    # write it to a file. A program that saves tensors has used them before.
+    # After a fork, the first access to a page takes half a microsecond (measured), as long as
+    # writing it to a file. A real program has used its tensors before it saves them.
     touch(pages_as_bytes(pages_of(task.saved)))
     timings: list[tuple[float, float]] = []
     for i in range(repeats):
-        state: State = {}  # the memory of the last repetition goes here
+        state: State = {}  # frees the memory of the previous repetition
         task.prepare()
         if i == repeats - 1:
             pipe.send(private_memory())
@@ -104,7 +104,7 @@ def _perform(task: Task, repeats: int, pipe: Connection) -> None:
 
 
 def _typical(timings: list[tuple[float, float]]) -> tuple[float, float]:
-    """The median repetition; the first one of several is a warm-up."""
+    """Return the median repetition, without the first of several, which is a warm-up."""
     if len(timings) > 1:
         timings = timings[1:]
     return (
@@ -125,10 +125,10 @@ def measure(
     lend: int,
     watch: bool = False,
 ) -> Timing:
-    """Performs a task in a new process, with memory lent to it, and watches it if told to.
+    """Perform a task in a new process with `lend` bytes of the reserve; optionally watch memory.
 
-    It sends its memory, waits for an answer, and begins; then it sends what its tensors take, and
-    its timings.
+    The process sends its current memory usage, waits for a reply, and runs the task. Then it sends
+    the memory of its tensors, and its timings.
     """
 
     def child(pipe: Connection) -> None:

@@ -1,4 +1,4 @@
-"""What is in memory: files in the page cache, tensors in their own memory or in a mapping."""
+"""Controls and measures memory: files in the page cache, and tensors in memory or mapped."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PAGE = mmap.PAGESIZE
 
 
 class Failure(Exception):
-    """A measurement that gave no figure; the text says why."""
+    """A measurement failed; the message says why."""
 
 
 # -- page cache ------------------------------------------------------------------------------------
 
 
 def resident(path: Path) -> float:
-    """The part of a file that is in the page cache."""
+    """Return the fraction of a file that is in the page cache."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as view:
         count = (len(view) + PAGE - 1) // PAGE
         pages = (ctypes.c_ubyte * count)()
@@ -37,7 +37,7 @@ def resident(path: Path) -> float:
 
 
 def make_cold(path: Path) -> None:
-    """Takes a file out of the page cache."""
+    """Remove a file from the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -46,9 +46,9 @@ def make_cold(path: Path) -> None:
 
 
 def make_warm(path: Path) -> None:
-    """Brings all of a file into the page cache."""
+    """Read a whole file into the page cache."""
     buffer = bytearray(8 << 20)
-    for _ in range(5):  # the kernel may take some back for others meanwhile
+    for _ in range(5):  # the kernel may evict some pages meanwhile
         if resident(path) == 1.0:
             return
         with path.open("rb", buffering=0) as file:
@@ -58,7 +58,7 @@ def make_warm(path: Path) -> None:
 
 
 def settle() -> None:
-    """Waits until no earlier save is still on its way to the disk."""
+    """Wait until the data of earlier saves has been written to the disk."""
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     if sum(int(fields[key].split()[0]) for key in ("Dirty", "Writeback")) > 64 << 10:
         os.sync()
@@ -68,11 +68,11 @@ def settle() -> None:
 
 
 class Reserve:
-    """Memory that is held between measurements and lent to each of them.
+    """Memory that is held between measurements and freed for each of them.
 
-    In a virtual machine, memory that is free for two seconds may go back to the host. Getting it
-    back takes 40 times longer than a page fault (measured), which would dominate the figures by
-    chance. Memory that was in use until now is there at once.
+    In a virtual machine, memory that is free for two seconds may be returned to the host. Getting
+    it back takes 40 times as long as a page fault (measured), which would dominate some results by
+    chance. Memory that was freed just now is available at once.
     """
 
     def __init__(self, size: int) -> None:
@@ -94,10 +94,10 @@ class Reserve:
 
 
 def private_memory(process: int | str = "self") -> int:
-    """The memory of a process that no file backs.
+    """Return the memory of a process that is not backed by a file.
 
-    Pages of a mapped file are left out: they are the page cache, which the kernel takes back when
-    it likes. So a tensor counts when its loader gave it memory, and does not when it is a mapping.
+    Pages of a mapped file are not counted: they are page cache, which the kernel can reclaim at any
+    time. So a tensor counts if its loader allocated memory for it, and not if it is mapped.
     """
     total = 0
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
@@ -118,7 +118,7 @@ def _file_mappings() -> tuple[list[int], list[int]]:
 
 
 def mapped(state: State) -> State:
-    """Those of the tensors that lie in a mapping of a file."""
+    """Return the tensors that are in a mapping of a file."""
     starts, ends = _file_mappings()
 
     def is_mapped(tensor: torch.Tensor) -> bool:
@@ -129,7 +129,7 @@ def mapped(state: State) -> State:
 
 
 def pages_of(state: State) -> list[tuple[int, int]]:
-    """The whole pages that tensors lie on, neighbours merged, as (address, size)."""
+    """Return the pages that tensors are on as (address, size), adjacent ones merged."""
     spans: list[tuple[int, int]] = []
     for start, size in sorted((tensor.data_ptr(), tensor.nbytes) for tensor in state.values()):
         if size == 0:
@@ -142,13 +142,13 @@ def pages_of(state: State) -> list[tuple[int, int]]:
 
 
 def pages_as_bytes(spans: list[tuple[int, int]]) -> list[torch.Tensor]:
-    """One byte of every page, not read yet."""
+    """Return views of one byte of every page; reads none of them."""
     memory = [(ctypes.c_uint8 * size).from_address(address) for address, size in spans]
     return [torch.frombuffer(span, dtype=torch.uint8)[::PAGE] for span in memory]
 
 
 def touch(pages: list[torch.Tensor]) -> int:
-    # One thread: torch would share one long span among several, but not many short ones.
+    # One thread, as torch would use several for one long span, but not for many short ones.
     torch.set_num_threads(1)
     return sum(int(bytes_.sum()) for bytes_ in pages)
 

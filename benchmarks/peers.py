@@ -1,6 +1,6 @@
-"""What is compared: each way to load and to save as a small function, as its users call it.
+"""The libraries to compare: each load and save as a small function, as users would call it.
 
-A library that is not here, or does not work on this machine, becomes a row that says why.
+A library that is not installed, or does not work on this machine, gets a row that says why.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Peer:
     library: Library
     load: Load | None = None
     save: Save | None = None
-    # Of these, the fastest in a first round is measured.
+    # Alternatives; the fastest one in a first round is measured.
     choices: tuple[Peer, ...] = ()
-    # Whether it computes sums of what it moves, or decrypts or encrypts it.
+    # Whether it computes checksums, decrypts or encrypts.
     hashes: bool = False
-    # A load that only maps a file takes milliseconds, and one process repeats it this often.
+    # How often one process repeats it: a load that only maps a file takes milliseconds.
     repeats: int = 1
 
 
@@ -58,7 +58,7 @@ def ops_save(hashes: str = "all", **arguments: Any) -> Save:
 def tensorizer_load(
     num_readers: int | None, verify: bool = False, ca: str = "", key: bytes = b""
 ) -> Load:
-    """`ca`: the authority that signed the certificate of a server."""
+    """`ca`: the file of the authority that signed the server's certificate."""
 
     def load(place: str) -> State:
         from tensorizer import DecryptionParams, TensorDeserializer
@@ -79,7 +79,7 @@ def tensorizer_load(
 
 
 def lazy_load(library: str) -> Load:
-    """Every tensor by its key, one after another, as code does that was written for tensorizer."""
+    """Load every tensor by its key, one after another, as code for tensorizer may do."""
 
     def load(place: str) -> State:
         deserializer = importlib.import_module(library).TensorDeserializer
@@ -131,7 +131,7 @@ def _flashpack_save(state: State, path: str) -> None:
     import numpy
     from flashpack import pack_to_file
 
-    # No other library syncs, and the disk is not measured here: syncing is left out.
+    # Syncing is disabled: no other library syncs, and the disk is not measured here.
     with mock.patch("os.fsync"), mock.patch.object(numpy.memmap, "flush"):
         pack_to_file(state, path, target_dtype=None)
 
@@ -147,7 +147,7 @@ def streamer_load(**environment: str) -> Load:
     return load
 
 
-# Ours come from the environment: they are named, and never given.
+# Our options name keys instead of containing them, so the keys are environment variables.
 KEY = bytes(range(32))
 os.environ |= {"BENCHMARK_KEY": KEY.hex(), "BENCHMARK_PASSPHRASE": "correct horse battery staple"}
 _KEYED = {"key": "env:BENCHMARK_KEY"}
@@ -173,7 +173,7 @@ TENSORIZER_ENCRYPTED = Library(
 TORCH = Library("torch", "torch", ".pt", lambda state, path: torch.save(state, path))
 SAFETENSORS = Library("safetensors", "safetensors.torch", ".safetensors", _safetensors_save)
 FLASHPACK = Library("flashpack", "flashpack", ".flashpack", _flashpack_save)
-# It has no format of its own.
+# It has no file format of its own.
 STREAMER = Library("Run:ai streamer", "runai_model_streamer", ".safetensors", _safetensors_save)
 
 LIBRARIES = (
@@ -194,7 +194,7 @@ def _tensorizer_peer(
 
 _MAPPED = 7
 
-# What the passphrase costs on top of the key is not a matter of how large the tensors are.
+# Only for small tensors: the cost of a passphrase does not depend on the size of the tensors.
 PASSPHRASE = Peer(
     "us, encrypted, passphrase", US_PASSPHRASE, load=ops_load(options=_DERIVED), hashes=True
 )
@@ -232,7 +232,7 @@ PEERS = (
     Peer("flashpack, save", FLASHPACK, save=_flashpack_save),
 )
 
-# The loader that checks what a library has saved.
+# The loader that checks the saves of each library.
 CHECKERS: dict[str, Load] = {
     US.name: ops_load(copy=True),
     US_ENCRYPTED.name: ops_load(options=_KEYED),
@@ -245,7 +245,7 @@ CHECKERS: dict[str, Load] = {
 
 
 def why_not(*modules: str) -> str:
-    """Imports what is measured; why it cannot be measured here, if it cannot."""
+    """Import modules; return the reason if one cannot be imported, otherwise an empty string."""
     for module in modules:
         try:
             importlib.import_module(module)

@@ -8,7 +8,7 @@ saved byte is compared with the original, outside of the timing. GB are 10^9 byt
 
   http, https   1 GiB in tensors of 32 MiB, from nginx
   slow          the same, and one tensor of 1 GiB, from a server that gives each connection 40 MB/s
-  far           3,000 tensors of 1 KiB, from a server to which the way and back takes 20 ms
+  far           3,000 tensors of 1 KiB, from a server with a round trip of 20 ms
   lazy          1,500 tensors of 4 KiB from such a server, one after another, each by its key
   s3            1 GiB in tensors of 32 MiB, from rclone and to it, every request signed
   redis         512 MiB in tensors of 32 MiB, from Redis and to it
@@ -23,7 +23,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Before anything imports it: threads that exist already are missing in a forked process.
+# Set before the first import of numpy: threads of OpenBLAS would not survive a fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import remote_http
@@ -65,7 +65,7 @@ def main() -> None:
         sys.exit(missing)
     whole = workloads.make(workloads.REMOTE, arguments.quick)
     state = workloads.companion(whole, (4 if arguments.quick else 32) << 20)
-    gc.freeze()  # a collection in a forked process would copy everything that it looks at
+    gc.freeze()  # garbage collection in a forked process would copy every page it visits
     results: dict[str, Rows] = {}
     reserve = Reserve(2 * workloads.REMOTE.bytes(arguments.quick))
     with tempfile.TemporaryDirectory(prefix="benchmark-", dir=arguments.directory) as directory:

@@ -1,4 +1,4 @@
-"""Loads from web servers: as they come, with slow connections, and from far away."""
+"""Loads from web servers: fast ones, ones with slow connections, and distant ones."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def slow(setting: Setting) -> Iterator[list[Contender]]:
             name = f"us, {n} connections"
             contenders += [
                 computed(f"{n} x 40 MB/s", size, size / BYTES_PER_SECOND / n),
-                # What this machine can do of it, with the server on the same CPUs.
+                # What this machine can achieve, with the server on the same CPUs.
                 setting.bare_load(f"bare libcurl, {n} connections", n, web.url(ours.name), ours),
                 setting.loads(name, load, web.url(ours.name), tiny, setting.state, ours),
             ]
@@ -95,7 +95,7 @@ def far(setting: Setting) -> Iterator[list[Contender]]:
         setting.write(ops_save(), TINY, web.root / "tiny.tensors")
         file = setting.write(ops_save(), state, web.root / "small.tensors")
         url = replace(web, port=proxy.port).url(file.name)
-        # What warms it up does not go through the proxy, which counts.
+        # The warm-up bypasses the proxy, which counts requests.
         load = setting.loads("us, load", ops_load(), url, web.url("tiny.tensors"), state, file)
         yield [replace(load, rounds=lambda: requests_in_a_row(proxy.exchanges()))]
 

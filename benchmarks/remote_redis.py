@@ -1,4 +1,4 @@
-"""Loads from Redis, and saves to it. Its values are in its memory; nothing goes to a disk."""
+"""Loads from and saves to Redis, which keeps its values in memory and writes nothing to disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def redis(setting: Setting) -> Iterator[list[Contender]]:
     with redis_server(setting.directory) as server:
 
         def both(name: str, load: Load, save: Save, missing: str = "") -> list[Contender]:
-            """A load of what the library saves, and such a save."""
+            """Return a load and a save; the load reads a file that `save` has written."""
             model, tiny = f"{name}-model", f"{name}-tiny"
 
             def write() -> None:

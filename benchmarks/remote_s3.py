@@ -1,4 +1,4 @@
-"""Loads from an S3 server, and saves to it, every request signed."""
+"""Loads from and saves to an S3 server; every request is signed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONNECTIONS = (2, 4, 8)
 
 
 def _folder(server: S3) -> Path:
-    """The server keeps its objects as files."""
+    """Return the folder in which the server keeps the bucket's objects as files."""
     return server.root / BUCKET
 
 
@@ -66,8 +66,10 @@ def _bare_saves(setting: Setting, server: S3, file: Path) -> Contender:
 
 
 def _boto3(setting: Setting, server: S3, original: Path) -> tuple[Contender, Contender]:
-    """A download to a file, which is not even loaded; and an upload of a file that is written
-    first, as fast as anyone here writes it."""
+    """Return a download to a file, which is not loaded, and an upload of a file.
+
+    The upload includes writing the file with tensorizer_ops.
+    """
     local = setting.directory / "local"
 
     @cache

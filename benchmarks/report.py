@@ -1,4 +1,4 @@
-"""The tables."""
+"""Formats results and verdicts as tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from verdicts import Row, Rows, Verdict, When
 
-# Below this a load is all overhead, and is given in milliseconds.
+# Results of smaller workloads are all overhead, so they are in milliseconds.
 SMALL = 32 << 20
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: int, markdown: bool) -> str:
-    """Columns; the first `left` and the last are aligned to the left."""
+    """Format a table; the first `left` columns and the last are left-aligned."""
     columns = range(len(head))
     widths = [max(len(line[i]) for line in (head, *lines)) for i in columns]
     to_left = [i < left or i == len(head) - 1 for i in columns]
@@ -30,7 +30,7 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: int, markdo
 
 
 def _speeds(row: Row, when: When) -> tuple[str, str]:
-    """Median and best, in GB/s, or in milliseconds for workloads that are all overhead."""
+    """Return median and best, in GB/s, or in milliseconds for small workloads."""
     seconds = [value for value in row.ready[when] if value]
     if not seconds:
         return "-", "-"
@@ -44,7 +44,7 @@ def _speeds(row: Row, when: When) -> tuple[str, str]:
 
 
 def results(title: str, rows: Rows, markdown: bool) -> str:
-    # What is never cold has no columns for it.
+    # The columns for cold files are omitted if there are no such results.
     times: list[When] = ["warm"]
     if any(row.ready["cold"] for row in rows.values()):
         times.append("cold")

@@ -1,4 +1,4 @@
-"""All measurements of one workload, in rounds that measure every library."""
+"""Runs all measurements of one workload, in rounds that measure every library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _peers(*names: str) -> list[Peer]:
     return [peer for peer in PEERS if peer.name in names]
 
 
-# Entries that are compared run one after another, while the machine is in the same state.
+# Entries that are compared with each other run in succession, so that the machine's state is alike.
 ENTRIES: tuple[Entry, ...] = tuple(
     dict.fromkeys(
         (
@@ -71,7 +71,7 @@ def is_cold(entry: Entry) -> bool:
 
 
 def has_cold(entry: Entry) -> bool:
-    """A disk hides what hashing costs."""
+    """Whether to measure an entry cold. Loads that hash are not: a disk hides that cost."""
     return not is_save(entry) and not entry.hashes
 
 
@@ -80,14 +80,14 @@ class Settings:
     quick: bool
     repeat: int
     threads: int
-    only: Sequence[str]  # what names start with; "limit" is every mode of the limit program
+    only: Sequence[str]  # prefixes of names; "limit" is every mode of the limit program
     programs: Path  # where the bare programs are built
     directory: Path
     reserve: Reserve
 
 
 def _task(peer: Peer, path: Path, state: State) -> Task:
-    """Loads from, or saves to, `path`."""
+    """Return the task that loads from, or saves to, `path`."""
     library = peer.library
 
     def warm_up() -> None:
@@ -113,7 +113,7 @@ def _task(peer: Peer, path: Path, state: State) -> Task:
 
 
 def _write(library: Library, path: Path, state: State) -> Task:
-    """Makes the file that a library's loads read, and puts it on the disk."""
+    """Return the task that writes the file for a library's loads, and syncs it to the disk."""
 
     def write() -> State:
         library.save(state, str(path))
@@ -145,16 +145,16 @@ class Bench:
     def _choose_entries(self) -> list[Entry]:
         entries = list(ENTRIES)
         if self.workload.name == "single":
-            # The same load of the same bytes in smaller tensors, for comparison within each round.
+            # The same bytes in smaller tensors, loaded in the same round for comparison.
             self._companion = workloads.companion(self._state)
             (copy,) = _peers("us, copy")
             entries.insert(entries.index(copy) + 1, Peer(COMPANION, US, load=copy.load))
 
         def wanted(entry: Entry) -> bool:
             if self.workload.name == "single" and entry.hashes:
-                return False  # one SHA-256 is one chain in every library
+                return False  # one SHA-256 cannot be parallelized in any library
             if self.workload.name != "small" and entry in (PASSPHRASE, bare.DERIVE_KEY):
-                return False  # one derivation is for a file, however large it is
+                return False  # a file needs one derivation, regardless of its size
             return not self._settings.only or any(
                 entry.name.startswith(name) or (name == "limit" and isinstance(entry, Limit))
                 for name in self._settings.only
@@ -172,7 +172,7 @@ class Bench:
         return self._companion if entry.name == COMPANION else self._state
 
     def _write_files(self) -> dict[str, str]:
-        """Makes the file that each library loads. Returns what cannot be measured, and why."""
+        """Write the file that each library loads; return the reasons of those that failed."""
         failures: dict[str, str] = {}
         files: dict[Path, tuple[Library, State]] = {}
         needed = {entry.library for entry in self._entries if isinstance(entry, Peer)}
@@ -185,7 +185,7 @@ class Bench:
                 files.setdefault(self._path(library), (library, self._state))
                 if library is US and self._companion:
                     files[self._companion_path()] = (library, self._companion)
-        gc.freeze()  # a collection in a forked process would copy everything that it looks at
+        gc.freeze()  # garbage collection in a forked process would copy every page it visits
         for path, (library, state) in files.items():
             try:
                 self._measure_task(_write(library, path, state))
@@ -209,12 +209,12 @@ class Bench:
         raise Failure("no .tensors file to read could be written")
 
     def run(self) -> None:
-        # Cold reads come last: what they bring into the page cache comes in smaller pages than what
-        # a save leaves there, and mapping it takes longer.
+        # Cold reads come last: they fill the page cache with smaller pages than a save does, and
+        # mapping those takes longer.
         self._measure_all("warm", [entry for entry in self._entries if not is_cold(entry)])
         cold = [entry for entry in self._entries if has_cold(entry)]
         # The limit is the best of several kinds of reads, on a disk whose speed varies. So every
-        # library gets as many tries as the limit has kinds.
+        # library gets one try for each of these kinds.
         libraries = [entry for entry in cold if not isinstance(entry, Limit)]
         self._measure_all("cold", cold + libraries * (len(bare.COLD) - 1))
 
@@ -225,7 +225,7 @@ class Bench:
         self._turns.take(when, entries, lambda entry: self._measure(entry, when))
 
     def _rehearse(self, entry: Entry) -> Timing:
-        """Untimed: the best choices are found, and memory is watched."""
+        """Find the best choice and watch memory. Its timings are not recorded."""
         row = self.rows[entry.name]
         if isinstance(entry, Limit):
             if entry is not bare.DERIVE_KEY:
@@ -255,7 +255,7 @@ class Bench:
             return self._program_of(entry).measure(entry, repeats, self._settings.reserve)
         state = self._expected(entry)
         task = _task(self._chosen.get(entry.name, entry), path, state)
-        # A save needs memory for the file, and another time as much when the file is checked.
+        # A save needs memory for the file, and as much again to check it.
         lend = size_of(state) * (1 if entry.save is None else 2)
         return self._measure_task(task, repeats, lend, watch)
 
@@ -278,7 +278,7 @@ class Bench:
         return program
 
     def _file(self, entry: Entry) -> Path:
-        """What is read, or written by a save."""
+        """Return the file that a load reads or a save writes."""
         if isinstance(entry, Limit):
             return self._program_of(entry).file
         if is_save(entry):

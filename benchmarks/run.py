@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Before anything imports it: threads that exist already are missing in a forked process.
+# Set before the first import of numpy: threads of OpenBLAS would not survive a fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import report
@@ -45,9 +45,9 @@ print(time.perf_counter() - start)
 
 
 def import_seconds(count: int) -> float:
-    """What `import tensorizer_ops` takes in a new interpreter that has imported torch."""
+    """Return the time of `import tensorizer_ops` in a new interpreter that has imported torch."""
     seconds = []
-    for _ in range(count + 1):  # the first one compiles and brings the files into memory
+    for _ in range(count + 1):  # the first one writes .pyc files and fills the page cache
         command = [sys.executable, "-c", IMPORT]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -87,7 +87,7 @@ def main() -> None:
                 print("\r\033[K", end="", file=sys.stderr)
             print(report.results(workload.title, bench.rows, arguments.markdown), end="\n\n")
             sys.stdout.flush()
-            del bench  # its tensors, before the next ones are made
+            del bench  # frees its tensors before the next ones are made
             for file in place.iterdir():
                 file.unlink()
     verdicts = judge(results, imported)

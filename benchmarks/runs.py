@@ -1,4 +1,4 @@
-"""What every run has: its arguments, the machine it ran on, and what it leaves behind."""
+"""Shared by all benchmarks: arguments, a description of the machine, and the JSON of results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def prepare_to_fork() -> None:
-    """Without threads in this process, forked ones start as if they were new."""
+    """Keep this process single-threaded, so that forked processes start like new ones."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
 
@@ -93,7 +93,7 @@ def leave(
     kind: str = "",
     **more: object,
 ) -> None:
-    """Writes the JSON of a run: of a whole one, or where it was asked for."""
+    """Write the JSON of a run if the run is complete or --json is given."""
     path: Path | None = arguments.json
     if path is None and not (arguments.quick or arguments.only_some):
         slug = re.sub(r"[^a-z0-9]+", "-", str(about["cpu"]).lower()).strip("-")

@@ -1,4 +1,4 @@
-"""The servers that are loaded from and saved to: those that the tests have as well."""
+"""The servers to load from and save to, which the tests use as well."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _need(program: str) -> None:
 
 @contextmanager
 def web_server(folder: Path, bytes_per_second: int | None = None) -> Iterator[Web]:
-    """Serves what lies in `folder`/files, with as many processes as there are CPUs."""
+    """Serve the files in `folder`/files, with one worker process for each CPU."""
     _need("nginx")
     _need("openssl")
     folder.mkdir()
@@ -64,7 +64,7 @@ def redis_server(folder: Path) -> Iterator[RedisServer]:
     _need("redis-server")
     try:
         from local_servers import redis_server
-    except ImportError as error:  # of the client
+    except ImportError as error:  # the Python client is not installed
         raise Failure(f"{type(error).__name__}: {error}") from None
     folder.mkdir()
     with redis_server.redis_server(folder) as server:

@@ -1,4 +1,4 @@
-"""What this project promises about loads and saves."""
+"""The performance targets for loads and saves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TARGETS = (
     Target("one tensor, load by copy", COPY, "the 32 MiB case", (COMPANION,), 0.9, ("single",)),
 )
 
-BYTES_PER_SECOND = 40_000_000  # over one connection of a slow server
+BYTES_PER_SECOND = 40_000_000  # per connection of a slow server
 SLOW_CONNECTIONS = (8, 16, 32)
 
 _LOAD = "us, load"
@@ -94,7 +94,7 @@ REMOTE_TARGETS = (
 _INTO_MODULE = "us, load_into_module"
 _BUFFER = "us, load from a BytesIO"
 SMALL_BYTES = 1024
-PYTHON_CEILING_US = 2  # a small tensor, on top of the op and of what nn.Parameter takes
+PYTHON_CEILING_US = 2  # per small tensor, beyond the op and nn.Parameter
 
 CLASSIC_TARGETS = tuple(
     Target(mine.removeprefix("us, "), mine, "tensorizer", (mine.replace("us", "tensorizer"),), *how)
@@ -110,7 +110,7 @@ CLASSIC_TARGETS = tuple(
 
 
 def _derivations(results: dict[str, Rows]) -> float | None:
-    """What a passphrase costs on top of a key, in derivations."""
+    """Return the cost of a passphrase compared with a key, in units of one key derivation."""
     rows = results.get("small", {})
     derived = best_seconds(rows, "us, encrypted, passphrase")
     keyed = best_seconds(rows, _ENCRYPTED)

@@ -1,4 +1,4 @@
-"""Rounds: each measures every entry once, so that other load on the machine affects all alike."""
+"""Measures in rounds of every entry once, so that other load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 class Turns:
-    """Fills rows. An entry that has failed once is not tried again."""
+    """Measures entries and fills their rows. An entry that has failed once is not retried."""
 
     def __init__(self, workload: str, rows: Rows, repeat: int) -> None:
         self._workload = workload
@@ -45,7 +45,7 @@ class Turns:
         self, when: When, entries: Sequence[Entry], work: Callable[[Entry], Timing | None]
     ) -> None:
         for number in range(self._repeat):
-            first = number * len(entries) // self._repeat  # another entry is first in each round
+            first = number * len(entries) // self._repeat  # each round starts with another entry
             for entry in [*entries[first:], *entries[:first]]:
                 timing = self.attempt(entry, f"{when} round {number + 1}", work)
                 row = self._rows[entry.name]

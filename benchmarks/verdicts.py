@@ -1,4 +1,4 @@
-"""Whether what was measured bears out what is promised."""
+"""Compares the measured results with the targets."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ When = Literal["warm", "cold"]
 
 @dataclass
 class Row:
-    """Everything measured of one peer on one workload."""
+    """All results of one peer on one workload."""
 
     bytes: int
     choice: str = ""
     error: str = ""
-    # One entry per try, None where it failed. Seconds until the values were in memory, and until
-    # the call returned.
+    # Seconds until the values were in memory (`ready`) and until the call returned (`call`). One
+    # entry per try, None if it failed.
     ready: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
     call: dict[When, list[float | None]] = field(default_factory=lambda: {"warm": [], "cold": []})
     memory: int | None = None
-    # The fewest sequential requests that a load needed, where that was watched. On a busy machine a
-    # request that starts late looks as if it had waited for an answer.
+    # The fewest sequential requests of a load, if they were counted. The minimum, because on a busy
+    # machine a request that starts late looks as if it had waited for a response.
     rounds: int | None = None
 
 
@@ -31,12 +31,12 @@ Rows = dict[str, Row]
 
 @dataclass(frozen=True)
 class Target:
-    """`mine` is at least `factor` times as fast as `other`, in bytes per second."""
+    """The target that `mine` is at least `factor` times as fast as `other`, in bytes per second."""
 
     work: str
     mine: str
     against: str
-    other: tuple[str, ...]  # of these, the fastest
+    other: tuple[str, ...]  # the fastest of these counts
     factor: float
     workloads: tuple[str, ...]
     when: When = "warm"
@@ -53,13 +53,13 @@ class Verdict:
 
 
 def best_seconds(rows: Rows, name: str, when: When = "warm") -> float | None:
-    """Other work on the machine can only make a round slower."""
+    """Return the fastest round, as other work on the machine can only make a round slower."""
     row = rows.get(name)
     return min((value for value in row.ready[when] if value), default=None) if row else None
 
 
 def _ratio(target: Target, rows: Rows) -> float | None:
-    """Best against best."""
+    """Return how many times as fast ours is, best round against best round."""
 
     def best(name: str) -> float | None:
         seconds = best_seconds(rows, name, target.when)
@@ -92,7 +92,7 @@ def at_most(
 def judge_memory(
     workload: str, rows: Rows, ceiling: int, work: str = "memory beyond the tensors"
 ) -> Verdict:
-    """The peak beyond the tensors, of whatever is ours."""
+    """Compare the highest peak of memory beyond the tensors, of all our rows, with a ceiling."""
     ours = [row.memory for name, row in rows.items() if name.startswith("us, ")]
     peaks = [memory / (1 << 20) for memory in ours if memory is not None]
     peak = max(peaks) if peaks else None

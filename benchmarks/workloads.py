@@ -1,4 +1,4 @@
-"""The state dicts that are measured: seeded random bytes in four shapes of model."""
+"""The state dicts to load and save: seeded random bytes in the shapes of several models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Workload:
     title: str
     dtype: torch.dtype
     shapes: Callable[[bool], Shapes]
-    # How often one process repeats a load or save; a workload of milliseconds needs it.
+    # How often one process repeats a load or save that takes milliseconds.
     repeats: int = 1
 
     def bytes(self, quick: bool) -> int:
@@ -47,7 +47,7 @@ def _remote(quick: bool) -> Shapes:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A language model: grouped queries, gated MLP, one embedding for both ends."""
+    """A language model: grouped-query attention, gated MLP, tied embeddings."""
 
     width: int
     wide: int
@@ -106,18 +106,18 @@ def _lazy(quick: bool) -> Shapes:
 # Loaded from a distant server, one tensor at a time.
 LAZY = Workload("lazy", "1,500 tensors of 4 KiB", torch.float32, _lazy)
 
-# What is loaded from servers and saved to them, as one tensor and as many.
+# Loaded from and saved to servers, as one tensor and split into many.
 REMOTE = Workload("remote", "1 GiB", torch.float32, _remote)
 
-# Code that was written for tensorizer.
+# For code that was written for tensorizer.
 CLASSIC = Workload("classic", "a gigabyte", torch.bfloat16, partial(_decoder, HALF_A_BILLION))
 
 
 def make(workload: Workload, quick: bool) -> State:
-    """The tensors of a workload; every 64 MiB of them is different.
+    """Make the tensors of a workload; every block of 64 MiB is different.
 
-    Random numbers are slow to make, so 64 MiB of them are made once and then changed by a random
-    constant each time.
+    Random numbers are slow to generate, so 64 MiB are generated once, and each block is that XORed
+    with a random constant.
     """
     generator = torch.Generator().manual_seed(20240229)
     lowest, highest = -(2**63), 2**63 - 1
@@ -133,7 +133,7 @@ def make(workload: Workload, quick: bool) -> State:
 
 
 def companion(tensors: State, size: int = 32 * MIB) -> State:
-    """Up to 1 GiB of a single tensor as tensors of this size: to compare both in one run."""
+    """Return up to 1 GiB of a single tensor as tensors of `size` bytes, to compare both."""
     data = next(iter(tensors.values())).view(-1)
     count = 1024 * MIB // size
     return {f"part.{i}": part for i, part in enumerate(data.split(size // 4)[:count])}
