@@ -1,18 +1,19 @@
-# The commands of the project. Each brings what it needs: Debian packages (with sudo, when something
-# is missing), a virtual environment in .venv, and torch in it. Nothing is done twice.
+# The commands of the project. Each installs what it needs unless it is there already: Debian
+# packages (with sudo), a virtual environment in .venv, and torch in it.
 #
-#   make demo    builds, and shows a model saved and loaded, beside its peers
-#   make test    everything that has to pass: lint, unit tests, fuzzing, sanitizers, Python tests
-#   make build   builds the package into .venv, from these sources (editable)
-#   make lint    formatting, types, and which layers of csrc and of Python use which
-#   make bench   measures loads and saves beside their peers and the machine's limit, and draws the
-#                chart of the README
-#   make bench-remote   measures loads and saves over the network in the same way
-#   make bench-classic  measures code that was written for tensorizer, with it and with this
-#   make fuzz    fuzzes what reads a file for FUZZ_SECONDS (600)
-#   make asan    the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   make tsan    those of layers with threads, under ThreadSanitizer
-#   make clean   removes what was built; .venv stays
+#   make demo    builds, and compares saves and loads of a model with other libraries
+#   make test    runs all checks: lint, C++ tests, sanitizers, fuzzing, Python tests
+#   make build   builds the package from these sources and installs it into .venv (editable)
+#   make lint    checks formatting, types, and the dependencies between layers of C++ and Python
+#   make bench   compares loads and saves with other libraries and with the machine's limit, and
+#                draws the chart of the README
+#   make bench-remote   does the same for loads and saves over the network
+#   make bench-classic  compares code written for tensorizer, run with tensorizer and with this
+#   make bench-gpu      compares loads onto and saves from an accelerator
+#   make fuzz    fuzzes the code that reads files for FUZZ_SECONDS (600)
+#   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
+#   make clean   removes everything that was built, except .venv
 
 PYTHON ?= python3
 TORCH := torch==2.13.0
@@ -25,16 +26,16 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip
 STEP := @tools/step.sh
-# One of our own recipes as a step.
+# Runs a target of this Makefile as a step.
 RUN := $(MAKE) --no-print-directory
 
 BUILT := tensorizer_ops/_build.py
-# The folders as well: they change when a file comes or goes.
+# Includes the folders, which change when a file is added or removed.
 SOURCES := $(shell find csrc) setup.py pyproject.toml
 CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/*.cpp benchmarks/*.h) \
 	$(shell find csrc tests/cpp/sim_device -name '*.h' -o -name '*.cpp')
 
-# Two at once would install into the same environment.
+# Parallel targets would install into the same environment.
 .NOTPARALLEL:
 .PHONY: demo test build lint bench bench-remote bench-classic bench-gpu fuzz asan tsan clean cpp-test pytest
 .PHONY: build-packages test-packages
@@ -44,9 +45,9 @@ build: $(BUILT)
 demo: build $(STAMPS)/demo
 	@$(BIN)/python examples/demo.py
 
-# Every step as a make of its own, so that each can be timed. What the C++ tests find without a
-# sanitizer, they find with one. The Python tests come last, because they say what most people want
-# to know.
+# Every step is a make of its own, so that it can be timed. The C++ tests run only under sanitizers,
+# which find everything that the plain tests would. The Python tests come last, so that their result
+# is at the end of the output.
 test: build $(STAMPS)/test | test-packages
 	$(STEP) lint $(RUN) lint
 	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
@@ -97,7 +98,7 @@ clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# What the targets stand on.
+# Prerequisites of the targets above.
 
 build-packages:
 	@tools/install_packages.sh tools/packages-build.txt
@@ -111,7 +112,7 @@ $(STAMPS)/torch: | build-packages
 	@$(PIP) install -qq $(TORCH)
 	@mkdir -p $(STAMPS) && touch $@
 
-# Torch is named with every requirement, so that none can bring another one.
+# torch is named in every pip command, so that no requirement can install another version.
 $(STAMPS)/build: tools/requirements-build.txt $(STAMPS)/torch
 	@$(PIP) install -qq $(TORCH) -r $<
 	@touch $@

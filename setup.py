@@ -1,8 +1,9 @@
-"""Builds two libraries, and for each the small module that ties it to Python.
+"""Builds two libraries, and a small module for each that binds it to Python.
 
-``libtensorizer_core.so`` is the layers of ``csrc`` that do without torch, ``libtensorizer_ops.so``
-those above. Neither depends on Python, and both serve C++ programs as well. ``_core`` is linked
-against the first only, ``_python`` against both. All are installed side by side.
+``libtensorizer_core.so`` contains the layers of ``csrc`` that do not need torch,
+``libtensorizer_ops.so`` those above. Neither depends on Python, so C++ programs can use both.
+``_core`` is linked against the first only, ``_python`` against both. All are installed in the same
+folder.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from short_progress import short_progress
 
 OLDEST_TORCH = (2, 11)
 
-# pkg-config's name: the packages of Debian and Fedora that have it.
+# pkg-config's name of each library, with the Debian and Fedora packages that contain it.
 SYSTEM_LIBRARIES = {
     "hiredis": ("libhiredis-dev", "hiredis-devel"),
     "libcurl": ("libcurl4-openssl-dev", "libcurl-devel"),
@@ -39,16 +40,16 @@ SYSTEM_LIBRARIES = {
 PACKAGE = "tensorizer_ops"
 CORE = "libtensorizer_core"
 LIBRARY = "libtensorizer_ops"
-# The folders of csrc that need no torch, which make the core.
+# The folders of csrc that need no torch: they form libtensorizer_core.
 CORE_LAYERS = {"base", "codec", "format", "io", "engine"}
 
 COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra"]
-# Another compiler may have other warnings, which must not break an installation. So this is for
-# `make build`, which sets the variable, and for `setup.py build_ext`.
+# Warnings are errors only for `make build`, which sets the variable, and for `setup.py build_ext`:
+# another compiler may have other warnings, which must not break an installation.
 if "build_ext" in sys.argv or os.environ.get("TENSORIZER_OPS_WERROR"):
     COMPILE_FLAGS.append("-Werror")
 
-# What the C++ headers of a compiler must have.
+# A program that the C++ compiler and its headers must be able to compile.
 COMPILER_PROBE = """
 #include <bit>
 #include <concepts>
@@ -61,7 +62,7 @@ std::span<const int> nothing;
 
 
 def how_to_install(*packages: tuple[str, str]) -> str:
-    """The commands that install packages, each given by its names in Debian and in Fedora."""
+    """Return the commands that install packages, given as pairs of Debian and Fedora names."""
     debian = " ".join(names[0] for names in packages)
     fedora = " ".join(names[1] for names in packages)
     return f"`apt install {debian}` (Debian, Ubuntu) or `dnf install {fedora}` (Fedora)"
@@ -72,7 +73,7 @@ def stop(sentence: str) -> NoReturn:
 
 
 def need_torch() -> str:
-    """Makes torch importable, and returns its X.Y."""
+    """Make torch importable and return the X.Y of its version."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -94,7 +95,7 @@ def need_torch() -> str:
 
 
 def need_tools() -> None:
-    # Where pip puts ninja, which is on the PATH in an activated environment only.
+    # pip installs ninja in this folder, which is on the PATH only in an activated environment.
     os.environ["PATH"] += os.pathsep + sysconfig.get_path("scripts")
     tools = {
         "pkg-config": ("pkg-config", "pkgconf-pkg-config"),
@@ -141,7 +142,7 @@ def pkg_config(option: str) -> list[str]:
 
 
 def install_for_cpp(folder: Path) -> None:
-    """Puts the public headers and the CMake package beside the library."""
+    """Copy the public headers and the CMake package to the library's folder."""
     csrc = Path("csrc")
     shutil.rmtree(folder / "include", ignore_errors=True)
     shutil.copytree(csrc / "include", folder / "include")
@@ -152,7 +153,7 @@ def install_for_cpp(folder: Path) -> None:
 
 
 def build_settings() -> dict[str, object]:
-    """What a wheel and a build in place are made with."""
+    """Return the arguments of setup() for a wheel and for a build in place."""
     torch_version = need_torch()
     need_tools()
     need_system_libraries()
@@ -160,7 +161,7 @@ def build_settings() -> dict[str, object]:
 
     from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
-    # Warnings in the headers of others are not ours to mend.
+    # Ignore warnings in headers of torch and Python.
     foreign = [*include_paths(), sysconfig.get_path("include")]
     compile_flags = [*COMPILE_FLAGS, *(f"-isystem{path}" for path in foreign)]
     csrc = Path("csrc")
@@ -170,7 +171,7 @@ def build_settings() -> dict[str, object]:
         return sorted(str(path) for layer in layers for path in Path(csrc, layer).rglob("*.cpp"))
 
     def link_flags(library: str) -> list[str]:
-        # Nothing may stay undefined, so nothing of Python can slip in.
+        # No symbol may stay undefined, so that the libraries cannot depend on Python by mistake.
         return [f"-Wl,-soname,{library}.so", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"]
 
     above_core = {path.name for path in csrc.iterdir() if path.is_dir()}
@@ -213,7 +214,7 @@ def build_settings() -> dict[str, object]:
     class Build(BuildExtension):
         def finalize_options(self) -> None:
             super().finalize_options()
-            # The same for every way to build, so that only what changed is compiled.
+            # The same folder for every kind of build, so that only changed sources are compiled.
             tag = f"torch-{torch_version}-{sys.implementation.cache_tag}"
             self.objects = os.path.abspath(os.path.join("build", tag))
 
@@ -224,7 +225,7 @@ def build_settings() -> dict[str, object]:
             try:
                 with short_progress():
                     super().build_extension(extension)
-            except RuntimeError as error:  # torch's way to say that ninja has already said it
+            except RuntimeError as error:  # from torch, after ninja has printed the messages
                 stop(f"{error} {extension.name}; the compiler's messages are above")
 
         def get_ext_filename(self, name: str) -> str:
@@ -246,11 +247,12 @@ def build_settings() -> dict[str, object]:
 
 
 def source_settings() -> dict[str, object]:
-    """What the packed sources say, which may be built for any torch."""
+    """Return the arguments of setup() for a source distribution, which fits any torch."""
     return {"install_requires": [f"torch>={'.'.join(map(str, OLDEST_TORCH))}"]}
 
 
-# These only describe or pack the sources, and work anywhere; alone, as others build beside them.
+# Commands that only describe or pack the sources, and work without torch and compilers unless they
+# are combined with a command that builds.
 describes = {"sdist", "egg_info", "--version", "--name"} & set(sys.argv[1:])
 builds = {"build", "build_ext", "bdist_wheel", "install", "develop"} & set(sys.argv[1:])
 setup(**(source_settings() if describes and not builds else build_settings()))

@@ -1,4 +1,4 @@
-"""What PyPI's tensorizer writes to Redis."""
+"""Saves tensors to Redis with the original tensorizer from PyPI."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from local_servers.redis_server import RedisServer
 
 
 def classic_save(server: RedisServer, path: str, prefix: str, tensors: object) -> None:
-    """As tensorizer does it: from a file."""
+    """Save to a file, then copy it to Redis: tensorizer has no other way."""
     serializer = TensorSerializer(path)
     serializer.write_state_dict(tensors)
     serializer.close()

@@ -1,15 +1,14 @@
-"""A proxy that makes the way to a server long, and remembers what was asked over it.
+"""A proxy that adds latency to a server and records the exchanges over it.
 
     python local_servers/delay.py PORT SECONDS
 
-passes on whatever comes to a free port of this machine, which it prints, to PORT, and back, each
-time SECONDS later. It is a process of its own, so that nobody's interpreter stands in its way. A
-line on stdin asks for the exchanges since the last time; it ends with its stdin.
+listens on a free port of this machine, which it prints, and forwards everything to PORT and back,
+each time SECONDS later. It is a separate process, so that no other Python code delays it. A line on
+stdin requests the exchanges since the previous such request; the proxy exits when stdin is closed.
 
-An exchange is a request and its answer: it begins with the first bytes that come from the client
-after an answer, and ends with the last bytes that the client is given before it asks again. So it
-understands clients that ask one thing after another on a connection: HTTP/1.1 without TLS.
-Connecting takes no time here.
+An exchange is a request with its response. It begins with the first bytes from the client after a
+response, and ends with the last bytes to the client before its next request. So requests on a
+connection must be sequential: HTTP/1.1 without TLS. Connecting is not delayed.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ Exchange = tuple[float, float]  # when it began, and when it ended
 
 
 def requests_in_a_row(exchanges: list[Exchange]) -> int:
-    """How many requests the longest chain has in which each began after the one before had ended.
+    """Return the length of the longest chain of requests that each began after the previous ended.
 
-    Whoever needs an answer before he can ask the next thing makes such a chain. One who only comes
-    late makes one as well: this is never less than the rounds that were waited for.
+    A client that needs a response before its next request makes such a chain. So does a client that
+    sends a request late for another reason, so the result may be higher than the number of
+    sequential round trips, but never lower.
     """
-    chains: list[tuple[float, int]] = []  # when the last request of it ended, and how long it is
+    chains: list[tuple[float, int]] = []  # when its last request ended, and its length
     for begin, end in sorted(exchanges):
         chains.append((end, 1 + max((n for ended, n in chains if ended <= begin), default=0)))
     return max((n for _, n in chains), default=0)
 
 
-# -- here ------------------------------------------------------------------------------------------
+# -- the process that starts the proxy -------------------------------------------------------------
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Delay:
     _process: subprocess.Popen[str]
 
     def exchanges(self) -> list[Exchange]:
-        """Since the last time. Of a request that has no answer yet, there is none."""
+        """Return the exchanges since the last call, without requests that have no response yet."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("exchanges\n")
         self._process.stdin.flush()
@@ -59,7 +59,7 @@ class Delay:
 
 @contextmanager
 def delay(port: int, seconds: float) -> Iterator[Delay]:
-    """A proxy before `port`; an answer comes at the earliest twice `seconds` after its request."""
+    """Start a proxy for `port`; a response takes at least `2 * seconds` from its request."""
     process = subprocess.Popen(
         [sys.executable, __file__, str(port), str(seconds)],
         stdin=subprocess.PIPE,
@@ -74,7 +74,7 @@ def delay(port: int, seconds: float) -> Iterator[Delay]:
         process.wait(timeout=20)
 
 
-# -- and there -------------------------------------------------------------------------------------
+# -- the proxy process -----------------------------------------------------------------------------
 
 
 class Proxy:
@@ -124,7 +124,7 @@ class Proxy:
         came: Callable[[], None],
         goes: Callable[[], None],
     ) -> None:
-        """Each piece on its own: what comes later does not wait for what came before."""
+        """Forward pieces, each delayed on its own, so that delays do not add up."""
         way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(PIECES_ON_THE_WAY)
 
         async def deliver() -> None:

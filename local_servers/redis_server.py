@@ -1,4 +1,4 @@
-"""Redis servers: real ones, on a free port of this machine, that keep nothing on disk."""
+"""Starts real Redis servers on a free port of this machine, without persistence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RedisServer:
         return redis.Redis(port=self.port, db=database, password=self.password or None)
 
     def sizes(self, database: int = 0) -> dict[str, int]:
-        """Of each key, by names."""
+        """Return the size of each value, by key, sorted."""
         with self.client(database) as client:
             names = sorted(client.scan_iter(count=1000))
             pipeline = client.pipeline(transaction=False)
@@ -47,7 +47,7 @@ class RedisServer:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """It takes connections, and what is sent to it, and does nothing."""
+        """Stop the process: it accepts connections and data but does not respond."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -57,7 +57,7 @@ class RedisServer:
 
 @contextmanager
 def redis_server(folder: Path, *settings: str, password: str = "") -> Iterator[RedisServer]:
-    """`settings`: as on its command line."""
+    """Start a server; `settings` are further arguments of its command line."""
     if password:
         settings += ("--requirepass", password)
     log = folder / "redis.log"
@@ -71,7 +71,7 @@ def redis_server(folder: Path, *settings: str, password: str = "") -> Iterator[R
             )
         if answers(port, process):
             break
-        # Somebody else was faster to take the port.
+        # Another process has taken the port meanwhile.
         process.kill()
         process.wait()
         assert attempt < 4, log.read_text()

@@ -1,4 +1,4 @@
-"""A server that speaks S3 and checks signatures: rclone, over a folder."""
+"""An S3 server that checks signatures: rclone, serving a folder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SECRET = "a/secret+key=of%some&kind"
 
 @dataclass
 class S3:
-    """Its buckets are the folders in `root`."""
+    """A running server. Its buckets are the folders in `root`."""
 
     root: Path
     port: int
     process: subprocess.Popen[bytes]
 
     def options(self, **more: str) -> dict[str, str]:
-        """How to get in, through another port where there is one."""
+        """Return the options of tensorizer_ops to access the server, overridden by `more`."""
         return {
             "s3_endpoint": f"http://127.0.0.1:{self.port}",
             "force_http": "true",
@@ -37,7 +37,7 @@ class S3:
         } | more
 
     def environment(self) -> dict[str, str]:
-        """The same, as AWS's own tools take it."""
+        """Return environment variables for AWS's own tools to access the server."""
         return {
             "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.port}",
             "AWS_ACCESS_KEY_ID": KEY_ID,
@@ -46,7 +46,7 @@ class S3:
         }
 
     def objects(self, bucket: str = "bucket") -> list[str]:
-        """The keys in a bucket."""
+        """Return the keys in a bucket."""
         folder = self.root / bucket
         return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
@@ -60,16 +60,16 @@ def rclone() -> str:
 def s3_server(
     folder: Path, largest: int | None = None, more_keys: dict[str, str] | None = None
 ) -> Iterator[S3]:
-    """`largest`: of a file; where it would be larger, the disk is full."""
+    """Start a server. `largest` limits the size of files: beyond it, the disk seems to be full."""
     root = folder / "buckets"
     (root / "bucket").mkdir(parents=True)
     port = free_port()
     log = folder / "rclone.log"
     command = [rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
-    # Otherwise it hashes the whole file anew for the ETag of every answer.
+    # Without this it hashes the whole file for the ETag of every response.
     command += ["--etag-hash", ""]
-    # It should see what tests put into its folder. With 0 it forgets folders in an endless loop,
-    # and now and then hangs over their locks.
+    # Short, so that it sees files that tests put into its folder. Not 0: rclone then drops folders
+    # in an endless loop, and sometimes deadlocks.
     command += ["--dir-cache-time", "1ms", str(root)]
     for key_id, secret in {KEY_ID: SECRET, **(more_keys or {})}.items():
         command += ["--auth-key", f"{key_id},{secret}"]

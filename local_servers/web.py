@@ -1,4 +1,4 @@
-"""Web servers: nginx as it comes, on a free port of this machine."""
+"""Starts nginx web servers on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def free_port() -> int:
 
 
 def full_disk(largest: int | None) -> Callable[[], None] | None:
-    """For a process whose files cannot grow beyond that: to it, the disk is full."""
+    """Return a `preexec_fn` that limits the size of a process's files.
+
+    Writing beyond the limit fails, as on a full disk.
+    """
     if largest is None:
         return None
     limit = largest
@@ -115,9 +118,10 @@ class Web:
         return str(self.folder / "ca.pem")
 
     def requests(self) -> list[str]:
-        """The lines of what it was asked since the last time."""
+        """Return the access log's lines since the last call."""
         log = self.folder / "access.log"
-        # A request is logged after its answer, and so before the one of whoever asks next.
+        # nginx may log a request after its response has arrived, but before the next request. So
+        # once this request is in the log, all earlier ones are.
         mark = f"/mark-{uuid.uuid4()}"
         with contextlib.suppress(urllib.error.HTTPError):
             urllib.request.urlopen(self.url(mark[1:]), timeout=20).close()
@@ -130,19 +134,19 @@ class Web:
 
 
 def paced_listener(port: int, bytes_per_second: int) -> socket.socket:
-    """Gives no connection more than this, however many requests it carries.
+    """Return a listening socket that limits the rate of each connection, over all its requests.
 
-    The kernel does it, and connections have it from the socket that they came to. (limit_rate of
-    nginx starts anew with each request, with what a whole second may bring.)
+    The kernel limits the rate; connections inherit the limit from the listening socket. (nginx's
+    limit_rate restarts with each request, with a burst of one second's bytes.)
     """
     so_max_pacing_rate = 47
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, so_max_pacing_rate, bytes_per_second)
-    # Others may have ideas of their own about how fast a connection is.
+    # Other algorithms for congestion control may pace connections on their own.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-    # nginx takes it as it is, and a worker that comes too late for a connection would wait for the
-    # next one, whoever else waits for the worker.
+    # nginx inherits the blocking mode. If it blocked, a worker that loses the race for a connection
+    # would wait in accept() for the next one, instead of serving its other connections.
     listener.setblocking(False)
     listener.bind(("127.0.0.1", port))
     listener.listen(256)
@@ -154,7 +158,7 @@ def openssl(folder: Path, *arguments: str) -> None:
 
 
 def make_certificates(folder: Path) -> None:
-    """An authority, and what it has signed for the server and for a client."""
+    """Create a certificate authority, and certificates that it signed for a server and a client."""
     new = ("req", "-newkey", "rsa:2048", "-nodes", "-subj")
     openssl(folder, *new, "/CN=authority", "-x509", "-keyout", "ca.key", "-out", "ca.pem")
     (folder / "names").write_text("subjectAltName=DNS:localhost")
@@ -173,8 +177,14 @@ def nginx(
     workers: int = 1,
     bytes_per_second: int | None = None,
 ) -> Iterator[Web]:
-    """`largest`: of a file; where it would be larger, the disk is full. `bytes_per_second`: over
-    each of the connections without TLS."""
+    """Start nginx.
+
+    Args:
+        folder: for its files; it serves those in `folder`/files.
+        largest: limits the size of files: beyond it, the disk seems to be full.
+        workers: the number of worker processes.
+        bytes_per_second: limits the rate of each connection without TLS.
+    """
     root = folder / "files"
     root.mkdir()
     make_certificates(folder)
@@ -194,7 +204,7 @@ def nginx(
         if bytes_per_second is not None:
             listener = stack.enter_context(paced_listener(web.port, bytes_per_second))
             sockets = (listener.fileno(),)
-            environment["NGINX"] = f"{listener.fileno()};"  # what it takes over, not opens
+            environment["NGINX"] = f"{listener.fileno()};"  # sockets to inherit instead of opening
         process = subprocess.Popen(
             command, pass_fds=sockets, env=environment, preexec_fn=full_disk(largest)
         )

@@ -1,7 +1,7 @@
-"""The build backend of pyproject.toml: setuptools, and ninja from PyPI only where there is none.
+"""The build backend of pyproject.toml: setuptools, with ninja from PyPI if none is installed.
 
-A front end that checks what a build requires does not know a ninja of the system, so it may not
-stand in pyproject.toml.
+ninja cannot be a requirement in pyproject.toml: front ends that check requirements do not see the
+system's ninja.
 """
 
 from __future__ import annotations

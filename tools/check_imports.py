@@ -1,8 +1,8 @@
-"""Checks who may import whom in Python: the table below is what docs/design.md describes.
+"""Checks imports between parts of the Python code against the table that docs/design.md describes.
 
-Every edge that is used must be allowed, every edge that is allowed must be used, and no file may
-import itself by way of others. An import inside a function counts like any other. One that only
-type checkers run needs an edge as well, but closes no circle.
+Every edge that is used must be allowed, every edge that is allowed must be used, and imports may
+not form a cycle. Imports inside functions count. An import for type checkers only needs an edge as
+well, but does not count for cycles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edges import report
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "tensorizer_ops"
 
-# The files at the root of the package that are not public; the folders below it are layers, too.
+# The files at the root of the package that are not public. The folders below it are layers, too.
 LAYERS = {
     "native": ["_build", "_core", "_python"],
     "base": [
@@ -34,7 +34,8 @@ LAYERS = {
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 
-# A layer, and the layers that its files may import. Their own they may always import, except tests.
+# A layer, and the layers that its files may import. Files may always import their own layer, except
+# tests.
 ALLOWED = {
     "native": [],
     "base": ["native"],
@@ -47,7 +48,7 @@ ALLOWED = {
     "examples": ["public"],
     "tools": [],
     "support": ["public", "local_servers"],
-    # Tests share by way of tests/support, and never import each other.
+    # Tests share code through tests/support, and never import each other.
     "tests": [
         "native",
         "base",
@@ -61,17 +62,17 @@ ALLOWED = {
 }
 # Files that may import more than their layer, and why.
 EXCEPTIONS = {
-    # A key that a program passes along gets a name as if the program had named it.
+    # A key object is registered under a name with keys.add(), like a key of the program.
     "tensorizer_ops/_compat/named_key.py": ["tensorizer_ops/keys.py"],
-    # Without a device= tensors go where utils.get_device() says, which programs replace.
+    # The default device is that of utils.get_device(), which programs may replace.
     "tensorizer_ops/_compat/deserializer.py": ["tensorizer_ops/utils.py"],
-    # A URI is opened as open_stream() does it.
+    # A URI is opened by open_stream().
     "tensorizer_ops/_compat/files.py": ["tensorizer_ops/stream_io.py"],
 }
 
 
 def layer_of(name: str) -> str:
-    """The layer of a file, by its path from the root of the repository."""
+    """Return the layer of a file, given by its path from the root of the repository."""
     folder, *rest = name.split("/")
     if folder == PACKAGE:
         return rest[0] if len(rest) > 1 else LAYER_OF.get(Path(name).stem, "public")
@@ -79,9 +80,9 @@ def layer_of(name: str) -> str:
 
 
 def file_of(module: str, folder: str) -> str | None:
-    """The file that a module is for a script in ``folder``; None for a module of others."""
+    """Return the file that a script in ``folder`` imports as ``module``; None if it is not ours."""
     path = module.replace(".", "/")
-    # The folder of a script is on its path; that of a module in the package is not.
+    # The folder of a script is on sys.path; that of a module in the package is not.
     beside = [] if folder.startswith(PACKAGE) else [f"{folder}/", "tests/"]
     for place in ("", *beside):
         for candidate in (f"{path}.py", f"{path}.pyi", f"{path}/__init__.py"):
@@ -91,7 +92,7 @@ def file_of(module: str, folder: str) -> str | None:
 
 
 def imports(name: str) -> Iterator[tuple[str, bool]]:
-    """The files of ours that a file imports, and whether only type checkers see that."""
+    """Yield each file of ours that a file imports, and whether only type checkers import it."""
     tree = ast.parse((ROOT / name).read_text())
     folder = name.rpartition("/")[0]
     hidden = {
@@ -106,7 +107,7 @@ def imports(name: str) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            # What is imported from a package may be a module of it.
+            # A name that is imported from a package may be a module.
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             modules = [m if file_of(m, folder) else node.module for m in names]
         for module in modules:
@@ -116,7 +117,7 @@ def imports(name: str) -> Iterator[tuple[str, bool]]:
 
 
 def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> list[str]:
-    """What is wrong with the imports of one file; notes the edges that it uses."""
+    """Return the faults in the imports of one file; add its edges to ``used`` and ``graph``."""
     layer = layer_of(name)
     if layer not in ALLOWED:
         return [f"the folder {layer} is not in the table of tools/check_imports.py"]

@@ -1,7 +1,7 @@
-"""Checks which layer of csrc includes which: docs/design.md draws the table below.
+"""Checks includes between the layers of csrc against the table below, which docs/design.md draws.
 
 Every edge that is used must be allowed, and every edge that is allowed must be used, so that the
-table never promises a wall that does not stand. Neither layers nor files may form a cycle.
+table shows the actual dependencies. Neither layers nor files may form a cycle.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edges import report
 
 ROOT = Path(__file__).resolve().parent.parent / "csrc"
 
-# Where the public headers are. Those without torch belong to no layer, and any may include them.
+# The public headers. Every layer may include those without torch.
 PUBLIC = "include/tensorizer_ops"
 
 # A folder of csrc, and the folders that it may include.
@@ -54,7 +54,7 @@ PYTHON = re.compile(
 
 
 def includes(name: str) -> list[tuple[str, str]]:
-    """The bracket and the path of each include of a file; a public header by its path in csrc."""
+    """Return bracket and path of each include of a file; public headers as paths in csrc."""
     return [
         (bracket, f"include/{header}" if header.startswith("tensorizer_ops/") else header)
         for bracket, header in INCLUDE.findall((ROOT / name).read_text())
@@ -62,7 +62,7 @@ def includes(name: str) -> list[tuple[str, str]]:
 
 
 def needs_torch(public: str) -> bool:
-    """Whether a public header includes torch, itself or by others."""
+    """Return whether a public header includes torch, directly or indirectly."""
     return any(
         TORCH.match(header) or (header.startswith(PUBLIC) and needs_torch(header))
         for _, header in includes(public)
@@ -70,12 +70,12 @@ def needs_torch(public: str) -> bool:
 
 
 def layer_of(name: str) -> str:
-    """The folder of a file, by its path in csrc."""
+    """Return the layer (the folder) of a file, given by its path in csrc."""
     return name.rpartition("/")[0]
 
 
 def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> list[str]:
-    """What is wrong with the includes of one file; notes the edges that it uses."""
+    """Return the faults in the includes of one file; add its edges to ``used`` and ``graph``."""
     layer = layer_of(name)
     if layer not in ALLOWED:
         return [f"the folder {layer} is not in the table of tools/check_layers.py"]

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the C++ unit tests in build/NAME: cpp_build.sh tests|asan|tsan [OPTION of cmake --build...]
-# What is built for asan can be fuzzed as well, which needs clang.
+# The asan build also has the fuzz targets, and therefore needs clang.
 set -eu
 name=$1
 shift

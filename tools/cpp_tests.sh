@@ -6,7 +6,7 @@ name=$1
 tools/cpp_build.sh "$name"
 
 runner=""
-# ThreadSanitizer cannot work where the kernel scatters addresses widely.
+# ThreadSanitizer does not work if the kernel randomizes addresses over a wide range.
 if [ "$name" = tsan ] && setarch --addr-no-randomize true 2>/dev/null; then
     runner="setarch --addr-no-randomize"
 fi

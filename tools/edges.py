@@ -1,4 +1,4 @@
-"""What the tables of check_layers.py and check_imports.py have in common."""
+"""Shared by check_layers.py and check_imports.py: checks and reports on a table of edges."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def report(
     used: Mapping[str, set[str]],
     files: Mapping[str, Iterable[str]],
 ) -> int:
-    """Prints the faults, edges that are allowed but unused, and cycles; returns the exit status.
+    """Print the faults, edges that are allowed but unused, and cycles; return the exit status.
 
     Args:
-        faults: what is wrong with single files.
+        faults: the faults of single files.
         allowed: the table: each layer, and the layers that it may depend on.
         used: each layer, and the layers that it depends on.
         files: each file, and the files that it depends on.

@@ -1,9 +1,9 @@
 """Finds the torch of the environment that a build is for.
 
-Front ends build in isolation, without the packages of that environment. The library runs with no
-other torch than the one that it was built against, so it has to be that one, never a fresh one. pip
-runs the Python of that environment; others (uv, build) run one of their own, and which environment
-they are for stands in how they were called.
+Front ends build in isolation, without the packages of that environment. The library works only with
+the torch that it was built against, so the build must use the environment's torch and not install
+another one. pip runs the environment's Python; others (uv, build) run a Python of their own, and
+the environment must be found from their arguments, working directory and variables.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _environment_of(argument: str, folder: Path) -> Iterator[Path]:
-    """The environment that an argument names, or whose Python or program it is."""
+    """Yield the environment that an argument names, or that contains the program it names."""
     place = folder / argument.removeprefix("--python=")
     for prefix in (place, place.parent.parent):
-        # Not Path.is_file(), which does not take what is too long to be a path.
+        # Not Path.is_file(), which raises for an argument that is too long for a path.
         if argument and os.path.isfile(prefix / "pyvenv.cfg"):
             yield prefix
 
@@ -37,23 +37,23 @@ def _environments_of(process: Path) -> Iterator[Path]:
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if variables.get(name):
             yield Path(variables[name])
-    # Which uv takes where none is active.
+    # The environments that uv uses if none is active.
     yield from (parent / ".venv" for parent in (folder, *folder.parents))
 
 
 def environments_above(pid: int, proc: Path = Path("/proc")) -> Iterator[Path]:
-    """The environments that a process and those that started it work for, the nearest first."""
+    """Yield the environments that a process and its ancestors work for, the nearest first."""
     while pid > 1:
         process = proc / str(pid)
         try:
             yield from _environments_of(process)
             pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to another user
             return
 
 
 def site_packages_with_torch(caller: int, proc: Path = Path("/proc")) -> str | None:
-    """Looks in this environment, and in those of the process that called the build."""
+    """Return the site-packages with torch of this environment, or of one that ``caller`` is for."""
     above = (
         str(prefix / "lib" / PYTHON / "site-packages")
         for prefix in environments_above(caller, proc)

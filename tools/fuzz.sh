@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the fuzz targets and runs all of them at once, for so many seconds: fuzz.sh SECONDS
-# Inputs that found new code are kept in build/fuzz/corpus; one that fails is left in build/fuzz.
+# Builds the fuzz targets and runs all of them in parallel for SECONDS: fuzz.sh SECONDS
+# Inputs that reach new code are kept in build/fuzz/corpus; one that fails is left in build/fuzz.
 set -eu
 seconds=$1
 
@@ -10,7 +10,7 @@ python3 tests/cpp/make_corpus.py build/fuzz/seeds
 fuzz() {
     mkdir -p "build/fuzz/corpus/$1"
     log="build/fuzz/$1.log"
-    # The limit on memory is part of the test: no length in a file may make it take more.
+    # The memory limits are part of the test: no length in a file may cause larger allocations.
     if ! "build/asan/$1" "build/fuzz/corpus/$1" "build/fuzz/seeds/$1" \
         -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
         -malloc_limit_mb=128 -artifact_prefix="build/fuzz/" -print_final_stats=1 \

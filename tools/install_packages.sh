@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs those of Debian's packages that the given lists name and the machine lacks.
+# Installs the Debian packages in the given lists that the machine lacks.
 set -eu
 
 if ! command -v apt-get >/dev/null; then
@@ -17,6 +17,6 @@ as_root=""
 [ "$(id -u)" = 0 ] || as_root=sudo
 echo "Installing$missing"
 $as_root apt-get update -qq
-# shellcheck disable=SC2086  # a list of words each
+# shellcheck disable=SC2086  # these are lists of words
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     $missing >/dev/null

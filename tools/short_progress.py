@@ -1,4 +1,4 @@
-"""Shows the name of each source that ninja has compiled instead of the command that did it."""
+"""Shortens ninja's output: shows the name of each compiled source instead of the command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _shorten(source: int, target: int) -> None:
 
 @contextlib.contextmanager
 def short_progress() -> Iterator[None]:
-    """Whatever else is written meanwhile, the compiler's messages above all, is shown as it is."""
+    """Shorten ninja's output in the block; compiler messages and other output stay unchanged."""
     sys.stdout.flush()
     stdout = os.dup(1)
     source, target = os.pipe()
@@ -36,6 +36,6 @@ def short_progress() -> Iterator[None]:
     finally:
         sys.stdout.flush()
         os.dup2(stdout, 1)
-        # A server that the compiler started, such as a cache's, may keep the pipe open for ever.
+        # A server that the compiler started (of ccache for example) may never close the pipe.
         thread.join(timeout=30)
         os.close(stdout)

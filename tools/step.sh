@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a command as a named step, and says how long it took: step.sh NAME COMMAND...
+# Runs a command as a named step, and prints how long it took: step.sh NAME COMMAND...
 name=$1
 shift
 printf '\n=== %s\n' "$name"
