@@ -107,7 +107,7 @@ COMPARISONS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One JSON file."""
+    """The content of one JSON file."""
 
     date: str
     cpu: str
@@ -189,7 +189,7 @@ def panel_of(comparison: Comparison, rows: Rows) -> Panel:
 
 
 def chart_of(runs: Sequence[Run]) -> Chart:
-    """`runs`: the newest first."""
+    """Make the chart from runs, which are sorted, the newest first."""
     newest = next((run for run in runs if run.has(COMPARISONS[0])), None)
     if newest is None:
         sys.exit(f"no run in {RESULTS} has the workload transformer: run `make bench` first")
@@ -227,14 +227,14 @@ THEMES = (
     Colours("dark", ours="#56b4e9", theirs="#646e79", text="#e6edf3", muted="#9198a1"),
 )
 
-# In points. A picture is as wide as the text of a page on GitHub.
+# Sizes in points. A picture is as wide as the text of a page on GitHub.
 WIDTH = 624.0
 GAP = 26.0  # between the two columns
 LABELS = 82.0
 HEADING = 22.0
 LINE = 17.0
 THICKNESS = 11.0
-BELOW = 13.0  # a panel
+BELOW = 13.0  # the space below a panel
 HEADLINE, FOOTNOTE = 20.0, 14.0
 SIZE, SMALL = 9.0, 8.0
 CHARACTER = 4.8  # an upper bound on the average width of a character at SIZE

@@ -1,4 +1,4 @@
-"""Measures code that was written for tensorizer: the same calls, of that library and of this one.
+"""Compares tensorizer and tensorizer_ops on code that was written for tensorizer.
 
     python benchmarks/classic.py [--quick] [--workloads transformer,small] [--peers us,tensorizer]
 
@@ -7,8 +7,8 @@ the best rounds. Every loaded or saved byte is compared with the original, outsi
 are 10^9 bytes.
 
   transformer   a gigabyte in a transformer's shapes: saved, loaded, loaded from a BytesIO, and
-                loaded into a module that has no memory of its own; and the bare reads of its file
-  small         3,000 tensors of 1 KiB, saved and loaded, and what Python's part of that load is
+                loaded into a module on the meta device; and the bare reads of its file
+  small         3,000 tensors of 1 KiB: saved and loaded, and the time of the load in Python code
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures loads onto a device, and saves from it, beside their peers and beside the limit.
+"""Compares loads onto a device and saves from it with other libraries and with the limit.
 
     python benchmarks/gpu.py [--quick] [--device cuda] [--json FILE]
 

@@ -60,7 +60,7 @@ class Task:
     saved: State = field(default_factory=dict)
 
 
-# -- what happens in the process -------------------------------------------------------------------
+# -- in the measuring process ----------------------------------------------------------------------
 
 
 def check(state: State, expected: State) -> None:
@@ -113,7 +113,7 @@ def _typical(timings: list[tuple[float, float]]) -> tuple[float, float]:
     )
 
 
-# -- and outside -----------------------------------------------------------------------------------
+# -- in the parent process -------------------------------------------------------------------------
 
 
 def measure(

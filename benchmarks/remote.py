@@ -1,4 +1,4 @@
-"""Measures loads and saves over the network beside their peers and beside bare libcurl, in one run.
+"""Compares loads and saves over the network with other libraries and with bare libcurl.
 
     python benchmarks/remote.py [--quick] [--workloads http,s3] [--peers us,bare]
 

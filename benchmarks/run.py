@@ -1,14 +1,14 @@
-"""Measures loads and saves beside their peers and beside the machine's limit, in one run.
+"""Compares loads and saves with other libraries and with the machine's limit, in one run.
 
     python benchmarks/run.py [--quick] [--workloads large,small] [--peers us,limit,tensorizer]
 
 A round measures every library once, so that other load on the machine affects all of them alike.
 Disturbances make a measurement slower, never faster, so targets compare the best rounds. Every
-library gets the CPUs that this process may use: `taskset -c 0,1` gives figures for two.
+library uses the CPUs that this process may use: `taskset -c 0,1` measures with two.
 
 Nothing is synced to the disk: a save ends when the kernel has the bytes. Every loaded or saved byte
-is compared with the original, outside of the timing. A load ends when its values are in memory:
-where they are mapped, one byte of every page is read. GB are 10^9 bytes.
+is compared with the original, outside of the timing. A load ends when its values are in memory: if
+they are mapped, one byte of every page is read. GB are 10^9 bytes.
 """
 
 from __future__ import annotations

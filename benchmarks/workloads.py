@@ -54,7 +54,7 @@ class Decoder:
     keys: int
     layers: int
     vocabulary: int
-    biases: bool = False  # of queries, keys and values
+    biases: bool = False  # whether queries, keys and values have biases
 
     def shapes(self) -> Shapes:
         width, wide, keys = self.width, self.wide, self.keys

@@ -111,7 +111,7 @@ class Proxy:
             self._pass_on(client, to_server, asked, lambda: None),
             self._pass_on(server, to_client, lambda: None, answered),
         )
-        # A connection that breaks on one side breaks on the other.
+        # If one side breaks its connection, the other one is closed as well.
         with contextlib.suppress(OSError):
             await asyncio.gather(*ways)
         for writer in (to_server, to_client):

@@ -1,4 +1,4 @@
-"""Modules whose weights live in a ``.tensors`` file."""
+"""Functions for modules whose weights are in a ``.tensors`` file."""
 
 from __future__ import annotations
 

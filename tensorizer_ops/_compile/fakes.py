@@ -66,7 +66,7 @@ def _load_tensors(
     read = _read_shapes if version is None else _known_shapes
     stored = read(uri, tuple(sorted((options or {}).items())), dtype, version)
     if unknown := [name for name in names if name not in stored]:
-        reader.shape(unknown[0])  # says what is wrong
+        reader.shape(unknown[0])  # raises NoSuchTensor
     where = torch.device("cpu") if device is None else device
     # A name that is given twice returns two tensors.
     return [

@@ -1,4 +1,4 @@
-"""``tensorizer_ops`` under the name ``tensorizer``."""
+"""An alias: imports ``tensorizer_ops`` under the name ``tensorizer``."""
 
 from tensorizer_ops._compat.as_tensorizer import become_tensorizer
 
