@@ -17,7 +17,7 @@ void copy(Source& source, Sink& sink, Cancel& cancel) {
   const std::optional<std::uint64_t> size = source.size();
   if (!size) {
     throw Error(ErrorKind::InvalidArgument,
-                source.label() + " does not say how long it is, and cannot be copied");
+                source.label() + " has an unknown size, and cannot be copied");
   }
   sink.begin(0, *size);
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kPiece);

@@ -10,7 +10,7 @@ CURLSH* new_share() {
   static const CURLcode status = curl_global_init(CURL_GLOBAL_DEFAULT);
   if (status != CURLE_OK) throw Error(ErrorKind::Internal, "libcurl cannot be initialized");
   CURLSH* share = curl_share_init();
-  if (share == nullptr) throw Error(ErrorKind::Internal, "libcurl has no memory");
+  if (share == nullptr) throw Error(ErrorKind::Internal, "libcurl is out of memory");
   return share;
 }
 

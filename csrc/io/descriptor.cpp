@@ -139,7 +139,7 @@ void throw_write_error(int system_errno, const std::string& path) {
     throw Error(ErrorKind::SystemError,
                 "cannot write " + quote(path, 4096) +
                     ": the memory of the data cannot be read; a file that it is mapped from may "
-                    "have been cut",
+                    "have been truncated",
                 system_errno, path);
   }
   throw system_error(system_errno, "cannot write", path);

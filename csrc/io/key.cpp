@@ -57,15 +57,14 @@ KeySource key_from_environment(const std::string& name) {
       return {std::make_shared<SecretBytes>(std::move(key)), false};
     }
   }
-  refuse("the variable " + quote(name) +
-         " of the environment holds no key: that would be 64 hexadecimal digits, or base64 of 32 "
-         "bytes");
+  refuse("environment variable " + quote(name) +
+         " does not hold a key: expected 64 hexadecimal digits, or base64 of 32 bytes");
 }
 
 KeySource key_from_file(const std::string& path) {
   SecretBytes key = read_secret_file(path, kKeySize, "a key");
   if (key.bytes().size() != kKeySize) {
-    refuse("the key file " + quote(path) + " has not exactly 32 bytes");
+    refuse("the key file " + quote(path) + " must have exactly 32 bytes");
   }
   return {std::make_shared<SecretBytes>(std::move(key)), false};
 }
@@ -80,14 +79,14 @@ KeySource passphrase_from_file(const std::string& path) {
     return byte == std::byte{'\n'} || byte == std::byte{'\r'};
   };
   while (size > 0 && is_break(content.bytes()[size - 1])) --size;
-  if (size == 0) refuse("the passphrase file " + quote(path) + " holds none");
+  if (size == 0) refuse("the passphrase file " + quote(path) + " holds no passphrase");
   content.shorten(size);
   return {std::make_shared<SecretBytes>(std::move(content)), true};
 }
 
 KeySource key_from_names(const std::string& name) {
   const std::optional<std::function<KeySource()>> provide = named_keys().find(name);
-  if (!provide) refuse("no key has the name " + quote(name) + ": keys.add() gives it one");
+  if (!provide) refuse("there is no key named " + quote(name) + ": add it with keys.add()");
   return (*provide)();
 }
 
@@ -95,7 +94,7 @@ KeySource key_from_names(const std::string& name) {
 
 KeySource make_key(ConstBytes key) {
   if (key.size() != kKeySize) {
-    refuse("a key has 32 bytes, and this one has " + std::to_string(key.size()));
+    refuse("a key must have 32 bytes, and this one has " + std::to_string(key.size()));
   }
   return {std::make_shared<SecretBytes>(key), false};
 }
@@ -113,7 +112,7 @@ bool names_key(std::string_view value) noexcept {
 KeySource resolve_key(const std::string& value) {
   const std::optional<KeyReference> reference = parse_key_reference(value);
   if (!reference) {
-    refuse(std::string("a key is named, and never given: it must be ") + kKeyNames);
+    refuse(std::string("a key is given by its name, not by its value: it must be ") + kKeyNames);
   }
   const std::string name(reference->secret.name);
   switch (reference->secret.place) {

@@ -31,7 +31,7 @@ std::string_view read_secret_variable(const std::string& name, const std::string
   const char* found = std::getenv(name.c_str());
   if (found != nullptr) return found;
   throw Error(ErrorKind::InvalidArgument,
-              what + " shall come from the environment, which has no " + quote(name));
+              what + " cannot be read from the environment, which has no variable " + quote(name));
 }
 
 SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what) {

@@ -96,7 +96,7 @@ void check_exclusive(const Scheme& scheme, const OptionList& given) {
       const Option* option = find_option(options, name);
       if (!option || !option->exclusive_unless || value == *option->exclusive_unless) continue;
       throw Error(ErrorKind::InvalidArgument,
-                  "option '" + option->name + "' means something for " + other.written + " only");
+                  "option '" + option->name + "' applies to " + other.written + " only");
     }
   });
 }

@@ -54,7 +54,7 @@ void apply_options(const OptionList& given, std::span<const Option> known, Optio
     if (!match) throw_unknown(name, known, use);
     if (!has_use(*match, use)) {
       throw Error(ErrorKind::InvalidArgument,
-                  "option '" + match->name + "' means something where a file is " +
+                  "option '" + match->name + "' applies when a file is " +
                       (match->use == OptionUse::Load ? "loaded" : "saved") + " only");
     }
     set(*match, name, value);

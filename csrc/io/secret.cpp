@@ -27,7 +27,7 @@ std::string from_file(const std::string& path) {
   const std::size_t end = line.find('\n');
   if (line.empty() || (end == line.npos && line.size() > kLongestSecret)) {
     throw Error(ErrorKind::InvalidArgument,
-                "a secret shall come from the first line of " + quote(path, 4096) + ", which " +
+                "cannot read a secret from the first line of " + quote(path, 4096) + ": it " +
                     (line.empty() ? "is empty" : "has more than 65536 bytes"));
   }
   line = line.substr(0, end);
@@ -38,7 +38,7 @@ std::string from_file(const std::string& path) {
 std::string from_names(const std::string& name) {
   if (const std::optional<std::string> found = named_secrets().find(name)) return *found;
   throw Error(ErrorKind::InvalidArgument,
-              "no secret has the name " + quote(name) + ": set_secret() gives it one");
+              "there is no secret named " + quote(name) + ": set it with set_secret()");
 }
 
 // The offsets of the parts of a URI that may be secret: from `begin` to `host`, between scheme and

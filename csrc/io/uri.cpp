@@ -80,8 +80,8 @@ Uri split_uri(std::string_view uri) {
   if (is_broken_url(uri)) {
     throw Error(
         ErrorKind::InvalidArgument,
-        "what begins with \"http\" and a colon is no URL without \"//\" behind it, nor with "
-        "spaces in front: write http://HOST/PATH, or ./ in front of the name of a file");
+        "a URL begins with http:// or https://, without spaces in front: write http://HOST/PATH, "
+        "or ./ in front of the name of a file that begins with \"http:\" or \"https:\"");
   }
   return {"", std::string(uri)};
 }
@@ -113,8 +113,8 @@ std::string decode_file_uri(std::string_view rest) {
   std::optional<std::string> path = percent_decoded(rest.substr(slash));
   if (!path) {
     throw Error(ErrorKind::InvalidArgument, "the URI " + quote("file://" + std::string(rest)) +
-                                                " has a '%' that two hexadecimal digits do not "
-                                                "follow; a '%' itself is written %25");
+                                                " has a '%' that is not followed by two "
+                                                "hexadecimal digits; write a '%' itself as %25");
   }
   if (path->find('\0') != std::string::npos) {
     throw Error(ErrorKind::InvalidArgument,
@@ -134,8 +134,8 @@ std::string expand_home(const std::string& path) {
 int parse_descriptor(std::string_view rest) {
   const std::optional<int> number = parse_descriptor_number(rest);
   if (!number) {
-    throw Error(ErrorKind::InvalidArgument,
-                quote("fd:" + std::string(rest)) + " names no descriptor: fd:N takes a number");
+    throw Error(ErrorKind::InvalidArgument, quote("fd:" + std::string(rest)) +
+                                                " is not a descriptor: write fd:N with a number");
   }
   return *number;
 }

@@ -313,9 +313,9 @@ def test_what_a_place_cannot_do_is_refused(path: str, option: tuple[str, str]) -
     ops.save(path, OLD)
     name, value = option
     for uri in (path, f"file://{path}", "https://127.0.0.1:1/x", "s3://bucket/x"):
-        with pytest.raises(ValueError, match=f"'{name}' means something"):
+        with pytest.raises(ValueError, match=f"'{name}' applies"):
             ops.save(uri, {"x": torch.zeros(3)}, options={name: value})
     if name == "s3_version_id":
-        with pytest.raises(ValueError, match=f"'{name}' means something for s3:// only"):
+        with pytest.raises(ValueError, match=f"'{name}' applies to s3:// only"):
             ops.load(path, options={name: value})
     untouched(path)

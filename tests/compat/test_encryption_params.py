@@ -169,7 +169,7 @@ def test_a_key_that_is_named_in_the_options(path: str, lazy: bool) -> None:
     with pytest.raises(CryptographyError, match="the key is another one"):
         TensorDeserializer(path, "cpu", lazy_load=lazy, options=options)
     tensorizer_ops.keys.remove("options")
-    with pytest.raises(ValueError, match="no key has the name 'options'"):
+    with pytest.raises(ValueError, match="no key named 'options'"):
         TensorDeserializer(path, "cpu", lazy_load=lazy, options=options)
 
 
@@ -177,7 +177,7 @@ def test_a_key_has_a_name_only_while_it_is_used(path: str) -> None:
     save(tensorizer_ops, path, EncryptionParams(KEY))
     with named(DecryptionParams.from_key(KEY)) as options:
         assert_same(tensorizer_ops.load(path, options=options), TENSORS)
-    with pytest.raises(ValueError, match="no key has the name"):
+    with pytest.raises(ValueError, match="no key named"):
         tensorizer_ops.load(path, options=options)
 
 

@@ -51,8 +51,8 @@ TEST_F(CommandTest, GivesItNothingOfOurs) {
 
 TEST_F(CommandTest, SaysHowItFailedAndNoMore) {
   for (const auto& [script, how] : std::vector<std::pair<std::string, std::string>>{
-           {"echo sesame; echo sesame >&2; exit 3", "ended with status 3"},
-           {"kill -KILL $$", "was ended by signal 9"}}) {
+           {"echo sesame; echo sesame >&2; exit 3", "exited with status 3"},
+           {"kill -KILL $$", "was killed by signal 9"}}) {
     const Error error = error_of([&, &script = script] { run(script); });
     EXPECT_EQ(error.kind(), ErrorKind::PermissionDenied);
     EXPECT_TRUE(contains(error.what(), "the program " + how)) << error.what();
@@ -73,7 +73,7 @@ TEST_F(CommandTest, KeepsNoSignalFromIt) {
   pthread_sigmask(SIG_BLOCK, &term, &before);
   const Error error = error_of([&] { run("kill -TERM $$; echo alive"); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  EXPECT_TRUE(contains(error.what(), "was ended by signal 15")) << error.what();
+  EXPECT_TRUE(contains(error.what(), "was killed by signal 15")) << error.what();
 }
 
 TEST_F(CommandTest, KillsWhatTakesTooLong) {

@@ -130,7 +130,7 @@ TEST_F(IoTest, NoticesWhenAFileThatItMovesUpWasCut) {
   fs::resize_file(other, kBlock);
   const std::string longer = head_ + head_;
   const Error error = error_of([&] { in_place->write_head(as_bytes(longer), cancel_); });
-  EXPECT_TRUE(contains(error.what(), "was cut by somebody else")) << error.what();
+  EXPECT_TRUE(contains(error.what(), "was truncated by another process")) << error.what();
   ::close(file);
 }
 
@@ -328,7 +328,7 @@ TEST_F(IoTest, MemoryThatCannotBeReadIsAnError) {
   const Error error = error_of([&] { write(*out, 0, as_text(mapping->bytes())); });
   EXPECT_EQ(error.kind(), ErrorKind::SystemError);
   EXPECT_EQ(error.system_errno(), EFAULT);
-  EXPECT_TRUE(contains(error.what(), "may have been cut")) << error.what();
+  EXPECT_TRUE(contains(error.what(), "may have been truncated")) << error.what();
 }
 
 TEST_F(IoTest, AFinishedFileHoldsNoSpaceBeyondItsEnd) {

@@ -129,7 +129,7 @@ TEST_F(KeyTest, IsAFileOf32Bytes) {
   for (const std::size_t size : {0, 1, 31, 33, 64, 100'000}) {
     const std::string content(size, 'k');
     const Error error = refusal(in_file(content, "file:"), content);
-    EXPECT_TRUE(contains(error.what(), "secret' has not exactly 32 bytes")) << error.what();
+    EXPECT_TRUE(contains(error.what(), "secret' must have exactly 32 bytes")) << error.what();
   }
 }
 
@@ -205,7 +205,7 @@ TEST_F(KeyTest, PassphraseOfAFileEndsBeforeItsLineBreaks) {
 TEST_F(KeyTest, PassphraseOfAFileIsThereAndNotTooLong) {
   for (const std::string_view content : {"", "\n", "\r\n\r\n"}) {
     const Error error = refusal(in_file(content, "passphrase-file:"), {});
-    EXPECT_TRUE(contains(error.what(), "secret' holds none")) << error.what();
+    EXPECT_TRUE(contains(error.what(), "secret' holds no passphrase")) << error.what();
   }
   const std::string longest(65536, 'p');
   expect_passphrase(in_file(longest, "passphrase-file:"), longest);
@@ -232,7 +232,7 @@ TEST_F(KeyTest, VariablesThatAreNotThereAreNamed) {
 }
 
 TEST_F(KeyTest, IsKeptUnderAName) {
-  EXPECT_TRUE(contains(refusal("named:mine", {}).what(), "no key has the name 'mine'"));
+  EXPECT_TRUE(contains(refusal("named:mine", {}).what(), "no key named 'mine'"));
   set_key("mine", make_key(key_));
   expect_key("named:mine", key_);
   set_key("mine", make_passphrase(as_bytes("open sesame")));

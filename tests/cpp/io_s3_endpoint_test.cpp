@@ -195,15 +195,16 @@ TEST(S3Name, IsABucketAndAKey) {
   try {
     parse_s3_name("gs", "bucket");
   } catch (const Error& error) {
-    EXPECT_EQ(error.message(), "'gs://bucket' names no object: gs://BUCKET/KEY");
+    EXPECT_EQ(error.message(), "'gs://bucket' names no object: write gs://BUCKET/KEY");
   }
   try {
     parse_s3_name("s3", "key:pass@bucket/key");
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_EQ(error.message(),
-              "'s3://bucket/key' was given with a user or a password, which s3:// does not take: "
-              "the options 's3_access_key_id' and 's3_secret_access_key' do");
+    EXPECT_EQ(
+        error.message(),
+        "'s3://bucket/key' was given with a user or a password, which s3:// does not support: "
+        "use the options 's3_access_key_id' and 's3_secret_access_key'");
   }
 }
 

@@ -41,7 +41,7 @@ TEST(FaultOfAnswer, SaysWhatStandsInForS3) {
     return fault_of_answer(answer_of(status, std::string(headers)), body, root);
   };
   EXPECT_NE(fault(200, "ETag: x\n", kPage, "").find("an HTML page"), std::string::npos);
-  EXPECT_NE(fault(200, "", kPage, "Done").find("an HTML page, but with Done"), std::string::npos);
+  EXPECT_NE(fault(200, "", kPage, "Done").find("an HTML page, instead of Done"), std::string::npos);
   EXPECT_NE(fault(200, "", "<html>secret</html>", "Done").find("an HTML page"), std::string::npos);
   EXPECT_EQ(fault(200, "", "<html>secret</html>", "Done").find("secret"), std::string::npos);
   EXPECT_NE(fault(200, "", "", ""), "") << "no ETag";

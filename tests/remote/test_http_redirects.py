@@ -51,7 +51,7 @@ def test_elsewhere_is_a_web_server(to: str) -> None:
         asked.say("302 Found", Location=to)
 
     with scripted(answer) as server:
-        with pytest.raises(ConnectionError, match="no http:// or https:// URL"):
+        with pytest.raises(ConnectionError, match="not an http:// or https:// URL"):
             ops.load(server.url())
         assert len(server.asked) == 1
 

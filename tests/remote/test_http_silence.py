@@ -54,7 +54,7 @@ def silent() -> Iterator[Silent]:
 
 def test_silence_is_a_stall(silent: Silent) -> None:
     start = time.monotonic()
-    with pytest.raises(TimeoutError, match="nothing came"):
+    with pytest.raises(TimeoutError, match="nothing or almost nothing"):
         ops.load(silent.url, options={"stall_timeout": "0.5", "retries": "1"})
     assert time.monotonic() - start > 1
     assert silent.accepted() == 2
@@ -63,7 +63,7 @@ def test_silence_is_a_stall(silent: Silent) -> None:
     assert silent.accepted() <= 2
     # `timeout` ends a request before a longer `stall_timeout` does.
     start = time.monotonic()
-    with pytest.raises(TimeoutError, match="longer than it may"):
+    with pytest.raises(TimeoutError, match="longer than its time limit"):
         ops.load(silent.url, options={"timeout": "1", "stall_timeout": "200"})
     assert time.monotonic() - start < 100
 

@@ -86,7 +86,7 @@ def test_readers_see_whole_files_only(redis: RedisServer) -> None:
         try:
             loaded = ops.load(redis.url("m"), **how)
         except ConnectionError as error:
-            assert "anew" in str(error) or "has changed while it was loaded" in str(error)
+            assert "saved again" in str(error) or "has changed while it was loaded" in str(error)
             return False
         (file,) = (file for file in files if same(loaded["t0"], file["t0"]))
         assert_same(loaded, file)

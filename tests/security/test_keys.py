@@ -68,7 +68,7 @@ def test_key_files(encrypted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert opens(encrypted, "file:~/key")
     for wrong in (b"", KEY[:-1], KEY + b"\n"):
         file.write_bytes(wrong)
-        with pytest.raises(InvalidArgument, match="has not exactly 32 bytes"):
+        with pytest.raises(InvalidArgument, match="must have exactly 32 bytes"):
             opens(encrypted, f"file:{file}")
     file.unlink()
     with pytest.raises(NotFound, match=str(file)):
@@ -79,7 +79,7 @@ def test_keys_from_pipes(encrypted: str, tmp_path: Path) -> None:
     """A pipe made by a shell works. A FIFO without a writer is an error, and does not block."""
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
-    with pytest.raises(InvalidArgument, match="has not exactly 32 bytes"):
+    with pytest.raises(InvalidArgument, match="must have exactly 32 bytes"):
         opens(encrypted, f"file:{fifo}")
     reading, writing = os.pipe()
 
@@ -115,7 +115,7 @@ def test_passphrases(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_keys_of_the_process(encrypted: str) -> None:
-    with pytest.raises(InvalidArgument, match="no key has the name 'test'"):
+    with pytest.raises(InvalidArgument, match="no key named 'test'"):
         opens(encrypted, "named:test")
     calls = []
 
@@ -152,7 +152,7 @@ def test_keys_of_the_process(encrypted: str) -> None:
 
 def test_keys_that_are_none() -> None:
     for wrong in (b"", KEY[1:], KEY + b"x"):
-        with pytest.raises(ValueError, match="a key has 32 bytes"):
+        with pytest.raises(ValueError, match="a key must have 32 bytes"):
             keys.add("test", key=wrong)
     with pytest.raises(ValueError, match="empty"):
         keys.add("test", passphrase="")

@@ -62,13 +62,14 @@ class Program {
  public:
   Program(const std::vector<std::string>& words, const std::string& label) : label_(label) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::SystemError, why("no pipe", errno));
+    if (pipe2(ends, O_CLOEXEC) != 0)
+      throw Error(ErrorKind::SystemError, why("gets no pipe", errno));
     output_ = Descriptor(ends[0]);
     // If the standard descriptors are closed in this process, the pipe may have one of their
     // numbers. A number above them keeps the pipe apart.
     const Descriptor write_end(fcntl(ends[1], F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     ::close(ends[1]);
-    if (!write_end) throw Error(ErrorKind::SystemError, why("no pipe", errno));
+    if (!write_end) throw Error(ErrorKind::SystemError, why("gets no pipe", errno));
     fcntl(output_.get(), F_SETFL, O_NONBLOCK);
 
     std::vector<char*> arguments;
@@ -79,7 +80,7 @@ class Program {
                                     &settings.attributes, arguments.data(), environ);
     if (failed != 0) {
       process_ = -1;
-      throw Error(ErrorKind::InvalidArgument, why("it cannot be run", failed));
+      throw Error(ErrorKind::InvalidArgument, why("cannot be run", failed));
     }
   }
   ~Program() {
@@ -118,15 +119,15 @@ class Program {
   }
 
   void check_end() const {
-    if (WIFSIGNALED(status_)) fail("was ended by signal " + std::to_string(WTERMSIG(status_)));
+    if (WIFSIGNALED(status_)) fail("was killed by signal " + std::to_string(WTERMSIG(status_)));
     if (WEXITSTATUS(status_) != 0) {
-      fail("ended with status " + std::to_string(WEXITSTATUS(status_)));
+      fail("exited with status " + std::to_string(WEXITSTATUS(status_)));
     }
   }
 
  private:
   std::string why(const char* what, int system_errno) const {
-    return label_ + " gives nothing, because " + what + ": " + std::strerror(system_errno);
+    return label_ + " " + what + ": " + std::strerror(system_errno);
   }
   [[noreturn]] void fail(const std::string& how) const {
     throw Error(ErrorKind::PermissionDenied, label_ + " " + how);
@@ -178,7 +179,7 @@ std::string run_command(const std::vector<std::string>& words, const std::string
   const auto check_limits = [&] {
     cancel.check();
     if (Clock::now() >= deadline) {
-      throw Error(ErrorKind::TimedOut, label + " has not ended after " +
+      throw Error(ErrorKind::TimedOut, label + " did not finish within " +
                                            std::to_string(limits.time.count() / 1000) + " s");
     }
   };

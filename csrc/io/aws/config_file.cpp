@@ -63,7 +63,7 @@ IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel) {
   text.resize(source->read_up_to(0, std::as_writable_bytes(std::span(text)), cancel));
   if (text.size() > kLongestFile) {
     throw Error(ErrorKind::InvalidFormat,
-                source->label() + " is longer than 1 MiB, and no file of settings");
+                source->label() + " is longer than 1 MiB, and so not a file of settings");
   }
   return parse_ini(text, source->label());
 }
@@ -131,7 +131,7 @@ std::string AwsConfig::service_endpoint(const std::string& service) const {
   if (found == services_.end()) {
     throw Error(ErrorKind::InvalidArgument, "profile " + quote(name_) + " names the section " +
                                                 quote("services " + section) +
-                                                ", which is not there");
+                                                ", which does not exist");
   }
   return get_setting(found->second, service + ".endpoint_url");
 }

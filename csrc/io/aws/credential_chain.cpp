@@ -102,9 +102,8 @@ class Finder {
              .empty();
     if (!logs_in) return label + " has no credentials";
     return label +
-           " takes somebody to log in, which only AWS's own tools can do: another profile " +
-           "gets its credentials by credential_process = aws configure export-credentials " +
-           "--profile NAME";
+           " needs an interactive login, which only AWS's own tools can do: use another profile " +
+           "that has credential_process = aws configure export-credentials " + "--profile NAME";
   }
 
   static bool has_keys(const IniSection& section) {
@@ -146,12 +145,12 @@ class Finder {
     if (source.empty() == other_source.empty()) {
       throw Error(ErrorKind::InvalidArgument,
                   label +
-                      " has a role_arn, and must have either a source_profile or a "
+                      " has a role_arn, and must also have either a source_profile or a "
                       "credential_source");
     }
     if (!profile.get("mfa_serial").empty()) {
       throw Error(ErrorKind::InvalidArgument,
-                  label + " has an mfa_serial, and nobody can be asked for a code here");
+                  label + " has an mfa_serial, but there is no way to enter an MFA code here");
     }
     const S3Credentials by = source.empty() ? from_source(other_source, label)
                                             : from_source_profile(source, name, label);
@@ -167,7 +166,7 @@ class Finder {
     if (profile == nullptr || (goes_round && !has_own_keys)) {
       throw Error(ErrorKind::InvalidArgument,
                   label + " has the source_profile " + quote(source) +
-                      (profile == nullptr ? ", which is not there" : ", which leads round to it"));
+                      (profile == nullptr ? ", which does not exist" : ", which leads back to it"));
     }
     return from_profile(source, *profile);
   }
@@ -189,11 +188,12 @@ class Finder {
   S3Credentials from_process(const std::string& line, const std::string& label) {
     const auto words = split_words(line);
     if (!words || words->empty()) {
-      throw Error(ErrorKind::InvalidArgument, label + " is no command, or a quote in it is open");
+      throw Error(ErrorKind::InvalidArgument,
+                  label + " is not a command, or has a quote that is not closed");
     }
     const std::string output = run_command(*words, label, kCommandLimits, cancel_);
     const std::optional<JsonObject> object = parse_json_object(output);
-    if (!object) throw Error(ErrorKind::InvalidFormat, label + " prints no JSON object");
+    if (!object) throw Error(ErrorKind::InvalidFormat, label + " does not print a JSON object");
     const auto version = object->find("Version");
     if (version == object->end() || version->second != "1") {
       throw Error(ErrorKind::InvalidFormat,
@@ -219,7 +219,7 @@ class Finder {
                       s3cmd_name() +
                       ", AWS_CONTAINER_CREDENTIALS_FULL_URI and the machine's metadata (" +
                       std::string(error.message()) +
-                      "); what is public loads with the option s3_anonymous");
+                      "); public objects can be loaded with the option s3_anonymous");
     }
   }
 
@@ -240,7 +240,7 @@ void check(const S3Credentials& credentials) {
        {&credentials.key_id, &credentials.secret, &credentials.session_token}) {
     if (is_header_value(*text)) continue;
     throw Error(ErrorKind::InvalidArgument,
-                "the credentials for S3 are not printable, in one line each");
+                "the credentials for S3 must each be one line of printable text");
   }
   if (!credentials.anonymous && (credentials.key_id.empty() || credentials.secret.empty())) {
     throw Error(ErrorKind::InvalidArgument, "a key for S3 is empty");

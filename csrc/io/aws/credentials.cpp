@@ -107,7 +107,7 @@ void S3CredentialsChain::fetch(std::unique_lock<std::mutex>& lock, Cancel& cance
 void S3CredentialsChain::keep(S3Credentials fresh) {
   if (refused_ && known_ == fresh) {
     throw Error(ErrorKind::PermissionDenied,
-                "S3 takes the credentials for expired, and where they came from has no others");
+                "S3 considers the credentials expired, and their source has no new ones");
   }
   const Moment now = clock_();
   fetch_at_ = Moment::max();

@@ -41,13 +41,13 @@ class Parser {
 
   void begin_section(std::string_view content) {
     const std::size_t end = content.find(']');
-    if (end == std::string_view::npos) refuse("begins with '[', and has no ']'");
+    if (end == std::string_view::npos) refuse("begins with '[', but has no ']'");
     section_ = &file[std::string(trimmed(content.substr(1, end - 1)))];
     setting_ = nullptr;
   }
 
   void take_setting(std::string_view content) {
-    if (section_ == nullptr) refuse("stands before any section, which '[default]' would begin");
+    if (section_ == nullptr) refuse("is in no section: a line such as '[default]' must come first");
     const std::size_t end = content.find_first_of("=:");
     if (end == 0 || end == std::string_view::npos) refuse("is neither a section nor a setting");
     name_ = lower_case(trimmed(content.substr(0, end)));
@@ -62,7 +62,7 @@ class Parser {
       return;
     }
     const std::size_t end = content.find('=');
-    if (end == 0 || end == std::string_view::npos) refuse("is indented, and no setting");
+    if (end == 0 || end == std::string_view::npos) refuse("is indented, but not a setting");
     const std::string name = lower_case(trimmed(content.substr(0, end)));
     (*section_)[name_ + "." + name] = trimmed(content.substr(end + 1));
   }

@@ -61,8 +61,9 @@ std::string container_url() {
     return url;
   }
   throw Error(ErrorKind::InvalidArgument,
-              "credentials of the container are at " + quote(without_secrets(url)) +
-                  ", and must be at an https:// URL, on this machine, or where AWS has them");
+              "the container's credentials are at " + quote(without_secrets(url)) +
+                  ", and must be at an https:// URL, on this machine, or at an address of AWS's "
+                  "agents");
 }
 
 // Returns the token with which the container authorizes itself; or empty.
@@ -72,7 +73,7 @@ std::string container_token() {
                                          : resolve_secret("file:" + path);
   if (is_header_value(token)) return token;
   throw Error(ErrorKind::InvalidArgument,
-              "the container's authorization token is not printable, in one line");
+              "the container's authorization token must be one line of printable text");
 }
 
 S3Credentials parse_reply(const HttpReply& reply, const HttpQuestion& question) {
@@ -101,7 +102,7 @@ class Metadata {
     question.request.headers = {"X-aws-ec2-metadata-token-ttl-seconds: 21600"};
     token_ = ask(question).body;
     if (token_.empty() || !is_header_value(token_)) {
-      throw Error(ErrorKind::Unavailable, question.label + " answers with what is no token");
+      throw Error(ErrorKind::Unavailable, question.label + " answers with a malformed token");
     }
   }
 
@@ -160,7 +161,7 @@ S3Credentials container_credentials(const HttpOptions& http, Cancel& cancel) {
 S3Credentials machine_credentials(Cancel& cancel) {
   if (lower_case(environment("AWS_EC2_METADATA_DISABLED")) == "true") {
     throw Error(ErrorKind::PermissionDenied,
-                "AWS_EC2_METADATA_DISABLED forbids to ask for the machine's metadata");
+                "AWS_EC2_METADATA_DISABLED forbids requests for the machine's metadata");
   }
   const Metadata metadata(cancel);
   const std::string roles(kRoles);
@@ -187,7 +188,7 @@ S3Credentials credentials_in(const JsonObject& object, const std::string& label,
   const std::string expiration = get(object, "Expiration");
   credentials.expires = parse_timestamp(expiration);
   if (!expiration.empty() && !credentials.expires) {
-    throw Error(ErrorKind::InvalidFormat, label + " gives an Expiration that is no moment");
+    throw Error(ErrorKind::InvalidFormat, label + " gives an Expiration that is not a timestamp");
   }
   return credentials;
 }

@@ -34,7 +34,7 @@ std::string service_url(const std::string& given, bool force_http, const std::st
   if (!is_service(url, parts)) {
     throw Error(ErrorKind::InvalidArgument,
                 what + " is " + quote(without_secrets(url)) +
-                    ", and must be an http:// or https:// URL of a host, and a path at most");
+                    ", and must be an http:// or https:// URL with a host and at most a path");
   }
   std::string path = parts->path;
   while (path.ends_with('/')) path.pop_back();

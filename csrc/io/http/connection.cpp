@@ -37,7 +37,7 @@ class HttpConnection::Impl {
       : options_(options), share_(std::move(share)), easy_(curl_easy_init()) {
     multi_ = curl_multi_init();
     if (easy_ == nullptr || multi_ == nullptr) {
-      throw Error(ErrorKind::Internal, "libcurl has no memory");
+      throw Error(ErrorKind::Internal, "libcurl is out of memory");
     }
     set_up();
   }
@@ -119,20 +119,19 @@ class HttpConnection::Impl {
   std::optional<ConnectionFailure> follow() {
     const auto refuse = [](const std::string& why) { return ConnectionFailure{.what = why}; };
     const auto url = redirected(request_.url, std::string(answer_.header("location")));
-    if (!url) return refuse("it redirects to what is no http:// or https:// URL");
+    if (!url) return refuse("it redirects to something that is not an http:// or https:// URL");
     const std::string to = origin_of(*url);
     if (origin_of(request_.url).starts_with("https:") && !to.starts_with("https:") &&
         !options_.insecure_redirects) {
       return refuse("it redirects from https:// to " + to +
-                    ", which everyone on the way can read: the option 'insecure_redirects' "
-                    "allows that");
+                    ", which is not encrypted: the option 'insecure_redirects' allows that");
     }
     if (++redirects_ > kMostRedirects) {
       return refuse("more than " + std::to_string(kMostRedirects) + " redirects in a row");
     }
     refusal_time_ = refusal_ends_ - Clock::now();
     if (request_.body != nullptr && !request_.body->rewind()) {
-      return refuse("it redirects after so much has been sent that it cannot be sent again");
+      return refuse("it redirects after more bytes were sent than are kept to be sent again");
     }
     request_.url = *url;
     start();
@@ -157,7 +156,7 @@ class HttpConnection::Impl {
     // libcurl leaves out a header without a value, unless it ends with a semicolon.
     if (line.ends_with(": ")) line.replace(line.size() - 2, 2, ";");
     curl_slist* longer = curl_slist_append(headers_, line.c_str());
-    if (longer == nullptr) throw Error(ErrorKind::Internal, "libcurl has no memory");
+    if (longer == nullptr) throw Error(ErrorKind::Internal, "libcurl is out of memory");
     headers_ = longer;
   }
 
@@ -210,10 +209,10 @@ class HttpConnection::Impl {
       }
       if (late) {
         return ConnectionFailure{
-            .what = "it takes longer than it may", .temporary = true, .timed_out = true};
+            .what = "it takes longer than its time limit", .temporary = true, .timed_out = true};
       }
       if (watch.has_stalled(passed_)) {
-        return ConnectionFailure{.what = "nothing came, or next to nothing, for " +
+        return ConnectionFailure{.what = "nothing or almost nothing was transferred for " +
                                          std::to_string(static_cast<int>(watch.waited())) + " s",
                                  .temporary = true,
                                  .timed_out = true};

@@ -94,7 +94,7 @@ std::vector<std::string> header_lines(const HttpOptions& options) {
     const std::string value = resolve_secret(given);
     if (!is_header_value(value)) {
       throw Error(ErrorKind::InvalidArgument,
-                  "the secret for header " + quote(name) + " is not printable, in one line");
+                  "the secret for header " + quote(name) + " must be one line of printable text");
     }
     lines.push_back(name + ": " + value);
   }

@@ -30,8 +30,8 @@ class HttpSink final : public Sink {
     if (!body_size) {
       throw Error(ErrorKind::InvalidArgument,
                   label() +
-                      " takes a file in one request, which begins with the file's size: save "
-                      "it at once, or to a file first");
+                      " is saved in one request, which needs the size of the file first: use "
+                      "save(), or write to a local file first");
     }
     head_size_ = head_size;
     body_.total = head_size + *body_size;
@@ -117,7 +117,7 @@ class HttpSink final : public Sink {
 
   void send(std::uint64_t offset, std::span<const ConstBytes> pieces, Cancel& cancel) {
     if (offset != body_.taken || body_.taken + total_size(pieces) > body_.total) {
-      throw Error(ErrorKind::Internal, "bytes for " + label() + " come in another order");
+      throw Error(ErrorKind::Internal, "bytes for " + label() + " are out of order");
     }
     IoCursor cursor(pieces);
     while (cursor.left() > 0) {

@@ -103,18 +103,18 @@ class HttpSource final : public Source {
     bool head(const HttpAnswer& answer) override {
       // 412: the ETag has changed. 416: the file is shorter now.
       if (answer.status == 412 || answer.status == 416) source_.throw_changed();
-      if (answer.status == 200) source_.throw_wrong("has no ranges any more");
+      if (answer.status == 200) source_.throw_wrong("does not support ranges any more");
       if (answer.status != 206) return false;
       source_.check_same(answer.object);
       if (answer.encoded) source_.throw_wrong("sends the file encoded");
       if (answer.begin != begin_ || answer.end != end_) {
-        source_.throw_wrong("sends another range than it was asked for");
+        source_.throw_wrong("sends a different range than was requested");
       }
       return true;
     }
     bool body(ConstBytes bytes) override {
       if (bytes.size() > end_ - begin_ - brought) {
-        source_.throw_wrong("sends more than it was asked for");
+        source_.throw_wrong("sends more than was requested");
       }
       cursor_.fill(bytes);
       brought += bytes.size();
@@ -167,7 +167,7 @@ class HttpSource final : public Source {
         const bool file = answer.status == 200 || answer.status == 206;
         if (file && answer.encoded) throw_wrong("sends the file encoded");
         if (stream_.is_good(answer)) break;
-        if (file) throw_wrong("sends another range than it was asked for");
+        if (file) throw_wrong("sends a different range than was requested");
       }
       // The next try starts again, so the bytes received are no progress.
       tries.failed(outcome, 0, cancel);
@@ -181,11 +181,11 @@ class HttpSource final : public Source {
       return;
     }
     if (answer.status != 206) object_.size = stream_.held.size();
-    if (!object_.size) throw_wrong("does not say how long the file is");
+    if (!object_.size) throw_wrong("does not tell the size of the file");
     if (begin_ + stream_.held.size() < std::min(end, *object_.size)) {
-      throw_wrong("sends less than it was asked for");
+      throw_wrong("sends less than was requested");
     }
-    if (stream_.held.size() > *object_.size) throw_wrong("sends more than it was asked for");
+    if (stream_.held.size() > *object_.size) throw_wrong("sends more than was requested");
     client_.give_back(std::move(connection));
   }
 
@@ -255,8 +255,7 @@ class HttpSource final : public Source {
       throw Error(failure->timed_out ? ErrorKind::TimedOut : ErrorKind::Unavailable,
                   "cannot load " + label() + " after byte " + std::to_string(position_) + ": " +
                       quote(failure->what) +
-                      "; its server has no ranges, so that it cannot be "
-                      "taken up there");
+                      "; its server does not support ranges, so the load cannot be resumed");
     }
   }
 

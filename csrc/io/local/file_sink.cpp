@@ -160,8 +160,8 @@ class FileSink : public Sink {
       left -= piece.size();
       const std::uint64_t done = read_at(source, from + left, {&piece, 1}, name_, cancel);
       if (done < piece.size()) {
-        throw Error(ErrorKind::SystemError, label_ + " was cut by somebody else while being saved",
-                    EIO, name_);
+        throw Error(ErrorKind::SystemError,
+                    label_ + " was truncated by another process while it was saved", EIO, name_);
       }
       const ConstBytes moved = piece;
       write_at(file(), from + left + growth, {&moved, 1}, name_, cancel);

@@ -59,10 +59,10 @@ class FileSource : public Source {
     if (done == wanted) return;
     if (offset + wanted <= size_) {
       throw Error(ErrorKind::InvalidFormat,
-                  label_ + " ends at byte " + std::to_string(offset + done) + ", and had " +
+                  label_ + " ends at byte " + std::to_string(offset + done) + ", but had " +
                       std::to_string(size_) +
-                      " when it was opened: somebody has cut it meanwhile; replace a file by "
-                      "renaming another one over it");
+                      " bytes when it was opened: it was truncated since; to replace a file, "
+                      "rename another one over it");
     }
     throw_source_ended(label_, offset + done, wanted - done);
   }

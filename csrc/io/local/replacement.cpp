@@ -44,7 +44,7 @@ bool may_be_replaced(int folder, const std::string& name, const struct stat& tar
 void sync_folder(const Descriptor& folder, const std::string& path) {
   // EINVAL: the file system does not support fsync() on folders.
   if (fsync(folder.get()) != 0 && errno != EINVAL) {
-    throw system_error(errno, "cannot bring to stable storage the folder", path);
+    throw system_error(errno, "cannot sync the folder", path);
   }
 }
 

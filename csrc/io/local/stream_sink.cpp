@@ -94,7 +94,7 @@ class StreamSink : public Sink {
   // Sends zeros for bytes that were not written, as a file would have.
   void fill_up_to(std::uint64_t position, Cancel& cancel) {
     if (position < position_ || position_ < head_size_) {
-      throw Error(ErrorKind::Internal, "bytes for the stream " + label_ + " come in another order");
+      throw Error(ErrorKind::Internal, "bytes for the stream " + label_ + " are out of order");
     }
     if (position == position_) return;
     const std::vector<std::byte> zeros(std::min<std::uint64_t>(position - position_, kGapSize));
@@ -119,7 +119,7 @@ class StreamSink : public Sink {
       } else if (fault == EPIPE || fault == ECONNRESET) {
         throw Error(
             ErrorKind::Unavailable,
-            "nobody reads " + label_ + " any more; it took " + std::to_string(position_) + " bytes",
+            "the reader of " + label_ + " closed it after " + std::to_string(position_) + " bytes",
             fault, name_);
       } else if (fault != EINTR && fault != EAGAIN) {
         throw_write_error(fault, name_);

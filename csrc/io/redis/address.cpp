@@ -64,7 +64,7 @@ class Parser {
     const std::size_t slash = std::min(path.find('/'), path.size());
     const std::string_view login = path.substr(0, slash);
     if (!login.empty()) {
-      if (!login.ends_with('@')) refuse("names a host, and a socket is of this machine: " + form());
+      if (!login.ends_with('@')) refuse("names a host, but a socket is on this machine: " + form());
       take_login(login.substr(0, login.size() - 1));
     }
     take_socket(path.substr(slash));
@@ -77,8 +77,7 @@ class Parser {
     if (socket.empty() || socket.ends_with('/')) refuse("names no socket: " + form());
     constexpr std::size_t kMost = sizeof(sockaddr_un::sun_path) - 1;
     if (socket.size() > kMost) {
-      refuse("names a socket by more than the " + std::to_string(kMost) +
-             " bytes that a path of one may have");
+      refuse("names a socket whose path has more than " + std::to_string(kMost) + " bytes");
     }
   }
 
@@ -98,7 +97,7 @@ class Parser {
       } else if (name == "db" && !has_database) {
         const auto number = parse_number(value);
         if (!number || *number > kMostDatabase)
-          refuse("has a 'db' that is no number of a database");
+          refuse("has a 'db' that is not the number of a database");
         address_.database = static_cast<int>(*number);
         has_database = true;
       } else {
@@ -112,7 +111,7 @@ class Parser {
 
   std::string decoded(std::string_view text, const std::string& what) const {
     const auto plain = percent_decoded(text);
-    if (!plain) refuse("has " + what + " with a '%' that two hexadecimal digits do not follow");
+    if (!plain) refuse("has " + what + " with a '%' not followed by two hexadecimal digits");
     if (plain->find('\0') != std::string::npos) refuse("has " + what + " with a NUL (%00)");
     return *plain;
   }
@@ -129,7 +128,7 @@ class Parser {
     const auto user = percent_decoded(login.substr(0, colon));
     const auto password = percent_decoded(login.substr(std::min(colon + 1, login.size())));
     if (!user || !password) {
-      refuse("has a user or a password with a '%' that two hexadecimal digits do not follow");
+      refuse("has a user or a password with a '%' not followed by two hexadecimal digits");
     }
     address_.user = *user;
     address_.password = *password;
@@ -150,7 +149,7 @@ class Parser {
     if (text.empty()) return;
     const auto port = text.starts_with(':') ? parse_number(text.substr(1)) : std::nullopt;
     if (!port || *port == 0 || *port > std::numeric_limits<std::uint16_t>::max()) {
-      refuse("has a port that is no number from 1 to 65535");
+      refuse("has a port that is not a number from 1 to 65535");
     }
     address_.port = static_cast<std::uint16_t>(*port);
   }
@@ -168,7 +167,7 @@ RedisAddress redis_address(const std::string& uri, const RedisOptions& options) 
   if (options.database >= 0) address.database = options.database;
   if (!address.user.empty() && address.password.empty()) {
     throw Error(ErrorKind::InvalidArgument,
-                address.label + " has a user and no password: option 'redis_password' names one");
+                address.label + " has a user but no password: set option 'redis_password'");
   }
   return address;
 }

@@ -36,7 +36,7 @@ class Commit {
       if (replace(there)) return;
     }
     throw Error(ErrorKind::Unavailable,
-                "cannot save " + address_.label + ": others save it again and again");
+                "cannot save " + address_.label + ": other clients keep saving it");
   }
 
   void check_target(const RedisListing& there) {

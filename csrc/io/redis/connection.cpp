@@ -220,7 +220,7 @@ void RedisConnection::wait(short events, Cancel& cancel) {
       throw TemporaryError(ErrorKind::TimedOut,
                            "the server of " + address_.label + " stalls: in " +
                                std::to_string(static_cast<int>(waited.count())) +
-                               " s nothing moved, or next to nothing");
+                               " s nothing or almost nothing was transferred");
     }
     start_waiting();
   }

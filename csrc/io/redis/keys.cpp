@@ -24,7 +24,7 @@ constexpr std::size_t kBatch = 1000;
 
 [[noreturn]] void refuse_listing(const std::string& label) {
   throw Error(ErrorKind::Unavailable,
-              "the server of " + label + " lists its keys without an end, or not as Redis does");
+              "the server of " + label + " lists its keys endlessly, or not as Redis does");
 }
 
 }  // namespace
@@ -145,11 +145,11 @@ void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address, 
           address.label + ": " +
               (key.offset > end
                    ? "there is no key " + quote(redis_key(address.prefix, "...", end)) + behind +
-                         ": it is missing, or the one before it has lost its end"
+                         ": it is missing, or the one before it was truncated"
                    : "key " + quote(key.name) + " begins" + behind + ", before byte " +
                          std::to_string(end) +
-                         ", where that ends: it is left over from another file, or one of them has "
-                         "another size than it had"));
+                         ", where that ends: it is left over from another file, or the size of one "
+                         "of them has changed"));
     }
     end = key.end();
     before = &key;

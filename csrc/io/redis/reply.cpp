@@ -37,10 +37,11 @@ bool has_code(std::string_view text, std::string_view code) {
 }  // namespace
 
 void throw_redis_cluster(const std::string& label) {
-  throw Error(ErrorKind::InvalidArgument,
-              label +
-                  " is in a Redis Cluster, where each server has some of the keys, and the keys "
-                  "of a file cannot change as one: use a server that stands alone");
+  throw Error(
+      ErrorKind::InvalidArgument,
+      label +
+          " is in a Redis Cluster, where each server has some of the keys, so that the keys "
+          "of a file cannot be replaced in one step: use a standalone server");
 }
 
 void throw_redis_error(std::string_view text, const std::string& label) {
@@ -63,7 +64,8 @@ void throw_login_error(std::string_view text, const std::string& label) {
   }
   throw Error(
       ErrorKind::PermissionDenied,
-      "the server of " + label + " does not take this password, of this user, or wants none");
+      "the server of " + label +
+          " rejects the login: the user or the password is wrong, or the server wants none");
 }
 
 }  // namespace tensorizer

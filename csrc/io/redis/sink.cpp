@@ -196,9 +196,9 @@ class RedisSink final : public Sink {
   void check_size(const std::string& what, std::uint64_t size) const {
     if (size <= limit_) return;
     throw Error(ErrorKind::InvalidArgument,
-                "cannot save " + label() + ": " + what + " takes " + std::to_string(size) +
-                    " bytes, and the server takes values of up to " + std::to_string(limit_) +
-                    ": raise its setting proto-max-bulk-len, cut the tensor, or save to a file");
+                "cannot save " + label() + ": " + what + " has " + std::to_string(size) +
+                    " bytes, and the server accepts values of up to " + std::to_string(limit_) +
+                    ": raise its setting proto-max-bulk-len, split the tensor, or save to a file");
   }
 
   // Splits the pieces where values end. Drops bytes behind the last value: tensorizer does not

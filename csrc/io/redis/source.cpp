@@ -86,7 +86,7 @@ class RedisSource final : public Source {
   [[noreturn]] void throw_change() {
     throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded: " + change_);
   }
-  [[noreturn]] void throw_replaced() { throw_changed("it was saved anew"); }
+  [[noreturn]] void throw_replaced() { throw_changed("it was saved again"); }
 
   void watch(RedisConnection& connection, Cancel& cancel) {
     connection.add({"WATCH", header_key_});
@@ -123,7 +123,7 @@ class RedisSource final : public Source {
       measure_redis_keys(connection, keys, label(), cancel);
       if (!is_replaced(connection, cancel)) return keys;
     }
-    throw Error(ErrorKind::Unavailable, label() + " is saved anew again and again");
+    throw Error(ErrorKind::Unavailable, label() + " is saved again and again");
   }
 
   // Returns a connection that watches, after a check that nothing has changed since the keys were
@@ -169,7 +169,7 @@ class RedisSource final : public Source {
     std::unique_ptr<RedisConnection> guard = client_.connect(cancel);
     std::vector<RedisKey> keys = list(*guard, cancel);
     std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
-    if (keys != keys_) throw_changed("its keys are others than they were");
+    if (keys != keys_) throw_changed("its keys are different");
     guard_ = std::move(guard);
     guard_asked_ = now;
   }
@@ -261,7 +261,7 @@ class RedisSource final : public Source {
     const std::uint64_t size = connection.receive_into(cursor, piece.size, cancel);
     if (size == piece.size) return;
     throw_changed("key " + quote(piece.key.name) +
-                  (size == 0 ? " has gone" : " has another size than it had"));
+                  (size == 0 ? " was removed" : " has a different size"));
   }
 
   RedisClient client_;

@@ -36,7 +36,7 @@ RedisTransport::RedisTransport(const RedisAddress& address, const TlsOptions& tl
       multi_(curl_multi_init()) {
   try {
     if (easy_ == nullptr || multi_ == nullptr) {
-      throw Error(ErrorKind::Internal, "libcurl has no memory");
+      throw Error(ErrorKind::Internal, "libcurl is out of memory");
     }
     set_connecting(easy_, tls, timeout);
     set(easy_, CURLOPT_SHARE, share_->handle());
@@ -188,8 +188,8 @@ void RedisTransport::throw_tls_broken(CURLcode code) const {
   }
   throw Error(ErrorKind::Unavailable,
               "the server of " + address_.label +
-                  " refuses the client certificate, or wants one: options 'client_cert' and "
-                  "'client_key' name one: " +
+                  " refuses the client certificate, or wants one (options 'client_cert' and "
+                  "'client_key'): " +
                   what);
 }
 

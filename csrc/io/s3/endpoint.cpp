@@ -56,7 +56,7 @@ NamedTexts customer_key_headers(const std::string& given) {
   unsigned int size = 0;
   if (EVP_Digest(raw.data(), kKeySize, reinterpret_cast<unsigned char*>(md5.data()), &size,
                  EVP_md5(), nullptr) != 1) {
-    throw Error(ErrorKind::Unavailable, "libcrypto gives no MD5, which keys of customers need");
+    throw Error(ErrorKind::Unavailable, "libcrypto provides no MD5, which customer keys need");
   }
   const std::string prefix = "x-amz-server-side-encryption-customer-";
   return {{prefix + "algorithm", "AES256"},
@@ -199,8 +199,7 @@ class S3Endpoint final : public HttpEndpoint {
     if (options_.endpoint.starts_with("http://") && !options_.force_http) {
       throw Error(ErrorKind::InvalidArgument,
                   "option 's3_endpoint' is " + quote(without_secrets(options_.endpoint)) +
-                      ", which everyone on the way can read: set option 'force_http' to 'true' if "
-                      "that is meant");
+                      ", which is not encrypted: set option 'force_http' to 'true' to allow that");
     }
     if (settings.endpoint.empty() && google_) settings.endpoint = kGoogle;
     if (settings.region.empty()) settings.region = google_ ? "auto" : "us-east-1";

@@ -23,12 +23,14 @@ S3Name parse_s3_name(const std::string& scheme, std::string_view rest) {
   const std::string start = scheme + "://";
   const std::string label = quote(without_secrets(start + std::string(rest)), 4096);
   if (slash == 0 || slash == std::string_view::npos || slash + 1 == rest.size()) {
-    throw Error(ErrorKind::InvalidArgument, label + " names no object: " + start + "BUCKET/KEY");
+    throw Error(ErrorKind::InvalidArgument,
+                label + " names no object: write " + start + "BUCKET/KEY");
   }
   if (rest.substr(0, slash).find('@') != std::string_view::npos) {
     throw Error(ErrorKind::InvalidArgument,
                 label + " was given with a user or a password, which " + start +
-                    " does not take: the options 's3_access_key_id' and 's3_secret_access_key' do");
+                    " does not support: use the options 's3_access_key_id' and "
+                    "'s3_secret_access_key'");
   }
   return {std::string(rest.substr(0, slash)), std::string(rest.substr(slash + 1))};
 }

@@ -95,9 +95,9 @@ std::string fault_of_answer(const HttpAnswer& answer, std::string_view body,
                            : !body.empty() ? "text"
                            : has_etag      ? "no text"
                                            : "neither text nor an ETag";
-  return "S3 does not answer with status " + std::to_string(answer.status) + " and " + what +
-         (root.empty() ? "" : ", but with " + std::string(root)) +
-         ": check the endpoint, and what stands before it (a proxy, a login)";
+  return "this response is not from S3: status " + std::to_string(answer.status) + " and " + what +
+         (root.empty() ? "" : ", instead of " + std::string(root)) +
+         ": check the endpoint, and what is in front of it (a proxy, a login page)";
 }
 
 bool consists_of(const HttpAnswer& answer, std::uint64_t size,

@@ -64,9 +64,8 @@ class S3Sink final : public Sink {
     const std::uint64_t total = head_size + *body_size;
     part_size_ = std::max(kSmallestPart, (total + kMostParts - 1) / kMostParts);
     if (part_size_ > kLargestPart) {
-      throw Error(ErrorKind::InvalidArgument,
-                  label() + " would have " + std::to_string(total) +
-                      " bytes, which are more than an object in S3 may have");
+      throw Error(ErrorKind::InvalidArgument, label() + " would have " + std::to_string(total) +
+                                                  " bytes, more than an object in S3 may have");
     }
     total_ = total;
   }
@@ -182,7 +181,7 @@ class S3Sink final : public Sink {
     request.headers = {"Content-Type: application/octet-stream", "x-amz-checksum-algorithm: CRC32"};
     const std::string answer = ask(request, "InitiateMultipartUpload", cancel).text;
     upload_id_ = xml_text(answer, "UploadId").value_or("");
-    if (upload_id_.empty()) throw_wrong("begins no upload");
+    if (upload_id_.empty()) throw_wrong("did not start an upload");
     return upload_id_;
   }
 
@@ -201,7 +200,7 @@ class S3Sink final : public Sink {
     request.body = &body;
     const HttpAnswer answer = ask(request, "", cancel).answer;
     const std::string_view theirs = answer.header("x-amz-checksum-crc32");
-    if (!theirs.empty() && theirs != checksum) throw_wrong("has stored other bytes");
+    if (!theirs.empty() && theirs != checksum) throw_wrong("has stored different bytes");
     stored.etag = answer.header("etag");
     return stored;
   }
@@ -230,8 +229,8 @@ class S3Sink final : public Sink {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::NotFound) throw;
       throw_wrong(
-          "knows the upload no more: it has been given up, or completed by a request whose "
-          "answer was lost");
+          "does not know the upload any more: it was aborted, or completed by a request whose "
+          "response was lost");
     }
   }
 
