@@ -127,7 +127,9 @@ def need_compiler() -> None:
         packages = how_to_install(("build-essential", "gcc-c++"))
         stop(f"there is no C++ compiler `{compiler}`: run {packages}, or set CXX")
     if probe.returncode:
-        stop(f"`{compiler}` does not speak C++20: install g++ 11, clang++ 14 or later, and set CXX")
+        stop(
+            f"`{compiler}` does not support C++20: install g++ 11, clang++ 14 or later, and set CXX"
+        )
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         packages = how_to_install(("python3-dev", "python3-devel"))

@@ -45,7 +45,7 @@ def _import_error(error: BaseException, torch_version: str) -> ImportError:
     return ImportError(
         f"tensorizer_ops needs {missing[1]}, which this system does not have: run `apt install "
         f"{debian}` (Debian, Ubuntu) or `dnf install {fedora}` (Fedora), or install tensorizer_ops "
-        "again to build it for the version that is there"
+        "again to build it for the installed version"
     )
 
 

@@ -22,7 +22,7 @@ def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if isinstance(tensors, Mapping):
             raise
         raise TypeError(
-            f"what to save is {type(tensors).__name__}, and must be a dict of tensors, such as a "
+            f"tensors is {type(tensors).__name__}, and must be a dict of tensors, such as a "
             "state_dict()"
         ) from None
 
@@ -209,4 +209,4 @@ def refuse_uninitialized(name: str, tensor: torch.Tensor) -> None:
 
 def _refuse_in_graph(progress: Progress | None) -> None:
     if progress:
-        raise errors._new(errors.InvalidArgument, "a compiled graph reports no progress")
+        raise errors._new(errors.InvalidArgument, "progress= is not supported in a compiled graph")

@@ -238,17 +238,19 @@ def _code_path(uri: Target, script: Target | None) -> str:
     if script is not None:
         code = local_path(script)
         if code is None:
-            raise errors._new(errors.InvalidArgument, "the code goes to a file: script= is a path")
+            raise errors._new(
+                errors.InvalidArgument, "script= must be a local path: the code is saved to a file"
+            )
     elif weights is not None:
         code = os.path.splitext(weights)[0] + ".pt"
     else:
         raise errors._new(
             errors.InvalidArgument,
-            "script= says where the code goes when the weights go to no path",
+            "the weights are not saved to a local path: script= must say where to save the code",
         )
     if weights is not None and os.path.realpath(weights) == os.path.realpath(code):
         raise errors._new(
             errors.InvalidArgument,
-            f"the code would replace the weights at {code!r}: script= says where else it goes",
+            f"the code would replace the weights at {code!r}: give another path with script=",
         )
     return code

@@ -22,7 +22,7 @@ class SecretOptions(dict[str, str]):
         return f"<options: {', '.join(self)}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("the options of a stream may hold secrets, and are not pickled")
+        raise TypeError("the options of a stream cannot be pickled: they may contain secrets")
 
 
 class _SecretPairs(list[tuple[str, str]]):

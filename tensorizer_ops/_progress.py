@@ -25,7 +25,8 @@ class _Bar:
             from tqdm.auto import tqdm
         except ImportError:
             raise ImportError(
-                "progress=True draws with tqdm, which is not installed; a function needs nothing"
+                "progress=True needs tqdm, which is not installed: run `pip install tqdm`, or give "
+                "a function as progress="
             ) from None
         self._bar: Any = tqdm(unit="B", unit_scale=True, unit_divisor=1024)
 

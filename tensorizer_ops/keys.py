@@ -40,7 +40,7 @@ def add(
         TypeError: the key is not bytes, or the passphrase neither bytes nor str.
     """
     if (key is None) == (passphrase is None):
-        raise TypeError("a name is for either a key or a passphrase")
+        raise TypeError("give either key= or passphrase=, and not both")
     # The binding would print an argument of the wrong type, and with it the key.
     if not isinstance(name, str):
         raise TypeError(f"the name of a key is {type(name).__name__}, and must be str")

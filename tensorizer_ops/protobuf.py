@@ -89,7 +89,7 @@ def serialize_tensor(t: torch.Tensor, attribute: int | None = None) -> Any:
         ValueError: ``attribute`` is not a valid kind.
     """
     if not isinstance(t, torch.Tensor):
-        raise TypeError(f"a {type(t).__name__} is no tensor")
+        raise TypeError(f"t is {type(t).__name__}, and must be a tensor")
     if attribute not in (None, *tensors_pb2.AttributeType.values()):
         raise ValueError(f"attribute is {attribute!r}, and must be AT_PARAMETER or AT_BUFFER")
     if t.dtype not in DtypePbs:
@@ -103,7 +103,7 @@ def serialize_tensor(t: torch.Tensor, attribute: int | None = None) -> Any:
 def _to_bytes(tensor: torch.Tensor) -> bytes:
     here = tensor.detach().cpu()
     if not has_memory(here):
-        raise TypeError("a message holds elements, and the tensor has none of its own: convert it")
+        raise TypeError("the tensor has no memory of its own to put into a message: convert it")
     plain = here.resolve_conj().resolve_neg().contiguous()
     if not plain.nbytes:
         return b""
@@ -202,9 +202,7 @@ def _fitting(model: torch.nn.Module, message: Any) -> Iterator[tuple[Any, str, t
                     errors.InvalidFormat, f"{place} is of the unknown kind {stored.attr_type}"
                 )
             if not name or "." in name:
-                raise errors._new(
-                    errors.InvalidFormat, f"{place} has no name that a tensor can have"
-                )
+                raise errors._new(errors.InvalidFormat, f"{place} is not a valid name of a tensor")
             parameter = stored.attr_type == tensors_pb2.AT_PARAMETER
             own = owner._parameters if parameter else owner._buffers
             if name not in own and hasattr(owner, name):

@@ -66,11 +66,11 @@ class CAInfo:
         self._curl_flags: tuple[str, ...]
         if cacert is not None:
             if not os.path.isfile(cacert):
-                raise ValueError(f"cacert is {cacert!r}, which is no file")
+                raise ValueError(f"cacert is {cacert!r}, which is not a file")
             self._curl_flags = ("--cacert", str(cacert))
         elif capath is not None:
             if not os.path.isdir(capath):
-                raise ValueError(f"capath is {capath!r}, which is no folder")
+                raise ValueError(f"capath is {capath!r}, which is not a folder")
             self._curl_flags = ("--capath", str(capath))
         else:
             self._curl_flags = ("--insecure",)
@@ -130,7 +130,7 @@ class CURLStreamFile(RemoteFile):
         certificate_handling: CAInfo | None = None,
     ) -> None:
         if stream_kind(uri) != "http":
-            raise ValueError(f"{_python.without_secrets(uri)!r} is no http:// or https:// URL")
+            raise ValueError(f"{_python.without_secrets(uri)!r} is not an http:// or https:// URL")
         options = SecretOptions(_certificate_options(certificate_handling))
         for name, value in (headers or {}).items():
             options[f"header.{name}"] = str(value)
@@ -197,7 +197,7 @@ class RedisStreamFile(RemoteFile):
     ) -> None:
         if stream_kind(uri) != "redis":
             raise ValueError(
-                f"{_python.without_secrets(uri)!r} is no redis://, rediss:// or unix:// URI"
+                f"{_python.without_secrets(uri)!r} is not a redis://, rediss:// or unix:// URI"
             )
         options = SecretOptions(_certificate_options(certificate_handling))
         super().__init__(uri, options, begin, end, buffer_size)
@@ -260,7 +260,7 @@ def s3_download(
 def _s3_uri(uri: str) -> str:
     """Return the URI without leading slashes of the key, which tensorizer ignores as well."""
     if stream_kind(uri) != "s3":
-        raise ValueError(f"{_python.without_secrets(uri)!r} is no s3:// URI")
+        raise ValueError(f"{_python.without_secrets(uri)!r} is not an s3:// URI")
     place = uri.partition("://")[2]
     bucket, _, key = place.partition("/")
     return f"s3://{bucket}/{key.lstrip('/')}"
@@ -291,8 +291,8 @@ def _infer_credentials(
     secret = found.s3_secret_key if s3_secret_access_key is None else s3_secret_access_key
     for name, value in (("s3_access_key_id", key_id), ("s3_secret_access_key", secret)):
         if not value:
-            where = found.config_file or "s3cmd's file, which is not there"
-            raise ValueError(f"{name} is not given, and not in {where}")
+            where = found.config_file or "s3cmd's file, which does not exist"
+            raise ValueError(f"{name} is neither given nor in {where}")
     return found._replace(s3_access_key=key_id, s3_secret_key=secret)
 
 

@@ -175,8 +175,8 @@ def _load(
 def _read(context: _Loading, sidecar: Sidecar | None) -> Iterable[torch.Tensor]:
     if sidecar is None:
         raise pickle.UnpicklingError(
-            "the data of these tensors was saved to another file: tensorizer_loading(file_obj=…) "
-            "says where it is"
+            "the data of these tensors was saved to another file: give it as "
+            "tensorizer_loading(file_obj=…)"
         )
     if context.load_func is not None:
         return context.load_func(sidecar, context.kwargs)
@@ -184,15 +184,17 @@ def _read(context: _Loading, sidecar: Sidecar | None) -> Iterable[torch.Tensor]:
         tensors = deserializer.tree()
     if not isinstance(tensors, list):
         raise pickle.UnpicklingError(
-            "the file of tensors is of another kind than those that go with a pickle: it has them "
-            "by name, and not as a list"
+            "the .tensors file does not belong to a pickle: it has tensors by name, and not as a "
+            "list"
         )
     return tensors
 
 
 def _must_be_default(pickle_module: Any) -> None:
     if pickle_module is not None and pickle_module is not pickle:
-        raise ValueError("pickle_module must be the default one where tensors go to another file")
+        raise ValueError(
+            "pickle_module must be the default one if tensors are saved to another file"
+        )
 
 
 def _sidecar(file_obj: SidecarOrCallback | None, f: _FileLike) -> Sidecar | None:
@@ -204,16 +206,16 @@ def _sidecar(file_obj: SidecarOrCallback | None, f: _FileLike) -> Sidecar | None
 def _beside(f: Any) -> str | None:
     if isinstance(f, io.BytesIO):
         logger.warning(
-            "There is no file beside one in memory, so tensors stay in it; file_obj= says where "
-            "they go"
+            "A file in memory has no path for a .tensors file, so tensors stay in the pickle; "
+            "file_obj= gives them a file"
         )
         return None
     try:
         name = os.fsdecode(f if isinstance(f, str | bytes | os.PathLike) else f.name)
     except (AttributeError, TypeError):
         raise TypeError(
-            f"a {type(f).__name__} has no name to put .tensors behind; file_obj= says where "
-            "tensors go"
+            f"a {type(f).__name__} has no file name to append .tensors to: give the file for "
+            "tensors with file_obj="
         ) from None
     # torch treats any name as a path, so make sure that it is not taken for a URI here.
     if ":" in name or name.startswith("~"):

@@ -104,8 +104,8 @@ class Catalog:
                 # step in the file.
                 raise errors._new(
                     errors.InvalidFormat,
-                    f"the names of {len(below)} tensors have {steps} layers, more than what was "
-                    "ever nested: load them by their names",
+                    f"the names of {len(below)} tensors have {steps} layers, more than any saved "
+                    "structure has: load them by their names",
                 )
         return below
 

@@ -19,23 +19,23 @@ _Bytes = bytes | bytearray | memoryview
 def _checked_key(key: _Bytes) -> bytes:
     if not isinstance(key, bytes | bytearray | memoryview):
         raise TypeError(
-            f"a key is {type(key).__name__}, and must be bytes; from_string() makes one of any text"
+            f"a key is {type(key).__name__}, and must be bytes; from_string() derives one from text"
         )
     if len(key) != _KEY_SIZE:
         raise ValueError(
-            f"a key has {_KEY_SIZE} bytes, and this one has {len(key)}; from_string() makes one of "
-            "any text"
+            f"a key has {_KEY_SIZE} bytes, and this one has {len(key)}; from_string() derives one "
+            "from text"
         )
     return bytes(key)
 
 
 def _checked_source(source: str | bytes, encoding: str) -> bytes:
     if not source:
-        raise ValueError("the text of a key must not be empty")
+        raise ValueError("the passphrase must not be empty")
     if isinstance(source, str):
         return source.encode(encoding)
     if not isinstance(source, bytes):
-        raise TypeError(f"the text of a key is {type(source).__name__}, and must be str or bytes")
+        raise TypeError(f"the passphrase is {type(source).__name__}, and must be str or bytes")
     return source
 
 
@@ -46,7 +46,7 @@ def _refuse_checkpoint(params: object) -> None:
         frame = frame.f_back
         if frame.f_globals.get("__name__") == "torch.serialization":
             raise TypeError(
-                f"{type(params).__name__} is not saved by torch.save: it holds a secret"
+                f"{type(params).__name__} cannot be saved by torch.save: it contains a secret"
             )
 
 

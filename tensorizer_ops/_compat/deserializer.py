@@ -194,7 +194,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         """Return every tensor by the name that its module's ``load_state_dict`` expects."""
         catalog = self._catalog
         if any(map(catalog.is_nested, catalog.kept)):
-            raise ValueError("what is nested makes no state_dict: use tree()")
+            raise ValueError("nested tensors cannot be in a state_dict: use tree()")
         self._values.load(catalog.kept)
         return {catalog.clean_name(i): self._values[i] for i in catalog.kept}
 
@@ -213,7 +213,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             filter_func: takes the full name of a tensor and returns whether to include it.
         """
         if isinstance(prefix, str | int):
-            raise TypeError("prefix is a single step, and must be a sequence of steps")
+            raise TypeError("prefix is a single key, and must be a sequence of keys and indices")
         below = self._catalog.below(() if prefix is None else tuple(prefix))
         wanted = set(self._catalog.filter(below.values(), filter_func))
         if not wanted:
@@ -259,7 +259,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             RuntimeError: the tensors are not on the CPU.
         """
         if not self._values.on_cpu:
-            raise RuntimeError("arrays of numpy are on the CPU, and the device is not")
+            raise RuntimeError("numpy arrays are on the CPU, so the device must be the CPU")
         for i, tensor in self._cursor.read(filter_func, num_tensors, verify_hash, as_stored=True):
             described = self._described(i)
             yield *described, *as_array(described[-1], tensor, allow_raw_data)
@@ -301,7 +301,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         """
         chosen = list(self._catalog.filter(self._catalog.kept, filter_func))
         if any(map(self._catalog.is_nested, chosen)):
-            raise NotImplementedError("what is nested belongs to no module: use tree()")
+            raise NotImplementedError("nested tensors cannot be loaded into a module: use tree()")
         self._values.load(chosen, verify_hash)
         names = self._catalog.names
         fill_module(m, [Incoming(names[i], self._catalog.type(i), self._values[i]) for i in chosen])
@@ -382,7 +382,9 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     def __getstate__(self) -> dict[str, Any]:
         """Return the constructor's arguments: unpickling opens the file again."""
         if self._encryption is not None:
-            raise TypeError("a TensorDeserializer with a key is not pickled: it holds a secret")
+            raise TypeError(
+                "a TensorDeserializer with a key cannot be pickled: it contains a secret"
+            )
         file_obj = self._arguments["file_obj"]
         if not isinstance(file_obj, str | bytes | os.PathLike):
             raise TypeError("only a TensorDeserializer of a path or a URI can be pickled")

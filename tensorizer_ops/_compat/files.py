@@ -197,7 +197,9 @@ def _write_all(stream: Any, piece: bytes) -> None:
     while left:
         done = stream.write(left)
         if not done:
-            raise BlockingIOError(f"{type(stream).__name__} does not wait: set it to blocking")
+            raise BlockingIOError(
+                f"{type(stream).__name__} is in non-blocking mode: set it to blocking mode"
+            )
         left = left[done:]
 
 

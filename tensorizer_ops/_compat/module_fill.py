@@ -58,7 +58,7 @@ def _find(module: torch.nn.Module, arrived: Incoming) -> tuple[torch.nn.Module, 
         # `_modules` of a scripted module has no get().
         child = owner._modules[step] if step in owner._modules else None  # noqa: SIM401
         if child is None:
-            raise KeyError(f"the module has no {path!r}, where {arrived.name!r} belongs")
+            raise KeyError(f"the module has no submodule {path!r}, where {arrived.name!r} belongs")
         owner = child
     for kind, tensors in (
         (TensorType.PARAM, owner._parameters),

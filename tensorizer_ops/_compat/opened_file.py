@@ -77,7 +77,7 @@ class OpenedFile:
 
     def must_be_open(self) -> None:
         if not self.is_open:
-            raise RuntimeError("the TensorDeserializer is closed, and not all of this was loaded")
+            raise RuntimeError("the TensorDeserializer was closed before these tensors were loaded")
 
     @contextlib.contextmanager
     def opened(self, catalog: Catalog) -> Iterator[Any]:

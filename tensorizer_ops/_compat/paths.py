@@ -49,7 +49,7 @@ def flatten(structure: Mapping[str, Any] | Sequence[Any]) -> Iterator[tuple[Path
                 yield path, value
                 continue
             if id(value) in inside:
-                raise ValueError(f"the structure holds itself, at {path}")
+                raise ValueError(f"the structure contains itself, at {path}")
             layers.append((value, _children(path, value)))
             inside.add(id(value))
             break
@@ -67,7 +67,7 @@ def _children(path: Path, layer: object) -> Iterator[tuple[Path, Any]]:
     # A string is a sequence of strings, so descending into it would never end.
     if isinstance(layer, Sequence) and not isinstance(layer, str | bytes | bytearray | memoryview):
         return (((*path, index), value) for index, value in enumerate(layer))
-    raise TypeError(f"what stands at {path} is {type(layer).__name__}, and must be a tensor")
+    raise TypeError(f"the value at {path} is {type(layer).__name__}, and must be a tensor")
 
 
 def tree(leaves: Mapping[Path, Leaf], layer_type: Callable[[dict[Any, Any]], Any]) -> Any:

@@ -45,6 +45,8 @@ def get_perf_stats() -> dict[str, float]:
         RuntimeError: ``TENSORIZER_ENABLE_PERF_STATS`` was not set when this module was imported.
     """
     if not enabled:
-        raise RuntimeError("set TENSORIZER_ENABLE_PERF_STATS to have performance counted")
+        raise RuntimeError(
+            "performance is not counted: set TENSORIZER_ENABLE_PERF_STATS=1 before Python starts"
+        )
     with _lock:
         return dict(_totals)

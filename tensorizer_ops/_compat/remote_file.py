@@ -58,7 +58,7 @@ class _RemoteRaw(io.RawIOBase):
         else:
             raise ValueError(f"whence is {whence!r}, and must be 0, 1 or 2")
         if position < 0:
-            raise ValueError(f"there is no position {position} in a file")
+            raise ValueError(f"the position is {position}, and must not be negative")
         self._position = position
         return position
 
@@ -101,7 +101,7 @@ class _RemoteRaw(io.RawIOBase):
 
     def _last(self) -> int:
         if self._size is None:
-            raise io.UnsupportedOperation("the server does not say where the file ends")
+            raise io.UnsupportedOperation("the server does not send the size of the file")
         return self._size
 
     def _check_end(self) -> None:

@@ -144,9 +144,7 @@ def with_scheme(endpoint: str, allow_http: bool = False, force_http: bool = Fals
         return ("http://" if force_http else "https://") + endpoint
     shown = _python.without_secrets(endpoint)
     if scheme.lower() == "http" and not force_http and not allow_http:
-        raise ValueError(
-            f"the endpoint {shown!r} has no TLS: force_http=True says that this is meant"
-        )
+        raise ValueError(f"the endpoint {shown!r} does not use TLS: force_http=True allows that")
     if scheme.lower() not in ("http", "https"):
         raise ValueError(f"the endpoint {shown!r} must start with https:// or http://")
     return f"http://{place}" if force_http else endpoint

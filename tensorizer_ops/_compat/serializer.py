@@ -221,7 +221,7 @@ class TensorSerializer:
             raise errors._new(
                 errors.Cancelled,
                 "the TensorSerializer is in use on this thread, so close() cannot finish the file: "
-                "the call that was interrupted ends, and leaves everything as it was",
+                "the interrupted call is aborted, and an existing file stays unchanged",
             )
         if not self._is_open:
             return
@@ -255,7 +255,7 @@ class TensorSerializer:
         finished = self._has_tensors and not self._failed and not self._output.is_lost
         what = "finished" if finished else "aborted"
         warnings.warn(
-            f"a TensorSerializer went without close(): its file was {what}",
+            f"a TensorSerializer was not closed: its file was {what}",
             ResourceWarning,
             stacklevel=2,
             source=self,

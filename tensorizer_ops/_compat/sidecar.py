@@ -50,7 +50,7 @@ def loading_pickle(read: Callable[[], Iterable[torch.Tensor]]) -> ModuleType:
                     sizes = [storage.nbytes() for storage in storages]
                 if not 0 <= number < len(storages):
                     raise pickle.UnpicklingError(
-                        f"the pickle asks for storage {number}, and there are {len(storages)}"
+                        f"the pickle refers to storage {number}, and the file has {len(storages)}"
                     )
                 return torch.TypedStorage(
                     wrap_storage=storages[number], dtype=dtype, _internal=True
@@ -118,7 +118,8 @@ def _number_and_dtype(saved: tuple[Any, ...]) -> tuple[int, torch.dtype]:
     match saved:
         case (_, int(version), *_) if version > _VERSION:
             raise pickle.UnpicklingError(
-                f"the pickle is of version {version} of tensorizer's, and {_VERSION} is known here"
+                f"the pickle has version {version} of tensorizer's format, and {_VERSION} is "
+                "the newest that is supported"
             )
         case (_, _, "storage", int(number), torch.dtype() as dtype):
             return number, dtype

@@ -28,8 +28,8 @@ def _check_effect(uri: str, options: Options) -> None:
     _python.refuse_traced_secrets(uri, as_pairs(options))
     if _register_effect is None:
         raise NotImplementedError(
-            f"torch {torch.__version__} cannot be told that this call has an effect, and would "
-            "drop it from compiled code: call it outside of what is compiled"
+            f"torch {torch.__version__} does not support ops with effects, and would drop this "
+            "call from compiled code: call it outside of the compiled function"
         )
 
 

@@ -266,7 +266,7 @@ def test_a_key_is_seen_nowhere(path: str) -> None:
         for text in (repr(params), str(params), f"{params}"):
             assert "swordfish" not in text
         for keep in (torch.save, saved_beside):
-            with pytest.raises(TypeError, match="it holds a secret"):
+            with pytest.raises(TypeError, match="it contains a secret"):
                 keep({"params": [params]}, path + ".pt")
         if isinstance(params, DecryptionParams):
             with pytest.raises(CryptographyError) as error:

@@ -138,9 +138,9 @@ def test_refusals_are_os_errors(web: Web, path: str, kind: type[OSError]) -> Non
 def test_hosts_and_uris_that_are_none(web: Web) -> None:
     with pytest.raises(ConnectionError):
         open_stream("http://127.0.0.1:1/x")
-    with pytest.raises(ValueError, match="no http"):
+    with pytest.raises(ValueError, match="not an http"):
         CURLStreamFile("file:///etc/passwd")
-    with pytest.raises(ValueError, match="no redis"):
+    with pytest.raises(ValueError, match="not a redis"):
         RedisStreamFile(web.url("small"))
 
 

@@ -324,9 +324,9 @@ def unpickle(saved: object, read: Callable[[], Iterable[torch.Tensor]]) -> objec
 @pytest.mark.parametrize(
     ("saved", "says"),
     [
-        (("TensorizerPickler", 0, "storage", 2, torch.int8), "storage 2, and there are 2"),
+        (("TensorizerPickler", 0, "storage", 2, torch.int8), "storage 2, and the file has 2"),
         (("TensorizerPickler", 0, "storage", -1, torch.int8), "storage -1"),
-        (("TensorizerPickler", 0, "storage", 2**70, None), "there are 2"),
+        (("TensorizerPickler", 0, "storage", 2**70, None), "the file has 2"),
         (("TensorizerPickler", 1, "storage", 0, None), "version 1"),
         (("TensorizerPickler", 0, "tensor", 0, None), "unknown kind"),
         (("TensorizerPickler", 0, "storage", "0", None), "unknown kind"),
