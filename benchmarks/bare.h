@@ -70,7 +70,7 @@ inline void read_all(int descriptor, unsigned char* out, std::size_t size, std::
   while (size > 0) {
     const ssize_t count = ::pread(descriptor, out, size, static_cast<off_t>(offset));
     if (count < 0) fail("pread");
-    if (count == 0) throw std::runtime_error("a range lies behind the end of the file");
+    if (count == 0) throw std::runtime_error("a range is beyond the end of the file");
     out += count;
     size -= static_cast<std::size_t>(count);
     offset += static_cast<std::size_t>(count);

@@ -98,7 +98,7 @@ def _entries(path: Path) -> list[Entry]:
         magic, version, *_, count, length = struct.unpack("<5sI32sQQQQ", file.read(73))
         index = file.read(length)
     if magic != b"|TZR|" or version > 4:
-        raise Failure(f"{path.name} is no .tensors file of version 1 to 4")
+        raise Failure(f"{path.name} is not a .tensors file of version 1 to 4")
     entries: list[Entry] = []
     position = 0
     for _ in range(count):

@@ -57,7 +57,7 @@ void set(CURL* handle, CURLoption option, Value value) {
 class Connection {
  public:
   explicit Connection(const Job& job) : job_(job) {
-    if (handle_ == nullptr) throw std::runtime_error("libcurl has no memory");
+    if (handle_ == nullptr) throw std::runtime_error("libcurl cannot be initialized");
   }
   ~Connection() {
     curl_easy_cleanup(handle_);
@@ -74,7 +74,7 @@ class Connection {
         std::to_string(offset) + "-" + std::to_string(offset + out.size() - 1);
     set(handle_, CURLOPT_RANGE, range.c_str());
     perform(206);
-    if (received_ != out.size()) throw std::runtime_error("fewer bytes than were asked for");
+    if (received_ != out.size()) throw std::runtime_error("fewer bytes than requested");
   }
 
   // Uploads `bytes` and returns their ETag.
@@ -84,7 +84,7 @@ class Connection {
     set(handle_, CURLOPT_UPLOAD, 1L);
     set(handle_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(bytes.size()));
     perform(200);
-    if (!in_.empty()) throw std::runtime_error("fewer bytes were taken than sent");
+    if (!in_.empty()) throw std::runtime_error("not all bytes were sent");
     if (etag_.empty()) throw std::runtime_error("a part without an ETag");
     return etag_;
   }
@@ -193,7 +193,7 @@ void compare(const Job& job, const std::vector<Range>& pieces, const unsigned ch
     original.resize(piece.size);
     bare::read_all(file.number(), original.data(), piece.size, piece.file_offset);
     if (std::memcmp(original.data(), memory + piece.memory_offset, piece.size) != 0) {
-      throw std::runtime_error("other bytes than the file has");
+      throw std::runtime_error("the loaded bytes differ from the file");
     }
   }
 }

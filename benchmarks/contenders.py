@@ -196,7 +196,7 @@ def unless(reason: str, contender: Contender) -> Contender:
 
 def same_file(saved: Path, original: Path) -> None:
     if not filecmp.cmp(saved, original, shallow=False):
-        raise Failure("other bytes than were saved")
+        raise Failure("the bytes differ from those that were saved")
 
 
 def measure_all(workload: str, contenders: list[Contender], repeat: int, quick: bool) -> Rows:

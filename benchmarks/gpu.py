@@ -178,7 +178,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="small files: a smoke test")
-    parser.add_argument("--device", help="the accelerator, unless said otherwise")
+    parser.add_argument("--device", help="the current accelerator by default")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -81,7 +81,7 @@ void from_hex(const std::string& text, std::array<unsigned char, kSize>& out) {
   std::size_t size = 0;
   if (sodium_hex2bin(out.data(), kSize, text.data(), text.size(), nullptr, &size, nullptr) != 0 ||
       size != kSize) {
-    throw std::runtime_error("these are not as many hexadecimal digits as they should be");
+    throw std::runtime_error("not the expected number of hexadecimal digits");
   }
 }
 
@@ -271,7 +271,7 @@ Job parse(int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   const Job job = parse(argc, argv);
-  if (sodium_init() < 0) throw std::runtime_error("libsodium does not start");
+  if (sodium_init() < 0) throw std::runtime_error("libsodium cannot be initialized");
   std::vector<Range> ranges;
   std::vector<Chunk> chunks;
   if (job.encrypt && !job.write) {

@@ -66,7 +66,7 @@ class Task:
 def check(state: State, expected: State) -> None:
     """Raise an exception unless both have the same names, shapes, dtypes and bytes."""
     if state.keys() != expected.keys():
-        raise Failure("other names than were saved")
+        raise Failure("the names differ from those that were saved")
     for name, tensor in expected.items():
         other = state[name].detach()
         if other.dtype != tensor.dtype or other.shape != tensor.shape:
@@ -148,7 +148,7 @@ def measure(
 
     def receive() -> Any:
         if not here.poll(_TIME_OUT):
-            raise Failure(f"no end after {_TIME_OUT:.0f} s")
+            raise Failure(f"timed out after {_TIME_OUT:.0f} s")
         value = here.recv()
         if isinstance(value, Failure):
             raise value

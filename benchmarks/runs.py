@@ -33,13 +33,13 @@ def parser(documentation: str | None, workloads: Sequence[str]) -> argparse.Argu
     )
     names = ",".join(workloads)
     parser.add_argument("--quick", action="store_true", help="small files, one round: a smoke test")
-    parser.add_argument("--workloads", default=names, help=f"of {names}")
-    parser.add_argument("--peers", default="", help="what names start with, such as us,tensorizer")
+    parser.add_argument("--workloads", default=names, help=f"some of {names}")
+    parser.add_argument("--peers", default="", help="prefixes of rows, such as us,tensorizer")
     parser.add_argument("--repeat", type=int, help="rounds (3; 1 with --quick)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--directory", type=Path, help="where files go while this runs")
+    parser.add_argument("--directory", type=Path, help="the folder for temporary files")
     parser.add_argument("--programs", type=Path, default=Path(__file__).parent.parent / "build")
-    parser.add_argument("--json", type=Path, help="benchmarks/results/DATE-CPU.json, for all of it")
+    parser.add_argument("--json", type=Path, help="benchmarks/results/DATE-CPU.json if complete")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     return parser
 

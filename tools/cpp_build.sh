@@ -10,7 +10,7 @@ tests) options= ;;
 asan) options="-DSANITIZE=address -DCMAKE_CXX_COMPILER=clang++-14" ;;
 tsan) options="-DSANITIZE=thread" ;;
 *)
-    echo "cpp_build.sh: there is no build '$name'" >&2
+    echo "cpp_build.sh: unknown build '$name' (tests, asan or tsan)" >&2
     exit 2
     ;;
 esac

@@ -3,7 +3,7 @@
 set -eu
 
 if ! command -v apt-get >/dev/null; then
-    echo "This is no Debian: what the packages in $* hold has to be there already."
+    echo "This is not Debian: the equivalents of the packages in $* must be installed already."
     exit 0
 fi
 missing=""
