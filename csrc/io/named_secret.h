@@ -30,8 +30,8 @@ std::optional<SecretReference> parse_secret_reference(std::string_view text) noe
 std::string_view read_secret_variable(const std::string& name, const std::string& what);
 
 // Returns the bytes of a file, but at most `most` + 1 of them: the file may be a device that never
-// ends. Throws Error(NotFound) and the other errors of files, and one for a pipe that is not read
-// to its end within 10 seconds.
+// ends. Throws Error(NotFound) and the other errors of files, and SystemError (ETIMEDOUT) for a
+// pipe whose writers have not finished within 10 seconds.
 SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what);
 
 // The values that a process has registered under names. Thread-safe.

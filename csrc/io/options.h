@@ -17,8 +17,8 @@ struct SourceOptions {
   // The range that will be read, if known: the first request asks for nothing outside it.
   std::uint64_t begin = 0;
   std::uint64_t end = std::numeric_limits<std::uint64_t>::max();
-  // Accepts bytes that are no .tensors file, and gaps between them, where a folder could detect
-  // that.
+  // Accepts bytes that do not make up a whole file, and gaps between them, where the source could
+  // detect that.
   bool any_bytes = false;
 };
 

@@ -83,7 +83,7 @@ S3cmdFile read_s3cmd_file(const std::string& path, bool must_exist, Cancel& canc
   check_pair(result.access_key, result.secret_key,
              "access_key and secret_key in " + quote(path, 4096));
   result.host_base = get("host_base");
-  // The default in every such file that was made for AWS. There it stands for all regions.
+  // The default in every such file that was made for AWS, where this host serves all regions.
   if (result.host_base == "s3.amazonaws.com") result.host_base.clear();
   result.use_http = lower_case(get("use_https")) == "false";
   result.bucket_location = region_of(get("bucket_location"));

@@ -138,7 +138,7 @@ class HttpSink final : public Sink {
       outcome = tries_->go_on(*connection_, cancel);
     } else {
       connection_ = client_.take();
-      // No retries: bytes that have been sent are not kept.
+      // No retries: of the bytes that have been sent, only the first ones are kept.
       tries_.emplace(client_, "save", 0, client_.options().timeout);
       HttpRequest request;
       request.method = "PUT";

@@ -1,4 +1,4 @@
-// A file that is written without being visible and then replaces its target atomically.
+// A file that is invisible while it is written, and then replaces its target atomically.
 //
 // Until then it has no name (O_TMPFILE) or, on file systems without O_TMPFILE, a hidden name in the
 // target's folder. If the object is destroyed before commit() has returned, it removes the file and

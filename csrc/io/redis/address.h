@@ -21,7 +21,7 @@ struct RedisAddress {
 };
 
 // Parses a URI, and resolves references to secrets in the options. Throws Error(InvalidArgument)
-// for a malformed URI.
+// for a malformed URI, and for a user without a password.
 RedisAddress redis_address(const std::string& uri, const RedisOptions& options);
 
 }  // namespace tensorizer
