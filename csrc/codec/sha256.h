@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -14,7 +15,8 @@
 
 namespace tensorizer {
 
-using Sha256Digest = std::array<std::byte, 32>;
+inline constexpr std::size_t kSha256Size = 32;
+using Sha256Digest = std::array<std::byte, kSha256Size>;
 
 class Sha256 {
  public:

@@ -10,7 +10,7 @@
 #include "base/cancel.h"
 #include "base/error.h"
 #include "engine/digest.h"
-#include "format/tensor_header.h"
+#include "format/catalogue.h"
 
 namespace tensorizer {
 

@@ -50,7 +50,7 @@ std::shared_ptr<FileKeys::Derived> FileKeys::find(const KeyDerivation& derivatio
   if (derived_.size() == kMostDerivations) {
     refuse("it derives more than 4 keys from one passphrase");
   }
-  if (!is_possible(cost)) refuse("no key can be derived as it asks for it");
+  if (!is_possible(cost)) refuse("libsodium cannot derive its key at such a cost");
   auto making = std::make_shared<Derivation>(source_.secret->bytes(), derivation);
   return derived_.emplace_back(
       std::make_shared<Derived>(Derived{derivation, std::move(making), nullptr}));

@@ -9,6 +9,24 @@ namespace tensorizer {
 
 namespace {
 
+void check(const LoadJob& job, const LoadItem& item) {
+  const Entry& entry = job.entry(item);
+  const ByteRange range = item.range;
+  const auto refuse = [&](const std::string& why) {
+    fail({job.location.label, entry, item.entry}, ErrorKind::InvalidArgument, why);
+  };
+  if (range.size > entry.data_size || range.position > entry.data_size - range.size) {
+    refuse("the " + std::to_string(range.size) + " bytes at position " +
+           std::to_string(range.position) + " are not all inside its " +
+           std::to_string(entry.data_size) + " bytes of data");
+  }
+  if (job.digests() && !job.is_whole(item)) {
+    refuse(
+        "a part of it cannot be verified, because its digests cover all of its data: load the "
+        "whole tensor, or do not verify");
+  }
+}
+
 void zero_incomplete(const LoadJob& job, std::span<const std::uint8_t> complete) {
   const LoadSettings& settings = job.settings;
   if (!settings.zero_incomplete || !(job.encrypted() || job.digests())) return;
@@ -22,20 +40,30 @@ void zero_incomplete(const LoadJob& job, std::span<const std::uint8_t> complete)
 
 }  // namespace
 
-void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadSettings& settings,
-          Progress& progress, Cancel& cancel) {
+LoadItem whole_tensor(const Catalogue& catalogue, std::uint32_t entry) {
+  return {entry, {0, catalogue.entries()[entry].data_size}};
+}
+
+std::uint64_t begin_of(const LoadItem& item, const Entry& entry) {
+  const bool whole = item.range.size == entry.data_size;
+  return whole ? entry.header_offset : entry.data_offset + item.range.position;
+}
+
+void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
+          const LoadSettings& settings, Progress& progress, Cancel& cancel) {
   progress.total = progress.done = 0;
   if (items.empty()) return;
-  const std::span<const Entry> entries = index.entries();
+  const std::span<const Entry> entries = catalogue.entries();
   std::sort(items.begin(), items.end(), [&](const LoadItem& a, const LoadItem& b) {
-    return entries[a.entry].header_offset < entries[b.entry].header_offset;
+    return begin_of(a, entries[a.entry]) < begin_of(b, entries[b.entry]);
   });
-  if (index.header().encrypted && settings.keys == nullptr) {
+  if (catalogue.encrypted() && settings.keys == nullptr) {
     throw Error(ErrorKind::Crypto, source.label() +
                                        ": the file is encrypted, and no key was given: name one "
                                        "with the option 'key'");
   }
-  const LoadJob job{source, index, items, settings, place_of(source)};
+  const LoadJob job{source, catalogue, items, settings, place_of(source)};
+  for (const LoadItem& item : items) check(job, item);
   const LoadPlan plan = plan_load(job);
   progress.total = plan.size;
   std::vector<std::uint8_t> complete(items.size());

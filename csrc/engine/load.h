@@ -10,23 +10,39 @@
 #include "engine/check.h"
 #include "engine/file_keys.h"
 #include "engine/move.h"
-#include "format/index.h"
-#include "format/tensor_header.h"
+#include "format/catalogue.h"
 #include "io/source.h"
 #include "tensorizer_ops/options.h"
 
 namespace tensorizer {
 
-struct LoadItem {
-  std::uint32_t entry;  // which tensor of the index
-  // Where its data goes, or, in place, where it stands already, inside `LoadSettings::mapping`;
-  // empty when it is staged, and when it is only looked at: then it passes through memory of the
-  // job.
-  Bytes memory;
-  bool in_place = false;
-  // The number that ports know the tensor by, if its data cannot be read into its final memory.
-  std::optional<std::uint32_t> staged;
+// A run of bytes in the data of a tensor, as it is stored when it is not encrypted.
+struct ByteRange {
+  std::uint64_t position;
+  std::uint64_t size;
 };
+
+// A place in a tensor whose bytes pass through a TensorPort.
+struct StagedRange {
+  std::uint32_t tensor;  // the number that ports know the tensor by
+  std::uint64_t position = 0;
+};
+
+// One range of one tensor, and its destination: final memory, a staged tensor, or neither. In the
+// last case the bytes are only checked, and pass through memory of the job.
+struct LoadItem {
+  std::uint32_t entry;  // in the catalogue
+  ByteRange range;
+  Bytes memory{};         // of `range.size` bytes
+  bool in_place = false;  // `memory` is a part of `LoadSettings::mapping`: the bytes are there
+  std::optional<StagedRange> staged{};
+};
+
+// Returns an item for all data of a tensor, without a destination.
+LoadItem whole_tensor(const Catalogue& catalogue, std::uint32_t entry);
+
+// Returns the offset of the first byte that a load of the item may read.
+std::uint64_t begin_of(const LoadItem& item, const Entry& entry);
 
 struct LoadSettings {
   Verify verify = Verify::None;
@@ -34,24 +50,27 @@ struct LoadSettings {
   // The memory that a job may take beyond its outputs.
   std::uint64_t memory_ceiling = 0;
   const ExpectedDigests* expected_digests = nullptr;
-  // Of an encrypted file.
+  // The keys of an encrypted file.
   FileKeys* keys = nullptr;
-  // Called when a load that checks anything (digests, a pin, MACs) ends with an error, for each
-  // tensor that is not there in whole and known to be right: what it holds is not fit to be seen.
+  // Called when a load that checks anything (digests, MACs) fails, for each tensor that has not
+  // arrived in whole or is not known to be right: its output must not be used.
   std::function<void(std::uint32_t entry)> zero_incomplete;
-  // Called with what the header of each item says, where somebody wants to know; from any worker.
-  std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;
-  // The whole source, when items stand in place.
+  // If set, called with the details of each whole tensor; from any worker.
+  std::function<void(std::uint32_t entry, const TensorDetails& details)> keep_details;
+  // The whole source, if items are in place.
   ConstBytes mapping;
   OpenAccess open_access = default_access;
 };
 
-// Fills every item and checks what `verify` asks for: throws Error(HashMismatch) that names the
-// tensor, and Error(InvalidFormat) for a tensor that has nothing to verify. What is encrypted is
-// decrypted in its place, chunk by chunk, when the chunk's MAC is right; else that is an
-// Error(Crypto). The dtypes that stand in tensor headers only, and could not be known before, are
-// set in `index`. Items may come in any order.
-void load(Source& source, Index& index, std::vector<LoadItem> items, const LoadSettings& settings,
-          Progress& progress, Cancel& cancel);
+// Fills the destination of every item and checks what `verify` asks for. Items may come in any
+// order, and a tensor may have several. Encrypted data is decrypted in its destination, chunk by
+// chunk, after the chunk's MAC was found right. Dtypes that only tensor headers have, and that were
+// not known before, are set in `catalogue`.
+//
+// Throws HashMismatch that names the tensor; InvalidFormat for a tensor that has nothing to verify;
+// Crypto for a wrong MAC; InvalidArgument for a range that is outside its tensor, and for a part of
+// a tensor whose digests are to be compared, because they cover all of its data.
+void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
+          const LoadSettings& settings, Progress& progress, Cancel& cancel);
 
 }  // namespace tensorizer

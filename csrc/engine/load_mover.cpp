@@ -10,8 +10,8 @@ namespace tensorizer {
 
 namespace {
 
-// Longer headers are those that hold the MACs of very much data. They come in a read of their own,
-// which takes memory as they arrive.
+// Longer headers hold the MACs of very much data. They are read on their own, by a read that takes
+// memory as bytes arrive.
 constexpr std::uint64_t kLongHeader = 1 << 20;
 
 }  // namespace
@@ -24,78 +24,80 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
       complete_(complete),
       encrypted_(job.encrypted()),
       sliced_(job.items.size()),
-      scratch_(plan.slice_size) {
+      scratch_(plan.slice_size),
+      part_sources_({job.source, job.catalogue, job.settings.keys}) {
   for (const SlicedTensor& sliced : plan.plan.sliced) {
-    sliced_[sliced.tensor] = std::make_unique<SlicedHeader>();
+    sliced_[sliced.tensor] = std::make_unique<SlicedDetails>();
   }
   if (job.digests()) expected_.resize(job.items.size());
 }
 
-void LoadMover::move_bundle(const Range& range, Worker& worker) try {
-  const std::span<const LoadItem> items = job_.items.subspan(range.first, range.count);
-  const Extent first = extent(items.front());
-  if (items.size() == 1 && items[0].staged &&
-      first.header_size + first.data_size > plan_.piece_size) {
-    move_staged(range.first, worker);
+void LoadMover::move_bundle(const Task& task, Worker& worker) try {
+  const std::span<const LoadItem> items = job_.items.subspan(task.first, task.count);
+  const LoadItem& first = items.front();
+  if (job_.decrypts_part(first)) {
+    move_encrypted_part(first, worker);
+    complete_[task.first] = 1;
     return;
   }
-  const std::vector<BundledTensor> bundle = read_bundle(items, worker);
-  std::vector<std::optional<TensorHeader>> headers(items.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (!bundle[i].header.empty()) headers[i] = parse_header(items[i], bundle[i].header);
+  if (items.size() == 1 && first.staged &&
+      extent(first).header_size + extent(first).data_size > plan_.piece_size) {
+    move_staged(first, worker);
+    complete_[task.first] = 1;
+    return;
   }
-  check_bundle(items, bundle, headers, worker);
+  const std::vector<BundledItem> bundle = read_bundle(items, worker);
+  std::vector<std::optional<TensorDetails>> details(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].staged && !bundle[i].data.empty()) {
-      const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
-      worker.access.port->put(*items[i].staged, 0, bundle[i].data);
-    }
+    if (job_.needs_details(items[i])) details[i] = parse_details(items[i], bundle[i].header);
+  }
+  check_bundle(items, bundle, details, worker);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].staged && !bundle[i].data.empty()) put(items[i], 0, bundle[i].data, worker);
     if (bundle[i].codec != nullptr) {
-      finish_on_device(items[i], *bundle[i].codec, headers[i], worker);
+      finish_on_device(items[i], *bundle[i].codec, details[i], worker);
     }
-    moved(entry(items[i]).data_size);
-    complete_[range.first + i] = 1;
+    moved(items[i].range.size);
+    complete_[task.first + i] = 1;
   }
 } catch (...) {
-  rethrow_naming(location(job_.items[range.first]));
+  rethrow_naming(location(job_.items[task.first]));
 }
 
-ConstBytes LoadMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) try {
-  const LoadItem& item = job_.items[range.first];
-  const Entry& e = entry(item);
-  const bool header = range.position == 0 && needs_header(item);
-  const Bytes target = item.staged         ? worker.access.port->take(range.size)
-                       : job_.passes(item) ? scratch_.take(range.size)
-                                           : item.memory.subspan(range.position, range.size);
-  SlicedHeader& sliced = *sliced_[range.first];
+ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& worker) try {
+  const LoadItem& item = job_.items[task.first];
+  const Extent& read = extent(item);
+  const bool first = task.position == 0 && job_.needs_details(item);
+  const Bytes target = item.staged         ? worker.access.port->take(task.size)
+                       : job_.passes(item) ? scratch_.take(task.size)
+                                           : item.memory.subspan(task.position, task.size);
+  SlicedDetails& sliced = *sliced_[task.first];
   if (item.in_place) {
-    if (header) sliced.bytes = copy_header(e);
+    if (first) sliced.header = copy_header(item);
   } else {
-    const bool apart = header && e.header_size() > kLongHeader;
+    const bool apart = first && read.header_size > kLongHeader;
     if (apart) {
-      read_arriving(job_.source, e.header_offset, e.header_size(), sliced.bytes, worker.cancel);
-    } else if (header) {
-      sliced.bytes.resize(e.header_size());
+      read_arriving(job_.source, read.offset, read.header_size, sliced.header, worker.cancel);
+    } else if (first) {
+      sliced.header.resize(read.header_size);
     }
-    const Bytes before = header && !apart ? Bytes(sliced.bytes) : Bytes();
-    read_slice(e.data_offset + range.position, before, target, encrypted_ ? nullptr : &digest,
-               worker);
+    const Bytes before = first && !apart ? Bytes(sliced.header) : Bytes();
+    read_slice(read.offset + read.header_size + task.position, before, target,
+               encrypted_ ? nullptr : &digest, worker);
   }
-  if (header) learn_header(item, sliced);
+  if (first) learn_details(item, sliced);
   if (encrypted_) {
-    await_header(sliced, worker.cancel);
-    if (has_whole_chunks(sliced))
-      decrypt(item, sliced.parsed->crypt, range.position, target, worker);
+    await_details(sliced, worker.cancel);
+    if (has_whole_chunks(sliced)) {
+      decrypt(item, sliced.details->crypt, task.position, target, worker);
+    }
   }
   if (item.in_place || encrypted_) digest.update(target);
-  if (item.staged) {
-    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
-    worker.access.port->put(*item.staged, range.position, target);
-  }
-  moved(range.size);
+  if (item.staged) put(item, task.position, target, worker);
+  moved(task.size);
   return target;
 } catch (...) {
-  rethrow_naming(location(job_.items[range.first]));
+  rethrow_naming(location(job_.items[task.first]));
 }
 
 void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
@@ -115,20 +117,20 @@ void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, Sli
 }
 
 DigestStart LoadMover::digest_start(std::uint32_t tensor) {
-  const SlicedHeader& sliced = *sliced_[tensor];
-  // What is not plain yet is digested at the end.
+  const SlicedDetails& sliced = *sliced_[tensor];
+  // Data that is not decrypted yet is digested at the end.
   if (!job_.digests() || (encrypted_ && !has_whole_chunks(sliced))) return {};
-  return digests_wanted(job_.items[tensor], sliced.parsed);
+  return digests_wanted(job_.items[tensor], sliced.details);
 }
 
 void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) {
   const LoadItem& item = job_.items[tensor];
-  SlicedHeader& sliced = *sliced_[tensor];
+  SlicedDetails& sliced = *sliced_[tensor];
   if (encrypted_ && !has_whole_chunks(sliced)) {
-    const Bytes data = item.memory.first(entry(item).data_size);
-    decrypt(item, sliced.parsed->crypt, 0, data, worker);
+    const Bytes data = item.memory;
+    decrypt(item, sliced.details->crypt, 0, data, worker);
     if (job_.digests()) {
-      RunningDigests running(digests_wanted(item, sliced.parsed));
+      RunningDigests running(digests_wanted(item, sliced.details));
       running.update(data);
       compare(item, running.finish());
     }
@@ -141,12 +143,12 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
 
 void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
   if (!job_.passes(job_.items[tensor])) return;
-  // It is memory of the pool, and nobody else's.
+  // It is memory of the pool, which nothing else refers to.
   scratch_.give_back({const_cast<std::byte*>(slice.data()), slice.size()});
 }
 
-std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const LoadItem> items,
-                                                             Worker& worker) {
+std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadItem> items,
+                                                           Worker& worker) {
   std::size_t kept = 0;
   std::size_t staged_size = 0;
   std::size_t largest_gap = 0;
@@ -163,7 +165,7 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
   const Bytes scratch = worker.access.scratch.take(kept + largest_gap);
   Bytes staged = staged_size > 0 ? worker.access.port->take(staged_size) : Bytes();
   const Bytes unused = scratch.subspan(kept);
-  std::vector<BundledTensor> bundle;
+  std::vector<BundledItem> bundle;
   bundle.reserve(items.size());
   std::vector<Bytes> pieces;
   pieces.reserve(3 * items.size());
@@ -174,7 +176,7 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
   std::size_t at = 0;
   for (const LoadItem& item : items) {
     const Extent e = extent(item);
-    BundledTensor& arrived = bundle.emplace_back();
+    BundledItem& arrived = bundle.emplace_back();
     arrived.codec = codec_of(item, worker);
     arrived.header = scratch.subspan(at, e.header_size);
     at += e.header_size;
@@ -185,10 +187,10 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
       arrived.data = scratch.subspan(at, e.data_size);
       at += e.data_size;
     } else {
-      arrived.data = item.memory.first(e.data_size);
+      arrived.data = item.memory;
     }
     if (item.in_place) {
-      // Its bytes are there, and so is its header.
+      // The mapping holds its bytes, and its header.
       read_pieces();
       if (e.header_size > 0) {
         std::memcpy(arrived.header.data(), job_.settings.mapping.data() + e.offset, e.header_size);
@@ -205,19 +207,20 @@ std::vector<LoadMover::BundledTensor> LoadMover::read_bundle(std::span<const Loa
   return bundle;
 }
 
-void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const BundledTensor> bundle,
-                             std::span<const std::optional<TensorHeader>> headers, Worker& worker) {
+void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const BundledItem> bundle,
+                             std::span<const std::optional<TensorDetails>> details,
+                             Worker& worker) {
   std::vector<std::size_t> digested;
   std::vector<DigestStart> starts;
   std::vector<ConstBytes> data;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (bundle[i].codec != nullptr) continue;
     if (encrypted_ && !bundle[i].data.empty()) {
-      decrypt(items[i], headers[i]->crypt, 0, bundle[i].data, worker);
+      decrypt(items[i], details[i]->crypt, 0, bundle[i].data, worker);
     }
     if (!job_.digests()) continue;
     digested.push_back(i);
-    starts.push_back(digests_wanted(items[i], headers[i]));
+    starts.push_back(digests_wanted(items[i], details[i]));
     data.push_back(bundle[i].data);
   }
   if (digested.empty()) return;
@@ -227,43 +230,47 @@ void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const Bu
 }
 
 void LoadMover::finish_on_device(const LoadItem& item, DeviceCodec& codec,
-                                 const std::optional<TensorHeader>& header, Worker& worker) {
+                                 const std::optional<TensorDetails>& details, Worker& worker) {
   const std::uint64_t size = entry(item).data_size;
+  const std::uint32_t tensor = item.staged->tensor;
   if (encrypted_ && size > 0) {
-    const CryptInfo& crypt = header->crypt;
+    const CryptInfo& crypt = details->crypt;
     const SharedSecret key = job_.settings.keys->key_for(crypt.derivation, worker.cancel);
     for (std::uint64_t at = 0; at < size; at += crypt.chunk_size) {
       worker.cancel.check();
       const std::uint64_t chunk = at / crypt.chunk_size;
       const std::uint64_t length = std::min(crypt.chunk_size, size - at);
       const ChunkKey chunk_key{key->bytes(), nonce_after(crypt.nonce, chunk)};
-      if (!codec.decrypt(*item.staged, at, length, chunk_key, crypt.mac(chunk))) {
+      if (!codec.decrypt(tensor, at, length, chunk_key, crypt.mac(chunk))) {
         fail_to_decrypt(location(item), at, length);
       }
     }
   }
-  if (job_.digests()) compare(item, codec.digest(*item.staged, digests_wanted(item, header)));
+  if (job_.digests()) compare(item, codec.digest(tensor, digests_wanted(item, details)));
 }
 
-void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
-  const LoadItem& item = job_.items[tensor];
-  const Entry& e = entry(item);
-  std::vector<std::byte> bytes;
-  std::optional<TensorHeader> header;
-  if (needs_header(item)) {
-    read_arriving(job_.source, e.header_offset, e.header_size(), bytes, worker.cancel);
-    header = parse_header(item, bytes);
+void LoadMover::put(const LoadItem& item, std::uint64_t position, Bytes bytes,
+                    Worker& worker) const {
+  const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
+  worker.access.port->put(item.staged->tensor, item.staged->position + position, bytes);
+}
+
+void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
+  const Extent& read = extent(item);
+  std::vector<std::byte> header;
+  std::optional<TensorDetails> details;
+  if (job_.needs_details(item)) {
+    read_arriving(job_.source, read.offset, read.header_size, header, worker.cancel);
+    details = parse_details(item, header);
   }
+  const std::uint64_t begin = read.offset + read.header_size;
+  const std::uint64_t size = read.data_size;
   DeviceCodec* const codec = codec_of(item, worker);
   const bool decrypts = encrypted_ && codec == nullptr;
   const bool digests = job_.digests() && codec == nullptr;
-  RunningDigests running(digests ? digests_wanted(item, header) : DigestStart{});
-  const auto pass = [&](std::uint64_t at, Bytes piece) {
-    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Copy);
-    worker.access.port->put(*item.staged, at, piece);
-  };
+  RunningDigests running(digests ? digests_wanted(item, details) : DigestStart{});
   const auto check = [&](std::uint64_t at, Bytes piece) {
-    if (decrypts) decrypt(item, header->crypt, at, piece, worker);
+    if (decrypts) decrypt(item, details->crypt, at, piece, worker);
     if (digests) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
       running.update(piece);
@@ -271,65 +278,82 @@ void LoadMover::move_staged(std::uint32_t tensor, Worker& worker) {
     moved(piece.size());
   };
   // Of an empty tensor only the header moves, and that names no chunks.
-  const std::uint64_t chunk = decrypts && e.data_size > 0 ? header->crypt.chunk_size : 1;
+  const std::uint64_t chunk = decrypts && size > 0 ? details->crypt.chunk_size : 1;
   if (chunk <= plan_.piece_size) {
-    const std::uint64_t size = plan_.piece_size / chunk * chunk;
-    for (std::uint64_t at = 0; at < e.data_size; at += size) {
+    const std::uint64_t most = plan_.piece_size / chunk * chunk;
+    for (std::uint64_t at = 0; at < size; at += most) {
       worker.cancel.check();
-      const Bytes piece = worker.access.port->take(std::min(size, e.data_size - at));
-      job_.source.read(e.data_offset + at, {&piece, 1}, worker.cancel);
+      const Bytes piece = worker.access.port->take(std::min(most, size - at));
+      job_.source.read(begin + at, {&piece, 1}, worker.cancel);
       check(at, piece);
-      pass(at, piece);
+      put(item, at, piece, worker);
     }
   } else {
-    // Not a byte of a chunk may pass before all of it is there.
+    // No byte of a chunk may pass before all of it was checked.
     std::vector<std::byte> plain;
-    for (std::uint64_t at = 0; at < e.data_size; at += chunk) {
-      read_arriving(job_.source, e.data_offset + at, std::min(chunk, e.data_size - at), plain,
-                    worker.cancel);
+    for (std::uint64_t at = 0; at < size; at += chunk) {
+      read_arriving(job_.source, begin + at, std::min(chunk, size - at), plain, worker.cancel);
       check(at, plain);
       for (std::uint64_t passed = 0; passed < plain.size(); passed += plan_.piece_size) {
         worker.cancel.check();
         const Bytes piece =
             worker.access.port->take(std::min(plan_.piece_size, plain.size() - passed));
         std::memcpy(piece.data(), plain.data() + passed, piece.size());
-        pass(at + passed, piece);
+        put(item, at + passed, piece, worker);
       }
     }
   }
   if (digests) compare(item, running.finish());
-  if (codec != nullptr) finish_on_device(item, *codec, header, worker);
-  complete_[tensor] = 1;
+  if (codec != nullptr) finish_on_device(item, *codec, details, worker);
 }
 
-std::vector<std::byte> LoadMover::copy_header(const Entry& e) const {
-  const ConstBytes header = job_.settings.mapping.subspan(e.header_offset, e.header_size());
+void LoadMover::move_encrypted_part(const LoadItem& item, Worker& worker) {
+  std::unique_ptr<TensorSource> source = part_sources_.take(item.entry);
+  if (!source->has(item.entry)) check_nonce(item, source->open(item.entry, worker.cancel));
+  for (std::uint64_t at = 0; at < item.range.size; at += plan_.piece_size) {
+    worker.cancel.check();
+    const std::uint64_t size = std::min(plan_.piece_size, item.range.size - at);
+    const Bytes piece = item.staged         ? worker.access.port->take(size)
+                        : job_.passes(item) ? worker.access.scratch.take(size)
+                                            : item.memory.subspan(at, size);
+    source->read_part(item.range.position + at, piece, worker.cancel);
+    if (item.staged) put(item, at, piece, worker);
+    moved(size);
+  }
+  part_sources_.give_back(std::move(source));
+}
+
+std::vector<std::byte> LoadMover::copy_header(const LoadItem& item) const {
+  const Extent& read = extent(item);
+  const ConstBytes header = job_.settings.mapping.subspan(read.offset, read.header_size);
   return {header.begin(), header.end()};
 }
 
-TensorHeader LoadMover::parse_header(const LoadItem& item, Bytes bytes) {
-  const Entry& e = entry(item);
-  const TensorHeader header = parse_authentic_header(bytes, job_.index, item.entry, job_.location);
-  if (!e.dtype) job_.index.set_dtype(item.entry, *header.dtype.dtype);
-  if (encrypted_ && e.data_size > 0) {
-    const std::lock_guard lock(mutex_);
-    if (nonces_.try_emplace(header.crypt.nonce, item.entry).first->second != item.entry) {
-      fail(location(item), ErrorKind::Crypto, "it was encrypted with the nonce of another tensor");
-    }
-  }
-  if (job_.settings.keep_header) job_.settings.keep_header(item.entry, header);
-  return header;
+TensorDetails LoadMover::parse_details(const LoadItem& item, Bytes header) {
+  const TensorDetails details = job_.catalogue.details(item.entry, header, job_.location);
+  if (!entry(item).dtype) job_.catalogue.set_dtype(item.entry, details.dtype);
+  check_nonce(item, details);
+  if (job_.settings.keep_details) job_.settings.keep_details(item.entry, details);
+  return details;
 }
 
-void LoadMover::learn_header(const LoadItem& item, SlicedHeader& sliced) {
-  TensorHeader header = parse_header(item, sliced.bytes);
+void LoadMover::check_nonce(const LoadItem& item, const TensorDetails& details) {
+  if (!encrypted_ || entry(item).data_size == 0) return;
   const std::lock_guard lock(mutex_);
-  sliced.parsed = header;
+  if (nonces_.try_emplace(details.crypt.nonce, item.entry).first->second != item.entry) {
+    fail(location(item), ErrorKind::Crypto, "it was encrypted with the nonce of another tensor");
+  }
+}
+
+void LoadMover::learn_details(const LoadItem& item, SlicedDetails& sliced) {
+  TensorDetails details = parse_details(item, sliced.header);
+  const std::lock_guard lock(mutex_);
+  sliced.details = details;
   sliced.known = true;
   known_.notify_all();
 }
 
-void LoadMover::await_header(const SlicedHeader& sliced, Cancel& cancel) {
+void LoadMover::await_details(const SlicedDetails& sliced, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   while (!sliced.known) {
     known_.wait_for(lock, kPollInterval);
@@ -347,19 +371,19 @@ void LoadMover::decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint6
 }
 
 DigestStart LoadMover::digests_wanted(const LoadItem& item,
-                                      const std::optional<TensorHeader>& header) {
+                                      const std::optional<TensorDetails>& details) {
   Expected& expected = expected_[number(item)];
   if (job_.settings.expected_digests != nullptr) {
     expected.sha256 = job_.settings.expected_digests->expected_of(item.entry);
     return {{}, false, true};
   }
-  expected = {header->crc32, header->sha256};
-  if (job_.settings.verify == Verify::Crc32 && header->crc32) expected.sha256.reset();
+  expected = {details->crc32, details->sha256};
+  if (job_.settings.verify == Verify::Crc32 && details->crc32) expected.sha256.reset();
   if (!expected.crc32 && !expected.sha256) {
     fail(location(item), ErrorKind::InvalidFormat,
          "there is nothing to verify: the file was saved without hashes");
   }
-  return {header->hashed, expected.crc32.has_value(), expected.sha256.has_value()};
+  return {details->hashed, expected.crc32.has_value(), expected.sha256.has_value()};
 }
 
 void LoadMover::compare(const LoadItem& item, const Digests& found) const {

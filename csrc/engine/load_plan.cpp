@@ -2,26 +2,33 @@
 
 #include <bit>
 
+#include "format/tensors/crypt_info.h"
+
 namespace tensorizer {
 
 namespace {
 
-// Bytes between wanted ones that are cheaper to read along than to skip with another read.
+// The largest gap between wanted bytes that is cheaper to read than to skip with another read.
 constexpr std::uint64_t kLargestGap = 16 << 10;
-// The size of slices that SHA-256 hashes: small enough that a worker hashes several tensors side by
-// side. It is also the usual size of a chunk of encrypted data.
+// The size of slices that SHA-256 hashes: small enough for a worker to hash several tensors side by
+// side, and the usual size of a chunk of encrypted data.
 constexpr std::uint64_t kHashedSlice = kCryptChunk;
 
 Extent extent_of(const LoadJob& job, const LoadItem& item) {
   const Entry& e = job.entry(item);
-  const bool header = job.verifies() || job.settings.keep_header || !e.dtype ||
-                      (job.encrypted() && e.data_size > 0);
-  if (header) check_header_size(e, item.entry, job.index.header(), job.location);
+  const bool part = job.decrypts_part(item);
+  const bool details = job.needs_details(item);
+  if (details) job.catalogue.check_header_size(item.entry, job.location);
+  const bool header = details && !part;
+  Extent extent{};
+  extent.offset = header ? e.header_offset : e.data_offset + item.range.position;
+  extent.header_size = header ? e.header_size() : 0;
+  extent.data_size = item.range.size;
   // Staged bytes are gone before a digest that goes in order could come back to them, and before
-  // the rest of a chunk is there.
-  const bool whole = item.staged && (job.digests() || job.encrypted());
-  return {header ? e.header_offset : e.data_offset, header ? e.header_size() : 0, e.data_size,
-          whole};
+  // the rest of a chunk has arrived.
+  extent.whole = part || (item.staged && (job.digests() || job.encrypted()));
+  extent.alone = part;
+  return extent;
 }
 
 }  // namespace
@@ -64,7 +71,8 @@ LoadPlan plan_load(const LoadJob& job) {
   limits.slice_size = std::bit_floor(std::min(
       hints.read_size, staged ? fair_share : std::max(settings.memory_ceiling, kSmallestSlice)));
   if (hashed) limits.slice_size = std::min(limits.slice_size, kHashedSlice);
-  // Whole chunks, which take no memory of ours: what is staged is not cut.
+  // Whole chunks. They are decrypted in place and take no memory of the job: what is staged is not
+  // cut.
   if (job.encrypted()) limits.slice_size = kHashedSlice;
   if (any_of([&](const LoadItem& item) { return job.passes(item); })) {
     // Half of the memory is for slices, a quarter for bundles.

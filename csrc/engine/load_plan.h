@@ -1,5 +1,5 @@
-// Decides how a load is done before anything moves: what is read of each tensor, in which pieces,
-// by how many workers.
+// Decides how a load is done before anything moves: what is read of each item, in which tasks, by
+// how many workers.
 #pragma once
 
 #include <algorithm>
@@ -15,22 +15,34 @@ namespace tensorizer {
 // The arguments of load().
 struct LoadJob {
   Source& source;
-  Index& index;
+  Catalogue& catalogue;
   std::span<const LoadItem> items;  // in the order of the file
   const LoadSettings& settings;
   FileLocation location;
 
-  const Entry& entry(const LoadItem& item) const { return index.entries()[item.entry]; }
-  bool encrypted() const { return index.header().encrypted; }
-  // Whether the digests in the file are compared; expected digests take their place.
+  const Entry& entry(const LoadItem& item) const { return catalogue.entries()[item.entry]; }
+  bool encrypted() const { return catalogue.encrypted(); }
+  bool is_whole(const LoadItem& item) const { return item.range.size == entry(item).data_size; }
+  // Returns whether the digests in the file are compared; expected digests take their place.
   bool verifies() const {
     return settings.verify != Verify::None && settings.expected_digests == nullptr;
   }
-  // Whether digests are computed.
+  // Returns whether digests are computed.
   bool digests() const { return verifies() || settings.expected_digests != nullptr; }
-  // Whether an item's data has no place of its own and is only looked at.
+  // Returns whether an item has no destination, and its data is only checked.
   bool passes(const LoadItem& item) const {
-    return !item.staged && item.memory.empty() && entry(item).data_size > 0;
+    return !item.staged && item.memory.empty() && item.range.size > 0;
+  }
+  // Returns whether an item needs its tensor's details. They move with the data of a whole tensor.
+  bool needs_details(const LoadItem& item) const {
+    const Entry& e = entry(item);
+    if (encrypted() && item.range.size > 0) return true;
+    return is_whole(item) && (verifies() || settings.keep_details || !e.dtype);
+  }
+  // Returns whether an item is a part of an encrypted tensor. The chunks that it lies in are known
+  // from the tensor's details, which do not move with it.
+  bool decrypts_part(const LoadItem& item) const {
+    return encrypted() && item.range.size > 0 && !is_whole(item);
   }
 };
 
@@ -40,7 +52,7 @@ struct LoadPlan {
   Plan plan;
   MoveSettings move;
   std::uint64_t slice_size = 0;
-  // How much of a staged tensor that is not cut passes at a time.
+  // How much of a staged item that is not cut passes at a time.
   std::uint64_t piece_size = 0;
   // How much of a slice is read before it is digested.
   std::uint64_t part_size = 0;

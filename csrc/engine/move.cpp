@@ -52,7 +52,7 @@ class Scheduler {
         cancel_(cancel),
         slots_(settings.threads, workers),
         sliced_(plan.sliced.size()),
-        unfinished_(plan.ranges.size()) {
+        unfinished_(plan.tasks.size()) {
     for (std::size_t i = 0; i < sliced_.size(); ++i) {
       sliced_[i].slices_to_move = plan.sliced[i].slices;
       if (settings.crc32) sliced_[i].crc32s.resize(plan.sliced[i].slices);
@@ -77,12 +77,12 @@ class Scheduler {
         lock.lock();
         settle(batch, lock, worker);
       } else if (more_may_move()) {
-        const Range& range = plan_.ranges[next_range_++];
+        const Task& task = plan_.tasks[next_task_++];
         ++moving_;
-        if (range.count == 0) ++held_;
+        if (task.count == 0) ++held_;
         lock.unlock();
         cancel_.check();
-        move_range(range, worker, lock);
+        move_task(task, worker, lock);
       } else {
         changed_.wait_for(lock, kPollInterval);
         lock.unlock();
@@ -93,44 +93,44 @@ class Scheduler {
   }
 
  private:
-  void move_range(const Range& range, Worker& worker, std::unique_lock<std::mutex>& lock) {
-    if (range.count > 0) {
-      mover_.move_bundle(range, worker);
+  void move_task(const Task& task, Worker& worker, std::unique_lock<std::mutex>& lock) {
+    if (task.count > 0) {
+      mover_.move_bundle(task, worker);
       lock.lock();
       --moving_;
       done_with(1);
       return;
     }
     SliceDigest digest(settings_.crc32, slots_);
-    const ConstBytes bytes = mover_.move_slice(range, digest, worker);
-    SlicedState& sliced = sliced_[range.sliced];
-    if (settings_.crc32) sliced.crc32s[range.slice] = {digest.crc32(), bytes.size()};
-    if (range.position == 0) start_digests(range, sliced);
+    const ConstBytes bytes = mover_.move_slice(task, digest, worker);
+    SlicedState& sliced = sliced_[task.sliced];
+    if (settings_.crc32) sliced.crc32s[task.slice] = {digest.crc32(), bytes.size()};
+    if (task.position == 0) start_digests(task, sliced);
     lock.lock();
     --moving_;
-    if (range.position == 0) {
+    if (task.position == 0) {
       sliced.started = true;
       if (!sliced.wants_sha256) {
-        unhashed_ -= plan_.sliced[range.sliced].size;
-        for (const UnhashedSlice& unhashed : sliced.unhashed) let_go(range.sliced, unhashed.bytes);
+        unhashed_ -= plan_.sliced[task.sliced].size;
+        for (const UnhashedSlice& unhashed : sliced.unhashed) let_go(task.sliced, unhashed.bytes);
         sliced.unhashed.clear();
       }
     }
     // What the tensor wants is only known, and only safe to read, once it has started.
     if (settings_.sha256 && (!sliced.started || sliced.wants_sha256)) {
-      sliced.unhashed.push_back({range.position, bytes});
-      make_ready(range.sliced);
+      sliced.unhashed.push_back({task.position, bytes});
+      make_ready(task.sliced);
     } else {
-      let_go(range.sliced, bytes);
+      let_go(task.sliced, bytes);
     }
     --sliced.slices_to_move;
     done_with(1);
-    finish_if_complete(range.sliced, lock, worker);
+    finish_if_complete(task.sliced, lock, worker);
   }
 
   // Only the worker that moved the first slice is here; nobody hashes before `started` is set.
-  void start_digests(const Range& range, SlicedState& sliced) {
-    const DigestStart start = mover_.digest_start(range.first);
+  void start_digests(const Task& task, SlicedState& sliced) {
+    const DigestStart start = mover_.digest_start(task.first);
     sliced.wants_crc32 = start.crc32;
     sliced.wants_sha256 = start.sha256;
     for (const ConstBytes part : start.header) {
@@ -140,7 +140,7 @@ class Scheduler {
   }
 
   bool more_may_move() const {
-    return next_range_ < plan_.ranges.size() && moving_ < settings_.moves_in_flight &&
+    return next_task_ < plan_.tasks.size() && moving_ < settings_.moves_in_flight &&
            held_ < settings_.most_slices;
   }
 
@@ -259,10 +259,10 @@ class Scheduler {
   std::condition_variable changed_;
   std::vector<SlicedState> sliced_;
   std::vector<std::uint32_t> ready_;  // sliced tensors whose next bytes wait to be hashed
-  std::size_t next_range_ = 0;
+  std::size_t next_task_ = 0;
   int moving_ = 0;
   std::size_t held_ = 0;    // slices that move, or are not let go
-  std::size_t unfinished_;  // ranges to move and sliced tensors to finish
+  std::size_t unfinished_;  // tasks to move and sliced tensors to finish
   std::uint64_t unhashed_ = 0;
 };
 
@@ -275,10 +275,10 @@ void SliceDigest::update(ConstBytes bytes) {
 }
 
 ComputeTime move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel) {
-  if (plan.ranges.empty()) return {};
+  if (plan.tasks.empty()) return {};
   const int wanted = std::max(settings.threads, settings.moves_in_flight);
   const int workers =
-      static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(wanted), plan.ranges.size()));
+      static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(wanted), plan.tasks.size()));
   Scheduler scheduler(plan, mover, settings, cancel, workers);
   run_workers(workers, cancel, [&] { scheduler.work(); });
   return scheduler.computed();

@@ -1,4 +1,4 @@
-// The heart of a job: workers that move ranges and digest what passes through.
+// The heart of a job: workers that move tasks and digest what passes through.
 //
 // What moves and how is the Mover's affair: a load reads, a save writes. move() decides who does
 // what when. A bundle is moved and digested by one worker. The slices of a sliced tensor move in
@@ -104,18 +104,18 @@ class SliceDigest {
   std::uint32_t crc32_ = 0;
 };
 
-// All functions are called from any worker, several at a time, but never for the same range or
+// All functions are called from any worker, several at a time, but never for the same task or
 // tensor at the same time as finish().
 class Mover {
  public:
   virtual ~Mover() = default;
 
   // Moves whole tensors, digests included.
-  virtual void move_bundle(const Range& range, Worker& worker) = 0;
+  virtual void move_bundle(const Task& task, Worker& worker) = 0;
 
   // Moves one slice, updates its digest with all of it, in order, and returns where its bytes are:
   // there they stay for SHA-256 until let_go().
-  virtual ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker& worker) = 0;
+  virtual ConstBytes move_slice(const Task& task, SliceDigest& digest, Worker& worker) = 0;
 
   // After the first slice of a tensor has moved.
   virtual DigestStart digest_start(std::uint32_t tensor) = 0;

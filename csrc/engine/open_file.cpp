@@ -13,11 +13,12 @@ namespace tensorizer {
 
 namespace {
 
-// Half of the memory is for what is read ahead, the other half for the load that is served from it.
+// Half of the memory is for what is read ahead, the other half for the load that reads it.
 std::unique_ptr<ReadAhead> make_read_ahead(const std::shared_ptr<Source>& source,
-                                           const Index& index, std::uint64_t memory_ceiling) {
+                                           const Catalogue& catalogue,
+                                           std::uint64_t memory_ceiling) {
   if (!source->remote()) return nullptr;
-  return std::make_unique<ReadAhead>(source, index.end(), memory_ceiling / 2);
+  return std::make_unique<ReadAhead>(source, catalogue.end(), memory_ceiling / 2);
 }
 
 }  // namespace
@@ -29,41 +30,41 @@ OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, C
                 ? nullptr
                 : std::make_unique<FileKeys>(resolve_key(options_.key), options_.kdf_limit,
                                              source_->label())),
-      index_(read_index(*source_, keys_.get(), cancel)),
-      names_(clean_names(index_.entries())),
-      ahead_(make_read_ahead(source_, index_, options_.memory_ceiling)) {
+      catalogue_(std::make_unique<Index>(read_index(*source_, keys_.get(), cancel))),
+      names_(clean_names(catalogue_->entries())),
+      ahead_(make_read_ahead(source_, *catalogue_, options_.memory_ceiling)) {
   check_promises();
 }
 
 OpenFile::~OpenFile() = default;
 
-// What the options promise the caller of the file.
+// Checks what the options demand of the file.
 void OpenFile::check_promises() const {
   const auto refuse = [&](ErrorKind kind, const std::string& why) {
     throw Error(kind, source_->label() + ": " + why);
   };
   if (options_.require_authenticated) {
     if (!keys_) refuse(ErrorKind::InvalidArgument, "'require_authenticated' needs a key");
-    if (!index_.authentication()) {
+    if (!catalogue_->authenticated()) {
       refuse(ErrorKind::Crypto,
              "nothing authenticates its names, shapes and order, and 'require_authenticated' asks "
              "for that");
     }
   }
-  if (options_.digest && !index_.data_digests().empty()) {
-    check_digest(index_.data_digests());
+  if (options_.digest && !catalogue_->data_digests().empty()) {
+    check_digest(catalogue_->data_digests());
   }
 }
 
 void OpenFile::check_digest(ConstBytes data_digests) const {
-  for (const Entry& entry : index_.entries()) {
+  for (const Entry& entry : catalogue_->entries()) {
     if (entry.dtype) continue;
     throw Error(ErrorKind::InvalidArgument,
                 source_->label() +
                     ": a stream does not say beforehand of what type empty tensors "
                     "are, so its digest cannot be checked: load it from a file");
   }
-  const Sha256Digest found = model_digest(index_, data_digests);
+  const Sha256Digest found = model_digest(*catalogue_, data_digests);
   if (found == *options_.digest) return;
   throw Error(ErrorKind::HashMismatch, source_->label() + ": its digest is " + to_hex(found) +
                                            ", and shall be " + to_hex(*options_.digest) +
@@ -76,8 +77,9 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
   std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t end = 0;
   for (const LoadItem& item : items) {
-    begin = std::min(begin, entry(item.entry).header_offset);
-    end = std::max(end, entry(item.entry).end());
+    const Entry& e = entry(item.entry);
+    begin = std::min(begin, begin_of(item, e));
+    end = std::max(end, e.data_offset + item.range.position + item.range.size);
   }
   return ahead_->source_for(begin, end, at_once, cancel);
 }
@@ -116,23 +118,24 @@ DType OpenFile::dtype(std::uint32_t number) const {
 std::vector<LoadItem> OpenFile::all_items() const {
   // Tensors of an encrypted file, or of one on a server, pass one by one through a port that drops
   // them. A local file is read and not mapped, because it may be truncated meanwhile.
-  const bool staged = !source_->identity() || index_.header().encrypted;
-  std::vector<LoadItem> items(names_.size());
-  for (std::uint32_t i = 0; i < items.size(); ++i) {
-    items[i].entry = i;
-    if (staged && entry(i).data_size > 0) items[i].staged = 0;
+  const bool staged = !source_->identity() || catalogue_->encrypted();
+  std::vector<LoadItem> items;
+  items.reserve(names_.size());
+  for (std::uint32_t i = 0; i < names_.size(); ++i) {
+    items.push_back(whole_tensor(*catalogue_, i));
+    if (staged && items.back().range.size > 0) items.back().staged = StagedRange{0};
   }
   return items;
 }
 
-TensorHeader OpenFile::read_header(std::uint32_t number, std::vector<std::byte>& bytes,
-                                   Cancel& cancel) {
+TensorDetails OpenFile::read_details(std::uint32_t number, std::vector<std::byte>& header,
+                                     Cancel& cancel) {
   const Entry& stored = entry(number);
   const FileLocation location = place_of(*source_);
-  check_header_size(stored, number, index_.header(), location);
+  catalogue_->check_header_size(number, location);
   const auto source = source_for(stored.header_offset, stored.data_offset, cancel);
-  read_arriving(*source, stored.header_offset, stored.header_size(), bytes, cancel);
-  return parse_authentic_header(bytes, index_, number, location);
+  read_arriving(*source, stored.header_offset, stored.header_size(), header, cancel);
+  return catalogue_->details(number, header, location);
 }
 
 std::string OpenFile::describe_entry(std::uint32_t number) const {

@@ -7,7 +7,7 @@
 
 #include "codec/argon2.h"
 #include "engine/load.h"
-#include "format/tensor_header.h"
+#include "format/tensors/tensor_header.h"
 #include "io/options.h"
 #include "tensorizer_ops/options.h"
 

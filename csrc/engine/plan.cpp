@@ -7,7 +7,7 @@ namespace tensorizer {
 
 Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
   Plan plan;
-  bool open = false;  // the last range is a bundle that may grow
+  bool open = false;  // the last task is a bundle that may grow
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   for (std::uint32_t i = 0; i < extents.size(); ++i) {
@@ -23,19 +23,19 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
       for (std::uint64_t at = 0; at < extent.data_size; ++slices) {
         const std::uint64_t to_boundary = limits.slice_size - (begin + at) % limits.slice_size;
         const std::uint64_t piece = std::min(to_boundary, extent.data_size - at);
-        plan.ranges.push_back({i, 0, at, piece, sliced, slices});
+        plan.tasks.push_back({i, 0, at, piece, sliced, slices});
         at += piece;
       }
       plan.sliced.push_back({i, extent.data_size, slices});
       open = false;
       continue;
     }
-    const bool alone = size > limits.slice_size;
+    const bool alone = extent.alone || size > limits.slice_size;
     if (open && !alone && extent.offset >= end && extent.offset - end <= limits.largest_gap &&
         extent.offset + size - begin <= limits.bundle_size) {
-      plan.ranges.back().count += 1;
+      plan.tasks.back().count += 1;
     } else {
-      plan.ranges.push_back({i, 1, 0, 0, 0, 0});
+      plan.tasks.push_back({i, 1, 0, 0, 0, 0});
       begin = extent.offset;
       open = !alone;
     }
@@ -61,27 +61,27 @@ void interleave(Plan& plan, int open) {
   // Every lane goes forward at the pace that makes it end with the others.
   struct Turn {
     double when;
-    std::size_t range;
+    std::size_t task;
   };
   std::vector<Turn> turns;
-  turns.reserve(plan.ranges.size());
+  turns.reserve(plan.tasks.size());
   std::vector<std::uint64_t> passed(lane_size.size(), 0);
-  for (std::size_t i = 0; i < plan.ranges.size(); ++i) {
-    const Range& range = plan.ranges[i];
-    if (range.count > 0) {
+  for (std::size_t i = 0; i < plan.tasks.size(); ++i) {
+    const Task& task = plan.tasks[i];
+    if (task.count > 0) {
       turns.push_back({2.0, i});
       continue;
     }
-    const std::uint32_t lane = lane_of[range.sliced];
+    const std::uint32_t lane = lane_of[task.sliced];
     turns.push_back({static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
-    passed[lane] += range.size;
+    passed[lane] += task.size;
   }
   std::stable_sort(turns.begin(), turns.end(),
                    [](const Turn& a, const Turn& b) { return a.when < b.when; });
-  std::vector<Range> ranges;
-  ranges.reserve(turns.size());
-  for (const Turn& turn : turns) ranges.push_back(plan.ranges[turn.range]);
-  plan.ranges = std::move(ranges);
+  std::vector<Task> tasks;
+  tasks.reserve(turns.size());
+  for (const Turn& turn : turns) tasks.push_back(plan.tasks[turn.task]);
+  plan.tasks = std::move(tasks);
 }
 
 }  // namespace tensorizer

@@ -4,21 +4,21 @@
 #include <array>
 
 #include "base/error.h"
-#include "codec/hmac.h"
-#include "format/frame.h"
-#include "format/layout.h"
+#include "format/tensors/frame.h"
+#include "format/tensors/layout.h"
 
 namespace tensorizer {
 
 namespace {
 
-// Enough for the index of a few hundred tensors, so that mostly one read does.
+// Enough for the index of a few hundred tensors, so that one read is usually enough.
 constexpr std::size_t kFirstRead = 64 << 10;
-// A length that the file claims is believed a step at a time, also where a server says that the
-// file is as long as that.
+// Memory for a length that the file claims is taken in steps of this size, even if a server says
+// that the file is that long.
 constexpr std::size_t kLargestStep = 16 << 20;
 
-// Grows `bytes`, which stand at `offset`, to `size`; false when the source ends before that.
+// Grows `bytes`, which are those at `offset`, to `size`. Returns false if the source ends before
+// that.
 bool read_on(Source& source, std::uint64_t offset, std::vector<std::byte>& bytes,
              std::uint64_t size, Cancel& cancel) {
   while (bytes.size() < size) {
@@ -38,7 +38,7 @@ void resolve_dtypes(Source& source, Index& index, const FileLocation& location, 
     const Entry& entry = entries[i];
     if (entry.dtype) continue;
     cancel.check();
-    check_header_size(entry, i, index.header(), location);
+    index.check_header_size(i, location);
     std::vector<std::byte> header;
     if (!read_on(source, entry.header_offset, header, entry.header_size(), cancel)) {
       throw Error(ErrorKind::InvalidFormat,
@@ -46,13 +46,13 @@ void resolve_dtypes(Source& source, Index& index, const FileLocation& location, 
                       ": the file ends at offset " +
                       std::to_string(entry.header_offset + header.size()) + ", inside its header");
     }
-    index.set_dtype(i, *parse_authentic_header(header, index, i, location).dtype.dtype);
+    index.set_dtype(i, index.details(i, header, location).dtype);
   }
 }
 
-// The length of another tensor's header would stand where the file ends. `behind` is what has been
-// read of the bytes behind the index; for others only a local file is asked. A file may end without
-// a terminator, as in Redis.
+// Checks that the file ends behind its last tensor, where the length of another tensor's header
+// would be. `behind` holds the bytes behind the index that have been read already; other bytes are
+// read only from a local file. A file may end without a terminator, as in Redis.
 void check_terminator(Source& source, const Index& index, ConstBytes behind,
                       const FileLocation& location, Cancel& cancel) {
   std::array<std::byte, sizeof(kTerminator)> read{};
@@ -77,7 +77,7 @@ void authenticate(const Index& index, FileKeys& keys, const FileLocation& locati
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::Crypto, std::string(location.label) + ": " + why);
   };
-  if (!index.header().encrypted) refuse("a key was given, and the file is not encrypted");
+  if (!index.encrypted()) refuse("a key was given, and the file is not encrypted");
   const std::optional<Authentication>& authentication = index.authentication();
   if (!authentication) return;
   const SharedSecret key = keys.key_for(authentication->derivation, cancel);
@@ -124,18 +124,6 @@ void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
   if (source.identity()) bytes.reserve(size);
   if (read_on(source, offset, bytes, size, cancel)) return;
   throw_source_ended(source.label(), offset + bytes.size(), size - bytes.size());
-}
-
-TensorHeader parse_authentic_header(Bytes bytes, const Index& index, std::size_t entry,
-                                    const FileLocation& location) {
-  const Entry& e = index.entries()[entry];
-  const std::optional<Authentication>& authentication = index.authentication();
-  if (!authentication || is_equal_mac(sha256(bytes), authentication->header_digest(entry))) {
-    return parse_tensor_header(bytes, index.header(), e, entry, location);
-  }
-  throw Error(ErrorKind::Crypto, std::string(location.label) + ": " + describe(e.name, entry) +
-                                     ": its header at offset " + std::to_string(e.header_offset) +
-                                     " is not the one that was written with the index");
 }
 
 }  // namespace tensorizer

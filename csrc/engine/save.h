@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/move.h"
-#include "format/layout.h"
+#include "format/tensors/layout.h"
 #include "io/sink.h"
 
 namespace tensorizer {

@@ -7,7 +7,7 @@
 
 #include "engine/digest.h"
 #include "engine/save.h"
-#include "format/tensor_header.h"
+#include "format/tensors/tensor_header.h"
 
 namespace tensorizer {
 

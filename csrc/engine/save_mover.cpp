@@ -19,17 +19,17 @@ void fetch(ConstBytes bytes) noexcept {
 
 }  // namespace
 
-void SaveMover::move_bundle(const Range& range, Worker& worker) {
-  if (range.count == 1 && job_.data_size(range.first) > piece_) {
-    move_whole(range.first, worker);
+void SaveMover::move_bundle(const Task& task, Worker& worker) {
+  if (task.count == 1 && job_.data_size(task.first) > piece_) {
+    move_whole(task.first, worker);
     return;
   }
   std::vector<TensorHeaderImage> headers;
   std::vector<SavedBytes> data;
-  headers.reserve(range.count);
-  data.reserve(range.count);
-  gather(range, headers, data, worker);
-  digest_bundle(range, headers, data, worker);
+  headers.reserve(task.count);
+  data.reserve(task.count);
+  gather(task, headers, data, worker);
+  digest_bundle(task, headers, data, worker);
   std::vector<ConstBytes> pieces;
   pieces.reserve(2 * headers.size());
   std::uint64_t written = 0;
@@ -39,16 +39,16 @@ void SaveMover::move_bundle(const Range& range, Worker& worker) {
     if (!bytes.empty()) pieces.push_back(bytes);
     written += bytes.size();
   }
-  job_.sink.write(job_.tensor(range.first).header_offset, pieces, KeptUntil::Return, worker.cancel);
+  job_.sink.write(job_.tensor(task.first).header_offset, pieces, KeptUntil::Return, worker.cancel);
   job_.progress.done.fetch_add(written, std::memory_order_relaxed);
 }
 
-ConstBytes SaveMover::move_slice(const Range& range, SliceDigest& digest, Worker& worker) {
-  const SavedBytes piece = job_.data(range.first, range.position, range.size, worker.access);
+ConstBytes SaveMover::move_slice(const Task& task, SliceDigest& digest, Worker& worker) {
+  const SavedBytes piece = job_.data(task.first, task.position, task.size, worker.access);
   ConstBytes bytes = piece.plain;
   if (job_.encryption()) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
-    bytes = job_.encrypt(range.first, header_of(range.first), range.position, piece);
+    bytes = job_.encrypt(task.first, header_of(task.first), task.position, piece);
   }
   // SHA-256 reads it once more later, and the system keeps larger writes in larger blocks.
   const bool in_parts = !job_.hashes().sha256;
@@ -61,7 +61,7 @@ ConstBytes SaveMover::move_slice(const Range& range, SliceDigest& digest, Worker
     } else if (in_parts) {
       fetch(bytes.subspan(at, size));
     }
-    job_.write_data(range.first, range.position + at, bytes.subspan(at, size), worker.cancel);
+    job_.write_data(task.first, task.position + at, bytes.subspan(at, size), worker.cancel);
   }
   return piece.plain;
 }
@@ -88,19 +88,19 @@ TensorHeaderImage& SaveMover::header_of(std::uint32_t tensor) {
   return *headers_[tensor];
 }
 
-void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& headers,
+void SaveMover::gather(const Task& task, std::vector<TensorHeaderImage>& headers,
                        std::vector<SavedBytes>& data, Worker& worker) {
   TensorAccess& access = worker.access;
   std::uint64_t staged_size = 0;
   std::uint64_t scratch_size = 0;
-  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+  for (std::uint32_t i = task.first; i < task.first + task.count; ++i) {
     if (!job_.passes(i)) continue;
     (job_.items[i].staged ? staged_size : scratch_size) +=
         align_up(job_.data_size(i), kElementAlignment);
   }
   Bytes staged = staged_size > 0 ? access.port->take(staged_size) : Bytes();
   Bytes scratch = scratch_size > 0 ? access.scratch.take(scratch_size) : Bytes();
-  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+  for (std::uint32_t i = task.first; i < task.first + task.count; ++i) {
     headers.push_back(job_.header(i));
     const SaveItem& item = job_.items[i];
     const std::uint64_t size = job_.data_size(i);
@@ -125,13 +125,13 @@ void SaveMover::gather(const Range& range, std::vector<TensorHeaderImage>& heade
   if (staged_size > 0) access.port->wait();
 }
 
-void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
+void SaveMover::digest_bundle(const Task& task, std::vector<TensorHeaderImage>& headers,
                               const std::vector<SavedBytes>& data, Worker& worker) {
   std::vector<std::size_t> on_host;
   std::vector<DigestStart> starts;
   std::vector<ConstBytes> plain;
-  starts.reserve(range.count);
-  plain.reserve(range.count);
+  starts.reserve(task.count);
+  plain.reserve(task.count);
   for (std::size_t i = 0; i < headers.size(); ++i) {
     if (data[i].codec != nullptr) continue;
     on_host.push_back(i);
@@ -151,15 +151,15 @@ void SaveMover::digest_bundle(const Range& range, std::vector<TensorHeaderImage>
   if (job_.encryption()) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
     for (std::size_t i = 0; i < headers.size(); ++i) {
-      job_.encrypt(range.first + i, headers[i], 0, data[i]);
+      job_.encrypt(task.first + i, headers[i], 0, data[i]);
     }
   }
   for (std::size_t i = 0; i < on_host.size(); ++i) {
-    job_.complete(range.first + on_host[i], headers[on_host[i]], digests[i], data_digests[i]);
+    job_.complete(task.first + on_host[i], headers[on_host[i]], digests[i], data_digests[i]);
   }
   for (std::size_t i = 0; i < headers.size(); ++i) {
     if (data[i].codec == nullptr) continue;
-    SavedDigests(job_, range.first + i, headers[i], worker.access).complete(headers[i]);
+    SavedDigests(job_, task.first + i, headers[i], worker.access).complete(headers[i]);
   }
 }
 

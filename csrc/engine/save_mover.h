@@ -15,8 +15,8 @@ class SaveMover final : public Mover {
   SaveMover(const SaveJob& job, std::uint64_t piece)
       : job_(job), piece_(piece), headers_(job.items.size()) {}
 
-  void move_bundle(const Range& range, Worker& worker) override;
-  ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker& worker) override;
+  void move_bundle(const Task& task, Worker& worker) override;
+  ConstBytes move_slice(const Task& task, SliceDigest& digest, Worker& worker) override;
   DigestStart digest_start(std::uint32_t tensor) override;
   void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) override;
 
@@ -24,9 +24,9 @@ class SaveMover final : public Mover {
   // Of a cut tensor, whose nonce is the same for all who move its slices.
   TensorHeaderImage& header_of(std::uint32_t tensor);
 
-  void gather(const Range& range, std::vector<TensorHeaderImage>& headers,
+  void gather(const Task& task, std::vector<TensorHeaderImage>& headers,
               std::vector<SavedBytes>& data, Worker& worker);
-  void digest_bundle(const Range& range, std::vector<TensorHeaderImage>& headers,
+  void digest_bundle(const Task& task, std::vector<TensorHeaderImage>& headers,
                      const std::vector<SavedBytes>& data, Worker& worker);
   // Moves a tensor that is not cut and larger than a piece.
   void move_whole(std::uint32_t item, Worker& worker);

@@ -26,44 +26,62 @@ void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out,
   rethrow_naming(location());
 }
 
-void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
+const TensorDetails& TensorSource::open(std::uint32_t number, Cancel& cancel) try {
   number_ = number;
   digests_.reset();
+  details_.reset();
   chunk_at_.reset();
   const Entry& e = entry();
   const FileLocation location = place_of(file_.source);
-  const bool encrypted = file_.index.header().encrypted;
-  check_header_size(e, number, file_.index.header(), location);
-  if (encrypted) {
-    // How much of the data has to be read at once stands in the header.
-    read_arriving(file_.source, e.header_offset, e.header_size(), bytes_, cancel);
+  file_.catalogue.check_header_size(number, location);
+  read_arriving(file_.source, e.header_offset, e.header_size(), header_, cancel);
+  const TensorDetails details = file_.catalogue.details(number, header_, location);
+  if (e.data_size > 0) key_ = file_.keys->key_for(details.crypt.derivation, cancel);
+  return details_.emplace(details);
+} catch (...) {
+  rethrow_naming(location());
+}
+
+void TensorSource::read_part(std::uint64_t position, Bytes out, Cancel& cancel) try {
+  fill(position, out, cancel);
+} catch (...) {
+  rethrow_naming(location());
+}
+
+void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
+  if (file_.catalogue.encrypted()) {
+    // How much of the data has to be read at once is known from the details.
+    open(number, cancel);
   } else {
-    bytes_.resize(e.header_size());
-    const std::array<Bytes, 2> pieces{Bytes(bytes_), out};
+    number_ = number;
+    digests_.reset();
+    const Entry& e = entry();
+    const FileLocation location = place_of(file_.source);
+    file_.catalogue.check_header_size(number, location);
+    header_.resize(e.header_size());
+    const std::array<Bytes, 2> pieces{Bytes(header_), out};
     file_.source.read(e.header_offset, pieces, cancel);
+    details_ = file_.catalogue.details(number, header_, location);
   }
-  header_ = parse_authentic_header(bytes_, file_.index, number, location);
   if (file_.expected_digests != nullptr) {
     expected_ = {std::nullopt, file_.expected_digests->expected_of(number)};
     digests_.emplace(DigestStart{{}, false, true});
   } else {
-    expected_ = {header_->crc32, header_->sha256};
-    const DigestStart start{header_->hashed, header_->crc32.has_value(),
-                            header_->sha256.has_value()};
+    expected_ = {details_->crc32, details_->sha256};
+    const DigestStart start{details_->hashed, details_->crc32.has_value(),
+                            details_->sha256.has_value()};
     if (start.crc32 || start.sha256) digests_.emplace(start);
   }
-  if (!encrypted || e.data_size == 0) return;
-  key_ = file_.keys->key_for(header_->crypt.derivation, cancel);
-  fill(0, out, cancel);
+  if (file_.catalogue.encrypted()) fill(0, out, cancel);
 }
 
 void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
   const Entry& e = entry();
-  if (!file_.index.header().encrypted) {
+  if (!file_.catalogue.encrypted()) {
     file_.source.read(e.data_offset + position, {&out, 1}, cancel);
     return;
   }
-  const std::uint64_t size = header_->crypt.chunk_size;
+  const std::uint64_t size = details_->crypt.chunk_size;
   while (!out.empty()) {
     cancel.check();
     const std::uint64_t begin = position / size * size;
@@ -71,7 +89,7 @@ void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
     if (begin == position && out.size() >= whole) {
       const Bytes chunk = out.first(whole);
       file_.source.read(e.data_offset + begin, {&chunk, 1}, cancel);
-      decrypt_chunks(location(), header_->crypt, key_->bytes(), begin, chunk, cancel);
+      decrypt_chunks(location(), details_->crypt, key_->bytes(), begin, chunk, cancel);
       position += whole;
       out = out.subspan(whole);
       continue;
@@ -79,7 +97,7 @@ void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
     if (chunk_at_ != begin) {
       chunk_at_.reset();
       read_arriving(file_.source, e.data_offset + begin, whole, chunk_, cancel);
-      decrypt_chunks(location(), header_->crypt, key_->bytes(), begin, chunk_, cancel);
+      decrypt_chunks(location(), details_->crypt, key_->bytes(), begin, chunk_, cancel);
       chunk_at_ = begin;
     }
     const std::uint64_t inside = position - begin;

@@ -13,8 +13,8 @@ constexpr std::string_view kPurpose = "tensorizer_ops model digest 1";
 
 }  // namespace
 
-Sha256Digest model_digest(const Index& index, ConstBytes data_digests) {
-  const std::span<const Entry> entries = index.entries();
+Sha256Digest model_digest(const Catalogue& catalogue, ConstBytes data_digests) {
+  const std::span<const Entry> entries = catalogue.entries();
   std::vector<std::uint32_t> order(entries.size());
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(),
@@ -30,7 +30,7 @@ Sha256Digest model_digest(const Index& index, ConstBytes data_digests) {
     out.put_text<std::uint64_t>(stored_dtype(*entry.dtype));
     out.put(static_cast<std::uint64_t>(entry.shape.size()));
     for (const std::int64_t dimension : entry.shape) out.put(dimension);
-    out.put_bytes(data_digests.subspan(number * kDigestSize, kDigestSize));
+    out.put_bytes(data_digests.subspan(number * kSha256Size, kSha256Size));
   }
   return sha256(message);
 }

@@ -164,15 +164,10 @@ ReaderClass::list() {
 
 std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> ReaderClass::header() {
   return translate_errors([&] {
-    const FileHeader header = reader_.header();
-    const int flags = (header.encrypted ? kEncryptedFlag : 0) |
-                      (header.long_dimensions ? kLongDimensionsFlag : 0);
-    Cursor cursor(header.bytes);
-    cursor.take_bytes(kFileMagic.size() + sizeof(header.version) + kFlagBytes);
+    const FormatInfo info = reader_.format();
     const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
-    const std::int64_t claimed_size = number(cursor.take<std::uint64_t>());
-    return std::make_tuple(number(header.version), number(flags), claimed_size,
-                           number(header.tensor_count));
+    return std::make_tuple(number(info.version), number(info.flags), number(info.claimed_size),
+                           number(info.tensor_count));
   });
 }
 

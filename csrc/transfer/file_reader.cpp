@@ -153,23 +153,23 @@ StoredTensor FileReader::stored(const std::string& name) {
   const Entry& entry = open->entry(number);
   Job job(*this);
   std::vector<std::byte> bytes;
-  const TensorHeader header = open->read_header(number, bytes, job.cancel);
-  return {std::string(entry.name), entry.type,          header.module_index, header.crc32,
-          header.sha256,           entry.header_offset, entry.data_offset,   entry.data_size};
+  const TensorDetails details = open->read_details(number, bytes, job.cancel);
+  return {std::string(entry.name), entry.type,          details.module_index, details.crc32,
+          details.sha256,          entry.header_offset, entry.data_offset,    entry.data_size};
 }
 
 std::vector<ListedTensor> FileReader::list() {
   const std::shared_ptr<OpenFile> open = file();
   std::vector<ListedTensor> list;
-  list.reserve(open->index().entries().size());
-  for (const Entry& entry : open->index().entries()) {
+  list.reserve(open->catalogue().entries().size());
+  for (const Entry& entry : open->catalogue().entries()) {
     list.push_back({std::string(entry.name), entry.type, entry.header_offset, entry.data_offset,
                     entry.data_size, entry.memory_size()});
   }
   return list;
 }
 
-FileHeader FileReader::header() { return file()->index().header(); }
+FormatInfo FileReader::format() { return file()->catalogue().info(); }
 
 bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   Job job(*this);
@@ -196,7 +196,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
     return;
   }
   // The list of digests in the file, if any, was checked when the file was opened.
-  const ConstBytes listed = file.index().data_digests();
+  const ConstBytes listed = file.catalogue().data_digests();
   std::vector<Sha256Digest> found(file.names().size());
   const ExpectedDigests expected_digests{listed, found};
   if (listed.empty()) {
@@ -232,7 +232,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
     incomplete.resize(file.names().size());
     incomplete[entry] = true;
   };
-  settings.keep_header = targets.keep_header;
+  settings.keep_details = targets.keep_details;
   targets.staging.begin();
   settings.memory_ceiling =
       targets.staging.is_pinned() ? file.options().staging : file.options().memory_ceiling;
@@ -246,7 +246,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
         file.source_for(targets.items, settings.threads > 1, job.cancel);
     // What is read ahead takes the other half.
     if (source.get() != &file.source()) settings.memory_ceiling /= 2;
-    tensorizer::load(*source, file.index(), targets.items, settings, job.progress, job.cancel);
+    tensorizer::load(*source, file.catalogue(), targets.items, settings, job.progress, job.cancel);
     loaded = true;
     file.source().confirm(job.cancel);
   } catch (...) {
@@ -307,8 +307,8 @@ std::vector<at::Tensor> FileReader::load(OpenFile& file, std::span<const std::ui
   checked.verify = file.checked(request.verify);
   NewTensors tensors(file, selected, checked, headers);
   if (headers) {
-    tensors.targets().keep_header = [this](std::uint32_t entry, const TensorHeader& header) {
-      headers_.keep(entry, header);
+    tensors.targets().keep_details = [this](std::uint32_t entry, const TensorDetails& details) {
+      headers_.keep(entry, details);
     };
   }
   run(file, tensors.targets(), checked.verify, request.threads);

@@ -42,7 +42,7 @@ class FileReader {
   c10::ScalarType dtype(const std::string& name);
   StoredTensor stored(const std::string& name);
   std::vector<ListedTensor> list();
-  FileHeader header();
+  FormatInfo format();
 
   // `traced` holds the type and shape that tracing saw of each tensor (tracing.h). Throws
   // Error(InvalidArgument) if a tensor differs from it.

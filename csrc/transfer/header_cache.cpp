@@ -13,9 +13,9 @@ constexpr std::size_t kBetweenChecks = 8 << 20;
 
 }  // namespace
 
-void HeaderCache::keep(std::uint32_t entry, const TensorHeader& header) {
-  Kept kept{header.module_index, header.crc32, header.sha256, {}};
-  for (const ConstBytes part : header.hashed) {
+void HeaderCache::keep(std::uint32_t entry, const TensorDetails& details) {
+  Kept kept{details.module_index, details.crc32, details.sha256, {}};
+  for (const ConstBytes part : details.hashed) {
     kept.hashed.insert(kept.hashed.end(), part.begin(), part.end());
   }
   const std::lock_guard lock(mutex_);

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "base/cancel.h"
-#include "format/tensor_header.h"
+#include "format/catalogue.h"
 
 namespace tensorizer {
 
 // Thread-safe.
 class HeaderCache {
  public:
-  void keep(std::uint32_t entry, const TensorHeader& header);
+  void keep(std::uint32_t entry, const TensorDetails& details);
   // Returns 0 for a tensor whose header was not kept.
   std::uint16_t module_index(std::uint32_t entry) const;
   // Returns whether `data` has every digest that the header has; null if the header was not kept or

@@ -19,12 +19,12 @@ namespace {
 class Origin {
  public:
   Origin(OpenFile& from, const ExpectedDigests* expected_digests, Cancel& cancel)
-      : file_{from.source(), from.index(), from.keys(), expected_digests},
+      : file_{from.source(), from.catalogue(), from.keys(), expected_digests},
         cancel_(cancel),
         sequential_(from.source().sequential()),
-        order_(from.index().entries().size()) {
+        order_(from.catalogue().entries().size()) {
     std::iota(order_.begin(), order_.end(), 0U);
-    const std::span<const Entry> entries = from.index().entries();
+    const std::span<const Entry> entries = from.catalogue().entries();
     std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
       return entries[a].header_offset < entries[b].header_offset;
     });
@@ -44,7 +44,7 @@ class Origin {
 
  private:
   std::uint64_t size(std::uint32_t number) const {
-    return file_.index.entries()[order_[number]].data_size;
+    return file_.catalogue.entries()[order_[number]].data_size;
   }
 
   // Blocks until all earlier tensors have been read. Skips those without data, which are never
@@ -105,7 +105,7 @@ TensorSpec spec_of(const OpenFile& from, std::uint32_t number) {
 
 void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int threads,
              const SaveOptions& options, Progress& progress, Cancel& cancel) {
-  if (from.index().header().encrypted && from.keys() == nullptr) {
+  if (from.catalogue().encrypted() && from.keys() == nullptr) {
     throw Error(ErrorKind::Crypto, from.source().label() +
                                        ": the file is encrypted, and no key "
                                        "was given for it");
@@ -121,7 +121,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   }
   // Tensors without data are never read, so their digests are set here.
   std::vector<Sha256Digest> found(from.names().size(), Sha256().finish());
-  const ExpectedDigests expected_digests{from.index().data_digests(), found};
+  const ExpectedDigests expected_digests{from.catalogue().data_digests(), found};
   const bool pinned = from.options().digest.has_value();
   Origin origin(from, pinned ? &expected_digests : nullptr, cancel);
   Layout layout(std::move(kind), sink->start());

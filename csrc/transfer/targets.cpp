@@ -107,8 +107,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   std::vector<bool> seen(file.names().size());
   for (const std::uint32_t number : selected) {
     const Entry& entry = file.entry(number);
-    LoadItem item;
-    item.entry = number;
+    LoadItem item = whole_tensor(file.catalogue(), number);
     if (!entry.dtype) unresolved_.push_back(tensors_.size());
     tensors_.push_back(naming(number, [&] { return make(number, !seen[number], item, memory); }));
     seen[number] = true;
@@ -180,7 +179,7 @@ void NewTensors::fill(const at::Tensor& tensor, c10::ScalarType stored, LoadItem
   if (device_.is_cpu() && tensor.scalar_type() == stored) {
     item.memory = tensor_bytes(tensor);
   } else {
-    item.staged = targets_.staging.add(tensor, stored);
+    item.staged = StagedRange{targets_.staging.add(tensor, stored)};
   }
 }
 
@@ -214,8 +213,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
   for (std::size_t i = 0; i < selected.size(); ++i) {
     const Entry& entry = file.entry(selected[i]);
     const at::Tensor& output = outputs[i];
-    LoadItem item;
-    item.entry = selected[i];
+    LoadItem item = whole_tensor(file.catalogue(), selected[i]);
     if (entry.meta) {
       make_zero(output);
     } else if (entry.data_size > 0 && !output.is_meta()) {
@@ -224,7 +222,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
           !output.is_neg() && output.scalar_type() == stored) {
         item.memory = tensor_bytes(output);
       } else {
-        item.staged = targets.staging.add(output, stored);
+        item.staged = StagedRange{targets.staging.add(output, stored)};
       }
       output.unsafeGetTensorImpl()->bump_version();
       targets.outputs.emplace_back(selected[i], output);

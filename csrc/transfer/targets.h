@@ -24,8 +24,8 @@ struct Targets {
   std::vector<LoadItem> items;
   std::shared_ptr<Mapping> mapping;
   Staging staging;
-  // Called as LoadSettings::keep_header is.
-  std::function<void(std::uint32_t entry, const TensorHeader& header)> keep_header;
+  // Called as LoadSettings::keep_details is.
+  std::function<void(std::uint32_t entry, const TensorDetails& details)> keep_details;
   // The tensors that the caller passed to be filled, with the numbers of their entries.
   std::vector<std::pair<std::uint32_t, at::Tensor>> outputs;
 };

@@ -43,8 +43,8 @@ inline Loading load_all(Source& source, FileKeys* keys, LoadSettings settings = 
     std::vector<LoadItem> items;
     for (const Entry& entry : index.entries()) {
       loading.tensors.emplace_back(entry.data_size, std::byte{0xEE});
-      items.push_back(
-          {static_cast<std::uint32_t>(items.size()), loading.tensors.back(), false, {}});
+      const auto number = static_cast<std::uint32_t>(items.size());
+      items.push_back(item_into(index, number, loading.tensors.back()));
     }
     loading.incomplete.resize(items.size());
     settings.keys = keys;

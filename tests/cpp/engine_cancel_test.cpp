@@ -112,10 +112,6 @@ class Job {
     file_.is_sequential = kind.sequential;
   }
 
-  std::optional<std::uint32_t> staged() const {
-    return kind_.staged ? std::optional<std::uint32_t>(0) : std::nullopt;
-  }
-
   SlowFile& file() { return file_; }
 
   void run(Cancel& cancel) {
@@ -123,7 +119,8 @@ class Job {
     // 0 is raised to the minimum, for which there are many slices.
     const std::uint64_t ceiling = kind_.staged ? 8 * kMiB : 0;
     if (kind_.saves) {
-      const SaveItem item{memory_, staged()};
+      SaveItem item{memory_, {}};
+      if (kind_.staged) item.staged = 0;
       save_file(file_, file_.layout(), {&item, 1},
                 {.threads = kind_.threads, .memory_ceiling = ceiling}, progress, cancel);
       return;
@@ -133,7 +130,9 @@ class Job {
     settings.verify = kind_.verify;
     settings.threads = kind_.threads;
     settings.memory_ceiling = ceiling;
-    load(file_, index, {{0, memory_, false, staged()}}, settings, progress, cancel);
+    const LoadItem item =
+        kind_.staged ? staged_item(index, 0, 0) : item_into(index, 0, Bytes(memory_));
+    load(file_, index, {item}, settings, progress, cancel);
   }
 
  private:

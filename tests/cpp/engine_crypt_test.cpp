@@ -117,7 +117,9 @@ TEST(EncryptedRoundTrip, InPlace) {
     std::vector<LoadItem> items;
     for (std::uint32_t i = 0; i < samples.size(); ++i) {
       const Entry& entry = index.entries()[i];
-      items.push_back({i, Bytes(mapping).subspan(entry.data_offset, entry.data_size), true, {}});
+      const Bytes stored = Bytes(mapping).subspan(entry.data_offset, entry.data_size);
+      items.push_back(item_into(index, i, stored));
+      items.back().in_place = true;
     }
     LoadSettings settings = settings_with(&keys, Verify::All, threads);
     settings.mapping = mapping;

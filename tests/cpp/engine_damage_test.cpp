@@ -21,7 +21,7 @@ void load_all(ConstBytes file, const LoadSettings& settings, bool staged = false
   std::vector<LoadItem> items;
   for (std::uint32_t i = 0; i < index.entries().size(); ++i) {
     memory.emplace_back(index.entries()[i].data_size);
-    items.push_back(staged ? LoadItem{i, {}, false, i} : LoadItem{i, memory.back(), false, {}});
+    items.push_back(staged ? staged_item(index, i, i) : item_into(index, i, memory.back()));
   }
   Progress progress;
   load(*source, index, items, settings, progress, cancel);
@@ -147,8 +147,8 @@ TEST(Damage, IsASourceThatEndsTooSoon) {
     std::vector<std::byte> large(kMiB);
     Progress progress;
     const Error error = error_of([&] {
-      load(source, index, {{0, small, false, {}}, {1, large, false, {}}}, verified(Verify::All, 2),
-           progress, cancel);
+      load(source, index, {item_into(index, 0, small), item_into(index, 1, large)},
+           verified(Verify::All, 2), progress, cancel);
     });
     EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
   }
@@ -186,7 +186,8 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
         const auto source = memory_source(file, nullptr);
         Index index = read_index(*source, nullptr, cancel);
         std::vector<LoadItem> items;
-        for (std::uint32_t i = 0; i < samples.size(); ++i) items.push_back({i, {}, false, i});
+        for (std::uint32_t i = 0; i < samples.size(); ++i)
+          items.push_back(staged_item(index, i, i));
         LoadSettings settings = verified(verify, threads);
         settings.memory_ceiling = ceiling;
         const MemoryWatch watch;
@@ -199,7 +200,7 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
         const auto source = memory_source(file, nullptr);
         Index index = read_index(*source, nullptr, cancel);
         std::vector<LoadItem> items;
-        for (std::uint32_t i = 0; i < samples.size(); ++i) items.push_back({i, {}, false, {}});
+        for (std::uint32_t i = 0; i < samples.size(); ++i) items.push_back(whole_tensor(index, i));
         LoadSettings settings = verified(verify, threads);
         settings.memory_ceiling = ceiling;
         const MemoryWatch watch;
@@ -235,12 +236,7 @@ TEST(MemoryCeiling, HoldsWithLongHeaders) {
                        .padding = 60000});
   }
   const RawFile file(tensors, 2);
-  std::vector<std::vector<std::byte>> memory(tensors.size());
-  std::vector<LoadItem> items;
-  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-    memory[i].resize(kSize);
-    items.push_back({i, memory[i], false, {}});
-  }
+  std::vector<std::vector<std::byte>> memory(tensors.size(), std::vector<std::byte>(kSize));
   for (const Verify verify : {Verify::None, Verify::All}) {
     for (const bool sequential : {false, true}) {
       const auto source =
@@ -249,6 +245,10 @@ TEST(MemoryCeiling, HoldsWithLongHeaders) {
       Cancel cancel;
       Progress progress;
       Index index = read_index(*source, nullptr, cancel);
+      std::vector<LoadItem> items;
+      for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+        items.push_back(item_into(index, i, memory[i]));
+      }
       LoadSettings settings = verified(verify);
       settings.memory_ceiling = sequential ? 0 : kCeiling;
       const MemoryWatch watch;

@@ -151,11 +151,9 @@ TEST(Load, VerifiesInPlace) {
         const Entry& entry = index.entries()[i];
         read[i].resize(entry.data_size);
         const bool in_place = i % 3 != 0;
-        items.push_back(
-            {i,
-             in_place ? Bytes(file).subspan(entry.data_offset, entry.data_size) : Bytes(read[i]),
-             in_place,
-             {}});
+        const Bytes stored = Bytes(file).subspan(entry.data_offset, entry.data_size);
+        items.push_back(item_into(index, i, in_place ? stored : Bytes(read[i])));
+        items.back().in_place = in_place;
       }
       Progress progress;
       Cancel cancel;
@@ -176,7 +174,7 @@ TEST(Load, LooksAtWhatHasNoPlace) {
     const auto source = memory_source(file, nullptr);
     Index index = index_of(*source);
     std::vector<LoadItem> items;
-    for (std::uint32_t i = 0; i < samples.size(); ++i) items.push_back({i, {}, false, {}});
+    for (std::uint32_t i = 0; i < samples.size(); ++i) items.push_back(whole_tensor(index, i));
     for (const Verify verify : {Verify::Crc32, Verify::All}) {
       for (const int threads : {1, 3}) {
         for (const std::uint64_t ceiling : {std::uint64_t{0}, std::uint64_t{8} << 20}) {
@@ -226,8 +224,8 @@ TEST(Load, RefusesToVerifyWithoutHashes) {
     std::vector<std::byte> out(size);
     Progress progress;
     Cancel cancel;
-    const Error error =
-        error_of([&] { load(*source, index, {{0, out, false, {}}}, settings, progress, cancel); });
+    const Error error = error_of(
+        [&] { load(*source, index, {item_into(index, 0, out)}, settings, progress, cancel); });
     EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
     EXPECT_TRUE(contains(error.what(), "tensor 'bare' (index entry 0): there is nothing to verify"))
         << error.what();

@@ -1,4 +1,4 @@
-// How jobs are cut into ranges, and that these are moved: every byte once, and digested in order.
+// How jobs are cut into tasks, and that these are moved: every byte once, and digested in order.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -54,50 +54,50 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
   std::vector<std::uint64_t> position(extents.size(), 0);
   std::vector<std::uint32_t> slices(extents.size(), 0);
   std::uint32_t last = 0;
-  for (const Range& range : plan.ranges) {
+  for (const Task& task : plan.tasks) {
     if (in_order) {
-      EXPECT_GE(range.first, last);
-      last = range.first;
+      EXPECT_GE(task.first, last);
+      last = task.first;
     }
-    const Extent& extent = extents[range.first];
-    if (range.count == 0) {
-      ASSERT_LT(range.sliced, plan.sliced.size());
-      EXPECT_EQ(plan.sliced[range.sliced].tensor, range.first);
-      EXPECT_EQ(plan.sliced[range.sliced].size, extent.data_size);
+    const Extent& extent = extents[task.first];
+    if (task.count == 0) {
+      ASSERT_LT(task.sliced, plan.sliced.size());
+      EXPECT_EQ(plan.sliced[task.sliced].tensor, task.first);
+      EXPECT_EQ(plan.sliced[task.sliced].size, extent.data_size);
       EXPECT_FALSE(extent.whole);
-      EXPECT_EQ(range.position, position[range.first]);
-      EXPECT_GT(range.size, 0U);
-      EXPECT_LE(range.size, limits.slice_size);
-      position[range.first] += range.size;
-      EXPECT_EQ(range.slice, slices[range.first]++);
+      EXPECT_EQ(task.position, position[task.first]);
+      EXPECT_GT(task.size, 0U);
+      EXPECT_LE(task.size, limits.slice_size);
+      position[task.first] += task.size;
+      EXPECT_EQ(task.slice, slices[task.first]++);
       // All slices but the last end where slices may end, at whole elements.
-      if (position[range.first] < extent.data_size) {
+      if (position[task.first] < extent.data_size) {
         const std::uint64_t begin =
             limits.slices_follow_file ? extent.offset + extent.header_size : 0;
-        EXPECT_EQ(position[range.first] % kSliceUnit, 0U);
-        EXPECT_LT((begin + position[range.first]) % limits.slice_size, kSliceUnit);
+        EXPECT_EQ(position[task.first] % kSliceUnit, 0U);
+        EXPECT_LT((begin + position[task.first]) % limits.slice_size, kSliceUnit);
       } else {
-        EXPECT_EQ(plan.sliced[range.sliced].slices, slices[range.first]);
+        EXPECT_EQ(plan.sliced[task.sliced].slices, slices[task.first]);
       }
-      if (position[range.first] == extent.data_size) ++moved[range.first];
+      if (position[task.first] == extent.data_size) ++moved[task.first];
       continue;
     }
-    for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    for (std::uint32_t i = task.first; i < task.first + task.count; ++i) {
       ASSERT_LT(i, extents.size());
       ++moved[i];
-      if (range.count > 1) {
+      if (task.count > 1) {
         EXPECT_LE(extents[i].header_size + extents[i].data_size, limits.slice_size);
       }
-      if (i == range.first) continue;
+      if (i == task.first) continue;
       const std::uint64_t end =
           extents[i - 1].offset + extents[i - 1].header_size + extents[i - 1].data_size;
       EXPECT_GE(extents[i].offset, end);
       EXPECT_LE(extents[i].offset - end, limits.largest_gap);
     }
-    const Extent& back = extents[range.first + range.count - 1];
+    const Extent& back = extents[task.first + task.count - 1];
     const std::uint64_t length = back.offset + back.header_size + back.data_size - extent.offset;
-    EXPECT_TRUE(range.count == 1 || length <= limits.bundle_size) << length;
-    EXPECT_TRUE(range.count > 1 || extent.whole || extent.data_size <= limits.slice_size);
+    EXPECT_TRUE(task.count == 1 || length <= limits.bundle_size) << length;
+    EXPECT_TRUE(task.count > 1 || extent.whole || extent.data_size <= limits.slice_size);
   }
   EXPECT_EQ(std::count(moved.begin(), moved.end(), 1), static_cast<std::ptrdiff_t>(extents.size()));
 }
@@ -110,9 +110,9 @@ TEST(Plan, MovesEveryByteOnce) {
     const std::vector<Extent> extents = random_extents(dice, limits);
     Plan plan = plan_in_order(extents, limits);
     check_plan(plan, extents, limits, true);
-    const std::size_t ranges = plan.ranges.size();
+    const std::size_t tasks = plan.tasks.size();
     interleave(plan, static_cast<int>(1 + dice.below(9)));
-    EXPECT_EQ(plan.ranges.size(), ranges);
+    EXPECT_EQ(plan.tasks.size(), tasks);
     check_plan(plan, extents, limits, false);
   }
 }
@@ -121,20 +121,20 @@ TEST(Plan, TiesNeighboursTogether) {
   std::vector<Extent> extents;
   for (std::uint64_t i = 0; i < 100; ++i) extents.push_back({i * 1000, 100, 900, false});
   const Plan plan = plan_in_order(extents, kLimits);
-  EXPECT_EQ(plan.ranges.size(), 7U);
+  EXPECT_EQ(plan.tasks.size(), 7U);
   EXPECT_TRUE(plan.sliced.empty());
-  EXPECT_EQ(plan.ranges[0].count, 16U);
+  EXPECT_EQ(plan.tasks[0].count, 16U);
 }
 
 TEST(Plan, DoesNotMindWhatItHasNoPlaceFor) {
-  EXPECT_TRUE(plan_in_order({}, kLimits).ranges.empty());
+  EXPECT_TRUE(plan_in_order({}, kLimits).tasks.empty());
   Plan empty = plan_in_order({}, kLimits);
   interleave(empty, 4);
-  EXPECT_TRUE(empty.ranges.empty());
+  EXPECT_TRUE(empty.tasks.empty());
   // The same bytes twice, and an offset that goes backwards.
   const std::vector<Extent> extents{
       {5000, 10, 10, false}, {5000, 10, 10, false}, {0, 10, 10, false}};
-  EXPECT_EQ(plan_in_order(extents, kLimits).ranges.size(), 3U);
+  EXPECT_EQ(plan_in_order(extents, kLimits).tasks.size(), 3U);
 }
 
 TEST(Interleave, EndsItsTensorsTogether) {
@@ -144,11 +144,11 @@ TEST(Interleave, EndsItsTensorsTogether) {
     extents.push_back({extents.back().offset + 40 * 4096, 0, 10 * 4096, false});
   Plan plan = plan_in_order(extents, kLimits);
   interleave(plan, 2);
-  ASSERT_EQ(plan.ranges.size(), 80U);
+  ASSERT_EQ(plan.tasks.size(), 80U);
   // The large tensor gets every other turn until the end.
   std::uint64_t large = 0;
-  for (std::size_t i = 0; i < plan.ranges.size(); ++i) {
-    large += plan.ranges[i].first == 0 ? 1 : 0;
+  for (std::size_t i = 0; i < plan.tasks.size(); ++i) {
+    large += plan.tasks[i].first == 0 ? 1 : 0;
     EXPECT_NEAR(static_cast<double>(large), static_cast<double>(i + 1) / 2, 1.0);
   }
 }
@@ -158,10 +158,10 @@ TEST(Interleave, PutsBundlesLast) {
       {0, 10, 10, false}, {4096, 0, 9000, false}, {14000, 10, 10, false}};
   Plan plan = plan_in_order(extents, kLimits);
   interleave(plan, 3);
-  ASSERT_EQ(plan.ranges.size(), 5U);
-  EXPECT_EQ(plan.ranges[2].position, 8192U);
-  EXPECT_EQ(plan.ranges[3].count, 1U);
-  EXPECT_EQ(plan.ranges[4].count, 1U);
+  ASSERT_EQ(plan.tasks.size(), 5U);
+  EXPECT_EQ(plan.tasks[2].position, 8192U);
+  EXPECT_EQ(plan.tasks[3].count, 1U);
+  EXPECT_EQ(plan.tasks[4].count, 1U);
 }
 
 // ---- moving by a plan
@@ -177,18 +177,18 @@ class RecordingMover final : public Mover {
     }
   }
 
-  void move_bundle(const Range& range, Worker&) override {
+  void move_bundle(const Task& task, Worker&) override {
     const Moving moving(*this);
-    for (std::uint32_t i = range.first; i < range.first + range.count; ++i) ++states_[i].finished;
+    for (std::uint32_t i = task.first; i < task.first + task.count; ++i) ++states_[i].finished;
   }
 
-  ConstBytes move_slice(const Range& range, SliceDigest& digest, Worker&) override {
+  ConstBytes move_slice(const Task& task, SliceDigest& digest, Worker&) override {
     const Moving moving(*this);
-    if (fail_on == "slice" && range.position > 0) throw Error(ErrorKind::Internal, "slice");
+    if (fail_on == "slice" && task.position > 0) throw Error(ErrorKind::Internal, "slice");
     if (slow) std::this_thread::sleep_for(std::chrono::microseconds(50));
-    State& state = states_[range.first];
-    state.moved += range.size;
-    const ConstBytes bytes = ConstBytes(state.data).subspan(range.position, range.size);
+    State& state = states_[task.first];
+    state.moved += task.size;
+    const ConstBytes bytes = ConstBytes(state.data).subspan(task.position, task.size);
     digest.update(bytes.first(bytes.size() / 3));
     digest.update(bytes.subspan(bytes.size() / 3));
     return bytes;

@@ -1,5 +1,5 @@
 // Crypt info: what is accepted, what is refused, and what is written.
-#include "format/crypt_info.h"
+#include "format/tensors/crypt_info.h"
 
 #include "raw_crypt.h"
 

@@ -1,6 +1,6 @@
 // Headers of encrypted files: they are read back as they were written, and have the announced size.
 #include "encrypted_file.h"
-#include "format/layout.h"
+#include "format/tensors/layout.h"
 
 namespace tensorizer {
 namespace {
@@ -82,8 +82,8 @@ TEST(EncryptedHeader, IsReadAsItWasWritten) {
       if (kind.header.hashes.sha256) image.set_sha256(Sha256Digest{std::byte{7}});
 
       std::vector<std::byte> bytes(image.bytes().begin(), image.bytes().end());
-      const TensorHeader read =
-          parse_tensor_header(bytes, index.header(), entry, i, {"'f'", 0, std::nullopt});
+      const TensorDetails read =
+          parse_tensor_header(bytes, {entry, i, true, false, {"'f'", 0, std::nullopt}});
       EXPECT_EQ(std::string(as_text(read.hashed[0])) + std::string(as_text(read.hashed[1])),
                 covered);
       EXPECT_EQ(read.crc32.has_value(), kind.header.hashes.crc32);
@@ -111,9 +111,7 @@ TEST(EncryptedHeader, IsAsLongAsItsMacsJustify) {
   entry.data_size = std::uint64_t{1} << 40;
   const auto check = [&](std::uint64_t size, bool encrypted) {
     entry.data_offset = size;
-    FileHeader file;
-    file.encrypted = encrypted;
-    check_header_size(entry, 0, file, {"'f'", 0, std::nullopt});
+    check_header_size(entry, 0, encrypted, {"'f'", 0, std::nullopt});
   };
   const std::uint64_t macs = entry.data_size / 1024 * kMacSize;
   check(macs + 70'000, true);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "format/frame.h"
+#include "format/tensors/frame.h"
 #include "memory_file.h"
 #include "memory_watch.h"
 #include "raw_file.h"

@@ -1,5 +1,5 @@
 // Reading the file header and the index.
-#include "format/frame.h"
+#include "format/tensors/frame.h"
 #include "memory_file.h"
 #include "raw_file.h"
 #include "support.h"
@@ -96,10 +96,8 @@ TEST(Index, HasLongDimensionsInVersion5) {
        RawTensor{.name = "short"}},
       5);
   const Index index = read(file.bytes);
-  EXPECT_TRUE(index.header().long_dimensions);
-  EXPECT_TRUE(index.entries()[0].long_dimensions);
+  EXPECT_TRUE(index.header().long_dimensions());
   EXPECT_EQ(index.entries()[0].shape[0], std::int64_t{1} << 40);
-  EXPECT_FALSE(index.entries()[1].long_dimensions);
   EXPECT_EQ(index.entries()[1].shape[0], 2);
 
   for (const std::uint32_t version : {0U, 2U, 4U, 6U, 0xffffffffU}) {

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "base/error.h"
-#include "format/layout.h"
 #include "format/name.h"
+#include "format/tensors/layout.h"
 #include "support.h"
 
 namespace tensorizer {
@@ -155,8 +155,7 @@ TEST(TensorHeaderImage, HoldsTheHashesWhereReadersFindThem) {
 
     const Index index = parse(layout, 0, layout.prefix_size());
     std::vector<std::byte> bytes(image.bytes().begin(), image.bytes().end());
-    const TensorHeader header =
-        parse_tensor_header(bytes, index.header(), index.entries()[0], 0, kPlace);
+    const TensorDetails header = index.details(0, bytes, kPlace);
     ASSERT_EQ(header.crc32.has_value(), hashes.crc32);
     ASSERT_EQ(header.sha256.has_value(), hashes.sha256);
     if (hashes.crc32) {
@@ -223,14 +222,14 @@ TEST(Layout, ReadsBackAsItWas) {
       TensorHeaderImage image(given, {hashes, {}}, tensor.header_size);
       std::vector<std::byte> bytes(image.bytes().begin(), image.bytes().end());
       ASSERT_EQ(bytes.size(), entry.header_size());
-      const TensorHeader header = parse_tensor_header(bytes, index.header(), entry, i, kPlace);
-      EXPECT_EQ(header.dtype.dtype, given.dtype);
+      const TensorDetails header = index.details(i, bytes, kPlace);
+      EXPECT_EQ(header.dtype, given.dtype);
       EXPECT_EQ(header.module_index, given.module_index);
       EXPECT_EQ(header.crc32.has_value(), hashes.crc32);
       EXPECT_EQ(header.sha256.has_value(), hashes.sha256);
     }
     EXPECT_EQ(end, start + prefix_size + layout.end());
-    EXPECT_EQ(index.header().long_dimensions, long_dimensions);
+    EXPECT_EQ(index.header().long_dimensions(), long_dimensions);
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "codec/hmac.h"
 #include "encrypted_file.h"
-#include "format/layout.h"
+#include "format/tensors/layout.h"
 
 namespace tensorizer {
 namespace {

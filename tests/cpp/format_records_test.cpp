@@ -1,9 +1,9 @@
 // The records of a file: the digests of its data, and what authenticates its metadata.
-#include "format/records.h"
+#include "format/tensors/records.h"
 
 #include "codec/hmac.h"
 #include "encrypted_file.h"
-#include "format/frame.h"
+#include "format/tensors/frame.h"
 
 namespace tensorizer {
 namespace {
@@ -22,8 +22,8 @@ std::string authentication_body(std::size_t tensors, std::string_view derivation
   return RawFields()
       .put(static_cast<std::uint16_t>(derivation.size()))
       .put(derivation)
-      .put(pattern(tensors * kDigestSize, 5))
-      .put(pattern(kDigestSize, 6));
+      .put(pattern(tensors * kSha256Size, 5))
+      .put(pattern(kSha256Size, 6));
 }
 
 std::string fault_of(std::string_view body, std::size_t tensors) {
@@ -46,10 +46,10 @@ TEST(Authentication, IsRead) {
       if (read.derivation) {
         EXPECT_EQ(read.derivation, derivation_of(9));
       }
-      EXPECT_TRUE(same(read.mac, pattern(kDigestSize, 6)));
-      EXPECT_TRUE(same(read.header_digests, pattern(tensors * kDigestSize, 5)));
+      EXPECT_TRUE(same(read.mac, pattern(kSha256Size, 6)));
+      EXPECT_TRUE(same(read.header_digests, pattern(tensors * kSha256Size, 5)));
       for (std::size_t i = 0; i < tensors; ++i) {
-        EXPECT_EQ(read.header_digest(i).data(), read.header_digests.data() + i * kDigestSize);
+        EXPECT_EQ(read.header_digest(i).data(), read.header_digests.data() + i * kSha256Size);
       }
     }
   }
@@ -95,7 +95,7 @@ TEST(Authentication, IsTheLastRecordOfAnEncryptedFile) {
                      kMagic + record(9, "other") + record(1, body) + record(0, ""));
   const Index index = read_with(good.bytes, nullptr);
   ASSERT_TRUE(index.authentication());
-  EXPECT_TRUE(same(index.authentication()->mac, pattern(kDigestSize, 6)));
+  EXPECT_TRUE(same(index.authentication()->mac, pattern(kSha256Size, 6)));
 
   EXPECT_TRUE(contains(refusal(one, 1), "authenticates a file that is not encrypted"));
   EXPECT_TRUE(contains(refusal(one, 2), "authenticates a file that is not encrypted"));
@@ -155,12 +155,12 @@ TEST(MetadataMac, IsTheOneThatTheFormatSays) {
     const Sha256Digest key =
         hmac_by_libsodium(pattern(32, 41), as_bytes("tensorizer_ops metadata 1"));
     const ConstBytes file(made.file);
-    EXPECT_TRUE(same(file.subspan(made.covered, kDigestSize),
+    EXPECT_TRUE(same(file.subspan(made.covered, kSha256Size),
                      hmac_by_libsodium(key, file.first(made.covered))));
     // Only padding follows it.
     EXPECT_TRUE(
-        same(file.subspan(made.covered + kDigestSize, made.prefix - made.covered - kDigestSize),
-             std::vector<std::byte>(made.prefix - made.covered - kDigestSize)));
+        same(file.subspan(made.covered + kSha256Size, made.prefix - made.covered - kSha256Size),
+             std::vector<std::byte>(made.prefix - made.covered - kSha256Size)));
   }
 }
 
@@ -173,7 +173,7 @@ TEST(MetadataMac, MissesNoByteOfThePrefix) {
     Authenticated made = authenticated(kind);
     const std::string_view text = as_text(made.file);
     const std::size_t frame = text.find(kFrameMagic);
-    const std::size_t head = made.covered - 2 * kDigestSize - 2 - 6;
+    const std::size_t head = made.covered - 2 * kSha256Size - 2 - 6;
     FileKeys keys = keys_of(key_of());
     EXPECT_TRUE(read_with(made.file, &keys).authentication());
     for (std::uint64_t at = 0; at < made.prefix; ++at) {

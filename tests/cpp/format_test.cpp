@@ -2,8 +2,8 @@
 #include <set>
 
 #include "format/dtype.h"
-#include "format/frame.h"
-#include "format/tensor_header.h"
+#include "format/tensors/frame.h"
+#include "format/tensors/tensor_header.h"
 #include "raw_crypt.h"
 #include "support.h"
 
@@ -169,15 +169,15 @@ TEST(Frame, SaysWhenARecordIsCut) {
 
 // ---- tensor headers
 
-TensorHeader parse(RawFile& file, std::size_t number = 0) {
+TensorDetails parse(RawFile& file, std::size_t number = 0) {
   const FileLocation location{"'f'", 0, file.bytes.size()};
   const FileHeader header = parse_file_header(file.bytes, location);
   const auto index_bytes = ConstBytes(file.bytes).subspan(kFileHeaderSize, header.index_size);
   Cancel cancel;
   const Index index(header, {index_bytes.begin(), index_bytes.end()}, location, cancel);
   const Entry& entry = index.entries()[number];
-  return parse_tensor_header(Bytes(file.bytes).subspan(entry.header_offset, entry.header_size()),
-                             header, entry, number, location);
+  return index.details(number, Bytes(file.bytes).subspan(entry.header_offset, entry.header_size()),
+                       location);
 }
 
 std::string refusal(RawFile file) {
@@ -192,9 +192,9 @@ std::string refusal(RawFile file) {
 TEST(TensorHeader, IsRead) {
   RawFile file({RawTensor{.padding = 30}});
   const auto crc = static_cast<std::uint32_t>(file.get("0.h.crc32"));
-  const TensorHeader header = parse(file);
+  const TensorDetails header = parse(file);
   EXPECT_EQ(header.module_index, 7);
-  EXPECT_EQ(header.dtype.dtype, DType::Float32);
+  EXPECT_EQ(header.dtype, DType::Float32);
   EXPECT_EQ(header.crc32, crc);
   ASSERT_TRUE(header.sha256);
   EXPECT_NE(header.sha256->at(0), std::byte{0});
@@ -223,7 +223,7 @@ TEST(TensorHeader, OfAnEncryptedFileLeavesItsCryptInfoOutOfTheHashes) {
   RawFile file({sealed}, 3);
   const std::uint64_t length = file.get("0.h.length");
   const std::uint64_t size = file.get("0.h.crypt_size");
-  const TensorHeader header = parse(file);
+  const TensorDetails header = parse(file);
   EXPECT_EQ(header.hashed[0].size() + header.hashed[1].size(), length - 8 - size);
   EXPECT_EQ(header.hashed[1].size(), 8U);
   EXPECT_EQ(header.crypt.nonce, nonce_of(1));
@@ -279,7 +279,7 @@ TEST(TensorHeader, HoldsNoFieldThatRunsPastItsEnd) {
 
 TEST(TensorHeader, TellsTheDTypeThatTheIndexLeavesOut) {
   RawFile file({RawTensor{.dtype = "<V4\0torch.complex32"s, .index_dtype = "<V4"}});
-  EXPECT_EQ(parse(file).dtype.dtype, DType::Complex32);
+  EXPECT_EQ(parse(file).dtype, DType::Complex32);
   RawFile other_size({RawTensor{.dtype = "<V2\0torch.bfloat16"s, .index_dtype = "<V4"}});
   EXPECT_TRUE(contains(refusal(other_size), "another dtype than its index entry"));
   RawFile nowhere({RawTensor{.dtype = "<V4"}});
@@ -297,7 +297,7 @@ TEST(TensorHeader, NeverBreaksTheParser) {
       file.bytes[begin + 8 + dice.below(size - 8)] = static_cast<std::byte>(dice.below(256));
     }
     try {
-      const TensorHeader header = parse(file);
+      const TensorDetails header = parse(file);
       EXPECT_LE(header.hashed[0].size() + header.hashed[1].size(), size);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);

@@ -15,10 +15,10 @@
 #include "codec/hmac.h"
 #include "engine/load.h"
 #include "engine/read_index.h"
-#include "format/crypt_info.h"
-#include "format/frame.h"
-#include "format/layout.h"
-#include "format/records.h"
+#include "format/tensors/crypt_info.h"
+#include "format/tensors/frame.h"
+#include "format/tensors/layout.h"
+#include "format/tensors/records.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -48,9 +48,9 @@ void parse_record(Cursor input) {
   std::string fault;
   const Authentication read = parse_authentication(input.take_bytes(input.left()), tensors, fault);
   if (!fault.empty()) return;
-  require(read.mac.size() == kDigestSize);
+  require(read.mac.size() == kSha256Size);
   for (std::size_t i = 0; i < tensors; ++i) {
-    require(read.header_digest(i).size() == kDigestSize);
+    require(read.header_digest(i).size() == kSha256Size);
   }
 }
 
@@ -178,7 +178,8 @@ std::vector<std::vector<std::byte>> load_all(Source& source, Index& index, FileK
   std::vector<LoadItem> items;
   for (const Entry& entry : index.entries()) {
     memory.emplace_back(entry.data_size);
-    items.push_back({static_cast<std::uint32_t>(items.size()), memory.back(), false, {}});
+    items.push_back(whole_tensor(index, static_cast<std::uint32_t>(items.size())));
+    items.back().memory = memory.back();
   }
   LoadSettings settings;
   settings.keys = &keys;

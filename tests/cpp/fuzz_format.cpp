@@ -11,7 +11,7 @@
 #include "engine/load.h"
 #include "engine/read_index.h"
 #include "format/name.h"
-#include "format/tensor_header.h"
+#include "format/tensors/tensor_header.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -76,13 +76,13 @@ void check_headers(Source& source, const Index& index, std::uint64_t size, Cance
     const Entry& entry = index.entries()[i];
     require(entry.dtype.has_value());
     try {
-      check_header_size(entry, i, index.header(), place_of(source));
+      index.check_header_size(i, place_of(source));
       // A source of unknown size may end long before the header does.
       if (entry.header_size() > size) continue;
       std::vector<std::byte> header(entry.header_size());
       const Bytes piece(header);
       source.read(entry.header_offset, {&piece, 1}, cancel);
-      parse_tensor_header(header, index.header(), entry, i, place_of(source));
+      index.details(i, header, place_of(source));
     } catch (const Error& error) {
       // One bad tensor must not keep a program from loading the others.
       require(is_refusal(error));
@@ -96,7 +96,8 @@ void load_all(Source& source, Index& index, Verify verify, Cancel& cancel) {
   std::vector<LoadItem> items;
   for (const Entry& entry : index.entries()) {
     memory.emplace_back(entry.data_size);
-    items.push_back({static_cast<std::uint32_t>(items.size()), memory.back(), false, {}});
+    items.push_back(whole_tensor(index, static_cast<std::uint32_t>(items.size())));
+    items.back().memory = memory.back();
   }
   LoadSettings settings;
   settings.verify = verify;
@@ -106,7 +107,7 @@ void load_all(Source& source, Index& index, Verify verify, Cancel& cancel) {
     require(progress.done == progress.total);
   } catch (const Error& error) {
     require(error.kind() == ErrorKind::InvalidFormat || error.kind() == ErrorKind::HashMismatch ||
-            (error.kind() == ErrorKind::Crypto && index.header().encrypted));
+            (error.kind() == ErrorKind::Crypto && index.encrypted()));
   }
 }
 

@@ -252,6 +252,18 @@ class LatePort final : public TensorPort {
   std::size_t current_ = 0;
 };
 
+// Items for whole tensors: into memory, and into the staged tensor of that number.
+inline LoadItem item_into(const Catalogue& catalogue, std::uint32_t entry, Bytes memory) {
+  LoadItem item = whole_tensor(catalogue, entry);
+  item.memory = memory;
+  return item;
+}
+inline LoadItem staged_item(const Catalogue& catalogue, std::uint32_t entry, std::uint32_t tensor) {
+  LoadItem item = whole_tensor(catalogue, entry);
+  item.staged = StagedRange{tensor};
+  return item;
+}
+
 // A tensor to save, and the data expected from a load.
 struct Sample {
   TensorSpec spec;

@@ -75,12 +75,11 @@ inline void expect_loaded(Source& source, Index& index, std::span<const Sample> 
   for (const std::uint32_t entry : chosen) {
     const Sample& expected = samples[entry];
     total += expected.data.size();
-    LoadItem item{};
-    item.entry = entry;
+    LoadItem item = whole_tensor(index, entry);
     if (into == Into::Staged || (into == Into::Mixed && entry % 2 == 0)) {
       outputs[entry] = std::make_unique<StagedMemory>(std::vector<std::byte>(expected.data.size()),
                                                       element_size(expected));
-      item.staged = entry;
+      item.staged = StagedRange{entry};
     } else {
       memory[entry].resize(expected.data.size());
       item.memory = memory[entry];

@@ -185,7 +185,7 @@ def test_derivations_that_cost_too_much(path: str) -> None:
         block = Block("x", "|u1", (8,), out, hashes=(), crypt=crypt_info(section, entry))
         Path(path).write_bytes(pack([block], version=3))
         text = refusal(path, LOADING)
-        assert "kdf_limit" in text or "cannot derive a key" in text
+        assert "kdf_limit" in text or "cannot derive" in text
     ops.save(path, {"x": torch.ones(3)}, options={"key": "named:passphrase", "kdf": "5,8192"})
     assert "kdf_limit" in refusal(path, LOADING)
     assert ops.load(path, options=LOADING | {"kdf_limit": "5,8192"})["x"].sum() == 3

@@ -95,19 +95,19 @@ class File {
   // Returns the version of the format, whether data is encrypted, whether a key authenticates the
   // index, and whether the file keeps the digests that its own digest is made of.
   py::tuple metadata() const {
-    const Index& index = file_->index();
-    return py::make_tuple(index.header().version, index.header().encrypted,
-                          index.authentication().has_value(), !index.data_digests().empty());
+    const Catalogue& catalogue = file_->catalogue();
+    return py::make_tuple(catalogue.info().version, catalogue.encrypted(),
+                          catalogue.authenticated(), !catalogue.data_digests().empty());
   }
 
   // Returns the CRC32 and the SHA-256 that were saved of a tensor, None for those that were not.
   py::tuple saved_digests(const std::string& name) const {
     std::vector<std::byte> bytes;
-    const TensorHeader header =
-        run([&](Cancel& cancel) { return file_->read_header(file_->find(name), bytes, cancel); });
+    const TensorDetails details =
+        run([&](Cancel& cancel) { return file_->read_details(file_->find(name), bytes, cancel); });
     std::optional<std::array<std::byte, kCrc32Size>> crc32;
-    if (header.crc32) crc32 = crc32_bytes(*header.crc32);
-    return py::make_tuple(or_none(crc32), or_none(header.sha256));
+    if (details.crc32) crc32 = crc32_bytes(*details.crc32);
+    return py::make_tuple(or_none(crc32), or_none(details.sha256));
   }
 
   std::string digest(std::int64_t threads) const {

@@ -16,13 +16,12 @@
 
 #include "base/bytes.h"
 #include "codec/sha256.h"
-#include "format/crypt_info.h"
+#include "format/tensors/crypt_info.h"
 
 namespace tensorizer {
 
 inline constexpr std::uint16_t kAuthenticationRecord = 1;
 inline constexpr std::uint16_t kDataDigestsRecord = 2;
-inline constexpr std::size_t kDigestSize = sizeof(Sha256Digest);
 
 // The record of an encrypted file; it points into the index.
 struct Authentication {
@@ -32,7 +31,7 @@ struct Authentication {
   std::size_t covered = 0;  // how much of the index stands before the MAC
 
   ConstBytes header_digest(std::size_t entry) const {
-    return header_digests.subspan(entry * kDigestSize, kDigestSize);
+    return header_digests.subspan(entry * kSha256Size, kSha256Size);
   }
 };
 

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "codec/argon2.h"
-#include "codec/secretbox.h"
+#include "format/catalogue.h"
 
 namespace tensorizer {
 
@@ -21,15 +20,6 @@ inline constexpr std::uint64_t kSmallestCryptChunk = 1024;
 constexpr std::uint64_t chunks_of(std::uint64_t data_size, std::uint64_t chunk_size) {
   return data_size / chunk_size + (data_size % chunk_size != 0 ? 1 : 0);
 }
-
-struct CryptInfo {
-  std::optional<KeyDerivation> derivation;
-  std::uint64_t chunk_size = 0;  // 0 where there is no data
-  Nonce nonce{};                 // of the first chunk
-  ConstBytes macs;               // one behind the other
-
-  ConstBytes mac(std::uint64_t chunk) const { return macs.subspan(chunk * kMacSize, kMacSize); }
-};
 
 // Takes apart what stands behind the section's length. Where the section is malformed, or does not
 // fit the data, `fault` says how, as the end of a sentence about the header.

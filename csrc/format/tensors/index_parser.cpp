@@ -2,10 +2,10 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "format/frame.h"
-#include "format/index.h"
 #include "format/name.h"
-#include "format/parsing.h"
+#include "format/tensors/frame.h"
+#include "format/tensors/index.h"
+#include "format/tensors/parsing.h"
 
 namespace tensorizer {
 
@@ -60,13 +60,15 @@ struct Index::Parser {
   void parse_entry() {
     Entry entry{};
     const std::uint64_t begin = here();
-    if (index.header_.long_dimensions) {
+    bool long_dimensions = false;
+    if (index.header_.long_dimensions()) {
       const auto version = cursor.take<std::uint32_t>();
       if (cursor.ok() && version != kOldestVersion && version != kVersionWithLongDimensions) {
         fail(location, "index entry " + std::to_string(index.entries_.size()) + at(begin) +
                            " has version " + std::to_string(version) + ", which is unknown");
       }
-      entry.long_dimensions = version == kVersionWithLongDimensions;
+      long_dimensions = version == kVersionWithLongDimensions;
+      index.long_dimensions_.push_back(long_dimensions);
     }
     entry.name = cursor.take_text<std::uint16_t>();
     const auto type = cursor.take<std::uint8_t>();
@@ -76,7 +78,7 @@ struct Index::Parser {
     bool fits = true;
     for (int i = 0; i < dimension_count; ++i) {
       const std::uint64_t dimension =
-          entry.long_dimensions ? cursor.take<std::uint64_t>() : cursor.take<std::uint32_t>();
+          long_dimensions ? cursor.take<std::uint64_t>() : cursor.take<std::uint32_t>();
       fits = fits && dimension <= kMaxSigned;
       index.dimensions_.push_back(static_cast<std::int64_t>(dimension));
     }
@@ -213,7 +215,7 @@ struct Index::Parser {
       std::string fault;
       if (record->kind == kDataDigestsRecord) {
         if (!index.data_digests_.empty()) refuse("is there twice");
-        if (record->body.size() != index.entries_.size() * kDigestSize) {
+        if (record->body.size() != index.entries_.size() * kSha256Size) {
           refuse("has not one digest for each tensor");
         }
         index.data_digests_ = record->body;
@@ -221,7 +223,7 @@ struct Index::Parser {
         if (!index.header_.encrypted) refuse("authenticates a file that is not encrypted");
         index.authentication_ = parse_authentication(record->body, index.entries_.size(), fault);
         if (!fault.empty()) refuse(fault);
-        index.authentication_->covered = first + frame.position() - kDigestSize;
+        index.authentication_->covered = first + frame.position() - kSha256Size;
       }
     }
     if (!frame.ok()) {

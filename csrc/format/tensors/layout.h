@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "format/tensor_header.h"
+#include "format/tensors/tensor_header.h"
 
 namespace tensorizer {
 

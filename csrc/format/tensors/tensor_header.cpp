@@ -1,4 +1,4 @@
-#include "format/tensor_header.h"
+#include "format/tensors/tensor_header.h"
 
 #include <algorithm>
 #include <cstring>
@@ -58,17 +58,15 @@ void put_hashed(std::vector<std::byte>& bytes, const TensorSpec& spec, HashKinds
 // Takes a header apart, zeroing hash values on the way.
 struct HeaderParser {
   Bytes bytes;
-  const FileHeader& file;
+  const IndexedHeader& indexed;
   const Entry& entry;
-  std::size_t number;
-  const FileLocation& location;
   Cursor cursor;
-  TensorHeader header;
+  TensorDetails header;
 
   [[noreturn]] void fail(const std::string& what, ErrorKind kind = ErrorKind::InvalidFormat) const {
-    throw Error(kind, std::string(location.label) + ": " + describe(entry.name, number) +
-                          ": its header at offset " + std::to_string(entry.header_offset) + " " +
-                          what);
+    throw Error(kind, std::string(indexed.location.label) + ": " +
+                          describe(entry.name, indexed.number) + ": its header at offset " +
+                          std::to_string(entry.header_offset) + " " + what);
   }
 
   void parse() {
@@ -90,14 +88,14 @@ struct HeaderParser {
     take_hashes(hashes, cursor.position() - hash_section);
     const std::size_t hashed_end = cursor.position();
     ConstBytes crypt;
-    if (file.encrypted) crypt = cursor.take_bytes(cursor.take<std::uint64_t>());
+    if (indexed.encrypted) crypt = cursor.take_bytes(cursor.take<std::uint64_t>());
     const std::size_t crypt_end = cursor.position();
     if (!cursor.ok() || cursor.left() < kLengthField) fail("is cut short");
     Cursor tail(ConstBytes(bytes).last(kLengthField));
     if (tail.take<std::uint64_t>() != entry.data_size) {
       fail("has another data length than its index entry");
     }
-    if (file.encrypted) {
+    if (indexed.encrypted) {
       std::string fault;
       header.crypt = parse_crypt_info(crypt, entry.data_size, fault);
       if (!fault.empty()) fail(fault, ErrorKind::Crypto);
@@ -109,7 +107,7 @@ struct HeaderParser {
     bool same = cursor.take<std::uint8_t>() == entry.shape.size();
     for (std::size_t i = 0; same && i < entry.shape.size(); ++i) {
       const std::uint64_t dimension =
-          entry.long_dimensions ? cursor.take<std::uint64_t>() : cursor.take<std::uint32_t>();
+          indexed.long_dimensions ? cursor.take<std::uint64_t>() : cursor.take<std::uint32_t>();
       same = dimension == static_cast<std::uint64_t>(entry.shape[i]);
     }
     return same;
@@ -121,7 +119,7 @@ struct HeaderParser {
     if (dtype->size != entry.element_size || (entry.dtype && entry.dtype != dtype->dtype)) {
       fail("has another dtype than its index entry, " + quote(stored));
     }
-    header.dtype = *dtype;
+    header.dtype = *dtype->dtype;
   }
 
   void take_hashes(Cursor hashes, std::size_t section_at) {
@@ -224,20 +222,19 @@ void TensorHeaderImage::set_sha256(std::span<const std::byte, kSha256Size> value
   std::memcpy(bytes_.data() + sha256_at_, value.data(), value.size());
 }
 
-TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
-                                 std::size_t number, const FileLocation& location) {
-  HeaderParser parser{bytes, file, entry, number, location, Cursor(bytes), {}};
+TensorDetails parse_tensor_header(Bytes bytes, const IndexedHeader& indexed) {
+  HeaderParser parser{bytes, indexed, indexed.entry, Cursor(bytes), {}};
   parser.parse();
   return parser.header;
 }
 
-void check_header_size(const Entry& entry, std::size_t number, const FileHeader& file,
+void check_header_size(const Entry& entry, std::size_t number, bool encrypted,
                        const FileLocation& location) {
   // Everything has its longest length, and every chunk its shortest.
   std::uint64_t most = kLengthField + sizeof(std::uint16_t) + 1 + sizeof(std::uint16_t) +
                        entry.name.size() + kMostText8 + 1 + 8 * entry.shape.size() + kMostText16 +
                        kMostPadding + kLengthField;
-  if (file.encrypted) {
+  if (encrypted) {
     most += kMostText16 + kMacSize * chunks_of(entry.data_size, kSmallestCryptChunk);
   }
   if (entry.header_size() <= most) return;

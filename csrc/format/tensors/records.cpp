@@ -1,11 +1,11 @@
-#include "format/records.h"
+#include "format/tensors/records.h"
 
 #include <limits>
 
 #include "base/error.h"
 #include "codec/hmac.h"
-#include "format/frame.h"
-#include "format/index.h"
+#include "format/tensors/frame.h"
+#include "format/tensors/index.h"
 
 namespace tensorizer {
 
@@ -16,7 +16,7 @@ constexpr std::string_view kPurpose = "tensorizer_ops metadata 1";
 
 std::uint64_t authentication_size(const Encryption& encryption, std::size_t tensors) {
   return sizeof(std::uint16_t) + (encryption.derivation ? kDerivationSize : 0) +
-         kDigestSize * (tensors + 1);
+         kSha256Size * (tensors + 1);
 }
 
 void begin_record(ByteWriter& out, std::uint16_t kind, std::uint64_t size) {
@@ -34,8 +34,8 @@ Authentication parse_authentication(ConstBytes body, std::size_t tensors, std::s
   Cursor cursor(body);
   Authentication authentication;
   const ConstBytes derivation = cursor.take_bytes(cursor.take<std::uint16_t>());
-  authentication.header_digests = cursor.take_bytes(tensors * kDigestSize);
-  authentication.mac = cursor.take_bytes(kDigestSize);
+  authentication.header_digests = cursor.take_bytes(tensors * kSha256Size);
+  authentication.mac = cursor.take_bytes(kSha256Size);
   if (!cursor.ok() || cursor.left() > 0) {
     fault = "has " + std::to_string(body.size()) + " bytes, which do not fit " +
             std::to_string(tensors) + " tensors";
@@ -59,7 +59,7 @@ Sha256Digest metadata_mac(ConstBytes key, ConstBytes file_header, ConstBytes ind
 std::uint64_t records_size(const std::optional<Encryption>& encryption, bool data_digests,
                            std::size_t tensors) {
   if (!encryption && !data_digests) return 0;
-  return kFrameMagic.size() + (data_digests ? kRecordHead + kDigestSize * tensors : 0) +
+  return kFrameMagic.size() + (data_digests ? kRecordHead + kSha256Size * tensors : 0) +
          (encryption ? kRecordHead + authentication_size(*encryption, tensors) : 0);
 }
 

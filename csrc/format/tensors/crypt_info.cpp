@@ -1,4 +1,4 @@
-#include "format/crypt_info.h"
+#include "format/tensors/crypt_info.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
-#include "format/layout.h"
+#include "format/tensors/layout.h"
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "format/frame.h"
 #include "format/name.h"
-#include "format/records.h"
+#include "format/tensors/frame.h"
+#include "format/tensors/records.h"
 
 namespace tensorizer {
 

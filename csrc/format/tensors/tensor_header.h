@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "format/crypt_info.h"
-#include "format/index.h"
+#include "format/tensors/crypt_info.h"
+#include "format/tensors/index.h"
 #include "tensorizer_ops/options.h"
 
 namespace tensorizer {
 
 inline constexpr std::size_t kCrc32Size = 4;
-inline constexpr std::size_t kSha256Size = 32;
 
 // A tensor as its header tells it.
 struct TensorSpec {
@@ -77,25 +76,21 @@ class TensorHeaderImage {
   std::vector<std::byte> bytes_;
 };
 
-// A header read from a file.
-struct TensorHeader {
-  std::uint16_t module_index = 0;
-  StoredDType dtype{};
-  std::optional<std::uint32_t> crc32;
-  std::optional<std::array<std::byte, kSha256Size>> sha256;
-  CryptInfo crypt;
-  // What the hashes cover of the header, in order.
-  std::array<ConstBytes, 2> hashed{};
+// What the index says about the header of one tensor.
+struct IndexedHeader {
+  const Entry& entry;
+  std::size_t number;  // of the entry, for messages
+  bool encrypted;
+  bool long_dimensions;
+  const FileLocation& location;
 };
 
-// Checks the header that `bytes` (of entry.header_size()) holds against its index entry; `bytes`
-// has its hash values zeroed afterwards, and the result points into it. `number` is the entry's,
-// for messages.
-TensorHeader parse_tensor_header(Bytes bytes, const FileHeader& file, const Entry& entry,
-                                 std::size_t number, const FileLocation& location);
+// Checks the header in `bytes`, which are `entry.header_size()` bytes, against its index entry, and
+// sets its hash values to zero. The result points into `bytes`. Throws InvalidFormat.
+TensorDetails parse_tensor_header(Bytes bytes, const IndexedHeader& indexed);
 
-// Throws Error(InvalidFormat) when the entry's header is longer than what such an entry can need.
-void check_header_size(const Entry& entry, std::size_t number, const FileHeader& file,
+// Throws InvalidFormat if the entry's header is longer than what such an entry can need.
+void check_header_size(const Entry& entry, std::size_t number, bool encrypted,
                        const FileLocation& location);
 
 }  // namespace tensorizer

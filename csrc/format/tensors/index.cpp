@@ -1,10 +1,11 @@
-#include "format/index.h"
+#include "format/tensors/index.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "base/error.h"
-#include "format/parsing.h"
+#include "codec/hmac.h"
+#include "format/tensors/parsing.h"
+#include "format/tensors/tensor_header.h"
 
 namespace tensorizer {
 
@@ -33,8 +34,8 @@ FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
   std::copy_n(bytes.begin(), std::min(bytes.size(), header.bytes.size()), header.bytes.begin());
   header.version = cursor.take<std::uint32_t>();
   const ConstBytes flags = cursor.take_bytes(kFlagBytes);
-  // What is called the file size, and a field that nothing uses: neither may be trusted.
-  cursor.take_bytes(2 * sizeof(std::uint64_t));
+  header.claimed_size = cursor.take<std::uint64_t>();
+  cursor.take_bytes(sizeof(std::uint64_t));  // nothing uses this field
   header.tensor_count = cursor.take<std::uint64_t>();
   header.index_size = cursor.take<std::uint64_t>();
   if (!cursor.ok()) {
@@ -45,18 +46,17 @@ FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
     fail(location, "format version " + std::to_string(header.version) + at(location.start) +
                        " is not one that can be read (1 to 5)");
   }
-  const auto known = static_cast<std::uint8_t>(flags[0]);
+  header.flags = static_cast<std::uint8_t>(flags[0]);
   std::uint8_t allowed = 0;
   if (header.version >= kVersionWithMeta) allowed |= kEncryptedFlag;
   if (header.version >= kVersionWithLongDimensions) allowed |= kLongDimensionsFlag;
   const bool rest_is_zero = std::all_of(flags.begin() + 1, flags.end(),
                                         [](std::byte flag) { return flag == std::byte{0}; });
-  if ((known & ~allowed) != 0 || !rest_is_zero) {
+  if ((header.flags & ~allowed) != 0 || !rest_is_zero) {
     fail(location, "unknown feature flags for version " + std::to_string(header.version) +
                        at(location.start + kFileMagic.size() + sizeof(std::uint32_t)));
   }
-  header.encrypted = header.version == kEncryptedVersion || (known & kEncryptedFlag) != 0;
-  header.long_dimensions = (known & kLongDimensionsFlag) != 0;
+  header.encrypted = header.version == kEncryptedVersion || (header.flags & kEncryptedFlag) != 0;
   const std::uint64_t index_start = location.start + kFileHeaderSize;
   if (header.index_size > kMaxSigned - index_start ||
       (location.size && index_start + header.index_size > *location.size)) {
@@ -77,10 +77,10 @@ FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
   return header;
 }
 
-std::uint64_t Entry::memory_size() const noexcept {
-  std::uint64_t size = element_size;
-  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
-  return size;
+FormatInfo Index::info() const {
+  std::uint64_t flags = header_.flags;
+  if (header_.encrypted) flags |= kEncryptedFlag;  // version 3 has no flags
+  return {header_.version, flags, header_.claimed_size, header_.tensor_count};
 }
 
 bool Index::is_authentic(ConstBytes key) const {
@@ -88,25 +88,19 @@ bool Index::is_authentic(ConstBytes key) const {
   return is_equal_mac(metadata_mac(key, header_.bytes, covered), authentication_->mac);
 }
 
-std::vector<std::string_view> clean_names(std::span<const Entry> entries) {
-  const auto dotted = [](const Entry& entry) {
-    return entry.type != TensorType::StateDictEntry && entry.name.size() > 1 &&
-           entry.name.front() == '.';
-  };
-  std::vector<std::string_view> names;
-  names.reserve(entries.size());
-  for (const Entry& entry : entries) names.push_back(entry.name);
-  if (std::none_of(entries.begin(), entries.end(), dotted)) return names;
-  const std::unordered_set<std::string_view> stored(names.begin(), names.end());
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const std::string_view shorter = entries[i].name.substr(1);
-    if (dotted(entries[i]) && !stored.contains(shorter)) names[i] = shorter;
-  }
-  return names;
+void Index::check_header_size(std::size_t entry, const FileLocation& location) const {
+  tensorizer::check_header_size(entries_[entry], entry, header_.encrypted, location);
 }
 
-std::string describe(std::string_view name, std::size_t entry) {
-  return "tensor " + quote(name) + " (index entry " + std::to_string(entry) + ")";
+TensorDetails Index::details(std::size_t entry, Bytes header, const FileLocation& location) const {
+  const Entry& e = entries_[entry];
+  if (authentication_ && !is_equal_mac(sha256(header), authentication_->header_digest(entry))) {
+    throw Error(ErrorKind::Crypto, std::string(location.label) + ": " + describe(e.name, entry) +
+                                       ": its header at offset " + std::to_string(e.header_offset) +
+                                       " is not the one that was written with the index");
+  }
+  return parse_tensor_header(header,
+                             {e, entry, header_.encrypted, has_long_dimensions(entry), location});
 }
 
 }  // namespace tensorizer

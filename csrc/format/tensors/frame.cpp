@@ -1,4 +1,4 @@
-#include "format/frame.h"
+#include "format/tensors/frame.h"
 
 #include <cstring>
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "format/index.h"
+#include "format/tensors/index.h"
 
 namespace tensorizer {
 

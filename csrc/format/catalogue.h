@@ -1,0 +1,123 @@
+// The tensors of a file, whatever its format: the parser of a format fills a Catalogue in, and all
+// that is above `format` reads only this.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "codec/argon2.h"
+#include "codec/secretbox.h"
+#include "codec/sha256.h"
+#include "format/dtype.h"
+#include "tensorizer_ops/stored_tensor.h"
+
+namespace tensorizer {
+
+// Where a file is read from, for checks and messages.
+struct FileLocation {
+  std::string_view label;             // quoted, without secrets
+  std::uint64_t start = 0;            // the offset of the file in its source
+  std::optional<std::uint64_t> size;  // the offset at which the source ends, if known
+};
+
+// One tensor. Offsets are absolute in the source. Names and shapes belong to the catalogue.
+struct Entry {
+  std::string_view name;  // as stored
+  TensorType type;
+  std::optional<DType> dtype;  // missing if only the tensor's header has it
+  std::uint32_t element_size;
+  bool meta;  // no data was stored: the tensor loads as zeros
+  std::span<const std::int64_t> shape;
+  std::uint64_t header_offset;  // equals `data_offset` if the tensor has no header of its own
+  std::uint64_t data_offset;
+  std::uint64_t data_size;
+
+  std::uint64_t header_size() const noexcept { return data_offset - header_offset; }
+  std::uint64_t end() const noexcept { return data_offset + data_size; }
+  // Returns the bytes that the tensor takes in memory, also if no data was stored.
+  std::uint64_t memory_size() const noexcept;
+};
+
+// How the data of one tensor is encrypted: in chunks, each with a MAC and a nonce of its own.
+struct CryptInfo {
+  std::optional<KeyDerivation> derivation;
+  std::uint64_t chunk_size = 0;  // 0 if there is no data
+  Nonce nonce{};                 // of the first chunk; counts up
+  ConstBytes macs;               // of all chunks, in order
+
+  ConstBytes mac(std::uint64_t chunk) const { return macs.subspan(chunk * kMacSize, kMacSize); }
+};
+
+// What a file says about one tensor beyond its entry. It comes from the header in front of the
+// tensor's data, or, in a format without such headers, from the catalogue.
+struct TensorDetails {
+  std::uint16_t module_index = 0;
+  DType dtype = DType::UInt8;
+  std::optional<std::uint32_t> crc32;
+  std::optional<Sha256Digest> sha256;
+  CryptInfo crypt;
+  // The bytes that both hashes cover before the data, in order.
+  std::array<ConstBytes, 2> hashed{};
+};
+
+// What the file says about itself, for inspection.
+struct FormatInfo {
+  std::uint32_t version;       // of its format
+  std::uint64_t flags;         // of its format
+  std::uint64_t claimed_size;  // of the file; unchecked
+  std::uint64_t tensor_count;
+};
+
+// Const methods are thread-safe.
+class Catalogue {
+ public:
+  virtual ~Catalogue() = default;
+
+  // Returns the tensors in the order in which the file lists them. No two of them overlap.
+  std::span<const Entry> entries() const noexcept { return entries_; }
+  // Returns the offset at which the data of the last tensor ends.
+  std::uint64_t end() const noexcept { return end_; }
+  // Returns the SHA-256 of each tensor's data, in the order of the entries; empty if the file keeps
+  // none.
+  ConstBytes data_digests() const noexcept { return data_digests_; }
+  // Sets a dtype that only the tensor's header has. Different entries from any thread.
+  void set_dtype(std::size_t entry, DType dtype) { entries_[entry].dtype = dtype; }
+
+  virtual FormatInfo info() const = 0;
+  virtual bool encrypted() const noexcept = 0;
+  // Returns whether a key authenticates the names, types, shapes and offsets.
+  virtual bool authenticated() const noexcept = 0;
+
+  // Throws InvalidFormat if the tensor's header is longer than the header of such a tensor can be.
+  virtual void check_header_size(std::size_t entry, const FileLocation& location) const = 0;
+  // Checks the tensor's header against its entry and returns what it says. `header` holds the
+  // `header_size()` bytes at `header_offset`, none if the tensor has no header. Overwrites parts of
+  // `header`; the result points into it and into the catalogue. Throws InvalidFormat, and Crypto if
+  // a key authenticates the headers and this is another one.
+  virtual TensorDetails details(std::size_t entry, Bytes header,
+                                const FileLocation& location) const = 0;
+
+ protected:
+  Catalogue() = default;
+  Catalogue(Catalogue&&) = default;
+  Catalogue& operator=(Catalogue&&) = default;
+
+  std::vector<Entry> entries_;
+  std::uint64_t end_ = 0;
+  ConstBytes data_digests_;
+};
+
+// Returns the names by which a program asks for tensors: the stored names, without the dot that a
+// root module's own tensors start with, unless that would make two names equal.
+std::vector<std::string_view> clean_names(std::span<const Entry> entries);
+
+// Returns "tensor 'x' (index entry 3)", for messages.
+std::string describe(std::string_view name, std::size_t entry);
+
+}  // namespace tensorizer

@@ -1,0 +1,413 @@
+// Loads of byte ranges of tensors, and catalogues of tensors without headers.
+#include <mutex>
+
+#include "encrypted_file.h"
+#include "round_trip.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace testing_support;
+
+constexpr std::size_t kMiB = 1 << 20;
+
+// Counts the bytes that are read of each offset.
+class CountingSource final : public UnsizedSource {
+ public:
+  explicit CountingSource(ConstBytes bytes) : UnsizedSource(bytes), reads_(bytes.size()) {}
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    UnsizedSource::read(offset, pieces, cancel);
+    const std::lock_guard lock(mutex_);
+    for (const Bytes piece : pieces) {
+      for (std::size_t i = 0; i < piece.size(); ++i) ++reads_[offset++];
+    }
+  }
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    const std::size_t got = UnsizedSource::read_up_to(offset, out, cancel);
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < got; ++i) ++reads_[offset + i];
+    return got;
+  }
+
+  void forget() { std::fill(reads_.begin(), reads_.end(), 0); }
+  // Returns how often the byte at an offset was read.
+  int reads(std::uint64_t offset) const { return reads_[offset]; }
+  std::uint64_t total() const {
+    std::uint64_t sum = 0;
+    for (const int count : reads_) sum += static_cast<std::uint64_t>(count);
+    return sum;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<int> reads_;
+};
+
+// Ranges of elements that do not overlap, of every size from nothing to all of the tensor.
+std::vector<ByteRange> ranges_of(std::uint64_t size, std::uint64_t element, Dice& dice) {
+  std::vector<ByteRange> ranges;
+  const std::uint64_t elements = size / element;
+  for (std::uint64_t at = dice.below(elements + 1); at < elements;) {
+    const std::uint64_t most = dice.one_in(3) ? 10 : elements - at;
+    const std::uint64_t count = std::min(dice.below(most + 1), elements - at);
+    ranges.push_back({at * element, count * element});
+    at += count + dice.below(dice.one_in(2) ? 3 : elements / 2 + 1) + 1;
+  }
+  return ranges;
+}
+
+// Loads ranges of all tensors in one job, half of them staged, and expects their bytes where they
+// belong and all other bytes of the destinations unchanged.
+void expect_ranges(Source& source, Catalogue& catalogue, std::span<const Sample> samples,
+                   Dice& dice, LoadSettings settings) {
+  constexpr std::byte kUntouched{0xA7};
+  std::vector<std::vector<std::byte>> memory(samples.size());
+  std::vector<std::vector<std::byte>> expected(samples.size());
+  StagedMemories outputs(samples.size());
+  std::vector<LoadItem> items;
+  std::uint64_t total = 0;
+  for (std::uint32_t i = 0; i < samples.size(); ++i) {
+    const std::size_t size = samples[i].data.size();
+    expected[i].assign(size, kUntouched);
+    memory[i] = expected[i];
+    const bool staged = dice.one_in(2);
+    if (staged) {
+      outputs[i] = std::make_unique<StagedMemory>(memory[i], element_size(samples[i]));
+    }
+    for (const ByteRange range : ranges_of(size, element_size(samples[i]), dice)) {
+      LoadItem item{i, range};
+      if (staged) {
+        item.staged = StagedRange{i, range.position};
+      } else {
+        item.memory = Bytes(memory[i]).subspan(range.position, range.size);
+      }
+      std::copy_n(samples[i].data.begin() + static_cast<std::ptrdiff_t>(range.position), range.size,
+                  expected[i].begin() + static_cast<std::ptrdiff_t>(range.position));
+      total += range.size;
+      items.insert(items.begin() + static_cast<std::ptrdiff_t>(dice.below(items.size() + 1)), item);
+    }
+  }
+  settings.open_access = [&] { return TensorAccess{.port = std::make_unique<LatePort>(outputs)}; };
+  Progress progress;
+  Cancel cancel;
+  load(source, catalogue, items, settings, progress, cancel);
+  EXPECT_EQ(progress.done, total);
+  EXPECT_EQ(progress.total, total);
+  for (std::uint32_t i = 0; i < samples.size(); ++i) {
+    EXPECT_TRUE(same(outputs[i] ? outputs[i]->bytes : memory[i], expected[i]))
+        << samples[i].spec.name << " of " << samples[i].data.size();
+  }
+}
+
+std::vector<Sample> samples_with_chunks(Dice& dice) {
+  std::vector<Sample> samples = samples_of_all_sizes(dice);
+  samples.push_back(sample("chunks", 5 * kMiB + 48, 200));
+  return samples;
+}
+
+TEST(Ranges, OfPlainTensorsAreLoaded) {
+  Dice dice(91);
+  const std::vector<Sample> samples = samples_with_chunks(dice);
+  const std::vector<std::byte> file = saved(samples);
+  for (int round = 0; round < 20; ++round) {
+    LoadSettings settings;
+    settings.threads = static_cast<int>(1 + dice.below(4));
+    settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
+    const auto source = memory_source(file, nullptr);
+    Index index = index_of(*source);
+    expect_ranges(*source, index, samples, dice, settings);
+    SequentialSource once(file);
+    Index index_once = index_of(once);
+    expect_ranges(once, index_once, samples, dice, settings);
+  }
+}
+
+TEST(Ranges, OfEncryptedTensorsAreLoaded) {
+  Dice dice(92);
+  const std::vector<Sample> samples = samples_with_chunks(dice);
+  const std::vector<std::byte> file = saved_as(samples, encrypted());
+  FileKeys keys = keys_of(key_of());
+  for (int round = 0; round < 20; ++round) {
+    LoadSettings settings;
+    settings.keys = &keys;
+    settings.threads = static_cast<int>(1 + dice.below(4));
+    settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
+    settings.zero_incomplete = [](std::uint32_t) { ADD_FAILURE() << "a tensor was incomplete"; };
+    const auto source = memory_source(file, nullptr);
+    Index index = index_of(*source, &keys);
+    expect_ranges(*source, index, samples, dice, settings);
+    SequentialSource once(file);
+    Index index_once = index_of(once, &keys);
+    expect_ranges(once, index_once, samples, dice, settings);
+  }
+}
+
+TEST(Ranges, AreViewsOfAMapping) {
+  const std::vector<Sample> samples{sample("a", 9000), sample("b", 70'000)};
+  std::vector<std::byte> file = saved(samples);
+  const auto source = memory_source(file, nullptr);
+  Index index = index_of(*source);
+  LoadItem item{1, {60'000, 10'000}};
+  item.memory = Bytes(file).subspan(index.entries()[1].data_offset + 60'000, 10'000);
+  item.in_place = true;
+  LoadSettings settings;
+  settings.mapping = file;
+  Progress progress;
+  Cancel cancel;
+  load(*source, index, {item}, settings, progress, cancel);
+  EXPECT_TRUE(same(item.memory, ConstBytes(samples[1].data).subspan(60'000)));
+}
+
+// Rows of a matrix: bytes between them are skipped, or read along if that is cheaper.
+TEST(Ranges, ReadNothingElse) {
+  constexpr std::uint64_t kRow = 100'000;
+  const std::vector<Sample> samples{sample("before", 5000), sample("matrix", 20 * kRow),
+                                    sample("behind", 5000)};
+  const std::vector<std::byte> file = saved(samples);
+  CountingSource source(file);
+  Index index = index_of(source);
+  const Entry& entry = index.entries()[1];
+  LoadSettings settings;
+  settings.memory_ceiling = 64 * kMiB;  // room for all of it in one read
+  for (const std::uint64_t size : {std::uint64_t{1000}, kRow - 1000}) {
+    source.forget();
+    std::vector<std::byte> memory(20 * size);
+    std::vector<LoadItem> items;
+    for (std::uint64_t row = 0; row < 20; ++row) {
+      items.push_back({1, {row * kRow + 500, size}});
+      items.back().memory = Bytes(memory).subspan(row * size, size);
+    }
+    Progress progress;
+    Cancel cancel;
+    load(source, index, items, settings, progress, cancel);
+    for (std::uint64_t row = 0; row < 20; ++row) {
+      const std::uint64_t at = row * kRow + 500;
+      EXPECT_TRUE(same(items[row].memory, ConstBytes(samples[1].data).subspan(at, size)));
+      EXPECT_EQ(source.reads(entry.data_offset + at), 1);
+      EXPECT_EQ(source.reads(entry.data_offset + at + size - 1), 1);
+    }
+    // Gaps of 2,000 bytes are read, those of 99,000 are not.
+    EXPECT_EQ(source.total(), size == 1000 ? 20 * size : 19 * kRow + size);
+    EXPECT_EQ(source.reads(entry.header_offset), 0);
+  }
+}
+
+TEST(Ranges, OfAnEncryptedTensorReadItsHeaderOnce) {
+  const std::vector<Sample> samples{sample("t", 9 * kMiB)};
+  const std::vector<std::byte> file = saved_as(samples, encrypted());
+  FileKeys keys = keys_of(key_of());
+  CountingSource source(file);
+  Index index = index_of(source, &keys);
+  const Entry& entry = index.entries()[0];
+  source.forget();
+  std::vector<std::byte> memory(50 * 100);
+  std::vector<LoadItem> items;
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    items.push_back({0, {5 * kMiB + i * 1000, 100}});
+    items.back().memory = Bytes(memory).subspan(i * 100, 100);
+  }
+  LoadSettings settings;
+  settings.keys = &keys;
+  Progress progress;
+  Cancel cancel;
+  load(source, index, items, settings, progress, cancel);
+  EXPECT_EQ(source.reads(entry.header_offset), 1);
+  // The third chunk, and no other.
+  EXPECT_EQ(source.total(), entry.header_size() + 2 * kMiB);
+  EXPECT_EQ(source.reads(entry.data_offset + 4 * kMiB), 1);
+}
+
+TEST(Ranges, MustBeInsideTheirTensor) {
+  const std::vector<std::byte> file = saved(std::vector<Sample>{sample("t", 100)});
+  const auto source = memory_source(file, nullptr);
+  Index index = index_of(*source);
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  for (const ByteRange range : {ByteRange{0, 101}, ByteRange{1, 100}, ByteRange{101, 0},
+                                ByteRange{kMost, 2}, ByteRange{2, kMost}}) {
+    Progress progress;
+    Cancel cancel;
+    const Error error = error_of([&] { load(*source, index, {{0, range}}, {}, progress, cancel); });
+    EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
+    EXPECT_TRUE(contains(error.what(), "tensor 't' (index entry 0)")) << error.what();
+    EXPECT_TRUE(contains(error.what(), "100 bytes of data")) << error.what();
+  }
+}
+
+TEST(Ranges, AreNotVerifiedByDigestsOfTheWhole) {
+  const std::vector<std::byte> file = saved(std::vector<Sample>{sample("t", 100)});
+  const auto source = memory_source(file, nullptr);
+  Index index = index_of(*source);
+  std::vector<Sha256Digest> found(1);
+  const ExpectedDigests expected{{}, found};
+  LoadSettings verified;
+  verified.verify = Verify::All;
+  LoadSettings pinned;
+  pinned.expected_digests = &expected;
+  for (const LoadSettings& settings : {verified, pinned}) {
+    Progress progress;
+    Cancel cancel;
+    const Error error =
+        error_of([&] { load(*source, index, {{0, {0, 99}}}, settings, progress, cancel); });
+    EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
+    EXPECT_TRUE(contains(error.what(), "a part of it cannot be verified")) << error.what();
+    load(*source, index, {{0, {0, 100}}}, settings, progress, cancel);
+  }
+}
+
+// A damaged chunk fails the ranges that touch it, and no other.
+TEST(Ranges, CheckTheChunksThatTheyTouch) {
+  const std::vector<Sample> samples{sample("t", 5 * kMiB)};
+  std::vector<std::byte> file = saved_as(samples, encrypted());
+  FileKeys keys = keys_of(key_of());
+  const auto source = memory_source(file, nullptr);
+  Index index = index_of(*source, &keys);
+  file[index.entries()[0].data_offset + 3 * kMiB] ^= std::byte{1};  // in the second chunk
+  for (const bool staged : {false, true}) {
+    for (const ByteRange range : {ByteRange{0, 2 * kMiB}, ByteRange{4 * kMiB, kMiB},
+                                  ByteRange{2 * kMiB - 1, 2}, ByteRange{4 * kMiB - 1, 1}}) {
+      const bool touches = range.position < 4 * kMiB && range.position + range.size > 2 * kMiB;
+      std::vector<std::byte> memory(range.size);
+      StagedMemories outputs;
+      outputs.push_back(std::make_unique<StagedMemory>(std::vector<std::byte>(5 * kMiB), 1));
+      LoadItem item{0, range};
+      if (staged) {
+        item.staged = StagedRange{0, range.position};
+      } else {
+        item.memory = memory;
+      }
+      LoadSettings settings;
+      settings.keys = &keys;
+      bool incomplete = false;
+      settings.zero_incomplete = [&](std::uint32_t entry) { incomplete = entry == 0; };
+      settings.open_access = [&] {
+        return TensorAccess{.port = std::make_unique<LatePort>(outputs)};
+      };
+      Progress progress;
+      Cancel cancel;
+      const auto run = [&] { load(*source, index, {item}, settings, progress, cancel); };
+      if (touches) {
+        const Error error = error_of(run);
+        EXPECT_EQ(error.kind(), ErrorKind::Crypto);
+        EXPECT_TRUE(contains(error.what(), "tensor 't' (index entry 0): its 2097152 bytes"));
+      } else {
+        run();
+      }
+      EXPECT_EQ(incomplete, touches);
+    }
+  }
+}
+
+// Tensors without headers: names, places and hashes are known beforehand.
+class PlainCatalogue final : public Catalogue {
+ public:
+  explicit PlainCatalogue(std::span<const Sample> samples) {
+    for (const Sample& sample : samples) {
+      Entry entry{};
+      entry.name = sample.spec.name;
+      entry.type = TensorType::StateDictEntry;
+      entry.dtype = sample.spec.dtype;
+      entry.element_size = static_cast<std::uint32_t>(element_size(sample));
+      entry.shape = sample.spec.shape;
+      entry.header_offset = entry.data_offset = end_;
+      entry.data_size = sample.data.size();
+      end_ = entry.end();
+      entries_.push_back(entry);
+      hashes_.push_back(
+          digest_all({{DigestStart{{}, true, true}}}, {{ConstBytes(sample.data)}})[0]);
+    }
+  }
+
+  FormatInfo info() const override { return {1, 0, end_, entries_.size()}; }
+  bool encrypted() const noexcept override { return false; }
+  bool authenticated() const noexcept override { return false; }
+  void check_header_size(std::size_t, const FileLocation&) const override {}
+  TensorDetails details(std::size_t entry, Bytes header, const FileLocation&) const override {
+    EXPECT_TRUE(header.empty());
+    TensorDetails details;
+    details.dtype = *entries_[entry].dtype;
+    details.crc32 = hashes_[entry].crc32;
+    details.sha256 = hashes_[entry].sha256;
+    return details;
+  }
+
+ private:
+  std::vector<Digests> hashes_;
+};
+
+TEST(CatalogueWithoutHeaders, IsLoadedAndVerified) {
+  Dice dice(93);
+  std::vector<Sample> samples = samples_of_all_sizes(dice);
+  samples.pop_back();  // the meta tensor: nothing stands for it
+  std::vector<std::byte> file;
+  for (const Sample& each : samples) file.insert(file.end(), each.data.begin(), each.data.end());
+  PlainCatalogue catalogue(samples);
+  for (const Verify verify : {Verify::None, Verify::Crc32, Verify::All}) {
+    for (const int threads : {1, 3}) {
+      for (const bool staged : {false, true}) {
+        for (const std::uint64_t ceiling : {std::uint64_t{0}, std::uint64_t{64} << 20}) {
+          std::vector<std::vector<std::byte>> memory(samples.size());
+          StagedMemories outputs(samples.size());
+          std::vector<LoadItem> items;
+          for (std::uint32_t i = 0; i < samples.size(); ++i) {
+            memory[i].resize(samples[i].data.size());
+            if (staged) {
+              outputs[i] = std::make_unique<StagedMemory>(memory[i], element_size(samples[i]));
+            }
+            items.push_back(staged ? staged_item(catalogue, i, i)
+                                   : item_into(catalogue, i, memory[i]));
+          }
+          LoadSettings settings;
+          settings.verify = verify;
+          settings.threads = threads;
+          settings.memory_ceiling = ceiling;
+          settings.open_access = [&] {
+            return TensorAccess{.port = std::make_unique<LatePort>(outputs)};
+          };
+          Progress progress;
+          Cancel cancel;
+          const auto source = memory_source(file, nullptr);
+          load(*source, catalogue, items, settings, progress, cancel);
+          for (std::uint32_t i = 0; i < samples.size(); ++i) {
+            EXPECT_TRUE(same(staged ? outputs[i]->bytes : memory[i], samples[i].data));
+          }
+          if (verify == Verify::None) continue;
+          const std::uint64_t damaged = dice.below(file.size());
+          file[damaged] ^= std::byte{4};
+          Cancel fresh;
+          const Error error =
+              error_of([&] { load(*source, catalogue, items, settings, progress, fresh); });
+          file[damaged] ^= std::byte{4};
+          EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
+        }
+      }
+    }
+  }
+}
+
+TEST(CatalogueWithoutHeaders, GivesRanges) {
+  Dice dice(94);
+  std::vector<Sample> samples = samples_of_all_sizes(dice);
+  samples.pop_back();
+  std::vector<std::byte> file;
+  for (const Sample& each : samples) file.insert(file.end(), each.data.begin(), each.data.end());
+  PlainCatalogue catalogue(samples);
+  CountingSource source(file);
+  const auto largest =
+      static_cast<std::uint32_t>(std::max_element(samples.begin(), samples.end(),
+                                                  [](const Sample& a, const Sample& b) {
+                                                    return a.data.size() < b.data.size();
+                                                  }) -
+                                 samples.begin());
+  std::vector<std::byte> memory(5000);
+  LoadItem item{largest, {1'000'003, 5000}};
+  item.memory = memory;
+  Progress progress;
+  Cancel cancel;
+  load(source, catalogue, {item}, {}, progress, cancel);
+  EXPECT_TRUE(same(memory, ConstBytes(samples[largest].data).subspan(1'000'003, 5000)));
+  EXPECT_EQ(source.total(), 5000U);
+}
+
+}  // namespace
+}  // namespace tensorizer
