@@ -115,7 +115,7 @@ TEST_F(KeyTest, OfTheEnvironmentHas32Bytes) {
   }
   for (const std::string& text : wrong) {
     const Error error = refusal(in_environment(text), text);
-    EXPECT_TRUE(contains(error.what(), std::string("variable '") + kVariable + "' of the "))
+    EXPECT_TRUE(contains(error.what(), std::string("environment variable '") + kVariable + "'"))
         << text;
   }
 }

@@ -85,7 +85,7 @@ def test_values_over_the_limit(tmp_path: Path) -> None:
         ops.save(server.url("m"), fits)
         before = server.values()
         for save in ("save", "writer"):
-            with pytest.raises(ValueError, match=r"'large' takes 1048577 bytes.*up to 1048576"):
+            with pytest.raises(ValueError, match=r"'large' has 1048577 bytes.*up to 1048576"):
                 large = torch.zeros((1 << 20) + 1, dtype=torch.uint8)
                 if save == "save":
                     ops.save(server.url("m"), {"y": torch.ones(3), "large": large})

@@ -141,7 +141,7 @@ def test_a_secret_from_a_file_without_an_end(tmp_path: Path, option: str) -> Non
     uri, others = "redis://127.0.0.1:1/prefix", {}
     if option.startswith("s3"):
         uri, others = "s3://bucket/key", {"s3_access_key_id": "id"}
-    message = r"first line of '/dev/zero', which has more than 65536 bytes"
+    message = r"first line of '/dev/zero': it has more than 65536 bytes"
     with pytest.raises(InvalidArgument, match=message):
         ops.load(uri, options=others | {option: "file:/dev/zero"})
     (tmp_path / "empty").touch()

@@ -56,7 +56,7 @@ def test_keys_of_the_environment(
             opens(encrypted, "env:TENSORIZER_TEST_KEY")
         assert text[5:15] not in str(error.value)
     monkeypatch.delenv("TENSORIZER_TEST_KEY")
-    with pytest.raises(InvalidArgument, match="has no 'TENSORIZER_TEST_KEY'"):
+    with pytest.raises(InvalidArgument, match="has no variable 'TENSORIZER_TEST_KEY'"):
         opens(encrypted, "env:TENSORIZER_TEST_KEY")
 
 
