@@ -145,7 +145,7 @@ def test_a_secret_from_a_file_without_an_end(tmp_path: Path, option: str) -> Non
     with pytest.raises(InvalidArgument, match=message):
         ops.load(uri, options=others | {option: "file:/dev/zero"})
     (tmp_path / "empty").touch()
-    with pytest.raises(InvalidArgument, match=r"first line of .*empty', which is empty"):
+    with pytest.raises(InvalidArgument, match=r"first line of .*empty': it is empty"):
         ops.load(uri, options=others | {option: f"file:{tmp_path}/empty"})
 
 
