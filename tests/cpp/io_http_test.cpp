@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "io/http/answer.h"
 #include "io/http/endpoint.h"
-#include "io/http/url.h"
 #include "io/secret.h"
+#include "io/url.h"
 #include "io_support.h"
 
 namespace tensorizer {

@@ -26,8 +26,7 @@ ErrorKind kind_of(auto&& work) {
 
 TEST(RedisAddress, HasEveryPart) {
   const RedisAddress address = address_of("redis://me:a%3ab@host:1234//0/p x:%41*");
-  EXPECT_EQ(address.host, "host");
-  EXPECT_EQ(address.port, 1234);
+  EXPECT_EQ(address.url, "http://host:1234/");
   EXPECT_EQ(address.user, "me");
   EXPECT_EQ(address.password, "a:b");
   EXPECT_EQ(address.prefix, "0/p x:%41*");
@@ -36,10 +35,10 @@ TEST(RedisAddress, HasEveryPart) {
 
 TEST(RedisAddress, HasDefaults) {
   const RedisAddress address = address_of("REDIS://[::1]/p");
-  EXPECT_EQ(address.host, "::1");
-  EXPECT_EQ(address.port, 6379);
+  EXPECT_EQ(address.url, "http://[::1]:6379/");
   EXPECT_EQ(address.password, "");
-  EXPECT_EQ(address_of("redis://[fe80::1]:7/p").port, 7);
+  EXPECT_EQ(address_of("redis://[fe80::1%25eth0]:7/p").url, "http://[fe80::1%25eth0]:7/");
+  EXPECT_EQ(address_of("redis://h:80/p").url, "http://h:80/");
   EXPECT_EQ(address_of("redis://:word@h/p").password, "word");
   EXPECT_EQ(address_of("redis://a@b:x@h/p").user, "a@b");
 }
@@ -48,7 +47,7 @@ TEST(RedisAddress, IsOfTlsOrNot) {
   EXPECT_FALSE(address_of("redis://h/p").tls);
   const RedisAddress address = address_of("rediss://me:word@h/p");
   EXPECT_TRUE(address.tls);
-  EXPECT_EQ(address.port, 6379);
+  EXPECT_EQ(address.url, "https://h:6379/");
   EXPECT_EQ(address.label, "'rediss://h/p'");
 }
 
@@ -88,6 +87,9 @@ TEST(RedisAddress, RefusesNonsense) {
                           "redis://h:0/p",
                           "redis://h:65536/p",
                           "redis://h:7x/p",
+                          "redis://h:7@/p",
+                          "redis://a b/p",
+                          "redis://a\\b/p",
                           "redis://[::1/p",
                           "redis://[::1]7/p",
                           "redis://h/p?q",

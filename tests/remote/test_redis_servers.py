@@ -126,7 +126,7 @@ URIS = {
     "redis://127.0.0.1:x/m": "port",
     "redis://127.0.0.1/m?db=1": "no parameters",
     "redis://:se%zzsame@127.0.0.1/m": "'%'",
-    "redis://[::1/m": "']'",
+    "redis://[::1/m": "IPv6",
     "unix://": "no socket",
     "unix:///?prefix=m": "no socket",
     "unix:///run/": "no socket",

@@ -13,8 +13,8 @@
 #include "io/aws/timestamp.h"
 #include "io/http/fetch.h"
 #include "io/http/open.h"
-#include "io/http/url.h"
 #include "io/secret.h"
+#include "io/url.h"
 
 namespace tensorizer {
 

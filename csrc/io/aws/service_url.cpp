@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "io/http/url.h"
 #include "io/secret.h"
+#include "io/url.h"
 
 namespace tensorizer {
 

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "io/http/easy.h"
 #include "io/http/share.h"
-#include "io/http/url.h"
 #include "io/stall.h"
+#include "io/url.h"
 
 namespace tensorizer {
 

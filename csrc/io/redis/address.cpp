@@ -3,12 +3,12 @@
 #include <sys/un.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
 #include "base/number.h"
 #include "io/secret.h"
 #include "io/uri.h"
+#include "io/url.h"
 
 namespace tensorizer {
 
@@ -16,6 +16,9 @@ namespace {
 
 constexpr std::uint64_t kMostDatabase = 1 << 30;
 
+// Only the host and the port are parsed by libcurl, which connects to them. For the rest its rules
+// are others: it ends a login at the first '@' and not at the last one, takes the first folder of a
+// socket's path for a host, and normalizes paths, which are parts of keys here.
 class Parser {
  public:
   explicit Parser(const std::string& uri) { address_.label = quote(without_secrets(uri), 4096); }
@@ -53,7 +56,9 @@ class Parser {
       take_login(rest.substr(0, at));
       rest.remove_prefix(at + 1);
     }
-    take_host(rest);
+    if (rest.empty() || rest.starts_with(':')) refuse("names no host: " + form());
+    address_.url =
+        server_url(address_.tls ? "https" : "http", std::string(rest), "6379", address_.label);
   }
 
   // [user:password@]/path/to/socket?prefix=PREFIX[&db=N]
@@ -132,26 +137,6 @@ class Parser {
     }
     address_.user = *user;
     address_.password = *password;
-  }
-
-  void take_host(std::string_view text) {
-    std::size_t end = text.find(':');
-    if (text.starts_with('[')) {  // an address of IPv6
-      end = text.find(']');
-      if (end == std::string_view::npos) refuse("has a '[' in its host and no ']'");
-      address_.host = text.substr(1, end - 1);
-      text.remove_prefix(end + 1);
-    } else {
-      address_.host = text.substr(0, end);
-      text.remove_prefix(address_.host.size());
-    }
-    if (address_.host.empty()) refuse("names no host: " + form());
-    if (text.empty()) return;
-    const auto port = text.starts_with(':') ? parse_number(text.substr(1)) : std::nullopt;
-    if (!port || *port == 0 || *port > std::numeric_limits<std::uint16_t>::max()) {
-      refuse("has a port that is not a number from 1 to 65535");
-    }
-    address_.port = static_cast<std::uint16_t>(*port);
   }
 
   std::string scheme_;

@@ -1,7 +1,6 @@
 // The parsed URI of a file in Redis, combined with its options.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "io/redis/options.h"
@@ -9,10 +8,9 @@
 namespace tensorizer {
 
 struct RedisAddress {
-  std::string host;
-  std::uint16_t port = 6379;
+  std::string url = "http://localhost";  // of the server, for libcurl; "https" means TLS
   bool tls = false;
-  std::string socket;  // the path of a Unix domain socket; empty: use host and port
+  std::string socket;  // the path of a Unix domain socket; empty: connect to the URL
   std::string user;
   std::string password;  // empty: no login
   int database = 0;

@@ -17,15 +17,6 @@ namespace {
 // The bytes passed to TLS at once: one record, so that progress shows on a slow connection.
 constexpr std::size_t kTlsRecord = 16 << 10;
 
-// Returns a URL for libcurl. Only its scheme and host are used: libcurl sends no request.
-std::string url_of(const RedisAddress& address) {
-  const std::string scheme = address.tls ? "https://" : "http://";
-  if (!address.socket.empty()) return scheme + "localhost";
-  const bool is_ipv6 = address.host.find(':') != std::string::npos;
-  const std::string host = is_ipv6 ? "[" + address.host + "]" : address.host;
-  return scheme + host + ":" + std::to_string(address.port);
-}
-
 }  // namespace
 
 RedisTransport::RedisTransport(const RedisAddress& address, const TlsOptions& tls, double timeout,
@@ -41,7 +32,7 @@ RedisTransport::RedisTransport(const RedisAddress& address, const TlsOptions& tl
     set_connecting(easy_, tls, timeout);
     set(easy_, CURLOPT_SHARE, share_->handle());
     set(easy_, CURLOPT_ERRORBUFFER, error_.data());
-    set(easy_, CURLOPT_URL, url_of(address).c_str());
+    set(easy_, CURLOPT_URL, address.url.c_str());
     set(easy_, CURLOPT_CONNECT_ONLY, 1L);
     set(easy_, CURLOPT_SSL_ENABLE_ALPN, 0L);
     set(easy_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));

@@ -1,5 +1,4 @@
-// Parses URLs with libcurl's parser, so that they mean the same as in the requests that libcurl
-// sends.
+// Parses URLs with libcurl's parser, so that they mean the same as to libcurl when it connects.
 #pragma once
 
 #include <optional>
@@ -25,5 +24,10 @@ std::string origin_of(const std::string& url);
 // Returns the URL that the Location in a response from `base` leads to; null if that is no http://
 // or https:// URL. A user and a password in `base` are kept if the origin is the same.
 std::optional<std::string> redirected(const std::string& base, const std::string& location);
+
+// Returns the URL at which libcurl connects to the server `host`, written "host" or "host:port".
+// Throws Error(InvalidArgument) if there is none; the message begins with `label`.
+std::string server_url(const std::string& scheme, const std::string& host,
+                       const std::string& default_port, const std::string& label);
 
 }  // namespace tensorizer

@@ -1,9 +1,10 @@
-#include "io/http/url.h"
+#include "io/url.h"
 
 #include <curl/curl.h>
 
 #include <memory>
 
+#include "base/error.h"
 #include "base/text.h"
 
 namespace tensorizer {
@@ -14,27 +15,26 @@ class Url {
  public:
   // `location` may be relative to `base`.
   explicit Url(const std::string& base, const std::string& location = "") : handle_(curl_url()) {
-    ok_ = set(CURLUPART_URL, base) && (location.empty() || set(CURLUPART_URL, location));
+    status_ = set(CURLUPART_URL, base);
+    if (status_ == CURLUE_OK && !location.empty()) status_ = set(CURLUPART_URL, location);
   }
   ~Url() { curl_url_cleanup(handle_); }
   Url(const Url&) = delete;
   Url& operator=(const Url&) = delete;
 
-  bool ok() const noexcept { return ok_; }
+  CURLUcode status() const noexcept { return status_; }
 
   // Returns null if there is no such part.
-  std::optional<std::string> get(CURLUPart part) const {
+  std::optional<std::string> get(CURLUPart part, unsigned flags = 0) const {
     char* text = nullptr;
-    // For a whole URL, this flag would add the default port.
-    const unsigned flags = part == CURLUPART_PORT ? CURLU_DEFAULT_PORT : 0;
     if (curl_url_get(handle_, part, &text, flags) != CURLUE_OK) return std::nullopt;
     const std::unique_ptr<char, decltype(&curl_free)> owner(text, &curl_free);
     return text;
   }
 
-  bool set(CURLUPart part, const std::string& text) {
+  CURLUcode set(CURLUPart part, const std::string& text) {
     constexpr unsigned kFlags = CURLU_URLENCODE | CURLU_ALLOW_SPACE;
-    return curl_url_set(handle_, part, text.c_str(), kFlags) == CURLUE_OK;
+    return curl_url_set(handle_, part, text.c_str(), kFlags);
   }
 
   // Copies the part from the other URL, still escaped.
@@ -44,15 +44,16 @@ class Url {
   }
 
   std::string origin() const {
-    const std::string scheme = ok_ ? get(CURLUPART_SCHEME).value_or("") : "";
+    if (status_ != CURLUE_OK) return {};
+    const std::string scheme = get(CURLUPART_SCHEME).value_or("");
     if (scheme != "http" && scheme != "https") return {};
     return scheme + "://" + lower_case(get(CURLUPART_HOST).value_or("")) + ":" +
-           get(CURLUPART_PORT).value_or("");
+           get(CURLUPART_PORT, CURLU_DEFAULT_PORT).value_or("");
   }
 
  private:
   CURLU* const handle_;
-  bool ok_ = false;
+  CURLUcode status_;
 };
 
 }  // namespace
@@ -84,6 +85,22 @@ std::optional<std::string> redirected(const std::string& base, const std::string
     to.take(CURLUPART_PASSWORD, from);
   }
   return to.get(CURLUPART_URL);
+}
+
+std::string server_url(const std::string& scheme, const std::string& host,
+                       const std::string& default_port, const std::string& label) {
+  Url url(scheme + "://" + host);
+  const std::optional<std::string> port = url.get(CURLUPART_PORT);
+  if (url.status() == CURLUE_BAD_PORT_NUMBER || port == "0" || host.ends_with(':')) {
+    throw Error(ErrorKind::InvalidArgument,
+                label + " has a port that is not a number from 1 to 65535");
+  }
+  if (url.status() != CURLUE_OK) {
+    throw Error(ErrorKind::InvalidArgument,
+                label + " has a malformed host: " + curl_url_strerror(url.status()));
+  }
+  if (!port) url.set(CURLUPART_PORT, default_port);
+  return url.get(CURLUPART_URL).value_or("");
 }
 
 }  // namespace tensorizer
