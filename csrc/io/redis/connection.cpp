@@ -13,10 +13,6 @@ namespace tensorizer {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// A rate below this for all of stall_timeout is a stall.
-constexpr double kFloorPerSecond = 1024;
 constexpr std::size_t kBufferSize = 64 << 10;
 
 std::uint64_t nanoseconds(double seconds) { return static_cast<std::uint64_t>(seconds * 1e9); }
@@ -47,8 +43,8 @@ RedisConnection::RedisConnection(const RedisAddress& address, const RedisOptions
       stall_timeout_(options.stall_timeout),
       transport_(address, options.tls, options.connect_timeout, std::move(share), cancel),
       parser_(address.label),
-      buffer_(kBufferSize) {
-  start_waiting();
+      buffer_(kBufferSize),
+      watch_(stall_timeout_, moved_) {
   const ConnectTimes& times = transport_.times();
   counters.connections += 1;
   counters.lookup += nanoseconds(times.lookup);
@@ -100,7 +96,7 @@ void RedisConnection::send(Cancel& cancel) {
     at = body.before;
   }
   pieces.push_back(as_bytes(text_).subspan(at));
-  start_waiting();
+  watch_ = StallWatch(stall_timeout_, moved_);
   IoCursor cursor((std::span<const ConstBytes>(pieces)));
   while (cursor.left() > 0) {
     cancel.check();
@@ -206,23 +202,14 @@ void RedisConnection::fill_buffer(Cancel& cancel) {
   end_ = receive_some({&room, 1}, cancel);
 }
 
-void RedisConnection::start_waiting() noexcept {
-  since_ = Clock::now();
-  moved_ = 0;
-}
-
 // Waits for `events` on the descriptor, up to kPollInterval. Throws TemporaryError for a stall.
 void RedisConnection::wait(short events, Cancel& cancel) {
   cancel.check();
-  const std::chrono::duration<double> waited = Clock::now() - since_;
-  if (waited.count() >= stall_timeout_) {
-    if (static_cast<double>(moved_) < kFloorPerSecond * waited.count()) {
-      throw TemporaryError(ErrorKind::TimedOut,
-                           "the server of " + address_.label + " stalls: in " +
-                               std::to_string(static_cast<int>(waited.count())) +
-                               " s nothing or almost nothing was transferred");
-    }
-    start_waiting();
+  if (watch_.has_stalled(moved_)) {
+    throw TemporaryError(ErrorKind::TimedOut,
+                         "the server of " + address_.label + " stalls: in " +
+                             std::to_string(static_cast<int>(watch_.waited())) +
+                             " s nothing or almost nothing was transferred");
   }
   pollfd polled{transport_.descriptor(), events, 0};
   poll(&polled, 1, static_cast<int>(kPollInterval.count()));

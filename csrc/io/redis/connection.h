@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "io/redis/parser.h"
 #include "io/redis/reply.h"
 #include "io/redis/transport.h"
+#include "io/stall.h"
 
 namespace tensorizer {
 
@@ -63,7 +63,7 @@ class RedisConnection {
   // the target, and the connection must not be used any more.
   std::uint64_t receive_into(IoCursor& target, std::uint64_t size, Cancel& cancel);
 
-  // Sets how many seconds a stall may last.
+  // Sets how many seconds a stall may last, from the next send() on.
   void set_patience(double seconds) noexcept { stall_timeout_ = seconds; }
   // Asks the server for the id of this connection, with which another connection can end it.
   void identify(Cancel& cancel);
@@ -86,7 +86,6 @@ class RedisConnection {
   void fill_buffer(Cancel& cancel);
   ConstBytes buffered() const { return ConstBytes(buffer_).subspan(begin_, end_ - begin_); }
   void wait(short events, Cancel& cancel);
-  void start_waiting() noexcept;
 
   const RedisAddress& address_;
   RedisCounters& counters_;
@@ -103,9 +102,8 @@ class RedisConnection {
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
 
-  // For detecting stalls: when counting began, and the bytes sent and received since.
-  std::chrono::steady_clock::time_point since_;
-  std::uint64_t moved_ = 0;
+  std::uint64_t moved_ = 0;  // bytes sent and received
+  StallWatch watch_;         // since the last send()
 };
 
 }  // namespace tensorizer
