@@ -70,6 +70,7 @@ http {{
     ssl_certificate_key {folder}/server.key;
     ssl_client_certificate {folder}/ca.pem;
     ssl_verify_client optional;
+    location /no-ranges/ {{ alias {root}/; max_ranges 0; }}
     location /in-plain/ {{ return 307 http://127.0.0.1:{port}/zoo.tensors; }}
     location /members/ {{ alias {root}/; if ($ssl_client_verify != SUCCESS) {{ return 403; }} }}
   }}

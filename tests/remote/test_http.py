@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import time
@@ -13,6 +14,8 @@ import torch
 
 import tensorizer_ops
 from local_servers.web import PASSWORD, Web, free_port, nginx
+from support.process import fork, wait
+from support.relay import relay
 from support.samples import assert_same, sample, zoo
 
 ops = torch.ops.tensorizer
@@ -71,6 +74,27 @@ def test_a_part_of_a_file_is_a_part_of_its_bytes(web: Web) -> None:
     assert_same(loaded, {"t7": LARGE["t7"]})
     sent = sum(int(line.split('"')[2].split()[1]) for line in web.requests())
     assert LARGE["t7"].nbytes <= sent < LARGE["t7"].nbytes + 10_000
+
+
+@pytest.mark.parametrize("http2", ["false", "true"])
+def test_a_fork_leaves_the_download_of_its_parent(web: Web, http2: str) -> None:
+    """Destroying it in the child must send nothing over its TLS connection."""
+    options = {"ca_file": web.ca, "http2": http2}
+    with relay(web.tls_port) as between:
+        url = f"https://localhost:{between.port}/no-ranges/large.tensors"
+        reader = torch.classes.tensorizer.Reader(url, options)
+        reader.names()
+
+        def drop() -> None:
+            nonlocal reader
+            del reader
+            gc.collect()
+
+        before = between.sent
+        assert wait(fork(drop)) == 0
+        assert between.sent == before
+        assert_same(reader.load(None, None, None, "all", False, 0), LARGE)
+        del reader
 
 
 def test_names_that_have_to_be_escaped(web: Web) -> None:

@@ -20,6 +20,7 @@ class Relay:
         self.port: int = self._listener.getsockname()[1]
         self.connections = 0
         self.passed = 0  # bytes in both directions together
+        self.sent = 0  # bytes to the server
         self._harm_at: int | None = None
         self._harm: Callable[[], None] = self.end_all
         self._flip_at: int | None = None
@@ -123,6 +124,7 @@ class Relay:
                 data = bytes([data[0] ^ 1 << self._flip_at % 8]) + data[1:]
                 self._flip_at = None
             self.passed += len(data)
+            self.sent += 0 if answer else len(data)
         if harm:
             harm()
             pair.end()

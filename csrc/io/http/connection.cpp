@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "base/error.h"
+#include "io/curl_handles.h"
 #include "io/http/easy.h"
 #include "io/http/share.h"
 #include "io/stall.h"
@@ -34,17 +35,11 @@ void HttpRequest::ask_for_range(std::uint64_t begin, std::uint64_t end) {
 class HttpConnection::Impl {
  public:
   Impl(const HttpOptions& options, std::shared_ptr<HttpShare> share)
-      : options_(options), share_(std::move(share)), easy_(curl_easy_init()) {
-    multi_ = curl_multi_init();
-    if (easy_ == nullptr || multi_ == nullptr) {
-      throw Error(ErrorKind::Internal, "libcurl is out of memory");
-    }
+      : options_(options), share_(std::move(share)), handles_({share_, &share_->curl()}) {
     set_up();
   }
   ~Impl() {
-    give_up();
-    curl_multi_cleanup(multi_);
-    curl_easy_cleanup(easy_);
+    if (handles_.are_ours()) give_up();
     curl_slist_free_all(headers_);
   }
   Impl(const Impl&) = delete;
@@ -76,15 +71,14 @@ class HttpConnection::Impl {
  private:
   void start() {
     prepare();
-    const CURLMcode added = curl_multi_add_handle(multi_, easy_);
-    if (added != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(added));
+    handles_.start();
     under_way_ = true;
   }
 
   void give_up() noexcept {
     if (under_way_) {
       share_->count(easy_);
-      curl_multi_remove_handle(multi_, easy_);
+      handles_.stop();
     }
     under_way_ = paused_ = false;
   }
@@ -140,7 +134,6 @@ class HttpConnection::Impl {
 
   void set_up() {
     set_options(easy_, options_);
-    set(easy_, CURLOPT_SHARE, share_->handle());
     set(easy_, CURLOPT_ERRORBUFFER, error_.data());
     set(easy_, CURLOPT_HEADERFUNCTION, &on_header);
     set(easy_, CURLOPT_HEADERDATA, this);
@@ -192,11 +185,9 @@ class HttpConnection::Impl {
   std::optional<ConnectionFailure> wait(Cancel& cancel) {
     StallWatch watch(options_.stall_timeout + request_.patience, passed_);
     while (!dropped_) {
-      int running = 0;
-      const CURLMcode status = curl_multi_perform(multi_, &running);
-      if (status != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(status));
+      const bool running = handles_.run();
       if (exception_) std::rethrow_exception(exception_);
-      if (running == 0 || dropped_) break;
+      if (!running || dropped_) break;
       paused_ = paused_ || receiver_->has_enough();
       if (paused_) return {};
       cancel.check();
@@ -217,15 +208,13 @@ class HttpConnection::Impl {
                                  .temporary = true,
                                  .timed_out = true};
       }
-      curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
+      handles_.wait();
     }
     if (head_size_ > kLongestHead) {
       return ConnectionFailure{.what = "its headers have more than " +
                                        std::to_string(kLongestHead) + " bytes"};
     }
-    int left = 0;
-    const CURLMsg* message = curl_multi_info_read(multi_, &left);
-    const CURLcode code = message != nullptr ? message->data.result : CURLE_FAILED_INIT;
+    const CURLcode code = handles_.result();
     if (code != CURLE_OK && !dropped_ && !is_refusal()) return failure_of(code, error_.data());
     if (!headed_) hand_over_head();
     if (!leads_on()) receiver_->ended(answer_);
@@ -327,10 +316,10 @@ class HttpConnection::Impl {
 
   const HttpOptions& options_;
   const std::shared_ptr<HttpShare> share_;
-  CURL* easy_;
-  CURLM* multi_ = nullptr;
-  curl_slist* headers_ = nullptr;
   std::array<char, CURL_ERROR_SIZE> error_{};
+  curl_slist* headers_ = nullptr;
+  CurlHandles handles_;
+  CURL* const easy_ = handles_.easy();
 
   // The current request; redirects change its URL.
   HttpRequest request_;

@@ -90,7 +90,8 @@ class HttpReceiver {
   virtual void ended(HttpAnswer& answer) { (void)answer; }
 };
 
-// Not thread-safe: one thread at a time.
+// Not thread-safe: one thread at a time. A child of fork() may only destroy the connections of its
+// parent, which does not affect them in the parent.
 class HttpConnection {
  public:
   // Keeps a reference to the options.

@@ -11,7 +11,7 @@ namespace tensorizer {
 // Thread-safe.
 class HttpShare {
  public:
-  CURLSH* handle() const noexcept { return curl_.handle(); }
+  CurlShare& curl() noexcept { return curl_; }
 
   // Adds the statistics of a request that has ended.
   void count(CURL* easy) noexcept;

@@ -21,67 +21,42 @@ constexpr std::size_t kTlsRecord = 16 << 10;
 
 RedisTransport::RedisTransport(const RedisAddress& address, const TlsOptions& tls, double timeout,
                                std::shared_ptr<CurlShare> share, Cancel& cancel)
-    : address_(address),
-      share_(std::move(share)),
-      easy_(curl_easy_init()),
-      multi_(curl_multi_init()) {
-  try {
-    if (easy_ == nullptr || multi_ == nullptr) {
-      throw Error(ErrorKind::Internal, "libcurl is out of memory");
-    }
-    set_connecting(easy_, tls, timeout);
-    set(easy_, CURLOPT_SHARE, share_->handle());
-    set(easy_, CURLOPT_ERRORBUFFER, error_.data());
-    set(easy_, CURLOPT_URL, address.url.c_str());
-    set(easy_, CURLOPT_CONNECT_ONLY, 1L);
-    set(easy_, CURLOPT_SSL_ENABLE_ALPN, 0L);
-    set(easy_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-    // Ignore the proxies of the environment, which are for HTTP.
-    set(easy_, CURLOPT_PROXY, "");
-    if (!address.socket.empty()) set(easy_, CURLOPT_UNIX_SOCKET_PATH, address.socket.c_str());
-    connect(cancel);
-  } catch (...) {
-    close();
-    throw;
-  }
+    : address_(address), handles_(std::move(share)) {
+  CURL* const easy = handles_.easy();
+  set_connecting(easy, tls, timeout);
+  set(easy, CURLOPT_ERRORBUFFER, error_.data());
+  set(easy, CURLOPT_URL, address.url.c_str());
+  set(easy, CURLOPT_CONNECT_ONLY, 1L);
+  set(easy, CURLOPT_SSL_ENABLE_ALPN, 0L);
+  set(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  // Ignore the proxies of the environment, which are for HTTP.
+  set(easy, CURLOPT_PROXY, "");
+  if (!address.socket.empty()) set(easy, CURLOPT_UNIX_SOCKET_PATH, address.socket.c_str());
+  connect(cancel);
 }
 
 RedisTransport::~RedisTransport() {
-  if (process_ == getpid()) {
-    close();
-    return;
-  }
-  // A child of fork(): libcurl would end the session with the server, over the parent's connection.
-  // So its handles are leaked, together with the share that they refer to.
-  if (socket_ != CURL_SOCKET_BAD) ::close(socket_);
-  static_cast<void>(new std::shared_ptr<CurlShare>(std::move(share_)));
+  if (!handles_.are_ours() && socket_ != CURL_SOCKET_BAD) ::close(socket_);
 }
 
 void RedisTransport::connect(Cancel& cancel) {
-  const CURLMcode added = curl_multi_add_handle(multi_, easy_);
-  if (added != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(added));
-  for (;;) {
-    int running = 0;
-    const CURLMcode status = curl_multi_perform(multi_, &running);
-    if (status != CURLM_OK) throw Error(ErrorKind::Internal, curl_multi_strerror(status));
-    if (running == 0) break;
+  handles_.start();
+  while (handles_.run()) {
     cancel.check();
-    curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
+    handles_.wait();
   }
-  int left = 0;
-  const CURLMsg* message = curl_multi_info_read(multi_, &left);
-  const CURLcode code = message != nullptr ? message->data.result : CURLE_FAILED_INIT;
+  const CURLcode code = handles_.result();
   if (code != CURLE_OK) throw_not_connected(code);
-  curl_easy_getinfo(easy_, CURLINFO_ACTIVESOCKET, &socket_);
+  curl_easy_getinfo(handles_.easy(), CURLINFO_ACTIVESOCKET, &socket_);
   if (socket_ == CURL_SOCKET_BAD) throw_broken(0);
-  times_ = connect_times(easy_);
+  times_ = connect_times(handles_.easy());
   // libcurl keeps its first message, which may be about a failure that it recovered from.
   error_[0] = '\0';
 }
 
 void RedisTransport::throw_not_connected(CURLcode code) const {
   long system_errno = 0;
-  curl_easy_getinfo(easy_, CURLINFO_OS_ERRNO, &system_errno);
+  curl_easy_getinfo(handles_.easy(), CURLINFO_OS_ERRNO, &system_errno);
   const ConnectionFailure failure = failure_of(code, error_.data());
   const int number = code == CURLE_COULDNT_CONNECT ? static_cast<int>(system_errno) : 0;
   std::string what = "cannot connect to the server of " + address_.label + ": " +
@@ -127,7 +102,7 @@ std::size_t RedisTransport::send(std::span<iovec> vectors) {
 
 std::size_t RedisTransport::receive_tls(iovec vector) {
   std::size_t moved = 0;
-  const CURLcode code = curl_easy_recv(easy_, vector.iov_base, vector.iov_len, &moved);
+  const CURLcode code = curl_easy_recv(handles_.easy(), vector.iov_base, vector.iov_len, &moved);
   if (code == CURLE_AGAIN) return 0;
   if (code != CURLE_OK) throw_tls_broken(code);
   if (moved == 0) throw_broken(0);
@@ -139,8 +114,8 @@ std::size_t RedisTransport::receive_tls(iovec vector) {
 // again.
 std::size_t RedisTransport::send_tls(iovec vector) {
   std::size_t moved = 0;
-  const CURLcode code =
-      curl_easy_send(easy_, vector.iov_base, std::min(vector.iov_len, kTlsRecord), &moved);
+  const CURLcode code = curl_easy_send(handles_.easy(), vector.iov_base,
+                                       std::min(vector.iov_len, kTlsRecord), &moved);
   if (code == CURLE_AGAIN) return 0;
   if (code != CURLE_OK) throw_tls_broken(code);
   return moved;
@@ -149,14 +124,8 @@ std::size_t RedisTransport::send_tls(iovec vector) {
 void RedisTransport::drop() noexcept {
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   setsockopt(socket_, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-  close();
-}
-
-void RedisTransport::close() noexcept {
   socket_ = CURL_SOCKET_BAD;
-  curl_multi_remove_handle(multi_, easy_);
-  curl_multi_cleanup(std::exchange(multi_, nullptr));
-  curl_easy_cleanup(std::exchange(easy_, nullptr));
+  handles_.close();
 }
 
 void RedisTransport::throw_broken(int system_errno) const {

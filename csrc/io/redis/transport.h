@@ -3,7 +3,6 @@
 
 #include <curl/curl.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <array>
 #include <memory>
@@ -12,7 +11,7 @@
 
 #include "base/cancel.h"
 #include "io/curl.h"
-#include "io/curl_share.h"
+#include "io/curl_handles.h"
 #include "io/redis/address.h"
 
 namespace tensorizer {
@@ -46,7 +45,6 @@ class RedisTransport {
 
  private:
   void connect(Cancel& cancel);
-  void close() noexcept;
   std::size_t receive_tls(iovec vector);
   std::size_t send_tls(iovec vector);
   [[noreturn]] void throw_not_connected(CURLcode code) const;
@@ -54,11 +52,8 @@ class RedisTransport {
   [[noreturn]] void throw_tls_broken(CURLcode code) const;
 
   const RedisAddress& address_;
-  const pid_t process_ = getpid();
-  std::shared_ptr<CurlShare> share_;
-  CURL* easy_ = nullptr;
-  CURLM* multi_ = nullptr;
   std::array<char, CURL_ERROR_SIZE> error_{};
+  CurlHandles handles_;
   curl_socket_t socket_ = CURL_SOCKET_BAD;
   ConnectTimes times_;
   bool has_received_ = false;  // over TLS
