@@ -10,16 +10,14 @@
 
 namespace tensorizer {
 
-// Thread-safe. A child of fork() does not use the connections of its parent, and does not close
-// them either: that would end the parent's session with the server as well. So the child leaks
-// them.
+// Thread-safe. A child of fork() does not use the connections of its parent, but destroys them. The
+// destructor of a connection must leave the parent's session with the server alone.
 template <typename Connection>
 class IdlePool {
  public:
   IdlePool() = default;
   IdlePool(const IdlePool&) = delete;
   IdlePool& operator=(const IdlePool&) = delete;
-  ~IdlePool() { forget_parents(); }
 
   // Returns an idle connection, or null.
   std::unique_ptr<Connection> take() {
@@ -47,7 +45,6 @@ class IdlePool {
  private:
   void forget_parents() noexcept {
     if (process_ == getpid()) return;
-    for (std::unique_ptr<Connection>& connection : idle_) static_cast<void>(connection.release());
     idle_.clear();
     process_ = getpid();
   }

@@ -11,9 +11,10 @@ namespace {
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{10000};
 
-}  // namespace
-
-std::chrono::milliseconds pause_after_tries(int count) {
+// Returns the back-off before the next try, when `count` tries in a row had made no progress before
+// the last one. It is longer each time, and random, so that callers that failed at the same moment
+// do not retry at the same moment.
+std::chrono::milliseconds back_off(int count) {
   static thread_local std::minstd_rand random{std::random_device{}()};
   const std::chrono::milliseconds pause =
       std::min(kFirstPause * (1 << std::min(count, 10)), kLongestPause);
@@ -29,19 +30,30 @@ void sleep_unless_cancelled(std::chrono::milliseconds time, Cancel& cancel) {
   }
 }
 
+}  // namespace
+
 std::string Tries::described() const {
   return all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
 }
 
 void Tries::wait(Cancel& cancel, std::chrono::milliseconds least,
                  std::optional<Clock::time_point> deadline) {
-  std::chrono::milliseconds pause = std::max(pause_after_tries(count_), least);
+  std::chrono::milliseconds pause = std::max(back_off(count_), least);
   if (deadline) {
     pause = std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()));
   }
   sleep_unless_cancelled(pause, cancel);
   ++count_;
   ++all_;
+}
+
+bool Tries::wait_before(Clock::time_point deadline, Cancel& cancel) {
+  const std::chrono::milliseconds pause = back_off(count_);
+  if (Clock::now() + pause > deadline) return false;
+  sleep_unless_cancelled(pause, cancel);
+  ++count_;
+  ++all_;
+  return true;
 }
 
 void Tries::failed(const TemporaryError& error, std::uint64_t brought, Cancel& cancel) {

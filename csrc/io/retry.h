@@ -20,15 +20,8 @@ class TemporaryError : public Error {
 // A try that receives fewer bytes than this counts as one without progress.
 inline constexpr std::uint64_t kSomeProgress = 64 << 10;
 
-// Returns the back-off before the next try, when `count` tries in a row had made no progress before
-// the last one. It is longer each time, and random, so that callers that failed at the same moment
-// do not retry at the same moment.
-std::chrono::milliseconds pause_after_tries(int count);
-
-// Sleeps for `time`. Throws within kPollInterval of a cancel.
-void sleep_unless_cancelled(std::chrono::milliseconds time, Cancel& cancel);
-
-// Counts the retries of one operation on a server, and waits between them.
+// Counts the retries of one operation on a server, and waits between them. Each wait throws within
+// kPollInterval of a cancel.
 class Tries {
  public:
   using Clock = std::chrono::steady_clock;
@@ -48,6 +41,9 @@ class Tries {
   // past the deadline. Counts the next try.
   void wait(Cancel& cancel, std::chrono::milliseconds least = {},
             std::optional<Clock::time_point> deadline = {});
+  // Waits for the back-off and counts the next try, or returns false at once if the back-off would
+  // end after the deadline.
+  bool wait_before(Clock::time_point deadline, Cancel& cancel);
   // Counts a next try that needs no wait, because the cause of the last failure is gone.
   void go_on_at_once() noexcept { ++all_; }
 

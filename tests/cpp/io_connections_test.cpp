@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "io/idle_pool.h"
+#include "io/per_process.h"
 #include "io/retry.h"
 #include "io/stall.h"
 
@@ -51,21 +53,38 @@ TEST(IdlePool, GivesBackWhatItGot) {
   EXPECT_EQ(closed, 1);
 }
 
-TEST(IdlePool, LeavesTheConnectionsOfItsParentAlone) {
-  int closed = 0;
-  auto pool = std::make_unique<IdlePool<Probe>>();
-  pool->give_back(std::make_unique<Probe>(closed));
+// Runs `work` in a child of fork(), and returns what it returns.
+int in_a_child(const std::function<int()>& work) {
   const pid_t child = fork();
-  if (child == 0) {
-    const bool took = pool->take() != nullptr;
-    pool->give_back(std::make_unique<Probe>(closed));
-    pool.reset();
-    _exit(took ? 1 : closed == 1 ? 0 : 2);  // only its own connection is closed
-  }
+  if (child == 0) _exit(work());
   int status = -1;
   waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  EXPECT_NE(pool->take(), nullptr);
+  return WEXITSTATUS(status);
+}
+
+TEST(IdlePool, GivesNoConnectionsOfItsParent) {
+  int closed = 0;
+  IdlePool<Probe> pool;
+  pool.give_back(std::make_unique<Probe>(closed));
+  const auto use = [&] {
+    if (pool.take() != nullptr) return 1;
+    pool.give_back(std::make_unique<Probe>(closed));
+    return pool.take() != nullptr ? 0 : 2;
+  };
+  EXPECT_EQ(in_a_child(use), 0);
+  EXPECT_NE(pool.take(), nullptr);
+}
+
+TEST(PerProcess, HasAnObjectForEachProcess) {
+  PerProcess<int> shared;
+  *shared.get() = 7;
+  EXPECT_EQ(in_a_child([&] {
+              const int before = *shared.get();
+              *shared.get() = 5;
+              return before + *shared.get();
+            }),
+            5);
+  EXPECT_EQ(*shared.get(), 7);
 }
 
 TEST(Tries, AreUsedUpWithoutProgress) {
@@ -77,6 +96,17 @@ TEST(Tries, AreUsedUpWithoutProgress) {
   tries.go_on_at_once();
   EXPECT_EQ(tries.described(), ", after 3 more tries");
   EXPECT_THROW(tries.failed(error, kSomeProgress - 1, cancel), Error);
+}
+
+TEST(Tries, DoNotWaitPastADeadline) {
+  Cancel cancel;
+  Tries tries(0);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(tries.wait_before(begin + 10ms, cancel)) << "the first back-off takes 50 ms or more";
+  EXPECT_EQ(tries.described(), "");
+  EXPECT_TRUE(tries.wait_before(begin + 60s, cancel));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 50ms);
+  EXPECT_EQ(tries.described(), ", after 1 more tries");
 }
 
 TEST(Tries, WaitUntilTheDeadlineAtMost) {

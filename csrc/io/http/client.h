@@ -1,16 +1,15 @@
 // The connections to the server of one file, which are kept for more requests.
 #pragma once
 
-#include <unistd.h>
-
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "io/http/connection.h"
 #include "io/http/endpoint.h"
 #include "io/http/options.h"
+#include "io/http/share.h"
 #include "io/idle_pool.h"
+#include "io/per_process.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -19,7 +18,6 @@ namespace tensorizer {
 class HttpClient {
  public:
   HttpClient(std::unique_ptr<HttpEndpoint> endpoint, HttpOptions options);
-  ~HttpClient();
 
   const HttpOptions& options() const noexcept { return options_; }
   HttpEndpoint& endpoint() noexcept { return *endpoint_; }
@@ -30,15 +28,13 @@ class HttpClient {
   std::unique_ptr<HttpConnection> take();
   void give_back(std::unique_ptr<HttpConnection> connection);
 
-  void count_retry();
-  SourceStats stats() const;
+  void count_retry() { share_.get()->count_retry(); }
+  SourceStats stats() const { return share_.get()->stats(); }
 
  private:
   const std::unique_ptr<HttpEndpoint> endpoint_;
   const HttpOptions options_;
-  mutable std::mutex mutex_;
-  pid_t process_ = getpid();
-  std::shared_ptr<HttpShare> share_;
+  mutable PerProcess<HttpShare> share_;
   IdlePool<HttpConnection> idle_;
 };
 

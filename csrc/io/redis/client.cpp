@@ -17,31 +17,16 @@ double seconds(std::uint64_t nanoseconds) { return static_cast<double>(nanosecon
 }  // namespace
 
 RedisClient::RedisClient(RedisAddress address, RedisOptions options)
-    : address_(std::move(address)),
-      options_(std::move(options)),
-      share_(std::make_shared<CurlShare>()) {}
+    : address_(std::move(address)), options_(std::move(options)) {}
 
 std::unique_ptr<RedisConnection> RedisClient::connect(const RedisOptions& options, Cancel& cancel) {
-  std::shared_ptr<CurlShare> share;
-  {
-    const std::lock_guard lock(mutex_);
-    follow_fork();
-    share = share_;
-  }
-  return std::make_unique<RedisConnection>(address_, options, std::move(share), counters_, cancel);
+  return std::make_unique<RedisConnection>(address_, options, share_.get(), counters_, cancel);
 }
 
 std::unique_ptr<RedisConnection> RedisClient::connect_within(double patience, Cancel& cancel) {
   RedisOptions options = options_;
   options.connect_timeout = options.stall_timeout = patience;
   return connect(options, cancel);
-}
-
-void RedisClient::follow_fork() {
-  if (process_ == getpid()) return;
-  process_ = getpid();
-  idle_.clear();
-  share_ = std::make_shared<CurlShare>();
 }
 
 std::unique_ptr<RedisConnection> RedisClient::connect_first(Cancel& cancel) {
@@ -52,25 +37,6 @@ std::unique_ptr<RedisConnection> RedisClient::connect_first(Cancel& cancel) {
   const RedisReply hello = connection->receive_any(cancel);
   if (value_of(hello, "mode") == "cluster") throw_redis_cluster(label());
   return connection;
-}
-
-std::unique_ptr<RedisConnection> RedisClient::take_idle() {
-  const std::lock_guard lock(mutex_);
-  follow_fork();
-  if (idle_.empty()) return nullptr;
-  std::unique_ptr<RedisConnection> connection = std::move(idle_.back());
-  idle_.pop_back();
-  return connection;
-}
-
-void RedisClient::give_back(std::unique_ptr<RedisConnection> connection) {
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(connection));
-}
-
-void RedisClient::forget_idle() {
-  const std::lock_guard lock(mutex_);
-  idle_.clear();
 }
 
 SourceStats RedisClient::stats() const {

@@ -1,12 +1,10 @@
 // The connections to one Redis server, which are kept for more commands.
 #pragma once
 
-#include <unistd.h>
-
 #include <memory>
-#include <mutex>
-#include <vector>
 
+#include "io/idle_pool.h"
+#include "io/per_process.h"
 #include "io/redis/connection.h"
 #include "io/source.h"
 
@@ -27,30 +25,21 @@ class RedisClient {
   // Opens the first connection. Throws InvalidArgument for a Redis Cluster.
   std::unique_ptr<RedisConnection> connect_first(Cancel& cancel);
 
-  // Returns an idle connection, or null. A child of fork() gets none of its parent's.
-  std::unique_ptr<RedisConnection> take_idle();
-  // Makes a connection idle again.
-  void give_back(std::unique_ptr<RedisConnection> connection);
-  // Closes all idle connections. For use after one broke: the server has most likely closed the
-  // others as well.
-  void forget_idle();
+  // The idle connections. After one broke, all should be closed: the server has most likely closed
+  // the others as well.
+  IdlePool<RedisConnection>& idle() noexcept { return idle_; }
 
   RedisCounters& counters() noexcept { return counters_; }
   SourceStats stats() const;
 
  private:
   std::unique_ptr<RedisConnection> connect(const RedisOptions& options, Cancel& cancel);
-  // In a child of fork(), drops the connections and the share of its parent. The mutex must be
-  // locked.
-  void follow_fork();
 
   const RedisAddress address_;
   const RedisOptions options_;
   RedisCounters counters_;
-  std::mutex mutex_;
-  pid_t process_ = getpid();
-  std::shared_ptr<CurlShare> share_;
-  std::vector<std::unique_ptr<RedisConnection>> idle_;
+  PerProcess<CurlShare> share_;
+  IdlePool<RedisConnection> idle_;
 };
 
 }  // namespace tensorizer

@@ -16,8 +16,6 @@ namespace tensorizer {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // The default limit of a server on the size of a value.
 constexpr std::uint64_t kUsualLimit = 512 << 20;
 // The time to live of private keys, so that those that could not be removed expire.
@@ -67,7 +65,7 @@ class RedisSink final : public Sink {
     connection->identify(cancel);
     ask_for_limit(*connection, cancel);
     check_redis_target(*connection, client_.address(), client_.options(), cancel);
-    client_.give_back(std::move(connection));
+    client_.idle().give_back(std::move(connection));
   }
   ~RedisSink() override { abort(); }
 
@@ -140,12 +138,11 @@ class RedisSink final : public Sink {
       if (keys.empty()) return;
       Cancel cancel{Cancel::Unattended()};
       const bool hurries = !broken_.empty() && !has_failed_;
-      const Clock::time_point start = Clock::now();
-      const std::chrono::duration<double> patience(hurries ? kHurry : kPatience);
-      for (int tries = 0; !remove_keys(keys, patience.count(), cancel); ++tries) {
-        const std::chrono::milliseconds pause = pause_after_tries(tries);
-        if (Clock::now() + pause - start >= patience) return;
-        sleep_unless_cancelled(pause, cancel);
+      const double patience = hurries ? kHurry : kPatience;
+      const Tries::Clock::time_point deadline =
+          Tries::Clock::now() + std::chrono::milliseconds(static_cast<int>(patience * 1000));
+      Tries tries(0);
+      while (!remove_keys(keys, patience, cancel) && tries.wait_before(deadline, cancel)) {
       }
     } catch (const std::exception&) {
       // Ignored: the keys expire.
@@ -157,7 +154,7 @@ class RedisSink final : public Sink {
  private:
   template <typename Work>
   void use_connection(Cancel& cancel, Work&& work) {
-    std::unique_ptr<RedisConnection> connection = client_.take_idle();
+    std::unique_ptr<RedisConnection> connection = client_.idle().take();
     try {
       if (!connection) {
         std::unique_ptr<RedisConnection> fresh = client_.connect(cancel);
@@ -172,7 +169,7 @@ class RedisSink final : public Sink {
       drop(connection.get(), false);
       throw;
     }
-    client_.give_back(std::move(connection));
+    client_.idle().give_back(std::move(connection));
   }
 
   // Drops a connection after an error, and remembers its id, because commands that were sent over
@@ -310,8 +307,8 @@ class RedisSink final : public Sink {
   // continues.
   bool remove_keys(std::span<const std::string_view> keys, double patience, Cancel& cancel) {
     // If one connection broke, the server has most likely closed the others as well.
-    if (has_failed_) client_.forget_idle();
-    while (const std::unique_ptr<RedisConnection> idle = client_.take_idle()) {
+    if (has_failed_) client_.idle().clear();
+    while (const std::unique_ptr<RedisConnection> idle = client_.idle().take()) {
       try {
         return remove_keys(*idle, keys, patience, cancel);
       } catch (const TemporaryError& error) {

@@ -35,8 +35,9 @@ class RedisSource final : public Source {
     Tries tries(client_.options().retries);
     for (;;) {
       try {
-        guard_ = client_.connect_first(cancel);
-        keys_ = list(*guard_, cancel);
+        std::unique_ptr<RedisConnection> guard = client_.connect_first(cancel);
+        keys_ = list(*guard, cancel);
+        guard_.give_back(std::move(guard));
         break;
       } catch (const TemporaryError& error) {
         client_.counters().retries += 1;
@@ -130,7 +131,7 @@ class RedisSource final : public Source {
   // listed.
   std::unique_ptr<RedisConnection> take(Cancel& cancel) {
     check_unchanged();
-    std::unique_ptr<RedisConnection> connection = client_.take_idle();
+    std::unique_ptr<RedisConnection> connection = client_.idle().take();
     if (!connection) {
       connection = client_.connect(cancel);
       watch(*connection, cancel);
@@ -152,15 +153,11 @@ class RedisSource final : public Source {
     if (!asking_guard_.has(self)) entry.emplace(asking_guard_, self, cancel);
     // Another thread has asked the guard since this call began.
     if (guard_asked_ > since) return;
-    if (guard_process_ != getpid()) guard_.reset();
-    guard_process_ = getpid();
     const Clock::time_point now = Clock::now();
-    if (guard_) {
-      // Moved out of guard_, because the connection must not be used after an exception.
-      std::unique_ptr<RedisConnection> guard = std::move(guard_);
+    if (std::unique_ptr<RedisConnection> guard = guard_.take()) {
       try {
         if (is_replaced(*guard, cancel)) throw_replaced();
-        guard_ = std::move(guard);
+        guard_.give_back(std::move(guard));
         guard_asked_ = now;
         return;
       } catch (const TemporaryError&) {
@@ -170,7 +167,7 @@ class RedisSource final : public Source {
     std::vector<RedisKey> keys = list(*guard, cancel);
     std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
     if (keys != keys_) throw_changed("its keys are different");
-    guard_ = std::move(guard);
+    guard_.give_back(std::move(guard));
     guard_asked_ = now;
   }
 
@@ -206,10 +203,10 @@ class RedisSource final : public Source {
       try {
         std::unique_ptr<RedisConnection> connection = take(cancel);
         fetch(*connection, offset + done(), offset + length, cursor, cancel);
-        client_.give_back(std::move(connection));
+        client_.idle().give_back(std::move(connection));
         return length;
       } catch (const TemporaryError& error) {
-        client_.forget_idle();
+        client_.idle().clear();
         client_.counters().retries += 1;
         tries.failed(error, done() - before, cancel);
       }
@@ -272,10 +269,8 @@ class RedisSource final : public Source {
   std::string change_;  // the first change that was noticed, or empty
 
   Gate asking_guard_{"the guard is asked already"};
-  // Used inside asking_guard_ only.
-  pid_t guard_process_ = getpid();
-  std::unique_ptr<RedisConnection> guard_;
-  Clock::time_point guard_asked_;
+  IdlePool<RedisConnection> guard_;  // holds the guard while it is not asked
+  Clock::time_point guard_asked_;    // used inside asking_guard_ only
 };
 
 }  // namespace
