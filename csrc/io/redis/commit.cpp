@@ -53,8 +53,8 @@ class Commit {
   }
 
  private:
-  // Throws if `key` may belong to a file with a shorter prefix. If that file has tensors whose
-  // names begin with the rest of our prefix, its keys look like ours.
+  // Throws if `key` may belong to a file with a shorter prefix. If that file has parts whose names
+  // begin with the rest of our prefix, its keys look like ours.
   void check_outer(const std::string& key) {
     const std::string& prefix = address_.prefix;
     for (std::size_t colon = prefix.find(':'); colon != std::string::npos;

@@ -101,7 +101,7 @@ RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> n
 }
 
 bool lies_under(std::string_view key, const std::vector<std::string>& prefixes) {
-  // Tensor "x" of prefix "p" has keys "p:x:OFFSET"; those of prefix "p:x" have one more name.
+  // Part "x" of prefix "p" has keys "p:x:OFFSET"; those of prefix "p:x" have one more name.
   const std::size_t last = key.rfind(':');
   for (std::size_t colon = key.find(':'); colon < last; colon = key.find(':', colon + 1)) {
     if (std::binary_search(prefixes.begin(), prefixes.end(), key.substr(0, colon))) return true;

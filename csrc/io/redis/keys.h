@@ -21,7 +21,7 @@ struct RedisKey {
   bool operator==(const RedisKey&) const = default;
 };
 
-// Returns the key of a file's beginning, which holds its header and its index.
+// Returns the key of a file's head.
 std::string redis_header_key(std::string_view prefix);
 std::string redis_key(std::string_view prefix, std::string_view name, std::uint64_t offset);
 

@@ -73,13 +73,13 @@ class RedisSink final : public Sink {
   int writes_in_flight(KeptUntil) const override { return client_.options().connections; }
 
   void begin(std::uint64_t head_size, std::optional<std::uint64_t>) override {
-    check_size("the index", head_size);
+    check_size("the head", head_size);
     head_size_ = head_size;
   }
 
   void announce(std::span<const NamedRange> parts) override {
     for (const NamedRange& part : parts) {
-      if (part.size > limit_) check_size("tensor " + quote(part.name), part.size);
+      if (part.size > limit_) check_size("part " + quote(part.name), part.size);
       Value& value = values_[part.offset];
       value.key = private_prefix_ + "." + std::to_string(part.offset);
       value.name = part.name;
@@ -91,7 +91,7 @@ class RedisSink final : public Sink {
   bool can_resize_head(std::uint64_t) const override { return true; }
 
   void write_head(ConstBytes head, Cancel& cancel) override {
-    check_size("the index", head.size());
+    check_size("the head", head.size());
     head_size_ = head.size();
     is_head_sent_ = true;
     use_connection(cancel, [&](RedisConnection& connection) {
@@ -195,7 +195,7 @@ class RedisSink final : public Sink {
     throw Error(ErrorKind::InvalidArgument,
                 "cannot save " + label() + ": " + what + " has " + std::to_string(size) +
                     " bytes, and the server accepts values of up to " + std::to_string(limit_) +
-                    ": raise its setting proto-max-bulk-len, split the tensor, or save to a file");
+                    ": raise its setting proto-max-bulk-len, split the part, or save to a file");
   }
 
   // Splits the pieces where values end. Drops bytes behind the last value: tensorizer does not
