@@ -12,11 +12,10 @@ import os
 import shutil
 import typing
 from collections.abc import Mapping
-from email.message import Message
 
 from tensorizer_ops import _python
 from tensorizer_ops._compat import s3_access
-from tensorizer_ops._compat.remote_file import RemoteFile
+from tensorizer_ops._compat.remote_file import RemoteFile, WebFile
 from tensorizer_ops._compat.s3_upload import S3UploadFile
 from tensorizer_ops._compat.schemes import stream_kind
 from tensorizer_ops._options import SecretOptions, as_pairs
@@ -102,7 +101,7 @@ def _certificate_options(handling: CAInfo | None) -> dict[str, str]:
     return {names[flag]: value[0] if value else "true"}
 
 
-class CURLStreamFile(RemoteFile):
+class CURLStreamFile(WebFile):
     """A file on a web server, open for reading.
 
     Args:
@@ -134,26 +133,7 @@ class CURLStreamFile(RemoteFile):
         options = SecretOptions(_certificate_options(certificate_handling))
         for name, value in (headers or {}).items():
             options[f"header.{name}"] = str(value)
-        self._begin_reading(uri, options, begin, end, buffer_size)
-
-    def _begin_reading(
-        self,
-        uri: str,
-        options: SecretOptions,
-        begin: int | None,
-        end: int | None,
-        buffer_size: int | None,
-    ) -> None:
         super().__init__(uri, options, begin, end, buffer_size)
-        self.response_headers = Message()
-        for name, value in self.raw.headers:
-            self.response_headers[name] = value
-        self.popen_latencies = [0.0]
-        self.http_response_latencies = [self._opening_took]
-
-    def register_error_context(self, msg: str) -> None:
-        """Append ``msg`` to the error message of any later read that fails."""
-        self.raw.error_context.append(msg)
 
 
 class _S3StreamFile(CURLStreamFile):
@@ -167,7 +147,7 @@ class _S3StreamFile(CURLStreamFile):
         end: int | None,
         buffer_size: int | None,
     ) -> None:
-        self._begin_reading(uri, options, begin, end, buffer_size)
+        WebFile.__init__(self, uri, options, begin, end, buffer_size)
 
 
 class RedisStreamFile(RemoteFile):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from email.message import Message
 from typing import TYPE_CHECKING, Any
 
 from tensorizer_ops import _python
@@ -202,3 +203,26 @@ class RemoteFile(io.BufferedReader):
     def _engine_reader(self, _uri: str, options: SecretOptions) -> Any:
         """Return such a ``Reader``. It requests no bytes that have already been read ahead here."""
         return self.raw.reader(options)
+
+
+class WebFile(RemoteFile):
+    """A file on a web server or in S3, open for reading."""
+
+    def __init__(
+        self,
+        uri: str,
+        options: SecretOptions,
+        begin: int | None,
+        end: int | None,
+        buffer_size: int | None,
+    ) -> None:
+        super().__init__(uri, options, begin, end, buffer_size)
+        self.response_headers = Message()
+        for name, value in self.raw.headers:
+            self.response_headers[name] = value
+        self.popen_latencies = [0.0]
+        self.http_response_latencies = [self._opening_took]
+
+    def register_error_context(self, msg: str) -> None:
+        """Append ``msg`` to the error message of any later read that fails."""
+        self.raw.error_context.append(msg)
