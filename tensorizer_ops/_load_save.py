@@ -80,20 +80,13 @@ def load(
     given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
         _refuse_in_graph(progress)
+        run = traced.load
         # A graph cannot read the default device, but an empty tensor made in it has that device.
         where = torch.empty(0).device if device is None else torch.device(device)
-        return traced.load(
-            to_uri(uri),
-            names=wanted,
-            device=where,
-            dtype=dtype,
-            verify=verify,
-            copy=copy,
-            threads=threads,
-            options=given,
-        )
-    where = torch.get_default_device() if device is None else torch.device(device)
-    first_use(where)
+    else:
+        run = torch.ops.tensorizer.load
+        where = torch.get_default_device() if device is None else torch.device(device)
+        first_use(where)
     if progress:
         reader = torch.classes.tensorizer.Reader(to_uri(uri), given)
         with reported(reader, progress):
@@ -101,7 +94,7 @@ def load(
                 wanted, where, dtype, verify, copy, threads
             )
         return watched
-    loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
+    return run(
         to_uri(uri),
         names=wanted,
         device=where,
@@ -111,7 +104,6 @@ def load(
         threads=threads,
         options=given,
     )
-    return loaded
 
 
 def save(
