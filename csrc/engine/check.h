@@ -1,4 +1,4 @@
-// What the bytes of a tensor have to be, and the errors where they are not.
+// Checks the bytes of tensors against their digests and MACs, with errors that name the tensor.
 #pragma once
 
 #include <cstdint>
@@ -14,45 +14,49 @@
 
 namespace tensorizer {
 
-// Which tensor it is, for messages.
+// A tensor and its file, for messages.
 struct TensorLocation {
-  std::string_view label;  // the file's
+  std::string_view label;  // of the file
   const Entry& entry;
   std::uint32_t number;
 };
 
 [[noreturn]] void fail(const TensorLocation& location, ErrorKind kind, const std::string& what);
 
-// For a handler of all exceptions, in what takes memory for a tensor: one that says that there is
-// none leaves as Error(OutOfMemory) that names the tensor; all others leave as they are.
+// Rethrows the current exception. If it says that there is not enough memory, throws
+// Error(OutOfMemory) that names the tensor instead. To be called in a `catch (...)` around code
+// that allocates memory for a tensor.
 [[noreturn]] void rethrow_naming(const TensorLocation& location);
 
-// The digests that a tensor shall have; those that it has none of are missing.
+// The digests that a tensor must have; null for those that are not compared.
 struct Expected {
   std::optional<std::uint32_t> crc32;
   std::optional<Sha256Digest> sha256;
 };
 
-// Data that is checked against digests that somebody vouches for, in place of those that stand in
-// the file; both lists have a digest of each tensor's data, in the order of the entries.
+// Digests that are compared in place of those in the tensors' headers, because the digest that the
+// caller gave for the file authenticates them. Both lists have the SHA-256 of each tensor's data,
+// in the order of the entries.
 struct ExpectedDigests {
-  ConstBytes digests;  // empty where they are only to be found out
-  std::span<Sha256Digest> found;
+  ConstBytes digests;             // empty if digests are only computed
+  std::span<Sha256Digest> found;  // filled by the job
 
+  // Returns null if digests are only computed.
   std::optional<Sha256Digest> expected_of(std::uint32_t entry) const;
 };
 
-// Throws Error(HashMismatch). A pin, which may be missing, learns what was found of the data alone;
-// without one, the header was digested too.
+// Throws Error(HashMismatch) if a digest is not the expected one. If `expected_digests` is not
+// null, stores the SHA-256 that was found there, and the digests cover the data alone; otherwise
+// they cover the header too.
 void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
                    const Expected& expected, const Digests& found);
 
-// Throws the Error(Crypto) of a chunk whose MAC is wrong; `position` is in the tensor's data.
+// Throws Error(Crypto) for a chunk whose MAC is wrong. `position` is in the tensor's data.
 [[noreturn]] void fail_to_decrypt(const TensorLocation& location, std::uint64_t position,
                                   std::uint64_t size);
 
-// Decrypts whole chunks in place; `position` is that of the first one in the tensor's data. Throws
-// Error(Crypto) at the first whose MAC is wrong, which stays as it is.
+// Decrypts whole chunks in place. `position` is where the first one begins in the tensor's data.
+// Throws Error(Crypto) at the first chunk whose MAC is wrong, and leaves that chunk as it is.
 void decrypt_chunks(const TensorLocation& location, const CryptInfo& crypt, ConstBytes key,
                     std::uint64_t position, Bytes bytes, Cancel& cancel);
 

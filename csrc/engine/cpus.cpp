@@ -20,7 +20,7 @@ int cpus_for(double quota, double period) {
   return std::max(1, static_cast<int>(std::ceil(quota / period)));
 }
 
-// cpu.max holds "QUOTA PERIOD", or "max PERIOD" where there is no quota.
+// Reads cpu.max, which holds "QUOTA PERIOD", or "max PERIOD" if there is no quota.
 int unified_limit(const std::string& directory) {
   std::ifstream file(directory + "/cpu.max");
   std::string quota;
@@ -37,7 +37,7 @@ int legacy_limit(const std::string& directory) {
   return cpus_for(quota, period);
 }
 
-// The tightest limit on the way from the group up to the root of its hierarchy.
+// Returns the lowest limit of the group and its ancestors up to the root of the hierarchy.
 int tightest(const std::string& root, std::string group, int (*limit)(const std::string&)) {
   int cpus = limit(root);
   while (group.size() > 1) {
@@ -70,14 +70,15 @@ int quota_of_control_groups() {
 int cpus_by_affinity() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  // More CPUs than the set holds.
+  // The machine has more CPUs than the set can hold.
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace
 
 int usable_cpus() {
-  // Reading the quota opens files, and it hardly ever changes; the affinity is one cheap call.
+  // The quota is read once: that opens files, and it hardly ever changes. The affinity is one cheap
+  // call.
   static const int quota = quota_of_control_groups();
   return std::min(cpus_by_affinity(), quota);
 }

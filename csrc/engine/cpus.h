@@ -1,10 +1,10 @@
-// How many CPUs there are to compute on.
+// The number of CPUs that this process may use.
 #pragma once
 
 namespace tensorizer {
 
-// The CPUs that this process may use: its affinity, and the quota of its control groups, rounded
-// up.
+// Returns how many CPUs the affinity of this process allows, at most the quota of its control
+// groups, rounded up. Thread-safe.
 int usable_cpus();
 
 }  // namespace tensorizer

@@ -1,4 +1,4 @@
-// The digests of one tensor, and of many at once.
+// Computes the digests of one tensor piece by piece, or of several tensors at once.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@ struct Digests {
   Sha256Digest sha256{};
 };
 
-// What the digests of a tensor cover in front of its data, and which of them are wanted.
+// Which digests of a tensor are wanted, and which parts of its header they cover before the data.
 struct DigestStart {
   std::array<ConstBytes, 2> header{};
   bool crc32 = false;
   bool sha256 = false;
 };
 
-// The digests of a tensor whose data comes in order, a piece at a time.
+// Computes the digests of a tensor whose data arrives in order, piece by piece.
 class RunningDigests {
  public:
   explicit RunningDigests(const DigestStart& start);
@@ -37,7 +37,8 @@ class RunningDigests {
   Sha256 sha256_;
 };
 
-// The digests of tensors whose data is all there.
+// Returns the digests of tensors whose data is in memory in whole. Computes SHA-256 over several of
+// them side by side.
 std::vector<Digests> digest_all(std::span<const DigestStart> starts,
                                 std::span<const ConstBytes> data);
 

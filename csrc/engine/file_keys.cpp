@@ -8,7 +8,8 @@ namespace tensorizer {
 
 namespace {
 
-// A file has one salt, or one for each of several that were put together; many make us work only.
+// A file has one salt, or several if it was put together from several files. A file with many salts
+// could only be meant to cost time, since each takes a derivation.
 constexpr std::size_t kMostDerivations = 4;
 
 }  // namespace

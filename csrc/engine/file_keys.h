@@ -1,4 +1,4 @@
-// The keys of one encrypted file that is read.
+// Derives and keeps the keys of one encrypted file.
 #pragma once
 
 #include <memory>
@@ -13,22 +13,25 @@
 
 namespace tensorizer {
 
+// Thread-safe.
 class FileKeys {
  public:
-  // `most`: the hardest derivation that a file may ask for. `label` is the file's, for messages.
+  // `most` is the most expensive derivation that a file may ask for. `label` names the file in
+  // messages.
   FileKeys(KeySource source, Argon2Cost most, std::string label)
       : source_(std::move(source)), most_(most), label_(std::move(label)) {}
 
-  // The key for what was encrypted with a key that was derived so, or with a key as it is. Each
-  // derivation happens once; from any thread. Throws Error(Crypto) for one that is too hard, for
-  // one too many, and for a passphrase where there is none.
+  // Returns the key of data that was encrypted with a key from this derivation, or, if that is
+  // null, with a key that was not derived. Runs each derivation once, and blocks until it is done.
+  // Throws Error(Crypto) for a derivation that is too expensive, for too many different
+  // derivations, and if a passphrase was given and the data was not encrypted with one.
   SharedSecret key_for(const std::optional<KeyDerivation>& derivation, Cancel& cancel);
 
  private:
   struct Derived {
     KeyDerivation derivation;
     std::shared_ptr<Derivation> making;
-    SharedSecret key;  // once it is there; guarded by the mutex
+    SharedSecret key;  // null until it is derived; guarded by the mutex
   };
 
   std::shared_ptr<Derived> find(const KeyDerivation& derivation);

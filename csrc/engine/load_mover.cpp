@@ -10,8 +10,8 @@ namespace tensorizer {
 
 namespace {
 
-// Longer headers hold the MACs of very much data. They are read on their own, by a read that takes
-// memory as bytes arrive.
+// Longer headers hold the MACs of very much data. They are read on their own, by a read that
+// allocates memory as bytes arrive.
 constexpr std::uint64_t kLongHeader = 1 << 20;
 
 }  // namespace
@@ -143,7 +143,7 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
 
 void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
   if (!job_.passes(job_.items[tensor])) return;
-  // It is memory of the pool, which nothing else refers to.
+  // The slice is memory of the pool, and nothing else refers to it.
   scratch_.give_back({const_cast<std::byte*>(slice.data()), slice.size()});
 }
 
@@ -277,7 +277,7 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
     }
     moved(piece.size());
   };
-  // Of an empty tensor only the header moves, and that names no chunks.
+  // Only the header of an empty tensor moves, and it has no chunk size.
   const std::uint64_t chunk = decrypts && size > 0 ? details->crypt.chunk_size : 1;
   if (chunk <= plan_.piece_size) {
     const std::uint64_t most = plan_.piece_size / chunk * chunk;
@@ -289,7 +289,7 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
       put(item, at, piece, worker);
     }
   } else {
-    // No byte of a chunk may pass before all of it was checked.
+    // No byte of a chunk may be passed on before the MAC of the whole chunk was checked.
     std::vector<std::byte> plain;
     for (std::uint64_t at = 0; at < size; at += chunk) {
       read_arriving(job_.source, begin + at, std::min(chunk, size - at), plain, worker.cancel);

@@ -33,7 +33,7 @@ class LoadMover final : public Mover {
  private:
   // The details of an item that moves in slices: they come with its first slice.
   struct SlicedDetails {
-    std::vector<std::byte> header;  // which they point into
+    std::vector<std::byte> header;  // the details point into it
     std::optional<TensorDetails> details;
     bool known = false;  // whether `details` is set; guarded by the mutex
   };
@@ -69,7 +69,7 @@ class LoadMover final : public Mover {
   // memory of the port, and the rest (headers, data that is only checked, gaps) into scratch
   // memory.
   std::vector<BundledItem> read_bundle(std::span<const LoadItem> items, Worker& worker);
-  // Decrypts and verifies what no device does.
+  // Decrypts and verifies the items that no device codec takes.
   void check_bundle(std::span<const LoadItem> items, std::span<const BundledItem> bundle,
                     std::span<const std::optional<TensorDetails>> details, Worker& worker);
   DeviceCodec* codec_of(const LoadItem& item, Worker& worker) const {

@@ -24,8 +24,8 @@ Extent extent_of(const LoadJob& job, const LoadItem& item) {
   extent.offset = header ? e.header_offset : e.data_offset + item.range.position;
   extent.header_size = header ? e.header_size() : 0;
   extent.data_size = item.range.size;
-  // Staged bytes are gone before a digest that goes in order could come back to them, and before
-  // the rest of a chunk has arrived.
+  // The port does not keep staged bytes until a digest that goes in order reaches them, or until
+  // the rest of their chunk has arrived.
   extent.whole = part || (item.staged && (job.digests() || job.encrypted()));
   extent.alone = part;
   return extent;
@@ -71,8 +71,8 @@ LoadPlan plan_load(const LoadJob& job) {
   limits.slice_size = std::bit_floor(std::min(
       hints.read_size, staged ? fair_share : std::max(settings.memory_ceiling, kSmallestSlice)));
   if (hashed) limits.slice_size = std::min(limits.slice_size, kHashedSlice);
-  // Whole chunks. They are decrypted in place and take no memory of the job: what is staged is not
-  // cut.
+  // Slices of whole chunks. They are decrypted in place and take no memory of the job, because
+  // staged tensors are not cut.
   if (job.encrypted()) limits.slice_size = kHashedSlice;
   if (any_of([&](const LoadItem& item) { return job.passes(item); })) {
     // Half of the memory is for slices, a quarter for bundles.

@@ -52,9 +52,9 @@ struct LoadPlan {
   Plan plan;
   MoveSettings move;
   std::uint64_t slice_size = 0;
-  // How much of a staged item that is not cut passes at a time.
+  // How many bytes of a staged item that is not cut pass through the port at a time.
   std::uint64_t piece_size = 0;
-  // How much of a slice is read before it is digested.
+  // How many bytes of a slice are read before they are digested.
   std::uint64_t part_size = 0;
 };
 

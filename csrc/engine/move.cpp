@@ -11,7 +11,7 @@ namespace tensorizer {
 
 namespace {
 
-// A slice whose bytes have arrived and wait for SHA-256.
+// A slice whose bytes have moved and wait for SHA-256.
 struct UnhashedSlice {
   std::uint64_t position;
   ConstBytes bytes;
@@ -22,8 +22,8 @@ struct SliceCrc32 {
   std::uint64_t size;
 };
 
-// A sliced tensor on its way. Everything but the values that only its current hasher touches is
-// guarded by the scheduler's mutex.
+// A sliced tensor whose slices move. The scheduler's mutex guards everything but the values that
+// only the worker that hashes it at the moment uses.
 struct SlicedState {
   std::uint32_t slices_to_move = 0;
   bool started = false;  // the first slice has moved, so the header is known
@@ -63,7 +63,7 @@ class Scheduler {
 
   ComputeTime computed() const noexcept { return slots_.spent(); }
 
-  // What one worker does until the job is done.
+  // Runs one worker until the job is done.
   void work() {
     TensorAccess access = settings_.open_access();
     Worker worker{cancel_, slots_, access};
@@ -116,7 +116,7 @@ class Scheduler {
         sliced.unhashed.clear();
       }
     }
-    // What the tensor wants is only known, and only safe to read, once it has started.
+    // Which digests the tensor needs is only known, and safe to read, once it has started.
     if (settings_.sha256 && (!sliced.started || sliced.wants_sha256)) {
       sliced.unhashed.push_back({task.position, bytes});
       make_ready(task.sliced);
@@ -128,7 +128,8 @@ class Scheduler {
     finish_if_complete(task.sliced, lock, worker);
   }
 
-  // Only the worker that moved the first slice is here; nobody hashes before `started` is set.
+  // Takes no lock: only the worker that moved the first slice calls this, and no worker hashes the
+  // tensor before `started` is set.
   void start_digests(const Task& task, SlicedState& sliced) {
     const DigestStart start = mover_.digest_start(task.first);
     sliced.wants_crc32 = start.crc32;
@@ -154,7 +155,7 @@ class Scheduler {
     return plan_.sliced[sliced].size - sliced_[sliced].hashed;
   }
 
-  // Puts a tensor whose next bytes are there, and that nobody is hashing, on the list.
+  // Adds a tensor to the list if its next bytes have arrived and no worker is hashing it.
   void make_ready(std::uint32_t number) {
     SlicedState& sliced = sliced_[number];
     if (!sliced.started || !sliced.wants_sha256 || sliced.hashing) return;
@@ -167,8 +168,8 @@ class Scheduler {
     changed_.notify_one();
   }
 
-  // More lanes make more bytes a second, but each tensor slower; the tensor with the most left must
-  // not be what the job ends up waiting for.
+  // Returns how many tensors to hash side by side. More lanes hash more bytes per second, but each
+  // tensor slower, and the job must not end up waiting for the tensor with the most bytes left.
   std::size_t lanes_wanted(std::uint64_t most_left) const {
     const std::uint64_t fair = unhashed_ / (static_cast<std::uint64_t>(settings_.threads) *
                                             std::max<std::uint64_t>(most_left, 1));
@@ -224,7 +225,7 @@ class Scheduler {
     for (const std::uint32_t number : batch.sliced) finish_if_complete(number, lock, worker);
   }
 
-  // The lock is held before and after, but not while the mover finishes.
+  // The lock is held on entry and on return, but not during Mover::finish().
   void finish_if_complete(std::uint32_t number, std::unique_lock<std::mutex>& lock,
                           Worker& worker) {
     SlicedState& sliced = sliced_[number];
@@ -245,7 +246,7 @@ class Scheduler {
 
   void done_with(std::size_t count) {
     unfinished_ -= count;
-    // A place to move has become free, or the job has ended.
+    // Another task may move now, or the job has ended.
     changed_.notify_all();
   }
 
@@ -261,7 +262,7 @@ class Scheduler {
   std::vector<std::uint32_t> ready_;  // sliced tensors whose next bytes wait to be hashed
   std::size_t next_task_ = 0;
   int moving_ = 0;
-  std::size_t held_ = 0;    // slices that move, or are not let go
+  std::size_t held_ = 0;    // slices that move or were not let go yet
   std::size_t unfinished_;  // tasks to move and sliced tensors to finish
   std::uint64_t unhashed_ = 0;
 };

@@ -1,10 +1,10 @@
-// The heart of a job: workers that move tasks and digest what passes through.
+// Runs a job: workers that move the tasks of a plan, and digest the bytes.
 //
-// What moves and how is the Mover's affair: a load reads, a save writes. move() decides who does
-// what when. A bundle is moved and digested by one worker. The slices of a sliced tensor move in
-// any order, on any worker; their CRC32s are taken on the way and joined, and SHA-256 follows in
-// order, over several tensors at once, by whichever worker is free, while the bytes are likely to
-// be in cache.
+// The Mover knows how a task is moved: a load reads, a save writes. move() decides which worker
+// does what, and when. One worker moves and digests a bundle. The slices of a sliced tensor move in
+// any order, on any worker. Their CRC32s are computed as they move, and joined. SHA-256 follows in
+// order, over several tensors at once, on any worker that is free, while the bytes are likely to be
+// in cache.
 #pragma once
 
 #include <array>
@@ -23,28 +23,30 @@
 
 namespace tensorizer {
 
-// Seconds that workers computed, all of them together.
+// Seconds that the workers spent computing, added up.
 struct ComputeTime {
   double digests = 0;
-  double copies = 0;   // to where tensors belong, and casts
+  double copies = 0;   // from staging memory to tensors, and casts
   double ciphers = 0;  // encrypting, or decrypting, and authenticating
 };
 
-// How far a job is; read from any thread.
+// The progress of a job. `done` and `total` may be read on any thread.
 struct Progress {
   std::atomic<std::uint64_t> done{0};
   std::atomic<std::uint64_t> total{0};
-  ComputeTime computed;  // when it has ended
+  ComputeTime computed;  // set when the job has ended
 };
 
-// At most `threads` workers compute at a time; the rest wait for bytes.
+// Lets at most `threads` workers compute at a time, so that the others only wait for bytes, and
+// measures how long they compute. Thread-safe.
 class ComputeSlots {
  public:
   enum class Work : std::uint8_t { Digest, Copy, Cipher };
 
-  // Everyone's turn, always, when there are no more workers than threads.
+  // Limits nothing if there are no more workers than threads.
   ComputeSlots(int threads, int workers) : limited_(workers > threads), slots_(threads) {}
 
+  // Blocks until a slot is free, and holds it for the lifetime of this object.
   class Slot {
    public:
     Slot(ComputeSlots& slots, Work work) : slots_(slots), work_(work) {
@@ -80,14 +82,14 @@ class ComputeSlots {
   std::array<std::atomic<std::uint64_t>, 3> spent_{};  // nanoseconds
 };
 
-// What belongs to one worker.
+// What a Mover may use on one worker's thread.
 struct Worker {
   Cancel& cancel;
   ComputeSlots& slots;
   TensorAccess& access;
 };
 
-// The CRC32 of a slice, if anyone wants it.
+// Computes the CRC32 of a slice, if it is wanted.
 class SliceDigest {
  public:
   SliceDigest(bool wanted, ComputeSlots& slots) : wanted_(wanted), slots_(slots) {}
@@ -95,7 +97,7 @@ class SliceDigest {
   bool wanted() const noexcept { return wanted_; }
   std::uint32_t crc32() const noexcept { return crc32_; }
 
-  // The next bytes of the slice, best while they are in the processor's cache.
+  // Adds the next bytes of the slice. Best called while they are in the processor's cache.
   void update(ConstBytes bytes);
 
  private:
@@ -104,8 +106,8 @@ class SliceDigest {
   std::uint32_t crc32_ = 0;
 };
 
-// All functions are called from any worker, several at a time, but never for the same task or
-// tensor at the same time as finish().
+// Methods are called on any worker, several at a time. finish() never runs at the same time as
+// another call for the same tensor.
 class Mover {
  public:
   virtual ~Mover() = default;
@@ -113,31 +115,33 @@ class Mover {
   // Moves whole tensors, digests included.
   virtual void move_bundle(const Task& task, Worker& worker) = 0;
 
-  // Moves one slice, updates its digest with all of it, in order, and returns where its bytes are:
-  // there they stay for SHA-256 until let_go().
+  // Moves one slice, updates `digest` with all of its bytes in order, and returns them. They must
+  // stay valid for SHA-256 until let_go().
   virtual ConstBytes move_slice(const Task& task, SliceDigest& digest, Worker& worker) = 0;
 
-  // After the first slice of a tensor has moved.
+  // Returns what to digest of a sliced tensor. Called once, when its first slice has moved.
   virtual DigestStart digest_start(std::uint32_t tensor) = 0;
 
   // Called when the bytes of a slice are no longer needed.
   virtual void let_go(std::uint32_t tensor, ConstBytes slice) { (void)tensor, (void)slice; }
 
-  // After the whole of a sliced tensor has moved and been digested.
+  // Called when all of a sliced tensor has moved and been digested.
   virtual void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) = 0;
 };
 
 struct MoveSettings {
-  int threads = 1;          // that compute
-  int moves_in_flight = 1;  // slices and bundles that move at the same time
-  bool crc32 = false;       // whether any tensor wants it
-  bool sha256 = false;
-  int lanes = 1;  // over how many tensors SHA-256 should go at once
-  // How many slices may be on their way or wait to be hashed at the same time.
+  int threads = 1;          // how many workers compute at the same time
+  int moves_in_flight = 1;  // how many tasks move at the same time
+  bool crc32 = false;       // whether it is computed for any tensor
+  bool sha256 = false;      // likewise
+  int lanes = 1;            // how many tensors SHA-256 should hash side by side
+  // How many slices may move or wait to be hashed at the same time.
   std::size_t most_slices = std::numeric_limits<std::size_t>::max();
   OpenAccess open_access = default_access;
 };
 
+// Moves all tasks of the plan and returns when all workers have ended. The first exception of a
+// worker stops the others through `cancel` and is rethrown here.
 ComputeTime move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel);
 
 }  // namespace tensorizer

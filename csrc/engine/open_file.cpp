@@ -13,7 +13,7 @@ namespace tensorizer {
 
 namespace {
 
-// Half of the memory is for what is read ahead, the other half for the load that reads it.
+// Half of the memory is for bytes that are read ahead, the other half for the load that uses them.
 std::unique_ptr<ReadAhead> make_read_ahead(const std::shared_ptr<Source>& source,
                                            const Catalogue& catalogue,
                                            std::uint64_t memory_ceiling) {

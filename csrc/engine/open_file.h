@@ -26,8 +26,8 @@ class OpenFile {
   ~OpenFile();
 
   Source& source() noexcept { return *source_; }
-  // Returns the source to read these items from: what was read ahead of a server's file, or the
-  // file's own source. `at_once`: whether several reads may run at the same time.
+  // Returns the source to read these items from: bytes of a server's file that were read ahead, or
+  // the file's own source. `at_once` says whether several reads may run at the same time.
   std::shared_ptr<Source> source_for(std::span<const LoadItem> items, bool at_once, Cancel& cancel);
   std::shared_ptr<Source> source_for(std::uint64_t begin, std::uint64_t end, Cancel& cancel);
   Catalogue& catalogue() noexcept { return *catalogue_; }
@@ -44,9 +44,10 @@ class OpenFile {
   // Returns the entries of these names, in their order, or all entries. Throws NoSuchTensor.
   std::vector<std::uint32_t> select(const std::optional<std::vector<std::string>>& names);
   std::uint32_t find(std::string_view name);
-  // Throws InvalidArgument if only the header of a tensor in a stream has it.
+  // Returns the dtype of a tensor. Throws InvalidArgument if only the tensor's header has it and
+  // the source is a stream, whose tensor headers are not read in advance.
   DType dtype(std::uint32_t number) const;
-  // Returns an item for every tensor, to be checked and not kept.
+  // Returns an item for every tensor, whose data is checked and not kept.
   std::vector<LoadItem> all_items() const;
   // Reads the details of a tensor. Its header goes to `header`, which the result points into.
   TensorDetails read_details(std::uint32_t number, std::vector<std::byte>& header, Cancel& cancel);

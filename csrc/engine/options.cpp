@@ -31,7 +31,7 @@ Option key_option(std::string& key) {
   return option;
 }
 
-// "PASSES,BYTES".
+// Parses "PASSES,BYTES". Returns false if that is malformed or out of range.
 bool take_cost(const std::string& text, Argon2Cost& cost) {
   const std::size_t comma = text.find(',');
   const auto passes = parse_number(std::string_view(text).substr(0, comma));

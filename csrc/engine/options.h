@@ -1,4 +1,4 @@
-// What travels in a job's `options`: names and values as text, checked strictly.
+// Parses the options of loads and saves: names and values as text, checked strictly.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,18 @@
 
 namespace tensorizer {
 
-// The memory that a job may take beyond its tensors when the caller says nothing.
+// The default of `memory_ceiling`: the memory that a job may take beyond its tensors.
 inline constexpr std::uint64_t kMemoryCeiling = 48 << 20;
-// The pinned memory that a job may take for its way to or from a device.
+// The default of `staging`: the pinned memory that a job may take to copy to or from a device.
 inline constexpr std::uint64_t kStaging = 128 << 20;
 
-// The hardest derivation of a key that a file may ask for: as "sensitive" has it.
+// The default of `kdf_limit`: the most expensive key derivation that a file may ask for, which is
+// the cost of "sensitive".
 inline constexpr Argon2Cost kKdfLimit{4, 1 << 30};
 
 struct LoadOptions {
   SourceOptions source;
-  std::string key;  // the name of one; empty where none is given
+  std::string key;  // the name of the key; empty if none is given
   Argon2Cost kdf_limit = kKdfLimit;
   bool require_authenticated = false;
   std::optional<Sha256Digest> digest;  // that the file must have
@@ -47,21 +48,21 @@ struct WriterOptions {
   std::uint64_t expected_tensors = 0;
 };
 
-// Throw Error(InvalidArgument) for an unknown name, listing the known ones, and for a malformed
-// value.
+// Throw Error(InvalidArgument) for an unknown name, with a list of the known ones, and for a
+// malformed value.
 LoadOptions parse_load_options(const OptionList& options);
 SaveOptions parse_save_options(const OptionList& options);
 WriterOptions parse_writer_options(const OptionList& options);
 
-// Throws Error(InvalidArgument) where the URI or an option holds a secret that `keeper` ("a pickled
-// Reader") would keep, instead of naming it.
+// Throws Error(InvalidArgument) if the URI or an option may hold a secret instead of the name of
+// one. `keeper` ("a pickled Reader") says in the message what would keep the secret.
 void refuse_secrets(const std::string& uri, const OptionList& options, const std::string& keeper);
 
-// "none", "crc32" or "all".
+// Parses "none", "crc32" or "all". Throws Error(InvalidArgument), as do the next two.
 Verify parse_verify(const std::string& text);
-// "all", "crc32", "sha256" or "none".
+// Parses "all", "crc32", "sha256" or "none".
 HashKinds parse_hashes(const std::string& text);
-// 0 means every CPU that this process may use.
+// Returns the number of threads; 0 means every CPU that this process may use.
 int parse_threads(std::int64_t threads);
 
 }  // namespace tensorizer

@@ -17,12 +17,12 @@ constexpr std::uint64_t kSmallestWindow = 64 << 10;
 constexpr std::uint64_t kGrowth = 16;
 // A gap up to this size is cheaper to read than to skip with another request.
 constexpr std::uint64_t kLargestGap = 64 << 10;
-// Less is not worth a request of its own.
+// Fewer bytes are not worth a request of their own.
 constexpr std::uint64_t kSmallestPiece = 2 << 20;
 
 }  // namespace
 
-// Bytes that were read ahead, at their place in the file.
+// A source in memory: bytes that were read ahead, at their offsets in the file.
 class ReadAhead::Window final : public Source {
  public:
   Window(std::shared_ptr<const Source> file, Span span)
@@ -74,8 +74,9 @@ std::size_t ReadAhead::read(std::uint64_t offset, Bytes out, Cancel& cancel) {
 std::shared_ptr<ReadAhead::Window> ReadAhead::hold(Span wanted, bool at_once, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   const bool in_order = goes_on(wanted);
-  // A fetch that a parent of this process was at never ends here; and who waited for his own, from
-  // a handler that it called, would wait for ever.
+  // Two fetches must not be waited for. One that a parent process had started before it forked
+  // never ends in this process. One of this thread, which called a handler that is here now, cannot
+  // go on before the handler returns.
   const auto somebody_fetches = [&] { return fetch_ && fetch_->process == getpid(); };
   const auto is_coming = [&] {
     return somebody_fetches() && fetch_->thread != calling_thread() && fetch_->span.covers(wanted);
@@ -133,7 +134,7 @@ std::shared_ptr<ReadAhead::Window> ReadAhead::take_held(Span wanted) {
   return is_last ? std::exchange(held_, nullptr) : held_;
 }
 
-// Where to read ahead; nothing where what is wanted is large enough by itself.
+// Returns the span to read ahead; nullopt if `wanted` is large enough by itself.
 std::optional<ReadAhead::Span> ReadAhead::plan(Span wanted) const {
   const std::uint64_t size =
       passed_ < most_ / kGrowth ? std::max(passed_ * kGrowth, kSmallestWindow) : most_;
@@ -185,8 +186,8 @@ std::size_t ReadAhead::fetch_at_once(std::uint64_t offset, Bytes out, std::uint6
   std::condition_variable changed;
   std::size_t next = 0;
   std::size_t left = brought.size();
-  // Whoever has no more to do waits for the others, because the caller's own thread looks after
-  // signals.
+  // A worker without work waits for the others and does not return, because the caller's thread is
+  // one of them and has to check for signals.
   const auto work = [&] {
     std::unique_lock lock(mutex);
     while (left > 0) {

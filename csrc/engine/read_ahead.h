@@ -1,13 +1,13 @@
-// Makes few large reads of accesses to a file that follow one another.
+// Reads a file ahead: turns consecutive small accesses into few large reads.
 //
-// The first access reads what it asks for and nothing else, and so does one that jumps elsewhere.
-// One that goes on where the last one ended, with a small gap or none, reads ahead: sixteen times
-// as much as was passed in order so far, up to a limit, in as many reads at once as pay for the
-// source. Going backwards reads ahead as well, from the third access on. What was read ahead is
-// held until accesses have passed it or jump.
+// The first access, and each access that jumps elsewhere, reads only the bytes that it asks for. An
+// access that begins where the last one ended, or after a small gap, reads ahead: sixteen times the
+// bytes that were accessed in order so far, up to a limit, in as many concurrent reads as the
+// source hints. Backward accesses read ahead from the third one on. Bytes that were read ahead are
+// held until accesses have passed them or jump.
 //
-// Safe from any thread; accesses that are in order are best made by one. Nothing is locked while
-// bytes are fetched, and threads end with the call.
+// Thread-safe, but one sequence of accesses should come from one thread. No lock is held while
+// bytes are fetched, and the threads that fetch end with the call.
 #pragma once
 
 #include <sys/types.h>
@@ -27,18 +27,19 @@ namespace tensorizer {
 
 class ReadAhead {
  public:
-  // Nothing is fetched at or behind `end`, and `most` bytes are held.
+  // Fetches no byte at or behind the offset `end`, and holds at most `most` bytes.
   ReadAhead(std::shared_ptr<Source> source, std::uint64_t end, std::uint64_t most);
 
   const std::shared_ptr<Source>& source() const { return source_; }
 
-  // Where whoever is about to read from `begin` to `end` finds that: in what was read ahead, or in
-  // the source itself. `at_once`: whether several reads may run at the same time.
+  // Returns the source for a caller that is about to read from `begin` to `end`: memory that holds
+  // these bytes, which this call may read ahead, or the file's source. `at_once` says whether
+  // several reads may run at the same time.
   std::shared_ptr<Source> source_for(std::uint64_t begin, std::uint64_t end, bool at_once,
                                      Cancel& cancel);
 
-  // Fills as much of `out` as there is from `offset` on, and says how much that was: less only at
-  // the end, and where the source has a gap.
+  // Fills `out` with the bytes from `offset` on and returns how many there were: less than asked
+  // for only at the end of the file, or if the source has a gap.
   std::size_t read(std::uint64_t offset, Bytes out, Cancel& cancel);
 
  private:
@@ -56,11 +57,13 @@ class ReadAhead {
     pid_t process;
   };
 
-  // What is held of a span, after it was fetched where accesses are in order; null where the caller
-  // reads it himself.
+  // Returns a window that covers `wanted`, and fetches it if accesses are in order; null if the
+  // caller has to read the source.
   std::shared_ptr<Window> hold(Span wanted, bool at_once, Cancel& cancel);
-  // The next three under the mutex.
+  // The mutex must be locked for the next three.
+  // Returns whether an access continues the one before it, and remembers it as the last one.
   bool goes_on(Span wanted);
+  // Returns the held window if it covers `wanted`, and holds it no longer if this reaches its end.
   std::shared_ptr<Window> take_held(Span wanted);
   std::optional<Span> plan(Span wanted) const;
 
@@ -77,10 +80,10 @@ class ReadAhead {
   std::mutex mutex_;  // guards what follows
   std::condition_variable fetched_;
   Span last_;
-  std::uint64_t passed_ = 0;  // in order, up to the last access, gaps included
+  std::uint64_t passed_ = 0;  // bytes accessed in order until now, gaps included
   bool backwards_ = false;
   std::shared_ptr<Window> held_;
-  std::optional<Fetch> fetch_;  // that is running
+  std::optional<Fetch> fetch_;  // the one that is running
 };
 
 }  // namespace tensorizer

@@ -13,8 +13,8 @@ namespace {
 
 // Enough for the index of a few hundred tensors, so that one read is usually enough.
 constexpr std::size_t kFirstRead = 64 << 10;
-// Memory for a length that the file claims is taken in steps of this size, even if a server says
-// that the file is that long.
+// Memory for a length that the file claims is allocated in steps of this size, even if a server
+// says that the file is that long.
 constexpr std::size_t kLargestStep = 16 << 20;
 
 // Grows `bytes`, which are those at `offset`, to `size`. Returns false if the source ends before

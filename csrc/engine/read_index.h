@@ -19,8 +19,8 @@ FileLocation place_of(const Source& source);
 // costs no request.
 Index read_index(Source& source, FileKeys* keys, Cancel& cancel);
 
-// Replaces `bytes` by the `size` bytes at `offset`. Takes memory only as bytes arrive if nothing
-// but the word of a server, or of the file itself, says that they exist.
+// Replaces `bytes` by the `size` bytes at `offset`. Allocates memory only as bytes arrive, unless
+// the source is a local file: a size that a server or the file itself claims may be false.
 void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
                    std::vector<std::byte>& bytes, Cancel& cancel);
 

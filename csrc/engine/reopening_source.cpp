@@ -24,7 +24,7 @@ class ReopeningSource final : public Source {
       source_ = open_(cancel);
       position_ = 0;
     }
-    // Where it stands when this throws, nobody knows.
+    // The position is unknown if the read throws. The next read then opens the source again.
     position_ = std::numeric_limits<std::uint64_t>::max();
     const std::size_t done = source_->read_up_to(offset, out, cancel);
     position_ = offset + done;
@@ -42,7 +42,7 @@ class ReopeningSource final : public Source {
   const std::optional<std::uint64_t> size_;
   const std::vector<std::pair<std::string, std::string>> headers_;
 
-  // Who is in uses what follows.
+  // Guards what follows.
   Gate gate_{
       "this thread is reading from the stream already: what runs meanwhile, as a signal handler "
       "does, cannot read from it"};

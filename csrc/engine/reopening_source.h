@@ -1,4 +1,4 @@
-// Lets a source that gives its bytes once, in order, be read from any position.
+// A source that can be read from any position although its bytes come once and in order.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ namespace tensorizer {
 
 using OpenSource = std::function<std::unique_ptr<Source>(Cancel& cancel)>;
 
-// Opens a source; one that gives its bytes once is opened again where it is read backwards, and
-// read by one call at a time.
+// Opens a source and returns it. If that is sequential, returns one that calls `open` again when it
+// is read backwards, and that lets one call at a time read.
 std::unique_ptr<Source> reopening_source(OpenSource open, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -9,15 +9,16 @@ namespace tensorizer {
 
 namespace {
 
-// What a file system keeps of a file that is written in such pieces, it keeps in huge pages:
-// whoever maps it soon afterwards has few page faults.
+// File systems cache a file that is written in pieces of this size in huge pages, so that a mapping
+// soon afterwards has few page faults.
 constexpr std::uint64_t kSlice = 2 << 20;
 constexpr std::uint64_t kBundle = 2 << 20;
-// A server gets a part of the file when all of it is there: the fewer tensors are open, the sooner.
+// A part of the file is uploaded when it is complete, which is sooner if fewer tensors are in
+// progress.
 constexpr int kLanesToServers = 4;
 
-// Names headers and data, as tensorizer does in Redis: two keys for each tensor, and none for the
-// terminator.
+// Announces headers and data as the parts that tensorizer keeps in Redis: two keys for each tensor,
+// and none for the terminator.
 void announce(Sink& sink, std::span<const PlacedTensor> tensors) {
   std::vector<NamedRange> parts;
   parts.reserve(2 * tensors.size());
@@ -30,7 +31,7 @@ void announce(Sink& sink, std::span<const PlacedTensor> tensors) {
   sink.announce(parts);
 }
 
-// How many workers there are at most, and what each may hold.
+// How many workers there are at most, and how many bytes each may hold in one piece.
 struct Shares {
   int workers;
   std::uint64_t share;
@@ -65,15 +66,16 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   limits.bundle_size = std::min(kBundle, shares.share);
   limits.slice_size = encrypted ? kCryptChunk : std::min(kSlice, shares.share);
   limits.largest_gap = 0;
-  // What the system keeps of a file, it keeps in blocks that start there; a block that two writes
-  // share becomes many small ones, and the file slow to map. But a chunk is encrypted in one piece.
+  // The page cache keeps a file in blocks that begin on multiples of their size in the file. A
+  // block that two writes share becomes many small ones, and the file slow to map. Encrypted data
+  // is cut at its chunks instead, because a chunk is encrypted in one piece.
   limits.slices_follow_file = !encrypted;
 
   std::vector<Extent> extents;
   extents.reserve(job.items.size());
   for (std::size_t i = 0; i < job.items.size(); ++i) {
     const PlacedTensor& tensor = job.tensor(i);
-    // Staged bytes are gone before a digest that goes in order could come back to them.
+    // The port does not keep staged bytes until a digest that goes in order reaches them.
     const bool in_order = hashes.sha256 || job.layout.kind().data_digests || encrypted;
     const bool whole = job.items[i].read || (job.items[i].staged && in_order);
     extents.push_back({settings.begin + tensor.header_offset, tensor.header_size,

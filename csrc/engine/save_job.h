@@ -1,4 +1,4 @@
-// What all who save have in common: where a tensor's bytes are, and what is written of them.
+// What SaveMover and SequentialSave share: where the bytes of a tensor are, and what is written.
 #pragma once
 
 #include <cstdint>
@@ -38,19 +38,22 @@ struct SaveJob {
   DigestStart digest_start(const TensorHeaderImage& header) const {
     return {header.hashed(), hashes().crc32, hashes().sha256};
   }
-  // Of the data alone.
+  // Returns what to digest for the record of data digests, which cover the data alone.
   DigestStart data_digest_start() const { return {{}, false, layout.kind().data_digests}; }
 
-  // Sets digests in the header, and notes what the records need. Called when the MACs are set.
+  // Sets the digests in the header, and those in the layout that the records need. The MACs must be
+  // set before.
   void complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
                 const Digests& data_digest) const;
 
-  // How much of a tensor moves at a time where it is not cut: a chunk of what is encrypted.
+  // Returns how much of a tensor that is not cut moves at a time: one chunk if the file is
+  // encrypted, otherwise `staged`.
   std::uint64_t piece_size(std::uint64_t staged) const {
     return encryption() ? kCryptChunk : staged;
   }
 
-  // Whether an item's data, or its ciphertext, is in memory of the worker before it is written.
+  // Returns whether an item's data, or its ciphertext, is in memory of the worker before it is
+  // written.
   bool passes(std::size_t item) const {
     return items[item].staged || items[item].read || encryption();
   }
@@ -63,12 +66,13 @@ struct SaveJob {
   SavedBytes data(std::size_t item, std::uint64_t position, std::uint64_t size,
                   TensorAccess& access) const;
 
-  // What is written of a piece: its ciphertext, whose MACs go into the header, where the file is
-  // encrypted. `position` is at the start of a chunk.
+  // Returns the bytes to write for a piece. If the file is encrypted, encrypts them first, and sets
+  // their MACs in the header. `position` must be the start of a chunk.
   ConstBytes encrypt(std::size_t item, TensorHeaderImage& header, std::uint64_t position,
                      const SavedBytes& piece) const;
 
-  // Whether what is written of an item's data is the caller's memory, which stays.
+  // Returns how long the bytes that are written for an item stay valid: until the end if they are
+  // memory of the caller, which stays.
   KeptUntil kept_until(std::size_t item) const {
     return settings.memory_stays && !passes(item) ? KeptUntil::End : KeptUntil::Return;
   }
@@ -77,7 +81,7 @@ struct SaveJob {
   void write_data(std::size_t item, std::uint64_t position, ConstBytes bytes, Cancel& cancel) const;
 };
 
-// The digests of a tensor that is saved piece by piece.
+// Computes the digests of a tensor that is saved piece by piece.
 class SavedDigests {
  public:
   SavedDigests(const SaveJob& job, std::size_t item, const TensorHeaderImage& header,
@@ -88,12 +92,12 @@ class SavedDigests {
         digests_(codec_ ? DigestStart{} : job.digest_start(header)),
         data_digest_(codec_ ? DigestStart{} : job.data_digest_start()) {}
 
-  // The next bytes of the data. Does nothing if the device digests them.
+  // Adds the next bytes of the data. Does nothing if the device digests them.
   void update(ConstBytes plain) {
     digests_.update(plain);
     data_digest_.update(plain);
   }
-  // Completes the header, whose MACs are set, when all data has been seen.
+  // Completes the header. All data must have been added, and all MACs set.
   void complete(TensorHeaderImage& header);
 
  private:

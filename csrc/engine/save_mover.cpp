@@ -6,12 +6,11 @@ namespace tensorizer {
 
 namespace {
 
-// What is still in the processor's cache when it is written after it was read.
+// Parts of this size are still in the processor's cache when they are written after they were read.
 constexpr std::size_t kPart = 512 << 10;
 constexpr std::size_t kCacheLine = 64;
 
-// Brings bytes into the cache: the kernel copies them from there a fifth faster than it reads them
-// from memory.
+// Reads bytes into the cache: the kernel copies them from there a fifth faster than from memory.
 void fetch(ConstBytes bytes) noexcept {
   const volatile std::byte* const first = bytes.data();
   for (std::size_t at = 0; at < bytes.size(); at += kCacheLine) static_cast<void>(first[at]);
@@ -50,7 +49,8 @@ ConstBytes SaveMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
     bytes = job_.encrypt(task.first, header_of(task.first), task.position, piece);
   }
-  // SHA-256 reads it once more later, and the system keeps larger writes in larger blocks.
+  // With SHA-256 the slice is written in whole: it is read once more later anyway, and the page
+  // cache keeps larger writes in larger blocks.
   const bool in_parts = !job_.hashes().sha256;
   const std::size_t part = in_parts ? kPart : bytes.size();
   for (std::size_t at = 0; at < bytes.size(); at += part) {

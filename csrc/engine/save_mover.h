@@ -1,4 +1,4 @@
-// Digests, encrypts and writes at the same time, in any order.
+// Saves to a sink that takes writes in any order: workers digest, encrypt and write in parallel.
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@ namespace tensorizer {
 
 class SaveMover final : public Mover {
  public:
-  // `piece`: how much of a tensor that is not cut passes at a time.
+  // `piece` is how much of a tensor that is not cut moves at a time.
   SaveMover(const SaveJob& job, std::uint64_t piece)
       : job_(job), piece_(piece), headers_(job.items.size()) {}
 
@@ -21,20 +21,23 @@ class SaveMover final : public Mover {
   void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) override;
 
  private:
-  // Of a cut tensor, whose nonce is the same for all who move its slices.
+  // Returns the header of a cut tensor. All workers that move its slices share it, because they
+  // must use the same nonce.
   TensorHeaderImage& header_of(std::uint32_t tensor);
 
+  // Collects the headers and data of a bundle; staged and read data goes to memory of the worker.
   void gather(const Task& task, std::vector<TensorHeaderImage>& headers,
               std::vector<SavedBytes>& data, Worker& worker);
+  // Digests and encrypts a bundle, and completes its headers.
   void digest_bundle(const Task& task, std::vector<TensorHeaderImage>& headers,
                      const std::vector<SavedBytes>& data, Worker& worker);
-  // Moves a tensor that is not cut and larger than a piece.
+  // Moves a tensor that is not cut and is larger than a piece.
   void move_whole(std::uint32_t item, Worker& worker);
 
   const SaveJob& job_;
   const std::uint64_t piece_;
   std::mutex mutex_;
-  std::vector<std::optional<TensorHeaderImage>> headers_;  // of cut tensors on their way
+  std::vector<std::optional<TensorHeaderImage>> headers_;  // of cut tensors in progress
 };
 
 }  // namespace tensorizer

@@ -1,4 +1,4 @@
-// Memory that pieces of a job pass through, of one size and used again. Any thread.
+// Blocks of memory of one size that pieces of a job pass through, and that are used again.
 #pragma once
 
 #include <memory>
@@ -9,18 +9,21 @@
 
 namespace tensorizer {
 
+// Thread-safe.
 class ScratchPool {
  public:
+  // `size` is that of a block.
   explicit ScratchPool(std::uint64_t size) : size_(size) {}
 
-  // Memory for `size` bytes, at most those of a piece, and the caller's until it gives them back.
+  // Returns memory for `size` bytes, at most the size of a block. It belongs to the caller until
+  // give_back().
   Bytes take(std::uint64_t size) {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
       all_.push_back(std::make_unique_for_overwrite<std::byte[]>(size_));
       free_.push_back(all_.back().get());
     }
-    // The last one that was in use may still be in the processor's cache.
+    // The block that was used last may still be in the processor's cache.
     std::byte* const memory = free_.back();
     free_.pop_back();
     return {memory, size};

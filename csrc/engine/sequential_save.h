@@ -1,5 +1,5 @@
-// Saves to a sequential sink. A tensor's digests come before its data, so everything is read twice;
-// encryption gives the same bytes both times.
+// Saves to a sequential sink. The digests of a tensor come before its data in the file, so
+// everything is read twice. Encryption gives the same bytes both times.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,12 @@ namespace tensorizer {
 
 class SequentialSave {
  public:
-  // `piece`: how much of a tensor is read at a time.
+  // `piece` is how much of a tensor is read at a time.
   SequentialSave(const SaveJob& job, std::uint64_t piece, Cancel& cancel)
       : job_(job), piece_(piece), cancel_(cancel), access_(job.settings.open_access()) {}
 
-  // `write_head` writes the prefix once all tensor headers are known; empty if it is written
-  // already.
+  // Writes all tensors. `write_head` writes the prefix and is called when all tensor headers are
+  // known; empty if the prefix has been written already.
   void run(const std::function<void()>& write_head);
 
  private:

@@ -1,4 +1,4 @@
-// How one worker of a job gets at the data of tensors.
+// What one worker of a job uses to read and write the data of tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,15 @@
 
 namespace tensorizer {
 
-// Gives the data of tensors that a save takes from somewhere else than memory, as from another
-// file. Each worker opens one and uses it on its own thread.
+// Reads data for a save that is not in memory, such as tensors of another file. Each worker opens a
+// reader and uses it on its own thread.
 class TensorReader {
  public:
   virtual ~TensorReader() = default;
 
-  // Fills `out` with the next bytes of the data; a tensor is begun at position 0, and read in order
-  // to its end by one reader. `tensor` is the number that its item has in `read`. Throws Error.
+  // Fills `out` with the next bytes of the data. The caller reads a tensor from position 0 to its
+  // end, in order, with one reader. `tensor` is the number that its item has in `read`. Throws
+  // Error.
   virtual void read(std::uint32_t tensor, std::uint64_t position, Bytes out) = 0;
 };
 

@@ -1,5 +1,5 @@
-// Passes bytes to and from tensors whose own memory cannot be read from or written to a file: those
-// on a device, of another type than they are stored with, or that are not contiguous.
+// Copies bytes to and from tensors whose memory cannot be filled from a file, or written to one,
+// directly: tensors on a device, of another dtype than the file's, or not contiguous.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace tensorizer {
 
-// Memory that passes starts on a multiple of this. Torch moves a complex128 at once, which traps if
-// it is aligned less.
+// Memory of a port starts on a multiple of this. Torch copies a complex128 in one access, which
+// traps if it is aligned less.
 inline constexpr std::size_t kElementAlignment = 16;
 
 // The key and nonce of one chunk of encrypted data.
@@ -21,8 +21,8 @@ struct ChunkKey {
   Nonce nonce;
 };
 
-// Digests and ciphers of a device's own, which work on a tensor where it is. They see all bytes
-// that were put before, and block until they are done.
+// Digests and ciphers that run on a device, on the memory of a tensor. They see all bytes that were
+// put before, and block until they are done.
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
@@ -41,36 +41,36 @@ class DeviceCodec {
 };
 
 // Each worker of a job opens a port of its own and uses it on its own thread. `tensor` is the
-// number that its item has in `staged`; positions and sizes are those of whole elements, as they
-// are stored. Each byte of a tensor passes once, in any order. Methods throw Error.
+// number that its item has in `staged`. Positions and sizes are in bytes as stored, and fall on
+// whole elements. Each byte of a tensor passes once, in any order. Methods throw Error.
 class TensorPort {
  public:
   virtual ~TensorPort() = default;
 
-  // Returns memory for `size` bytes that this port passes fast, aligned as elements are. It is
-  // valid until the next call, which waits for bytes that are still on their way out of it.
+  // Returns memory for `size` bytes that this port copies fast, aligned as elements are. It is
+  // valid until the next call, which blocks until bytes that are still copied from it have left it.
   virtual Bytes take(std::size_t size) = 0;
 
-  // Passes bytes in memory of the last take() to the tensor, from `position` on. The tensor has
-  // them when the job has ended.
+  // Copies `bytes`, which are in memory of the last take(), to the tensor from `position` on. The
+  // tensor has them when the job has ended.
   virtual void put(std::uint32_t tensor, std::uint64_t position, Bytes bytes) = 0;
 
-  // Passes bytes of the tensor from `position` on into memory of the last take(), where they are
-  // after wait().
+  // Copies bytes of the tensor from `position` on to `out`, in memory of the last take(). They have
+  // arrived after wait().
   virtual void get(std::uint32_t tensor, std::uint64_t position, Bytes out) = 0;
 
-  // Blocks until all that get() was asked for is there.
+  // Blocks until the bytes of all get() calls have arrived.
   virtual void wait() = 0;
 
-  // Returns what digests and encrypts this tensor on its device, owned by the port; null if the
-  // host has to.
+  // Returns the codec of this tensor's device, owned by the port; null if the host digests,
+  // encrypts and decrypts the tensor.
   virtual DeviceCodec* codec(std::uint32_t tensor) {
     (void)tensor;
     return nullptr;
   }
 };
 
-// Drops what is put: for data that is only checked, and for jobs without such tensors.
+// Drops the bytes that are put: for data that is only checked, and for jobs without staged tensors.
 class DiscardingPort final : public TensorPort {
  public:
   Bytes take(std::size_t size) override { return scratch_.take(size); }

@@ -51,7 +51,7 @@ class TensorSource {
   std::vector<std::byte> header_;
   std::optional<TensorDetails> details_;
   SharedSecret key_;
-  std::vector<std::byte> chunk_;           // the last one that was not asked for in one piece
+  std::vector<std::byte> chunk_;           // the last chunk that was not read in one piece
   std::optional<std::uint64_t> chunk_at_;  // where it begins, if its MAC was right
   Expected expected_;
   std::optional<RunningDigests> digests_;

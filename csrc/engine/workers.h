@@ -8,8 +8,8 @@
 namespace tensorizer {
 
 // Runs `body` on `count` threads, of which the calling one is the first, and returns when all have
-// ended. The first exception stops the others through `cancel` and is thrown again here. Where the
-// system has no more threads to give, fewer run: `body` must finish the job on any number.
+// ended. The first exception stops the others through `cancel` and is rethrown here. If the system
+// cannot start that many threads, fewer run: `body` must finish the job on any number.
 void run_workers(int count, Cancel& cancel, const std::function<void()>& body);
 
 }  // namespace tensorizer
