@@ -1,5 +1,5 @@
-// The tensors of a file, whatever its format: the parser of a format fills a Catalogue in, and all
-// that is above `format` reads only this.
+// The tensors of a file, whatever its format. The parser of a format fills a Catalogue in, and the
+// layers above `format` read only that.
 #pragma once
 
 #include <array>
@@ -86,7 +86,7 @@ class Catalogue {
   // Returns the SHA-256 of each tensor's data, in the order of the entries; empty if the file keeps
   // none.
   ConstBytes data_digests() const noexcept { return data_digests_; }
-  // Sets a dtype that only the tensor's header has. Different entries from any thread.
+  // Sets a dtype that only the tensor's header has. Thread-safe for different entries.
   void set_dtype(std::size_t entry, DType dtype) { entries_[entry].dtype = dtype; }
 
   virtual FormatInfo info() const = 0;
@@ -99,7 +99,7 @@ class Catalogue {
   // Checks the tensor's header against its entry and returns what it says. `header` holds the
   // `header_size()` bytes at `header_offset`, none if the tensor has no header. Overwrites parts of
   // `header`; the result points into it and into the catalogue. Throws InvalidFormat, and Crypto if
-  // a key authenticates the headers and this is another one.
+  // a key authenticates the headers and this header is a different one.
   virtual TensorDetails details(std::size_t entry, Bytes header,
                                 const FileLocation& location) const = 0;
 

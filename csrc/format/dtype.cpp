@@ -33,7 +33,7 @@ constexpr std::array<DTypeInfo, kDTypeCount> kTypes{{
 
 constexpr std::string_view kTorch = "torch.";
 
-// Byte order means nothing for raw bytes and single bytes, so "<" and "|" are the same there.
+// Byte order has no meaning for raw bytes and single bytes: "<" and "|" are equal for them.
 bool same_numpy(std::string_view stored, std::string_view canonical, std::uint32_t size) noexcept {
   if (stored == canonical) return true;
   const bool orderless = size == 1 || canonical[1] == 'V';

@@ -1,4 +1,4 @@
-// The element types of the format and the strings that stand for them.
+// The element types of the `.tensors` format, and how they are stored as strings.
 //
 // A stored dtype is numpy's string ("<f4"). A type that numpy lacks is opaque: numpy's string for
 // raw bytes of its size, a NUL, then torch's name ("<V2\0torch.bfloat16"). An index entry may leave
@@ -67,16 +67,16 @@ struct DTypeInfo {
 
 const DTypeInfo& dtype_info(DType dtype) noexcept;
 
-// What a header stores for `dtype`.
+// Returns the string that a header stores for `dtype`.
 std::string stored_dtype(DType dtype);
 
-// A stored dtype, read back. `dtype` is missing when only raw bytes of `size` are named.
+// A parsed dtype. `dtype` is null if the string names only raw bytes of `size`.
 struct StoredDType {
   std::optional<DType> dtype;
   std::uint32_t size;
 };
 
-// Nothing when the text is no dtype of the format.
+// Returns nullopt if the string is not a dtype of the format.
 std::optional<StoredDType> parse_dtype(std::string_view stored) noexcept;
 
 }  // namespace tensorizer

@@ -1,13 +1,14 @@
-// One digest for all that a file holds, however it is stored.
+// One digest for all contents of a file, however they are stored.
 #pragma once
 
 #include "format/catalogue.h"
 
 namespace tensorizer {
 
-// SHA-256 over each tensor's name, type, dtype, shape and the SHA-256 of its data, in the order of
-// the stored names: the same for a plain and an encrypted file, and for any order and padding.
-// `data_digests` has one digest for each entry, in their order; every dtype must be known.
+// Returns the SHA-256 over each tensor's name, type, dtype, shape and the SHA-256 of its data, in
+// the order of the stored names. It is the same for a plain and an encrypted file, and for any
+// order and padding. `data_digests` has one digest for each entry, in their order; every dtype must
+// be known.
 Sha256Digest model_digest(const Catalogue& catalogue, ConstBytes data_digests);
 
 }  // namespace tensorizer

@@ -27,10 +27,10 @@ void append_escaped(std::string& out, std::string_view text) {
 
 bool begins_step(char c) { return c == kKeyStep || c == kIndexStep; }
 
-// Reads the JSON array behind the mark. White space is space and tab: a name has no line breaks.
+// Parses the JSON array behind the mark. White space is space and tab: a name has no line breaks.
 //
-// By hand, and not by simdjson: that takes 112 ms instead of 49 for 100,000 names, takes -0 for 0,
-// and does not tell an index past 2^63 from other mistakes.
+// Written by hand, because simdjson takes 112 ms instead of 49 ms for 100,000 names, accepts -0 as
+// 0, and does not distinguish an index past 2^63 from other mistakes.
 class NestedParser {
  public:
   NestedParser(std::string_view text, std::string& out) : text_(text), out_(out) {}
@@ -174,7 +174,7 @@ class NestedParser {
   std::string& out_;
 };
 
-// The positions of the names, or of what stands for them, in sorted order.
+// Returns the positions of the names, or of their forms, in sorted order.
 std::vector<std::uint32_t> sorted(std::span<const std::string_view> names, Cancel& cancel) {
   std::vector<std::uint32_t> order(names.size());
   std::iota(order.begin(), order.end(), 0U);
@@ -197,7 +197,7 @@ NameConflict find_equal(std::span<const std::string_view> names, Cancel& cancel)
   return {};
 }
 
-// In the sorted order of paths, every conflict shows between neighbours.
+// Sorts the paths: if there is a conflict, two neighbours are in conflict.
 NameConflict find_nested(std::span<const std::string_view> names, Cancel& cancel) {
   std::string forms;
   std::vector<std::size_t> ends;

@@ -82,7 +82,7 @@ CryptInfo parse_crypt_info(ConstBytes section, std::uint64_t data_size, std::str
   if (data_size > 0 && parser.info.chunk_size == 0) {
     parser.set("says that its data is not encrypted, in an encrypted file");
   }
-  // Counting up must not come back to a nonce that was used.
+  // Counting up must not reach a nonce that was used before.
   const CryptInfo& info = parser.info;
   const bool wraps =
       nonce_after(info.nonce, info.macs.size() / kMacSize).back() < info.nonce.back();

@@ -15,7 +15,7 @@ FrameCursor::FrameCursor(ConstBytes bytes) noexcept
 }
 
 std::optional<Record> FrameCursor::next() noexcept {
-  // A file may end its index less than a whole record head after the last record.
+  // The index may end less than a whole record head behind the last record.
   constexpr std::size_t kHead = sizeof(std::uint16_t) + sizeof(std::uint32_t);
   if (!present_ || cursor_.left() < kHead) return std::nullopt;
   const auto kind = cursor_.take<std::uint16_t>();

@@ -1,9 +1,9 @@
 // The records behind the last index entry.
 //
-// Old readers count entries and never look at what follows in the index, so that is where things
-// about the file as a whole go: a magic, then records (kind u16, length u32, body) up to a kind 0
-// or the end of the index. A reader skips the kinds that it does not know. Nothing but zeros stands
-// behind the records, or where there are none: anything else is an entry that was not counted.
+// Old readers count entries and ignore what follows them in the index, so metadata of the whole
+// file is stored there: a magic, then records (kind u16, length u32, body) up to a kind 0 or the
+// end of the index. A reader skips the kinds that it does not know. The rest of the index must be
+// zeros, also if there are no records: anything else could be an entry that was not counted.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,20 @@ struct Record {
   ConstBytes body;
 };
 
-// In a time that hardly counts beside that of reading them.
+// Returns whether all bytes are zero. Takes almost no time beside reading them.
 bool all_zero(ConstBytes bytes) noexcept;
 
-// Walks the records of `bytes`, which is what follows the last index entry.
+// Iterates over the records in `bytes`, which are those behind the last index entry.
 class FrameCursor {
  public:
   explicit FrameCursor(ConstBytes bytes) noexcept;
 
-  // The next record, or nothing at the end.
+  // Returns the next record; nullopt at the end. The body points into `bytes`.
   std::optional<Record> next() noexcept;
 
-  // False once a record claimed more bytes than there are.
+  // Returns false if a record claimed more bytes than there are.
   bool ok() const noexcept { return cursor_.ok(); }
-  // Where the walk stands, counted from the start of `bytes`.
+  // Returns how many of `bytes` have been parsed.
   std::size_t position() const noexcept { return cursor_.position(); }
 
  private:

@@ -14,10 +14,10 @@ namespace {
 // name length, type, dtype length, dimension count, three offsets
 constexpr std::uint64_t kSmallestEntry = 2 + 1 + 1 + 1 + 3 * 8;
 
-// The longest: with the version that some files have, every text as long as its length can say, and
-// as many dimensions of 8 bytes.
+// The largest entry has a version, as in some files, texts of the largest length that their length
+// fields can hold, and as many dimensions of 8 bytes.
 constexpr std::uint64_t kLargestEntry = 4 + 2 + 0xffff + 1 + 1 + 0xff + 1 + 0xff * 8 + 3 * 8;
-// What an index may be longer than its entries: twice the room that a Writer reserves at most.
+// How much longer an index may be than its entries: twice the room that a Writer reserves at most.
 constexpr std::uint64_t kMostRoom = 128 << 20;
 
 }  // namespace

@@ -38,16 +38,16 @@ struct FileHeader {
   std::array<std::byte, kFileHeaderSize> bytes{};
   std::uint32_t version = 0;
   std::uint8_t flags = 0;
-  bool encrypted = false;  // by its version or by its flag
+  bool encrypted = false;  // from the version or the flag
   std::uint64_t claimed_size = 0;
   std::uint64_t tensor_count = 0;
   std::uint64_t index_size = 0;
 
-  // Whether every index entry has a version of its own.
+  // Returns whether every index entry has a version of its own.
   bool long_dimensions() const noexcept { return (flags & kLongDimensionsFlag) != 0; }
 };
 
-// Parses the header that `bytes` start with; they may be longer.
+// Parses the header at the start of `bytes`, which may be longer. Throws InvalidFormat.
 FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location);
 
 class Index final : public Catalogue {

@@ -46,7 +46,7 @@ struct Index::Parser {
       pace.step();
       parse_entry();
     }
-    // Only now do the dimensions stay where they are.
+    // Shapes are set last, because adding dimensions moves them in memory.
     std::span<const std::int64_t> dimensions(index.dimensions_);
     for (std::uint64_t i = 0; i < count; ++i) {
       index.entries_[i].shape = dimensions.first(dimension_counts[i]);
@@ -170,7 +170,8 @@ struct Index::Parser {
       });
     }
     index.end_ = entries[order.back()].end();
-    // A shorter index would leave records, or entries, where nobody looks at them.
+    // An index that claims to be shorter than it is would hide the records or entries behind its
+    // end.
     if (const Entry& first = entries[order.front()]; first.header_offset != prefix_end()) {
       fail(location, describe(first.name, order.front()) + at(first.header_offset) +
                          " is the first of the file, and does not begin where the index ends, at " +
@@ -233,8 +234,8 @@ struct Index::Parser {
     check_zeros(first + frame.position());
   }
 
-  // An entry that the header does not count would stand there. Nor must anything say something that
-  // no MAC covers.
+  // Throws if a byte behind the records is not zero. It could belong to an entry that the header
+  // does not count, and no MAC covers it.
   void check_zeros(std::size_t position) const {
     const ConstBytes rest = ConstBytes(index.bytes_).subspan(position);
     if (all_zero(rest)) return;

@@ -11,8 +11,9 @@ namespace tensorizer {
 
 namespace {
 
-// Releases of the format's first implementation cannot open an index in which an opaque dtype
-// stands next to an empty tensor: there only its numpy part is written.
+// Returns the dtype as the index stores it: only the numpy part for an empty tensor, because
+// releases of the format's first implementation cannot open an index with an empty tensor of an
+// opaque dtype.
 std::string index_dtype(const TensorSpec& spec) {
   return spec.data_size() == 0 ? std::string(dtype_info(spec.dtype).numpy)
                                : stored_dtype(spec.dtype);
@@ -76,7 +77,7 @@ std::vector<std::byte> Layout::prefix(std::uint64_t start, std::uint64_t size) c
   const bool encrypted = kind_.header.encryption.has_value();
   const std::uint32_t version = lowest_version(tensors_, encrypted);
   out.put(version);
-  // Version 3 says so by itself.
+  // Version 3 means encrypted and needs no flag.
   const bool flagged = encrypted && version > kEncryptedVersion;
   out.put(static_cast<std::uint8_t>((flagged ? kEncryptedFlag : 0) |
                                     (versioned ? kLongDimensionsFlag : 0)));

@@ -1,4 +1,4 @@
-// What the parsers of the file header and the index share.
+// Helpers that the parsers of the file header and the index share.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tensorizer {
 
-// The largest offset and size: what torch and the system count with.
+// The largest offset and size: torch and the system use signed 64-bit integers.
 inline constexpr auto kMaxSigned =
     static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
 

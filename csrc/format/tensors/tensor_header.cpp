@@ -15,19 +15,19 @@ enum class HashType : std::uint8_t { Crc32 = 0, Sha256 = 1 };
 
 constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint64_t kPageAlignment = 4096;
-constexpr std::uint64_t kPageAligned = 64 << 10;  // data of this size and more
+constexpr std::uint64_t kPageAligned = 64 << 10;  // the smallest data that is aligned to pages
 constexpr std::size_t kLengthField = 8;
-// What a header may be padded by: sixteen times as much as any writer is known to need.
+// The most padding that a header may have: sixteen times what any known writer needs.
 constexpr std::uint64_t kMostPadding = 64 << 10;
-// The longest str8 and str16, lengths included.
+// The sizes of the longest str8 and str16, length fields included.
 constexpr std::uint64_t kMostText8 = 1 + std::numeric_limits<std::uint8_t>::max();
 constexpr std::uint64_t kMostText16 = 2 + std::numeric_limits<std::uint16_t>::max();
 
-// The header up to its hash section, hash values zero.
+// Appends the header up to the end of its hash section, with zeros for the hash values.
 void put_hashed(std::vector<std::byte>& bytes, const TensorSpec& spec, HashKinds hashes,
                 std::size_t* crc32_at, std::size_t* sha256_at) {
   ByteWriter out(bytes);
-  out.put(std::uint64_t{0});  // the header's length, when that is known
+  out.put(std::uint64_t{0});  // the length of the header, set when it is known
   out.put(spec.module_index);
   out.put(static_cast<std::uint8_t>(spec.type));
   out.put_text<std::uint16_t>(spec.name);
@@ -55,7 +55,7 @@ void put_hashed(std::vector<std::byte>& bytes, const TensorSpec& spec, HashKinds
   if (hashes.sha256) put_hash(HashType::Sha256, kSha256Size, sha256_at);
 }
 
-// Takes a header apart, zeroing hash values on the way.
+// Parses a header and sets its hash values to zero.
 struct HeaderParser {
   Bytes bytes;
   const IndexedHeader& indexed;
@@ -230,7 +230,7 @@ TensorDetails parse_tensor_header(Bytes bytes, const IndexedHeader& indexed) {
 
 void check_header_size(const Entry& entry, std::size_t number, bool encrypted,
                        const FileLocation& location) {
-  // Everything has its longest length, and every chunk its shortest.
+  // Assumes the largest size of every field, and the smallest size of every chunk.
   std::uint64_t most = kLengthField + sizeof(std::uint16_t) + 1 + sizeof(std::uint16_t) +
                        entry.name.size() + kMostText8 + 1 + 8 * entry.shape.size() + kMostText16 +
                        kMostPadding + kLengthField;

@@ -1,7 +1,7 @@
 // The header in front of each tensor's data.
 //
-// Both hashes of a tensor cover its header, with the hash values zeroed and the crypt info left
-// out, followed by its data.
+// Both hashes of a tensor cover its header, with zeros for the hash values and without the crypt
+// info, followed by its data.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ namespace tensorizer {
 
 inline constexpr std::size_t kCrc32Size = 4;
 
-// A tensor as its header tells it.
+// A tensor as its header describes it.
 struct TensorSpec {
   std::string name;  // as stored
   TensorType type = TensorType::StateDictEntry;
@@ -29,8 +29,9 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
   bool meta = false;
 
+  // Returns whether a dimension needs more than 32 bits.
   bool long_dimensions() const noexcept;
-  // The bytes that are stored: none for a meta tensor.
+  // Returns the number of bytes that are stored: 0 for a meta tensor.
   std::uint64_t data_size() const noexcept;
 };
 
@@ -40,29 +41,31 @@ struct HeaderKind {
   std::optional<Encryption> encryption;
 };
 
-// Throws Error(InvalidArgument) for what the format cannot hold: a name that is malformed or too
-// long, a nested name on what is no state-dict entry, more than 255 dimensions.
+// Throws Error(InvalidArgument) for a tensor that the format cannot hold: with a name that is
+// malformed or too long, with a nested name if it is not a state-dict entry, or with more than 255
+// dimensions.
 void check_spec(const TensorSpec& spec);
 
-// The size of the header when it starts at the absolute offset `offset`: padded, so that data
-// starts on a 64-byte boundary and, from 64 KiB up, on a 4 KiB boundary.
+// Returns the size of the header if it starts at the absolute offset `offset`. It is padded so that
+// data starts on a 64-byte boundary, and data of 64 KiB or more on a 4 KiB boundary.
 std::uint64_t tensor_header_size(const TensorSpec& spec, const HeaderKind& kind,
                                  std::uint64_t offset);
 
-// A header in memory whose hash values and MACs are still to be set.
+// A header in memory, made with zeros for its hash values and MACs, which are set later.
 class TensorHeaderImage {
  public:
   TensorHeaderImage(const TensorSpec& spec, const HeaderKind& kind, std::uint64_t size);
 
   ConstBytes bytes() const noexcept { return bytes_; }
-  // What the hashes cover of it, until they are set.
+  // Returns the parts of the header that the hashes cover. Correct only until a hash is set,
+  // because the hashes cover zeros in their place.
   std::array<ConstBytes, 2> hashed() const noexcept {
     return {ConstBytes(bytes_).first(crypt_at_), ConstBytes(bytes_).subspan(crypt_end_)};
   }
-  // Of the first chunk, where the data is encrypted: a fresh one for each image.
+  // Returns the nonce of the first chunk, if the data is encrypted. Each image has a fresh one.
   const Nonce& nonce() const noexcept { return crypt_.nonce; }
 
-  // Of different chunks from any thread.
+  // Thread-safe for different chunks.
   void set_mac(std::uint64_t chunk, const Mac& mac) noexcept;
   void set_crc32(std::uint32_t value) noexcept;
   void set_sha256(std::span<const std::byte, kSha256Size> value) noexcept;
