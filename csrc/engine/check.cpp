@@ -15,8 +15,7 @@ void rethrow_naming(const TensorLocation& location) {
     throw;
   } catch (const std::bad_alloc&) {
     fail(location, ErrorKind::OutOfMemory,
-         "the memory for moving its " + std::to_string(location.entry.data_size) +
-             " bytes is not to be had");
+         "not enough memory to move its " + std::to_string(location.entry.data_size) + " bytes");
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::OutOfMemory || error.message().starts_with(location.label))
       throw;
@@ -50,7 +49,7 @@ void fail_to_decrypt(const TensorLocation& location, std::uint64_t position, std
   fail(location, ErrorKind::Crypto,
        "its " + std::to_string(size) + " bytes from offset " +
            std::to_string(location.entry.data_offset + position) +
-           " on cannot be decrypted: the key is another one, or the file is damaged");
+           " on cannot be decrypted: wrong key or passphrase, or the file was modified or damaged");
 }
 
 void decrypt_chunks(const TensorLocation& location, const CryptInfo& crypt, ConstBytes key,

@@ -61,13 +61,13 @@ void OpenFile::check_digest(ConstBytes data_digests) const {
     if (entry.dtype) continue;
     throw Error(ErrorKind::InvalidArgument,
                 source_->label() +
-                    ": a stream does not say beforehand of what type empty tensors "
-                    "are, so its digest cannot be checked: load it from a file");
+                    ": its digest cannot be checked, because a stream does not give the dtype "
+                    "of empty tensors in advance: load it from a file");
   }
   const Sha256Digest found = model_digest(*catalogue_, data_digests);
   if (found == *options_.digest) return;
   throw Error(ErrorKind::HashMismatch, source_->label() + ": its digest is " + to_hex(found) +
-                                           ", and shall be " + to_hex(*options_.digest) +
+                                           ", but must be " + to_hex(*options_.digest) +
                                            ": this is another model");
 }
 
@@ -111,8 +111,8 @@ DType OpenFile::dtype(std::uint32_t number) const {
   if (const std::optional<DType> stored = entry(number).dtype) return *stored;
   throw Error(ErrorKind::InvalidArgument,
               describe_entry(number) +
-                  ": its dtype stands in front of its data only, and this source gives its bytes "
-                  "once: load the tensor to see it");
+                  ": its dtype is stored only in front of its data, and this source can be read "
+                  "only once: load the tensor to get its dtype");
 }
 
 std::vector<LoadItem> OpenFile::all_items() const {

@@ -68,8 +68,8 @@ void check_terminator(Source& source, const Index& index, ConstBytes behind,
   throw Error(ErrorKind::InvalidFormat,
               std::string(location.label) + ": behind the last tensor of its index, at offset " +
                   std::to_string(index.end()) +
-                  ", stands no end of the file but something else: the file is damaged, and may "
-                  "hold more tensors");
+                  ", the file has other data instead of its end: it is damaged, and may hold more "
+                  "tensors");
 }
 
 void authenticate(const Index& index, FileKeys& keys, const FileLocation& location,
@@ -82,9 +82,7 @@ void authenticate(const Index& index, FileKeys& keys, const FileLocation& locati
   if (!authentication) return;
   const SharedSecret key = keys.key_for(authentication->derivation, cancel);
   if (index.is_authentic(key->bytes())) return;
-  refuse(
-      "its index is not what somebody wrote who had this key: the key is another one, or the "
-      "index was changed");
+  refuse("wrong key or passphrase, or the index was modified: its MAC does not match");
 }
 
 }  // namespace

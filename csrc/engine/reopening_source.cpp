@@ -44,8 +44,8 @@ class ReopeningSource final : public Source {
 
   // Guards what follows.
   Gate gate_{
-      "this thread is reading from the stream already: what runs meanwhile, as a signal handler "
-      "does, cannot read from it"};
+      "this thread is already reading from the stream: code that runs during the read, such as a "
+      "signal handler, cannot read from it"};
   std::unique_ptr<Source> source_;
   std::uint64_t position_ = 0;
 };

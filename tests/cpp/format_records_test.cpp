@@ -73,7 +73,8 @@ TEST(Authentication, RefusesDerivationsThatAreNone) {
   for (std::size_t size = 1; size < good.size(); ++size) {
     EXPECT_TRUE(contains(fault_of(authentication_body(2, good.substr(0, size)), 2), "cut short"));
   }
-  EXPECT_TRUE(contains(fault_of(authentication_body(2, good + "x"), 2), "more of its key"));
+  EXPECT_TRUE(contains(fault_of(authentication_body(2, good + "x"), 2),
+                       "extra bytes after its key derivation"));
   EXPECT_TRUE(contains(fault_of(authentication_body(2, derivation_body(kEasy, pattern(15))), 2),
                        "a salt of 15 bytes"));
 }
@@ -101,7 +102,7 @@ TEST(Authentication, IsTheLastRecordOfAnEncryptedFile) {
   EXPECT_TRUE(contains(refusal(one, 2), "authenticates a file that is not encrypted"));
   for (const std::string& second :
        {record(1, body), record(2, std::string(32, 'd')), record(9, "other")}) {
-    EXPECT_TRUE(contains(refusal(one + second, 3), "stands behind the record that authenticates"));
+    EXPECT_TRUE(contains(refusal(one + second, 3), "comes after the record that authenticates"));
   }
   for (const std::string& rest : {"x"s, "\0\0\0\0x"s, record(0, "x"), "\0\0\0\0\0\0\0\0\1"s}) {
     EXPECT_TRUE(contains(refusal(one + rest, 3),
@@ -116,10 +117,10 @@ TEST(DataDigests, AreThereOnceAndForEachTensor) {
   const RawFile good({RawTensor{}}, 1, kMagic + record(2, digests));
   EXPECT_EQ(as_text(read_with(good.bytes, nullptr).data_digests()), digests);
   EXPECT_TRUE(
-      contains(refusal(kMagic + record(2, digests) + record(2, digests), 1), "there twice"));
+      contains(refusal(kMagic + record(2, digests) + record(2, digests), 1), "appears twice"));
   for (const std::size_t size : {0, 31, 33, 64}) {
     EXPECT_TRUE(contains(refusal(kMagic + record(2, std::string(size, 'd')), 1),
-                         "has not one digest for each tensor"));
+                         "does not have one digest for each tensor"));
   }
 }
 
@@ -207,7 +208,7 @@ TEST(MetadataMac, IsOfItsKeyAlone) {
   FileKeys other = keys_of(key_of(42));
   const Error error = error_of([&] { read_with(made.file, &other); });
   EXPECT_EQ(error.kind(), ErrorKind::Crypto);
-  EXPECT_TRUE(contains(error.what(), "its index is not what somebody wrote who had this key"));
+  EXPECT_TRUE(contains(error.what(), "wrong key or passphrase, or the index was modified"));
 }
 
 TEST(MetadataMac, SaysWithWhichPassphraseItWasMade) {

@@ -144,7 +144,7 @@ std::optional<KeyDerivation> take_derivation(Cursor& cursor, std::string& fault)
   const auto algorithm = cursor.take<std::int32_t>();
   const ConstBytes salt = cursor.take_bytes(cursor.take<std::uint16_t>());
   if (!cursor.ok()) {
-    fault = "describes the derivation of its key in a way that is cut short";
+    fault = "has a key derivation that is cut short";
   } else if (method != kArgon2 || algorithm != kArgon2id) {
     fault = "derives its key by method " + std::to_string(method) + ", algorithm " +
             std::to_string(algorithm) + ", which is unknown";

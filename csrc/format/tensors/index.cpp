@@ -25,7 +25,7 @@ constexpr std::uint64_t kMostRoom = 128 << 20;
 FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
   const std::size_t magic = std::min(kFileMagic.size(), bytes.size());
   if (as_text(bytes).substr(0, magic) != kFileMagic.substr(0, magic)) {
-    fail(location, "this is no .tensors file: it starts with " +
+    fail(location, "this is not a .tensors file: it starts with " +
                        quote(as_text(bytes).substr(0, kFileMagic.size())) + at(location.start));
   }
   Cursor cursor(bytes);
@@ -44,7 +44,7 @@ FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
   }
   if (header.version < kOldestVersion || header.version > kNewestVersion) {
     fail(location, "format version " + std::to_string(header.version) + at(location.start) +
-                       " is not one that can be read (1 to 5)");
+                       " is not supported (1 to 5 are)");
   }
   header.flags = static_cast<std::uint8_t>(flags[0]);
   std::uint8_t allowed = 0;

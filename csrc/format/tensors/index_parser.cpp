@@ -211,13 +211,13 @@ struct Index::Parser {
                            at(end) + ", " + fault);
       };
       if (index.authentication_) {
-        refuse("stands behind the record that authenticates the metadata");
+        refuse("comes after the record that authenticates the metadata");
       }
       std::string fault;
       if (record->kind == kDataDigestsRecord) {
-        if (!index.data_digests_.empty()) refuse("is there twice");
+        if (!index.data_digests_.empty()) refuse("appears twice");
         if (record->body.size() != index.entries_.size() * kSha256Size) {
-          refuse("has not one digest for each tensor");
+          refuse("does not have one digest for each tensor");
         }
         index.data_digests_ = record->body;
       } else if (record->kind == kAuthenticationRecord) {

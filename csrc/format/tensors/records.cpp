@@ -42,7 +42,7 @@ Authentication parse_authentication(ConstBytes body, std::size_t tensors, std::s
   } else if (!derivation.empty()) {
     Cursor fields(derivation);
     authentication.derivation = take_derivation(fields, fault);
-    if (fault.empty() && fields.left() > 0) fault = "says more of its key than there is to say";
+    if (fault.empty() && fields.left() > 0) fault = "has extra bytes after its key derivation";
   }
   return authentication;
 }
