@@ -99,7 +99,8 @@ class Catalogue {
   // Checks the tensor's header against its entry and returns what it says. `header` holds the
   // `header_size()` bytes at `header_offset`, none if the tensor has no header. Overwrites parts of
   // `header`; the result points into it and into the catalogue. Throws InvalidFormat, and Crypto if
-  // a key authenticates the headers and this header is a different one.
+  // what the header says about encryption is malformed, or if a key authenticates the headers and
+  // this header is a different one.
   virtual TensorDetails details(std::size_t entry, Bytes header,
                                 const FileLocation& location) const = 0;
 

@@ -73,7 +73,7 @@ class Index final : public Catalogue {
  private:
   struct Parser;
 
-  // Whether the tensor's header stores its dimensions as u64.
+  // Returns whether the tensor's header stores its dimensions as u64.
   bool has_long_dimensions(std::size_t entry) const {
     return !long_dimensions_.empty() && long_dimensions_[entry];
   }

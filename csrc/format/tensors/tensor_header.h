@@ -89,7 +89,8 @@ struct IndexedHeader {
 };
 
 // Checks the header in `bytes`, which are `entry.header_size()` bytes, against its index entry, and
-// sets its hash values to zero. The result points into `bytes`. Throws InvalidFormat.
+// sets its hash values to zero. The result points into `bytes`. Throws InvalidFormat, and Crypto
+// for malformed crypt info.
 TensorDetails parse_tensor_header(Bytes bytes, const IndexedHeader& indexed);
 
 // Throws InvalidFormat if the entry's header is longer than what such an entry can need.
