@@ -190,7 +190,7 @@ std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadI
       arrived.data = item.memory;
     }
     if (item.in_place) {
-      // The mapping holds its bytes, and its header.
+      // The mapping holds the data and the header of this item.
       read_pieces();
       if (e.header_size > 0) {
         std::memcpy(arrived.header.data(), job_.settings.mapping.data() + e.offset, e.header_size);

@@ -45,7 +45,8 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
 }
 
 void interleave(Plan& plan, int open) {
-  // Longest first into the lane with the least: lanes of about equal length.
+  // Assigns the tensors to lanes, longest first, each to the lane that has the fewest bytes, so
+  // that lanes get about the same length.
   std::vector<std::uint32_t> by_size(plan.sliced.size());
   std::iota(by_size.begin(), by_size.end(), 0U);
   std::stable_sort(by_size.begin(), by_size.end(), [&](std::uint32_t a, std::uint32_t b) {
@@ -58,7 +59,7 @@ void interleave(Plan& plan, int open) {
     lane_of[sliced] = static_cast<std::uint32_t>(least - lane_size.begin());
     *least += plan.sliced[sliced].size;
   }
-  // Every lane goes forward at the pace that makes it end with the others.
+  // Each lane advances at the pace that makes it end together with the others.
   struct Turn {
     double when;
     std::size_t task;

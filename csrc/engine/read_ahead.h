@@ -60,7 +60,8 @@ class ReadAhead {
   // Returns a window that covers `wanted`, and fetches it if accesses are in order; null if the
   // caller has to read the source.
   std::shared_ptr<Window> hold(Span wanted, bool at_once, Cancel& cancel);
-  // The mutex must be locked for the next three.
+  // The mutex must be locked for the next three methods.
+
   // Returns whether an access continues the one before it, and remembers it as the last one.
   bool goes_on(Span wanted);
   // Returns the held window if it covers `wanted`, and holds it no longer if this reaches its end.

@@ -50,7 +50,7 @@ void TensorSource::read_part(std::uint64_t position, Bytes out, Cancel& cancel) 
 
 void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   if (file_.catalogue.encrypted()) {
-    // How much of the data has to be read at once is known from the details.
+    // The details say how much of the data must be read at once.
     open(number, cancel);
   } else {
     number_ = number;
