@@ -20,8 +20,8 @@ std::string file_digest(OpenFile& file, int threads, Progress& progress, Cancel&
   settings.expected_digests = &expected_digests;
   settings.keys = file.keys();
   const std::shared_ptr<Source> source = file.source_for(items, threads > 1, cancel);
-  if (source.get() != &file.source())
-    settings.memory_ceiling /= 2;  // the rest is for bytes read ahead
+  // The other half of the memory is for bytes that are read ahead.
+  if (source.get() != &file.source()) settings.memory_ceiling /= 2;
   load(*source, file.catalogue(), items, settings, progress, cancel);
   file.source().confirm(cancel);
   return to_hex(model_digest(file.catalogue(), std::as_bytes(std::span(found))));
