@@ -1,5 +1,7 @@
 #include "ops/translate_errors.h"
 
+#include "base/cancel.h"
+
 namespace tensorizer {
 
 OptionList option_list(const std::optional<StringDict>& options) {
@@ -26,7 +28,12 @@ TensorDict tensor_dict(const std::vector<std::string>& names,
                        const std::vector<at::Tensor>& tensors) {
   TensorDict dict;
   dict.reserve(names.size());
-  for (std::size_t i = 0; i < names.size(); ++i) dict.insert(names[i], tensors[i]);
+  Cancel cancel;
+  Pace pace(cancel);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    pace.step();
+    dict.insert(names[i], tensors[i]);
+  }
   return dict;
 }
 

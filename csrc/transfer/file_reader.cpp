@@ -190,9 +190,10 @@ at::Tensor FileReader::bytes(std::uint64_t offset, std::uint64_t size) {
   return tensor;
 }
 
-void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads) {
+void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
+                     Job& job) {
   if (!file.options().digest) {
-    run(file, targets, verify, threads, nullptr);
+    run(file, targets, verify, threads, job, nullptr);
     return;
   }
   // The list of digests in the file, if any, was checked when the file was opened.
@@ -210,7 +211,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
                       "existing tensors: save the file with the option 'digests'");
     }
   }
-  run(file, targets, verify, threads, &expected_digests);
+  run(file, targets, verify, threads, job, &expected_digests);
   if (!listed.empty()) return;
   try {
     file.check_digest(std::as_bytes(std::span(found)));
@@ -221,7 +222,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
 }
 
 void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
-                     const ExpectedDigests* expected_digests) {
+                     Job& job, const ExpectedDigests* expected_digests) {
   LoadSettings settings;
   settings.verify = verify;
   settings.threads = parse_threads(threads);
@@ -239,7 +240,6 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   settings.open_access = [&targets] { return TensorAccess{.port = targets.staging.open_port()}; };
   if (targets.mapping) settings.mapping = targets.mapping->bytes();
   const auto begin = std::chrono::steady_clock::now();
-  Job job(*this);
   bool loaded = false;
   try {
     const std::shared_ptr<Source> source =
@@ -305,13 +305,14 @@ std::vector<at::Tensor> FileReader::load(OpenFile& file, std::span<const std::ui
   const at::NoGradGuard no_grad;
   LoadRequest checked = request;
   checked.verify = file.checked(request.verify);
-  NewTensors tensors(file, selected, checked, headers);
+  Job job(*this);
+  NewTensors tensors(file, selected, checked, headers, job.cancel);
   if (headers) {
     tensors.targets().keep_details = [this](std::uint32_t entry, const TensorDetails& details) {
       headers_.keep(entry, details);
     };
   }
-  run(file, tensors.targets(), checked.verify, request.threads);
+  run(file, tensors.targets(), checked.verify, request.threads, job);
   return tensors.finish();
 }
 
@@ -325,14 +326,17 @@ void FileReader::load_into(const std::vector<std::string>& names,
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
   const HeldMemory held(outputs);
-  Targets targets = given_tensors(*open, selected, outputs, open->checked(verify), cast);
-  run(*open, targets, open->checked(verify), threads);
+  Job job(*this);
+  Targets targets =
+      given_tensors(*open, selected, outputs, open->checked(verify), cast, job.cancel);
+  run(*open, targets, open->checked(verify), threads, job);
 }
 
 void FileReader::verify(Verify verify, std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
   Targets targets = no_tensors(*open);
-  run(*open, targets, open->checked(verify), threads);
+  Job job(*this);
+  run(*open, targets, open->checked(verify), threads, job);
 }
 
 std::string FileReader::digest(std::int64_t threads) {

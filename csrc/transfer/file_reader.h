@@ -78,10 +78,10 @@ class FileReader {
   std::shared_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
   std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
                                const LoadRequest& request, bool headers);
-  void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
+  void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job,
            const ExpectedDigests* expected_digests);
   // Also checks the digest that the options ask for.
-  void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads);
+  void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job);
   void count(OpenFile& file, const Progress& progress, std::size_t tensors, double seconds);
 
   const std::string uri_;

@@ -80,7 +80,7 @@ void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selecte
 }  // namespace
 
 NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                       const LoadRequest& request, bool headers)
+                       const LoadRequest& request, bool headers, Cancel& cancel)
     : file_(file),
       selected_(selected),
       request_(request),
@@ -91,8 +91,10 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
                                                 ", and must be a real floating type");
   }
   tensors_.reserve(selected.size());
+  Pace pace(cancel);
   if (device_.is_meta()) {
     for (const std::uint32_t number : selected) {
+      pace.step();
       const c10::ScalarType type = type_of(number, scalar_type(file.dtype(number)));
       tensors_.push_back(
           at::empty(file.entry(number).shape, at::TensorOptions().device(device_).dtype(type)));
@@ -106,6 +108,7 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   NewMemory memory(size);
   std::vector<bool> seen(file.names().size());
   for (const std::uint32_t number : selected) {
+    pace.step();
     const Entry& entry = file.entry(number);
     LoadItem item = whole_tensor(file.catalogue(), number);
     if (!entry.dtype) unresolved_.push_back(tensors_.size());
@@ -203,8 +206,11 @@ std::vector<at::Tensor> NewTensors::finish() {
 }
 
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                      std::span<const at::Tensor> outputs, Verify verify, bool cast) {
+                      std::span<const at::Tensor> outputs, Verify verify, bool cast,
+                      Cancel& cancel) {
+  Pace pace(cancel);
   for (std::size_t i = 0; i < selected.size(); ++i) {
+    pace.step();
     check_output(file, selected[i], outputs[i], cast);
   }
   check_distinct(file, selected, outputs);

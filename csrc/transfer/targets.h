@@ -36,7 +36,7 @@ class NewTensors {
   // Checks the request before it allocates anything. `headers` says whether to read the headers of
   // all tensors, including those that nothing else requires.
   NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const LoadRequest& request,
-             bool headers);
+             bool headers, Cancel& cancel);
   Targets& targets() noexcept { return targets_; }
   // Returns the tensors. Call it once, after the targets have been filled.
   std::vector<at::Tensor> finish();
@@ -66,7 +66,8 @@ class NewTensors {
 // it modifies any of them. With `cast`, a real floating tensor fits an output of any real floating
 // dtype.
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                      std::span<const at::Tensor> outputs, Verify verify, bool cast);
+                      std::span<const at::Tensor> outputs, Verify verify, bool cast,
+                      Cancel& cancel);
 
 // Returns targets that read all of the file and keep nothing, for verification.
 Targets no_tensors(OpenFile& file);
