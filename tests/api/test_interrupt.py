@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from support.process import run_python
 from support.raw_format import INDEX_START, Block, pack, pack_header
+
+ops = torch.ops.tensorizer
 
 # Runs in a separate interpreter, because a missed signal would end the test run.
 PREAMBLE = """
@@ -238,6 +241,22 @@ interrupted("deserializer", lambda: tensorizer_ops.TensorDeserializer(big, "cpu"
 """
 
 
+# Counts the signals that are handled while a call makes tensors. A call that does not check for
+# signals handles one, after it.
+MANY = """
+import signal, sys, torch, tensorizer_ops
+
+reader = torch.classes.tensorizer.Reader(sys.argv[1], None)
+reader.names()
+handled = []
+signal.signal(signal.SIGALRM, lambda *_: handled.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+reader.load(None, "meta", None, "none", True, 0)
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert len(handled) > 2, len(handled)
+"""
+
+
 ENDS = """
 os.kill(clock_pid, signal.SIGKILL)
 os.waitpid(clock_pid, 0)
@@ -268,3 +287,9 @@ def test_while_busy(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(pack([block], index_size=4096 - INDEX_START, terminator=b""))
     os.truncate(tmp_path / "big", os.path.getsize(tmp_path / "big") + size + 8)
     run(tmp_path, BUSY)
+
+
+def test_while_many_tensors_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "many"
+    ops.save(str(path), {str(i): torch.zeros(0) for i in range(300_000)}, hashes="none")
+    run_python(MANY, str(path))
