@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "engine/file_digest.h"
 #include "io/open.h"
 #include "transfer/blocks.h"
@@ -21,23 +19,6 @@
 namespace tensorizer {
 
 namespace {
-
-// Says where the time of a load from a server went, for the log.
-std::string describe_load(const std::string& label, const Progress& progress, double seconds,
-                          const SourceStats& source) {
-  char text[400];
-  std::snprintf(text, sizeof(text),
-                ": %.1f MiB in %.3f s; %llu requests over %llu new connections, %llu tried again; "
-                "seconds of all connections together: look-up %.3f, connect %.3f, TLS %.3f, first "
-                "byte %.3f, transfer %.3f; of all threads: verify %.3f, copy %.3f, decrypt %.3f",
-                static_cast<double>(progress.total) / (1 << 20), seconds,
-                static_cast<unsigned long long>(source.requests),
-                static_cast<unsigned long long>(source.connections),
-                static_cast<unsigned long long>(source.retries), source.lookup, source.connect,
-                source.tls, source.first_byte, source.transfer, progress.computed.digests,
-                progress.computed.copies, progress.computed.ciphers);
-  return "loaded " + label + text;
-}
 
 // Sets the outputs of the given entries to zero, because they may hold incomplete or unverified
 // data. Ignores failures: the caller already has an error to report, and one output that cannot be
@@ -259,24 +240,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   }
   targets.staging.finish();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  count(file, job.progress, targets.items.size(), seconds.count());
-}
-
-void FileReader::count(OpenFile& file, const Progress& progress, std::size_t tensors,
-                       double seconds) {
-  std::unique_lock lock(mutex_);
-  stats_.loads += 1;
-  stats_.tensors += tensors;
-  stats_.bytes += progress.total;
-  stats_.seconds += seconds;
-  stats_.digest_seconds += progress.computed.digests;
-  stats_.copy_seconds += progress.computed.copies;
-  stats_.cipher_seconds += progress.computed.ciphers;
-  const SourceStats source = file.source().stats();
-  const SourceStats since = source - std::exchange(logged_, source);
-  lock.unlock();
-  if (since.requests == 0 || !is_logged()) return;
-  log(describe_load(file.source().label(), progress, seconds, since));
+  counters_.add(file.source(), job.progress, targets.items.size(), seconds.count());
 }
 
 std::vector<at::Tensor> FileReader::load(const std::optional<std::vector<std::string>>& names,
@@ -345,7 +309,7 @@ std::string FileReader::digest(std::int64_t threads) {
   const auto begin = std::chrono::steady_clock::now();
   const std::string digest = file_digest(*open, parse_threads(threads), job.progress, job.cancel);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  count(*open, job.progress, open->names().size(), seconds.count());
+  counters_.add(open->source(), job.progress, open->names().size(), seconds.count());
   return digest;
 }
 
@@ -370,18 +334,7 @@ std::pair<std::uint64_t, std::uint64_t> FileReader::progress() const {
 
 LoadStats FileReader::stats() const {
   const std::lock_guard lock(mutex_);
-  const SourceStats source = file_ ? file_->source().stats() : closed_source_;
-  LoadStats stats = stats_;
-  stats.requests = source.requests;
-  stats.connections = source.connections;
-  stats.retries = source.retries;
-  stats.received = source.received;
-  stats.lookup_seconds = source.lookup;
-  stats.connect_seconds = source.connect;
-  stats.tls_seconds = source.tls;
-  stats.first_byte_seconds = source.first_byte;
-  stats.transfer_seconds = source.transfer;
-  return stats;
+  return counters_.stats(file_ ? file_->source().stats() : closed_source_);
 }
 
 void FileReader::cancel() {

@@ -14,6 +14,7 @@
 #include "engine/open_file.h"
 #include "tensorizer_ops/reader.h"
 #include "transfer/header_cache.h"
+#include "transfer/load_counters.h"
 #include "transfer/targets.h"
 
 namespace tensorizer {
@@ -82,13 +83,13 @@ class FileReader {
            const ExpectedDigests* expected_digests);
   // Also checks the digest that the options ask for.
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job);
-  void count(OpenFile& file, const Progress& progress, std::size_t tensors, double seconds);
 
   const std::string uri_;
   const at::Tensor data_;
   const bool given_ = false;
   const OptionList option_list_;
   HeaderCache headers_;
+  LoadCounters counters_;
 
   Gate opening_{
       "the reader is opening its file on this thread: code that runs inside this call, such as a "
@@ -100,9 +101,7 @@ class FileReader {
   bool closed_ = false;
   std::vector<Job*> jobs_;
   std::pair<std::uint64_t, std::uint64_t> last_progress_{0, 0};
-  LoadStats stats_;  // without the statistics of the source
   SourceStats closed_source_;
-  SourceStats logged_;
 };
 
 }  // namespace tensorizer
