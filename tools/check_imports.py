@@ -71,6 +71,9 @@ EXCEPTIONS = {
 }
 
 
+ADVICE = "see ALLOWED in tools/check_imports.py, and The Python package in docs/design.md"
+
+
 def layer_of(name: str) -> str:
     """Return the layer of a file, given by its path from the root of the repository."""
     folder, *rest = name.split("/")
@@ -106,10 +109,13 @@ def imports(name: str) -> Iterator[tuple[str, bool]]:
         modules: list[str] = []
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif isinstance(node, ast.ImportFrom):
+            # A relative import counts from the folder of the file, one level up for each dot more.
+            base = folder.split("/")[: folder.count("/") + 2 - node.level] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
             # A name that is imported from a package may be a module.
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            modules = [m if file_of(m, folder) else node.module for m in names]
+            names = [f"{origin}.{alias.name}" for alias in node.names]
+            modules = [m if file_of(m, folder) else origin for m in names]
         for module in modules:
             found = file_of(module, folder)
             if found is not None:
@@ -130,7 +136,7 @@ def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> l
             continue
         used[layer].add(target)
         if target not in ALLOWED[layer]:
-            faults.append(f"imports {other}; {layer} may not import {target}")
+            faults.append(f"imports {other}; {layer} may not import {target} ({ADVICE})")
     return faults
 
 
