@@ -17,7 +17,7 @@ from tensorizer_ops import _python
 from tensorizer_ops._compat import s3_access
 from tensorizer_ops._compat.remote_file import RemoteFile, WebFile
 from tensorizer_ops._compat.s3_upload import S3UploadFile
-from tensorizer_ops._compat.schemes import stream_kind
+from tensorizer_ops._compat.schemes import refuse_uri, stream_kind
 from tensorizer_ops._options import SecretOptions, as_pairs
 from tensorizer_ops._targets import to_uri
 
@@ -343,6 +343,8 @@ def open_stream(
             certificate_handling=certificate_handling,
         )
     if kind != "s3":
+        if isinstance(path_uri, str):
+            refuse_uri(path_uri)
         return _open_file(place, mode, begin, buffer_size)
 
     _check_mode(letters in _S3_MODES, place, mode, "rb, wb[+] or ab[+]")

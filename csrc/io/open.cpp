@@ -1,6 +1,9 @@
 #include "io/open.h"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "io/http/open.h"
@@ -64,15 +67,22 @@ const Scheme* find_scheme(std::string_view name) {
   return found == std::end(kSchemes) ? nullptr : found;
 }
 
+// Returns "a, b and c".
+std::string listed(std::span<const std::string_view> texts) {
+  std::string list;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (i > 0) list += i + 1 == texts.size() ? " and " : ", ";
+    list += texts[i];
+  }
+  return list;
+}
+
 // The message quotes only the scheme: the rest of the URI may hold a password.
 [[noreturn]] void throw_unknown(const std::string& name) {
-  std::string known;
-  for (const Scheme& scheme : kSchemes) {
-    const bool last = &scheme == std::end(kSchemes) - 1;
-    known += std::string(known.empty() ? "" : last ? " and " : ", ") + scheme.written;
-  }
+  std::vector<std::string_view> known;
+  for (const Scheme& scheme : kSchemes) known.push_back(scheme.written);
   throw Error(ErrorKind::InvalidArgument,
-              "the scheme " + quote(name) + " is unknown; known are " + known);
+              "the scheme " + quote(name) + " is unknown; known are " + listed(known));
 }
 
 // Calls `visit` once for each folder that has options, with the first of its schemes.
@@ -86,6 +96,15 @@ void for_each_folder(Visit visit) {
   }
 }
 
+// Returns how the URIs of a scheme's folder are written: "redis:// and unix://".
+std::string written_of(const Scheme& scheme) {
+  std::vector<std::string_view> written;
+  for (const Scheme& other : kSchemes) {
+    if (other.folder == scheme.folder) written.push_back(other.written);
+  }
+  return listed(written);
+}
+
 // Throws for an exclusive option of another folder.
 void check_exclusive(const Scheme& scheme, const OptionList& given) {
   if (given.empty()) return;
@@ -96,7 +115,7 @@ void check_exclusive(const Scheme& scheme, const OptionList& given) {
       const Option* option = find_option(options, name);
       if (!option || !option->exclusive_unless || value == *option->exclusive_unless) continue;
       throw Error(ErrorKind::InvalidArgument,
-                  "option '" + option->name + "' applies to " + other.written + " only");
+                  "option '" + option->name + "' applies to " + written_of(other) + " only");
     }
   });
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tensorizer_ops import _python
 
 # The library's folder for each scheme: {"https": "http", "gs": "s3", "file": "local", …}.
@@ -18,3 +20,13 @@ def stream_kind(uri: str) -> str:
     scheme = scheme.lower()
     kind = _FOLDERS.get(scheme, "") if separator else ""
     return kind if kind in ("http", "redis") or scheme == "s3" else ""
+
+
+def refuse_uri(path: str) -> None:
+    """Raise ``ValueError`` for a URI, which must not become the path of a local file."""
+    scheme, separator, _ = path.partition("://")
+    if separator and re.fullmatch("[A-Za-z][A-Za-z0-9+.-]+", scheme):
+        raise ValueError(
+            f"there is no file object for {scheme.lower()}:// URIs: open a path, or an http://, "
+            "https://, s3://, redis://, rediss:// or unix:// URI"
+        )

@@ -80,3 +80,12 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises((OSError, ValueError)):
         open_stream(str(tmp_path / "file"), begin=-1)
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/key", "az://account/key", "file:///tmp/x"])
+def test_uris_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for mode in ("rb", "wb"):
+        with pytest.raises(ValueError, match=f"no file object for {uri.partition(':')[0]}://"):
+            open_stream(uri, mode)
+    assert not list(tmp_path.iterdir())

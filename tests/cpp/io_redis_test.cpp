@@ -49,6 +49,8 @@ TEST(RedisAddress, IsOfTlsOrNot) {
   EXPECT_TRUE(address.tls);
   EXPECT_EQ(address.url, "https://h:6379/");
   EXPECT_EQ(address.label, "'rediss://h/p'");
+  // A scheme that the table knows and this parser does not must not go without TLS.
+  EXPECT_EQ(kind_of([] { address_of("redisx://h/p"); }), ErrorKind::InvalidArgument);
 }
 
 TEST(RedisAddress, IsOfASocket) {

@@ -1,13 +1,13 @@
 #include "io/http/easy.h"
 
 #include <algorithm>
+#include <string>
+
+#include "tensorizer_ops/version.h"
 
 namespace tensorizer {
 
 namespace {
-
-// The version must be the one in tensorizer_ops/__init__.py.
-constexpr const char* kUserAgent = "tensorizer_ops/0.1.0";
 
 // The buffer of a connection. Its bytes are copied on while they are in the core's cache: with
 // several MiB, which libcurl would accept, 16 connections load an eighth slower.
@@ -22,7 +22,7 @@ void set_options(CURL* easy, const HttpOptions& options) {
   set(easy, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
   set(easy, CURLOPT_BUFFERSIZE, kBuffer);
   set(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBuffer);
-  set(easy, CURLOPT_USERAGENT, kUserAgent);
+  set(easy, CURLOPT_USERAGENT, ("tensorizer_ops/" + std::string(kVersion)).c_str());
   if (!options.http2) {
     set(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   }

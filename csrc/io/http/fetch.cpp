@@ -32,10 +32,7 @@ class Taker final : public HttpReceiver {
   bool is_temporary() const {
     return question_.is_temporary != nullptr && question_.is_temporary(reply);
   }
-  bool is_final() const {
-    const int status = reply.status;
-    return status != 408 && status != 429 && status < 500 && !is_temporary();
-  }
+  bool is_final() const { return !tensorizer::is_temporary(reply.status) && !is_temporary(); }
 
   HttpReply reply;
 

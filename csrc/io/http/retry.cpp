@@ -18,10 +18,6 @@ Clock::duration seconds(double count) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
 }
 
-bool is_temporary(int status) {
-  return status == 408 || status == 429 || status == 500 || (status >= 502 && status <= 504);
-}
-
 ErrorKind kind_of(int status) {
   switch (status) {
     case 401:
@@ -42,6 +38,10 @@ ErrorKind kind_of(int status) {
 }
 
 }  // namespace
+
+bool is_temporary(int status) {
+  return status == 408 || status == 429 || status == 500 || (status >= 502 && status <= 504);
+}
 
 HttpTries::HttpTries(HttpClient& client, const char* doing, int retries, double timeout)
     : client_(client), doing_(doing), tries_(retries) {

@@ -11,6 +11,9 @@
 
 namespace tensorizer {
 
+// Returns whether a response with this status says that a retry may succeed.
+bool is_temporary(int status);
+
 // The tries of one operation on a server. Temporary failures are retried after a back-off;
 // permanent ones, and those that last too long, become an Error.
 class HttpTries {

@@ -27,9 +27,11 @@ class Parser {
     scheme_ = uri.scheme;
     if (scheme_ == "unix") {
       take_unix(uri.rest);
-    } else {
+    } else if (scheme_ == "redis" || scheme_ == "rediss") {
       address_.tls = scheme_ == "rediss";
       take_network(uri.rest);
+    } else {
+      refuse("has a scheme that is not one of Redis");
     }
     return std::move(address_);
   }
