@@ -1,7 +1,7 @@
-// Makes the messages of the library's errors.
+// Makes errors of failed system calls, and quotes text from outside for messages.
 //
-// An Error (tensorizer_ops/error.h) is thrown where the fault is found, and translated once, at the
-// border in ops.
+// An Error (tensorizer_ops/error.h) is thrown where the fault is found, and translated once: at the
+// border in ops, or in python/core.
 #pragma once
 
 #include <string>

@@ -62,7 +62,7 @@ void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
                                        ": the file is encrypted, and no key was given: name one "
                                        "with the option 'key'");
   }
-  const LoadJob job{source, catalogue, items, settings, place_of(source)};
+  const LoadJob job{source, catalogue, items, settings, location_of(source)};
   for (const LoadItem& item : items) check(job, item);
   const LoadPlan plan = plan_load(job);
   progress.total = plan.size;

@@ -26,8 +26,8 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
       sliced_(job.items.size()),
       scratch_(plan.slice_size),
       part_sources_({job.source, job.catalogue, job.settings.keys}) {
-  for (const SlicedTensor& sliced : plan.plan.sliced) {
-    sliced_[sliced.tensor] = std::make_unique<SlicedDetails>();
+  for (const SlicedExtent& sliced : plan.plan.sliced) {
+    sliced_[sliced.extent] = std::make_unique<SlicedDetails>();
   }
   if (job.digests()) expected_.resize(job.items.size());
 }
@@ -68,9 +68,9 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
   const LoadItem& item = job_.items[task.first];
   const Extent& read = extent(item);
   const bool first = task.position == 0 && job_.needs_details(item);
-  const Bytes target = item.staged         ? worker.access.port->take(task.size)
-                       : job_.passes(item) ? scratch_.take(task.size)
-                                           : item.memory.subspan(task.position, task.size);
+  const Bytes target = item.staged                  ? worker.access.port->take(task.size)
+                       : job_.is_only_checked(item) ? scratch_.take(task.size)
+                                                    : item.memory.subspan(task.position, task.size);
   SlicedDetails& sliced = *sliced_[task.first];
   if (item.in_place) {
     if (first) sliced.header = copy_header(item);
@@ -142,7 +142,7 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
 }
 
 void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
-  if (!job_.passes(job_.items[tensor])) return;
+  if (!job_.is_only_checked(job_.items[tensor])) return;
   // The slice is memory of the pool, and nothing else refers to it.
   scratch_.give_back({const_cast<std::byte*>(slice.data()), slice.size()});
 }
@@ -159,7 +159,7 @@ std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadI
     largest_gap = std::max<std::size_t>(largest_gap, e.offset - end);
     kept += e.header_size;
     if (item.staged) staged_size += align_up(e.data_size, kElementAlignment);
-    if (job_.passes(item)) kept += e.data_size;
+    if (job_.is_only_checked(item)) kept += e.data_size;
     end = e.offset + e.header_size + e.data_size;
   }
   const Bytes scratch = worker.access.scratch.take(kept + largest_gap);
@@ -183,7 +183,7 @@ std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadI
     if (item.staged) {
       arrived.data = staged.first(e.data_size);
       staged = staged.subspan(align_up(e.data_size, kElementAlignment));
-    } else if (job_.passes(item)) {
+    } else if (job_.is_only_checked(item)) {
       arrived.data = scratch.subspan(at, e.data_size);
       at += e.data_size;
     } else {
@@ -313,9 +313,9 @@ void LoadMover::move_encrypted_part(const LoadItem& item, Worker& worker) {
   for (std::uint64_t at = 0; at < item.range.size; at += plan_.piece_size) {
     worker.cancel.check();
     const std::uint64_t size = std::min(plan_.piece_size, item.range.size - at);
-    const Bytes piece = item.staged         ? worker.access.port->take(size)
-                        : job_.passes(item) ? worker.access.scratch.take(size)
-                                            : item.memory.subspan(at, size);
+    const Bytes piece = item.staged                  ? worker.access.port->take(size)
+                        : job_.is_only_checked(item) ? worker.access.scratch.take(size)
+                                                     : item.memory.subspan(at, size);
     source->read_part(item.range.position + at, piece, worker.cancel);
     if (item.staged) put(item, at, piece, worker);
     moved(size);

@@ -2,8 +2,6 @@
 
 #include <bit>
 
-#include "format/tensors/crypt_info.h"
-
 namespace tensorizer {
 
 namespace {
@@ -12,7 +10,7 @@ namespace {
 constexpr std::uint64_t kLargestGap = 16 << 10;
 // The size of slices that SHA-256 hashes: small enough for a worker to hash several tensors side by
 // side, and the usual size of a chunk of encrypted data.
-constexpr std::uint64_t kHashedSlice = kCryptChunk;
+constexpr std::uint64_t kHashedSlice = 2 << 20;
 
 Extent extent_of(const LoadJob& job, const LoadItem& item) {
   const Entry& e = job.entry(item);
@@ -74,7 +72,7 @@ LoadPlan plan_load(const LoadJob& job) {
   // Slices of whole chunks. They are decrypted in place and take no memory of the job, because
   // staged tensors are not cut.
   if (job.encrypted()) limits.slice_size = kHashedSlice;
-  if (any_of([&](const LoadItem& item) { return job.passes(item); })) {
+  if (any_of([&](const LoadItem& item) { return job.is_only_checked(item); })) {
     // Half of the memory is for slices, a quarter for bundles.
     limits.slice_size =
         std::bit_floor(std::min({limits.slice_size, hints.part_size, fair_share / 2}));

@@ -30,7 +30,7 @@ struct LoadJob {
   // Returns whether digests are computed.
   bool digests() const { return verifies() || settings.expected_digests != nullptr; }
   // Returns whether an item has no destination, and its data is only checked.
-  bool passes(const LoadItem& item) const {
+  bool is_only_checked(const LoadItem& item) const {
     return !item.staged && item.memory.empty() && item.range.size > 0;
   }
   // Returns whether an item needs its tensor's details. They move with the data of a whole tensor.

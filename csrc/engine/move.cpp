@@ -79,7 +79,7 @@ class Scheduler {
       } else if (more_may_move()) {
         const Task& task = plan_.tasks[next_task_++];
         ++moving_;
-        if (task.count == 0) ++held_;
+        if (task.is_slice()) ++held_;
         lock.unlock();
         cancel_.check();
         move_task(task, worker, lock);
@@ -94,7 +94,7 @@ class Scheduler {
 
  private:
   void move_task(const Task& task, Worker& worker, std::unique_lock<std::mutex>& lock) {
-    if (task.count > 0) {
+    if (!task.is_slice()) {
       mover_.move_bundle(task, worker);
       lock.lock();
       --moving_;
@@ -146,7 +146,7 @@ class Scheduler {
   }
 
   void let_go(std::uint32_t sliced, ConstBytes slice) {
-    mover_.let_go(plan_.sliced[sliced].tensor, slice);
+    mover_.let_go(plan_.sliced[sliced].extent, slice);
     // Wakes waiting workers when half of the slots are free, not for each slot.
     if (--held_ == settings_.most_slices / 2) changed_.notify_all();
   }
@@ -239,7 +239,7 @@ class Scheduler {
       }
     }
     if (sliced.wants_sha256) digests.sha256 = sliced.sha256.finish();
-    mover_.finish(plan_.sliced[number].tensor, digests, worker);
+    mover_.finish(plan_.sliced[number].extent, digests, worker);
     lock.lock();
     done_with(1);
   }

@@ -131,7 +131,7 @@ std::vector<LoadItem> OpenFile::all_items() const {
 TensorDetails OpenFile::read_details(std::uint32_t number, std::vector<std::byte>& header,
                                      Cancel& cancel) {
   const Entry& stored = entry(number);
-  const FileLocation location = place_of(*source_);
+  const FileLocation location = location_of(*source_);
   catalogue_->check_header_size(number, location);
   const auto source = source_for(stored.header_offset, stored.data_offset, cancel);
   read_arriving(*source, stored.header_offset, stored.header_size(), header, cancel);

@@ -7,7 +7,6 @@
 
 #include "codec/argon2.h"
 #include "engine/load.h"
-#include "format/tensors/tensor_header.h"
 #include "io/options.h"
 #include "tensorizer_ops/options.h"
 

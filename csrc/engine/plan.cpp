@@ -69,7 +69,7 @@ void interleave(Plan& plan, int open) {
   std::vector<std::uint64_t> passed(lane_size.size(), 0);
   for (std::size_t i = 0; i < plan.tasks.size(); ++i) {
     const Task& task = plan.tasks[i];
-    if (task.count > 0) {
+    if (!task.is_slice()) {
       turns.push_back({2.0, i});
       continue;
     }

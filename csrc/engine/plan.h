@@ -31,18 +31,20 @@ struct Task {
   std::uint64_t size;
   std::uint32_t sliced;
   std::uint32_t slice;
+
+  bool is_slice() const noexcept { return count == 0; }
 };
 
 // An extent that moves in slices.
-struct SlicedTensor {
-  std::uint32_t tensor;  // the number of the extent
+struct SlicedExtent {
+  std::uint32_t extent;  // its number
   std::uint64_t size;
   std::uint32_t slices;
 };
 
 struct Plan {
   std::vector<Task> tasks;  // in the order in which they should start
-  std::vector<SlicedTensor> sliced;
+  std::vector<SlicedExtent> sliced;
 };
 
 // Slices end on multiples of this within a tensor.

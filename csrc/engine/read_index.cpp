@@ -87,12 +87,12 @@ void authenticate(const Index& index, FileKeys& keys, const FileLocation& locati
 
 }  // namespace
 
-FileLocation place_of(const Source& source) {
+FileLocation location_of(const Source& source) {
   return {source.label(), source.start(), source.size()};
 }
 
 Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
-  const FileLocation location = place_of(source);
+  const FileLocation location = location_of(source);
   std::vector<std::byte> bytes;
   // A sequential source must not be read past the index.
   read_on(source, source.start(), bytes, source.sequential() ? kFileHeaderSize : kFirstRead,

@@ -11,7 +11,7 @@
 namespace tensorizer {
 
 // Returns the location of the source, for checks and messages. It refers to the source's label.
-FileLocation place_of(const Source& source);
+FileLocation location_of(const Source& source);
 
 // Reads and checks the file header and the index and, if the source can be read in any order, the
 // dtypes that only tensor headers have. Throws Crypto if keys are given and the file is not

@@ -54,7 +54,7 @@ struct SaveJob {
 
   // Returns whether an item's data, or its ciphertext, is in memory of the worker before it is
   // written.
-  bool passes(std::size_t item) const {
+  bool uses_scratch(std::size_t item) const {
     return items[item].staged || items[item].read || encryption();
   }
 
@@ -74,7 +74,7 @@ struct SaveJob {
   // Returns how long the bytes that are written for an item stay valid: until the end if they are
   // memory of the caller, which stays.
   KeptUntil kept_until(std::size_t item) const {
-    return settings.memory_stays && !passes(item) ? KeptUntil::End : KeptUntil::Return;
+    return settings.memory_stays && !uses_scratch(item) ? KeptUntil::End : KeptUntil::Return;
   }
 
   void write_header(std::size_t item, const TensorHeaderImage& header, Cancel& cancel) const;

@@ -94,7 +94,7 @@ void SaveMover::gather(const Task& task, std::vector<TensorHeaderImage>& headers
   std::uint64_t staged_size = 0;
   std::uint64_t scratch_size = 0;
   for (std::uint32_t i = task.first; i < task.first + task.count; ++i) {
-    if (!job_.passes(i)) continue;
+    if (!job_.uses_scratch(i)) continue;
     (job_.items[i].staged ? staged_size : scratch_size) +=
         align_up(job_.data_size(i), kElementAlignment);
   }
@@ -105,7 +105,7 @@ void SaveMover::gather(const Task& task, std::vector<TensorHeaderImage>& headers
     const SaveItem& item = job_.items[i];
     const std::uint64_t size = job_.data_size(i);
     SavedBytes piece;
-    if (job_.passes(i)) {
+    if (job_.uses_scratch(i)) {
       Bytes& left = item.staged ? staged : scratch;
       piece.out = left.first(size);
       left = left.subspan(align_up(size, kElementAlignment));

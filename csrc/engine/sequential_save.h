@@ -14,8 +14,8 @@ class SequentialSave {
   SequentialSave(const SaveJob& job, std::uint64_t piece, Cancel& cancel)
       : job_(job), piece_(piece), cancel_(cancel), access_(job.settings.open_access()) {}
 
-  // Writes all tensors. `write_head` writes the prefix and is called when all tensor headers are
-  // known; empty if the prefix has been written already.
+  // Writes all tensors. `write_head` writes the head of the sink and is called when all tensor
+  // headers are known; empty if the head has been written already.
   void run(const std::function<void()>& write_head);
 
  private:

@@ -32,7 +32,7 @@ const TensorDetails& TensorSource::open(std::uint32_t number, Cancel& cancel) tr
   details_.reset();
   chunk_at_.reset();
   const Entry& e = entry();
-  const FileLocation location = place_of(file_.source);
+  const FileLocation location = location_of(file_.source);
   file_.catalogue.check_header_size(number, location);
   read_arriving(file_.source, e.header_offset, e.header_size(), header_, cancel);
   const TensorDetails details = file_.catalogue.details(number, header_, location);
@@ -56,7 +56,7 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
     number_ = number;
     digests_.reset();
     const Entry& e = entry();
-    const FileLocation location = place_of(file_.source);
+    const FileLocation location = location_of(file_.source);
     file_.catalogue.check_header_size(number, location);
     header_.resize(e.header_size());
     const std::array<Bytes, 2> pieces{Bytes(header_), out};

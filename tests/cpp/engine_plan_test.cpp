@@ -60,9 +60,9 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
       last = task.first;
     }
     const Extent& extent = extents[task.first];
-    if (task.count == 0) {
+    if (task.is_slice()) {
       ASSERT_LT(task.sliced, plan.sliced.size());
-      EXPECT_EQ(plan.sliced[task.sliced].tensor, task.first);
+      EXPECT_EQ(plan.sliced[task.sliced].extent, task.first);
       EXPECT_EQ(plan.sliced[task.sliced].size, extent.data_size);
       EXPECT_FALSE(extent.whole);
       EXPECT_EQ(task.position, position[task.first]);

@@ -76,13 +76,13 @@ void check_headers(Source& source, const Index& index, std::uint64_t size, Cance
     const Entry& entry = index.entries()[i];
     require(entry.dtype.has_value());
     try {
-      index.check_header_size(i, place_of(source));
+      index.check_header_size(i, location_of(source));
       // A source of unknown size may end long before the header does.
       if (entry.header_size() > size) continue;
       std::vector<std::byte> header(entry.header_size());
       const Bytes piece(header);
       source.read(entry.header_offset, {&piece, 1}, cancel);
-      index.details(i, header, place_of(source));
+      index.details(i, header, location_of(source));
     } catch (const Error& error) {
       // One bad tensor must not keep a program from loading the others.
       require(is_refusal(error));

@@ -10,6 +10,7 @@ namespace tensorizer {
 // Names and values as text: {{"memory_ceiling", "67108864"}, {"key", "named:release"}}. Readers,
 // Writers and saves check them first, and throw Error(InvalidArgument) for an unknown name, which
 // lists the known ones, and for a malformed value. No message shows a value that may be a secret.
+// docs/python.md and docs/remote.md list the options.
 using OptionList = std::vector<std::pair<std::string, std::string>>;
 
 // Which digests a load checks: none, the CRC32 of every tensor, or every digest that was saved. A

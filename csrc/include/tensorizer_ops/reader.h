@@ -62,8 +62,8 @@ struct LoadStats {
 // throws (hooks.h).
 class Reader {
  public:
-  // Takes a path, `fd:N`, or a URI: file://, http://, https://, s3://, gs://, redis://. Throws
-  // Error(InvalidArgument) for a malformed option.
+  // Takes a path, `fd:N`, or a URI: file://, http://, https://, s3://, gs://, redis://, rediss://,
+  // unix://. Throws Error(InvalidArgument) for a malformed option.
   explicit Reader(std::string uri, OptionList options = {});
 
   // Takes a file that lies in the memory of a contiguous, one-dimensional uint8 tensor on the CPU,

@@ -20,10 +20,10 @@ class FileWriter;
 // Saves a whole file at once. The target appears, or is replaced, when all of it is written; if
 // anything fails, it stays as it was. `threads` compute; 0 is every CPU that the process may use.
 //
-// Throws Error: InvalidArgument for a tensor, name or option that cannot be saved,
+// Throws Error: InvalidArgument for a tensor, name or option that cannot be saved; NotFound,
 // PermissionDenied, OutOfSpace, Unavailable, TimedOut and SystemError for a target that cannot be
-// written, and what the interrupt hook throws (hooks.h). Thread-safe; the tensors must not be
-// written to meanwhile.
+// written; OutOfMemory; and what the interrupt hook throws (hooks.h). Thread-safe; the tensors must
+// not be written to meanwhile.
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options);

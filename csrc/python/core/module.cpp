@@ -105,7 +105,7 @@ class File {
     std::vector<std::byte> bytes;
     const TensorDetails details =
         run([&](Cancel& cancel) { return file_->read_details(file_->find(name), bytes, cancel); });
-    std::optional<std::array<std::byte, kCrc32Size>> crc32;
+    std::optional<decltype(crc32_bytes(0))> crc32;
     if (details.crc32) crc32 = crc32_bytes(*details.crc32);
     return py::make_tuple(or_none(crc32), or_none(details.sha256));
   }
