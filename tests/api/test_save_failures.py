@@ -316,6 +316,6 @@ def test_what_a_place_cannot_do_is_refused(path: str, option: tuple[str, str]) -
         with pytest.raises(ValueError, match=f"'{name}' applies"):
             ops.save(uri, {"x": torch.zeros(3)}, options={name: value})
     if name == "s3_version_id":
-        with pytest.raises(ValueError, match=f"'{name}' applies to s3:// only"):
+        with pytest.raises(ValueError, match=f"'{name}' applies to s3:// and gs:// only"):
             ops.load(path, options={name: value})
     untouched(path)
