@@ -45,8 +45,7 @@ LoadItem whole_tensor(const Catalogue& catalogue, std::uint32_t entry) {
 }
 
 std::uint64_t begin_of(const LoadItem& item, const Entry& entry) {
-  const bool whole = item.range.size == entry.data_size;
-  return whole ? entry.header_offset : entry.data_offset + item.range.position;
+  return is_whole(item, entry) ? entry.header_offset : entry.data_offset + item.range.position;
 }
 
 void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,

@@ -41,6 +41,11 @@ struct LoadItem {
 // Returns an item for all data of a tensor, without a destination.
 LoadItem whole_tensor(const Catalogue& catalogue, std::uint32_t entry);
 
+// Returns whether an item covers all data of its tensor.
+inline bool is_whole(const LoadItem& item, const Entry& entry) {
+  return item.range.size == entry.data_size;
+}
+
 // Returns the offset of the first byte that a load of the item may read.
 std::uint64_t begin_of(const LoadItem& item, const Entry& entry);
 

@@ -22,7 +22,7 @@ struct LoadJob {
 
   const Entry& entry(const LoadItem& item) const { return catalogue.entries()[item.entry]; }
   bool encrypted() const { return catalogue.encrypted(); }
-  bool is_whole(const LoadItem& item) const { return item.range.size == entry(item).data_size; }
+  bool is_whole(const LoadItem& item) const { return tensorizer::is_whole(item, entry(item)); }
   // Returns whether the digests in the file are compared; expected digests take their place.
   bool verifies() const {
     return settings.verify != Verify::None && settings.expected_digests == nullptr;
