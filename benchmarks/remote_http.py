@@ -79,7 +79,7 @@ def slow(setting: Setting) -> Iterator[list[Contender]]:
             name = f"us, {n} connections"
             contenders += [
                 computed(f"{n} x 40 MB/s", size, size / BYTES_PER_SECOND / n),
-                # What this machine can achieve, with the server on the same CPUs.
+                # The limit of this machine, with the server on the same CPUs.
                 setting.bare_load(f"bare libcurl, {n} connections", n, web.url(ours.name), ours),
                 setting.loads(name, load, web.url(ours.name), tiny, setting.state, ours),
             ]

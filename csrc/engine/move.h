@@ -82,7 +82,7 @@ class ComputeSlots {
   std::array<std::atomic<std::uint64_t>, 3> spent_{};  // nanoseconds
 };
 
-// What a Mover may use on one worker's thread.
+// The resources that a Mover may use on one worker's thread.
 struct Worker {
   Cancel& cancel;
   ComputeSlots& slots;

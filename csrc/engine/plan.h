@@ -12,7 +12,8 @@
 
 namespace tensorizer {
 
-// What a job moves of one item, in one run of the file. A job lists its extents in file order.
+// The bytes of one item that a job moves, as one run of the file. A job lists its extents in file
+// order.
 struct Extent {
   std::uint64_t offset;       // of the first byte that moves: the header's, or the data's
   std::uint64_t header_size;  // 0 if no header moves

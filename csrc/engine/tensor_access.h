@@ -1,4 +1,4 @@
-// What one worker of a job uses to read and write the data of tensors.
+// The access of one worker to the data of tensors.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 
 namespace tensorizer {
 
-// What all tensors of one file share. It outlives the sources that use it.
+// The context that all tensors of one file share. Must outlive the sources that use it.
 struct TensorFile {
   Source& source;
   const Catalogue& catalogue;

@@ -54,8 +54,8 @@ struct CryptInfo {
   ConstBytes mac(std::uint64_t chunk) const { return macs.subspan(chunk * kMacSize, kMacSize); }
 };
 
-// What a file says about one tensor beyond its entry. It comes from the header in front of the
-// tensor's data, or, in a format without such headers, from the catalogue.
+// Everything that a file says about one tensor beyond its entry. It comes from the header in front
+// of the tensor's data, or, in a format without such headers, from the catalogue.
 struct TensorDetails {
   std::uint16_t module_index = 0;
   DType dtype = DType::UInt8;

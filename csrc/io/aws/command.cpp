@@ -62,8 +62,9 @@ class Program {
  public:
   Program(const std::vector<std::string>& words, const std::string& label) : label_(label) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0)
+    if (pipe2(ends, O_CLOEXEC) != 0) {
       throw Error(ErrorKind::SystemError, why("gets no pipe", errno));
+    }
     output_ = Descriptor(ends[0]);
     // If the standard descriptors are closed in this process, the pipe may have one of their
     // numbers. A number above them keeps the pipe apart.
