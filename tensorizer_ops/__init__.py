@@ -129,6 +129,7 @@ __all__ = [
     "load",
     "load_constants",
     "load_into",
+    "metadata",
     "rekey",
     "save",
     "save_async",
@@ -141,5 +142,6 @@ __all__ = [
 _library.load_core()
 
 from tensorizer_ops import _core  # noqa: E402
+from tensorizer_ops._inspection import metadata  # noqa: E402
 
 _library.register_when_torch_is_imported()

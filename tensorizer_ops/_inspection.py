@@ -22,10 +22,11 @@ class StoredTensor(NamedTuple):
     memory_size: int
 
 
-class Metadata(NamedTuple):
-    """Metadata of a file."""
+class Format(NamedTuple):
+    """How a file stores its tensors."""
 
-    version: int
+    name: str  # "tensors" or "safetensors"
+    version: int  # of the format; 0 if it has no versions
     encrypted: bool
     authenticated: bool  # whether a key authenticates its index
     keeps_digests: bool  # whether it stores its tensors' digests, which the model's is made of
@@ -53,8 +54,12 @@ class File:
     def index(self) -> list[StoredTensor]:
         return [StoredTensor._make(tensor) for tensor in self._file.index()]
 
-    def metadata(self) -> Metadata:
-        return Metadata._make(self._file.metadata())
+    def format(self) -> Format:
+        return Format._make(self._file.format())
+
+    def metadata(self) -> dict[str, str]:
+        """Return the texts that were stored with the tensors, by key."""
+        return self._file.metadata()
 
     def saved_digests(self, name: str) -> Digests:
         """Read the header of a tensor and return the digests in it."""
@@ -63,3 +68,12 @@ class File:
     def digest(self, threads: int = 0) -> str:
         """Read the whole file and return the digest of the model in it."""
         return self._file.digest(operator.index(threads))
+
+
+def metadata(uri: Target, *, options: Options | None = None) -> dict[str, str]:
+    """Return the texts that were stored with the tensors of a file, by key.
+
+    Reads the index of the file and needs no torch. Raises the exceptions of
+    :func:`tensorizer_ops.load`.
+    """
+    return File(uri, options).metadata()

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/load.h"
-#include "engine/read_index.h"
+#include "engine/read_arriving.h"
 
 namespace tensorizer {
 

@@ -6,7 +6,8 @@
 #include "base/error.h"
 #include "codec/hmac.h"
 #include "engine/read_ahead.h"
-#include "engine/read_index.h"
+#include "engine/read_arriving.h"
+#include "engine/read_catalogue.h"
 #include "format/model_digest.h"
 
 namespace tensorizer {
@@ -30,7 +31,7 @@ OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, C
                 ? nullptr
                 : std::make_unique<FileKeys>(resolve_key(options_.key), options_.kdf_limit,
                                              source_->label())),
-      catalogue_(std::make_unique<Index>(read_index(*source_, keys_.get(), cancel))),
+      catalogue_(read_catalogue(*source_, keys_.get(), cancel)),
       names_(clean_names(catalogue_->entries())),
       ahead_(make_read_ahead(source_, *catalogue_, options_.memory_ceiling)) {
   check_promises();

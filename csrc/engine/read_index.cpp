@@ -4,33 +4,13 @@
 #include <array>
 
 #include "base/error.h"
+#include "engine/read_arriving.h"
 #include "format/tensors/frame.h"
 #include "format/tensors/layout.h"
 
 namespace tensorizer {
 
 namespace {
-
-// Enough for the index of a few hundred tensors, so that one read is usually enough.
-constexpr std::size_t kFirstRead = 64 << 10;
-// Memory for a length that the file claims is allocated in steps of this size, even if a server
-// says that the file is that long.
-constexpr std::size_t kLargestStep = 16 << 20;
-
-// Grows `bytes`, which are those at `offset`, to `size`. Returns false if the source ends before
-// that.
-bool read_on(Source& source, std::uint64_t offset, std::vector<std::byte>& bytes,
-             std::uint64_t size, Cancel& cancel) {
-  while (bytes.size() < size) {
-    const std::size_t have = bytes.size();
-    const std::uint64_t step = std::min<std::uint64_t>(size - have, kLargestStep);
-    bytes.resize(have + step);
-    const std::size_t got = source.read_up_to(offset + have, Bytes(bytes).subspan(have), cancel);
-    bytes.resize(have + got);
-    if (got < step) return false;
-  }
-  return true;
-}
 
 void resolve_dtypes(Source& source, Index& index, const FileLocation& location, Cancel& cancel) {
   const std::span<const Entry> entries = index.entries();
@@ -74,29 +54,20 @@ void check_terminator(Source& source, const Index& index, ConstBytes behind,
 
 void authenticate(const Index& index, FileKeys& keys, const FileLocation& location,
                   Cancel& cancel) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::Crypto, std::string(location.label) + ": " + why);
-  };
-  if (!index.encrypted()) refuse("a key was given, and the file is not encrypted");
   const std::optional<Authentication>& authentication = index.authentication();
   if (!authentication) return;
   const SharedSecret key = keys.key_for(authentication->derivation, cancel);
   if (index.is_authentic(key->bytes())) return;
-  refuse("wrong key or passphrase, or the index was modified: its MAC does not match");
+  throw Error(ErrorKind::Crypto,
+              std::string(location.label) +
+                  ": wrong key or passphrase, or the index was modified: its MAC does not match");
 }
 
 }  // namespace
 
-FileLocation location_of(const Source& source) {
-  return {source.label(), source.start(), source.size()};
-}
-
-Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
+Index read_index(Source& source, std::vector<std::byte> bytes, FileKeys* keys, Cancel& cancel) {
   const FileLocation location = location_of(source);
-  std::vector<std::byte> bytes;
-  // A sequential source must not be read past the index.
-  read_on(source, source.start(), bytes, source.sequential() ? kFileHeaderSize : kFirstRead,
-          cancel);
+  read_on(source, source.start(), bytes, kFileHeaderSize, cancel);
   const FileHeader header = parse_file_header(bytes, location);
   const std::uint64_t wanted = kFileHeaderSize + header.index_size;
   if (!read_on(source, source.start(), bytes, wanted, cancel)) {
@@ -111,17 +82,9 @@ Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
   bytes.erase(bytes.begin(), bytes.begin() + kFileHeaderSize);
   Index index(header, std::move(bytes), location, cancel);
   check_terminator(source, index, behind, location, cancel);
-  if (keys != nullptr) authenticate(index, *keys, location, cancel);
+  if (keys != nullptr && index.encrypted()) authenticate(index, *keys, location, cancel);
   if (!source.sequential()) resolve_dtypes(source, index, location, cancel);
   return index;
-}
-
-void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
-                   std::vector<std::byte>& bytes, Cancel& cancel) {
-  bytes.clear();
-  if (source.identity()) bytes.reserve(size);
-  if (read_on(source, offset, bytes, size, cancel)) return;
-  throw_source_ended(source.label(), offset + bytes.size(), size - bytes.size());
 }
 
 }  // namespace tensorizer

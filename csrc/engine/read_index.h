@@ -1,7 +1,6 @@
 // Reads the index of a `.tensors` file.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "engine/file_keys.h"
@@ -10,18 +9,10 @@
 
 namespace tensorizer {
 
-// Returns the location of the source, for checks and messages. It refers to the source's label.
-FileLocation location_of(const Source& source);
-
 // Reads and checks the file header and the index and, if the source can be read in any order, the
-// dtypes that only tensor headers have. Throws Crypto if keys are given and the file is not
-// encrypted, or what authenticates its metadata is wrong. The end of the file is checked if that
-// costs no request.
-Index read_index(Source& source, FileKeys* keys, Cancel& cancel);
-
-// Replaces `bytes` by the `size` bytes at `offset`. Allocates memory only as bytes arrive, unless
-// the source is a local file: a size that a server or the file itself claims may be false.
-void read_arriving(Source& source, std::uint64_t offset, std::uint64_t size,
-                   std::vector<std::byte>& bytes, Cancel& cancel);
+// dtypes that only tensor headers have. `bytes` are those with which the file begins, as far as
+// they have been read. Throws Crypto if what authenticates the metadata is wrong. The end of the
+// file is checked if that costs no request.
+Index read_index(Source& source, std::vector<std::byte> bytes, FileKeys* keys, Cancel& cancel);
 
 }  // namespace tensorizer

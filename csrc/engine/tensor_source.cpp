@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "engine/check.h"
-#include "engine/read_index.h"
+#include "engine/read_arriving.h"
 
 namespace tensorizer {
 

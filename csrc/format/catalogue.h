@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -66,13 +67,19 @@ struct TensorDetails {
   std::array<ConstBytes, 2> hashed{};
 };
 
+enum class Format : std::uint8_t { Tensors, Safetensors };
+
 // What the file says about itself, for inspection.
 struct FormatInfo {
-  std::uint32_t version;       // of its format
+  Format format;
+  std::uint32_t version;       // of its format; 0 if that has no versions
   std::uint64_t flags;         // of its format
   std::uint64_t claimed_size;  // of the file; unchecked
   std::uint64_t tensor_count;
 };
+
+// A key and its value, which somebody has stored with the tensors.
+using MetadataPair = std::pair<std::string_view, std::string_view>;
 
 // Const methods are thread-safe.
 class Catalogue {
@@ -86,6 +93,8 @@ class Catalogue {
   // Returns the SHA-256 of each tensor's data, in the order of the entries; empty if the file keeps
   // none.
   ConstBytes data_digests() const noexcept { return data_digests_; }
+  // Returns the metadata of the user, in the order of the file. No key appears twice.
+  std::span<const MetadataPair> metadata() const noexcept { return metadata_; }
   // Sets a dtype that only the tensor's header has. Thread-safe for different entries.
   void set_dtype(std::size_t entry, DType dtype) { entries_[entry].dtype = dtype; }
 
@@ -112,6 +121,7 @@ class Catalogue {
   std::vector<Entry> entries_;
   std::uint64_t end_ = 0;
   ConstBytes data_digests_;
+  std::vector<MetadataPair> metadata_;
 };
 
 // Returns the names by which a program asks for tensors: the stored names, without the dot that a

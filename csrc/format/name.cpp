@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "format/name_table.h"
 
 namespace tensorizer {
 
@@ -174,27 +175,9 @@ class NestedParser {
   std::string& out_;
 };
 
-// Returns the positions of the names, or of their forms, in sorted order.
-std::vector<std::uint32_t> sorted(std::span<const std::string_view> names, Cancel& cancel) {
-  std::vector<std::uint32_t> order(names.size());
-  std::iota(order.begin(), order.end(), 0U);
-  Pace pace(cancel);
-  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    pace.step();
-    return names[a] < names[b];
-  });
-  return order;
-}
-
 NameConflict find_equal(std::span<const std::string_view> names, Cancel& cancel) {
-  const std::vector<std::uint32_t> order = sorted(names, cancel);
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    if (names[order[i - 1]] == names[order[i]]) {
-      return {std::min(order[i - 1], order[i]), std::max(order[i - 1], order[i]),
-              "has the same name as"};
-    }
-  }
-  return {};
+  const auto twice = NameTable(names, cancel).twice();
+  return twice ? NameConflict{twice->first, twice->second, "has the same name as"} : NameConflict{};
 }
 
 // Sorts the paths: if there is a conflict, two neighbours are in conflict.
@@ -214,7 +197,12 @@ NameConflict find_nested(std::span<const std::string_view> names, Cancel& cancel
     const std::size_t begin = i == 0 ? 0 : ends[i - 1];
     paths.push_back(std::string_view(forms).substr(begin, ends[i] - begin));
   }
-  const std::vector<std::uint32_t> order = sorted(paths, cancel);
+  std::vector<std::uint32_t> order(paths.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    pace.step();
+    return paths[a] < paths[b];
+  });
   for (std::size_t i = 1; i < order.size(); ++i) {
     const std::string_view before = paths[order[i - 1]];
     const std::string_view after = paths[order[i]];

@@ -86,6 +86,14 @@ c10::List<std::string> ReaderClass::names() {
   return translate_errors([&] { return c10::List<std::string>(reader_.names()); });
 }
 
+StringDict ReaderClass::metadata() {
+  return translate_errors([&] {
+    StringDict dict;
+    for (const auto& [key, value] : reader_.metadata()) dict.insert(key, value);
+    return dict;
+  });
+}
+
 std::vector<std::int64_t> ReaderClass::shape(std::string name) {
   return translate_errors([&] { return reader_.shape(name); });
 }
@@ -315,9 +323,10 @@ void define_classes(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };
   library.class_<ReaderClass>("Reader")
       .def(torch::init<std::string, std::optional<StringDict>>(),
-           "A .tensors file that is open for loading; it opens on first use.",
+           "A file that is open for loading; it opens on first use.",
            {torch::arg("uri"), torch::arg("options") = none()})
       .def("names", &ReaderClass::names)
+      .def("metadata", &ReaderClass::metadata)
       .def("shape", &ReaderClass::shape, "", {torch::arg("name")})
       .def("dtype", &ReaderClass::dtype, "", {torch::arg("name")})
       .def("stored", &ReaderClass::stored, "", {torch::arg("name")})

@@ -24,6 +24,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   State state() const;
 
   c10::List<std::string> names();
+  StringDict metadata();
   std::vector<std::int64_t> shape(std::string name);
   c10::ScalarType dtype(std::string name);
   StringDict stored(std::string name);

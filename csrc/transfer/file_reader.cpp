@@ -150,6 +150,12 @@ std::vector<ListedTensor> FileReader::list() {
   return list;
 }
 
+std::map<std::string, std::string> FileReader::metadata() {
+  const std::shared_ptr<OpenFile> open = file();
+  const std::span<const MetadataPair> pairs = open->catalogue().metadata();
+  return {pairs.begin(), pairs.end()};
+}
+
 FormatInfo FileReader::format() { return file()->catalogue().info(); }
 
 bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {

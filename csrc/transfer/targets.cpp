@@ -18,9 +18,6 @@ namespace tensorizer {
 
 namespace {
 
-// The alignment that data in a mapping needs to be used in place.
-constexpr std::uint64_t kZeroCopyAlignment = 64;
-
 void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& output, bool cast) {
   const Entry& entry = file.entry(number);
   const auto refuse = [&](const std::string& why) {
@@ -156,7 +153,7 @@ at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item, Ne
   const c10::ScalarType type = type_of(number, stored);
   if (entry.meta) return zeros(entry.shape, type);
   if (targets_.mapping && first && type == stored && entry.data_size > 0 &&
-      entry.data_offset % kZeroCopyAlignment == 0) {
+      entry.data_offset % entry.element_size == 0) {
     item.memory = targets_.mapping->bytes().subspan(entry.data_offset, entry.data_size);
     item.in_place = true;
     return mapped_tensor(targets_.mapping, item.memory, entry.shape, type);

@@ -27,7 +27,7 @@ class PlainCatalogue final : public Catalogue {
     }
   }
 
-  FormatInfo info() const override { return {1, 0, end_, entries_.size()}; }
+  FormatInfo info() const override { return {Format::Safetensors, 0, 0, end_, entries_.size()}; }
   bool encrypted() const noexcept override { return false; }
   bool authenticated() const noexcept override { return false; }
   void check_header_size(std::size_t, const FileLocation&) const override {}

@@ -6,6 +6,7 @@ valid, so that mutations of them reach all of the parser.
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 from pathlib import Path
@@ -94,8 +95,40 @@ def crypt_seeds() -> dict[str, bytes]:
     }
 
 
+def safetensors_seeds() -> dict[str, bytes]:
+    def tensor(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, object]:
+        return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+    two = {"weight": tensor("F32", [2, 3], 0, 24), "half": tensor("BF16", [2], 24, 28)}
+    metadata = {"__metadata__": {"format": "pt", "escaped": "\u00e9\n"}}
+    headers: dict[str, tuple[int, dict[str, object]]] = {
+        "no-tensors": (0, {}),
+        "two": (28, {**two}),
+        "metadata": (28, {**metadata, **two}),
+        "empty": (2, {"none": tensor("I64", [0, 4], 0, 0), "one": tensor("I16", [], 0, 2)}),
+        "packed": (3, {"packed": tensor("F4", [3, 2], 0, 3)}),
+        "other-order": (3, {"b": tensor("U8", [2], 1, 3), "a": tensor("BOOL", [1], 0, 1)}),
+        "escaped": (1, {'\u00fc"\\\t': tensor("F8_E4M3", [1], 0, 1)}),
+    }
+    return {
+        name: bytes([size]) + json.dumps(header).encode()
+        for name, (size, header) in headers.items()
+    }
+
+
+def safetensors_files() -> dict[str, bytes]:
+    return {
+        name: struct.pack("<Q", len(seed) - 1) + seed[1:] + bytes(seed[0])
+        for name, seed in safetensors_seeds().items()
+    }
+
+
 def main() -> None:
-    for target, seeds in (("fuzz_format", format_seeds()), ("fuzz_crypt", crypt_seeds())):
+    for target, seeds in (
+        ("fuzz_format", {**format_seeds(), **{"safetensors-" + n: f for n, f in safetensors_files().items()}}),
+        ("fuzz_crypt", crypt_seeds()),
+        ("fuzz_safetensors", safetensors_seeds()),
+    ):
         directory = Path(sys.argv[1]) / target
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():

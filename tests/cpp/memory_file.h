@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "engine/load.h"
-#include "engine/read_index.h"
+#include "engine/read_catalogue.h"
 #include "engine/save.h"
+#include "format/tensors/index.h"
 #include "io/sink.h"
 #include "io/source.h"
 #include "support.h"
@@ -145,6 +146,11 @@ class UnsizedSource : public Source {
  private:
   const std::unique_ptr<Source> source_;
 };
+
+// Reads the catalogue of a `.tensors` file.
+inline Index read_index(Source& source, FileKeys* keys, Cancel& cancel) {
+  return std::move(dynamic_cast<Index&>(*read_catalogue(source, keys, cancel)));
+}
 
 inline Index read(ConstBytes bytes) {
   Cancel cancel;

@@ -47,7 +47,7 @@ file = File(sys.argv[1], json.loads(sys.argv[2]))
 digests = {
     name: [digest and digest.hex() for digest in file.saved_digests(name)] for name in file.names()
 }
-print(json.dumps([file.names(), file.index(), file.metadata(), digests, file.digest()]))
+print(json.dumps([file.names(), file.index(), file.format(), digests, file.digest()]))
 assert "torch" not in sys.modules and "numpy" not in sys.modules
 """
 
@@ -59,7 +59,7 @@ def test_it_says_what_torch_is_told(web: Web, name: str, remote: bool) -> None:
     uri = web.url(f"{name}.tensors") if remote else path
     options = {"key": "env:WITHOUT_TORCH_KEY"} if name == "encrypted" else {}
     done = run_python(INSPECT, uri, json.dumps(options))
-    names, index, metadata, digests, digest = json.loads(done.stdout)
+    names, index, form, digests, digest = json.loads(done.stdout)
 
     reader = torch.classes.tensorizer.Reader(path, options)
     assert names == list(reader.names()) == list(zoo())
@@ -78,7 +78,7 @@ def test_it_says_what_torch_is_told(web: Web, name: str, remote: bool) -> None:
         assert digests[tensor] == [stored.get("crc32"), stored.get("sha256")]
     version, flags, _, _ = reader._header()
     encrypted = name == "encrypted"
-    assert metadata == [version, encrypted, encrypted, encrypted] and flags & 1 == encrypted
+    assert form == ["tensors", version, encrypted, encrypted, encrypted] and flags & 1 == encrypted
     assert digest == reader.digest(0) == tensorizer_ops.digest(path, options=options)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 import tensorizer_ops
@@ -17,7 +19,7 @@ from local_servers.web import Web, nginx
 from support.places import SINKS, SOURCES, To, World
 from support.process import TICK, ticking
 from support.raw_parse import parse
-from support.samples import assert_same, raw, sample, zoo
+from support.samples import SAFETENSORS_NAMES, assert_same, raw, sample, zoo
 
 ops = torch.ops.tensorizer
 Reader = torch.classes.tensorizer.Reader
@@ -31,6 +33,9 @@ TENSORS = {
     "empty": torch.empty(0, 3),
     "scalar": torch.tensor(7),
 }
+
+# Those that a safetensors file can hold.
+SHARED = [*SAFETENSORS_NAMES, "large", "view", "empty", "scalar"]
 
 KEY = {"key": "named:places"}
 
@@ -84,6 +89,67 @@ def sink(request: pytest.FixtureRequest, world: World) -> Iterator[To]:
 def test_loads(world: World, stored: bytes, source_kind: str, verify: str) -> None:
     with SOURCES[source_kind](world, stored) as place:
         assert_same(ops.load(place.uri, verify=verify, options=place.options), TENSORS)
+
+
+@pytest.fixture(scope="module")
+def foreign() -> tuple[bytes, dict[str, torch.Tensor]]:
+    """A safetensors file, and its tensors in the order of its header."""
+    data = safetensors.torch.save({n: t.contiguous() for n, t in TENSORS.items() if n in SHARED})
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return data, {name: TENSORS[name] for name in header}
+
+
+def test_loads_safetensors(
+    world: World, foreign: tuple[bytes, dict[str, torch.Tensor]], source_kind: str
+) -> None:
+    data, tensors = foreign
+    with SOURCES[source_kind](world, data) as place:
+        assert_same(ops.load(place.uri, options=place.options), tensors)
+
+
+def test_loads_and_casts_a_part_of_safetensors(
+    world: World, foreign: tuple[bytes, dict[str, torch.Tensor]], source_kind: str
+) -> None:
+    data, tensors = foreign
+    names = ["scalar", "large", "int8", "empty"]
+    with SOURCES[source_kind](world, data) as place:
+        loaded = ops.load(place.uri, names=names, dtype=torch.float64, options=place.options)
+    wanted = {name: tensors[name] for name in names}
+    assert_same(loaded, wanted | {n: wanted[n].double() for n in ("large", "empty")})
+
+
+def test_encrypts_safetensors(
+    world: World,
+    foreign: tuple[bytes, dict[str, torch.Tensor]],
+    secret: bytes,
+    source_kind: str,
+    path: str,
+) -> None:
+    data, tensors = foreign
+    with SOURCES[source_kind](world, data) as place:
+        tensorizer_ops.encrypt(place.uri, path, key="named:places", source_options=place.options)
+    loaded = ops.load(path, verify="all", options=KEY | {"require_authenticated": "true"})
+    assert_same({name: loaded[name] for name in tensors}, tensors)
+    assert loaded.keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("size", [0, 7, 10, 3000, 0.5, -1], ids=str)
+def test_safetensors_that_end_early(
+    world: World,
+    foreign: tuple[bytes, dict[str, torch.Tensor]],
+    source_kind: str,
+    size: int | float,
+) -> None:
+    data, _ = foreign
+    cut = int(size * len(data)) if isinstance(size, float) else size
+    if cut == 0 and source_kind == "redis":
+        return  # a file without keys does not exist
+    with (
+        SOURCES[source_kind](world, data[:cut]) as place,
+        pytest.raises(ValueError, match="InvalidFormat") as error,
+    ):
+        ops.load(place.uri, options=place.options)
+    assert place.uri.removeprefix("file://") in str(error.value)
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,13 @@ OPAQUE_NAMES = [
     "bits8",
     "bits16",
 ]
+# Dtypes that a safetensors file can hold.
+SAFETENSORS_NAMES = [
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    "float4_e2m1fn_x2",
+]
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NUMPY_NAMES + OPAQUE_NAMES}
 SHAPES: dict[str, tuple[int, ...]] = {
     "scalar": (),

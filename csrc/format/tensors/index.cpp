@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
-#include "format/tensors/parsing.h"
+#include "format/parsing.h"
 #include "format/tensors/tensor_header.h"
 
 namespace tensorizer {
@@ -22,12 +22,13 @@ constexpr std::uint64_t kMostRoom = 128 << 20;
 
 }  // namespace
 
+bool is_tensors_file(ConstBytes first) noexcept {
+  const std::size_t size = std::min(kFileMagic.size(), first.size());
+  return as_text(first).substr(0, size) == kFileMagic.substr(0, size);
+}
+
 FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
-  const std::size_t magic = std::min(kFileMagic.size(), bytes.size());
-  if (as_text(bytes).substr(0, magic) != kFileMagic.substr(0, magic)) {
-    fail(location, "this is not a .tensors file: it starts with " +
-                       quote(as_text(bytes).substr(0, kFileMagic.size())) + at(location.start));
-  }
+  if (!is_tensors_file(bytes)) fail(location, "this is not a .tensors file");
   Cursor cursor(bytes);
   cursor.take_bytes(kFileMagic.size());
   FileHeader header;
@@ -80,7 +81,7 @@ FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
 FormatInfo Index::info() const {
   std::uint64_t flags = header_.flags;
   if (header_.encrypted) flags |= kEncryptedFlag;  // version 3 has no flags
-  return {header_.version, flags, header_.claimed_size, header_.tensor_count};
+  return {Format::Tensors, header_.version, flags, header_.claimed_size, header_.tensor_count};
 }
 
 bool Index::is_authentic(ConstBytes key) const {

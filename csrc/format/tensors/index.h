@@ -47,6 +47,10 @@ struct FileHeader {
   bool long_dimensions() const noexcept { return (flags & kLongDimensionsFlag) != 0; }
 };
 
+// Returns whether a file that begins with these bytes is meant to be a `.tensors` file. An empty
+// one counts as the beginning of such a file.
+bool is_tensors_file(ConstBytes first) noexcept;
+
 // Parses the header at the start of `bytes`, which may be longer. Throws InvalidFormat.
 FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location);
 

@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "format/name.h"
+#include "format/parsing.h"
 #include "format/tensors/frame.h"
 #include "format/tensors/index.h"
-#include "format/tensors/parsing.h"
 
 namespace tensorizer {
 
@@ -112,18 +112,9 @@ struct Index::Parser {
   }
 
   void check_sizes(Entry& entry, std::uint64_t begin, std::span<const std::int64_t> shape) const {
-    // Strides are products of the dimensions that are not zero, so those must fit as well.
-    std::uint64_t product = entry.element_size;
-    bool empty = false;
-    for (const std::int64_t dimension : shape) {
-      if (dimension == 0) {
-        empty = true;
-      } else if (__builtin_mul_overflow(product, static_cast<std::uint64_t>(dimension), &product) ||
-                 product > kMaxSigned) {
-        fail_entry(entry, begin, "its shape has too many elements");
-      }
-    }
-    const std::uint64_t wanted = empty ? 0 : product;
+    const std::optional<std::uint64_t> size = size_of(shape, entry.element_size);
+    if (!size) fail_entry(entry, begin, "its shape has too many elements");
+    const std::uint64_t wanted = *size;
     entry.meta = wanted != 0 && entry.data_size == 0;
     const bool meta_allowed = index.header_.version >= kVersionWithMeta;
     if (entry.data_size != wanted && !(entry.meta && meta_allowed)) {

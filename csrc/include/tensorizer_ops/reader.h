@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,6 +78,9 @@ class Reader {
 
   // Returns the names of all tensors, in the order of the file.
   std::vector<std::string> names();
+
+  // Returns the texts that were stored with the tensors, by key.
+  std::map<std::string, std::string> metadata();
 
   // Return what the index says about one tensor. Throw Error(NoSuchTensor) for an unknown name.
   // dtype() throws Error(InvalidArgument) for an opaque dtype in a file that can be read only once.

@@ -92,12 +92,23 @@ class File {
     return list;
   }
 
-  // Returns the version of the format, whether data is encrypted, whether a key authenticates the
+  // Returns the format and its version, whether data is encrypted, whether a key authenticates the
   // index, and whether the file keeps the digests that its own digest is made of.
-  py::tuple metadata() const {
+  py::tuple format() const {
     const Catalogue& catalogue = file_->catalogue();
-    return py::make_tuple(catalogue.info().version, catalogue.encrypted(),
-                          catalogue.authenticated(), !catalogue.data_digests().empty());
+    const FormatInfo info = catalogue.info();
+    return py::make_tuple(info.format == Format::Tensors ? "tensors" : "safetensors", info.version,
+                          catalogue.encrypted(), catalogue.authenticated(),
+                          !catalogue.data_digests().empty());
+  }
+
+  // Returns the texts that were stored with the tensors, by key.
+  py::dict metadata() const {
+    py::dict dict;
+    for (const auto& [key, value] : file_->catalogue().metadata()) {
+      dict[py::str(std::string(key))] = py::str(std::string(value));
+    }
+    return dict;
   }
 
   // Returns the CRC32 and the SHA-256 that were saved of a tensor, None for those that were not.
@@ -130,6 +141,7 @@ PYBIND11_MODULE(_core, module) {
       .def(py::init<const std::string&, const OptionList&>())
       .def("names", &File::names)
       .def("index", &File::index)
+      .def("format", &File::format)
       .def("metadata", &File::metadata)
       .def("saved_digests", &File::saved_digests)
       .def("digest", &File::digest);

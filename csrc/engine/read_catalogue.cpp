@@ -1,0 +1,86 @@
+#include "engine/read_catalogue.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/read_arriving.h"
+#include "engine/read_index.h"
+#include "format/safetensors/header.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Enough for the index of a few hundred tensors, so that one read is usually enough.
+constexpr std::uint64_t kFirstRead = 64 << 10;
+
+// How files begin that are often taken for a file of tensors.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kKnownFiles{{
+    {"PK\3\4", "a zip archive, as torch.save() writes"},
+    {"\x80\2", "a pickle, as torch.save() wrote before version 1.6"},
+    {"GGUF", "a GGUF file"},
+    {"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded"},
+    {"<!DOCTYPE", "an HTML page"},
+    {"<!doctype", "an HTML page"},
+    {"<html", "an HTML page"},
+    {"<?xml", "an XML document"},
+    {"\x1f\x8b", "a gzip archive"},
+}};
+
+[[noreturn]] void refuse(ConstBytes first, const FileLocation& location) {
+  const std::string_view text = as_text(first);
+  const auto* const known =
+      std::find_if(kKnownFiles.begin(), kKnownFiles.end(),
+                   [&](const auto& file) { return text.starts_with(file.first); });
+  throw Error(ErrorKind::InvalidFormat,
+              std::string(location.label) +
+                  ": this is not a .tensors or safetensors file: it starts with " +
+                  quote(text.substr(0, kFileMagic.size())) + " at offset " +
+                  std::to_string(location.start) +
+                  (known == kKnownFiles.end() ? "" : ", so it may be " + std::string(known->second)));
+}
+
+SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes, Cancel& cancel) {
+  const FileLocation location = location_of(source);
+  const std::uint64_t size = kSafetensorsLength + safetensors_header_size(bytes, location);
+  if (!read_on(source, source.start(), bytes, size, cancel)) {
+    throw Error(ErrorKind::InvalidFormat,
+                std::string(location.label) + ": the file ends at offset " +
+                    std::to_string(source.start() + bytes.size()) + ", inside its header of " +
+                    std::to_string(size - kSafetensorsLength) + " bytes");
+  }
+  bytes.resize(size);
+  bytes.erase(bytes.begin(), bytes.begin() + kSafetensorsLength);
+  return {std::move(bytes), location, cancel};
+}
+
+}  // namespace
+
+std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel& cancel) {
+  const FileLocation location = location_of(source);
+  std::vector<std::byte> first;
+  // A sequential source must not be read past the index, however short that is.
+  read_on(source, source.start(), first, source.sequential() ? kSafetensorsStart : kFirstRead,
+          cancel);
+  std::unique_ptr<Catalogue> catalogue;
+  if (is_tensors_file(first)) {
+    catalogue =
+        std::make_unique<Index>(read_index(source, std::move(first), keys, cancel));
+  } else if (is_safetensors(first)) {
+    catalogue =
+        std::make_unique<SafetensorsHeader>(read_safetensors(source, std::move(first), cancel));
+  } else {
+    refuse(first, location);
+  }
+  if (keys != nullptr && !catalogue->encrypted()) {
+    throw Error(ErrorKind::Crypto, std::string(location.label) +
+                                       ": a key was given, and the file is not encrypted");
+  }
+  return catalogue;
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,35 @@
+// Finds tensors by name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/cancel.h"
+
+namespace tensorizer {
+
+// A hash table of names. It takes 5 to 11 bytes for each and refers to the list, which must outlive
+// it. Const methods are thread-safe.
+class NameTable {
+ public:
+  NameTable(std::span<const std::string_view> names, Cancel& cancel);
+
+  // Returns the number of a name in the list; of the first if several are equal.
+  std::optional<std::uint32_t> find(std::string_view name) const;
+  // Returns the numbers of the first name that appears a second time, and of that second one.
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> twice() const noexcept { return twice_; }
+
+ private:
+  // Returns the slot that has the name, or that it would be put into.
+  std::size_t slot_of(std::string_view name) const;
+
+  std::span<const std::string_view> names_;
+  std::vector<std::uint32_t> slots_;  // numbers of names; a power of two of them
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> twice_;
+};
+
+}  // namespace tensorizer

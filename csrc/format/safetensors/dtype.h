@@ -1,0 +1,23 @@
+// The element types of safetensors files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "format/dtype.h"
+
+namespace tensorizer {
+
+// Returns the type of this name ("F32"); null if the format or torch has no such type.
+std::optional<DType> parse_safetensors_dtype(std::string_view name) noexcept;
+
+// Returns the name of a type; empty if the format has none.
+std::string_view safetensors_dtype(DType dtype) noexcept;
+
+// Returns how many elements of the file make one element of torch along the last dimension.
+constexpr std::int64_t elements_in_one(DType dtype) noexcept {
+  return dtype == DType::Float4E2M1FNx2 ? 2 : 1;
+}
+
+}  // namespace tensorizer

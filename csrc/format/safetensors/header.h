@@ -1,0 +1,48 @@
+// The catalogue of a safetensors file: its JSON header.
+//
+// The bytes come from an untrusted file, so parsing checks every length, count and offset before it
+// is used, and allocates only what the bytes at hand justify. Errors are InvalidFormat and name the
+// file, the tensor and the offset.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/cancel.h"
+#include "format/catalogue.h"
+
+namespace tensorizer {
+
+// A file begins with the length of its header, as a u64.
+inline constexpr std::uint64_t kSafetensorsLength = sizeof(std::uint64_t);
+// How many bytes of a file tell whether it has this format.
+inline constexpr std::uint64_t kSafetensorsStart = kSafetensorsLength + 1;
+
+// Returns whether a file that begins with these bytes is meant to be a safetensors file.
+bool is_safetensors(ConstBytes first) noexcept;
+
+// Returns the length of the header of a file that begins with these bytes, of which there are
+// kSafetensorsStart at least. Throws InvalidFormat if it is too large, or larger than the file.
+std::uint64_t safetensors_header_size(ConstBytes first, const FileLocation& location);
+
+class SafetensorsHeader final : public Catalogue {
+ public:
+  // `text` is the whole header behind its length.
+  SafetensorsHeader(std::vector<std::byte> text, const FileLocation& location, Cancel& cancel);
+
+  FormatInfo info() const override;
+  bool encrypted() const noexcept override { return false; }
+  bool authenticated() const noexcept override { return false; }
+  void check_header_size(std::size_t, const FileLocation&) const override {}
+  TensorDetails details(std::size_t entry, Bytes header,
+                        const FileLocation& location) const override;
+
+ private:
+  struct Parser;
+
+  std::vector<std::byte> bytes_;          // of the header; the names point into them
+  std::vector<std::int64_t> dimensions_;  // the shapes point into it
+};
+
+}  // namespace tensorizer
