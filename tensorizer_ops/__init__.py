@@ -30,7 +30,7 @@ if _typing.TYPE_CHECKING:
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
     from tensorizer_ops._load_save import load, save
     from tensorizer_ops._modules import externalize, load_constants, load_into
-    from tensorizer_ops._rewrite import decrypt, digest, encrypt, rekey
+    from tensorizer_ops._rewrite import convert, decrypt, digest, encrypt, rekey
     from tensorizer_ops.serialization import (
         CryptographyError,
         DecryptionParams,
@@ -49,7 +49,7 @@ _LATER = {
         "_compat.as_tensorizer": ("install_as_tensorizer",),
         "_load_save": ("load", "save"),
         "_modules": ("externalize", "load_constants", "load_into"),
-        "_rewrite": ("decrypt", "digest", "encrypt", "rekey"),
+        "_rewrite": ("convert", "decrypt", "digest", "encrypt", "rekey"),
         "serialization": (
             "CryptographyError",
             "DecryptionParams",
@@ -119,6 +119,7 @@ __all__ = [
     "Verify",
     "__version__",
     "cmake_prefix_path",
+    "convert",
     "decrypt",
     "digest",
     "encrypt",

@@ -89,6 +89,7 @@ def save_async(
     hashes: Hashes = "all",
     threads: int = 1,
     options: Options | None = None,
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Save:
     """Take a snapshot of tensors and save it in the background.
@@ -105,6 +106,7 @@ def save_async(
         threads: how many threads compute; one by default, which leaves the other CPUs to the
             program.
         options: as for :func:`save`.
+        metadata: as for :func:`save`.
         progress: as for :func:`save`, called from another thread. An exception that it raises ends
             the save.
 
@@ -117,6 +119,7 @@ def save_async(
     named = as_dict(tensors)
     names, snapshot = list(named), _Snapshot(named.values())
     given = as_pairs(options)
+    kept = None if metadata is None else dict(metadata)
     target = to_uri(uri)
 
     def run() -> None:
@@ -124,7 +127,7 @@ def save_async(
         try:
             snapshot.wait()
             with reported(future._job, progress):
-                run_save(future._job, target, names, snapshot.copies, hashes, threads, given)
+                run_save(future._job, target, names, snapshot.copies, hashes, threads, given, kept)
         except BaseException as error:
             snapshot.copies.clear()  # the exception's traceback keeps the frames' variables alive
             future.set_exception(error)

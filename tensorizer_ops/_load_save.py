@@ -113,9 +113,10 @@ def save(
     hashes: Hashes = "all",
     threads: int = 0,
     options: Options | None = None,
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Save tensors to a ``.tensors`` file.
+    """Save tensors to a ``.tensors`` file, or to a safetensors file if its name ends so.
 
     The file appears under its name once it is completely written. Until then, and if the save
     fails, a previous file of that name stays unchanged.
@@ -129,7 +130,9 @@ def save(
         options: ``fsync`` (``"true"`` waits until the file is on stable storage),
             ``memory_ceiling`` (bytes of memory to use beyond the tensors), ``staging`` (bytes of
             pinned memory for copies from a device), ``key`` and others that encrypt
-            (``docs/security.md``), and those for servers (``docs/remote.md``).
+            (``docs/security.md``), ``format`` (``"tensors"`` or ``"safetensors"``, whatever the
+            name of the target), and those for servers (``docs/remote.md``).
+        metadata: texts to store with the tensors, which :func:`tensorizer_ops.metadata` returns.
         progress: as for :func:`load`.
 
     Raises:
@@ -138,19 +141,26 @@ def save(
         ValueError: the format cannot store one of the tensors or names.
     """
     given = None if options is None else as_text(options)
+    kept = None if metadata is None else dict(metadata)
     if torch.compiler.is_compiling():
         _refuse_in_graph(progress)
-        traced.save(to_uri(uri), tensors, hashes=hashes, threads=threads, options=given)
+        traced.save(
+            to_uri(uri), tensors, hashes=hashes, threads=threads, options=given, metadata=kept
+        )
         return
     named = as_dict(tensors)
     if progress:
         job = _python.BackgroundSave()
         with reported(job, progress):
             values = list(named.values())
-            run_save(job, to_uri(uri), list(named), values, hashes, threads, as_pairs(given))
+            pairs = as_pairs(given)
+            run_save(job, to_uri(uri), list(named), values, hashes, threads, pairs, kept)
         return
     _refuse_others(named, named.values())
-    torch.ops.tensorizer.save(to_uri(uri), named, hashes=hashes, threads=threads, options=given)
+    _refuse_other_metadata(kept)
+    torch.ops.tensorizer.save(
+        to_uri(uri), named, hashes=hashes, threads=threads, options=given, metadata=kept
+    )
 
 
 def run_save(
@@ -161,15 +171,25 @@ def run_save(
     hashes: str,
     threads: int,
     options: list[tuple[str, str]],
+    metadata: Mapping[str, str] | None,
 ) -> None:
     """Check the types of the arguments and run a job.
 
     The binding would print all of its arguments, secrets included, if one had the wrong type.
     """
     _refuse_others(names, tensors)
+    _refuse_other_metadata(metadata)
     if not isinstance(hashes, str):
         raise TypeError(f"hashes is {type(hashes).__name__}, and must be str")
-    job.run(uri, names, tensors, hashes, operator.index(threads), options)
+    pairs = list((metadata or {}).items())
+    job.run(uri, names, tensors, hashes, operator.index(threads), options, pairs)
+
+
+def _refuse_other_metadata(metadata: Mapping[str, str] | None) -> None:
+    """Raise for metadata that is not text."""
+    for key, value in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"metadata has {key!r}: {value!r}, and its keys and values must be str")
 
 
 def _refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Encrypts, decrypts and re-encrypts files, and computes the digest of a file's content."""
+"""Converts, encrypts and decrypts files, and computes the digest of a file's content."""
 
 from __future__ import annotations
 
@@ -7,6 +7,38 @@ import torch
 from tensorizer_ops._options import Hashes, Options, as_text
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._targets import Target, to_uri
+
+
+def convert(
+    source: Target,
+    target: Target,
+    *,
+    hashes: Hashes = "all",
+    threads: int = 0,
+    source_options: Options | None = None,
+    target_options: Options | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write a copy of a file in the format that the target's name or options ask for.
+
+    The data is streamed from source to target, and every hash in the source is checked on the way.
+    Tensors keep their names, types and order, and the metadata is copied. The target appears when
+    the copy is complete and correct.
+
+    Args:
+        source: the file to read, of any format.
+        target: the file to write: a safetensors file if its name ends with ``.safetensors`` or
+            ``target_options`` has ``{"format": "safetensors"}``, otherwise a ``.tensors`` file.
+        hashes: which hashes to write.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
+        source_options, target_options: options as for loads and for saves.
+        progress: called with the bytes moved so far and the bytes to move in all.
+
+    Raises:
+        ValueError: the target's format cannot hold a tensor of the source, which it names. Nothing
+            is written.
+    """
+    _rewrite(source, target, source_options, target_options, hashes, threads, progress)
 
 
 def encrypt(

@@ -24,7 +24,7 @@ ALLOWED = {
     "codec": ["base"],
     "format": ["base", "codec"],
     "format/tensors": ["base", "codec", "format"],
-    "format/safetensors": ["base", "format"],
+    "format/safetensors": ["base", "codec", "format"],
     "io": ["base", "codec"],
     "io/local": ["base", "io"],
     "io/http": ["base", "io"],

@@ -38,9 +38,9 @@ void load_into(const std::string& uri, const TensorMap& outputs, Verify verify,
 }
 
 void save(const std::string& uri, const TensorMap& tensors, HashKinds hashes,
-          const OptionList& options) {
+          const OptionList& options, const Metadata& metadata) {
   const NamedTensors given = split(tensors);
-  save(uri, given.names, given.tensors, hashes, 0, options);
+  save(uri, given.names, given.tensors, hashes, 0, options, metadata);
 }
 
 }  // namespace tensorizer

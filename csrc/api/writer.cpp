@@ -6,14 +6,14 @@ namespace tensorizer {
 
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options) {
+          const OptionList& options, const Metadata& metadata) {
   Progress progress;
   Cancel cancel;
-  save(uri, names, tensors, hashes, threads, options, progress, cancel);
+  save(uri, names, tensors, hashes, threads, options, metadata, progress, cancel);
 }
 
-Writer::Writer(const std::string& uri, const OptionList& options)
-    : writer_(std::make_unique<FileWriter>(uri, options)) {}
+Writer::Writer(const std::string& uri, const OptionList& options, const Metadata& metadata)
+    : writer_(std::make_unique<FileWriter>(uri, options, metadata)) {}
 
 Writer::~Writer() = default;
 Writer::Writer(Writer&& other) noexcept = default;

@@ -72,6 +72,15 @@ std::vector<Option> load_options(LoadOptions& load) {
   return known;
 }
 
+Option format_option(std::optional<Format>& format) {
+  return {"format", "'tensors' or 'safetensors'",
+          [&format](const std::string&, const std::string& text) {
+            if (text == "tensors") format = Format::Tensors;
+            if (text == "safetensors") format = Format::Safetensors;
+            return format.has_value();
+          }};
+}
+
 std::vector<Option> save_options(SaveOptions& save) {
   std::vector<Option> known = place_options(save.sink.given);
   known.push_back(bool_option("fsync", save.sink.fsync));
@@ -80,6 +89,7 @@ std::vector<Option> save_options(SaveOptions& save) {
   known.push_back(key_option(save.key));
   known.push_back(kdf_option(save.kdf));
   known.push_back(bool_option("digests", save.digests));
+  known.push_back(format_option(save.format));
   return known;
 }
 

@@ -36,6 +36,7 @@ struct SaveOptions {
   std::string key;
   Argon2Cost kdf = *named_cost("moderate");
   bool digests = false;
+  std::optional<Format> format;  // by the name of the target if not given
   std::uint64_t memory_ceiling = kMemoryCeiling;
   std::uint64_t staging = kStaging;
 };

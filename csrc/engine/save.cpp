@@ -17,13 +17,15 @@ constexpr std::uint64_t kBundle = 2 << 20;
 // progress.
 constexpr int kLanesToServers = 4;
 
-// Announces headers and data as the parts that tensorizer keeps in Redis: two keys for each tensor,
-// and none for the terminator.
+// Announces headers and data as the parts that tensorizer keeps in Redis: a key for each, and none
+// for the terminator.
 void announce(Sink& sink, std::span<const PlacedTensor> tensors) {
   std::vector<NamedRange> parts;
   parts.reserve(2 * tensors.size());
   for (const PlacedTensor& tensor : tensors) {
-    parts.push_back({tensor.spec.name, tensor.header_offset, tensor.header_size});
+    if (tensor.header_size > 0) {
+      parts.push_back({tensor.spec.name, tensor.header_offset, tensor.header_size});
+    }
     if (tensor.spec.data_size() > 0) {
       parts.push_back({tensor.spec.name, tensor.data_offset(), tensor.spec.data_size()});
     }
@@ -105,8 +107,8 @@ void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const
 }
 
 void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel) {
-  const ConstBytes terminator{reinterpret_cast<const std::byte*>(&kTerminator),
-                              sizeof(kTerminator)};
+  const ConstBytes terminator = layout.terminator();
+  if (terminator.empty()) return;
   sink.write(layout.end(), {&terminator, 1}, KeptUntil::Return, cancel);
 }
 
@@ -118,7 +120,7 @@ void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
   const auto write_head = [&] {
     sink.write_head(layout.prefix(sink.start(), prefix_size), cancel);
   };
-  const bool head_last = layout.has_records();
+  const bool head_last = layout.has_digests();
   if (!head_last) write_head();
   SaveSettings placed = settings;
   placed.begin = sink.start() + prefix_size;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/move.h"
-#include "format/tensors/layout.h"
+#include "format/layout.h"
 #include "io/sink.h"
 
 namespace tensorizer {
@@ -44,7 +44,7 @@ struct SaveSettings {
 void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const SaveItem> items,
                   const SaveSettings& settings, Progress& progress, Cancel& cancel);
 
-// Writes the terminator behind the last tensor.
+// Writes the terminator, if the format has one, behind the last tensor.
 void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel);
 
 // Saves a whole file, with its prefix, and finishes the sink, so that the target appears.

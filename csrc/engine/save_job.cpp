@@ -8,6 +8,11 @@ namespace tensorizer {
 
 void SaveJob::complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
                        const Digests& data_digest) const {
+  if (header.bytes().empty()) {
+    // Without a header, the digests cover the data alone.
+    layout.set_data_digest(first + item, digests.sha256);
+    return;
+  }
   if (hashes().crc32) header.set_crc32(digests.crc32);
   if (hashes().sha256) header.set_sha256(digests.sha256);
   if (encryption()) layout.set_header_digest(first + item, sha256(header.bytes()));
@@ -64,6 +69,7 @@ void SavedDigests::complete(TensorHeaderImage& header) {
 void SaveJob::write_header(std::size_t item, const TensorHeaderImage& header,
                            Cancel& cancel) const {
   const ConstBytes piece = header.bytes();
+  if (piece.empty()) return;
   sink.write(tensor(item).header_offset, {&piece, 1}, KeptUntil::Return, cancel);
 }
 

@@ -31,17 +31,21 @@ struct SaveJob {
   HashKinds hashes() const { return layout.kind().header.hashes; }
   const std::optional<Encryption>& encryption() const { return layout.kind().header.encryption; }
 
+  // Returns the header of a tensor; one without bytes if the format has no such headers.
   TensorHeaderImage header(std::size_t item) const {
-    return {tensor(item).spec, layout.kind().header, tensor(item).header_size};
+    const PlacedTensor& placed = tensor(item);
+    return placed.header_size == 0
+               ? TensorHeaderImage()
+               : TensorHeaderImage(placed.spec, layout.kind().header, placed.header_size);
   }
 
   DigestStart digest_start(const TensorHeaderImage& header) const {
     return {header.hashed(), hashes().crc32, hashes().sha256};
   }
-  // Returns what to digest for the record of data digests, which cover the data alone.
+  // Returns what to digest for the list of data digests, which cover the data alone.
   DigestStart data_digest_start() const { return {{}, false, layout.kind().data_digests}; }
 
-  // Sets the digests in the header, and those in the layout that the records need. The MACs must be
+  // Sets the digests in the header, and those in the layout that the prefix needs. The MACs must be
   // set before.
   void complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
                 const Digests& data_digest) const;

@@ -33,11 +33,12 @@ void SaveMover::move_bundle(const Task& task, Worker& worker) {
   pieces.reserve(2 * headers.size());
   std::uint64_t written = 0;
   for (std::size_t i = 0; i < headers.size(); ++i) {
-    pieces.push_back(headers[i].bytes());
+    if (!headers[i].bytes().empty()) pieces.push_back(headers[i].bytes());
     const ConstBytes bytes = job_.encryption() ? ConstBytes(data[i].out) : data[i].plain;
     if (!bytes.empty()) pieces.push_back(bytes);
     written += bytes.size();
   }
+  if (pieces.empty()) return;
   job_.sink.write(job_.tensor(task.first).header_offset, pieces, KeptUntil::Return, worker.cancel);
   job_.progress.done.fetch_add(written, std::memory_order_relaxed);
 }

@@ -267,9 +267,11 @@ void ReaderClass::cancel() { reader_.cancel(); }
 
 void ReaderClass::close() { reader_.close(); }
 
-WriterClass::WriterClass(std::string uri, std::optional<StringDict> options)
-    : writer_(translate_errors(
-          [&] { return std::make_unique<FileWriter>(uri, option_list(options)); })) {}
+WriterClass::WriterClass(std::string uri, std::optional<StringDict> options,
+                         std::optional<StringDict> metadata)
+    : writer_(translate_errors([&] {
+        return std::make_unique<FileWriter>(uri, option_list(options), option_list(metadata));
+      })) {}
 
 WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options)
     : writer_(translate_errors(
@@ -356,9 +358,9 @@ void define_classes(torch::Library& library) {
       .def_pickle([](const c10::intrusive_ptr<ReaderClass>& reader) { return reader->state(); },
                   [](ReaderClass::State state) { return ReaderClass::restore(std::move(state)); });
   library.class_<WriterClass>("Writer")
-      .def(torch::init<std::string, std::optional<StringDict>>(),
+      .def(torch::init<std::string, std::optional<StringDict>, std::optional<StringDict>>(),
            "Takes tensors one at a time; the target appears with close().",
-           {torch::arg("uri"), torch::arg("options") = none()})
+           {torch::arg("uri"), torch::arg("options") = none(), torch::arg("metadata") = none()})
       .def("add", &WriterClass::add, "",
            {torch::arg("name"), torch::arg("tensor"), torch::arg("type") = 2,
             torch::arg("module_index") = 0})

@@ -74,7 +74,8 @@ class ReaderClass final : public torch::CustomClassHolder {
 
 class WriterClass final : public torch::CustomClassHolder {
  public:
-  WriterClass(std::string uri, std::optional<StringDict> options);
+  WriterClass(std::string uri, std::optional<StringDict> options,
+              std::optional<StringDict> metadata);
   WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options);
 
   void add(std::string name, at::Tensor tensor, std::int64_t type, std::int64_t module_index);

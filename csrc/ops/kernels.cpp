@@ -120,7 +120,7 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
 }
 
 void save(const std::string& uri, const TensorDict& tensors, const std::string& hashes,
-          std::int64_t threads, const Options& options) {
+          std::int64_t threads, const Options& options, const std::optional<StringDict>& metadata) {
   std::vector<std::string> names;
   std::vector<at::Tensor> values;
   names.reserve(tensors.size());
@@ -131,20 +131,21 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
   }
   if (is_traced() || std::any_of(values.begin(), values.end(), is_symbolic)) {
     dispatched<decltype(save_tensors)>("save_tensors")
-        .call(uri, Strings(names), values, hashes, unless_default(threads), options);
+        .call(uri, Strings(names), values, hashes, unless_default(threads), options, metadata);
     return;
   }
   translate_errors([&] {
-    tensorizer::save(uri, names, values, parse_hashes(hashes), threads, option_list(options));
+    tensorizer::save(uri, names, values, parse_hashes(hashes), threads, option_list(options),
+                     option_list(metadata));
   });
 }
 
 void save_tensors(const std::string& uri, const Strings& names, at::TensorList tensors,
                   const std::string& hashes, std::optional<std::int64_t> threads,
-                  const Options& options) {
+                  const Options& options, const std::optional<StringDict>& metadata) {
   translate_errors([&] {
     tensorizer::save(uri, string_vector(names), tensors.vec(), parse_hashes(hashes),
-                     threads.value_or(0), option_list(options));
+                     threads.value_or(0), option_list(options), option_list(metadata));
   });
 }
 

@@ -25,11 +25,11 @@ void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options, bool cast);
 
 void save(const std::string& uri, const TensorDict& tensors, const std::string& hashes,
-          std::int64_t threads, const Options& options);
+          std::int64_t threads, const Options& options, const std::optional<StringDict>& metadata);
 
 void save_tensors(const std::string& uri, const Strings& names, at::TensorList tensors,
                   const std::string& hashes, std::optional<std::int64_t> threads,
-                  const Options& options);
+                  const Options& options, const std::optional<StringDict>& metadata);
 
 Strings names(const std::string& uri, const Options& options);
 

@@ -143,11 +143,12 @@ struct BackgroundSave {
 
 void run_save(BackgroundSave& job, const std::string& uri, const std::vector<std::string>& names,
               const std::vector<at::Tensor>& tensors, const std::string& hashes,
-              std::int64_t threads, const tensorizer::OptionList& options) {
+              std::int64_t threads, const tensorizer::OptionList& options,
+              const tensorizer::Metadata& metadata) {
   const pybind11::gil_scoped_release no_gil;
   tensorizer::translate_errors([&] {
     tensorizer::save(uri, names, tensors, tensorizer::parse_hashes(hashes), threads, options,
-                     job.progress, job.cancel);
+                     metadata, job.progress, job.cancel);
   });
 }
 

@@ -150,10 +150,11 @@ std::vector<ListedTensor> FileReader::list() {
   return list;
 }
 
-std::map<std::string, std::string> FileReader::metadata() {
+Metadata FileReader::metadata() {
   const std::shared_ptr<OpenFile> open = file();
-  const std::span<const MetadataPair> pairs = open->catalogue().metadata();
-  return {pairs.begin(), pairs.end()};
+  Metadata metadata;
+  for (const auto& [key, value] : open->catalogue().metadata()) metadata.emplace_back(key, value);
+  return metadata;
 }
 
 FormatInfo FileReader::format() { return file()->catalogue().info(); }

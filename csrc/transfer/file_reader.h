@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -45,7 +44,7 @@ class FileReader {
   StoredTensor stored(const std::string& name);
   std::vector<ListedTensor> list();
   FormatInfo format();
-  std::map<std::string, std::string> metadata();
+  Metadata metadata();
 
   // `traced` holds the type and shape that tracing saw of each tensor (tracing.h). Throws
   // Error(InvalidArgument) if a tensor differs from it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/new_layout.h"
 #include "format/name.h"
 #include "io/open.h"
 #include "transfer/held_memory.h"
@@ -13,6 +14,8 @@ namespace {
 
 // The bytes that one tensor takes in the prefix.
 constexpr std::uint64_t kTypicalEntry = 128;
+// Data behind the reserved room begins at a page.
+constexpr std::uint64_t kHeadAlignment = 4096;
 // The largest number of expected tensors for which room is reserved in advance.
 constexpr std::uint64_t kMostExpected = 512 << 10;
 
@@ -20,7 +23,7 @@ constexpr std::uint64_t kMostExpected = 512 << 10;
 
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, Progress& progress, Cancel& cancel) {
+          const OptionList& options, Metadata metadata, Progress& progress, Cancel& cancel) {
   const SaveOptions parsed = parse_save_options(options);
   if (names.size() != tensors.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
@@ -34,11 +37,15 @@ void save(const std::string& uri, const std::vector<std::string>& names,
     savings.push_back(prepare_saving(names[i], tensors[i], staging));
   }
   staging.begin();
-  FileKind kind = file_kind(hashes, parsed, cancel);
+  const Format format = parsed.format.value_or(format_of(uri));
+  std::stable_sort(savings.begin(), savings.end(), [&](const Saving& a, const Saving& b) {
+    return is_saved_before(format, a.spec, b.spec);
+  });
+  FileKind kind = file_kind(hashes, std::move(metadata), parsed, cancel);
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
-  // The size of a prefix is a multiple of the alignment, so only its start matters.
-  Layout layout(std::move(kind), sink->start());
+  const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start(), cancel);
+  Layout& layout = *placed;
   std::vector<SaveItem> items;
   items.reserve(savings.size());
   for (Saving& saving : savings) {
@@ -76,25 +83,27 @@ class FileWriter::Call {
   const Gate::Entry entry_;
 };
 
-FileWriter::FileWriter(const std::string& uri, const OptionList& options)
-    : FileWriter(options, [&](const SinkOptions& sink, Cancel& cancel) {
+FileWriter::FileWriter(const std::string& uri, const OptionList& options, Metadata metadata)
+    : FileWriter(uri, options, std::move(metadata), [&](const SinkOptions& sink, Cancel& cancel) {
         return open_sink(uri, sink, cancel);
       }) {}
 
 FileWriter::FileWriter(std::unique_ptr<Sink> sink, const OptionList& options)
-    : FileWriter(options, [&](const SinkOptions&, Cancel&) { return std::move(sink); }) {}
+    : FileWriter("", options, {}, [&](const SinkOptions&, Cancel&) { return std::move(sink); }) {}
 
-FileWriter::FileWriter(const OptionList& options, const OpenSink& open)
+FileWriter::FileWriter(const std::string& uri, const OptionList& options, Metadata metadata,
+                       const OpenSink& open)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
   Cancel cancel;
-  FileKind kind = file_kind(options_.hashes, options_.save, cancel);
+  FileKind kind = file_kind(options_.hashes, std::move(metadata), options_.save, cancel);
   sink_ = open(options_.save.sink, cancel);
   if (sink_->sequential()) {
     throw Error(ErrorKind::InvalidArgument, sink_->label() +
                                                 " must be written in order, index first, but a "
                                                 "Writer knows the index last: use save()");
   }
-  layout_ = std::make_unique<Layout>(std::move(kind), sink_->start());
+  layout_ = new_layout(options_.save.format.value_or(format_of(uri)), std::move(kind),
+                       sink_->start(), cancel);
 }
 
 FileWriter::~FileWriter() {
@@ -130,7 +139,7 @@ std::vector<Saving> FileWriter::prepare(std::span<const AddedTensor> tensors, St
   for (const AddedTensor& added : tensors) {
     savings.push_back(
         prepare_saving(added.name, added.tensor, staging, added.type, added.module_index));
-    check_spec(savings.back().spec);
+    layout_->check(savings.back().spec);
   }
   check_not_overwritten(*sink_, savings);
   std::unordered_set<std::string_view> names;
@@ -147,7 +156,7 @@ void FileWriter::begin() {
   if (reserved_) return;
   const std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry;
   reserved_ = std::max(layout_->prefix_size(),
-                       align_up(std::max(sink_->usual_head_size(), expected), kPrefixAlignment));
+                       align_up(std::max(sink_->usual_head_size(), expected), kHeadAlignment));
   sink_->begin(*reserved_, std::nullopt);
 }
 

@@ -25,12 +25,13 @@ namespace tensorizer {
 // meanwhile.
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, Progress& progress, Cancel& cancel);
+          const OptionList& options, Metadata metadata, Progress& progress, Cancel& cancel);
 
 // The implementation of the public Writer. Methods have the contracts of tensorizer_ops/writer.h.
 class FileWriter {
  public:
-  explicit FileWriter(const std::string& uri, const OptionList& options = {});
+  explicit FileWriter(const std::string& uri, const OptionList& options = {},
+                      Metadata metadata = {});
   // Writes to a sink that is already open.
   FileWriter(std::unique_ptr<Sink> sink, const OptionList& options);
   ~FileWriter();
@@ -48,7 +49,8 @@ class FileWriter {
   class Call;
   using OpenSink = std::function<std::unique_ptr<Sink>(const SinkOptions& options, Cancel& cancel)>;
 
-  FileWriter(const OptionList& options, const OpenSink& open);
+  FileWriter(const std::string& uri, const OptionList& options, Metadata metadata,
+             const OpenSink& open);
 
   // Returns whether this is a child of fork(), which has neither the sink's threads nor the right
   // to write its target.

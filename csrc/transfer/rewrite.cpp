@@ -4,8 +4,10 @@
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
+#include "engine/new_layout.h"
 #include "engine/tensor_source.h"
 #include "io/open.h"
 #include "transfer/saving.h"
@@ -25,8 +27,10 @@ class Origin {
         order_(from.catalogue().entries().size()) {
     std::iota(order_.begin(), order_.end(), 0U);
     const std::span<const Entry> entries = from.catalogue().entries();
-    std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return entries[a].header_offset < entries[b].header_offset;
+    // Tensors without data may begin where another one does: they keep their order.
+    std::stable_sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return std::pair(entries[a].header_offset, entries[a].end()) <
+             std::pair(entries[b].header_offset, entries[b].end());
     });
   }
 
@@ -84,10 +88,12 @@ class OriginReader final : public TensorReader {
   TensorSource source_;
 };
 
-TensorSpec spec_of(const OpenFile& from, std::uint32_t number) {
+// In a safetensors file, tensors have the names that a program asks for them by: it does not know
+// the modules that they belong to.
+TensorSpec spec_of(const OpenFile& from, std::uint32_t number, Format format) {
   const Entry& entry = from.entry(number);
   TensorSpec spec;
-  spec.name = entry.name;
+  spec.name = format == Format::Tensors ? entry.name : from.names()[number];
   spec.type = entry.type;
   if (!entry.dtype) {
     throw Error(ErrorKind::InvalidArgument,
@@ -110,7 +116,10 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
                                        ": the file is encrypted, and no key "
                                        "was given for it");
   }
-  FileKind kind = file_kind(hashes, options, cancel);
+  Metadata metadata;
+  for (const auto& [key, value] : from.catalogue().metadata()) metadata.emplace_back(key, value);
+  FileKind kind = file_kind(hashes, std::move(metadata), options, cancel);
+  const Format format = options.format.value_or(format_of(to));
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, from.source());
   if (sink->sequential() && from.source().sequential()) {
@@ -124,10 +133,11 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   const ExpectedDigests expected_digests{from.catalogue().data_digests(), found};
   const bool pinned = from.options().digest.has_value();
   Origin origin(from, pinned ? &expected_digests : nullptr, cancel);
-  Layout layout(std::move(kind), sink->start());
+  const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start(), cancel);
+  Layout& layout = *placed;
   std::vector<SaveItem> items;
   for (std::uint32_t i = 0; i < origin.order().size(); ++i) {
-    layout.add(spec_of(from, origin.order()[i]));
+    layout.add(spec_of(from, origin.order()[i], format));
     SaveItem item;
     if (layout.tensors().back().spec.data_size() > 0) item.read = i;
     items.push_back(item);

@@ -74,8 +74,10 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
   return saving;
 }
 
-FileKind file_kind(HashKinds hashes, const SaveOptions& options, Cancel& cancel) {
+FileKind file_kind(HashKinds hashes, Metadata metadata, const SaveOptions& options,
+                   Cancel& cancel) {
   FileKind kind;
+  kind.metadata = std::move(metadata);
   kind.header.hashes = hashes;
   kind.data_digests = options.digests;
   if (options.key.empty()) return kind;

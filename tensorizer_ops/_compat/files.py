@@ -125,7 +125,8 @@ class Output:
     """A file that is being written. It is complete only after :meth:`close`."""
 
     def __init__(self, place: Any, options: Mapping[str, str]) -> None:
-        given = SecretOptions(options)
+        # The classes of this API write one format, whatever the name of the file.
+        given = SecretOptions({**options, "format": "tensors"})
         # The file object whose methods are called, if any.
         self._stream: Any = None
         self._spool: Any = None

@@ -73,6 +73,7 @@ def save(
     hashes: str = "all",
     threads: int = 0,
     options: Options = None,
+    metadata: Options = None,
 ) -> None:
     torch.ops.tensorizer.save_tensors(
         uri,
@@ -81,4 +82,5 @@ def save(
         hashes=hashes,
         threads=threads or None,
         options=_plain(options),
+        metadata=_plain(metadata),
     )

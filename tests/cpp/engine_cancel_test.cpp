@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "format/tensors/tensor_header.h"
 #include "memory_file.h"
 #include "support.h"
 #include "tensorizer_ops/hooks.h"
@@ -68,7 +69,7 @@ class SlowFile final : public Source, public Sink {
     std::this_thread::sleep_for(pause_);
   }
 
-  Layout layout_;
+  TensorsLayout layout_;
   milliseconds pause_;
   std::atomic<int> moves_{0};
   std::function<void(int)> told_;

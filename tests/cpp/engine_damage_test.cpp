@@ -208,7 +208,7 @@ TEST(MemoryCeiling, HoldsWhereEverythingIsStaged) {
         EXPECT_LE(watch.peak(), ceiling) << "looked at, " << threads;
       }
       for (const bool sequential : {false, true}) {
-        Layout layout = layout_of(samples, {true, true});
+        TensorsLayout layout = layout_of(samples, {true, true});
         const std::vector<SaveItem> items(samples.size(), SaveItem{{}, 0});
         NullSink sink(sequential);
         Cancel cancel;

@@ -236,7 +236,7 @@ TEST(Load, RefusesToVerifyWithoutHashes) {
 // data.
 TEST(Save, AnnouncesHeadersAndData) {
   std::vector<Sample> samples{sample("a", 10), sample("empty", 0), sample("b", 3 << 20)};
-  Layout layout = layout_of(samples, {true, true});
+  TensorsLayout layout = layout_of(samples, {true, true});
   std::vector<SaveItem> items;
   for (const Sample& each : samples) items.push_back({each.data, {}});
   for (const bool sequential : {false, true}) {
@@ -253,7 +253,7 @@ TEST(Save, AnnouncesHeadersAndData) {
 TEST(Save, MayComeInParts) {
   Dice dice(57);
   const std::vector<Sample> samples = samples_of_all_sizes(dice);
-  Layout layout = layout_of(samples, {true, true});
+  TensorsLayout layout = layout_of(samples, {true, true});
   MemorySink sink;
   Progress progress;
   Cancel cancel;

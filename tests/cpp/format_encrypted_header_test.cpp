@@ -1,6 +1,7 @@
 // Headers of encrypted files: they are read back as they were written, and have the announced size.
 #include "encrypted_file.h"
 #include "format/tensors/layout.h"
+#include "format/tensors/tensor_header.h"
 
 namespace tensorizer {
 namespace {
@@ -52,7 +53,7 @@ std::vector<TensorSpec> specs() {
 
 TEST(EncryptedHeader, IsReadAsItWasWritten) {
   for (const FileKind& kind : kinds()) {
-    Layout layout(kind, 0);
+    TensorsLayout layout(kind, 0);
     for (const TensorSpec& spec : specs()) layout.add(spec);
     const Index index = index_of(layout);
     EXPECT_TRUE(index.header().encrypted);
@@ -140,7 +141,7 @@ TEST(EncryptedHeader, SaysWhatIsWrongWithItsCryptInfo) {
 
 TEST(EncryptedFile, HasTheLowestVersionThatHoldsIt) {
   const auto header_of = [](const TensorSpec& spec) {
-    Layout layout(encrypted(), 0);
+    TensorsLayout layout(encrypted(), 0);
     layout.add(spec);
     return parse_file_header(layout.prefix(0, layout.prefix_size()), {"'f'", 0, std::nullopt});
   };

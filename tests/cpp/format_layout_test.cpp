@@ -25,8 +25,8 @@ TensorSpec meta(std::string name, DType dtype, std::vector<std::int64_t> shape) 
   return tensor;
 }
 
-Layout layout_of(std::vector<TensorSpec> specs, HashKinds hashes = {true, true}) {
-  Layout layout({{hashes, {}}, false}, 0);
+TensorsLayout layout_of(std::vector<TensorSpec> specs, HashKinds hashes = {true, true}) {
+  TensorsLayout layout({{hashes, {}}, false}, 0);
   for (TensorSpec& tensor : specs) layout.add(std::move(tensor));
   return layout;
 }
@@ -43,7 +43,7 @@ Index parse(const Layout& layout, std::uint64_t start, std::uint64_t prefix_size
 }
 
 std::uint32_t version_of(std::vector<TensorSpec> specs) {
-  const Layout layout = layout_of(std::move(specs));
+  const TensorsLayout layout = layout_of(std::move(specs));
   return parse(layout, 0, layout.prefix_size()).header().version;
 }
 
@@ -61,8 +61,9 @@ TEST(Layout, HasTheLowestVersionThatServes) {
 }
 
 TEST(Layout, SaysHowMuchDataThereIs) {
-  const Layout layout = layout_of({spec("a", DType::Float32, {5}), meta("m", DType::Float32, {7}),
-                                   spec("b", DType::Int8, {3})});
+  const TensorsLayout layout =
+      layout_of({spec("a", DType::Float32, {5}), meta("m", DType::Float32, {7}),
+                 spec("b", DType::Int8, {3})});
   const std::vector<std::byte> prefix = layout.prefix(0, layout.prefix_size());
   Cursor cursor(ConstBytes(prefix).subspan(41));
   EXPECT_EQ(cursor.take<std::uint64_t>(), 23U);
@@ -70,7 +71,7 @@ TEST(Layout, SaysHowMuchDataThereIs) {
 }
 
 TEST(Layout, LeavesTheNameOfAnOpaqueDTypeOutOfTheIndexOfAnEmptyTensor) {
-  const Layout layout =
+  const TensorsLayout layout =
       layout_of({spec("full", DType::BFloat16, {1}), spec("empty", DType::BFloat16, {0}),
                  meta("meta", DType::Float8E5M2, {3})});
   const Index index = parse(layout, 0, layout.prefix_size());
@@ -85,7 +86,7 @@ TEST(Layout, LeavesTheNameOfAnOpaqueDTypeOutOfTheIndexOfAnEmptyTensor) {
 
 TEST(Layout, RefusesWhatTheFormatCannotHold) {
   const auto refusal = [](const TensorSpec& tensor) {
-    Layout layout({}, 0);
+    TensorsLayout layout({}, 0);
     const Error error = error_of([&] { layout.add(tensor); });
     EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
     EXPECT_TRUE(layout.tensors().empty());
@@ -101,7 +102,7 @@ TEST(Layout, RefusesWhatTheFormatCannotHold) {
   parameter.type = TensorType::Parameter;
   EXPECT_TRUE(contains(refusal(parameter), "only a state-dict entry"));
 
-  Layout most({}, 0);
+  TensorsLayout most({}, 0);
   most.add(spec(std::string(65535, 'n'), DType::Int8, std::vector<std::int64_t>(255, 1)));
   EXPECT_NO_THROW(parse(most, 0, most.prefix_size()));
 }
@@ -113,7 +114,7 @@ void check_names(const Layout& layout) {
 
 TEST(Layout, RefusesNamesThatExcludeEachOther) {
   const auto refusal = [](const char* first, const char* second) {
-    const Layout layout =
+    const TensorsLayout layout =
         layout_of({spec(first, DType::Int8, {1}), spec(second, DType::Int8, {1})});
     const Error error = error_of([&] { check_names(layout); });
     EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
@@ -127,7 +128,7 @@ TEST(Layout, RefusesNamesThatExcludeEachOther) {
 }
 
 TEST(Layout, PrefixMayBeLongerThanItMust) {
-  const Layout layout = layout_of({spec("a", DType::Int8, {100000})});
+  const TensorsLayout layout = layout_of({spec("a", DType::Int8, {100000})});
   ASSERT_EQ(layout.prefix_size(), kPrefixAlignment);
   const Index index = parse(layout, 0, 5 * kPrefixAlignment);
   EXPECT_EQ(index.entries()[0].data_offset % kPrefixAlignment, 0U);
@@ -135,7 +136,8 @@ TEST(Layout, PrefixMayBeLongerThanItMust) {
 
 TEST(Layout, AlignsWhereBigStarts) {
   for (const std::int64_t size : {65535, 65536}) {
-    const Layout layout = layout_of({spec("x", DType::Int8, {1}), spec("a", DType::Int8, {size})});
+    const TensorsLayout layout =
+        layout_of({spec("x", DType::Int8, {1}), spec("a", DType::Int8, {size})});
     const std::uint64_t offset = layout.tensors()[1].data_offset();
     EXPECT_EQ(offset % 64, 0U);
     EXPECT_EQ(offset % 4096 == 0, size == 65536) << offset;
@@ -145,7 +147,7 @@ TEST(Layout, AlignsWhereBigStarts) {
 TEST(TensorHeaderImage, HoldsTheHashesWhereReadersFindThem) {
   for (const HashKinds hashes : {HashKinds{false, false}, HashKinds{true, false},
                                  HashKinds{false, true}, HashKinds{true, true}}) {
-    const Layout layout = layout_of({spec("weight", DType::Float8E8M0FNU, {3, 5})}, hashes);
+    const TensorsLayout layout = layout_of({spec("weight", DType::Float8E8M0FNU, {3, 5})}, hashes);
     const PlacedTensor& tensor = layout.tensors()[0];
     TensorHeaderImage image(tensor.spec, {hashes, {}}, tensor.header_size);
     const std::vector<std::byte> hashed(image.bytes().begin(), image.bytes().end());
@@ -189,7 +191,7 @@ TEST(Layout, ReadsBackAsItWas) {
   for (int round = 0; round < 300; ++round) {
     const HashKinds hashes{dice.one_in(2), dice.one_in(2)};
     const std::uint64_t start = dice.one_in(2) ? 0 : dice.below(10000);
-    Layout layout({{hashes, {}}, false}, start);
+    TensorsLayout layout({{hashes, {}}, false}, start);
     for (std::uint64_t i = dice.below(12); i > 0; --i) {
       layout.add(random_spec(dice, "tensor" + std::to_string(i)));
     }

@@ -16,6 +16,7 @@
 #include "engine/read_catalogue.h"
 #include "engine/save.h"
 #include "format/tensors/index.h"
+#include "format/tensors/layout.h"
 #include "io/sink.h"
 #include "io/source.h"
 #include "support.h"
@@ -284,20 +285,20 @@ inline Sample sample(std::string name, std::size_t size, std::uint32_t seed = 1)
   return made;
 }
 
-inline Layout layout_as(std::span<const Sample> samples, const FileKind& kind,
-                        std::uint64_t start = 0) {
-  Layout layout(kind, start);
+inline TensorsLayout layout_as(std::span<const Sample> samples, const FileKind& kind,
+                               std::uint64_t start = 0) {
+  TensorsLayout layout(kind, start);
   for (const Sample& each : samples) layout.add(each.spec);
   return layout;
 }
-inline Layout layout_of(std::span<const Sample> samples, HashKinds hashes,
-                        std::uint64_t start = 0) {
+inline TensorsLayout layout_of(std::span<const Sample> samples, HashKinds hashes,
+                               std::uint64_t start = 0) {
   return layout_as(samples, {{hashes, {}}, false}, start);
 }
 
 inline std::vector<std::byte> saved_as(std::span<const Sample> samples, const FileKind& kind,
                                        const SaveSettings& settings = {}) {
-  Layout layout = layout_as(samples, kind);
+  TensorsLayout layout = layout_as(samples, kind);
   std::vector<SaveItem> items;
   for (const Sample& each : samples) items.push_back({each.data, {}});
   MemorySink sink;

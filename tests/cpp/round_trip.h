@@ -36,9 +36,8 @@ inline std::vector<Sample> samples_of_all_sizes(Dice& dice) {
 
 inline std::size_t element_size(const Sample& sample) { return dtype_info(sample.spec.dtype).size; }
 
-inline void save(std::span<const Sample> samples, Sink& sink, const FileKind& kind,
-                 SaveSettings settings, bool staged) {
-  Layout layout = layout_as(samples, kind, sink.start());
+inline void save(std::span<const Sample> samples, Sink& sink, Layout& layout, SaveSettings settings,
+                 bool staged) {
   StagedMemories inputs;
   std::vector<SaveItem> items;
   std::uint64_t total = 0;
@@ -58,6 +57,12 @@ inline void save(std::span<const Sample> samples, Sink& sink, const FileKind& ki
   EXPECT_EQ(progress.total, total);
 }
 
+inline void save(std::span<const Sample> samples, Sink& sink, const FileKind& kind,
+                 const SaveSettings& settings, bool staged) {
+  TensorsLayout layout = layout_as(samples, kind, sink.start());
+  save(samples, sink, layout, settings, staged);
+}
+
 inline void save(std::span<const Sample> samples, Sink& sink, HashKinds hashes,
                  const SaveSettings& settings, bool staged) {
   save(samples, sink, FileKind{{hashes, {}}, false}, settings, staged);
@@ -66,7 +71,7 @@ inline void save(std::span<const Sample> samples, Sink& sink, HashKinds hashes,
 enum class Into { Memory, Staged, Mixed };
 
 // Loads the chosen entries and expects the data of their samples.
-inline void expect_loaded(Source& source, Index& index, std::span<const Sample> samples,
+inline void expect_loaded(Source& source, Catalogue& index, std::span<const Sample> samples,
                           std::vector<std::uint32_t> chosen, Into into, LoadSettings settings) {
   std::vector<std::vector<std::byte>> memory(samples.size());
   StagedMemories outputs(samples.size());

@@ -1,6 +1,5 @@
 #include "format/safetensors/dtype.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -8,7 +7,7 @@ namespace tensorizer {
 
 namespace {
 
-// In the order in which the format sorts the tensors of a file: the last ones come first.
+// In the order of their ranks.
 constexpr std::array<std::pair<std::string_view, DType>, 20> kTypes{{
     {"BOOL", DType::Bool},
     {"F4", DType::Float4E2M1FNx2},
@@ -41,11 +40,16 @@ std::optional<DType> parse_safetensors_dtype(std::string_view name) noexcept {
   return std::nullopt;
 }
 
-std::string_view safetensors_dtype(DType dtype) noexcept {
-  for (const auto& [name, known] : kTypes) {
-    if (known == dtype) return name;
+int safetensors_rank(DType dtype) noexcept {
+  for (std::size_t i = 0; i < kTypes.size(); ++i) {
+    if (kTypes[i].second == dtype) return static_cast<int>(i);
   }
-  return {};
+  return -1;
+}
+
+std::string_view safetensors_dtype(DType dtype) noexcept {
+  const int rank = safetensors_rank(dtype);
+  return rank < 0 ? std::string_view() : kTypes[static_cast<std::size_t>(rank)].first;
 }
 
 }  // namespace tensorizer

@@ -15,6 +15,10 @@ std::optional<DType> parse_safetensors_dtype(std::string_view name) noexcept;
 // Returns the name of a type; empty if the format has none.
 std::string_view safetensors_dtype(DType dtype) noexcept;
 
+// Returns the place of a type in the order by which the safetensors library sorts the tensors of a
+// file: those of the highest rank come first. Types that the format lacks have the rank -1.
+int safetensors_rank(DType dtype) noexcept;
+
 // Returns how many elements of the file make one element of torch along the last dimension.
 constexpr std::int64_t elements_in_one(DType dtype) noexcept {
   return dtype == DType::Float4E2M1FNx2 ? 2 : 1;

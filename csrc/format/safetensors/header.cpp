@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "codec/hmac.h"
 #include "format/name.h"
 #include "format/name_table.h"
 #include "format/parsing.h"
@@ -23,13 +24,9 @@ namespace {
 
 namespace json = simdjson::ondemand;
 
-constexpr std::uint64_t kMostHeader = 100'000'000;
-// The key of the file's own metadata, which no tensor can have as its name.
-constexpr std::string_view kMetadata = "__metadata__";
 // The shortest text of a tensor in a header.
 constexpr std::size_t kShortestTensor =
     std::string_view(R"("":{"dtype":"I8","shape":[],"data_offsets":[0,1]},)").size();
-constexpr std::size_t kMostDimensions = 255;
 // The header, a tensor, and its shape.
 constexpr std::size_t kDeepest = 3;
 
@@ -44,15 +41,15 @@ bool is_safetensors(ConstBytes first) noexcept {
   const char begin = as_text(first)[kSafetensorsLength];
   if (begin == '{') return true;
   const bool space = begin == ' ' || begin == '\t' || begin == '\n' || begin == '\r';
-  return space && claimed_size(first) <= kMostHeader;
+  return space && claimed_size(first) <= kMostSafetensorsHeader;
 }
 
 std::uint64_t safetensors_header_size(ConstBytes first, const FileLocation& location) {
   const std::uint64_t size = claimed_size(first);
   const std::string claim = "its header" + at(location.start + kSafetensorsLength) + " claims " +
                             std::to_string(size) + " bytes";
-  if (size > kMostHeader) {
-    fail(location, claim + ", and at most " + std::to_string(kMostHeader) +
+  if (size > kMostSafetensorsHeader) {
+    fail(location, claim + ", and at most " + std::to_string(kMostSafetensorsHeader) +
                        " are allowed in a safetensors file");
   }
   if (location.size && location.start + kSafetensorsLength + size > *location.size) {
@@ -65,10 +62,10 @@ struct SafetensorsHeader::Parser {
   SafetensorsHeader& header;
   const FileLocation& location;
   Cancel& cancel;
-  std::uint64_t json_offset;           // of the JSON in the source
-  std::uint64_t data_begin;            // in the source
+  std::uint64_t json_offset;  // of the JSON in the source
+  std::uint64_t data_begin;   // in the source
   std::vector<std::uint8_t> dimension_counts{};
-  std::optional<std::string> format{};
+  std::string_view digests{};  // the text of them
 
   void parse() {
     std::vector<std::byte>& bytes = header.bytes_;
@@ -85,6 +82,16 @@ struct SafetensorsHeader::Parser {
     }
     check_places();
     check_names();
+    read_digests();
+  }
+
+  // A program that copies the metadata of another file may leave digests that do not fit these
+  // tensors. Then there are none.
+  void read_digests() {
+    std::vector<std::byte> bytes(header.entries_.size() * kSha256Size);
+    if (digests.empty() || !from_hex(digests, bytes)) return;
+    header.digests_ = std::move(bytes);
+    header.data_digests_ = header.digests_;
   }
 
   void read_json(simdjson::padded_string_view text) {
@@ -104,7 +111,7 @@ struct SafetensorsHeader::Parser {
       std::string_view name;
       check_json(field.unescaped_key().get(name), position_of(begin));
       name = keep(name, begin);
-      if (name != kMetadata) {
+      if (name != kSafetensorsMetadata) {
         read_tensor(name, position_of(begin), field.value());
       } else if (std::exchange(has_metadata, true)) {
         fail_at(position_of(begin), "its header has the key '__metadata__' twice");
@@ -135,7 +142,12 @@ struct SafetensorsHeader::Parser {
       if (field.value().get_string().get(text) != simdjson::SUCCESS) {
         fail_at(at_key, "the value of " + quote(key) + " in its '__metadata__' is not a string");
       }
-      header.metadata_.emplace_back(key, keep(text, text_begin));
+      text = keep(text, text_begin);
+      if (key == kSafetensorsDigests) {
+        digests = text;
+      } else {
+        header.metadata_.emplace_back(key, text);
+      }
     }
     std::vector<std::string_view> keys;
     for (const auto& [key, text] : header.metadata_) keys.push_back(key);
@@ -203,8 +215,8 @@ struct SafetensorsHeader::Parser {
         refuse("a dimension is not a whole number, or too large");
       }
       if (dimension > kMaxSigned) refuse("a dimension is too large");
-      if (header.dimensions_.size() - first == kMostDimensions) {
-        refuse("it has more than " + std::to_string(kMostDimensions) + " dimensions");
+      if (header.dimensions_.size() - first == kMostSafetensorsDimensions) {
+        refuse("it has more than " + std::to_string(kMostSafetensorsDimensions) + " dimensions");
       }
       header.dimensions_.push_back(static_cast<std::int64_t>(dimension));
     }
@@ -317,8 +329,7 @@ struct SafetensorsHeader::Parser {
   }
 
   std::size_t position_of(const char* in_json) const {
-    return static_cast<std::size_t>(in_json -
-                                    reinterpret_cast<const char*>(header.bytes_.data()));
+    return static_cast<std::size_t>(in_json - reinterpret_cast<const char*>(header.bytes_.data()));
   }
 
   std::size_t position(json::document& document) const {
@@ -340,8 +351,8 @@ struct SafetensorsHeader::Parser {
 
   [[noreturn]] void fail_tensor(std::string_view name, std::size_t position,
                                 const std::string& what) const {
-    fail(location, describe(name, header.entries_.size()) + at(json_offset + position) + ": " +
-                       what);
+    fail(location,
+         describe(name, header.entries_.size()) + at(json_offset + position) + ": " + what);
   }
 };
 
@@ -359,6 +370,10 @@ FormatInfo SafetensorsHeader::info() const {
 TensorDetails SafetensorsHeader::details(std::size_t entry, Bytes, const FileLocation&) const {
   TensorDetails details;
   details.dtype = *entries_[entry].dtype;
+  if (!digests_.empty()) {
+    const ConstBytes digest = data_digests_.subspan(entry * kSha256Size, kSha256Size);
+    std::copy(digest.begin(), digest.end(), details.sha256.emplace().begin());
+  }
   return details;
 }
 

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "format/catalogue.h"
+#include "format/layout.h"
 
 namespace tensorizer {
 
@@ -18,6 +19,14 @@ namespace tensorizer {
 inline constexpr std::uint64_t kSafetensorsLength = sizeof(std::uint64_t);
 // How many bytes of a file tell whether it has this format.
 inline constexpr std::uint64_t kSafetensorsStart = kSafetensorsLength + 1;
+
+inline constexpr std::uint64_t kMostSafetensorsHeader = 100'000'000;
+inline constexpr std::size_t kMostSafetensorsDimensions = 255;
+// The key of the metadata in the header, which no tensor can have as its name.
+inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
+// The value of this key in the metadata is the SHA-256 of each tensor's data, as hex digits in the
+// order of the header.
+inline constexpr std::string_view kSafetensorsDigests = kReservedKey;
 
 // Returns whether a file that begins with these bytes is meant to be a safetensors file.
 bool is_safetensors(ConstBytes first) noexcept;
@@ -43,6 +52,7 @@ class SafetensorsHeader final : public Catalogue {
 
   std::vector<std::byte> bytes_;          // of the header; the names point into them
   std::vector<std::int64_t> dimensions_;  // the shapes point into it
+  std::vector<std::byte> digests_;        // of the data of all tensors; empty if there are none
 };
 
 }  // namespace tensorizer

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "format/catalogue.h"
+#include "format/layout.h"
 
 namespace tensorizer {
 
@@ -25,12 +26,6 @@ constexpr std::uint64_t chunks_of(std::uint64_t data_size, std::uint64_t chunk_s
 // Parses the section, without its length field. If it is malformed or does not fit the data, sets
 // `fault` to the end of a sentence about the header. The MACs of the result point into `section`.
 CryptInfo parse_crypt_info(ConstBytes section, std::uint64_t data_size, std::string& fault);
-
-// How a file that is written is encrypted.
-struct Encryption {
-  SharedSecret key;
-  std::optional<KeyDerivation> derivation;  // how the key was derived; null if it was not
-};
 
 // Returns the size of the section, its length field included.
 std::uint64_t crypt_info_size(const Encryption& encryption, std::uint64_t data_size);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "format/name.h"
@@ -194,6 +195,7 @@ struct Index::Parser {
   void check_frame() {
     const std::uint64_t begin = here();
     const std::size_t first = cursor.position();
+    bool has_metadata = false;
     FrameCursor frame(cursor.take_bytes(cursor.left()));
     while (const std::optional<Record> record = frame.next()) {
       const std::uint64_t end = begin + frame.position();
@@ -211,6 +213,10 @@ struct Index::Parser {
           refuse("does not have one digest for each tensor");
         }
         index.data_digests_ = record->body;
+      } else if (record->kind == kMetadataRecord) {
+        if (std::exchange(has_metadata, true)) refuse("appears twice");
+        index.metadata_ = parse_metadata(record->body, fault, cancel);
+        if (!fault.empty()) refuse(fault);
       } else if (record->kind == kAuthenticationRecord) {
         if (!index.header_.encrypted) refuse("authenticates a file that is not encrypted");
         index.authentication_ = parse_authentication(record->body, index.entries_.size(), fault);

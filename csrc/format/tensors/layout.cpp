@@ -6,6 +6,7 @@
 #include "format/name.h"
 #include "format/tensors/frame.h"
 #include "format/tensors/records.h"
+#include "format/tensors/tensor_header.h"
 
 namespace tensorizer {
 
@@ -37,14 +38,20 @@ std::uint32_t lowest_version(std::span<const PlacedTensor> tensors, bool encrypt
 
 }  // namespace
 
-void Layout::add(TensorSpec spec) {
-  check_spec(spec);
+void TensorsLayout::check(const TensorSpec& spec) const { check_spec(spec); }
+
+void TensorsLayout::add(TensorSpec spec) {
+  check(spec);
   const std::uint64_t offset = end();
   const std::uint64_t size = tensor_header_size(spec, kind_.header, base_ + offset);
   tensors_.push_back({std::move(spec), offset, size});
 }
 
-void Layout::check_names(Cancel& cancel) const {
+ConstBytes TensorsLayout::terminator() const noexcept {
+  return {reinterpret_cast<const std::byte*>(&kTerminator), sizeof(kTerminator)};
+}
+
+void TensorsLayout::check_names(Cancel& cancel) const {
   std::vector<std::string_view> names;
   names.reserve(tensors_.size());
   for (const PlacedTensor& tensor : tensors_) names.push_back(tensor.spec.name);
@@ -55,20 +62,20 @@ void Layout::check_names(Cancel& cancel) const {
                                               quote(names[conflict.first]));
 }
 
-bool Layout::has_long_dimensions() const noexcept {
+bool TensorsLayout::has_long_dimensions() const noexcept {
   return std::any_of(tensors_.begin(), tensors_.end(),
                      [](const PlacedTensor& tensor) { return tensor.spec.long_dimensions(); });
 }
 
-std::uint64_t Layout::prefix_size() const noexcept {
+std::uint64_t TensorsLayout::prefix_size() const {
   const bool versioned = has_long_dimensions();
   std::uint64_t size = kFileHeaderSize;
   for (const PlacedTensor& tensor : tensors_) size += entry_size(tensor.spec, versioned);
-  size += records_size(kind_.header.encryption, kind_.data_digests, tensors_.size());
+  size += records_size(kind_, tensors_.size());
   return align_up(size, kPrefixAlignment);
 }
 
-std::vector<std::byte> Layout::prefix(std::uint64_t start, std::uint64_t size) const {
+std::vector<std::byte> TensorsLayout::prefix(std::uint64_t start, std::uint64_t size) const {
   const bool versioned = has_long_dimensions();
   std::vector<std::byte> bytes;
   bytes.reserve(size);
@@ -108,12 +115,12 @@ std::vector<std::byte> Layout::prefix(std::uint64_t start, std::uint64_t size) c
     out.put(base + tensor.data_offset());
     out.put(spec.data_size());
   }
-  if (has_records()) put_records(bytes);
+  if (records_size(kind_, tensors_.size()) > 0) put_records(bytes);
   bytes.resize(size);
   return bytes;
 }
 
-void Layout::put_records(std::vector<std::byte>& prefix) const {
+void TensorsLayout::put_records(std::vector<std::byte>& prefix) const {
   ByteWriter(prefix).put_bytes(as_bytes(kFrameMagic));
   std::vector<Sha256Digest> digests(tensors_.size());
   const auto all = [&](Sha256Digest PlacedTensor::* digest) {
@@ -122,6 +129,7 @@ void Layout::put_records(std::vector<std::byte>& prefix) const {
     return std::span<const Sha256Digest>(digests);
   };
   if (kind_.data_digests) put_data_digests(prefix, all(&PlacedTensor::data_digest));
+  if (!kind_.metadata.empty()) put_metadata(prefix, kind_.metadata);
   if (kind_.header.encryption) {
     put_authentication(prefix, *kind_.header.encryption, all(&PlacedTensor::header_digest));
   }

@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "codec/hmac.h"
+#include "format/name_table.h"
 #include "format/tensors/frame.h"
 #include "format/tensors/index.h"
 
@@ -17,6 +19,14 @@ constexpr std::string_view kPurpose = "tensorizer_ops metadata 1";
 std::uint64_t authentication_size(const Encryption& encryption, std::size_t tensors) {
   return sizeof(std::uint16_t) + (encryption.derivation ? kDerivationSize : 0) +
          kSha256Size * (tensors + 1);
+}
+
+std::uint64_t metadata_size(const Metadata& metadata) {
+  std::uint64_t size = 0;
+  for (const auto& [key, value] : metadata) {
+    size += 2 * sizeof(std::uint32_t) + key.size() + value.size();
+  }
+  return size;
 }
 
 void begin_record(ByteWriter& out, std::uint16_t kind, std::uint64_t size) {
@@ -56,17 +66,47 @@ Sha256Digest metadata_mac(ConstBytes key, ConstBytes file_header, ConstBytes ind
   return mac;
 }
 
-std::uint64_t records_size(const std::optional<Encryption>& encryption, bool data_digests,
-                           std::size_t tensors) {
-  if (!encryption && !data_digests) return 0;
-  return kFrameMagic.size() + (data_digests ? kRecordHead + kSha256Size * tensors : 0) +
-         (encryption ? kRecordHead + authentication_size(*encryption, tensors) : 0);
+std::vector<MetadataPair> parse_metadata(ConstBytes body, std::string& fault, Cancel& cancel) {
+  Cursor cursor(body);
+  std::vector<MetadataPair> metadata;
+  std::vector<std::string_view> keys;
+  while (cursor.ok() && cursor.left() > 0) {
+    const std::string_view key = cursor.take_text<std::uint32_t>();
+    const std::string_view value = cursor.take_text<std::uint32_t>();
+    keys.push_back(key);
+    metadata.emplace_back(key, value);
+    if (!is_utf8(key) || !is_utf8(value)) fault = "has a text that is not UTF-8";
+  }
+  if (!cursor.ok()) fault = "is cut short";
+  if (const auto twice = NameTable(keys, cancel).twice()) {
+    fault = "has the key " + quote(keys[twice->second]) + " twice";
+  }
+  return metadata;
+}
+
+std::uint64_t records_size(const FileKind& kind, std::size_t tensors) {
+  std::uint64_t size = 0;
+  if (kind.data_digests) size += kRecordHead + kSha256Size * tensors;
+  if (!kind.metadata.empty()) size += kRecordHead + metadata_size(kind.metadata);
+  if (kind.header.encryption) {
+    size += kRecordHead + authentication_size(*kind.header.encryption, tensors);
+  }
+  return size == 0 ? 0 : kFrameMagic.size() + size;
 }
 
 void put_data_digests(std::vector<std::byte>& prefix, std::span<const Sha256Digest> digests) {
   ByteWriter out(prefix);
   begin_record(out, kDataDigestsRecord, digests.size_bytes());
   for (const Sha256Digest& digest : digests) out.put_bytes(digest);
+}
+
+void put_metadata(std::vector<std::byte>& prefix, const Metadata& metadata) {
+  ByteWriter out(prefix);
+  begin_record(out, kMetadataRecord, metadata_size(metadata));
+  for (const auto& [key, value] : metadata) {
+    out.put_text<std::uint32_t>(key);
+    out.put_text<std::uint32_t>(value);
+  }
 }
 
 void put_authentication(std::vector<std::byte>& prefix, const Encryption& encryption,

@@ -148,19 +148,6 @@ struct HeaderParser {
 
 }  // namespace
 
-bool TensorSpec::long_dimensions() const noexcept {
-  return std::any_of(shape.begin(), shape.end(), [](std::int64_t dimension) {
-    return dimension > std::numeric_limits<std::uint32_t>::max();
-  });
-}
-
-std::uint64_t TensorSpec::data_size() const noexcept {
-  if (meta) return 0;
-  std::uint64_t size = dtype_info(dtype).size;
-  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
-  return size;
-}
-
 void check_spec(const TensorSpec& spec) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument, "tensor " + quote(spec.name) + " " + why);

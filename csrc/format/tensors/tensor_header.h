@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "format/layout.h"
 #include "format/tensors/crypt_info.h"
 #include "format/tensors/index.h"
 #include "tensorizer_ops/options.h"
@@ -19,27 +20,6 @@
 namespace tensorizer {
 
 inline constexpr std::size_t kCrc32Size = 4;
-
-// A tensor as its header describes it.
-struct TensorSpec {
-  std::string name;  // as stored
-  TensorType type = TensorType::StateDictEntry;
-  std::uint16_t module_index = 0;
-  DType dtype = DType::UInt8;
-  std::vector<std::int64_t> shape;
-  bool meta = false;
-
-  // Returns whether a dimension needs more than 32 bits.
-  bool long_dimensions() const noexcept;
-  // Returns the number of bytes that are stored: 0 for a meta tensor.
-  std::uint64_t data_size() const noexcept;
-};
-
-// What the headers of one file have in common.
-struct HeaderKind {
-  HashKinds hashes;
-  std::optional<Encryption> encryption;
-};
 
 // Throws Error(InvalidArgument) for a tensor that the format cannot hold: with a name that is
 // malformed or too long, with a nested name if it is not a state-dict entry, or with more than 255
@@ -54,6 +34,8 @@ std::uint64_t tensor_header_size(const TensorSpec& spec, const HeaderKind& kind,
 // A header in memory, made with zeros for its hash values and MACs, which are set later.
 class TensorHeaderImage {
  public:
+  // Makes an image without bytes, for a format that has no such headers.
+  TensorHeaderImage() = default;
   TensorHeaderImage(const TensorSpec& spec, const HeaderKind& kind, std::uint64_t size);
 
   ConstBytes bytes() const noexcept { return bytes_; }

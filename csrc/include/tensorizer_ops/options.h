@@ -13,6 +13,11 @@ namespace tensorizer {
 // docs/python.md and docs/remote.md list the options.
 using OptionList = std::vector<std::pair<std::string, std::string>>;
 
+// Texts that a program stores with its tensors, as keys and values: {{"format", "pt"}}. No key
+// appears twice. A save throws Error(InvalidArgument) for one that does, and for a text that is not
+// UTF-8.
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
 // Which digests a load checks: none, the CRC32 of every tensor, or every digest that was saved. A
 // tensor without the digests that are asked for is an Error(InvalidFormat).
 enum class Verify { None, Crc32, All };

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,8 +78,8 @@ class Reader {
   // Returns the names of all tensors, in the order of the file.
   std::vector<std::string> names();
 
-  // Returns the texts that were stored with the tensors, by key.
-  std::map<std::string, std::string> metadata();
+  // Returns the texts that were stored with the tensors, in the order of the file.
+  Metadata metadata();
 
   // Return what the index says about one tensor. Throw Error(NoSuchTensor) for an unknown name.
   // dtype() throws Error(InvalidArgument) for an opaque dtype in a file that can be read only once.

@@ -42,6 +42,6 @@ void load_into(const std::string& uri, const TensorMap& outputs, Verify verify =
 
 // Saves tensors under their names, in the order of the map. Throws what save() in writer.h throws.
 void save(const std::string& uri, const TensorMap& tensors, HashKinds hashes = {true, true},
-          const OptionList& options = {});
+          const OptionList& options = {}, const Metadata& metadata = {});
 
 }  // namespace tensorizer

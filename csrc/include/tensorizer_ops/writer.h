@@ -26,7 +26,7 @@ class FileWriter;
 // not be written to meanwhile.
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options);
+          const OptionList& options, const Metadata& metadata = {});
 
 // A tensor with all that the file says about it.
 struct AddedTensor {
@@ -49,7 +49,8 @@ class Writer {
   // Opens the target. Options beyond those of save(): `hashes`, `threads`, `expected_tensors`,
   // `part_size`. Throws Error(InvalidArgument) for a pipe: it takes bytes in order, and the index,
   // which a Writer knows last, comes first.
-  explicit Writer(const std::string& uri, const OptionList& options = {});
+  explicit Writer(const std::string& uri, const OptionList& options = {},
+                  const Metadata& metadata = {});
 
   ~Writer();
   // `other` may then only be destroyed or assigned to.

@@ -94,9 +94,9 @@ std::string metadata_address() {
 }
 
 // Version 2 of the service, in which every request carries a token.
-class Metadata {
+class MetadataService {
  public:
-  explicit Metadata(Cancel& cancel) : address_(metadata_address()), cancel_(cancel) {
+  explicit MetadataService(Cancel& cancel) : address_(metadata_address()), cancel_(cancel) {
     HttpQuestion question = about("/latest/api/token");
     question.request.method = "PUT";
     question.request.headers = {"X-aws-ec2-metadata-token-ttl-seconds: 21600"};
@@ -163,7 +163,7 @@ S3Credentials machine_credentials(Cancel& cancel) {
     throw Error(ErrorKind::PermissionDenied,
                 "AWS_EC2_METADATA_DISABLED forbids requests for the machine's metadata");
   }
-  const Metadata metadata(cancel);
+  const MetadataService metadata(cancel);
   const std::string roles(kRoles);
   const HttpQuestion list = metadata.about(roles);
   const HttpQuestion role = metadata.about(roles + role_in(metadata.ask(list).body, list.label));

@@ -1,0 +1,56 @@
+#include "format/layout.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "format/name_table.h"
+
+namespace tensorizer {
+
+namespace {
+
+// As much as the largest header of a safetensors file. An index may be that much longer than its
+// entries.
+constexpr std::uint64_t kMostMetadata = 100'000'000;
+
+}  // namespace
+
+bool TensorSpec::long_dimensions() const noexcept {
+  return std::any_of(shape.begin(), shape.end(), [](std::int64_t dimension) {
+    return dimension > std::numeric_limits<std::uint32_t>::max();
+  });
+}
+
+std::uint64_t TensorSpec::data_size() const noexcept {
+  if (meta) return 0;
+  std::uint64_t size = dtype_info(dtype).size;
+  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
+  return size;
+}
+
+void check_metadata(const Metadata& metadata, Cancel& cancel) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorKind::InvalidArgument, "the metadata cannot be saved: " + why);
+  };
+  std::vector<std::string_view> keys;
+  std::uint64_t size = 0;
+  for (const auto& [key, value] : metadata) {
+    keys.push_back(key);
+    size += key.size() + value.size();
+    if (!is_utf8(key)) refuse("the key " + quote(key) + " is not UTF-8");
+    if (!is_utf8(value)) refuse("the value of " + quote(key) + " is not UTF-8");
+    if (key == kReservedKey) refuse("the key " + quote(key) + " is reserved");
+  }
+  if (size > kMostMetadata) {
+    refuse("it has " + std::to_string(size) + " bytes, and at most " +
+           std::to_string(kMostMetadata) + " are allowed");
+  }
+  if (const auto twice = NameTable(keys, cancel).twice()) {
+    refuse("the key " + quote(keys[twice->second]) + " appears twice");
+  }
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,125 @@
+// The layout of a file that is being written, whatever its format: places its tensors, and makes
+// the prefix in front of them, which lists them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/cancel.h"
+#include "codec/argon2.h"
+#include "codec/secret_bytes.h"
+#include "codec/sha256.h"
+#include "format/dtype.h"
+#include "tensorizer_ops/options.h"
+#include "tensorizer_ops/stored_tensor.h"
+
+namespace tensorizer {
+
+// The key under which a safetensors file stores its digests, among the metadata of the user.
+inline constexpr std::string_view kReservedKey = "tensorizer_ops.sha256";
+
+// A tensor to be saved.
+struct TensorSpec {
+  std::string name;  // as stored
+  TensorType type = TensorType::StateDictEntry;
+  std::uint16_t module_index = 0;
+  DType dtype = DType::UInt8;
+  std::vector<std::int64_t> shape;
+  bool meta = false;
+
+  // Returns whether a dimension needs more than 32 bits.
+  bool long_dimensions() const noexcept;
+  // Returns the number of bytes that are stored: 0 for a meta tensor.
+  std::uint64_t data_size() const noexcept;
+};
+
+// How a file that is written is encrypted.
+struct Encryption {
+  SharedSecret key;
+  std::optional<KeyDerivation> derivation;  // how the key was derived; null if it was not
+};
+
+// What the headers of the tensors of one file have in common.
+struct HeaderKind {
+  HashKinds hashes;
+  std::optional<Encryption> encryption;
+};
+
+// The properties of a file that is written.
+struct FileKind {
+  HeaderKind header;
+  bool data_digests = false;  // whether it has a list of the digests of its tensors' data
+  Metadata metadata{};
+};
+
+// Throws Error(InvalidArgument) if a file cannot hold the metadata: if a text is not UTF-8, a key
+// appears twice or is reserved, or all of it is too large.
+void check_metadata(const Metadata& metadata, Cancel& cancel);
+
+// A tensor and its offsets behind the prefix.
+struct PlacedTensor {
+  TensorSpec spec;
+  std::uint64_t header_offset;  // from the end of the prefix
+  std::uint64_t header_size;    // 0 if the format has no headers in front of its tensors
+  // The digests that go into the prefix. They must be set before it is made.
+  Sha256Digest header_digest{};
+  Sha256Digest data_digest{};
+
+  std::uint64_t data_offset() const noexcept { return header_offset + header_size; }
+  std::uint64_t end() const noexcept { return data_offset() + spec.data_size(); }
+};
+
+// Places tensors one behind the other. Not thread-safe unless a method says so.
+class Layout {
+ public:
+  virtual ~Layout() = default;
+
+  // Throws Error(InvalidArgument) for a tensor that the format cannot hold.
+  virtual void check(const TensorSpec& spec) const = 0;
+  // Places a tensor behind the last one. Throws what check() throws.
+  virtual void add(TensorSpec spec) = 0;
+
+  std::span<const PlacedTensor> tensors() const noexcept { return tensors_; }
+  const FileKind& kind() const noexcept { return kind_; }
+  // Returns whether the prefix has digests. It can then be made only when all headers and data have
+  // been written or digested.
+  virtual bool has_digests() const noexcept = 0;
+  // Sets a digest for the prefix. Thread-safe for different tensors, as is the next.
+  void set_header_digest(std::size_t tensor, const Sha256Digest& digest) noexcept {
+    tensors_[tensor].header_digest = digest;
+  }
+  void set_data_digest(std::size_t tensor, const Sha256Digest& digest) noexcept {
+    tensors_[tensor].data_digest = digest;
+  }
+
+  // Returns the bytes that end a file, behind the last tensor.
+  virtual ConstBytes terminator() const noexcept = 0;
+  // Returns the end of the last tensor, which is the offset of the terminator.
+  std::uint64_t end() const noexcept { return tensors_.empty() ? 0 : tensors_.back().end(); }
+  // Returns the size of the file without its prefix.
+  std::uint64_t file_size() const noexcept { return end() + terminator().size(); }
+
+  // Throws Error(InvalidArgument) if two names cannot be in one file.
+  virtual void check_names(Cancel& cancel) const = 0;
+
+  // Returns the size that the prefix needs. Throws Error(InvalidArgument) if the format allows no
+  // prefix of that size.
+  virtual std::uint64_t prefix_size() const = 0;
+  // Returns the prefix of a file that begins at `start`, padded to `size`, which must be at least
+  // prefix_size().
+  virtual std::vector<std::byte> prefix(std::uint64_t start, std::uint64_t size) const = 0;
+
+ protected:
+  explicit Layout(FileKind kind) : kind_(std::move(kind)) {}
+  Layout(Layout&&) = default;
+
+  const FileKind kind_;
+  std::vector<PlacedTensor> tensors_;
+};
+
+}  // namespace tensorizer

@@ -1,0 +1,161 @@
+#include "format/safetensors/layout.h"
+
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "codec/hmac.h"
+#include "format/name.h"
+#include "format/name_table.h"
+#include "format/safetensors/dtype.h"
+#include "format/safetensors/header.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::uint64_t kAlignment = 8;
+
+void put_string(std::string& out, std::string_view text) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t";
+  constexpr std::string_view kLetters = "\"\\bfnrt";
+  out += '"';
+  for (const char c : text) {
+    if (const std::size_t known = kEscaped.find(c); known != std::string_view::npos) {
+      out += '\\';
+      out += kLetters[known];
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += "\\u00";
+      out += kHex[static_cast<unsigned char>(c) >> 4];
+      out += kHex[static_cast<unsigned char>(c) & 15];
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+void put_tensor(std::string& out, const PlacedTensor& tensor) {
+  put_string(out, tensor.spec.name);
+  out += R"(:{"dtype":")";
+  out += safetensors_dtype(tensor.spec.dtype);
+  out += R"(","shape":[)";
+  const std::vector<std::int64_t>& shape = tensor.spec.shape;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const bool last = i + 1 == shape.size();
+    out += std::to_string(shape[i] * (last ? elements_in_one(tensor.spec.dtype) : 1));
+    if (!last) out += ',';
+  }
+  out += R"(],"data_offsets":[)" + std::to_string(tensor.data_offset()) + "," +
+         std::to_string(tensor.end()) + "]}";
+}
+
+// Appends the metadata of the user, and room for the digests of so many tensors.
+void put_metadata(std::string& out, const FileKind& kind, std::size_t tensors) {
+  if (kind.metadata.empty() && !kind.header.hashes.sha256) return;
+  put_string(out, kSafetensorsMetadata);
+  out += ":{";
+  for (const auto& [key, value] : kind.metadata) {
+    put_string(out, key);
+    out += ':';
+    put_string(out, value);
+    out += ',';
+  }
+  if (kind.header.hashes.sha256) {
+    put_string(out, kSafetensorsDigests);
+    out += ":\"";
+    out.append(2 * kSha256Size * tensors, '0');
+    out += "\",";
+  }
+  out.back() = '}';
+  out += ',';
+}
+
+}  // namespace
+
+void SafetensorsLayout::check(const TensorSpec& spec) const {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::InvalidArgument,
+                "tensor " + quote(spec.name) + " cannot be saved in a safetensors file: " + why);
+  };
+  if (!is_utf8(spec.name)) refuse("its name is not UTF-8");
+  if (spec.name == kSafetensorsMetadata) refuse("the format uses this name for its metadata");
+  if (is_nested(spec.name)) refuse("it is nested, and the format has only plain names");
+  if (spec.meta) refuse("it is on the meta device and has no data");
+  if (safetensors_dtype(spec.dtype).empty()) {
+    refuse("the format has no type for " + std::string(dtype_info(spec.dtype).torch_name));
+  }
+  if (spec.shape.empty() && elements_in_one(spec.dtype) > 1) {
+    refuse("without dimensions, the format has no shape for a packed type");
+  }
+  if (spec.shape.size() > kMostSafetensorsDimensions) {
+    refuse("it has " + std::to_string(spec.shape.size()) + " dimensions, and at most " +
+           std::to_string(kMostSafetensorsDimensions) + " are read");
+  }
+}
+
+void SafetensorsLayout::add(TensorSpec spec) {
+  check(spec);
+  tensors_.push_back({std::move(spec), end(), 0});
+  std::string text;
+  put_tensor(text, tensors_.back());
+  entries_size_ += text.size() + 1;  // with a comma
+}
+
+void SafetensorsLayout::check_names(Cancel& cancel) const {
+  std::vector<std::string_view> names;
+  names.reserve(tensors_.size());
+  for (const PlacedTensor& tensor : tensors_) names.push_back(tensor.spec.name);
+  if (const auto twice = NameTable(names, cancel).twice()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "tensor " + quote(names[twice->second]) + " is to be saved twice");
+  }
+}
+
+std::uint64_t SafetensorsLayout::prefix_size() const {
+  std::string metadata;
+  put_metadata(metadata, kind_, tensors_.size());
+  // The braces, and what is between them without the last comma.
+  const std::uint64_t inside = metadata.size() + entries_size_;
+  const std::uint64_t json = 2 + inside - (inside > 0 ? 1 : 0);
+  const std::uint64_t size = align_up(kSafetensorsLength + json, kAlignment);
+  if (size - kSafetensorsLength > kMostSafetensorsHeader) {
+    throw Error(ErrorKind::InvalidArgument,
+                "the header of the safetensors file would have " +
+                    std::to_string(size - kSafetensorsLength) + " bytes, and the format allows " +
+                    std::to_string(kMostSafetensorsHeader) + ": save fewer tensors in one file");
+  }
+  return size;
+}
+
+std::vector<std::byte> SafetensorsLayout::prefix(std::uint64_t, std::uint64_t size) const {
+  std::string json = "{";
+  json.reserve(size);
+  put_metadata(json, kind_, tensors_.size());
+  if (has_digests()) {
+    // They are the last value of the metadata: behind them come the quotes, a brace and a comma.
+    std::size_t digit = json.size() - 3 - 2 * kSha256Size * tensors_.size();
+    for (const PlacedTensor& tensor : tensors_) {
+      const std::string hex = to_hex(tensor.data_digest);
+      json.replace(digit, hex.size(), hex);
+      digit += hex.size();
+    }
+  }
+  for (const PlacedTensor& tensor : tensors_) {
+    put_tensor(json, tensor);
+    json += ',';
+  }
+  if (json.back() == ',') json.pop_back();
+  json += '}';
+  json.resize(size - kSafetensorsLength, ' ');
+  std::vector<std::byte> bytes;
+  bytes.reserve(size);
+  ByteWriter out(bytes);
+  out.put(static_cast<std::uint64_t>(json.size()));
+  out.put_bytes(as_bytes(json));
+  return bytes;
+}
+
+}  // namespace tensorizer

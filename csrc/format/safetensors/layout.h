@@ -1,0 +1,31 @@
+// The layout of a safetensors file that is being written: its JSON header.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "format/layout.h"
+
+namespace tensorizer {
+
+// Writes the bytes that the safetensors library writes for the same tensors in the same order, and,
+// if hashes are asked for, the digests of their data in the metadata.
+class SafetensorsLayout final : public Layout {
+ public:
+  // The kind must have no encryption, no CRC32s, and no list of data digests beyond the hashes.
+  explicit SafetensorsLayout(FileKind kind) : Layout(std::move(kind)) {}
+
+  void check(const TensorSpec& spec) const override;
+  void add(TensorSpec spec) override;
+  bool has_digests() const noexcept override { return kind_.header.hashes.sha256; }
+  ConstBytes terminator() const noexcept override { return {}; }
+  void check_names(Cancel& cancel) const override;
+  // Returns a multiple of 8.
+  std::uint64_t prefix_size() const override;
+  std::vector<std::byte> prefix(std::uint64_t start, std::uint64_t size) const override;
+
+ private:
+  std::uint64_t entries_size_ = 0;  // of the JSON of all tensors
+};
+
+}  // namespace tensorizer

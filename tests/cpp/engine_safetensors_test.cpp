@@ -1,0 +1,191 @@
+// Saves of safetensors files: every setting gives the same bytes, which load as what was saved.
+#include "codec/hmac.h"
+#include "engine/new_layout.h"
+#include "format/safetensors/layout.h"
+#include "round_trip.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace testing_support;
+
+std::vector<Sample> safetensors_samples(Dice& dice) {
+  std::vector<Sample> samples = samples_of_all_sizes(dice);
+  samples.pop_back();  // the meta tensor, which the format cannot hold
+  samples.push_back(sample("quote \" slash \\ tab \t nul ", 3));
+  samples.back().spec.name += '\0';
+  return samples;
+}
+
+SafetensorsLayout layout_in(std::span<const Sample> samples, FileKind kind) {
+  SafetensorsLayout layout(std::move(kind));
+  for (const Sample& each : samples) layout.add(each.spec);
+  return layout;
+}
+
+std::vector<std::byte> saved_in(std::span<const Sample> samples, const FileKind& kind,
+                                const SaveSettings& settings, bool staged, bool sequential) {
+  MemorySink sink(sequential);
+  SafetensorsLayout layout = layout_in(samples, kind);
+  save(samples, sink, layout, settings, staged);
+  EXPECT_TRUE(sink.finished);
+  return std::move(sink.bytes);
+}
+
+TEST(SafetensorsSave, GivesTheSameBytesInEveryWay) {
+  Dice dice(2001);
+  const std::vector<Sample> samples = safetensors_samples(dice);
+  for (const bool hashed : {false, true}) {
+    FileKind kind{{{false, hashed}, {}}, false, {{"format", "pt"}, {"\"", "\x1f"}}};
+    const std::vector<std::byte> expected = saved_in(samples, kind, {}, false, false);
+    for (const bool sequential : {false, true}) {
+      for (const bool staged : {false, true}) {
+        for (const int threads : {1, 3}) {
+          for (const std::uint64_t ceiling : {std::uint64_t{0}, std::uint64_t{64} << 20}) {
+            SaveSettings settings;
+            settings.threads = threads;
+            settings.memory_ceiling = ceiling;
+            EXPECT_TRUE(same(saved_in(samples, kind, settings, staged, sequential), expected));
+          }
+        }
+      }
+    }
+    const auto source = memory_source(expected, nullptr);
+    Cancel cancel;
+    const auto catalogue = read_catalogue(*source, nullptr, cancel);
+    ASSERT_EQ(catalogue->entries().size(), samples.size());
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const Entry& entry = catalogue->entries()[i];
+      EXPECT_EQ(entry.name, samples[i].spec.name);
+      EXPECT_EQ(entry.dtype, samples[i].spec.dtype);
+      EXPECT_TRUE(std::ranges::equal(entry.shape, samples[i].spec.shape));
+    }
+    ASSERT_EQ(catalogue->metadata().size(), 2U);
+    EXPECT_EQ(catalogue->metadata()[1], MetadataPair("\"", "\x1f"));
+    LoadSettings settings;
+    expect_loaded(*source, *catalogue, samples, all_of(samples), Into::Mixed, settings);
+    EXPECT_EQ(catalogue->data_digests().empty(), !hashed);
+    if (!hashed) continue;
+    settings.verify = Verify::All;
+    settings.threads = 2;
+    expect_loaded(*source, *catalogue, samples, all_of(samples), Into::Mixed, settings);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      EXPECT_TRUE(same(catalogue->data_digests().subspan(i * kSha256Size, kSha256Size),
+                       sha256(samples[i].data)));
+    }
+  }
+}
+
+TEST(SafetensorsSave, WritesTheHeaderOfTheFormat) {
+  std::vector<Sample> samples{sample("w", 6), sample("none", 0)};
+  const std::vector<std::byte> file = saved_in(samples, {}, {}, false, false);
+  const std::string json = R"({"w":{"dtype":"U8","shape":[6],"data_offsets":[0,6]},)"
+                           R"("none":{"dtype":"U8","shape":[0],"data_offsets":[6,6]}})";
+  const std::uint64_t padded = align_up(8 + json.size(), 8) - 8;
+  ASSERT_EQ(file.size(), 8 + padded + 6);
+  EXPECT_EQ(Cursor(file).take<std::uint64_t>(), padded);
+  EXPECT_EQ(as_text(file).substr(8, json.size()), json);
+  EXPECT_EQ(as_text(file).substr(8 + json.size(), padded - json.size()),
+            std::string(padded - json.size(), ' '));
+  EXPECT_EQ(as_text(saved_in({}, {}, {}, false, false)).substr(8), "{}      ");
+}
+
+TEST(SafetensorsSave, FindsDamagedData) {
+  Dice dice(2002);
+  const std::vector<Sample> samples = safetensors_samples(dice);
+  std::vector<std::byte> file =
+      saved_in(samples, {{{false, true}, {}}, false, {}}, {}, false, false);
+  const auto source = memory_source(file, nullptr);
+  Cancel cancel;
+  const auto catalogue = read_catalogue(*source, nullptr, cancel);
+  const std::uint64_t begin = catalogue->entries().front().data_offset;
+  LoadSettings settings;
+  settings.verify = Verify::All;
+  for (int i = 0; i < 50; ++i) {
+    const std::uint64_t at = begin + dice.below(file.size() - begin);
+    file[at] ^= std::byte{1};
+    std::vector<LoadItem> items;
+    for (std::uint32_t entry = 0; entry < samples.size(); ++entry) {
+      items.push_back(whole_tensor(*catalogue, entry));
+    }
+    Progress progress;
+    const Error error =
+        error_of([&] { load(*source, *catalogue, items, settings, progress, cancel); });
+    file[at] ^= std::byte{1};
+    EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
+  }
+}
+
+TEST(SafetensorsSave, DigestsOfOtherTensorsCountAsNone) {
+  const std::vector<Sample> samples{sample("a", 1), sample("b", 1)};
+  const std::vector<std::byte> file =
+      saved_in(samples, {{{false, true}, {}}, false, {}}, {}, false, false);
+  std::string json(as_text(file).substr(8, Cursor(file).take<std::uint64_t>()));
+  const std::size_t digest = json.find("sha256") + 9;
+  for (std::string other : {json.substr(0, digest) + json.substr(digest + 64),
+                            json.substr(0, digest) + "zz" + json.substr(digest + 2)}) {
+    std::vector<std::byte> changed;
+    ByteWriter out(changed);
+    out.put(static_cast<std::uint64_t>(other.size()));
+    out.put_bytes(as_bytes(other));
+    out.put_bytes(ConstBytes(file).last(2));
+    Cancel cancel;
+    const auto catalogue = read_catalogue(*memory_source(changed, nullptr), nullptr, cancel);
+    EXPECT_TRUE(catalogue->data_digests().empty());
+    EXPECT_TRUE(catalogue->metadata().empty());
+  }
+}
+
+TEST(SafetensorsSave, RefusesWhatTheFormatCannotHold) {
+  const auto refused = [](const TensorSpec& spec, const char* why) {
+    SafetensorsLayout layout({});
+    const Error error = error_of([&] { layout.add(spec); });
+    EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
+    EXPECT_TRUE(contains(error.what(), why)) << error.what();
+  };
+  TensorSpec spec = sample("x", 1).spec;
+  const auto with = [&](auto TensorSpec::* member, auto value) {
+    TensorSpec other = spec;
+    other.*member = value;
+    return other;
+  };
+  refused(with(&TensorSpec::name, "__metadata__"), "tensor '__metadata__' cannot be saved");
+  refused(with(&TensorSpec::name, "\x1e[0]"), "it is nested");
+  refused(with(&TensorSpec::name, "\xff"), "its name is not UTF-8");
+  refused(with(&TensorSpec::dtype, DType::Complex128), "no type for complex128");
+  refused(with(&TensorSpec::meta, true), "it is on the meta device");
+  refused(with(&TensorSpec::shape, std::vector<std::int64_t>(256, 1)), "it has 256 dimensions");
+  TensorSpec packed = with(&TensorSpec::dtype, DType::Float4E2M1FNx2);
+  packed.shape.clear();
+  refused(packed, "without dimensions");
+
+  SafetensorsLayout twice({});
+  twice.add(spec);
+  twice.add(spec);
+  Cancel cancel;
+  EXPECT_TRUE(contains(message_of([&] { twice.check_names(cancel); }), "'x' is to be saved twice"));
+
+  SafetensorsLayout huge({{}, false, {{"k", std::string(99'999'999, 'x')}}});
+  EXPECT_TRUE(contains(message_of([&] { huge.prefix_size(); }), "the format allows 100000000"));
+}
+
+TEST(Metadata, IsTextWithoutRepetition) {
+  const auto refused = [](const Metadata& metadata, const char* why) {
+    for (const Format format : {Format::Tensors, Format::Safetensors}) {
+      FileKind kind;
+      kind.metadata = metadata;
+      Cancel cancel;
+      const Error error = error_of([&] { new_layout(format, kind, 0, cancel); });
+      EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
+      EXPECT_TRUE(contains(error.what(), why)) << error.what();
+    }
+  };
+  refused({{"a", "1"}, {"b", "2"}, {"a", "3"}}, "the key 'a' appears twice");
+  refused({{"\xff", ""}}, "the key '\\xff' is not UTF-8");
+  refused({{"a", "\xff"}}, "the value of 'a' is not UTF-8");
+  refused({{"tensorizer_ops.sha256", ""}}, "the key 'tensorizer_ops.sha256' is reserved");
+  refused({{"a", std::string(100'000'000, 'x')}}, "at most 100000000 are allowed");
+}
+
+}  // namespace
+}  // namespace tensorizer
