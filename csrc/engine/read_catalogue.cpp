@@ -36,12 +36,13 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kKnownFil
   const auto* const known =
       std::find_if(kKnownFiles.begin(), kKnownFiles.end(),
                    [&](const auto& file) { return text.starts_with(file.first); });
-  throw Error(ErrorKind::InvalidFormat,
-              std::string(location.label) +
-                  ": this is not a .tensors or safetensors file: it starts with " +
-                  quote(text.substr(0, kFileMagic.size())) + " at offset " +
-                  std::to_string(location.start) +
-                  (known == kKnownFiles.end() ? "" : ", so it may be " + std::string(known->second)));
+  throw Error(
+      ErrorKind::InvalidFormat,
+      std::string(location.label) +
+          ": this is not a .tensors or safetensors file: it starts with " +
+          quote(text.substr(0, kFileMagic.size())) + " at offset " +
+          std::to_string(location.start) +
+          (known == kKnownFiles.end() ? "" : ", so it may be " + std::string(known->second)));
 }
 
 SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes, Cancel& cancel) {
@@ -68,8 +69,7 @@ std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel
           cancel);
   std::unique_ptr<Catalogue> catalogue;
   if (is_tensors_file(first)) {
-    catalogue =
-        std::make_unique<Index>(read_index(source, std::move(first), keys, cancel));
+    catalogue = std::make_unique<Index>(read_index(source, std::move(first), keys, cancel));
   } else if (is_safetensors(first)) {
     catalogue =
         std::make_unique<SafetensorsHeader>(read_safetensors(source, std::move(first), cancel));
@@ -77,8 +77,8 @@ std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel
     refuse(first, location);
   }
   if (keys != nullptr && !catalogue->encrypted()) {
-    throw Error(ErrorKind::Crypto, std::string(location.label) +
-                                       ": a key was given, and the file is not encrypted");
+    throw Error(ErrorKind::Crypto,
+                std::string(location.label) + ": a key was given, and the file is not encrypted");
   }
   return catalogue;
 }

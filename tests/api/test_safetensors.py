@@ -21,6 +21,7 @@ from support.samples import DTYPES, SAFETENSORS_NAMES, SHAPES, assert_same, raw,
 ops = torch.ops.tensorizer
 Reader = torch.classes.tensorizer.Reader
 
+
 def pack(header: object, data: bytes = b"") -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
@@ -51,7 +52,9 @@ def test_every_type_and_shape_loads(path: str, copy: bool) -> None:
         if not (shape == "scalar" and dtype == "float4_e2m1fn_x2")  # half a byte
     }
     save_file(wanted, path)
-    assert_same(dict(sorted(tensorizer_ops.load(path, copy=copy).items())), dict(sorted(wanted.items())))
+    assert_same(
+        dict(sorted(tensorizer_ops.load(path, copy=copy).items())), dict(sorted(wanted.items()))
+    )
 
 
 def test_names_come_in_the_order_of_the_header(path: str) -> None:

@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "format/name.h"
+#include "format/tensors/index.h"
 #include "format/tensors/layout.h"
+#include "format/tensors/tensor_header.h"
 #include "support.h"
 
 namespace tensorizer {

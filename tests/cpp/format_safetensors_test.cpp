@@ -57,10 +57,10 @@ void expect_refused(ConstBytes file, std::string_view why) {
 }
 
 TEST(SafetensorsHeader, ListsTensorsInItsOrder) {
-  const std::string json = R"({"__metadata__":{"format":"pt","empty":"","\u00e9\n":"\ud83d\ude00"},)" +
-                           tensor("b", "F32", "2,3", "8,32") + "," +
-                           tensor("a\\u00e9\\\"", "I64", "", "0,8") + "," +
-                           tensor("", "BF16", "0,7", "32,32") + "}";
+  const std::string json =
+      R"({"__metadata__":{"format":"pt","empty":"","\u00e9\n":"\ud83d\ude00"},)" +
+      tensor("b", "F32", "2,3", "8,32") + "," + tensor("a\\u00e9\\\"", "I64", "", "0,8") + "," +
+      tensor("", "BF16", "0,7", "32,32") + "}";
   const auto catalogue = parse(file_of(json, 32));
   const auto entries = catalogue->entries();
   const std::uint64_t data = 8 + json.size();
@@ -92,8 +92,9 @@ TEST(SafetensorsHeader, MayBePaddedWithSpace) {
   for (const char* json : {"{}\r \t\n", "\t\n{}\r ", " {}", "{ }"}) {
     EXPECT_TRUE(parse(file_of(json))->entries().empty()) << json;
   }
-  const std::string spread = "\n {\t\"x\" : { \"data_offsets\" :[ 0 ,\n2 ] ,\"shape\":[ 2 ] , "
-                             "\"dtype\":\"U8\" } } ";
+  const std::string spread =
+      "\n {\t\"x\" : { \"data_offsets\" :[ 0 ,\n2 ] ,\"shape\":[ 2 ] , "
+      "\"dtype\":\"U8\" } } ";
   EXPECT_EQ(parse(file_of(spread, 2))->entries()[0].data_size, 2U);
 }
 
@@ -197,7 +198,8 @@ TEST(SafetensorsHeader, IsRefusedWithoutAMemberOrWithOneTwice) {
   expect_refused(with(R"("dtype":8,)" + shape + "," + offsets), "its dtype is not a string");
   expect_refused(with(dtype + R"(,"shape":1,)" + offsets), "its shape is not an array");
   expect_refused(with(dtype + "," + shape + R"(,"data_offsets":{})"), "are not an array");
-  expect_refused(file_of(R"({"x":[]})"), "tensor 'x' (index entry 0) at offset 10: it is not a JSON");
+  expect_refused(file_of(R"({"x":[]})"),
+                 "tensor 'x' (index entry 0) at offset 10: it is not a JSON");
 }
 
 TEST(SafetensorsHeader, HasEveryNameOnce) {
@@ -218,13 +220,30 @@ TEST(SafetensorsHeader, HasEveryNameOnce) {
 }
 
 TEST(SafetensorsHeader, IsJson) {
-  for (const std::string& json :
-       {"{"s, "{]"s, "{}}"s, "{} {}"s, "{},"s, R"({"a"})"s, R"({"a":})"s, R"({"a" {}})"s,
-        R"({"__metadata__":{},})"s, R"({"__metadata__":{"a":"\q"}})"s,
-        R"({"__metadata__":{"a":"\ud800"}})"s, R"({"__metadata__":{"a":"b"c}})"s,
-        "{\"__metadata__\":{\"a\":\"\n\"}}"s, "{\"__metadata__\":{\"a\":\"\xff\"}}"s,
-        "{\"__metadata__\":{\"a\":\"\xc3\"}}"s, "{\"__metadata__\":{\"a\":\"\xed\xa0\x80\"}}"s,
-        "{}\0"s, "{\0}"s, "{/**/}"s, "{'a':1}"s, "  []"s, " 1"s, "\n\"a\""s, "    "s}) {
+  for (const std::string& json : {"{"s,
+                                  "{]"s,
+                                  "{}}"s,
+                                  "{} {}"s,
+                                  "{},"s,
+                                  R"({"a"})"s,
+                                  R"({"a":})"s,
+                                  R"({"a" {}})"s,
+                                  R"({"__metadata__":{},})"s,
+                                  R"({"__metadata__":{"a":"\q"}})"s,
+                                  R"({"__metadata__":{"a":"\ud800"}})"s,
+                                  R"({"__metadata__":{"a":"b"c}})"s,
+                                  "{\"__metadata__\":{\"a\":\"\n\"}}"s,
+                                  "{\"__metadata__\":{\"a\":\"\xff\"}}"s,
+                                  "{\"__metadata__\":{\"a\":\"\xc3\"}}"s,
+                                  "{\"__metadata__\":{\"a\":\"\xed\xa0\x80\"}}"s,
+                                  "{}\0"s,
+                                  "{\0}"s,
+                                  "{/**/}"s,
+                                  "{'a':1}"s,
+                                  "  []"s,
+                                  " 1"s,
+                                  "\n\"a\""s,
+                                  "    "s}) {
     refusal(file_of(json));
   }
   const std::string deep = R"({"a":)" + std::string(100'000, '[');
@@ -297,8 +316,9 @@ TEST(OtherFiles, AreNamed) {
   const auto expect_named = [](std::string_view begin, std::string_view name) {
     expect_refused(bytes_of(begin), name);
   };
-  expect_named("PK\3\4 and more than that", "it starts with 'PK\\x03\\x04 ' at offset 0, so it may "
-                                            "be a zip archive, as torch.save() writes");
+  expect_named("PK\3\4 and more than that",
+               "it starts with 'PK\\x03\\x04 ' at offset 0, so it may "
+               "be a zip archive, as torch.save() writes");
   expect_named("\x80\2}q\1X", "a pickle");
   expect_named("version https://git-lfs.github.com/spec/v1", "the file itself was not downloaded");
   expect_named("<!DOCTYPE html><html>", "an HTML page");

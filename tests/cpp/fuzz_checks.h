@@ -66,16 +66,16 @@ inline void check_places(std::span<const Entry> entries, std::optional<std::uint
     require(entry.meta ? entry.data_size == 0 : entry.memory_size() == entry.data_size);
     in_order.push_back(&entry);
   }
-  std::sort(in_order.begin(), in_order.end(),
-            [](const Entry* a, const Entry* b) {
-              return std::pair(a->header_offset, a->end()) < std::pair(b->header_offset, b->end());
-            });
+  std::sort(in_order.begin(), in_order.end(), [](const Entry* a, const Entry* b) {
+    return std::pair(a->header_offset, a->end()) < std::pair(b->header_offset, b->end());
+  });
   for (std::size_t i = 1; i < in_order.size(); ++i) {
     require(in_order[i - 1]->end() <= in_order[i]->header_offset);
   }
 }
 
-inline void check_headers(Source& source, const Catalogue& catalogue, std::uint64_t size, Cancel& cancel) {
+inline void check_headers(Source& source, const Catalogue& catalogue, std::uint64_t size,
+                          Cancel& cancel) {
   for (std::size_t i = 0; i < catalogue.entries().size(); ++i) {
     const Entry& entry = catalogue.entries()[i];
     require(entry.dtype.has_value());

@@ -125,7 +125,10 @@ def safetensors_files() -> dict[str, bytes]:
 
 def main() -> None:
     for target, seeds in (
-        ("fuzz_format", {**format_seeds(), **{"safetensors-" + n: f for n, f in safetensors_files().items()}}),
+        (
+            "fuzz_format",
+            {**format_seeds(), **{"safetensors-" + n: f for n, f in safetensors_files().items()}},
+        ),
         ("fuzz_crypt", crypt_seeds()),
         ("fuzz_safetensors", safetensors_seeds()),
     ):
