@@ -1,4 +1,4 @@
-"""Safetensors files: all that takes a `.tensors` file takes them, as the safetensors library does."""
+"""Safetensors files: everything that loads `.tensors` files loads them as safetensors does."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_metadata(path: str, tmp_path: Path) -> None:
 def test_there_is_nothing_to_verify(path: str) -> None:
     save_file({"x": torch.ones(2)}, path)
     for load in (lambda: ops.verify(path), lambda: tensorizer_ops.load(path, verify="all")):
-        with pytest.raises(ValueError, match="'x'.*nothing to verify.*without hashes"):
+        with pytest.raises(ValueError, match=r"'x'.*nothing to verify.*without hashes"):
             load()
 
 

@@ -79,7 +79,7 @@ def test_damage_is_found(path: str) -> None:
     data[int(stored["data_offset"]) + 5_000_000] ^= 1
     Path(path).write_bytes(data)
     for verify in ("crc32", "all"):
-        with pytest.raises(tensorizer_ops.errors.HashMismatch, match="'large'.*SHA-256"):
+        with pytest.raises(tensorizer_ops.errors.HashMismatch, match=r"'large'.*SHA-256"):
             ops.load(path, verify=verify)
     ops.load(path, names=["scalar", "view"], verify="all")
 
