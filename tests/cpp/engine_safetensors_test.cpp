@@ -1,6 +1,7 @@
 // Saves of safetensors files: every setting gives the same bytes, which load as what was saved.
 #include "codec/hmac.h"
 #include "engine/new_layout.h"
+#include "format/safetensors/dtype.h"
 #include "format/safetensors/layout.h"
 #include "round_trip.h"
 
@@ -11,7 +12,9 @@ using namespace testing_support;
 
 std::vector<Sample> safetensors_samples(Dice& dice) {
   std::vector<Sample> samples = samples_of_all_sizes(dice);
-  samples.pop_back();  // the meta tensor, which the format cannot hold
+  std::erase_if(samples, [](const Sample& each) {
+    return each.spec.meta || safetensors_dtype(each.spec.dtype).empty();
+  });
   samples.push_back(sample("quote \" slash \\ tab \t nul ", 3));
   samples.back().spec.name += '\0';
   return samples;
@@ -109,8 +112,9 @@ TEST(SafetensorsSave, FindsDamagedData) {
       items.push_back(whole_tensor(*catalogue, entry));
     }
     Progress progress;
+    Cancel fresh;
     const Error error =
-        error_of([&] { load(*source, *catalogue, items, settings, progress, cancel); });
+        error_of([&] { load(*source, *catalogue, items, settings, progress, fresh); });
     file[at] ^= std::byte{1};
     EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
   }

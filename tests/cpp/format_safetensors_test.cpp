@@ -47,7 +47,7 @@ std::string refusal(ConstBytes file) {
   const MemoryWatch watch;
   const Error error = error_of([&] { parse(file); });
   EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat) << error.what();
-  EXPECT_LT(watch.peak(), 10 * file.size() + (64 << 10));
+  EXPECT_LT(watch.peak(), 10 * file.size() + (128 << 10));
   return error.what();
 }
 
