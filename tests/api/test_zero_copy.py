@@ -77,7 +77,7 @@ def test_classic_files_load(path: str) -> None:
     serializer.write_state_dict({name: t for name, t in tensors().items() if t.numel()})
     serializer.close()
     loaded = ops.load(path)
-    assert not is_mapped(loaded["large"], path) or loaded["large"].data_ptr() % 64 == 0
+    assert all(tensor.data_ptr() % tensor.itemsize == 0 for tensor in loaded.values())
     assert_same(loaded, {name: t for name, t in tensors().items() if t.numel()})
 
 
