@@ -91,12 +91,11 @@ std::shared_ptr<Source> OpenFile::source_for(std::uint64_t begin, std::uint64_t 
 }
 
 std::uint32_t OpenFile::find(std::string_view name) {
-  std::call_once(numbered_, [&] {
-    numbers_.reserve(names_.size());
-    for (std::uint32_t i = 0; i < names_.size(); ++i) numbers_[names_[i]] = i;
+  std::call_once(tabled_, [&] {
+    Cancel unattended{Cancel::Unattended{}};
+    table_.emplace(names_, unattended);
   });
-  const auto found = numbers_.find(name);
-  if (found != numbers_.end()) return found->second;
+  if (const std::optional<std::uint32_t> number = table_->find(name)) return *number;
   throw Error(ErrorKind::NoSuchTensor, source_->label() + " has no tensor " + quote(name) +
                                            " among its " + std::to_string(names_.size()) +
                                            "; names() lists them");

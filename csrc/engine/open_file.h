@@ -7,13 +7,13 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/file_keys.h"
 #include "engine/load.h"
 #include "engine/options.h"
 #include "format/catalogue.h"
+#include "format/name_table.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -66,8 +66,8 @@ class OpenFile {
   const std::unique_ptr<Catalogue> catalogue_;
   const std::vector<std::string_view> names_;
   const std::unique_ptr<ReadAhead> ahead_;  // null for local files
-  std::once_flag numbered_;
-  std::unordered_map<std::string_view, std::uint32_t> numbers_;
+  std::once_flag tabled_;
+  std::optional<NameTable> table_;  // of `names_`, made when the first name is looked up
 };
 
 }  // namespace tensorizer
