@@ -1,4 +1,4 @@
-"""Loads and saves tensors in ``.tensors`` files.
+"""Loads and saves tensors in ``.tensors`` and safetensors files.
 
 Importing this package registers ``torch.ops.tensorizer`` and ``torch.classes.tensorizer``: at once
 if torch is already imported, otherwise as soon as it is. :func:`load` and :func:`save` are typed

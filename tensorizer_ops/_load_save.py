@@ -44,7 +44,7 @@ def load(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Load tensors from a ``.tensors`` file.
+    """Load tensors from a ``.tensors`` or safetensors file.
 
     Args:
         uri: a path, ``fd:N`` for an open descriptor (pipes included), or a URI: ``file://…``,

@@ -1,4 +1,4 @@
-"""Functions for modules whose weights are in a ``.tensors`` file."""
+"""Functions for modules whose weights are in a file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load_into(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Fill a module's parameters and buffers from a ``.tensors`` file, in one call.
+    """Fill a module's parameters and buffers from a file, in one call.
 
     Tensors that have memory are filled in place. Tensors without memory (of a module on the meta
     device, or of one that :func:`externalize` wrote) are replaced by new tensors, which on the CPU
@@ -166,7 +166,7 @@ def externalize(
     hashes: Hashes = "all",
     options: Options | None = None,
 ) -> str:
-    """Save a scripted module's weights to a ``.tensors`` file, and its code to a separate file.
+    """Save a scripted module's weights to a file, and its code to a separate file.
 
     The code is a TorchScript file in which every weight has its shape and no data: load it with
     ``torch.jit.load`` and fill it with :func:`load_into`, or with ``tensorizer::load_into`` in C++.

@@ -53,7 +53,7 @@ class TimedOut(Error, TimeoutError):
 
 
 class InvalidFormat(Error, ValueError):
-    """The bytes are not a valid ``.tensors`` file."""
+    """The bytes are not a valid ``.tensors`` or safetensors file."""
 
 
 class InvalidArgument(Error, ValueError):

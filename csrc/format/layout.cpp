@@ -42,7 +42,7 @@ void check_metadata(const Metadata& metadata, Cancel& cancel) {
     size += key.size() + value.size();
     if (!is_utf8(key)) refuse("the key " + quote(key) + " is not UTF-8");
     if (!is_utf8(value)) refuse("the value of " + quote(key) + " is not UTF-8");
-    if (key == kReservedKey) refuse("the key " + quote(key) + " is reserved");
+    if (key == kDigestsKey) refuse("the key " + quote(key) + " is reserved");
   }
   if (size > kMostMetadata) {
     refuse("it has " + std::to_string(size) + " bytes, and at most " +

@@ -20,8 +20,9 @@
 
 namespace tensorizer {
 
-// The key under which a safetensors file stores its digests, among the metadata of the user.
-inline constexpr std::string_view kReservedKey = "tensorizer_ops.sha256";
+// A key that no metadata of a user may have: in a safetensors file its value is the SHA-256 of each
+// tensor's data, as hex digits in the order of the header.
+inline constexpr std::string_view kDigestsKey = "tensorizer_ops.sha256";
 
 // A tensor to be saved.
 struct TensorSpec {

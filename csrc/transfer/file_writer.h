@@ -1,4 +1,4 @@
-// Saves tensors to a `.tensors` file.
+// The implementation of the public save() and Writer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

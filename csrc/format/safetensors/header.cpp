@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
+#include "format/layout.h"
 #include "format/name.h"
 #include "format/name_table.h"
 #include "format/parsing.h"
@@ -143,7 +144,7 @@ struct SafetensorsHeader::Parser {
         fail_at(at_key, "the value of " + quote(key) + " in its '__metadata__' is not a string");
       }
       text = keep(text, text_begin);
-      if (key == kSafetensorsDigests) {
+      if (key == kDigestsKey) {
         digests = text;
       } else {
         header.metadata_.emplace_back(key, text);

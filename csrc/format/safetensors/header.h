@@ -11,7 +11,6 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "format/catalogue.h"
-#include "format/layout.h"
 
 namespace tensorizer {
 
@@ -24,9 +23,6 @@ inline constexpr std::uint64_t kMostSafetensorsHeader = 100'000'000;
 inline constexpr std::size_t kMostSafetensorsDimensions = 255;
 // The key of the metadata in the header, which no tensor can have as its name.
 inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
-// The value of this key in the metadata is the SHA-256 of each tensor's data, as hex digits in the
-// order of the header.
-inline constexpr std::string_view kSafetensorsDigests = kReservedKey;
 
 // Returns whether a file that begins with these bytes is meant to be a safetensors file.
 bool is_safetensors(ConstBytes first) noexcept;

@@ -64,7 +64,7 @@ void put_metadata(std::string& out, const FileKind& kind, std::size_t tensors) {
     out += ',';
   }
   if (kind.header.hashes.sha256) {
-    put_string(out, kSafetensorsDigests);
+    put_string(out, kDigestsKey);
     out += ":\"";
     out.append(2 * kSha256Size * tensors, '0');
     out += "\",";

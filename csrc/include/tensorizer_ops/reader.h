@@ -1,4 +1,4 @@
-// Loads tensors from a `.tensors` file.
+// Loads tensors from a `.tensors` or safetensors file, whichever its content is.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -50,7 +50,7 @@ struct LoadStats {
   double transfer_seconds = 0;
 };
 
-// A `.tensors` file that is open for loading. The first method that needs the file opens it and
+// A file that is open for loading. The first method that needs the file opens it and
 // reads its index.
 //
 // Thread-safe. Loads may run at the same time, except from a pipe, which can be read only once.

@@ -1,4 +1,5 @@
-// Saves tensors to a `.tensors` file.
+// Saves tensors to a `.tensors` file, or to a safetensors file if the name of the target ends with
+// `.safetensors` or the option `format` says so.
 #pragma once
 
 #include <ATen/core/Tensor.h>
