@@ -20,6 +20,7 @@ if _typing.TYPE_CHECKING:
     from tensorizer_ops import (  # noqa: F401
         keys,
         protobuf,
+        safetensors,
         serialization,
         stream_io,
         tensors_pb2,
@@ -63,7 +64,16 @@ _LATER = {
     for name in names
 }
 _MODULES_LATER = frozenset(
-    ("keys", "protobuf", "serialization", "stream_io", "tensors_pb2", "torch_compat", "utils")
+    (
+        "keys",
+        "protobuf",
+        "safetensors",
+        "serialization",
+        "stream_io",
+        "tensors_pb2",
+        "torch_compat",
+        "utils",
+    )
 )
 
 

@@ -1,0 +1,282 @@
+"""The functions of the ``safetensors`` library for torch: change the import, and code runs here.
+
+::
+
+    from tensorizer_ops.safetensors import safe_open, save_file  # instead of safetensors(.torch)
+
+Names, arguments, results and files are the same. Files may also be on servers and of either format,
+and errors are those of :mod:`tensorizer_ops.errors`, whose base class is ``SafetensorError`` here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from tensorizer_ops import errors
+from tensorizer_ops._load_save import save as _save
+from tensorizer_ops._memory import plain_storage
+from tensorizer_ops._targets import Target, to_uri
+
+SafetensorError = errors.Error
+
+Device = torch.device | str | int
+
+_BACKENDS = ("mmap", "pread")
+
+
+def save_file(
+    tensors: dict[str, torch.Tensor], filename: Target, metadata: dict[str, str] | None = None
+) -> None:
+    """Save tensors to a safetensors file, with the same bytes as the ``safetensors`` library.
+
+    Raises:
+        ValueError: a value is not a tensor, or is sparse or not contiguous.
+        RuntimeError: tensors share memory; :func:`save_model` saves such models.
+    """
+    _check(tensors)
+    _save(filename, tensors, hashes="none", options={"format": "safetensors"}, metadata=metadata)
+
+
+def save(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Return the bytes of the file that :func:`save_file` writes."""
+    descriptor = os.memfd_create("safetensors")
+    try:
+        save_file(tensors, f"fd:{descriptor}", metadata)
+        with open(descriptor, "rb", closefd=False) as stream:
+            stream.seek(0)
+            return stream.read()
+    finally:
+        os.close(descriptor)
+
+
+def load_file(
+    filename: Target, device: Device = "cpu", *, backend: str = "mmap"
+) -> dict[str, torch.Tensor]:
+    """Load all tensors of a file; ``backend="pread"`` loads copies instead of mapping the file."""
+    with safe_open(filename, "pt", device, backend=backend) as opened:
+        return opened.get_tensors()
+
+
+def load(data: bytes) -> dict[str, torch.Tensor]:
+    """Load all tensors of a file whose bytes are given."""
+    if not data:  # which frombuffer() refuses
+        raise errors._new(errors.InvalidFormat, "there are no bytes to load from")
+    reader = torch.ops.tensorizer.open(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    loaded: dict[str, torch.Tensor] = reader.load(None, None, None, "none", True, 0)
+    return loaded
+
+
+def save_model(
+    model: torch.nn.Module,
+    filename: Target,
+    metadata: dict[str, str] | None = None,
+    force_contiguous: bool = True,
+) -> None:
+    """Save a module, and each tensor that several of its names share once.
+
+    The metadata says for each name that is left out which one has its data.
+    """
+    state = model.state_dict()
+    texts = dict(metadata or {})
+    for kept, others in _duplicates(state, preferred=()).items():
+        for name in others:
+            texts.setdefault(name, kept)
+            del state[name]
+    if force_contiguous:
+        state = {name: tensor.contiguous() for name, tensor in state.items()}
+    save_file(state, filename, texts or metadata)
+
+
+def load_model(
+    model: torch.nn.Module,
+    filename: Target,
+    strict: bool = True,
+    device: Device = "cpu",
+    *,
+    backend: str = "mmap",
+) -> tuple[set[str], list[str]]:
+    """Load a file of :func:`save_model` into a module.
+
+    Returns:
+        The names that the file lacks, and those that the module lacks. Names that share a tensor
+        count as one.
+
+    Raises:
+        RuntimeError: there are such names, unless ``strict`` is false.
+    """
+    state = load_file(filename, device, backend=backend)
+    duplicates = _duplicates(model.state_dict(), preferred=state)
+    missing, unexpected = map(list, model.load_state_dict(state, strict=False))
+    for name in (name for others in duplicates.values() for name in others):
+        if name in missing:
+            missing.remove(name)
+        else:
+            unexpected.append(name)
+    if strict and (missing or unexpected):
+        lines = [f"the state dict does not fit {type(model).__name__}:"]
+        if missing:
+            lines.append("    Missing key(s) in state_dict: " + _quoted(missing))
+        if unexpected:
+            lines.append("    Unexpected key(s) in state_dict: " + _quoted(unexpected))
+        raise RuntimeError("\n".join(lines))
+    return set(missing), unexpected
+
+
+class safe_open:
+    """A file that is open for loading, usually as a context manager.
+
+    Args:
+        filename: a path or a URI, as for :func:`tensorizer_ops.load`.
+        framework: ``"pt"``.
+        device: the device of the tensors.
+        backend: ``"mmap"`` gives tensors on the CPU that share pages with a local file, ``"pread"``
+            copies.
+    """
+
+    def __init__(
+        self, filename: Target, framework: str, device: Device = "cpu", *, backend: str = "mmap"
+    ) -> None:
+        if framework not in ("pt", "torch", "pytorch"):
+            raise _invalid(f"framework is {framework!r}, and only 'pt' is supported")
+        if backend not in _BACKENDS:
+            raise _invalid(f"backend is {backend!r}, and must be 'mmap' or 'pread'")
+        try:
+            self._device = torch.device(device)
+        except RuntimeError as error:
+            raise _invalid(f"device is {device!r}: {error}") from None
+        self._copy = backend == "pread"
+        self._reader: Any = torch.classes.tensorizer.Reader(to_uri(filename), None)
+        self._names: list[str] = self._reader.names()
+
+    def __enter__(self) -> safe_open:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
+
+    def keys(self) -> list[str]:
+        """Return the names in alphabetical order."""
+        self._open()
+        return sorted(self._names)
+
+    def offset_keys(self) -> list[str]:
+        """Return the names in the order of the data."""
+        _, _, _, offsets, sizes, _ = self._open()._list()
+        places = dict(zip(self._names, zip(offsets, sizes, strict=True), strict=True))
+        return sorted(self._names, key=places.__getitem__)
+
+    def metadata(self) -> dict[str, str] | None:
+        """Return the texts that were stored with the tensors, by key; ``None`` without any."""
+        return dict(self._open().metadata()) or None
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        return self._load([name])[name]
+
+    def get_tensors(self) -> dict[str, torch.Tensor]:
+        return self._load(self.offset_keys())
+
+    def _open(self) -> Any:
+        if self._reader is None:
+            raise _invalid("the file is closed")
+        return self._reader
+
+    def _load(self, names: list[str]) -> dict[str, torch.Tensor]:
+        loaded: dict[str, torch.Tensor] = self._open().load(
+            names, self._device, None, "none", self._copy, 0
+        )
+        return loaded
+
+
+def _invalid(what: str) -> errors.InvalidArgument:
+    return errors._new(errors.InvalidArgument, what)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in sorted(names))
+
+
+def _check(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise for tensors that the ``safetensors`` library refuses, and this library would take."""
+    if not isinstance(tensors, dict):
+        raise ValueError(f"tensors is {type(tensors).__name__}, and must be a dict of tensors")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name!r} is {type(tensor).__name__}, and must be a tensor")
+        if tensor.layout != torch.strided:
+            raise ValueError(f"tensor {name!r} is sparse, and cannot be saved: use to_dense()")
+    for names in _shared(tensors):
+        if len(names) > 1:
+            raise RuntimeError(
+                f"the tensors {_quoted(names)} share memory, and would no longer do so when they "
+                "are loaded: save_model() saves one of them, or clone() them"
+            )
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(f"tensor {name!r} is not contiguous: use contiguous()")
+
+
+def _range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses at which the elements of a tensor begin and end."""
+    if tensor.numel() == 0:
+        return tensor.data_ptr(), tensor.data_ptr()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((size - 1) * stride for size, stride in steps)
+    return tensor.data_ptr(), tensor.data_ptr() + elements * tensor.itemsize
+
+
+def _shared(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
+    """Return the names in groups: tensors of a group overlap each other, directly or not."""
+    by_storage: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
+    for name, tensor in tensors.items():
+        storage = plain_storage(tensor)
+        if storage is not None and storage.nbytes() > 0:
+            key = (tensor.device, storage.data_ptr())
+            by_storage.setdefault(key, []).append((*_range(tensor), name))
+    groups: list[set[str]] = []
+    for ranges in by_storage.values():
+        last = -1
+        for begin, end, name in sorted(ranges):
+            if begin >= last:
+                groups.append(set())
+            groups[-1].add(name)
+            last = max(last, end)
+    return groups
+
+
+def _duplicates(
+    state: Mapping[str, torch.Tensor], preferred: Iterable[str]
+) -> dict[str, list[str]]:
+    """Return, for each name to keep, the names that share its tensor, of a preferred name if any.
+
+    Raises ``RuntimeError`` if none of the tensors that share memory is all of it.
+    """
+    duplicates = {}
+    for names in _shared(state):
+        if len(names) == 1:
+            continue
+        whole = {
+            name
+            for name in names
+            if state[name].data_ptr() == state[name].untyped_storage().data_ptr()
+            and state[name].nbytes == state[name].untyped_storage().nbytes()
+        }
+        if not whole:
+            raise RuntimeError(
+                f"the tensors {_quoted(names)} are parts of memory that none of them is all of, so "
+                "that there is none to save in place of the others: clone() them"
+            )
+        kept = min(whole.intersection(preferred) or whole)
+        duplicates[kept] = sorted(names - {kept})
+    return duplicates
