@@ -14,9 +14,10 @@
 #include "base/error.h"
 #include "codec/hmac.h"
 #include "engine/load.h"
-#include "engine/read_index.h"
+#include "engine/read_catalogue.h"
 #include "format/tensors/crypt_info.h"
 #include "format/tensors/frame.h"
+#include "format/tensors/index.h"
 #include "format/tensors/layout.h"
 #include "format/tensors/records.h"
 #include "io/source.h"
@@ -209,7 +210,9 @@ void change(Cursor input, bool ours) {
   const std::unique_ptr<Source> source = memory_source(file, nullptr);
   FileKeys keys({original.key, false}, {1, 8192}, "'f'");
   try {
-    Index index = read_index(*source, &keys, cancel);
+    const std::unique_ptr<Catalogue> catalogue = read_catalogue(*source, &keys, cancel);
+    if (catalogue->info().format != Format::Tensors) return;
+    auto& index = dynamic_cast<Index&>(*catalogue);
     const std::vector<std::vector<std::byte>> loaded = load_all(*source, index, keys, cancel);
     const bool authentic = index.authentication().has_value();
     require(!authentic || (ours && loaded.size() == original.expected.size()));
