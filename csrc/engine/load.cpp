@@ -22,8 +22,9 @@ void check(const LoadJob& job, const LoadItem& item) {
   }
   if (job.digests() && !job.is_whole(item)) {
     refuse(
-        "a part of it cannot be verified, because its digests cover all of its data: load the "
-        "whole tensor, or do not verify");
+        "a part of it cannot be verified, because its digests cover all of its data: load all of "
+        "it, without a slice, or " +
+        std::string(job.verifies() ? "with verify=\"none\"" : "without the option 'digest'"));
   }
 }
 

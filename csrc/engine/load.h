@@ -10,17 +10,12 @@
 #include "engine/check.h"
 #include "engine/file_keys.h"
 #include "engine/move.h"
+#include "engine/runs.h"
 #include "format/catalogue.h"
 #include "io/source.h"
 #include "tensorizer_ops/options.h"
 
 namespace tensorizer {
-
-// A run of bytes in the data of a tensor, as it is stored when it is not encrypted.
-struct ByteRange {
-  std::uint64_t position;
-  std::uint64_t size;
-};
 
 // A place in a tensor whose bytes pass through a TensorPort.
 struct StagedRange {
@@ -28,14 +23,20 @@ struct StagedRange {
   std::uint64_t position = 0;
 };
 
-// One range of one tensor, and its destination: final memory, a staged tensor, or neither. In the
-// last case the bytes are only checked, and pass through memory of the job.
+// One range of one tensor, or runs of bytes in it, and its destination: final memory, a staged
+// tensor, or neither. In the last case the bytes are only checked, and pass through memory of the
+// job.
 struct LoadItem {
   std::uint32_t entry;  // in the catalogue
   ByteRange range;
-  Bytes memory{};         // of `range.size` bytes
+  Bytes memory{};         // of `size()` bytes
   bool in_place = false;  // `memory` is a part of `LoadSettings::mapping`: the bytes are there
   std::optional<StagedRange> staged{};
+  // If set, only these bytes of the range are loaded. Must outlive the load; `range` is theirs.
+  const Runs* runs = nullptr;
+
+  // Returns how many bytes are loaded.
+  std::uint64_t size() const noexcept { return runs != nullptr ? runs->size() : range.size; }
 };
 
 // Returns an item for all data of a tensor, without a destination.
@@ -43,7 +44,7 @@ LoadItem whole_tensor(const Catalogue& catalogue, std::uint32_t entry);
 
 // Returns whether an item covers all data of its tensor.
 inline bool is_whole(const LoadItem& item, const Entry& entry) {
-  return item.range.size == entry.data_size;
+  return item.size() == entry.data_size;
 }
 
 // Returns the offset of the first byte that a load of the item may read.
@@ -69,8 +70,9 @@ struct LoadSettings {
 
 // Fills the destination of every item and checks what `verify` asks for. Items may come in any
 // order, and a tensor may have several. Encrypted data is decrypted in its destination, chunk by
-// chunk, after the chunk's MAC was found right. Dtypes that only tensor headers have, and that were
-// not known before, are set in `catalogue`.
+// chunk, after the chunk's MAC was found right; of a part only the chunks that it touches, each
+// once for all runs of an item. Dtypes that only tensor headers have, and that were not known
+// before, are set in `catalogue`.
 //
 // Throws HashMismatch that names the tensor; InvalidFormat for a tensor that has nothing to verify;
 // Crypto for a wrong MAC; InvalidArgument for a range that is outside its tensor, and for a part of

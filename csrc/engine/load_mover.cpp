@@ -35,8 +35,8 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
 void LoadMover::move_bundle(const Task& task, Worker& worker) try {
   const std::span<const LoadItem> items = job_.items.subspan(task.first, task.count);
   const LoadItem& first = items.front();
-  if (job_.decrypts_part(first)) {
-    move_encrypted_part(first, worker);
+  if (first.runs != nullptr || job_.decrypts_part(first)) {
+    move_part(first, worker);
     complete_[task.first] = 1;
     return;
   }
@@ -57,7 +57,7 @@ void LoadMover::move_bundle(const Task& task, Worker& worker) try {
     if (bundle[i].codec != nullptr) {
       finish_on_device(items[i], *bundle[i].codec, details[i], worker);
     }
-    moved(items[i].range.size);
+    moved(items[i].size());
     complete_[task.first + i] = 1;
   }
 } catch (...) {
@@ -74,6 +74,8 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
   SlicedDetails& sliced = *sliced_[task.first];
   if (item.in_place) {
     if (first) sliced.header = copy_header(item);
+  } else if (item.runs != nullptr) {
+    read_part(item, task.position, target, plain_data(item, worker), worker);
   } else {
     const bool apart = first && read.header_size > kLongHeader;
     if (apart) {
@@ -305,22 +307,6 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
   }
   if (digests) compare(item, running.finish());
   if (codec != nullptr) finish_on_device(item, *codec, details, worker);
-}
-
-void LoadMover::move_encrypted_part(const LoadItem& item, Worker& worker) {
-  std::unique_ptr<TensorSource> source = part_sources_.take(item.entry);
-  if (!source->has(item.entry)) check_nonce(item, source->open(item.entry, worker.cancel));
-  for (std::uint64_t at = 0; at < item.range.size; at += plan_.piece_size) {
-    worker.cancel.check();
-    const std::uint64_t size = std::min(plan_.piece_size, item.range.size - at);
-    const Bytes piece = item.staged                  ? worker.access.port->take(size)
-                        : job_.is_only_checked(item) ? worker.access.scratch.take(size)
-                                                     : item.memory.subspan(at, size);
-    source->read_part(item.range.position + at, piece, worker.cancel);
-    if (item.staged) put(item, at, piece, worker);
-    moved(size);
-  }
-  part_sources_.give_back(std::move(source));
 }
 
 std::vector<std::byte> LoadMover::copy_header(const LoadItem& item) const {

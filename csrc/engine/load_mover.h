@@ -75,12 +75,18 @@ class LoadMover final : public Mover {
   DeviceCodec* codec_of(const LoadItem& item, Worker& worker) const {
     return item.staged ? worker.access.port->codec(item.staged->tensor) : nullptr;
   }
-  // Passes bytes to a staged item. `position` is in the item's range.
+  // Passes bytes to a staged item. `position` counts the bytes of the item.
   void put(const LoadItem& item, std::uint64_t position, Bytes bytes, Worker& worker) const;
   // Moves a staged tensor that is larger than its share of staging memory, piece by piece.
   void move_staged(const LoadItem& item, Worker& worker);
-  // Moves a part of an encrypted tensor, piece by piece.
-  void move_encrypted_part(const LoadItem& item, Worker& worker);
+  // Moves runs, or a part of an encrypted tensor, piece by piece.
+  void move_part(const LoadItem& item, Worker& worker);
+  void move_pieces(const LoadItem& item, const ReadData& read, Worker& worker);
+  // Reads bytes of an item from `offset` on, which counts the bytes of the item.
+  void read_part(const LoadItem& item, std::uint64_t offset, Bytes out, const ReadData& read,
+                 Worker& worker) const;
+  // Returns a function that reads the data of a tensor that is not encrypted.
+  ReadData plain_data(const LoadItem& item, Worker& worker) const;
   std::vector<std::byte> copy_header(const LoadItem& item) const;
   TensorDetails parse_details(const LoadItem& item, Bytes header);
   // Throws Crypto if another tensor has the same nonce.

@@ -6,13 +6,13 @@ namespace tensorizer {
 
 namespace {
 
-// The largest gap between wanted bytes that is cheaper to read than to skip with another read.
-constexpr std::uint64_t kLargestGap = 16 << 10;
+// What a copy of another run from a decrypted chunk costs, in bytes.
+constexpr std::uint64_t kCopyCost = 64;
 // The size of slices that SHA-256 hashes: small enough for a worker to hash several tensors side by
 // side, and the usual size of a chunk of encrypted data.
 constexpr std::uint64_t kHashedSlice = 2 << 20;
 
-Extent extent_of(const LoadJob& job, const LoadItem& item) {
+Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_cost) {
   const Entry& e = job.entry(item);
   const bool part = job.decrypts_part(item);
   const bool details = job.needs_details(item);
@@ -21,12 +21,19 @@ Extent extent_of(const LoadJob& job, const LoadItem& item) {
   Extent extent{};
   extent.offset = header ? e.header_offset : e.data_offset + item.range.position;
   extent.header_size = header ? e.header_size() : 0;
-  extent.data_size = item.range.size;
+  extent.data_size = item.size();
   // The port does not keep staged bytes until a digest that goes in order reaches them, or until
   // the rest of their chunk has arrived.
   extent.whole = part || (item.staged && (job.digests() || job.encrypted()));
-  extent.alone = part;
+  extent.alone = part || item.runs != nullptr;
+  if (item.runs != nullptr && extent.data_size > 0) {
+    extent.cost = (item.runs->cost(read_cost) + extent.data_size - 1) / extent.data_size;
+  }
   return extent;
+}
+
+std::uint64_t end_of(const LoadJob& job, const LoadItem& item) {
+  return job.entry(item).data_offset + item.range.position + item.range.size;
 }
 
 }  // namespace
@@ -34,17 +41,16 @@ Extent extent_of(const LoadJob& job, const LoadItem& item) {
 LoadPlan plan_load(const LoadJob& job) {
   const LoadSettings& settings = job.settings;
   LoadPlan plan;
+  std::uint64_t end = 0;
+  for (const LoadItem& item : job.items) end = std::max(end, end_of(job, item));
+  const std::uint64_t first = begin_of(job.items.front(), job.entry(job.items.front()));
+  const bool sequential = job.source.sequential();
+  const ReadHints hints = job.source.hints(first, end - first);
   plan.extents.reserve(job.items.size());
   for (const LoadItem& item : job.items) {
-    plan.extents.push_back(extent_of(job, item));
+    plan.extents.push_back(extent_of(job, item, hints.read_cost));
     plan.size += plan.extents.back().data_size;
   }
-
-  const bool sequential = job.source.sequential();
-  const Extent& last = plan.extents.back();
-  const std::uint64_t first = plan.extents.front().offset;
-  const ReadHints hints =
-      job.source.hints(first, last.offset + last.header_size + last.data_size - first);
   plan.move.threads = settings.threads;
   plan.move.moves_in_flight = 1;
   if (!sequential && settings.threads > 1) {
@@ -81,12 +87,15 @@ LoadPlan plan_load(const LoadJob& job) {
         std::max<std::size_t>(settings.memory_ceiling / 2 / limits.slice_size, 1);
   }
   limits.slices_follow_file = false;
-  limits.largest_gap = kLargestGap;
+  limits.largest_gap = hints.read_cost;
 
   plan.plan = plan_in_order(plan.extents, limits);
   if (lanes) interleave(plan.plan, settings.threads * plan.move.lanes);
   plan.slice_size = limits.slice_size;
   plan.piece_size = staged_chunk(fair_share);
+  plan.gather.largest_gap = job.encrypted() ? kCopyCost : hints.read_cost;
+  plan.gather.read_size = hints.read_size;
+  plan.gather.scratch_size = std::min({hints.read_size, hints.part_size, fair_share});
   plan.part_size = hints.part_size;
   return plan;
 }

@@ -31,18 +31,18 @@ struct LoadJob {
   bool digests() const { return verifies() || settings.expected_digests != nullptr; }
   // Returns whether an item has no destination, and its data is only checked.
   bool is_only_checked(const LoadItem& item) const {
-    return !item.staged && item.memory.empty() && item.range.size > 0;
+    return !item.staged && item.memory.empty() && item.size() > 0;
   }
   // Returns whether an item needs its tensor's details. They move with the data of a whole tensor.
   bool needs_details(const LoadItem& item) const {
     const Entry& e = entry(item);
-    if (encrypted() && item.range.size > 0) return true;
+    if (encrypted() && item.size() > 0) return true;
     return is_whole(item) && (verifies() || settings.keep_details || !e.dtype);
   }
   // Returns whether an item is a part of an encrypted tensor. The chunks that it lies in are known
   // from the tensor's details, which do not move with it.
   bool decrypts_part(const LoadItem& item) const {
-    return encrypted() && item.range.size > 0 && !is_whole(item);
+    return encrypted() && item.size() > 0 && !is_whole(item);
   }
 };
 
@@ -54,6 +54,7 @@ struct LoadPlan {
   std::uint64_t slice_size = 0;
   // How many bytes of a staged item that is not cut pass through the port at a time.
   std::uint64_t piece_size = 0;
+  GatherLimits gather{};
   // How many bytes of a slice are read before they are digested.
   std::uint64_t part_size = 0;
 };

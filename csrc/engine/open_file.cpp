@@ -78,6 +78,8 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
   std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t end = 0;
   for (const LoadItem& item : items) {
+    // Reading ahead would fetch what lies between the runs.
+    if (item.runs != nullptr) return source_;
     const Entry& e = entry(item.entry);
     begin = std::min(begin, begin_of(item, e));
     end = std::max(end, e.data_offset + item.range.position + item.range.size);

@@ -13,7 +13,9 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
   for (std::uint32_t i = 0; i < extents.size(); ++i) {
     const Extent& extent = extents[i];
     const std::uint64_t size = extent.header_size + extent.data_size;
-    if (size > limits.slice_size && !extent.whole && extent.data_size > 0) {
+    const std::uint64_t most =
+        std::max(limits.slice_size / extent.cost / kSliceUnit * kSliceUnit, kSliceUnit);
+    if (size > most && !extent.whole && extent.data_size > 0) {
       const auto sliced = static_cast<std::uint32_t>(plan.sliced.size());
       // Rounded, so that slices hold whole elements wherever data begins.
       const std::uint64_t begin =
@@ -21,7 +23,7 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
                                     : 0;
       std::uint32_t slices = 0;
       for (std::uint64_t at = 0; at < extent.data_size; ++slices) {
-        const std::uint64_t to_boundary = limits.slice_size - (begin + at) % limits.slice_size;
+        const std::uint64_t to_boundary = most - (begin + at) % most;
         const std::uint64_t piece = std::min(to_boundary, extent.data_size - at);
         plan.tasks.push_back({i, 0, at, piece, sliced, slices});
         at += piece;
@@ -30,7 +32,7 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
       open = false;
       continue;
     }
-    const bool alone = extent.alone || size > limits.slice_size;
+    const bool alone = extent.alone || size > most;
     if (open && !alone && extent.offset >= end && extent.offset - end <= limits.largest_gap &&
         extent.offset + size - begin <= limits.bundle_size) {
       plan.tasks.back().count += 1;

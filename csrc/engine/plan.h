@@ -20,6 +20,9 @@ struct Extent {
   std::uint64_t data_size;
   bool whole = false;  // must not be cut, however large
   bool alone = false;  // must not share a bundle
+  // What moving one byte of the data costs, in bytes: more than 1 if bytes between are read as
+  // well.
+  std::uint64_t cost = 1;
 };
 
 struct Task {
@@ -52,7 +55,8 @@ struct Plan {
 inline constexpr std::uint64_t kSliceUnit = 64;
 
 struct PlanLimits {
-  std::uint64_t slice_size;   // the largest slice, and the largest extent that is not cut
+  // What the largest slice, and the largest extent that is not cut, may cost.
+  std::uint64_t slice_size;
   std::uint64_t bundle_size;  // the longest bundle, gaps included
   std::uint64_t largest_gap;  // how many unused bytes may lie between neighbours in a bundle
   // Whether slices end on multiples of their size in the file, or in the tensor.

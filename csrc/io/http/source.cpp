@@ -16,6 +16,11 @@ namespace {
 
 // The size of the first request: usually enough for the index and the first tensors.
 constexpr std::uint64_t kFirstRequest = 1 << 20;
+// The bytes that a connection could bring while a request waits for its response: the wait so far,
+// at a usual speed of one connection, within bounds for servers on this machine and for slow ones.
+constexpr double kBytesPerSecond = 100e6;
+constexpr double kSmallestReadCost = 64 << 10;
+constexpr double kLargestReadCost = 2 << 20;
 
 class HttpSource final : public Source {
  public:
@@ -46,7 +51,15 @@ class HttpSource final : public Source {
   bool sequential() const override { return sequential_ != nullptr; }
   bool remote() const override { return !sequential(); }
   ReadHints hints(std::uint64_t, std::uint64_t) override {
-    return {client_.options().connections, client_.options().chunk_size};
+    ReadHints hints;
+    hints.reads_in_flight = client_.options().connections;
+    hints.read_size = client_.options().chunk_size;
+    const SourceStats stats = client_.stats();
+    const double wait =
+        stats.first_byte / static_cast<double>(std::max<std::uint64_t>(stats.requests, 1));
+    hints.read_cost = static_cast<std::uint64_t>(
+        std::clamp(wait * kBytesPerSecond, kSmallestReadCost, kLargestReadCost));
+    return hints;
   }
   // Reads the first bytes again if the responses so far could be of several files.
   void confirm(Cancel& cancel) override {

@@ -22,6 +22,8 @@ namespace {
 constexpr int kColdReadsInFlight = 16;
 // Small enough to be in the processor's cache still when its CRC32 is computed.
 constexpr std::uint64_t kWarmPart = 256 << 10;
+// The system call of one more read takes as long as copying a page from the cache.
+constexpr std::uint64_t kWarmReadCost = 4 << 10;
 constexpr int kSamples = 16;
 // With no more cold samples than this, a file counts as warm: other use of memory evicts a few
 // pages of warm files as well.
@@ -109,6 +111,7 @@ class FileSource : public Source {
     } else {
       hints.read_size = kReadFromMemory;
       hints.part_size = kWarmPart;
+      hints.read_cost = kWarmReadCost;
     }
     return hints;
   }

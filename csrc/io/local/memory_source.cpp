@@ -10,6 +10,8 @@ namespace {
 
 // Takes a few milliseconds to copy.
 constexpr std::size_t kBetweenChecks = 8 << 20;
+// A read is a call and a copy.
+constexpr std::uint64_t kCopyCost = 256;
 
 class MemorySource : public Source {
  public:
@@ -31,6 +33,7 @@ class MemorySource : public Source {
   ReadHints hints(std::uint64_t, std::uint64_t) override {
     ReadHints hints;
     hints.read_size = kReadFromMemory;
+    hints.read_cost = kCopyCost;
     return hints;
   }
 

@@ -20,6 +20,8 @@ constexpr std::uint64_t kPiece = 1 << 20;
 // The bytes and commands that may be outstanding on one connection.
 constexpr std::uint64_t kMostAsked = 4 * kPiece;
 constexpr std::size_t kMostCommands = 500;
+// A command, its reply and a round trip to a server nearby, in bytes.
+constexpr std::uint64_t kReadCost = 64 << 10;
 // How often to list the keys again because the file was replaced meanwhile.
 constexpr int kMostListings = 20;
 
@@ -61,7 +63,12 @@ class RedisSource final : public Source {
 
   std::optional<std::uint64_t> size() const override { return keys_.back().end(); }
   bool remote() const override { return true; }
-  ReadHints hints(std::uint64_t, std::uint64_t) override { return {client_.options().connections}; }
+  ReadHints hints(std::uint64_t, std::uint64_t) override {
+    ReadHints hints;
+    hints.reads_in_flight = client_.options().connections;
+    hints.read_cost = kReadCost;
+    return hints;
+  }
   SourceStats stats() const override { return client_.stats(); }
   const std::string& label() const override { return client_.label(); }
 
