@@ -12,6 +12,7 @@ import typing as _typing
 from tensorizer_ops import _library, errors
 from tensorizer_ops._options import Hashes, Options, Verify
 from tensorizer_ops._progress import Progress
+from tensorizer_ops._slices import Slices
 from tensorizer_ops._targets import Target
 
 __version__ = "0.1.0"
@@ -29,7 +30,7 @@ if _typing.TYPE_CHECKING:
     )
     from tensorizer_ops._background import Save, save_async
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
-    from tensorizer_ops._load_save import load, save
+    from tensorizer_ops._load_save import load, load_slices, save
     from tensorizer_ops._modules import externalize, load_constants, load_into
     from tensorizer_ops._rewrite import convert, decrypt, digest, encrypt, rekey
     from tensorizer_ops.serialization import (
@@ -48,7 +49,7 @@ _LATER = {
     for module, names in {
         "_background": ("Save", "save_async"),
         "_compat.as_tensorizer": ("install_as_tensorizer",),
-        "_load_save": ("load", "save"),
+        "_load_save": ("load", "load_slices", "save"),
         "_modules": ("externalize", "load_constants", "load_into"),
         "_rewrite": ("convert", "decrypt", "digest", "encrypt", "rekey"),
         "serialization": (
@@ -122,6 +123,7 @@ __all__ = [
     "Options",
     "Progress",
     "Save",
+    "Slices",
     "Target",
     "TensorDeserializer",
     "TensorSerializer",
@@ -140,6 +142,7 @@ __all__ = [
     "load",
     "load_constants",
     "load_into",
+    "load_slices",
     "metadata",
     "rekey",
     "save",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -12,6 +14,7 @@ from tensorizer_ops import _python, errors
 from tensorizer_ops._compile import traced
 from tensorizer_ops._options import Hashes, Options, Verify, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops._slices import Slices, resolve, without
 from tensorizer_ops._targets import Target, to_uri
 
 
@@ -36,6 +39,7 @@ def load(
     uri: Target,
     *,
     names: Sequence[str] | None = None,
+    slices: Slices | None = None,
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
     verify: Verify = "none",
@@ -50,10 +54,13 @@ def load(
         uri: a path, ``fd:N`` for an open descriptor (pipes included), or a URI: ``file://…``,
             ``https://…``, ``s3://…``, ``gs://…``, ``redis://…``, ``rediss://…`` or ``unix://…``.
         names: the tensors to load, in this order; by default every tensor in the file.
+        slices: the parts to load of some tensors, by name, each an index as in ``tensor[index]``:
+            slices, integers, ``...`` and tuples of them. Little more than these parts is read.
+            Tensors without an entry are loaded in whole.
         device: the device of the returned tensors; torch's default device if omitted.
         dtype: the type that real floating-point tensors are cast to; other tensors keep theirs.
         verify: ``"crc32"`` checks the CRC32 of every tensor, ``"all"`` every hash that was saved;
-            ``"none"``, the default, trusts the file.
+            ``"none"``, the default, trusts the file. A part of a tensor cannot be verified.
         copy: tensors on the CPU share pages with the file unless this is true. Writing to such
             tensors never changes the file, but changing the file in place changes the tensors, and
             truncating it in place kills a process that then touches them.
@@ -80,21 +87,30 @@ def load(
     given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
         _refuse_in_graph(progress)
-        run = traced.load
-        # A graph cannot read the default device, but an empty tensor made in it has that device.
-        where = torch.empty(0).device if device is None else torch.device(device)
-    else:
-        run = torch.ops.tensorizer.load
-        where = torch.get_default_device() if device is None else torch.device(device)
-        first_use(where)
-    if progress:
+        return traced.load(
+            to_uri(uri),
+            names=wanted,
+            slices=slices,
+            # A graph cannot read the default device, but an empty tensor made in it has that one.
+            device=torch.empty(0).device if device is None else torch.device(device),
+            dtype=dtype,
+            verify=verify,
+            copy=copy,
+            threads=threads,
+            options=given,
+        )
+    where = torch.get_default_device() if device is None else torch.device(device)
+    first_use(where)
+    if progress or slices is not None:
         reader = torch.classes.tensorizer.Reader(to_uri(uri), given)
-        with reported(reader, progress):
+        with reported(reader, progress) if progress else contextlib.nullcontext():
+            if slices is not None:
+                return _load_parts(reader, wanted, slices, where, dtype, verify, copy, threads)
             watched: dict[str, torch.Tensor] = reader.load(
                 wanted, where, dtype, verify, copy, threads
             )
         return watched
-    return run(
+    loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
         to_uri(uri),
         names=wanted,
         device=where,
@@ -104,6 +120,43 @@ def load(
         threads=threads,
         options=given,
     )
+    return loaded
+
+
+def load_slices(
+    reader: Any,
+    slices: Slices,
+    *,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+    verify: Verify = "none",
+    copy: bool = False,
+    threads: int = 0,
+) -> dict[str, torch.Tensor]:
+    """Load parts of tensors from an open ``torch.classes.tensorizer.Reader``.
+
+    Like :func:`load` with the names in ``slices``, for programs that load several times from one
+    file, whose index is then read once.
+    """
+    where = torch.get_default_device() if device is None else torch.device(device)
+    first_use(where)
+    return _load_parts(reader, list(slices), slices, where, dtype, verify, copy, threads)
+
+
+def _load_parts(
+    reader: Any,
+    names: list[str] | None,
+    slices: Slices,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    verify: str,
+    copy: bool,
+    threads: int,
+) -> dict[str, torch.Tensor]:
+    known = reader.names() if names is None else names
+    sliced = resolve(known, slices, reader.shape)
+    tensors = reader.load_slices(known, *sliced[:5], device, dtype, verify, copy, threads)
+    return dict(zip(known, without(tensors, sliced.dropped), strict=True))
 
 
 def save(

@@ -27,6 +27,7 @@ LAYERS = {
         "_options",
         "_progress",
         "_refill",
+        "_slices",
         "_targets",
         "errors",
     ],

@@ -32,6 +32,12 @@ std::vector<at::Tensor> Reader::load(const std::optional<std::vector<std::string
   return reader_->load(names, request);
 }
 
+std::vector<at::Tensor> Reader::load_slices(const std::vector<std::string>& names,
+                                            const std::vector<SlicedDimension>& slices,
+                                            const LoadRequest& request) {
+  return reader_->load_slices(names, slices, request);
+}
+
 void Reader::load_into(const std::vector<std::string>& names,
                        const std::vector<at::Tensor>& outputs, Verify verify, std::int64_t threads,
                        bool cast) {

@@ -129,6 +129,18 @@ TensorDict ReaderClass::load(std::optional<c10::List<std::string>> names,
   });
 }
 
+std::vector<at::Tensor> ReaderClass::load_slices(
+    c10::List<std::string> names, Integers tensors, Integers dims, Integers starts,
+    Integers lengths, std::optional<Integers> steps, std::optional<c10::Device> device,
+    std::optional<c10::ScalarType> dtype, std::string verify, bool copy, std::int64_t threads) {
+  return translate_errors([&] {
+    const auto given = steps ? c10::OptionalArrayRef<std::int64_t>(*steps) : std::nullopt;
+    return reader_.load_slices(string_vector(names),
+                               sliced_dimensions(tensors, dims, starts, lengths, given),
+                               {device, dtype, parse_verify(verify), copy, threads});
+  });
+}
+
 void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor> out,
                             std::string verify, std::int64_t threads, bool cast) {
   translate_errors(
@@ -334,6 +346,11 @@ void define_classes(torch::Library& library) {
       .def("stored", &ReaderClass::stored, "", {torch::arg("name")})
       .def("load", &ReaderClass::load, "",
            {torch::arg("names") = none(), torch::arg("device") = none(),
+            torch::arg("dtype") = none(), torch::arg("verify") = "none", torch::arg("copy") = false,
+            torch::arg("threads") = 0})
+      .def("load_slices", &ReaderClass::load_slices, "",
+           {torch::arg("names"), torch::arg("tensors"), torch::arg("dims"), torch::arg("starts"),
+            torch::arg("lengths"), torch::arg("steps") = none(), torch::arg("device") = none(),
             torch::arg("dtype") = none(), torch::arg("verify") = "none", torch::arg("copy") = false,
             torch::arg("threads") = 0})
       .def("load_into", &ReaderClass::load_into, "",

@@ -31,6 +31,13 @@ class ReaderClass final : public torch::CustomClassHolder {
   TensorDict load(std::optional<c10::List<std::string>> names, std::optional<c10::Device> device,
                   std::optional<c10::ScalarType> dtype, std::string verify, bool copy,
                   std::int64_t threads);
+  using Integers = std::vector<std::int64_t>;
+  std::vector<at::Tensor> load_slices(c10::List<std::string> names, Integers tensors, Integers dims,
+                                      Integers starts, Integers lengths,
+                                      std::optional<Integers> steps,
+                                      std::optional<c10::Device> device,
+                                      std::optional<c10::ScalarType> dtype, std::string verify,
+                                      bool copy, std::int64_t threads);
   void load_into(c10::List<std::string> names, std::vector<at::Tensor> out, std::string verify,
                  std::int64_t threads, bool cast);
   // Implements Reader::fill().

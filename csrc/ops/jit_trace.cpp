@@ -66,7 +66,8 @@ void record(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
-  for (const char* op : {"load", "load_tensors", "load_into", "save", "save_tensors", "verify"}) {
+  for (const char* op :
+       {"load", "load_tensors", "load_slices", "load_into", "save", "save_tensors", "verify"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&record>());
   }
   // A traced graph has no text values: the text that these ops return now becomes a constant.

@@ -95,6 +95,22 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
   });
 }
 
+std::vector<at::Tensor> load_slices(const std::string& uri, const Strings& names,
+                                    at::IntArrayRef tensors, at::IntArrayRef dims,
+                                    at::IntArrayRef starts, at::IntArrayRef lengths,
+                                    at::OptionalIntArrayRef steps,
+                                    std::optional<c10::Device> device,
+                                    std::optional<c10::ScalarType> dtype, const std::string& verify,
+                                    bool copy, std::optional<std::int64_t> threads,
+                                    const Options& options, const std::optional<Strings>& traced) {
+  return translate_errors([&] {
+    const LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
+    return FileReader(uri, option_list(options))
+        .load_slices(string_vector(names), sliced_dimensions(tensors, dims, starts, lengths, steps),
+                     request, string_vector(traced));
+  });
+}
+
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options, bool cast) {
   if (is_traced() || std::any_of(out.begin(), out.end(), is_symbolic)) {

@@ -21,6 +21,15 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
                                      std::optional<std::int64_t> threads, const Options& options,
                                      const std::optional<Strings>& traced);
 
+std::vector<at::Tensor> load_slices(const std::string& uri, const Strings& names,
+                                    at::IntArrayRef tensors, at::IntArrayRef dims,
+                                    at::IntArrayRef starts, at::IntArrayRef lengths,
+                                    at::OptionalIntArrayRef steps,
+                                    std::optional<c10::Device> device,
+                                    std::optional<c10::ScalarType> dtype, const std::string& verify,
+                                    bool copy, std::optional<std::int64_t> threads,
+                                    const Options& options, const std::optional<Strings>& traced);
+
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options, bool cast);
 

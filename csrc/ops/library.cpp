@@ -24,12 +24,18 @@ TORCH_LIBRARY(tensorizer, m) {
   def("load(str uri, *, str[]? names=None, Device? device=None, ScalarType? dtype=None, "
       "str verify=\"none\", bool copy=False, int threads=0, Dict(str, str)? options=None) "
       "-> Dict(str, Tensor)");
-  // load_tensors, save_tensors and verify appear in graphs. `traced` is what tracing saw of the
-  // file: the call fails if that no longer holds. `threads` is None by default, because AOTInductor
-  // loses a default that is a number.
+  // load_tensors, load_slices, save_tensors and verify appear in graphs. `traced` is what tracing
+  // saw of the file: the call fails if that no longer holds. `threads` is None by default, because
+  // AOTInductor loses a default that is a number.
   def("load_tensors(str uri, str[] names, *, Device? device=None, ScalarType? dtype=None, "
       "str verify=\"none\", bool copy=False, int? threads=None, Dict(str, str)? options=None, "
       "str[]? traced=None) -> Tensor[]");
+  // `tensors`, `dims`, `starts`, `lengths` and `steps` have an element for each dimension that is
+  // sliced. `tensors` has places in `names`.
+  def("load_slices(str uri, str[] names, int[] tensors, int[] dims, int[] starts, int[] lengths, "
+      "int[]? steps=None, *, Device? device=None, ScalarType? dtype=None, str verify=\"none\", "
+      "bool copy=False, int? threads=None, Dict(str, str)? options=None, str[]? traced=None) "
+      "-> Tensor[]");
   def("save(str uri, Dict(str, Tensor) tensors, *, str hashes=\"all\", int threads=0, "
       "Dict(str, str)? options=None, Dict(str, str)? metadata=None) -> ()");
   def("save_tensors(str uri, str[] names, Tensor[] tensors, *, str hashes=\"all\", "
@@ -62,6 +68,7 @@ TORCH_LIBRARY(tensorizer_device, m) {
 
 TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {
   m.impl("load_tensors", &load_tensors);
+  m.impl("load_slices", &load_slices);
   m.impl("save_tensors", &save_tensors);
   m.impl("verify", &verify);
   m.impl("open", &open);
@@ -85,7 +92,8 @@ TORCH_LIBRARY_IMPL(tensorizer, PythonDispatcher, m) { implement_composites(m); }
 // torch.func does not support dicts, and vmap and grad do not concern what these ops take or
 // return. Tensors that it has wrapped reach save_tensors, where it sees them.
 void pass_torch_func(torch::Library& m) {
-  for (const char* op : {"load", "load_tensors", "save", "names", "verify", "digest"}) {
+  for (const char* op :
+       {"load", "load_tensors", "load_slices", "save", "names", "verify", "digest"}) {
     m.impl(op, torch::CppFunction::makeFallthrough());
   }
 }

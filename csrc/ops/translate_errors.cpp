@@ -24,6 +24,23 @@ std::optional<std::vector<std::string>> string_vector(
   return string_vector(*strings);
 }
 
+std::vector<SlicedDimension> sliced_dimensions(c10::IntArrayRef tensors, c10::IntArrayRef dims,
+                                               c10::IntArrayRef starts, c10::IntArrayRef lengths,
+                                               c10::OptionalArrayRef<std::int64_t> steps) {
+  const std::size_t count = tensors.size();
+  if (dims.size() != count || starts.size() != count || lengths.size() != count ||
+      (steps && steps->size() != count)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "tensors, dims, starts, lengths and steps differ in number");
+  }
+  std::vector<SlicedDimension> slices;
+  slices.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    slices.push_back({tensors[i], dims[i], starts[i], lengths[i], steps ? (*steps)[i] : 1});
+  }
+  return slices;
+}
+
 TensorDict tensor_dict(const std::vector<std::string>& names,
                        const std::vector<at::Tensor>& tensors) {
   TensorDict dict;

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
+#include <c10/util/OptionalArrayRef.h>
 
 #include <new>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "base/hooks.h"
 #include "engine/options.h"
+#include "tensorizer_ops/reader.h"
 
 namespace tensorizer {
 
@@ -36,6 +38,11 @@ std::vector<std::string> string_vector(const c10::List<std::string>& strings);
 
 std::optional<std::vector<std::string>> string_vector(
     const std::optional<c10::List<std::string>>& strings);
+
+// Throws InvalidArgument if the lists differ in length. All steps are 1 if they are not given.
+std::vector<SlicedDimension> sliced_dimensions(c10::IntArrayRef tensors, c10::IntArrayRef dims,
+                                               c10::IntArrayRef starts, c10::IntArrayRef lengths,
+                                               c10::OptionalArrayRef<std::int64_t> steps);
 
 TensorDict tensor_dict(const std::vector<std::string>& names,
                        const std::vector<at::Tensor>& tensors);

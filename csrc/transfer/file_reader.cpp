@@ -259,6 +259,15 @@ std::vector<at::Tensor> FileReader::load(const std::optional<std::vector<std::st
   return load(*open, selected, request, /*headers=*/false);
 }
 
+std::vector<at::Tensor> FileReader::load_slices(
+    const std::vector<std::string>& names, const std::vector<SlicedDimension>& slices,
+    const LoadRequest& request, const std::optional<std::vector<std::string>>& traced) {
+  const std::shared_ptr<OpenFile> open = file();
+  const std::vector<std::uint32_t> selected = open->select(names);
+  if (traced) check_traced(*open, selected, request.dtype, *traced);
+  return load(*open, selected, request, /*headers=*/false, slices_of(*open, selected, slices));
+}
+
 std::vector<at::Tensor> FileReader::load_numbered(
     const std::optional<std::vector<std::uint32_t>>& numbers, const LoadRequest& request) {
   const std::shared_ptr<OpenFile> open = file();
@@ -272,12 +281,13 @@ std::vector<at::Tensor> FileReader::load_numbered(
 }
 
 std::vector<at::Tensor> FileReader::load(OpenFile& file, std::span<const std::uint32_t> selected,
-                                         const LoadRequest& request, bool headers) {
+                                         const LoadRequest& request, bool headers,
+                                         const TensorSlices& slices) {
   const at::NoGradGuard no_grad;
   LoadRequest checked = request;
   checked.verify = file.checked(request.verify);
   Job job(*this);
-  NewTensors tensors(file, selected, checked, headers, job.cancel);
+  NewTensors tensors(file, selected, slices, checked, headers, job.cancel);
   if (headers) {
     tensors.targets().keep_details = [this](std::uint32_t entry, const TensorDetails& details) {
       headers_.keep(entry, details);

@@ -51,6 +51,10 @@ class FileReader {
   std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names,
                                const LoadRequest& request,
                                const std::optional<std::vector<std::string>>& traced = {});
+  std::vector<at::Tensor> load_slices(const std::vector<std::string>& names,
+                                      const std::vector<SlicedDimension>& slices,
+                                      const LoadRequest& request,
+                                      const std::optional<std::vector<std::string>>& traced = {});
   // Loads tensors by their numbers in the file and keeps what their headers say in headers(), which
   // stays valid after close().
   std::vector<at::Tensor> load_numbered(const std::optional<std::vector<std::uint32_t>>& numbers,
@@ -79,7 +83,8 @@ class FileReader {
   std::shared_ptr<OpenFile> file();
   std::shared_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
   std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
-                               const LoadRequest& request, bool headers);
+                               const LoadRequest& request, bool headers,
+                               const TensorSlices& slices = {});
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job,
            const ExpectedDigests* expected_digests);
   // Also checks the digest that the options ask for.

@@ -77,9 +77,11 @@ void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selecte
 }  // namespace
 
 NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                       const LoadRequest& request, bool headers, Cancel& cancel)
+                       const TensorSlices& slices, const LoadRequest& request, bool headers,
+                       Cancel& cancel)
     : file_(file),
       selected_(selected),
+      slices_(slices),
       request_(request),
       device_(request.device.value_or(c10::Device(c10::kCPU))) {
   if (request.dtype && !is_castable(*request.dtype)) {
@@ -90,31 +92,44 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   tensors_.reserve(selected.size());
   Pace pace(cancel);
   if (device_.is_meta()) {
-    for (const std::uint32_t number : selected) {
+    for (std::size_t i = 0; i < selected.size(); ++i) {
       pace.step();
-      const c10::ScalarType type = type_of(number, scalar_type(file.dtype(number)));
-      tensors_.push_back(
-          at::empty(file.entry(number).shape, at::TensorOptions().device(device_).dtype(type)));
+      const c10::ScalarType type = type_of(selected[i], scalar_type(file.dtype(selected[i])));
+      tensors_.push_back(at::empty(shape_of(i), at::TensorOptions().device(device_).dtype(type)));
     }
     return;
   }
   if (!device_.is_cpu()) at::globalContext().lazyInitDevice(device_.type());
   if (!request.copy && device_.is_cpu()) targets_.mapping = file.map();
   std::uint64_t size = 0;
-  for (const std::uint32_t number : selected) size += file.entry(number).data_size;
+  for (std::size_t i = 0; i < selected.size(); ++i) size += item_of(i).size();
   NewMemory memory(size);
   std::vector<bool> seen(file.names().size());
-  for (const std::uint32_t number : selected) {
+  for (std::size_t i = 0; i < selected.size(); ++i) {
     pace.step();
+    const std::uint32_t number = selected[i];
     const Entry& entry = file.entry(number);
-    LoadItem item = whole_tensor(file.catalogue(), number);
+    LoadItem item = item_of(i);
     if (!entry.dtype) unresolved_.push_back(tensors_.size());
-    tensors_.push_back(naming(number, [&] { return make(number, !seen[number], item, memory); }));
+    tensors_.push_back(
+        naming(number, [&] { return make(shape_of(i), !seen[number], item, memory); }));
     seen[number] = true;
     // Data in place is read only to be verified.
-    const bool moves = !item.in_place && (entry.data_size > 0 || !entry.dtype);
+    const bool moves = !item.in_place && (item.size() > 0 || !entry.dtype);
     if (moves || request.verify != Verify::None || headers) targets_.items.push_back(item);
   }
+}
+
+at::IntArrayRef NewTensors::shape_of(std::size_t place) const {
+  const auto slice = slices_.find(place);
+  return slice != slices_.end() ? at::IntArrayRef(slice->second.shape)
+                                : at::IntArrayRef(file_.entry(selected_[place]).shape);
+}
+
+LoadItem NewTensors::item_of(std::size_t place) const {
+  const auto slice = slices_.find(place);
+  return slice != slices_.end() ? slice_item(selected_[place], slice->second)
+                                : whole_tensor(file_.catalogue(), selected_[place]);
 }
 
 c10::ScalarType NewTensors::type_of(std::uint32_t number, c10::ScalarType stored) const {
@@ -141,8 +156,8 @@ at::Tensor NewTensors::naming(std::uint32_t number, const Make& make) const {
 
 // Creates one tensor and sets in `item` how to fill it. No two results share memory, so only the
 // first tensor of each name uses the mapping.
-at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item, NewMemory& memory) {
-  const Entry& entry = file_.entry(number);
+at::Tensor NewTensors::make(at::IntArrayRef shape, bool first, LoadItem& item, NewMemory& memory) {
+  const Entry& entry = file_.entry(item.entry);
   if (!entry.dtype) {
     const at::Tensor tensor =
         allocate({static_cast<std::int64_t>(entry.data_size)}, at::kByte, memory);
@@ -150,16 +165,17 @@ at::Tensor NewTensors::make(std::uint32_t number, bool first, LoadItem& item, Ne
     return tensor;
   }
   const c10::ScalarType stored = scalar_type(*entry.dtype);
-  const c10::ScalarType type = type_of(number, stored);
-  if (entry.meta) return zeros(entry.shape, type);
-  if (targets_.mapping && first && type == stored && entry.data_size > 0 &&
-      entry.data_offset % entry.element_size == 0) {
-    item.memory = targets_.mapping->bytes().subspan(entry.data_offset, entry.data_size);
+  const c10::ScalarType type = type_of(item.entry, stored);
+  if (entry.meta) return zeros(shape, type);
+  const std::uint64_t offset = entry.data_offset + item.range.position;
+  if (targets_.mapping && first && type == stored && item.size() > 0 && item.runs == nullptr &&
+      offset % entry.element_size == 0) {
+    item.memory = targets_.mapping->bytes().subspan(offset, item.size());
     item.in_place = true;
-    return mapped_tensor(targets_.mapping, item.memory, entry.shape, type);
+    return mapped_tensor(targets_.mapping, item.memory, shape, type);
   }
-  const at::Tensor tensor = allocate(entry.shape, type, memory);
-  if (entry.data_size > 0) fill(tensor, stored, item);
+  const at::Tensor tensor = allocate(shape, type, memory);
+  if (item.size() > 0) fill(tensor, stored, item);
   return tensor;
 }
 

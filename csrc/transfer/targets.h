@@ -15,6 +15,7 @@
 #include "io/mapping.h"
 #include "tensorizer_ops/reader.h"
 #include "transfer/memory.h"
+#include "transfer/slices.h"
 #include "transfer/staging.h"
 
 namespace tensorizer {
@@ -34,9 +35,9 @@ struct Targets {
 class NewTensors {
  public:
   // Checks the request before it allocates anything. `headers` says whether to read the headers of
-  // all tensors, including those that nothing else requires.
-  NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const LoadRequest& request,
-             bool headers, Cancel& cancel);
+  // all tensors, including those that nothing else requires. The references must outlive the load.
+  NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const TensorSlices& slices,
+             const LoadRequest& request, bool headers, Cancel& cancel);
   Targets& targets() noexcept { return targets_; }
   // Returns the tensors. Call it once, after the targets have been filled.
   std::vector<at::Tensor> finish();
@@ -48,13 +49,17 @@ class NewTensors {
   // Calls `make`, and adds the tensor's name to an Error(OutOfMemory).
   template <typename Make>
   at::Tensor naming(std::uint32_t number, const Make& make) const;
-  at::Tensor make(std::uint32_t number, bool first, LoadItem& item, NewMemory& memory);
+  // Return the shape and the bytes that are loaded of the tensor at a place.
+  at::IntArrayRef shape_of(std::size_t place) const;
+  LoadItem item_of(std::size_t place) const;
+  at::Tensor make(at::IntArrayRef shape, bool first, LoadItem& item, NewMemory& memory);
   at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type, NewMemory& memory) const;
   at::Tensor zeros(at::IntArrayRef shape, c10::ScalarType type) const;
   void fill(const at::Tensor& tensor, c10::ScalarType stored, LoadItem& item);
 
   OpenFile& file_;
   const std::span<const std::uint32_t> selected_;
+  const TensorSlices& slices_;
   const LoadRequest& request_;
   const c10::Device device_;
   Targets targets_;

@@ -25,14 +25,14 @@ def _register() -> None:
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    for name in ("load", "load_tensors", "save", "names"):
+    for name in ("load", "load_tensors", "load_slices", "save", "names"):
         op = getattr(torch.ops.tensorizer, name)
         inline = _inliner(VariableTracker, getattr(traced, name))
         handlers[op] = handlers[op.default] = inline
     for name in ("load_into", "save_tensors", "verify"):
         op = getattr(torch.ops.tensorizer, name)
         handlers[op] = handlers[op.default] = _refuse_secrets
-    for constant in (traced.names_now, traced.shapes_now):
+    for constant in (traced.names_now, traced.shapes_now, traced.slices_now):
         torch.compiler.assume_constant_result(constant)
 
 

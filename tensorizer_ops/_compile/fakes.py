@@ -74,6 +74,32 @@ def _load_tensors(
     ]
 
 
+def _load_slices(
+    uri: str,
+    names: list[str],
+    tensors: list[int],
+    dims: list[int],
+    starts: list[int],
+    lengths: list[int],
+    steps: list[int] | None = None,
+    *,
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    verify: str = "none",
+    copy: bool = False,
+    threads: int | None = None,
+    options: Options = None,
+    traced: list[str] | None = None,
+) -> list[torch.Tensor]:
+    reader = torch.classes.tensorizer.Reader(uri, options)
+    reader._traced_version()
+    shapes = reader.load_slices(
+        names, tensors, dims, starts, lengths, steps, torch.device("meta"), dtype
+    )
+    where = torch.device("cpu") if device is None else device
+    return [torch.empty(shape.shape, dtype=shape.dtype, device=where) for shape in shapes]
+
+
 def _save_tensors(
     uri: str,
     names: list[str],
@@ -96,6 +122,7 @@ def _verify(uri: str, *, options: Options = None, **_: Any) -> None:
 
 
 register_fake("tensorizer::load_tensors", _load_tensors)
+register_fake("tensorizer::load_slices", _load_slices)
 register_fake("tensorizer::save_tensors", _save_tensors)
 register_fake("tensorizer::verify", _verify)
 
@@ -104,6 +131,7 @@ register_fake("tensorizer::verify", _verify)
 if _register_effect is not None:
     for _op in (
         torch.ops.tensorizer.load_tensors.default,
+        torch.ops.tensorizer.load_slices.default,
         torch.ops.tensorizer.save_tensors.default,
         torch.ops.tensorizer.verify.default,
     ):

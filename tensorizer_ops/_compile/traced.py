@@ -1,4 +1,4 @@
-"""The ops as Dynamo traces them: calls of ``load_tensors`` and ``save_tensors``.
+"""The ops as Dynamo traces them: calls of ``load_tensors``, ``load_slices`` and ``save_tensors``.
 
 A graph cannot contain a dict of tensors, and the content of a file is a constant while a program is
 traced. So the names in the file become an argument of ``load_tensors``, and the types and shapes
@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from tensorizer_ops._slices import SlicedDimensions, Slices, resolve, without
 
 Options = Mapping[str, str] | None
 
@@ -28,6 +30,15 @@ def shapes_now(
     """Return the types and shapes in the file in the form of ``traced``: constants as well."""
     reader = torch.classes.tensorizer.Reader(uri, _plain(options))
     return list(reader._trace(list(names), dtype))
+
+
+def slices_now(
+    uri: str, names: Sequence[str], slices: Slices, options: Options
+) -> SlicedDimensions:
+    """Return the slices for the shapes in the file: constants as well."""
+    reader = torch.classes.tensorizer.Reader(uri, _plain(options))
+    reader._traced_version()
+    return resolve(names, slices, reader.shape)
 
 
 def _plain(options: Options) -> dict[str, str] | None:
@@ -59,11 +70,51 @@ def load_tensors(
     return tensors
 
 
+def load_slices(
+    uri: str,
+    names: Sequence[str],
+    tensors: Sequence[int],
+    dims: Sequence[int],
+    starts: Sequence[int],
+    lengths: Sequence[int],
+    steps: Sequence[int] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    threads: int | None = None,
+    options: Options = None,
+    **how: Any,
+) -> list[torch.Tensor]:
+    loaded: list[torch.Tensor] = torch.ops.tensorizer.load_slices(
+        uri,
+        list(names),
+        tensors,
+        dims,
+        starts,
+        lengths,
+        steps,
+        dtype=dtype,
+        threads=threads or None,
+        options=_plain(options),
+        traced=shapes_now(uri, names, dtype, options),
+        **how,
+    )
+    return loaded
+
+
 def load(
-    uri: str, *, names: Sequence[str] | None = None, options: Options = None, **how: Any
+    uri: str,
+    *,
+    names: Sequence[str] | None = None,
+    slices: Slices | None = None,
+    options: Options = None,
+    **how: Any,
 ) -> dict[str, torch.Tensor]:
     known = names_now(uri, options) if names is None else list(names)
-    return dict(zip(known, load_tensors(uri, known, options=options, **how), strict=True))
+    if slices is None:
+        return dict(zip(known, load_tensors(uri, known, options=options, **how), strict=True))
+    tensors, dims, starts, lengths, steps, dropped = slices_now(uri, known, slices, options)
+    loaded = load_slices(uri, known, tensors, dims, starts, lengths, steps, options=options, **how)
+    return dict(zip(known, without(loaded, dropped), strict=True))
 
 
 def save(

@@ -41,10 +41,19 @@ std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
         extent.data_size = dice.below(500);
     }
     extent.whole = dice.one_in(6);
+    if (dice.one_in(6)) {
+      extent.cost = 1 + dice.below(100);
+      extent.alone = true;
+    }
     offset += extent.header_size + extent.data_size;
     extents.push_back(extent);
   }
   return extents;
+}
+
+// Returns the largest slice of an extent: as many bytes as one slice may cost.
+std::uint64_t largest_slice(const Extent& extent, const PlanLimits& limits) {
+  return std::max(limits.slice_size / extent.cost / kSliceUnit, std::uint64_t{1}) * kSliceUnit;
 }
 
 // Expects every tensor once, whole or in consecutive slices, none larger than allowed.
@@ -67,7 +76,8 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
       EXPECT_FALSE(extent.whole);
       EXPECT_EQ(task.position, position[task.first]);
       EXPECT_GT(task.size, 0U);
-      EXPECT_LE(task.size, limits.slice_size);
+      const std::uint64_t largest = largest_slice(extent, limits);
+      EXPECT_LE(task.size, largest);
       position[task.first] += task.size;
       EXPECT_EQ(task.slice, slices[task.first]++);
       // All slices but the last end where slices may end, at whole elements.
@@ -75,7 +85,7 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
         const std::uint64_t begin =
             limits.slices_follow_file ? extent.offset + extent.header_size : 0;
         EXPECT_EQ(position[task.first] % kSliceUnit, 0U);
-        EXPECT_LT((begin + position[task.first]) % limits.slice_size, kSliceUnit);
+        EXPECT_LT((begin + position[task.first]) % largest, kSliceUnit);
       } else {
         EXPECT_EQ(plan.sliced[task.sliced].slices, slices[task.first]);
       }
@@ -87,6 +97,7 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
       ++moved[i];
       if (task.count > 1) {
         EXPECT_LE(extents[i].header_size + extents[i].data_size, limits.slice_size);
+        EXPECT_FALSE(extents[i].alone);
       }
       if (i == task.first) continue;
       const std::uint64_t end =
@@ -97,7 +108,8 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
     const Extent& back = extents[task.first + task.count - 1];
     const std::uint64_t length = back.offset + back.header_size + back.data_size - extent.offset;
     EXPECT_TRUE(task.count == 1 || length <= limits.bundle_size) << length;
-    EXPECT_TRUE(task.count > 1 || extent.whole || extent.data_size <= limits.slice_size);
+    EXPECT_TRUE(task.count > 1 || extent.whole ||
+                extent.data_size <= largest_slice(extent, limits));
   }
   EXPECT_EQ(std::count(moved.begin(), moved.end(), 1), static_cast<std::ptrdiff_t>(extents.size()));
 }

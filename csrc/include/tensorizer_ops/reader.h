@@ -28,6 +28,16 @@ struct LoadRequest {
   std::int64_t threads = 0;  // that compute; 0 is every CPU that the process may use
 };
 
+// The part of one dimension of a tensor that a load takes: `length` elements from `start` on, each
+// `step` behind the one before.
+struct SlicedDimension {
+  std::int64_t tensor;  // its place among the names that are loaded, from 0 on
+  std::int64_t dimension;
+  std::int64_t start;
+  std::int64_t length;
+  std::int64_t step = 1;
+};
+
 // What a Reader has loaded since it was made.
 struct LoadStats {
   std::uint64_t loads = 0;
@@ -98,6 +108,15 @@ class Reader {
   // and Error(OutOfMemory).
   std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names = std::nullopt,
                                const LoadRequest& request = {});
+
+  // Loads the named tensors, in this order, or the parts of them that `slices` take; dimensions
+  // without a slice are taken in whole. Reads little more of the file than these parts. A part that
+  // is one run of bytes shares pages with a local file, as load() does. Throws what load() throws,
+  // and Error(InvalidArgument) that names tensor and shape for a slice that does not fit, and for a
+  // part that `request` says to verify: digests cover whole tensors.
+  std::vector<at::Tensor> load_slices(const std::vector<std::string>& names,
+                                      const std::vector<SlicedDimension>& slices,
+                                      const LoadRequest& request = {});
 
   // Fills existing tensors, which keep their memory. Checks every name, shape and dtype before it
   // touches any of them, and throws Error(InvalidArgument) if one does not fit. With `cast`, a real

@@ -1,0 +1,139 @@
+"""Indices of tensors, as Python writes them, in the form that the ops take."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
+
+from tensorizer_ops import errors
+
+if TYPE_CHECKING:
+    import torch
+
+Index = slice | SupportsIndex | EllipsisType
+Slices = Mapping[str, Index | tuple[Index, ...]]
+
+
+class SlicedDimensions(NamedTuple):
+    """The dimensions that are sliced, an element of each list for every one of them."""
+
+    tensors: list[int]  # places in the list of names
+    dims: list[int]
+    starts: list[int]
+    lengths: list[int]
+    steps: list[int]
+    # For each name: the dimensions with an integer, the last one first. Lists, because compilers
+    # cannot look into a dict of the same content.
+    dropped: list[tuple[int, ...]]
+
+
+def without(
+    tensors: Sequence[torch.Tensor], dropped: Sequence[tuple[int, ...]]
+) -> list[torch.Tensor]:
+    """Return the tensors without the dimensions that were indexed by an integer."""
+    kept = []
+    for tensor, dims in zip(tensors, dropped, strict=True):
+        for dim in dims:
+            tensor = tensor.select(dim, 0)
+        kept.append(tensor)
+    return kept
+
+
+def resolve(
+    names: Sequence[str], slices: Slices, shape_of: Callable[[str], Sequence[int]]
+) -> SlicedDimensions:
+    """Convert indices to starts, lengths and steps.
+
+    Follows the rules of Python: negative bounds count from the end, and bounds of slices are
+    clamped. Raises ``InvalidArgument`` that names the tensor and its shape.
+    """
+    if not isinstance(slices, Mapping):
+        raise TypeError(
+            f"slices is {type(slices).__name__}, and must be a dict of names and indices"
+        )
+    parts: dict[str, list[_Part]] = {}
+    for name, index in slices.items():
+        if not isinstance(name, str):
+            raise TypeError(f"a name in slices is {type(name).__name__}, and must be str")
+        parts[name] = _parts(name, list(shape_of(name)), index)
+    if missing := parts.keys() - set(names):
+        raise errors._new(
+            errors.InvalidArgument,
+            f"slices has tensor {min(missing)!r}, which is not among names: add it there, or do "
+            "not give names",
+        )
+    sliced = SlicedDimensions([], [], [], [], [], [])
+    for place, name in enumerate(names):
+        of_tensor = parts.get(name, ())
+        for part in of_tensor:
+            sliced.tensors.append(place)
+            sliced.dims.append(part.dim)
+            sliced.starts.append(part.start)
+            sliced.lengths.append(part.length)
+            sliced.steps.append(part.step)
+        sliced.dropped.append(tuple(part.dim for part in reversed(of_tensor) if part.dropped))
+    return sliced
+
+
+class _Part(NamedTuple):
+    dim: int
+    start: int
+    length: int
+    step: int
+    dropped: bool
+
+
+def _parts(name: str, shape: list[int], given: object) -> list[_Part]:
+    def refuse(why: str) -> errors.InvalidArgument:
+        return errors._new(
+            errors.InvalidArgument, f"tensor {name!r} has the shape {shape}, and {why}"
+        )
+
+    indices = list(given) if isinstance(given, tuple) else [given]
+    # `in` would compare, and comparing tensors does not give a bool.
+    ellipses = [i for i, index in enumerate(indices) if index is ...]
+    if len(ellipses) > 1:
+        raise refuse("its index has more than one Ellipsis")
+    left = len(shape) - (len(indices) - len(ellipses))
+    if left < 0:
+        raise refuse(f"its index has {len(indices) - len(ellipses)} dimensions")
+    at = ellipses[0] if ellipses else len(indices)
+    indices[at : at + 1] = [slice(None)] * left
+    return [
+        _part(dim, size, index, refuse)
+        for dim, (size, index) in enumerate(zip(shape, indices, strict=True))
+    ]
+
+
+def _part(
+    dim: int, size: int, index: object, refuse: Callable[[str], errors.InvalidArgument]
+) -> _Part:
+    if isinstance(index, slice):
+        try:
+            start, stop, step = index.indices(size)
+        except (TypeError, ValueError) as error:
+            raise refuse(f"its index {index} for dimension {dim} is invalid: {error}") from None
+        if step < 0:
+            raise refuse(
+                f"its index {index} for dimension {dim} has a negative step, which tensors do not "
+                "have: load the slice with a positive step and flip() it"
+            )
+        return _Part(dim, start, len(range(start, stop, step)), step, dropped=False)
+    if index is None:
+        raise refuse("its index has None, which would add a dimension: unsqueeze() what was loaded")
+    if isinstance(index, bool) or not isinstance(index, SupportsIndex):
+        raise refuse(
+            f"its index for dimension {dim} is {type(index).__name__}: only slices, integers and "
+            "Ellipsis say which bytes to load"
+        )
+    try:
+        number = operator.index(index)
+    except (TypeError, RuntimeError):  # a tensor or an array of several numbers
+        raise refuse(
+            f"its index for dimension {dim} is {type(index).__name__} that is no integer"
+        ) from None
+    if not -size <= number < size:
+        raise refuse(f"index {number} is out of range for dimension {dim}")
+    return _Part(dim, number % size, 1, 1, dropped=True)
