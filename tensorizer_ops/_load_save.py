@@ -101,6 +101,11 @@ def load(
         )
     where = torch.get_default_device() if device is None else torch.device(device)
     first_use(where)
+    if slices is not None and torch.jit.is_tracing():
+        raise errors._new(
+            errors.InvalidArgument,
+            "slices= is not supported in torch.jit.trace: call torch.ops.tensorizer.load_slices",
+        )
     if progress or slices is not None:
         reader = torch.classes.tensorizer.Reader(to_uri(uri), given)
         with reported(reader, progress) if progress else contextlib.nullcontext():

@@ -28,6 +28,19 @@ void check(const LoadJob& job, const LoadItem& item) {
   }
 }
 
+// Throws if two items need the same bytes of a source that gives them once.
+void check_once(const LoadJob& job) {
+  for (std::size_t i = 1; i < job.items.size(); ++i) {
+    const LoadItem& item = job.items[i];
+    const Entry& entry = job.entry(item);
+    if (end_of(job.items[i - 1], job.entry(job.items[i - 1])) <= begin_of(item, entry)) continue;
+    fail(
+        {job.location.label, entry, item.entry}, ErrorKind::InvalidArgument,
+        "it is to be loaded twice or in parts that overlap, and this source can be read only once: "
+        "load the tensor once, and take its parts then");
+  }
+}
+
 void zero_incomplete(const LoadJob& job, std::span<const std::uint8_t> complete) {
   const LoadSettings& settings = job.settings;
   if (!settings.zero_incomplete || !(job.encrypted() || job.digests())) return;
@@ -49,6 +62,10 @@ std::uint64_t begin_of(const LoadItem& item, const Entry& entry) {
   return is_whole(item, entry) ? entry.header_offset : entry.data_offset + item.range.position;
 }
 
+std::uint64_t end_of(const LoadItem& item, const Entry& entry) {
+  return entry.data_offset + item.range.position + item.range.size;
+}
+
 void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
           const LoadSettings& settings, Progress& progress, Cancel& cancel) {
   progress.total = progress.done = 0;
@@ -64,6 +81,7 @@ void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
   }
   const LoadJob job{source, catalogue, items, settings, location_of(source)};
   for (const LoadItem& item : items) check(job, item);
+  if (source.sequential()) check_once(job);
   const LoadPlan plan = plan_load(job);
   progress.total = plan.size;
   std::vector<std::uint8_t> complete(items.size());

@@ -50,6 +50,9 @@ inline bool is_whole(const LoadItem& item, const Entry& entry) {
 // Returns the offset of the first byte that a load of the item may read.
 std::uint64_t begin_of(const LoadItem& item, const Entry& entry);
 
+// Returns the offset behind the last byte of the item.
+std::uint64_t end_of(const LoadItem& item, const Entry& entry);
+
 struct LoadSettings {
   Verify verify = Verify::None;
   int threads = 1;
@@ -76,7 +79,8 @@ struct LoadSettings {
 //
 // Throws HashMismatch that names the tensor; InvalidFormat for a tensor that has nothing to verify;
 // Crypto for a wrong MAC; InvalidArgument for a range that is outside its tensor, and for a part of
-// a tensor whose digests are to be compared, because they cover all of its data.
+// a tensor whose digests are to be compared, because they cover all of its data, and for items that
+// overlap if the source is sequential.
 void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
           const LoadSettings& settings, Progress& progress, Cancel& cancel);
 

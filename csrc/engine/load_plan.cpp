@@ -27,13 +27,10 @@ Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_co
   extent.whole = part || (item.staged && (job.digests() || job.encrypted()));
   extent.alone = part || item.runs != nullptr;
   if (item.runs != nullptr && extent.data_size > 0) {
+    extent.run = item.runs->run();
     extent.cost = (item.runs->cost(read_cost) + extent.data_size - 1) / extent.data_size;
   }
   return extent;
-}
-
-std::uint64_t end_of(const LoadJob& job, const LoadItem& item) {
-  return job.entry(item).data_offset + item.range.position + item.range.size;
 }
 
 }  // namespace
@@ -42,7 +39,7 @@ LoadPlan plan_load(const LoadJob& job) {
   const LoadSettings& settings = job.settings;
   LoadPlan plan;
   std::uint64_t end = 0;
-  for (const LoadItem& item : job.items) end = std::max(end, end_of(job, item));
+  for (const LoadItem& item : job.items) end = std::max(end, end_of(item, job.entry(item)));
   const std::uint64_t first = begin_of(job.items.front(), job.entry(job.items.front()));
   const bool sequential = job.source.sequential();
   const ReadHints hints = job.source.hints(first, end - first);

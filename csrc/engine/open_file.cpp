@@ -82,7 +82,7 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
     if (item.runs != nullptr) return source_;
     const Entry& e = entry(item.entry);
     begin = std::min(begin, begin_of(item, e));
-    end = std::max(end, e.data_offset + item.range.position + item.range.size);
+    end = std::max(end, end_of(item, e));
   }
   return ahead_->source_for(begin, end, at_once, cancel);
 }

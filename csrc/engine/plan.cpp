@@ -5,6 +5,16 @@
 
 namespace tensorizer {
 
+namespace {
+
+std::uint64_t largest_slice(const Extent& extent, const PlanLimits& limits) {
+  const std::uint64_t most = limits.slice_size / extent.cost;
+  const std::uint64_t unit = extent.run > 0 && extent.run <= most ? extent.run : kSliceUnit;
+  return std::max(most / unit * unit, unit);
+}
+
+}  // namespace
+
 Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
   Plan plan;
   bool open = false;  // the last task is a bundle that may grow
@@ -13,8 +23,7 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
   for (std::uint32_t i = 0; i < extents.size(); ++i) {
     const Extent& extent = extents[i];
     const std::uint64_t size = extent.header_size + extent.data_size;
-    const std::uint64_t most =
-        std::max(limits.slice_size / extent.cost / kSliceUnit * kSliceUnit, kSliceUnit);
+    const std::uint64_t most = largest_slice(extent, limits);
     if (size > most && !extent.whole && extent.data_size > 0) {
       const auto sliced = static_cast<std::uint32_t>(plan.sliced.size());
       // Rounded, so that slices hold whole elements wherever data begins.

@@ -265,7 +265,9 @@ std::vector<at::Tensor> FileReader::load_slices(
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
   if (traced) check_traced(*open, selected, request.dtype, *traced);
-  return load(*open, selected, request, /*headers=*/false, slices_of(*open, selected, slices));
+  Job job(*this);
+  const TensorSlices parts = slices_of(*open, selected, slices, job.cancel);
+  return load(*open, selected, request, /*headers=*/false, parts);
 }
 
 std::vector<at::Tensor> FileReader::load_numbered(

@@ -58,9 +58,11 @@ TensorSlice slice_of(const OpenFile& file, std::uint32_t number, Parts& parts) {
 }  // namespace
 
 TensorSlices slices_of(const OpenFile& file, std::span<const std::uint32_t> selected,
-                       std::span<const SlicedDimension> dimensions) {
+                       std::span<const SlicedDimension> dimensions, Cancel& cancel) {
+  Pace pace(cancel);
   std::map<std::size_t, Parts> parts;
   for (const SlicedDimension& slice : dimensions) {
+    pace.step();
     if (slice.tensor < 0 || slice.tensor >= static_cast<std::int64_t>(selected.size())) {
       throw Error(ErrorKind::InvalidArgument,
                   "a slice is of tensor number " + std::to_string(slice.tensor) + " of the " +
@@ -74,6 +76,7 @@ TensorSlices slices_of(const OpenFile& file, std::span<const std::uint32_t> sele
   }
   TensorSlices slices;
   for (auto& [place, known] : parts) {
+    pace.step();
     slices.emplace(place, slice_of(file, selected[place], known));
   }
   return slices;

@@ -23,7 +23,7 @@ using TensorSlices = std::map<std::size_t, TensorSlice>;
 // Returns the slices of the selected tensors. Throws InvalidArgument for a slice that does not fit
 // its tensor, and for one of a tensor whose dtype is not known in advance.
 TensorSlices slices_of(const OpenFile& file, std::span<const std::uint32_t> selected,
-                       std::span<const SlicedDimension> dimensions);
+                       std::span<const SlicedDimension> dimensions, Cancel& cancel);
 
 // Returns an item for the bytes of a slice, without a destination. It may point to the slice.
 LoadItem slice_item(std::uint32_t entry, const TensorSlice& slice);

@@ -26,10 +26,12 @@ WAYS_TO_READ: dict[str, Callable[[str], object]] = {
     "load": lambda path: ops.load(path),
     "load.default": lambda path: ops.load.default(path),
     "load_tensors": lambda path: ops.load_tensors(path, ["x"]),
+    "load_slices": lambda path: ops.load_slices(path, ["x"], [0], [0], [0], [1]),
     "load_into": lambda path: ops.load_into(path, ["x"], [torch.zeros(3)]),
     "names": lambda path: ops.names(path),
     "verify": lambda path: ops.verify(path),
     "front": lambda path: tensorizer_ops.load(path),
+    "front, slices": lambda path: tensorizer_ops.load(path, slices={"x": 0}),
     "reader": lambda path: Reader(path, None).names(),
     "reader, loading": lambda path: Reader(path, None).load(None, None, None, "none", True, 1),
 }

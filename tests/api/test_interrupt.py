@@ -146,6 +146,7 @@ for count in (1000, 30000):
     for name, work in {
         "load": lambda: ops.load(fifo),
         "load_tensors": lambda: ops.load_tensors(fifo, ["x"], verify="all"),
+        "load_slices": lambda: ops.load_slices(fifo, ["x"], [0], [0], [0], [9000], [100]),
         "load_into": lambda: ops.load_into(fifo, ["x"], [torch.zeros(1 << 20)]),
         "verify": lambda: ops.verify(fifo),
         "front": lambda: tensorizer_ops.load(fifo),

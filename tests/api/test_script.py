@@ -34,6 +34,13 @@ def use_every_op(path: str, tensors: Dict[str, torch.Tensor]) -> List[torch.Tens
     out = [torch.zeros_like(loaded[name]) for name in names]
     torch.ops.tensorizer.load_into(path, names, out)
     torch.ops.tensorizer.save_tensors(path, names, out, hashes="crc32")
+    parts = torch.ops.tensorizer.load_slices(path, names, [0, 1], [1, 0], [2, 3], [4, 2], [1, 3])
+    reader = torch.classes.tensorizer.Reader(path, None)
+    again = reader.load_slices(names, [0, 1], [1, 0], [2, 3], [4, 2], [1, 3])
+    assert torch.equal(parts[0], loaded["a"][:, 2:6]) and torch.equal(parts[1], loaded["b"][3:7:3])
+    assert torch.equal(parts[2], loaded["c"])
+    for i in range(len(names)):
+        assert torch.equal(parts[i], again[i])
     return torch.ops.tensorizer.load_tensors(path, names, copy=True, verify="crc32")
 
 
@@ -61,7 +68,8 @@ def test_a_trace_records_every_op(path: str) -> None:
         ops.load_into(path, ["x"], [out])
         tensorizer_ops.save(path, {"x": x * 3})
         front = tensorizer_ops.load(path, options={"memory_ceiling": 1 << 20})["x"]
-        return loaded, listed, out, front, x + len(ops.digest(path))
+        part = ops.load_slices(path, ["x"], [0], [0], [1], [1])[0]
+        return loaded, listed, out, front, part, x + len(ops.digest(path))
 
     traced = through_a_file(torch.jit.trace(work, torch.zeros(2)))
     x = torch.full((2,), 7.0)
@@ -139,6 +147,7 @@ class LoadConstant(torch.nn.Module):
         torch.ops.tensorizer.verify(self.path)
         loaded = torch.ops.tensorizer.load(self.path)["x"]
         listed = torch.ops.tensorizer.load_tensors(self.path, ["x"])[0]
+        listed[1:3] = torch.ops.tensorizer.load_slices(self.path, ["x"], [0], [0], [1], [2])[0]
         return x + loaded, x + listed, len(torch.ops.tensorizer.names(self.path))
 
 

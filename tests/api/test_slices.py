@@ -249,6 +249,14 @@ def test_a_reader_loads_parts_again_and_again(path: str) -> None:
         assert_same(loaded, {"x": x[:, columns].contiguous()})
 
 
+def test_a_trace_says_which_form_it_takes(path: str) -> None:
+    ops.save(path, {"x": torch.rand(3)})
+    with pytest.raises(errors.InvalidArgument, match=r"call torch\.ops\.tensorizer\.load_slices"):
+        torch.jit.trace(
+            lambda y: y + tensorizer_ops.load(path, slices={"x": 0})["x"], torch.ones(1)
+        )
+
+
 @pytest.mark.parametrize("options", [{}, {"digests": "true"}])
 def test_a_part_cannot_be_verified(path: str, options: dict[str, str]) -> None:
     x = torch.rand(30, 40)

@@ -121,6 +121,8 @@ CALLS: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
     "load": lambda path, x: x + ops.load(path)["x"],
     "load of names": lambda path, x: x + ops.load.default(path, names=["x"])["x"],
     "load_tensors": lambda path, x: x + ops.load_tensors(path, ["x"])[0],
+    "load_slices": lambda path, x: x + ops.load_slices(path, ["x"], [0], [0], [1], [1])[0],
+    "slices": lambda path, x: x + tensorizer_ops.load(path, slices={"x": -1})["x"],
     "load_into": lambda path, x: x + filled(path, torch.zeros(3)),
     "save": lambda path, x: written(path, lambda: ops.save(path, {"x": x})),
     "save_tensors": lambda path, x: written(path, lambda: ops.save_tensors(path, ["x"], [x])),
@@ -172,7 +174,9 @@ def test_make_fx_sees_what_a_graph_can_hold(path: str, mode: str, pre_dispatch: 
 LOADS: dict[str, Callable[[str], torch.Tensor]] = {
     "load_tensors": lambda path: ops.load_tensors(path, ["x"])[0],
     "load": lambda path: ops.load(path)["x"],
+    "load_slices": lambda path: ops.load_slices(path, ["x"], [0], [0], [0], [3])[0],
     "tensorizer_ops.load": lambda path: tensorizer_ops.load(path)["x"],
+    "slices": lambda path: tensorizer_ops.load(path, slices={"x": slice(-3, None)})["x"],
 }
 
 
@@ -204,10 +208,39 @@ def test_an_exported_program_says_which_tensor_changed(path: str, call: str) -> 
         model(torch.ones(3))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_slices_of_every_kind_compile(path: str, backend: str) -> None:
+    x, y = torch.rand(4, 6, 5), torch.rand(3)
+    ops.save(path, {"x": x, "y": y})
+
+    def work(z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        index = (1, ..., slice(None, -1, 2))
+        loaded = tensorizer_ops.load(path, slices={"x": index}, dtype=torch.float64)
+        stepped = ops.load_slices(path, ["x"], [0], [0], [1], [2], [2])[0]
+        return loaded["x"] + z, loaded["y"] + z, stepped
+
+    results = torch.compile(work, fullgraph=True, backend=backend)(torch.ones(()))
+    for result, expected in zip(
+        results, (x[1, ..., :-1:2].double() + 1, y.double() + 1, x[1::2]), strict=True
+    ):
+        assert torch.equal(result, expected)
+
+
+def test_a_slice_that_does_not_fit_is_an_error_while_tracing(path: str) -> None:
+    ops.save(path, {"x": torch.rand(4)})
+    for load in (
+        lambda: tensorizer_ops.load(path, slices={"x": 4})["x"],
+        lambda: ops.load_slices(path, ["x"], [0], [0], [4], [1])[0],
+    ):
+        with pytest.raises(Exception, match=r"'x'.* has the shape \[4\]"):
+            torch.compile(load, fullgraph=True, backend="eager")()
+
+
 SECRET = {"s3_secret_access_key": "sesame"}
 WITH_A_SECRET: dict[str, Callable[[str, torch.Tensor], object]] = {
     "load": lambda path, x: ops.load(path, options=SECRET),
     "load_tensors": lambda path, x: ops.load_tensors(path, ["x"], options=SECRET),
+    "load_slices": lambda path, x: ops.load_slices(path, [], [], [], [], [], options=SECRET),
     "load_into": lambda path, x: ops.load_into(path, ["x"], [x], options=SECRET),
     "save": lambda path, x: ops.save(path, {"x": x}, options=SECRET),
     "save_tensors": lambda path, x: ops.save_tensors(path, ["x"], [x], options=SECRET),
@@ -255,7 +288,12 @@ def test_tracing_takes_nothing_from_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     keep_open = os.open(fifo, os.O_RDWR)
     try:
-        for load in (lambda: ops.load_tensors(fifo, ["x"]), lambda: ops.load(fifo, names=["x"])):
+        for load in (
+            lambda: ops.load_tensors(fifo, ["x"]),
+            lambda: ops.load(fifo, names=["x"]),
+            lambda: ops.load_slices(fifo, ["x"], [0], [0], [0], [1]),
+            lambda: tensorizer_ops.load(fifo, names=["x"], slices={"x": 0}),
+        ):
             with pytest.raises(Exception, match="can be read only once, and tracing would"):
                 torch.compile(load, fullgraph=True, backend="eager")()
     finally:

@@ -18,6 +18,7 @@ TESTS = (
 CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "load": ((), {"names": ["x"], "verify": "all"}),
     "load_tensors": ((["x", "h"],), {"dtype": torch.float64}),
+    "load_slices": ((["x", "h"], [0, 0], [0, 1], [1, 0], [2, 3]), {"dtype": torch.float64}),
     "load_into": ((["x", "h"],), {}),
     "save": (({"x": torch.rand(3, 4)},), {"hashes": "crc32"}),
     "save_tensors": ((["x", "y"], [torch.rand(3, 4), torch.ones(2)]), {}),

@@ -53,7 +53,8 @@ class Steps(torch.nn.Module):
         again = torch.zeros(2)
         ops.load_into(self.weights, ["b"], [again])
         ops.verify(self.result, verify="crc32")
-        return ops.load_tensors(self.result, ["y"])[0] + again
+        half = tensorizer_ops.load(self.weights, slices={"b": slice(1, 2)}, names=["b"])["b"] / 2
+        return ops.load_tensors(self.result, ["y"])[0] + again / 2 + half
 
 
 @pytest.fixture(scope="module")

@@ -200,6 +200,32 @@ TEST(Ranges, MustBeInsideTheirTensor) {
   }
 }
 
+TEST(Ranges, OverlapOnlyIfTheSourceCanBeReadTwice) {
+  const std::vector<Sample> samples{sample("t", 100)};
+  const std::vector<std::byte> file = saved(samples);
+  const auto again = memory_source(file, nullptr);
+  SequentialSource once(file);
+  for (Source* const source : {again.get(), static_cast<Source*>(&once)}) {
+    Index index = index_of(*source);
+    std::vector<std::byte> memory(61);
+    std::vector<LoadItem> items{{0, {40, 30}}, {0, {10, 31}}};
+    items[0].memory = Bytes(memory).first(30);
+    items[1].memory = Bytes(memory).subspan(30);
+    Progress progress;
+    Cancel cancel;
+    const auto run = [&] { load(*source, index, items, {}, progress, cancel); };
+    if (source->sequential()) {
+      const Error error = error_of(run);
+      EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
+      EXPECT_TRUE(contains(error.what(), "'t' (index entry 0): it is to be loaded twice"));
+    } else {
+      run();
+      EXPECT_TRUE(same(items[0].memory, ConstBytes(samples[0].data).subspan(40, 30)));
+      EXPECT_TRUE(same(items[1].memory, ConstBytes(samples[0].data).subspan(10, 31)));
+    }
+  }
+}
+
 TEST(Ranges, AreNotVerifiedByDigestsOfTheWhole) {
   const std::vector<std::byte> file = saved(std::vector<Sample>{sample("t", 100)});
   const auto source = memory_source(file, nullptr);

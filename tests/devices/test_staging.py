@@ -116,6 +116,26 @@ def test_on_a_stream_of_the_caller(saved: str, tensors: dict[str, torch.Tensor])
     assert is_right(loaded, tensors)
 
 
+@pytest.mark.parametrize("options", [{}, {"key": "named:staging"}])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_parts_of_tensors(path: str, dtype: torch.dtype | None, options: dict[str, str]) -> None:
+    tensorizer_ops.keys.add("staging", key=bytes(range(32)))
+    matrix = sample(torch.float32, (700, 3000), 1)
+    ops.save(path, {"m": matrix, "n": matrix}, options=options)
+    columns, rows = (slice(None), slice(100, 2000)), (slice(0, 600, 7), slice(None, None, 3))
+    loaded = tensorizer_ops.load(
+        path,
+        slices={"m": columns, "n": rows},
+        device="sim",
+        dtype=dtype,
+        threads=2,
+        options=SMALL | options,
+    )
+    assert sim.counter("pinned.peak_bytes") <= MIB
+    expected = {"m": matrix[columns], "n": matrix[rows]}
+    assert is_right(loaded, {n: t.to(dtype or t.dtype).contiguous() for n, t in expected.items()})
+
+
 @pytest.mark.parametrize("dtype", [None, torch.float64])
 @pytest.mark.parametrize(
     "wait", ["event.block", "event.synchronize", "host.record_event"], ids=lambda wait: wait

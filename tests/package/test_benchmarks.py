@@ -78,6 +78,17 @@ def test_servers_are_measured(tmp_path: Path, workload: str, names: list[str]) -
     assert set(names) <= workloads[workload].keys()
 
 
+def test_slices_are_measured(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "slices.py"), "--quick"]
+    command += ["--directory", str(tmp_path), "--json", str(result)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(result.read_text())
+    # A file of 16 MiB is read in whole if the server is slow just now.
+    assert found["columns"] > 0 and 1 <= found["received against needed"] <= 9
+
+
 def test_the_chart_shows_the_newest_results() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "chart.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -105,6 +107,76 @@ def test_loads_safetensors(
     data, tensors = foreign
     with SOURCES[source_kind](world, data) as place:
         assert_same(ops.load(place.uri, options=place.options), tensors)
+
+
+SLICES: dict[str, Any] = {
+    "large": (slice(7, None, 3), slice(100, -100)),
+    "view": (..., slice(2, 5)),
+    "int8": 3,
+    "float64": (slice(1, 4), slice(None, None, 2)),
+    "empty": (..., slice(2)),
+}
+
+
+@pytest.mark.parametrize("kind", ["tensors", "encrypted", "safetensors"])
+def test_loads_slices(
+    world: World,
+    foreign: tuple[bytes, dict[str, torch.Tensor]],
+    secret: bytes,
+    source_kind: str,
+    kind: str,
+    path: str,
+) -> None:
+    data, tensors = foreign
+    options = KEY if kind == "encrypted" else {}
+    if kind != "safetensors":
+        ops.save(path, tensors, options=options)
+        data = Path(path).read_bytes()
+    expected = {n: t[SLICES[n]].contiguous() if n in SLICES else t for n, t in tensors.items()}
+    with SOURCES[source_kind](world, data) as place:
+        loaded = tensorizer_ops.load(place.uri, slices=SLICES, options=place.options | options)
+    assert_same({name: loaded[name] for name in expected}, expected)
+
+
+def test_a_tensor_is_sliced_twice(world: World, stored: bytes, source_kind: str) -> None:
+    with SOURCES[source_kind](world, stored) as place:
+        load = lambda: ops.load_slices(  # noqa: E731
+            place.uri, ["large"] * 2, [0, 1], [1, 1], [5, 3], [400, 9], options=place.options
+        )
+        if place.sequential:
+            with pytest.raises(
+                ValueError, match=r"'large'.* loaded twice .* can be read only once"
+            ):
+                load()
+            return
+        one, two = load()
+    assert raw(one) == raw(TENSORS["large"][:, 5:405].contiguous())
+    assert raw(two) == raw(TENSORS["large"][:, 3:12].contiguous())
+
+
+@pytest.mark.parametrize("remote", ["http", "s3"])
+def test_a_server_sends_little_more_than_a_slice(world: World, remote: str, path: str) -> None:
+    x = torch.rand(12, 3 << 18)  # rows of 3 MiB: longer than any wait is worth
+    ops.save(path, {"x": x}, hashes="none")
+    with SOURCES[remote](world, Path(path).read_bytes()) as place:
+        # Of a file that is older than its responses, the first bytes are not read again.
+        for stored in (world.web.root, world.s3.root / "bucket"):
+            if (stored / world.name()).exists():
+                os.utime(stored / world.name(), (1e9, 1e9))
+        reader = Reader(place.uri, place.options)
+        reader.names()
+        before = reader.stats()
+        columns = (slice(None), slice(3 << 17, (3 << 17) + 9000))
+        assert torch.equal(tensorizer_ops.load_slices(reader, {"x": columns})["x"], x[columns])
+        after = reader.stats()
+        assert after["received"] - before["received"] == 12 * 9000 * 4
+        assert after["requests"] - before["requests"] == 12
+        # Gaps that are shorter than a wait are read.
+        dense = (slice(4, 5), slice(0, 3 << 18, 2))
+        assert torch.equal(tensorizer_ops.load_slices(reader, {"x": dense})["x"], x[dense])
+        again = reader.stats()
+        assert (3 << 20) - 100 < again["received"] - after["received"] < 3 << 20
+        assert again["requests"] - after["requests"] <= 16
 
 
 def test_loads_and_casts_a_part_of_safetensors(

@@ -59,6 +59,9 @@ void write_and_read() {
   request.verify = tensorizer::Verify::All;
   request.copy = true;
   EXPECT(reader.load({{"ones"}}, request).at(0).equal(at::ones({2, 3}, at::kDouble)));
+  const std::vector<tensorizer::SlicedDimension> slices{{0, 0, 1, 3}, {1, 1, 0, 2, 2}};
+  const std::vector<at::Tensor> parts = reader.load_slices({"twos", "ones"}, slices);
+  EXPECT(parts.at(0).equal(at::full({3}, 2)) && parts.at(1).equal(at::ones({2, 2})));
   const at::Tensor filled = at::zeros({2, 3});
   reader.load_into({"ones"}, {filled}, tensorizer::Verify::Crc32);
   EXPECT(filled.equal(at::ones({2, 3})));
@@ -67,7 +70,7 @@ void write_and_read() {
   const at::Tensor placeholder = at::empty({5}, at::TensorOptions(at::kMeta).dtype(at::kLong));
   EXPECT(reader.fill({"twos"}, {placeholder}, fill).at(0).equal(at::full({5}, 2)));
   reader.verify();
-  EXPECT(reader.stats().loads == 4 && reader.progress().first == reader.progress().second);
+  EXPECT(reader.stats().loads == 5 && reader.progress().first == reader.progress().second);
 
   tensorizer::set_key(
       "ours", [] { return tensorizer::make_key(std::vector<std::byte>(32, std::byte{3})); });
