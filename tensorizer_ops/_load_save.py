@@ -101,7 +101,7 @@ def load(
         )
     where = torch.get_default_device() if device is None else torch.device(device)
     first_use(where)
-    if slices is not None and torch.jit.is_tracing():
+    if slices is not None and torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         raise errors._new(
             errors.InvalidArgument,
             "slices= is not supported in torch.jit.trace: call torch.ops.tensorizer.load_slices",
