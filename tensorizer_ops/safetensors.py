@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
+from tensorizer_ops._load_save import load_slices
 from tensorizer_ops._load_save import save as _save
 from tensorizer_ops._memory import plain_storage
 from tensorizer_ops._targets import Target, to_uri
@@ -184,8 +185,16 @@ class safe_open:
     def get_tensor(self, name: str) -> torch.Tensor:
         return self._load([name])[name]
 
+    def get_slice(self, name: str) -> Slice:
+        """Return a tensor to take a part of, such as ``get_slice("w")[:, ::8]``."""
+        return Slice(self, name)
+
     def get_tensors(self) -> dict[str, torch.Tensor]:
         return self._load(self.offset_keys())
+
+    def _load_slice(self, name: str, index: Any) -> torch.Tensor:
+        part = load_slices(self._open(), {name: index}, device=self._device, copy=self._copy)
+        return part[name]
 
     def _open(self) -> Any:
         if self._reader is None:
@@ -197,6 +206,63 @@ class safe_open:
             names, self._device, None, "none", self._copy, 0
         )
         return loaded
+
+
+class Slice:
+    """A tensor of an open file, of which an index loads a part: only its bytes are read."""
+
+    def __init__(self, opened: safe_open, name: str) -> None:
+        self._opened = opened
+        self._name = name
+        whole = opened._open().load([name], torch.device("meta"))[name]
+        self._shape, self._dtype = list(whole.shape), whole.dtype
+
+    def get_shape(self) -> list[int]:
+        return list(self._shape)
+
+    def get_dtype(self) -> str:
+        """Return the name of the element type in the format, such as ``"F32"``."""
+        return _DTYPES[self._dtype]
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        indices = index if isinstance(index, tuple) else (index,)
+        if all(_is_plain(each) for each in indices):
+            try:
+                return self._opened._load_slice(self._name, index)
+            except errors.InvalidArgument as error:
+                # As torch.Tensor.__getitem__ reports them.
+                negative = any(isinstance(i, slice) and (i.step or 1) < 0 for i in indices)
+                raise (ValueError if negative else IndexError)(str(error)) from None
+        # Lists, tensors, None and bools can only be applied to the whole tensor.
+        return self._opened.get_tensor(self._name)[index]
+
+
+def _is_plain(index: object) -> bool:
+    return index is ... or isinstance(index, slice) or type(index) is int
+
+
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.float8_e8m0fnu: "F8_E8M0",
+    torch.float4_e2m1fn_x2: "F4",
+}
 
 
 def _invalid(what: str) -> errors.InvalidArgument:

@@ -102,6 +102,42 @@ def test_safe_open_is_the_same(path: str) -> None:
         assert found.metadata() is None and found.keys() == []
 
 
+INDICES: list[object] = [
+    *(0, -1, 5, -3, (0, 1), (0, 0, 0), (slice(None), 1), (Ellipsis, 0), Ellipsis, (), (Ellipsis,)),
+    *(slice(0, 1), slice(None, None, 2), slice(2, 0, -1), slice(5, 9), slice(-100, 100)),
+    *(slice(1, 0), (slice(0, 2), slice(-1, None)), (slice(None), slice(None, None, 3))),
+    *([0, 1], (slice(None), [0, 2]), None, (None, 0), True, torch.tensor([0])),
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+def test_slices_are_the_same(path: str, index: object) -> None:
+    safetensors.torch.save_file({"x": torch.arange(6).reshape(2, 3)}, path)
+    results = []
+    for library in LIBRARIES.values():
+        with library.safe_open(path, "pt") as opened:
+            part = opened.get_slice("x")
+            assert part.get_shape() == [2, 3] and part.get_dtype() == "I64"
+            try:
+                found = part[index]
+                results.append((found.shape, found.tolist()))
+            except (IndexError, ValueError) as error:
+                results.append(type(error))
+    assert results[0] == results[1]
+
+
+def test_slices_of_every_type(path: str) -> None:
+    safetensors.torch.save_file(tensors(), path)
+    with safetensors.safe_open(path, "pt") as theirs, ours.safe_open(path, "pt") as found:
+        for name in found.keys():  # noqa: SIM118 (it is no dict)
+            part = found.get_slice(name)
+            assert part.get_dtype() == theirs.get_slice(name).get_dtype()
+            if name != "float4_e2m1fn_x2":  # whose shape is that of the file in the other library
+                assert part.get_shape() == theirs.get_slice(name).get_shape()
+                assert raw(part[...]) == raw(theirs.get_slice(name)[...])
+
+
 @pytest.mark.parametrize("names", [["ours", "theirs"], ["theirs", "ours"], ["ours", "ours"]])
 def test_models_with_tied_weights(path: str, names: list[str]) -> None:
     saver, loader = (LIBRARIES[name] for name in names)
