@@ -23,7 +23,8 @@ struct Extent {
   // What moving one byte of the data costs, in bytes: more than 1 if bytes between are read as
   // well.
   std::uint64_t cost = 1;
-  std::uint64_t run = 0;  // if not 0, slices end on multiples of this where they can
+  // If not 0, slices end on multiples of this where they can, and must not be digested.
+  std::uint64_t run = 0;
 };
 
 struct Task {
@@ -52,7 +53,7 @@ struct Plan {
   std::vector<SlicedExtent> sliced;
 };
 
-// Slices end on multiples of this within a tensor.
+// Slices end on multiples of this within a tensor, except those of runs.
 inline constexpr std::uint64_t kSliceUnit = 64;
 
 struct PlanLimits {

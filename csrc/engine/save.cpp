@@ -116,6 +116,7 @@ void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
                const SaveSettings& settings, Progress& progress, Cancel& cancel) {
   const std::uint64_t prefix_size = layout.prefix_size();
   sink.begin(prefix_size, layout.file_size());
+  if (layout.terminator().empty()) sink.cut_behind();
   announce(sink, layout.tensors());
   const auto write_head = [&] {
     sink.write_head(layout.prefix(sink.start(), prefix_size), cancel);

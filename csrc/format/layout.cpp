@@ -31,7 +31,8 @@ std::uint64_t TensorSpec::data_size() const noexcept {
   return size;
 }
 
-void check_metadata(const Metadata& metadata, Cancel& cancel) {
+void check_metadata(Metadata& metadata, Cancel& cancel) {
+  std::erase_if(metadata, [](const auto& pair) { return pair.first == kDigestsKey; });
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument, "the metadata cannot be saved: " + why);
   };
@@ -42,7 +43,6 @@ void check_metadata(const Metadata& metadata, Cancel& cancel) {
     size += key.size() + value.size();
     if (!is_utf8(key)) refuse("the key " + quote(key) + " is not UTF-8");
     if (!is_utf8(value)) refuse("the value of " + quote(key) + " is not UTF-8");
-    if (key == kDigestsKey) refuse("the key " + quote(key) + " is reserved");
   }
   if (size > kMostMetadata) {
     refuse("it has " + std::to_string(size) + " bytes, and at most " +

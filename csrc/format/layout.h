@@ -20,8 +20,8 @@
 
 namespace tensorizer {
 
-// A key that no metadata of a user may have: in a safetensors file its value is the SHA-256 of each
-// tensor's data, as hex digits in the order of the header.
+// A key that the metadata of a user never has: in a safetensors file its value is the SHA-256 of
+// each tensor's data, as hex digits in the order of the header, and a last one over this list.
 inline constexpr std::string_view kDigestsKey = "tensorizer_ops.sha256";
 
 // A tensor to be saved.
@@ -59,8 +59,9 @@ struct FileKind {
 };
 
 // Throws Error(InvalidArgument) if a file cannot hold the metadata: if a text is not UTF-8, a key
-// appears twice or is reserved, or all of it is too large.
-void check_metadata(const Metadata& metadata, Cancel& cancel);
+// appears twice, or all of it is too large. Takes kDigestsKey out, which comes from programs that
+// copy the metadata of a file.
+void check_metadata(Metadata& metadata, Cancel& cancel);
 
 // A tensor and its offsets behind the prefix.
 struct PlacedTensor {

@@ -65,6 +65,10 @@ class Sink {
   // cannot hold a file of that size, or has to know the size and does not.
   virtual void begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) = 0;
 
+  // Makes finish() cut off what a regular file that is written in place has behind the body. For
+  // formats whose files must end with their last byte. Called after begin(), if at all.
+  virtual void cut_behind() {}
+
   // Names the parts of the body before their bytes are written, in ascending order. May be called
   // again with parts behind the earlier ones, but not during a write(). The names are copied. Only
   // a store that keeps every part under a name of its own uses them. It drops bytes behind the last

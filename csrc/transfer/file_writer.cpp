@@ -158,6 +158,7 @@ void FileWriter::begin() {
   reserved_ = std::max(layout_->prefix_size(),
                        align_up(std::max(sink_->usual_head_size(), expected), kHeadAlignment));
   sink_->begin(*reserved_, std::nullopt);
+  if (layout_->terminator().empty()) sink_->cut_behind();
 }
 
 void FileWriter::add(std::span<const AddedTensor> tensors) {

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _python
+from tensorizer_ops import _python, errors
 from tensorizer_ops._compat.schemes import stream_kind
 from tensorizer_ops._options import SecretOptions
 from tensorizer_ops._targets import local_path, to_uri
@@ -126,6 +126,11 @@ class Output:
 
     def __init__(self, place: Any, options: Mapping[str, str]) -> None:
         # The classes of this API write one format, whatever the name of the file.
+        if options.get("format", "tensors") != "tensors":
+            raise errors._new(
+                errors.InvalidArgument,
+                "a TensorSerializer writes .tensors files only: use tensorizer_ops.save()",
+            )
         given = SecretOptions({**options, "format": "tensors"})
         # The file object whose methods are called, if any.
         self._stream: Any = None

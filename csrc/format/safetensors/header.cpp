@@ -18,6 +18,7 @@
 #include "format/name_table.h"
 #include "format/parsing.h"
 #include "format/safetensors/dtype.h"
+#include "format/safetensors/list_digest.h"
 
 namespace tensorizer {
 
@@ -86,11 +87,21 @@ struct SafetensorsHeader::Parser {
     read_digests();
   }
 
-  // A program that copies the metadata of another file may leave digests that do not fit these
-  // tensors. Then there are none.
+  // Digests of other tensors count as none: a program that changes the tensors of a file may have
+  // kept its metadata.
   void read_digests() {
-    std::vector<std::byte> bytes(header.entries_.size() * kSha256Size);
+    const std::vector<Entry>& entries = header.entries_;
+    std::vector<std::byte> bytes((entries.size() + 1) * kSha256Size);
     if (digests.empty() || !from_hex(digests, bytes)) return;
+    ListDigest list;
+    Pace pace(cancel);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      pace.step();
+      list.add(entries[i].name, *entries[i].dtype, entries[i].shape,
+               ConstBytes(bytes).subspan(i * kSha256Size, kSha256Size));
+    }
+    if (!std::ranges::equal(list.finish(), ConstBytes(bytes).last(kSha256Size))) return;
+    bytes.resize(entries.size() * kSha256Size);
     header.digests_ = std::move(bytes);
     header.data_digests_ = header.digests_;
   }

@@ -10,6 +10,7 @@
 #include "format/name_table.h"
 #include "format/safetensors/dtype.h"
 #include "format/safetensors/header.h"
+#include "format/safetensors/list_digest.h"
 
 namespace tensorizer {
 
@@ -66,7 +67,7 @@ void put_metadata(std::string& out, const FileKind& kind, std::size_t tensors) {
   if (kind.header.hashes.sha256) {
     put_string(out, kDigestsKey);
     out += ":\"";
-    out.append(2 * kSha256Size * tensors, '0');
+    out.append(2 * kSha256Size * (tensors + 1), '0');
     out += "\",";
   }
   out.back() = '}';
@@ -136,12 +137,19 @@ std::vector<std::byte> SafetensorsLayout::prefix(std::uint64_t, std::uint64_t si
   put_metadata(json, kind_, tensors_.size());
   if (has_digests()) {
     // They are the last value of the metadata: behind them come the quotes, a brace and a comma.
-    std::size_t digit = json.size() - 3 - 2 * kSha256Size * tensors_.size();
-    for (const PlacedTensor& tensor : tensors_) {
-      const std::string hex = to_hex(tensor.data_digest);
+    std::size_t digit = json.size() - 3 - 2 * kSha256Size * (tensors_.size() + 1);
+    const auto put = [&](const Sha256Digest& digest) {
+      const std::string hex = to_hex(digest);
       json.replace(digit, hex.size(), hex);
       digit += hex.size();
+    };
+    ListDigest list;
+    for (const PlacedTensor& tensor : tensors_) {
+      const TensorSpec& spec = tensor.spec;
+      list.add(spec.name, spec.dtype, spec.shape, tensor.data_digest);
+      put(tensor.data_digest);
     }
+    put(list.finish());
   }
   for (const PlacedTensor& tensor : tensors_) {
     put_tensor(json, tensor);

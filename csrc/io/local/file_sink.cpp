@@ -87,10 +87,12 @@ class FileSink : public Sink {
     return in_place_ ? identity_of(in_place_.get()) : std::nullopt;
   }
 
+  void cut_behind() override { cuts_ = true; }
+
   void finish(std::uint64_t size, Cancel& cancel) override {
     const std::uint64_t end = start_ + head_size_ + size;
     cancel.check();
-    if (replacement_ || in_place_end_ == InPlaceEnd::Cut) cut_at(end);
+    if (replacement_ || in_place_end_ == InPlaceEnd::Cut || (cuts_ && overwritten())) cut_at(end);
     if (fsync_) sync(cancel);
     if (replacement_) {
       replacement_->commit(fsync_);
@@ -196,6 +198,7 @@ class FileSink : public Sink {
   const std::string name_;
   const std::string label_;
   const bool fsync_;
+  bool cuts_ = false;
   std::uint64_t head_size_ = 0;
   std::atomic<std::uint64_t> written_{0};  // the end of the last bytes of the body
   std::mutex allocating_;

@@ -1,0 +1,23 @@
+#include "format/safetensors/list_digest.h"
+
+#include <vector>
+
+#include "format/safetensors/dtype.h"
+
+namespace tensorizer {
+
+void ListDigest::add(std::string_view name, DType dtype, std::span<const std::int64_t> shape,
+                     ConstBytes data_digest) {
+  std::vector<std::byte> message;
+  ByteWriter out(message);
+  out.put_text<std::uint64_t>(name);
+  out.put_text<std::uint64_t>(safetensors_dtype(dtype));
+  out.put(static_cast<std::uint64_t>(shape.size()));
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    out.put(shape[i] * (i + 1 == shape.size() ? elements_in_one(dtype) : 1));
+  }
+  out.put_bytes(data_digest);
+  hash_.update(message);
+}
+
+}  // namespace tensorizer
