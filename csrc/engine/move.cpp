@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 #include "codec/crc32.h"
 #include "engine/workers.h"
@@ -26,7 +27,8 @@ struct SliceCrc32 {
 // only the worker that hashes it at the moment uses.
 struct SlicedState {
   std::uint32_t slices_to_move = 0;
-  bool started = false;  // the first slice has moved, so the header is known
+  bool started = false;   // the first slice has moved, so the header is known
+  bool finished = false;  // a worker has taken it to finish it
   bool wants_crc32 = false;
   bool wants_sha256 = false;
   bool hashing = false;
@@ -230,6 +232,8 @@ class Scheduler {
                           Worker& worker) {
     SlicedState& sliced = sliced_[number];
     if (sliced.slices_to_move > 0 || (sliced.wants_sha256 && left_to_hash(number) > 0)) return;
+    // A worker that unlocks to finish one tensor of its batch may come late to the next one.
+    if (std::exchange(sliced.finished, true)) return;
     lock.unlock();
     Digests digests;
     if (sliced.wants_crc32) {

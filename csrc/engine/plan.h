@@ -23,8 +23,7 @@ struct Extent {
   // What moving one byte of the data costs, in bytes: more than 1 if bytes between are read as
   // well.
   std::uint64_t cost = 1;
-  // If not 0, slices end on multiples of this where they can, and must not be digested.
-  std::uint64_t run = 0;
+  std::uint64_t run = 0;  // if not 0, slices end on multiples of this where they can
 };
 
 struct Task {

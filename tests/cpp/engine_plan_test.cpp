@@ -222,6 +222,9 @@ class RecordingMover final : public Mover {
 
   void finish(std::uint32_t tensor, const Digests& digests, Worker&) override {
     if (fail_on == "finish") throw Error(ErrorKind::Internal, "finish");
+    if (first_finishes_slowly && tensor == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
     State& state = states_[tensor];
     EXPECT_EQ(state.moved, extents_[tensor].data_size);
     EXPECT_EQ(state.started, 1);
@@ -246,6 +249,7 @@ class RecordingMover final : public Mover {
   bool sha256_wanted = false;
   bool mixed = false;  // only some of the tensors want them
   bool slow = false;
+  bool first_finishes_slowly = false;
   std::string fail_on;
 
  private:
@@ -299,15 +303,8 @@ MoveSettings random_settings(Dice& dice) {
 TEST(Move, MovesAndDigestsEverything) {
   Dice dice(41);
   for (int round = 0; round < 150; ++round) {
-    std::vector<Extent> extents = random_extents(dice, kLimits);
+    const std::vector<Extent> extents = random_extents(dice, kLimits);
     const MoveSettings settings = random_settings(dice);
-    if (settings.crc32 || settings.sha256) {
-      // Runs of bytes are never digested.
-      for (Extent& extent : extents) {
-        extent.cost = 1;
-        extent.run = 0;
-      }
-    }
     Plan plan = plan_in_order(extents, kLimits);
     if (dice.one_in(2)) interleave(plan, settings.threads * settings.lanes);
     RecordingMover mover(extents);
@@ -320,6 +317,29 @@ TEST(Move, MovesAndDigestsEverything) {
     mover.expect_all();
     EXPECT_LE(mover.most_moving(), settings.moves_in_flight);
     EXPECT_FALSE(cancel.requested());
+  }
+}
+
+// While a worker finishes the first of two tensors that it hashed side by side, the other worker
+// hashes the rest of the second one, and finishes it.
+TEST(Move, FinishesEachTensorOnce) {
+  std::vector<Extent> extents{{0, 0, 2 * kLimits.slice_size}};
+  for (std::uint64_t i = 1; i < 10; ++i) {
+    extents.push_back({i * 3 * kLimits.slice_size, 0, kLimits.slice_size - kSliceUnit});
+    extents.back().cost = 3;
+  }
+  for (int round = 0; round < 20; ++round) {
+    MoveSettings settings;
+    settings.threads = settings.moves_in_flight = 2;
+    settings.sha256 = true;
+    settings.lanes = 2;
+    const Plan plan = plan_in_order(extents, kLimits);
+    RecordingMover mover(extents);
+    mover.sha256_wanted = true;
+    mover.first_finishes_slowly = true;
+    Cancel cancel;
+    move(plan, mover, settings, cancel);
+    mover.expect_all();
   }
 }
 
