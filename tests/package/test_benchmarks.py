@@ -85,8 +85,9 @@ def test_slices_are_measured(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
     found = json.loads(result.read_text())
-    # A file of 16 MiB is read in whole if the server is slow just now.
-    assert found["columns"] > 0 and 1 <= found["received against needed"] <= 9
+    # The request for the index brings the first of 16 MiB as well. All of them are read if the
+    # server is slow just now.
+    assert found["columns"] > 0 and 0.9 <= found["received against needed"] <= 9
 
 
 def test_the_chart_shows_the_newest_results() -> None:
