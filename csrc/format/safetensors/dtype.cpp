@@ -31,6 +31,15 @@ constexpr std::array<std::pair<std::string_view, DType>, 20> kTypes{{
     {"U64", DType::UInt64},
 }};
 
+constexpr std::array<int, kDTypeCount> kRanks = [] {
+  std::array<int, kDTypeCount> ranks{};
+  ranks.fill(-1);
+  for (std::size_t i = 0; i < kTypes.size(); ++i) {
+    ranks[static_cast<std::size_t>(kTypes[i].second)] = static_cast<int>(i);
+  }
+  return ranks;
+}();
+
 }  // namespace
 
 std::optional<DType> parse_safetensors_dtype(std::string_view name) noexcept {
@@ -40,12 +49,7 @@ std::optional<DType> parse_safetensors_dtype(std::string_view name) noexcept {
   return std::nullopt;
 }
 
-int safetensors_rank(DType dtype) noexcept {
-  for (std::size_t i = 0; i < kTypes.size(); ++i) {
-    if (kTypes[i].second == dtype) return static_cast<int>(i);
-  }
-  return -1;
-}
+int safetensors_rank(DType dtype) noexcept { return kRanks[static_cast<std::size_t>(dtype)]; }
 
 std::string_view safetensors_dtype(DType dtype) noexcept {
   const int rank = safetensors_rank(dtype);
