@@ -118,7 +118,9 @@ struct SafetensorsHeader::Parser {
     for (auto each : tensors) {
       pace.step();
       json::field field;
-      check_json(std::move(each).get(field), position(document));
+      if (const auto error = std::move(each).get(field); error != simdjson::SUCCESS) {
+        check_json(error, position(document));
+      }
       const char* const begin = field.key().raw();
       std::string_view name;
       check_json(field.unescaped_key().get(name), position_of(begin));
