@@ -44,8 +44,7 @@ std::unique_ptr<Layout> new_layout(Format format, FileKind kind, std::uint64_t s
   return std::make_unique<TensorsLayout>(std::move(kind), start);
 }
 
-bool is_saved_before(Format format, const TensorSpec& a, const TensorSpec& b) {
-  if (format == Format::Tensors) return false;
+bool comes_first_in_safetensors(const TensorSpec& a, const TensorSpec& b) {
   const int first = safetensors_rank(a.dtype);
   const int second = safetensors_rank(b.dtype);
   return first != second ? first > second : a.name < b.name;

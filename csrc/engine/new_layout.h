@@ -19,8 +19,7 @@ Format format_of(std::string_view uri);
 std::unique_ptr<Layout> new_layout(Format format, FileKind kind, std::uint64_t start,
                                    Cancel& cancel);
 
-// Returns whether a save of many tensors at once writes `a` before `b`, whatever the caller's
-// order.
-bool is_saved_before(Format format, const TensorSpec& a, const TensorSpec& b);
+// Returns whether a safetensors file that is saved at once has `a` before `b`.
+bool comes_first_in_safetensors(const TensorSpec& a, const TensorSpec& b);
 
 }  // namespace tensorizer

@@ -38,9 +38,11 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   }
   staging.begin();
   const Format format = parsed.format.value_or(format_of(uri));
-  std::stable_sort(savings.begin(), savings.end(), [&](const Saving& a, const Saving& b) {
-    return is_saved_before(format, a.spec, b.spec);
-  });
+  if (format == Format::Safetensors) {
+    std::stable_sort(savings.begin(), savings.end(), [](const Saving& a, const Saving& b) {
+      return comes_first_in_safetensors(a.spec, b.spec);
+    });
+  }
   FileKind kind = file_kind(hashes, std::move(metadata), parsed, cancel);
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
