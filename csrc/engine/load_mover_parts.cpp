@@ -24,7 +24,7 @@ void LoadMover::move_pieces(const LoadItem& item, const ReadData& read, Worker& 
   for (std::uint64_t at = 0; at < item.size(); at += plan_.piece_size) {
     worker.cancel.check();
     const std::uint64_t size = std::min(plan_.piece_size, item.size() - at);
-    // What is only checked passes through memory of the port as well.
+    // Bytes that are only checked pass through memory of the port as well.
     const Bytes piece =
         item.memory.empty() ? worker.access.port->take(size) : item.memory.subspan(at, size);
     read_part(item, at, piece, read, worker);

@@ -6,7 +6,7 @@ namespace tensorizer {
 
 namespace {
 
-// What a copy of another run from a decrypted chunk costs, in bytes.
+// The cost of copying one more run from a decrypted chunk, in bytes.
 constexpr std::uint64_t kCopyCost = 64;
 // The size of slices that SHA-256 hashes: small enough for a worker to hash several tensors side by
 // side, and the usual size of a chunk of encrypted data.

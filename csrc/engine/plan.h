@@ -20,7 +20,7 @@ struct Extent {
   std::uint64_t data_size;
   bool whole = false;  // must not be cut, however large
   bool alone = false;  // must not share a bundle
-  // What moving one byte of the data costs, in bytes: more than 1 if bytes between are read as
+  // The cost of moving one byte of the data, in bytes: more than 1 if bytes between are read as
   // well.
   std::uint64_t cost = 1;
   std::uint64_t run = 0;  // if not 0, slices end on multiples of this where they can
@@ -56,7 +56,7 @@ struct Plan {
 inline constexpr std::uint64_t kSliceUnit = 64;
 
 struct PlanLimits {
-  // What the largest slice, and the largest extent that is not cut, may cost.
+  // The highest cost of a slice, and of an extent that is not cut.
   std::uint64_t slice_size;
   std::uint64_t bundle_size;  // the longest bundle, gaps included
   std::uint64_t largest_gap;  // how many unused bytes may lie between neighbours in a bundle

@@ -45,7 +45,7 @@ struct Encryption {
   std::optional<KeyDerivation> derivation;  // how the key was derived; null if it was not
 };
 
-// What the headers of the tensors of one file have in common.
+// The properties that the headers of all tensors in a file share.
 struct HeaderKind {
   HashKinds hashes;
   std::optional<Encryption> encryption;

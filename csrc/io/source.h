@@ -29,7 +29,8 @@ struct ReadHints {
   // Bytes to read before they are digested, while they are in the processor's cache: the smallest
   // size that costs no more in many reads than in one.
   std::uint64_t part_size = std::numeric_limits<std::uint64_t>::max();
-  // What one more read costs, in bytes: a smaller gap between wanted bytes is read along with them.
+  // The cost of one more read, in bytes: a smaller gap between wanted bytes is read along with
+  // them.
   std::uint64_t read_cost = 16 << 10;
 };
 
