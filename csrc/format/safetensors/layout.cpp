@@ -45,9 +45,8 @@ void put_tensor(std::string& out, const PlacedTensor& tensor) {
   out += R"(","shape":[)";
   const std::vector<std::int64_t>& shape = tensor.spec.shape;
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    const bool last = i + 1 == shape.size();
-    out += std::to_string(shape[i] * (last ? elements_in_one(tensor.spec.dtype) : 1));
-    if (!last) out += ',';
+    if (i > 0) out += ',';
+    out += std::to_string(stored_dimension(tensor.spec.dtype, shape, i));
   }
   out += R"(],"data_offsets":[)" + std::to_string(tensor.data_offset()) + "," +
          std::to_string(tensor.end()) + "]}";

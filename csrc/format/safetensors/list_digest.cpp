@@ -13,9 +13,7 @@ void ListDigest::add(std::string_view name, DType dtype, std::span<const std::in
   out.put_text<std::uint64_t>(name);
   out.put_text<std::uint64_t>(safetensors_dtype(dtype));
   out.put(static_cast<std::uint64_t>(shape.size()));
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    out.put(shape[i] * (i + 1 == shape.size() ? elements_in_one(dtype) : 1));
-  }
+  for (std::size_t i = 0; i < shape.size(); ++i) out.put(stored_dimension(dtype, shape, i));
   out.put_bytes(data_digest);
   hash_.update(message);
 }
