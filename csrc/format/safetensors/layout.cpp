@@ -52,9 +52,9 @@ void put_tensor(std::string& out, const PlacedTensor& tensor) {
          std::to_string(tensor.end()) + "]}";
 }
 
-// Appends the metadata of the user, and room for the digests of so many tensors.
-void put_metadata(std::string& out, const FileKind& kind, std::size_t tensors) {
-  if (kind.metadata.empty() && !kind.header.hashes.sha256) return;
+std::string begin_metadata(const FileKind& kind) {
+  std::string out;
+  if (kind.metadata.empty() && !kind.header.hashes.sha256) return out;
   put_string(out, kSafetensorsMetadata);
   out += ":{";
   for (const auto& [key, value] : kind.metadata) {
@@ -66,14 +66,16 @@ void put_metadata(std::string& out, const FileKind& kind, std::size_t tensors) {
   if (kind.header.hashes.sha256) {
     put_string(out, kDigestsKey);
     out += ":\"";
-    out.append(2 * kSha256Size * (tensors + 1), '0');
-    out += "\",";
+  } else {
+    out.pop_back();
   }
-  out.back() = '}';
-  out += ',';
+  return out;
 }
 
 }  // namespace
+
+SafetensorsLayout::SafetensorsLayout(FileKind kind)
+    : Layout(std::move(kind)), metadata_(begin_metadata(kind_)) {}
 
 void SafetensorsLayout::check(const TensorSpec& spec) const {
   const auto refuse = [&](const std::string& why) {
@@ -114,13 +116,16 @@ void SafetensorsLayout::check_names(Cancel& cancel) const {
   }
 }
 
-std::uint64_t SafetensorsLayout::prefix_size() const {
-  std::string metadata;
-  put_metadata(metadata, kind_, tensors_.size());
+std::uint64_t SafetensorsLayout::json_size() const noexcept {
+  std::uint64_t inside = entries_size_;
+  if (!metadata_.empty()) inside += metadata_.size() + 2;  // with a brace and a comma
+  if (has_digests()) inside += 2 * kSha256Size * (tensors_.size() + 1) + 1;  // with the quotes
   // The braces, and what is between them without the last comma.
-  const std::uint64_t inside = metadata.size() + entries_size_;
-  const std::uint64_t json = 2 + inside - (inside > 0 ? 1 : 0);
-  const std::uint64_t size = align_up(kSafetensorsLength + json, kAlignment);
+  return 2 + inside - (inside > 0 ? 1 : 0);
+}
+
+std::uint64_t SafetensorsLayout::prefix_size() const {
+  const std::uint64_t size = align_up(kSafetensorsLength + json_size(), kAlignment);
   if (size - kSafetensorsLength > kMostSafetensorsHeader) {
     throw Error(ErrorKind::InvalidArgument,
                 "the header of the safetensors file would have " +
@@ -131,25 +136,18 @@ std::uint64_t SafetensorsLayout::prefix_size() const {
 }
 
 std::vector<std::byte> SafetensorsLayout::prefix(std::uint64_t, std::uint64_t size) const {
-  std::string json = "{";
+  std::string json = "{" + metadata_;
   json.reserve(size);
-  put_metadata(json, kind_, tensors_.size());
   if (has_digests()) {
-    // They are the last value of the metadata: behind them come the quotes, a brace and a comma.
-    std::size_t digit = json.size() - 3 - 2 * kSha256Size * (tensors_.size() + 1);
-    const auto put = [&](const Sha256Digest& digest) {
-      const std::string hex = to_hex(digest);
-      json.replace(digit, hex.size(), hex);
-      digit += hex.size();
-    };
     ListDigest list;
     for (const PlacedTensor& tensor : tensors_) {
       const TensorSpec& spec = tensor.spec;
       list.add(spec.name, spec.dtype, spec.shape, tensor.data_digest);
-      put(tensor.data_digest);
+      json += to_hex(tensor.data_digest);
     }
-    put(list.finish());
+    json += to_hex(list.finish()) + '"';
   }
+  if (!metadata_.empty()) json += "},";
   for (const PlacedTensor& tensor : tensors_) {
     put_tensor(json, tensor);
     json += ',';

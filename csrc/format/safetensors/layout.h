@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "format/layout.h"
@@ -13,7 +14,7 @@ namespace tensorizer {
 class SafetensorsLayout final : public Layout {
  public:
   // The kind must have no encryption, no CRC32s, and no list of data digests beyond the hashes.
-  explicit SafetensorsLayout(FileKind kind) : Layout(std::move(kind)) {}
+  explicit SafetensorsLayout(FileKind kind);
 
   void check(const TensorSpec& spec) const override;
   void add(TensorSpec spec) override;
@@ -25,6 +26,12 @@ class SafetensorsLayout final : public Layout {
   std::vector<std::byte> prefix(std::uint64_t start, std::uint64_t size) const override;
 
  private:
+  // Returns the size of the JSON, without padding.
+  std::uint64_t json_size() const noexcept;
+
+  // The JSON of the metadata up to the digests, or up to the brace that ends it if there are none.
+  // Empty if the file has no metadata.
+  const std::string metadata_;
   std::uint64_t entries_size_ = 0;  // of the JSON of all tensors
 };
 
