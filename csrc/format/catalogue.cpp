@@ -1,6 +1,8 @@
 #include "format/catalogue.h"
 
 #include <algorithm>
+#include <numeric>
+#include <tuple>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -28,6 +30,22 @@ std::vector<std::string_view> clean_names(std::span<const Entry> entries) {
     if (dotted(entries[i]) && !stored.contains(shorter)) names[i] = shorter;
   }
   return names;
+}
+
+std::vector<std::uint32_t> stored_order(std::span<const Entry> entries, Cancel& cancel) {
+  std::vector<std::uint32_t> order(entries.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto before = [&](std::uint32_t a, std::uint32_t b) {
+    return std::tuple(entries[a].header_offset, entries[a].end(), a) <
+           std::tuple(entries[b].header_offset, entries[b].end(), b);
+  };
+  if (std::is_sorted(order.begin(), order.end(), before)) return order;
+  Pace pace(cancel);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    pace.step();
+    return before(a, b);
+  });
+  return order;
 }
 
 std::string describe(std::string_view name, std::size_t entry) {

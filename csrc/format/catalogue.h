@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/cancel.h"
 #include "codec/argon2.h"
 #include "codec/secretbox.h"
 #include "codec/sha256.h"
@@ -127,6 +128,10 @@ class Catalogue {
 // Returns the names by which a program asks for tensors: the stored names, without the dot that a
 // root module's own tensors start with, unless that would make two names equal.
 std::vector<std::string_view> clean_names(std::span<const Entry> entries);
+
+// Returns the numbers of the entries in the order in which their tensors are stored: by where they
+// begin, then by where they end. Entries of the same place keep their order.
+std::vector<std::uint32_t> stored_order(std::span<const Entry> entries, Cancel& cancel);
 
 // Returns "tensor 'x' (index entry 3)", for messages.
 std::string describe(std::string_view name, std::size_t entry);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -24,15 +23,7 @@ class Origin {
       : file_{from.source(), from.catalogue(), from.keys(), expected_digests},
         cancel_(cancel),
         sequential_(from.source().sequential()),
-        order_(from.catalogue().entries().size()) {
-    std::iota(order_.begin(), order_.end(), 0U);
-    const std::span<const Entry> entries = from.catalogue().entries();
-    // Tensors without data may begin where another one does: they keep their order.
-    std::stable_sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return std::pair(entries[a].header_offset, entries[a].end()) <
-             std::pair(entries[b].header_offset, entries[b].end());
-    });
-  }
+        order_(stored_order(from.catalogue().entries(), cancel)) {}
 
   const TensorFile& file() const noexcept { return file_; }
   std::span<const std::uint32_t> order() const noexcept { return order_; }
@@ -68,7 +59,7 @@ class Origin {
   const TensorFile file_;
   Cancel& cancel_;
   const bool sequential_;
-  std::vector<std::uint32_t> order_;
+  const std::vector<std::uint32_t> order_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint32_t next_ = 0;  // the tensor to read next

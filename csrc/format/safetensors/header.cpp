@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -285,20 +284,7 @@ struct SafetensorsHeader::Parser {
   // Checks that the data of all tensors together is what follows the header, without gaps.
   void check_places() {
     const std::vector<Entry>& entries = header.entries_;
-    std::vector<std::uint32_t> order(entries.size());
-    std::iota(order.begin(), order.end(), 0U);
-    const auto before = [&](std::uint32_t a, std::uint32_t b) {
-      return entries[a].data_offset != entries[b].data_offset
-                 ? entries[a].data_offset < entries[b].data_offset
-                 : entries[a].data_size < entries[b].data_size;
-    };
-    if (!std::is_sorted(order.begin(), order.end(), before)) {
-      Pace pace(cancel);
-      std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-        pace.step();
-        return before(a, b);
-      });
-    }
+    const std::vector<std::uint32_t> order = stored_order(entries, cancel);
     std::uint64_t end = data_begin;
     for (std::size_t i = 0; i < order.size(); ++i) {
       const Entry& entry = entries[order[i]];

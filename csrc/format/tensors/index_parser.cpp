@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -149,18 +148,7 @@ struct Index::Parser {
     const std::vector<Entry>& entries = index.entries_;
     index.end_ = prefix_end();
     if (entries.empty()) return;
-    std::vector<std::uint32_t> order(entries.size());
-    std::iota(order.begin(), order.end(), 0U);
-    const auto before = [&](std::uint32_t a, std::uint32_t b) {
-      return entries[a].header_offset < entries[b].header_offset;
-    };
-    if (!std::is_sorted(order.begin(), order.end(), before)) {
-      Pace pace(cancel);
-      std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-        pace.step();
-        return before(a, b);
-      });
-    }
+    const std::vector<std::uint32_t> order = stored_order(entries, cancel);
     index.end_ = entries[order.back()].end();
     // An index that claims to be shorter than it is would hide the records or entries behind its
     // end.
