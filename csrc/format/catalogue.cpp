@@ -15,14 +15,19 @@ std::uint64_t Entry::memory_size() const noexcept {
   return size;
 }
 
+std::vector<std::string_view> stored_names(std::span<const Entry> entries) {
+  std::vector<std::string_view> names;
+  names.reserve(entries.size());
+  for (const Entry& entry : entries) names.push_back(entry.name);
+  return names;
+}
+
 std::vector<std::string_view> clean_names(std::span<const Entry> entries) {
   const auto dotted = [](const Entry& entry) {
     return entry.type != TensorType::StateDictEntry && entry.name.size() > 1 &&
            entry.name.front() == '.';
   };
-  std::vector<std::string_view> names;
-  names.reserve(entries.size());
-  for (const Entry& entry : entries) names.push_back(entry.name);
+  std::vector<std::string_view> names = stored_names(entries);
   if (std::none_of(entries.begin(), entries.end(), dotted)) return names;
   const std::unordered_set<std::string_view> stored(names.begin(), names.end());
   for (std::size_t i = 0; i < entries.size(); ++i) {

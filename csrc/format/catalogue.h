@@ -125,6 +125,9 @@ class Catalogue {
   std::vector<MetadataPair> metadata_;
 };
 
+// Returns the names as stored.
+std::vector<std::string_view> stored_names(std::span<const Entry> entries);
+
 // Returns the names by which a program asks for tensors: the stored names, without the dot that a
 // root module's own tensors start with, unless that would make two names equal.
 std::vector<std::string_view> clean_names(std::span<const Entry> entries);

@@ -36,10 +36,8 @@ void check_metadata(Metadata& metadata, Cancel& cancel) {
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument, "the metadata cannot be saved: " + why);
   };
-  std::vector<std::string_view> keys;
   std::uint64_t size = 0;
   for (const auto& [key, value] : metadata) {
-    keys.push_back(key);
     size += key.size() + value.size();
     if (!is_utf8(key)) refuse("the key " + quote(key) + " is not UTF-8");
     if (!is_utf8(value)) refuse("the value of " + quote(key) + " is not UTF-8");
@@ -48,9 +46,16 @@ void check_metadata(Metadata& metadata, Cancel& cancel) {
     refuse("it has " + std::to_string(size) + " bytes, and at most " +
            std::to_string(kMostMetadata) + " are allowed");
   }
-  if (const auto twice = NameTable(keys, cancel).twice()) {
-    refuse("the key " + quote(keys[twice->second]) + " appears twice");
+  if (const auto key = repeated_key(metadata, cancel)) {
+    refuse("the key " + quote(*key) + " appears twice");
   }
+}
+
+std::vector<std::string_view> Layout::placed_names() const {
+  std::vector<std::string_view> names;
+  names.reserve(tensors_.size());
+  for (const PlacedTensor& tensor : tensors_) names.push_back(tensor.spec.name);
+  return names;
 }
 
 }  // namespace tensorizer

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -119,6 +120,9 @@ class Layout {
  protected:
   explicit Layout(FileKind kind) : kind_(std::move(kind)) {}
   Layout(Layout&&) = default;
+
+  // Returns the names of the tensors, which belong to them.
+  std::vector<std::string_view> placed_names() const;
 
   const FileKind kind_;
   std::vector<PlacedTensor> tensors_;

@@ -32,4 +32,15 @@ class NameTable {
   std::optional<std::pair<std::uint32_t, std::uint32_t>> twice_;
 };
 
+// Returns the first key that appears a second time among pairs of keys and values; null if none
+// does. The key belongs to the pairs.
+template <typename Pairs>
+std::optional<std::string_view> repeated_key(const Pairs& pairs, Cancel& cancel) {
+  std::vector<std::string_view> keys;
+  keys.reserve(pairs.size());
+  for (const auto& [key, value] : pairs) keys.push_back(key);
+  const auto twice = NameTable(keys, cancel).twice();
+  return twice ? std::optional(keys[twice->second]) : std::nullopt;
+}
+
 }  // namespace tensorizer

@@ -162,10 +162,8 @@ struct SafetensorsHeader::Parser {
         header.metadata_.emplace_back(key, text);
       }
     }
-    std::vector<std::string_view> keys;
-    for (const auto& [key, text] : header.metadata_) keys.push_back(key);
-    if (const auto twice = NameTable(keys, cancel).twice()) {
-      fail_at(begin, "its '__metadata__' has the key " + quote(keys[twice->second]) + " twice");
+    if (const auto key = repeated_key(header.metadata_, cancel)) {
+      fail_at(begin, "its '__metadata__' has the key " + quote(*key) + " twice");
     }
   }
 
@@ -311,9 +309,7 @@ struct SafetensorsHeader::Parser {
   }
 
   void check_names() const {
-    std::vector<std::string_view> names;
-    names.reserve(header.entries_.size());
-    for (const Entry& entry : header.entries_) names.push_back(entry.name);
+    const std::vector<std::string_view> names = stored_names(header.entries_);
     if (const auto twice = NameTable(names, cancel).twice()) {
       fail(location, describe(names[twice->second], twice->second) + " has the same name as " +
                          describe(names[twice->first], twice->first));

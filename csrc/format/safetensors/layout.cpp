@@ -107,9 +107,7 @@ void SafetensorsLayout::add(TensorSpec spec) {
 }
 
 void SafetensorsLayout::check_names(Cancel& cancel) const {
-  std::vector<std::string_view> names;
-  names.reserve(tensors_.size());
-  for (const PlacedTensor& tensor : tensors_) names.push_back(tensor.spec.name);
+  const std::vector<std::string_view> names = placed_names();
   if (const auto twice = NameTable(names, cancel).twice()) {
     throw Error(ErrorKind::InvalidArgument,
                 "tensor " + quote(names[twice->second]) + " is to be saved twice");

@@ -169,9 +169,7 @@ struct Index::Parser {
   }
 
   void check_names() const {
-    std::vector<std::string_view> names;
-    names.reserve(index.entries_.size());
-    for (const Entry& entry : index.entries_) names.push_back(entry.name);
+    const std::vector<std::string_view> names = stored_names(index.entries_);
     const NameConflict conflict = find_conflict(names, cancel);
     if (conflict.first == conflict.second) return;
     fail(location, describe(names[conflict.second], conflict.second) +

@@ -52,9 +52,7 @@ ConstBytes TensorsLayout::terminator() const noexcept {
 }
 
 void TensorsLayout::check_names(Cancel& cancel) const {
-  std::vector<std::string_view> names;
-  names.reserve(tensors_.size());
-  for (const PlacedTensor& tensor : tensors_) names.push_back(tensor.spec.name);
+  const std::vector<std::string_view> names = placed_names();
   const NameConflict conflict = find_conflict(names, cancel);
   if (conflict.first == conflict.second) return;
   throw Error(ErrorKind::InvalidArgument, "tensor " + quote(names[conflict.second]) + " " +

@@ -69,17 +69,15 @@ Sha256Digest metadata_mac(ConstBytes key, ConstBytes file_header, ConstBytes ind
 std::vector<MetadataPair> parse_metadata(ConstBytes body, std::string& fault, Cancel& cancel) {
   Cursor cursor(body);
   std::vector<MetadataPair> metadata;
-  std::vector<std::string_view> keys;
   while (cursor.ok() && cursor.left() > 0) {
     const std::string_view key = cursor.take_text<std::uint32_t>();
     const std::string_view value = cursor.take_text<std::uint32_t>();
-    keys.push_back(key);
     metadata.emplace_back(key, value);
     if (!is_utf8(key) || !is_utf8(value)) fault = "has a text that is not UTF-8";
   }
   if (!cursor.ok()) fault = "is cut short";
-  if (const auto twice = NameTable(keys, cancel).twice()) {
-    fault = "has the key " + quote(keys[twice->second]) + " twice";
+  if (const auto key = repeated_key(metadata, cancel)) {
+    fault = "has the key " + quote(*key) + " twice";
   }
   return metadata;
 }
