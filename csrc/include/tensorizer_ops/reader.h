@@ -60,8 +60,8 @@ struct LoadStats {
   double transfer_seconds = 0;
 };
 
-// A file that is open for loading. The first method that needs the file opens it and
-// reads its index.
+// A file that is open for loading. The first method that needs the file opens it and reads its
+// index.
 //
 // Thread-safe. Loads may run at the same time, except from a pipe, which can be read only once.
 // Loaded tensors are owned by the caller and may outlive the Reader.
