@@ -103,6 +103,11 @@ std::uint32_t OpenFile::find(std::string_view name) {
                                            "; names() lists them");
 }
 
+Metadata OpenFile::metadata() const {
+  const std::span<const MetadataPair> pairs = catalogue_->metadata();
+  return {pairs.begin(), pairs.end()};
+}
+
 std::vector<std::uint32_t> OpenFile::select(const std::optional<std::vector<std::string>>& names) {
   std::vector<std::uint32_t> selected(names ? names->size() : names_.size());
   for (std::uint32_t i = 0; i < selected.size(); ++i) selected[i] = names ? find((*names)[i]) : i;

@@ -41,6 +41,8 @@ class OpenFile {
   // Returns the names as in a state_dict, in the order of the entries.
   std::span<const std::string_view> names() const noexcept { return names_; }
   const Entry& entry(std::uint32_t number) const { return catalogue_->entries()[number]; }
+  // Returns a copy of the metadata of the user, in the order of the file.
+  Metadata metadata() const;
   // Returns the entries of these names, in their order, or all entries. Throws NoSuchTensor.
   std::vector<std::uint32_t> select(const std::optional<std::vector<std::string>>& names);
   std::uint32_t find(std::string_view name);

@@ -150,12 +150,7 @@ std::vector<ListedTensor> FileReader::list() {
   return list;
 }
 
-Metadata FileReader::metadata() {
-  const std::shared_ptr<OpenFile> open = file();
-  Metadata metadata;
-  for (const auto& [key, value] : open->catalogue().metadata()) metadata.emplace_back(key, value);
-  return metadata;
-}
+Metadata FileReader::metadata() { return file()->metadata(); }
 
 FormatInfo FileReader::format() { return file()->catalogue().info(); }
 

@@ -107,9 +107,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
                                        ": the file is encrypted, and no key "
                                        "was given for it");
   }
-  Metadata metadata;
-  for (const auto& [key, value] : from.catalogue().metadata()) metadata.emplace_back(key, value);
-  FileKind kind = file_kind(hashes, std::move(metadata), options, cancel);
+  FileKind kind = file_kind(hashes, from.metadata(), options, cancel);
   const Format format = options.format.value_or(format_of(to));
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, from.source());

@@ -105,9 +105,7 @@ class File {
   // Returns the texts that were stored with the tensors, by key.
   py::dict metadata() const {
     py::dict dict;
-    for (const auto& [key, value] : file_->catalogue().metadata()) {
-      dict[py::str(std::string(key))] = py::str(std::string(value));
-    }
+    for (const auto& [key, value] : file_->metadata()) dict[py::str(key)] = py::str(value);
     return dict;
   }
 
