@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._load_save import load_slices
 from tensorizer_ops._load_save import save as _save
 from tensorizer_ops._memory import plain_storage
@@ -222,7 +222,7 @@ class Slice:
 
     def get_dtype(self) -> str:
         """Return the name of the element type in the format, such as ``"F32"``."""
-        return _DTYPES[self._dtype]
+        return _core.SAFETENSORS_DTYPES[str(self._dtype).removeprefix("torch.")]
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         indices = index if isinstance(index, tuple) else (index,)
@@ -239,30 +239,6 @@ class Slice:
 
 def _is_plain(index: object) -> bool:
     return index is ... or isinstance(index, slice) or type(index) is int
-
-
-_DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.uint16: "U16",
-    torch.int16: "I16",
-    torch.uint32: "U32",
-    torch.int32: "I32",
-    torch.uint64: "U64",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.complex64: "C64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
-    torch.float8_e8m0fnu: "F8_E8M0",
-    torch.float4_e2m1fn_x2: "F4",
-}
 
 
 def _invalid(what: str) -> errors.InvalidArgument:

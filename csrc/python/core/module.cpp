@@ -17,6 +17,7 @@
 #include "engine/file_digest.h"
 #include "engine/open_file.h"
 #include "engine/options.h"
+#include "format/safetensors/dtype.h"
 #include "io/open.h"
 #include "python/core/exception.h"
 #include "tensorizer_ops/secrets.h"
@@ -130,6 +131,17 @@ class File {
   const std::unique_ptr<OpenFile> file_;
 };
 
+// Returns the names that safetensors files have for torch's dtypes.
+py::dict safetensors_dtypes() {
+  py::dict names;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const std::string name(safetensors_dtype(dtype));
+    if (!name.empty()) names[py::str(std::string(dtype_info(dtype).torch_name))] = py::str(name);
+  }
+  return names;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, module) {
@@ -145,4 +157,5 @@ PYBIND11_MODULE(_core, module) {
       .def("digest", &File::digest);
   module.def("set_secret",
              [](const std::string& name, const std::string& secret) { set_secret(name, secret); });
+  module.attr("SAFETENSORS_DTYPES") = safetensors_dtypes();
 }
