@@ -189,9 +189,9 @@ def test_names_that_do_not_fit(path: str) -> None:
         tensorizer_ops.load(path, names=["x"], slices={"y": 0})
     for wrong in (["x"], "x", 5):
         with pytest.raises(TypeError, match="must be a dict of names and indices"):
-            tensorizer_ops.load(path, slices=wrong)  # type: ignore[arg-type]
+            tensorizer_ops.load(path, slices=wrong)
     with pytest.raises(TypeError, match="a name in slices is int"):
-        tensorizer_ops.load(path, slices={1: 0})  # type: ignore[dict-item]
+        tensorizer_ops.load(path, slices={1: 0})
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,14 @@ def test_nothing_is_left_of_what_is_not_finished(redis: RedisServer) -> None:
         assert redis.values().items() > before.items()
         return writer
 
-    written().abort()  # type: ignore[attr-defined]
+    written().abort()
     assert redis.values() == before
     written()
     gc.collect()
     assert redis.values() == before
     writer = written()
     with pytest.raises(ValueError, match="added before"):
-        writer.add("x", torch.ones(3), 2, 0)  # type: ignore[attr-defined]
+        writer.add("x", torch.ones(3), 2, 0)
     del writer
     gc.collect()
     assert redis.values() == before
