@@ -26,7 +26,7 @@ std::vector<ByteRange> ranges_of(std::uint64_t size, std::uint64_t element, Dice
 // Loads ranges of all tensors in one job, half of them staged, and expects their bytes where they
 // belong and all other bytes of the destinations unchanged.
 void expect_ranges(Source& source, Catalogue& catalogue, std::span<const Sample> samples,
-                   Dice& dice, LoadSettings settings) {
+                   Dice& dice, const LoadSettings& settings) {
   constexpr std::byte kUntouched{0xA7};
   std::vector<std::vector<std::byte>> memory(samples.size());
   std::vector<std::vector<std::byte>> expected(samples.size());
@@ -54,59 +54,30 @@ void expect_ranges(Source& source, Catalogue& catalogue, std::span<const Sample>
       items.insert(items.begin() + static_cast<std::ptrdiff_t>(dice.below(items.size() + 1)), item);
     }
   }
-  settings.open_access = [&] { return TensorAccess{.port = std::make_unique<LatePort>(outputs)}; };
-  Progress progress;
-  Cancel cancel;
-  load(source, catalogue, items, settings, progress, cancel);
-  EXPECT_EQ(progress.done, total);
-  EXPECT_EQ(progress.total, total);
+  load_items(source, catalogue, items, outputs, total, settings);
   for (std::uint32_t i = 0; i < samples.size(); ++i) {
-    EXPECT_TRUE(same(outputs[i] ? outputs[i]->bytes : memory[i], expected[i]))
-        << samples[i].spec.name << " of " << samples[i].data.size();
+    expect_bytes(samples[i], outputs[i], memory[i], expected[i]);
   }
 }
 
-std::vector<Sample> samples_with_chunks(Dice& dice) {
-  std::vector<Sample> samples = samples_of_all_sizes(dice);
-  samples.push_back(sample("chunks", 5 * kMiB + 48, 200));
-  return samples;
+void expect_ranges_of(ConstBytes file, std::span<const Sample> samples, FileKeys* keys,
+                      Dice& dice) {
+  load_often(file, keys, 20, dice, [&](Source& source, Index& index, const LoadSettings& settings) {
+    expect_ranges(source, index, samples, dice, settings);
+  });
 }
 
 TEST(Ranges, OfPlainTensorsAreLoaded) {
   Dice dice(91);
   const std::vector<Sample> samples = samples_with_chunks(dice);
-  const std::vector<std::byte> file = saved(samples);
-  for (int round = 0; round < 20; ++round) {
-    LoadSettings settings;
-    settings.threads = static_cast<int>(1 + dice.below(4));
-    settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
-    const auto source = memory_source(file, nullptr);
-    Index index = index_of(*source);
-    expect_ranges(*source, index, samples, dice, settings);
-    SequentialSource once(file);
-    Index index_once = index_of(once);
-    expect_ranges(once, index_once, samples, dice, settings);
-  }
+  expect_ranges_of(saved(samples), samples, nullptr, dice);
 }
 
 TEST(Ranges, OfEncryptedTensorsAreLoaded) {
   Dice dice(92);
   const std::vector<Sample> samples = samples_with_chunks(dice);
-  const std::vector<std::byte> file = saved_as(samples, encrypted());
   FileKeys keys = keys_of(key_of());
-  for (int round = 0; round < 20; ++round) {
-    LoadSettings settings;
-    settings.keys = &keys;
-    settings.threads = static_cast<int>(1 + dice.below(4));
-    settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
-    settings.zero_incomplete = [](std::uint32_t) { ADD_FAILURE() << "a tensor was incomplete"; };
-    const auto source = memory_source(file, nullptr);
-    Index index = index_of(*source, &keys);
-    expect_ranges(*source, index, samples, dice, settings);
-    SequentialSource once(file);
-    Index index_once = index_of(once, &keys);
-    expect_ranges(once, index_once, samples, dice, settings);
-  }
+  expect_ranges_of(saved_as(samples, encrypted()), samples, &keys, dice);
 }
 
 TEST(Ranges, AreViewsOfAMapping) {

@@ -147,7 +147,7 @@ TEST(Runs, CostTheirBytesAndTheCheaperOfGapsAndReads) {
 
 // Loads slices of all samples in one job, half of them staged.
 void expect_slices(Source& source, Catalogue& catalogue, std::span<const Sample> samples,
-                   Dice& dice, LoadSettings settings) {
+                   Dice& dice, const LoadSettings& settings) {
   std::vector<std::vector<std::byte>> memory(samples.size());
   std::vector<std::vector<std::byte>> expected(samples.size());
   std::vector<Runs> runs;
@@ -178,37 +178,17 @@ void expect_slices(Source& source, Catalogue& catalogue, std::span<const Sample>
     }
     items.push_back(item);
   }
-  settings.open_access = [&] { return TensorAccess{.port = std::make_unique<LatePort>(outputs)}; };
-  Progress progress;
-  Cancel cancel;
-  load(source, catalogue, items, settings, progress, cancel);
-  EXPECT_EQ(progress.done, total);
+  load_items(source, catalogue, items, outputs, total, settings);
   for (std::uint32_t i = 0; i < samples.size(); ++i) {
-    EXPECT_TRUE(same(outputs[i] ? outputs[i]->bytes : memory[i], expected[i]))
-        << samples[i].spec.name << " of " << samples[i].data.size();
+    expect_bytes(samples[i], outputs[i], memory[i], expected[i]);
   }
 }
 
-std::vector<Sample> samples_with_chunks(Dice& dice) {
-  std::vector<Sample> samples = samples_of_all_sizes(dice);
-  samples.push_back(sample("chunks", 5 * kMiB + 48, 200));
-  return samples;
-}
-
-void expect_slices_of(const std::vector<std::byte>& file, std::span<const Sample> samples,
-                      FileKeys* keys, Dice& dice) {
-  for (int round = 0; round < 10; ++round) {
-    LoadSettings settings;
-    settings.keys = keys;
-    settings.threads = static_cast<int>(1 + dice.below(4));
-    settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
-    const auto source = memory_source(file, nullptr);
-    Index index = index_of(*source, keys);
-    expect_slices(*source, index, samples, dice, settings);
-    SequentialSource once(file);
-    Index index_once = index_of(once, keys);
-    expect_slices(once, index_once, samples, dice, settings);
-  }
+void expect_slices_of(ConstBytes file, std::span<const Sample> samples, FileKeys* keys,
+                      Dice& dice) {
+  load_often(file, keys, 10, dice, [&](Source& source, Index& index, const LoadSettings& settings) {
+    expect_slices(source, index, samples, dice, settings);
+  });
 }
 
 TEST(Runs, OfPlainTensorsAreLoaded) {

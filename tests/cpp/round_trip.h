@@ -34,6 +34,13 @@ inline std::vector<Sample> samples_of_all_sizes(Dice& dice) {
   return samples;
 }
 
+// The same, and one that is encrypted in several chunks.
+inline std::vector<Sample> samples_with_chunks(Dice& dice) {
+  std::vector<Sample> samples = samples_of_all_sizes(dice);
+  samples.push_back(sample("chunks", (5 << 20) + 48, 200));
+  return samples;
+}
+
 inline std::size_t element_size(const Sample& sample) { return dtype_info(sample.spec.dtype).size; }
 
 inline void save(std::span<const Sample> samples, Sink& sink, Layout& layout, SaveSettings settings,
@@ -68,6 +75,24 @@ inline void save(std::span<const Sample> samples, Sink& sink, HashKinds hashes,
   save(samples, sink, FileKind{{hashes, {}}, false}, settings, staged);
 }
 
+// Loads items of which the staged ones go to `outputs`, and expects them to take `total` bytes.
+inline void load_items(Source& source, Catalogue& catalogue, const std::vector<LoadItem>& items,
+                       const StagedMemories& outputs, std::uint64_t total, LoadSettings settings) {
+  settings.open_access = [&] { return TensorAccess{.port = std::make_unique<LatePort>(outputs)}; };
+  Progress progress;
+  Cancel cancel;
+  load(source, catalogue, items, settings, progress, cancel);
+  EXPECT_EQ(progress.done, total);
+  EXPECT_EQ(progress.total, total);
+}
+
+// Expects what was loaded of a sample: in `output`, or in `memory` if that is null.
+inline void expect_bytes(const Sample& sample, const std::unique_ptr<StagedMemory>& output,
+                         ConstBytes memory, ConstBytes expected) {
+  EXPECT_TRUE(same(output ? ConstBytes(output->bytes) : memory, expected))
+      << sample.spec.name << " of " << sample.data.size();
+}
+
 enum class Into { Memory, Staged, Mixed };
 
 // Loads the chosen entries and expects the data of their samples.
@@ -91,17 +116,10 @@ inline void expect_loaded(Source& source, Catalogue& index, std::span<const Samp
     }
     items.push_back(item);
   }
-  settings.open_access = [&] { return TensorAccess{.port = std::make_unique<LatePort>(outputs)}; };
-  Progress progress;
-  Cancel cancel;
-  load(source, index, items, settings, progress, cancel);
-  EXPECT_EQ(progress.done, total);
-  EXPECT_EQ(progress.total, total);
+  load_items(source, index, items, outputs, total, std::move(settings));
   for (const std::uint32_t entry : chosen) {
-    const bool staged = outputs[entry] != nullptr;
-    EXPECT_TRUE(same(staged ? outputs[entry]->bytes : memory[entry], samples[entry].data))
-        << samples[entry].spec.name << " of " << samples[entry].data.size();
-    if (staged) {
+    expect_bytes(samples[entry], outputs[entry], memory[entry], samples[entry].data);
+    if (outputs[entry]) {
       EXPECT_EQ(outputs[entry]->passed, samples[entry].data.size());
     }
     EXPECT_EQ(index.entries()[entry].dtype, samples[entry].spec.dtype);
@@ -117,6 +135,24 @@ inline std::vector<std::uint32_t> all_of(std::span<const Sample> samples) {
 inline Index index_of(Source& source, FileKeys* keys = nullptr) {
   Cancel cancel;
   return read_index(source, keys, cancel);
+}
+
+// Calls `expect` with a file that can be read in any order, and as a stream, with random settings.
+template <typename Expect>
+void load_often(ConstBytes file, FileKeys* keys, int rounds, Dice& dice, const Expect& expect) {
+  for (int round = 0; round < rounds; ++round) {
+    LoadSettings settings;
+    settings.keys = keys;
+    settings.threads = static_cast<int>(1 + dice.below(4));
+    settings.memory_ceiling = dice.pick(std::vector<std::uint64_t>{0, 1 << 20, 64 << 20});
+    settings.zero_incomplete = [](std::uint32_t) { ADD_FAILURE() << "a tensor was incomplete"; };
+    const auto source = memory_source(file, nullptr);
+    SequentialSource once(file);
+    for (Source* const each : {source.get(), static_cast<Source*>(&once)}) {
+      Index index = index_of(*each, keys);
+      expect(*each, index, settings);
+    }
+  }
 }
 
 }  // namespace tensorizer::testing_support
