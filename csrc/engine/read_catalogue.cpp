@@ -32,15 +32,21 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kKnownFil
 }};
 
 [[noreturn]] void refuse(ConstBytes first, const FileLocation& location) {
+  if (first.empty()) {
+    throw Error(ErrorKind::InvalidFormat,
+                std::string(location.label) + ": the file is empty: it ends at offset " +
+                    std::to_string(location.start) + ", where its header should begin");
+  }
   const std::string_view text = as_text(first);
+  const bool cut = first.size() < kSafetensorsStart;
   const auto* const known =
       std::find_if(kKnownFiles.begin(), kKnownFiles.end(),
                    [&](const auto& file) { return text.starts_with(file.first); });
   throw Error(
       ErrorKind::InvalidFormat,
-      std::string(location.label) +
-          ": this is not a .tensors or safetensors file: it starts with " +
-          quote(text.substr(0, kFileMagic.size())) + " at offset " +
+      std::string(location.label) + ": this is not a .tensors or safetensors file" +
+          (cut ? ", or only the first " + std::to_string(first.size()) + " bytes of one" : "") +
+          ": it starts with " + quote(text.substr(0, kFileMagic.size())) + " at offset " +
           std::to_string(location.start) +
           (known == kKnownFiles.end() ? "" : ", so it may be " + std::string(known->second)));
 }
@@ -68,7 +74,7 @@ std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel
   read_on(source, source.start(), first, source.sequential() ? kSafetensorsStart : kFirstRead,
           cancel);
   std::unique_ptr<Catalogue> catalogue;
-  if (is_tensors_file(first)) {
+  if (!first.empty() && is_tensors_file(first)) {
     catalogue = std::make_unique<Index>(read_index(source, std::move(first), keys, cancel));
   } else if (is_safetensors(first)) {
     catalogue =

@@ -324,7 +324,9 @@ TEST(OtherFiles, AreNamed) {
   expect_named("<!DOCTYPE html><html>", "an HTML page");
   expect_named("GGUF\3\0\0\0", "a GGUF file");
   expect_named("\1\2\3\4\5\6\7\10\11", "this is not a .tensors or safetensors file");
-  expect_named("<\0\0\0\0\0\0\0"s, "this is not a .tensors or safetensors file");
+  expect_named("<\0\0\0\0\0\0\0"s, "or safetensors file, or only the first 8 bytes of one");
+  expect_named("<", "this is not a .tensors or safetensors file, or only the first 1 bytes of one");
+  expect_named("", "the file is empty: it ends at offset 0");
   expect_named("\1\0\0\0\0\0\0\0\xff"s, "this is not a .tensors or safetensors file");
 }
 
