@@ -208,8 +208,12 @@ TEST(SafetensorsHeader, HasEveryNameOnce) {
         "{" + tensor(first, "U8", "1", "0,1") + "," + tensor(second, "U8", "1", "1,2") + "}", 2);
   };
   EXPECT_EQ(parse(two("a", "a "))->entries().size(), 2U);
-  expect_refused(two("a", "a"), "tensor 'a' (index entry 1) has the same name as");
-  expect_refused(two("a", "\\u0061"), "tensor 'a' (index entry 1) has the same name as");
+  // At the first byte of the name.
+  expect_refused(two("a", "a"),
+                 "tensor 'a' (index entry 1) at offset 62 has the same name as tensor 'a' (index "
+                 "entry 0) at offset 10");
+  expect_refused(two("a", "\\u0061"), "tensor 'a' (index entry 1) at offset 62 has the same name");
+  expect_refused(two("", ""), "tensor '' (index entry 1) at offset 61 has the same name as");
   expect_refused(two("a", "\\u001e[0]"), "its name starts with byte 0x1E");
   expect_refused(file_of(R"({"__metadata__":{},"__metadata__":{}})"), "'__metadata__' twice");
   expect_refused(file_of(R"({"__metadata__":{"a":"1","b":"","\u0061":"2"}})"),

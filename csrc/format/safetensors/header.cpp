@@ -311,8 +311,12 @@ struct SafetensorsHeader::Parser {
   void check_names() const {
     const std::vector<std::string_view> names = stored_names(header.entries_);
     if (const auto twice = NameTable(names, cancel).twice()) {
-      fail(location, describe(names[twice->second], twice->second) + " has the same name as " +
-                         describe(names[twice->first], twice->first));
+      const auto [first, second] = *twice;
+      // Names lie where the header has them.
+      fail(location, describe(names[second], second) +
+                         at(json_offset + position_of(names[second].data())) +
+                         " has the same name as " + describe(names[first], first) +
+                         at(json_offset + position_of(names[first].data())));
     }
   }
 
