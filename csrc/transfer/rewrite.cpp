@@ -98,6 +98,30 @@ TensorSpec spec_of(const OpenFile& from, std::uint32_t number, Format format) {
   return spec;
 }
 
+// Places the tensors of the original, and returns where their data comes from. Tensors without data
+// are never read.
+std::vector<SaveItem> place(OpenFile& from, const Origin& origin, Format format, Layout& layout,
+                            Cancel& cancel) {
+  const auto naming_the_file = [&](const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::InvalidArgument) throw;
+      throw Error(error.kind(), from.source().label() + ": " + std::string(error.message()));
+    }
+  };
+  std::vector<SaveItem> items;
+  for (std::uint32_t i = 0; i < origin.order().size(); ++i) {
+    TensorSpec spec = spec_of(from, origin.order()[i], format);
+    naming_the_file([&] { layout.add(std::move(spec)); });
+    SaveItem item;
+    if (layout.tensors().back().spec.data_size() > 0) item.read = i;
+    items.push_back(item);
+  }
+  naming_the_file([&] { layout.check_names(cancel); });
+  return items;
+}
+
 }  // namespace
 
 void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int threads,
@@ -124,14 +148,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   Origin origin(from, pinned ? &expected_digests : nullptr, cancel);
   const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start(), cancel);
   Layout& layout = *placed;
-  std::vector<SaveItem> items;
-  for (std::uint32_t i = 0; i < origin.order().size(); ++i) {
-    layout.add(spec_of(from, origin.order()[i], format));
-    SaveItem item;
-    if (layout.tensors().back().spec.data_size() > 0) item.read = i;
-    items.push_back(item);
-  }
-  layout.check_names(cancel);
+  const std::vector<SaveItem> items = place(from, origin, format, layout, cancel);
   SaveSettings settings;
   settings.threads = threads;
   settings.memory_ceiling = options.memory_ceiling;
