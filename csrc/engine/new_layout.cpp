@@ -9,37 +9,33 @@
 
 namespace tensorizer {
 
-namespace {
-
-std::unique_ptr<Layout> safetensors_layout(FileKind kind) {
-  if (kind.header.encryption) {
-    throw Error(
-        ErrorKind::InvalidArgument,
-        "a key was given, and a safetensors file cannot be encrypted: save a .tensors file");
-  }
-  if (kind.header.hashes.crc32 && !kind.header.hashes.sha256) {
-    throw Error(ErrorKind::InvalidArgument,
-                "hashes is 'crc32', and a safetensors file stores no CRC32: use 'sha256' or 'all', "
-                "which store SHA-256");
-  }
-  // One list of digests serves as the hashes of the tensors and as the digests of their data.
-  kind.header.hashes.crc32 = false;
-  if (std::exchange(kind.data_digests, false)) kind.header.hashes.sha256 = true;
-  return std::make_unique<SafetensorsLayout>(std::move(kind));
-}
-
-}  // namespace
-
 Format format_of(std::string_view uri) {
   // The path of a URL ends before its query.
   if (uri.find("://") != std::string_view::npos) uri = uri.substr(0, uri.find_first_of("?#"));
   return uri.ends_with(".safetensors") ? Format::Safetensors : Format::Tensors;
 }
 
-std::unique_ptr<Layout> new_layout(Format format, FileKind kind, std::uint64_t start,
-                                   Cancel& cancel) {
-  check_metadata(kind.metadata, cancel);
-  if (format == Format::Safetensors) return safetensors_layout(std::move(kind));
+FileKind kind_in(Format format, FileKind asked, Cancel& cancel) {
+  check_metadata(asked.metadata, cancel);
+  if (format != Format::Safetensors) return asked;
+  if (asked.header.encryption) {
+    throw Error(
+        ErrorKind::InvalidArgument,
+        "a key was given, and a safetensors file cannot be encrypted: save a .tensors file");
+  }
+  if (asked.header.hashes.crc32 && !asked.header.hashes.sha256) {
+    throw Error(ErrorKind::InvalidArgument,
+                "hashes is 'crc32', and a safetensors file stores no CRC32: use 'sha256' or 'all', "
+                "which store SHA-256");
+  }
+  // One list of digests serves as the hashes of the tensors and as the digests of their data.
+  asked.header.hashes.crc32 = false;
+  if (std::exchange(asked.data_digests, false)) asked.header.hashes.sha256 = true;
+  return asked;
+}
+
+std::unique_ptr<Layout> new_layout(Format format, FileKind kind, std::uint64_t start) {
+  if (format == Format::Safetensors) return std::make_unique<SafetensorsLayout>(std::move(kind));
   // The size of a prefix is a multiple of the alignment, so only its start matters.
   return std::make_unique<TensorsLayout>(std::move(kind), start);
 }

@@ -43,10 +43,10 @@ void save(const std::string& uri, const std::vector<std::string>& names,
       return comes_first_in_safetensors(a.spec, b.spec);
     });
   }
-  FileKind kind = file_kind(hashes, std::move(metadata), parsed, cancel);
+  FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
-  const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start(), cancel);
+  const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start());
   Layout& layout = *placed;
   std::vector<SaveItem> items;
   items.reserve(savings.size());
@@ -97,15 +97,15 @@ FileWriter::FileWriter(const std::string& uri, const OptionList& options, Metada
                        const OpenSink& open)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
   Cancel cancel;
-  FileKind kind = file_kind(options_.hashes, std::move(metadata), options_.save, cancel);
+  const Format format = options_.save.format.value_or(format_of(uri));
+  FileKind kind = file_kind(format, options_.hashes, std::move(metadata), options_.save, cancel);
   sink_ = open(options_.save.sink, cancel);
   if (sink_->sequential()) {
     throw Error(ErrorKind::InvalidArgument, sink_->label() +
                                                 " must be written in order, index first, but a "
                                                 "Writer knows the index last: use save()");
   }
-  layout_ = new_layout(options_.save.format.value_or(format_of(uri)), std::move(kind),
-                       sink_->start(), cancel);
+  layout_ = new_layout(format, std::move(kind), sink_->start());
 }
 
 FileWriter::~FileWriter() {

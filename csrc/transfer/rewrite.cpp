@@ -131,8 +131,8 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
                                        ": the file is encrypted, and no key "
                                        "was given for it");
   }
-  FileKind kind = file_kind(hashes, from.metadata(), options, cancel);
   const Format format = options.format.value_or(format_of(to));
+  FileKind kind = file_kind(format, hashes, from.metadata(), options, cancel);
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, from.source());
   if (sink->sequential() && from.source().sequential()) {
@@ -146,7 +146,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   const ExpectedDigests expected_digests{from.catalogue().data_digests(), found};
   const bool pinned = from.options().digest.has_value();
   Origin origin(from, pinned ? &expected_digests : nullptr, cancel);
-  const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start(), cancel);
+  const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start());
   Layout& layout = *placed;
   const std::vector<SaveItem> items = place(from, origin, format, layout, cancel);
   SaveSettings settings;

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "engine/new_layout.h"
 #include "io/key.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
@@ -35,6 +36,32 @@ std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
     }
   }
   return mapped;
+}
+
+FileKind asked_kind(HashKinds hashes, Metadata metadata, const SaveOptions& options,
+                    Cancel& cancel) {
+  FileKind kind;
+  kind.metadata = std::move(metadata);
+  kind.header.hashes = hashes;
+  kind.data_digests = options.digests;
+  if (options.key.empty()) return kind;
+  if (hashes.crc32 && !hashes.sha256) {
+    throw Error(ErrorKind::InvalidArgument,
+                "hashes is 'crc32', but an encrypted file stores no CRC32, which would reveal "
+                "something about the data: use 'sha256' or 'all', which store SHA-256");
+  }
+  kind.header.hashes.crc32 = false;
+  const KeySource source = resolve_key(options.key);
+  Encryption& encryption = kind.header.encryption.emplace();
+  encryption.key = source.secret;
+  if (source.derivation) encryption.derivation = *source.derivation;
+  if (source.passphrase) {
+    KeyDerivation& derivation = encryption.derivation.emplace();
+    derivation.cost = options.kdf;
+    fill_random(derivation.salt);
+    encryption.key = derive_key(source.secret->bytes(), derivation, cancel);
+  }
+  return kind;
 }
 
 }  // namespace
@@ -74,30 +101,9 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
   return saving;
 }
 
-FileKind file_kind(HashKinds hashes, Metadata metadata, const SaveOptions& options,
+FileKind file_kind(Format format, HashKinds hashes, Metadata metadata, const SaveOptions& options,
                    Cancel& cancel) {
-  FileKind kind;
-  kind.metadata = std::move(metadata);
-  kind.header.hashes = hashes;
-  kind.data_digests = options.digests;
-  if (options.key.empty()) return kind;
-  if (hashes.crc32 && !hashes.sha256) {
-    throw Error(ErrorKind::InvalidArgument,
-                "hashes is 'crc32', but an encrypted file stores no CRC32, which would reveal "
-                "something about the data: use 'sha256' or 'all', which store SHA-256");
-  }
-  kind.header.hashes.crc32 = false;
-  const KeySource source = resolve_key(options.key);
-  Encryption& encryption = kind.header.encryption.emplace();
-  encryption.key = source.secret;
-  if (source.derivation) encryption.derivation = *source.derivation;
-  if (source.passphrase) {
-    KeyDerivation& derivation = encryption.derivation.emplace();
-    derivation.cost = options.kdf;
-    fill_random(derivation.salt);
-    encryption.key = derive_key(source.secret->bytes(), derivation, cancel);
-  }
-  return kind;
+  return kind_in(format, asked_kind(hashes, std::move(metadata), options, cancel), cancel);
 }
 
 SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging) {

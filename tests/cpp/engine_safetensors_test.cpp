@@ -188,7 +188,7 @@ TEST(Metadata, IsTextWithoutRepetition) {
       FileKind kind;
       kind.metadata = metadata;
       Cancel cancel;
-      const Error error = error_of([&] { new_layout(format, kind, 0, cancel); });
+      const Error error = error_of([&] { kind_in(format, kind, cancel); });
       EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
       EXPECT_TRUE(contains(error.what(), why)) << error.what();
     }
