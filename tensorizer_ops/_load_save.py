@@ -239,7 +239,7 @@ def run_save(
     _refuse_other_metadata(metadata)
     if not isinstance(hashes, str):
         raise TypeError(f"hashes is {type(hashes).__name__}, and must be str")
-    pairs = list((metadata or {}).items())
+    pairs = None if metadata is None else list(metadata.items())
     job.run(uri, names, tensors, hashes, operator.index(threads), options, pairs)
 
 

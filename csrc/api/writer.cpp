@@ -4,16 +4,24 @@
 
 namespace tensorizer {
 
+namespace {
+
+std::optional<Metadata> unless_empty(const Metadata& metadata) {
+  return metadata.empty() ? std::nullopt : std::optional(metadata);
+}
+
+}  // namespace
+
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
           const OptionList& options, const Metadata& metadata) {
   Progress progress;
   Cancel cancel;
-  save(uri, names, tensors, hashes, threads, options, metadata, progress, cancel);
+  save(uri, names, tensors, hashes, threads, options, unless_empty(metadata), progress, cancel);
 }
 
 Writer::Writer(const std::string& uri, const OptionList& options, const Metadata& metadata)
-    : writer_(std::make_unique<FileWriter>(uri, options, metadata)) {}
+    : writer_(std::make_unique<FileWriter>(uri, options, unless_empty(metadata))) {}
 
 Writer::~Writer() = default;
 Writer::Writer(Writer&& other) noexcept = default;

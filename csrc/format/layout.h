@@ -57,6 +57,8 @@ struct FileKind {
   HeaderKind header;
   bool data_digests = false;  // whether it has a list of the digests of its tensors' data
   Metadata metadata{};
+  // Whether a file whose format can hold that has metadata even if there is no text in it.
+  bool empty_metadata = false;
 };
 
 // Throws Error(InvalidArgument) if a file cannot hold the metadata: if a text is not UTF-8, a key

@@ -282,7 +282,7 @@ void ReaderClass::close() { reader_.close(); }
 WriterClass::WriterClass(std::string uri, std::optional<StringDict> options,
                          std::optional<StringDict> metadata)
     : writer_(translate_errors([&] {
-        return std::make_unique<FileWriter>(uri, option_list(options), option_list(metadata));
+        return std::make_unique<FileWriter>(uri, option_list(options), metadata_list(metadata));
       })) {}
 
 WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options)

@@ -4,9 +4,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
-#include "tensorizer_ops/writer.h"
 #include "transfer/dtype.h"
 #include "transfer/file_reader.h"
+#include "transfer/file_writer.h"
 #include "transfer/tracing.h"
 
 namespace tensorizer::ops {
@@ -150,18 +150,18 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
         .call(uri, Strings(names), values, hashes, unless_default(threads), options, metadata);
     return;
   }
-  translate_errors([&] {
-    tensorizer::save(uri, names, values, parse_hashes(hashes), threads, option_list(options),
-                     option_list(metadata));
-  });
+  save_tensors(uri, Strings(names), values, hashes, threads, options, metadata);
 }
 
 void save_tensors(const std::string& uri, const Strings& names, at::TensorList tensors,
                   const std::string& hashes, std::optional<std::int64_t> threads,
                   const Options& options, const std::optional<StringDict>& metadata) {
   translate_errors([&] {
+    Progress progress;
+    Cancel cancel;
     tensorizer::save(uri, string_vector(names), tensors.vec(), parse_hashes(hashes),
-                     threads.value_or(0), option_list(options), option_list(metadata));
+                     threads.value_or(0), option_list(options), metadata_list(metadata), progress,
+                     cancel);
   });
 }
 

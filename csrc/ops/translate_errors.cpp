@@ -11,6 +11,10 @@ OptionList option_list(const std::optional<StringDict>& options) {
   return list;
 }
 
+std::optional<Metadata> metadata_list(const std::optional<StringDict>& metadata) {
+  return metadata ? std::optional(option_list(metadata)) : std::nullopt;
+}
+
 std::vector<std::string> string_vector(const c10::List<std::string>& strings) {
   std::vector<std::string> vector;
   vector.reserve(strings.size());

@@ -34,6 +34,9 @@ using TensorDict = c10::Dict<std::string, at::Tensor>;
 
 OptionList option_list(const std::optional<StringDict>& options);
 
+// Returns null for null, which is not the same as an empty dict.
+std::optional<Metadata> metadata_list(const std::optional<StringDict>& metadata);
+
 std::vector<std::string> string_vector(const c10::List<std::string>& strings);
 
 std::optional<std::vector<std::string>> string_vector(

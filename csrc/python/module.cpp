@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/cancel.h"
 #include "base/error.h"
@@ -144,7 +145,7 @@ struct BackgroundSave {
 void run_save(BackgroundSave& job, const std::string& uri, const std::vector<std::string>& names,
               const std::vector<at::Tensor>& tensors, const std::string& hashes,
               std::int64_t threads, const tensorizer::OptionList& options,
-              const tensorizer::Metadata& metadata) {
+              const std::optional<tensorizer::Metadata>& metadata) {
   const pybind11::gil_scoped_release no_gil;
   tensorizer::translate_errors([&] {
     tensorizer::save(uri, names, tensors, tensorizer::parse_hashes(hashes), threads, options,

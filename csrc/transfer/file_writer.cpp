@@ -23,7 +23,8 @@ constexpr std::uint64_t kMostExpected = 512 << 10;
 
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, Metadata metadata, Progress& progress, Cancel& cancel) {
+          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
+          Cancel& cancel) {
   const SaveOptions parsed = parse_save_options(options);
   if (names.size() != tensors.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
@@ -85,7 +86,8 @@ class FileWriter::Call {
   const Gate::Entry entry_;
 };
 
-FileWriter::FileWriter(const std::string& uri, const OptionList& options, Metadata metadata)
+FileWriter::FileWriter(const std::string& uri, const OptionList& options,
+                       std::optional<Metadata> metadata)
     : FileWriter(uri, options, std::move(metadata), [&](const SinkOptions& sink, Cancel& cancel) {
         return open_sink(uri, sink, cancel);
       }) {}
@@ -93,8 +95,8 @@ FileWriter::FileWriter(const std::string& uri, const OptionList& options, Metada
 FileWriter::FileWriter(std::unique_ptr<Sink> sink, const OptionList& options)
     : FileWriter("", options, {}, [&](const SinkOptions&, Cancel&) { return std::move(sink); }) {}
 
-FileWriter::FileWriter(const std::string& uri, const OptionList& options, Metadata metadata,
-                       const OpenSink& open)
+FileWriter::FileWriter(const std::string& uri, const OptionList& options,
+                       std::optional<Metadata> metadata, const OpenSink& open)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
   Cancel cancel;
   const Format format = options_.save.format.value_or(format_of(uri));

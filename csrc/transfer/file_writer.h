@@ -21,17 +21,18 @@
 
 namespace tensorizer {
 
-// Implements the public save(). Other threads may read `progress` and call cancel.request()
-// meanwhile.
+// Implements the public save(). `metadata` may be given without any text, which a safetensors file
+// can hold. Other threads may read `progress` and call cancel.request() meanwhile.
 void save(const std::string& uri, const std::vector<std::string>& names,
           const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, Metadata metadata, Progress& progress, Cancel& cancel);
+          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
+          Cancel& cancel);
 
 // The implementation of the public Writer. Methods have the contracts of tensorizer_ops/writer.h.
 class FileWriter {
  public:
   explicit FileWriter(const std::string& uri, const OptionList& options = {},
-                      Metadata metadata = {});
+                      std::optional<Metadata> metadata = {});
   // Writes to a sink that is already open.
   FileWriter(std::unique_ptr<Sink> sink, const OptionList& options);
   ~FileWriter();
@@ -49,7 +50,7 @@ class FileWriter {
   class Call;
   using OpenSink = std::function<std::unique_ptr<Sink>(const SinkOptions& options, Cancel& cancel)>;
 
-  FileWriter(const std::string& uri, const OptionList& options, Metadata metadata,
+  FileWriter(const std::string& uri, const OptionList& options, std::optional<Metadata> metadata,
              const OpenSink& open);
 
   // Returns whether this is a child of fork(), which has neither the sink's threads nor the right

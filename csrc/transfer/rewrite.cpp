@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -132,7 +133,9 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
                                        "was given for it");
   }
   const Format format = options.format.value_or(format_of(to));
-  FileKind kind = file_kind(format, hashes, from.metadata(), options, cancel);
+  std::optional<Metadata> metadata = from.metadata();
+  if (metadata->empty()) metadata.reset();
+  FileKind kind = file_kind(format, hashes, std::move(metadata), options, cancel);
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, from.source());
   if (sink->sequential() && from.source().sequential()) {

@@ -38,10 +38,11 @@ std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
   return mapped;
 }
 
-FileKind asked_kind(HashKinds hashes, Metadata metadata, const SaveOptions& options,
+FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const SaveOptions& options,
                     Cancel& cancel) {
   FileKind kind;
-  kind.metadata = std::move(metadata);
+  kind.empty_metadata = metadata.has_value();
+  kind.metadata = std::move(metadata).value_or(Metadata());
   kind.header.hashes = hashes;
   kind.data_digests = options.digests;
   if (options.key.empty()) return kind;
@@ -101,8 +102,8 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
   return saving;
 }
 
-FileKind file_kind(Format format, HashKinds hashes, Metadata metadata, const SaveOptions& options,
-                   Cancel& cancel) {
+FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> metadata,
+                   const SaveOptions& options, Cancel& cancel) {
   return kind_in(format, asked_kind(hashes, std::move(metadata), options, cancel), cancel);
 }
 

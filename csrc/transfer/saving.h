@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,8 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
 // Returns the kind of file that the options ask for, and derives the key if there is one. An
 // encrypted file never has CRC32s, which would reveal something about its data; throws
 // Error(InvalidArgument) if they are the only digests asked for, and what kind_in() throws.
-FileKind file_kind(Format format, HashKinds hashes, Metadata metadata, const SaveOptions& options,
-                   Cancel& cancel);
+FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> metadata,
+                   const SaveOptions& options, Cancel& cancel);
 
 // Returns the settings of a save. Call after staging.begin(). `staging` must outlive the settings.
 SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);

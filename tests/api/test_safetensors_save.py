@@ -56,9 +56,20 @@ def test_without_hashes_the_bytes_are_those_of_safetensors(path: str) -> None:
             name = "".join(dice.choice('ab.0"\\/\n\r\b\f\té漢😀\x7f\x01 ') for _ in range(9))
             shape = SHAPES[dice.choice([shape for shape in SHAPES if shape != "scalar"])]
             state[name] = sample(DTYPES[dice.choice(SAFETENSORS_NAMES)], shape)
-        metadata = dice.choice([None, {"format": "pt"}, {'"é\n': "\\\x00"}])
-        tensorizer_ops.save(path, state, hashes="none", metadata=metadata)
+        metadata = dice.choice([None, {}, {"format": "pt"}, {'"é\n': "\\\x00"}])
+        if not state and metadata == {}:
+            continue  # of which the other library makes text that is no JSON
+        progress = dice.choice([None, lambda done, total: None])
+        tensorizer_ops.save(path, state, hashes="none", metadata=metadata, progress=progress)
         assert Path(path).read_bytes() == safetensors.torch.save(state, metadata)
+
+
+def test_metadata_without_text_and_no_tensors(path: str) -> None:
+    tensorizer_ops.save(path, {}, hashes="none", metadata={})
+    assert header_of(path) == {"__metadata__": {}}
+    assert safetensors.torch.load_file(path) == {}
+    tensorizer_ops.convert(path, path, hashes="none")
+    assert header_of(path) == {}
 
 
 @pytest.mark.parametrize("hashes", ["all", "sha256"])

@@ -59,7 +59,7 @@ def test_arguments_are_the_same(name: str) -> None:
     assert arguments(getattr(ours, name)) == arguments(getattr(LIBRARIES["theirs"], name))
 
 
-@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])
 def test_files_and_bytes_are_the_same(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     expected = safetensors.torch.save(tensors(), metadata)
     assert ours.save(tensors(), metadata) == expected

@@ -54,7 +54,8 @@ void put_tensor(std::string& out, const PlacedTensor& tensor) {
 
 std::string begin_metadata(const FileKind& kind) {
   std::string out;
-  if (kind.metadata.empty() && !kind.header.hashes.sha256) return out;
+  const bool sha256 = kind.header.hashes.sha256;
+  if (kind.metadata.empty() && !kind.empty_metadata && !sha256) return out;
   put_string(out, kSafetensorsMetadata);
   out += ":{";
   for (const auto& [key, value] : kind.metadata) {
@@ -63,10 +64,10 @@ std::string begin_metadata(const FileKind& kind) {
     put_string(out, value);
     out += ',';
   }
-  if (kind.header.hashes.sha256) {
+  if (sha256) {
     put_string(out, kDigestsKey);
     out += ":\"";
-  } else {
+  } else if (!kind.metadata.empty()) {
     out.pop_back();
   }
   return out;
