@@ -248,10 +248,25 @@ def _refuse_other_metadata(metadata: Mapping[str, str] | None) -> None:
     for key, value in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata has {key!r}: {value!r}, and its keys and values must be str")
+        if not _is_unicode(key + value):
+            raise errors._new(
+                errors.InvalidArgument,
+                f"the metadata cannot be saved: {key!r} or its value has half of a surrogate pair, "
+                "which is not Unicode",
+            )
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text has no half of a surrogate pair, as ``os.fsdecode()`` may make."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
-    """Raise for a value that is not a tensor or a name that is not a string.
+    """Raise for a value that is not a tensor or a name that is not a text.
 
     Torch's own error would print all of the tensors.
     """
@@ -259,6 +274,12 @@ def _refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> Non
         if not isinstance(name, str):
             raise errors._new(
                 errors.InvalidArgument, f"a name is {type(name).__name__}, and must be str"
+            )
+        if not _is_unicode(name):
+            raise errors._new(
+                errors.InvalidArgument,
+                f"tensor {name!r} cannot be saved: its name has half of a surrogate pair, which is "
+                "not Unicode",
             )
         if not isinstance(tensor, torch.Tensor):
             raise errors._new(

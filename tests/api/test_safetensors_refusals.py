@@ -61,6 +61,25 @@ def test_what_the_format_cannot_hold_is_refused(
     assert Path(path).read_bytes() == b"old"
 
 
+@pytest.mark.parametrize("progress", [None, lambda done, total: None], ids=["", "watched"])
+@pytest.mark.parametrize("end", ["tensors", "safetensors"])
+def test_halves_of_characters_are_refused(
+    tmp_path: Path, end: str, progress: tensorizer_ops.Progress | None
+) -> None:
+    path, x = tmp_path / f"m.{end}", torch.rand(30)
+    why = "has half of a surrogate pair, which is not Unicode"
+    with pytest.raises(ValueError) as error:
+        tensorizer_ops.save(path, {"a": x, "b\ud800": x}, progress=progress)
+    assert str(error.value).endswith(rf"tensor 'b\ud800' cannot be saved: its name {why}")
+    for metadata in ({"a\udcff": "b"}, {"a\udcff": "\ud800"}, {"a": "\ud800"}):
+        with pytest.raises(
+            ValueError, match=r"metadata cannot be saved: 'a.* or its value"
+        ) as error:
+            tensorizer_ops.save(path, {"a": x}, metadata=metadata, progress=progress)
+        assert str(error.value).endswith(why)
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("way", ["save", "convert"])
 def test_a_pipe_is_opened_only_for_what_can_be_saved(tmp_path: Path, way: str) -> None:
     source = tmp_path / "m.tensors"
