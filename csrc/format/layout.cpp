@@ -51,6 +51,10 @@ void check_metadata(Metadata& metadata, Cancel& cancel) {
   }
 }
 
+void Layout::remove_from(std::size_t first) {
+  tensors_.erase(tensors_.begin() + static_cast<std::ptrdiff_t>(first), tensors_.end());
+}
+
 std::vector<std::string_view> Layout::placed_names() const {
   std::vector<std::string_view> names;
   names.reserve(tensors_.size());

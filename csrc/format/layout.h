@@ -88,6 +88,10 @@ class Layout {
   virtual void check(const TensorSpec& spec) const = 0;
   // Places a tensor behind the last one. Throws what check() throws.
   virtual void add(TensorSpec spec) = 0;
+  // Throws Error(InvalidArgument) if the format allows no prefix that lists all of the tensors.
+  virtual void check_size() const {}
+  // Takes back the tensors from number `first` on.
+  virtual void remove_from(std::size_t first);
 
   std::span<const PlacedTensor> tensors() const noexcept { return tensors_; }
   const FileKind& kind() const noexcept { return kind_; }
@@ -112,8 +116,7 @@ class Layout {
   // Throws Error(InvalidArgument) if two names cannot be in one file.
   virtual void check_names(Cancel& cancel) const = 0;
 
-  // Returns the size that the prefix needs. Throws Error(InvalidArgument) if the format allows no
-  // prefix of that size.
+  // Returns the size that the prefix needs. Throws what check_size() throws.
   virtual std::uint64_t prefix_size() const = 0;
   // Returns the prefix of a file that begins at `start`, padded to `size`, which must be at least
   // prefix_size().

@@ -154,6 +154,24 @@ std::vector<Saving> FileWriter::prepare(std::span<const AddedTensor> tensors, St
   return savings;
 }
 
+// Places tensors behind those that are there: all of them or, if it throws, none.
+std::vector<SaveItem> FileWriter::place(std::vector<Saving>& savings) {
+  const std::size_t first = layout_->tensors().size();
+  std::vector<SaveItem> items;
+  items.reserve(savings.size());
+  try {
+    for (Saving& saving : savings) {
+      layout_->add(std::move(saving.spec));
+      items.push_back(saving.item);
+    }
+    layout_->check_size();
+  } catch (...) {
+    layout_->remove_from(first);
+    throw;
+  }
+  return items;
+}
+
 // Reserves room for the prefix once the first tensors are known. A prefix that outgrows its room
 // moves all data up.
 void FileWriter::begin() {
@@ -176,15 +194,10 @@ void FileWriter::add(std::span<const AddedTensor> tensors) {
   Staging staging;
   std::vector<Saving> savings = prepare(tensors, staging);
   staging.begin();
+  const std::size_t first = layout_->tensors().size();
+  const std::vector<SaveItem> items = place(savings);
   try {
-    const std::size_t first = layout_->tensors().size();
-    std::vector<SaveItem> items;
-    items.reserve(savings.size());
-    for (Saving& saving : savings) {
-      names_.insert(saving.spec.name);
-      layout_->add(std::move(saving.spec));
-      items.push_back(saving.item);
-    }
+    for (const AddedTensor& added : tensors) names_.insert(added.name);
     begin();
     SaveSettings settings = save_settings(options_.save, threads_, staging);
     settings.begin = sink_->start() + *reserved_;

@@ -59,6 +59,7 @@ class FileWriter {
   void must_be_ours() const;
   void must_be_open() const;
   std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
+  std::vector<SaveItem> place(std::vector<Saving>& savings);
   void begin();
   // Writes the terminator behind the tensors and the prefix in front of them. Resizes the room for
   // the prefix to `prefix_size`, or to what it needs if that is more, if the sink can.

@@ -11,6 +11,9 @@ import safetensors.torch
 import torch
 
 import tensorizer_ops
+from support.samples import assert_same
+
+Writer = torch.classes.tensorizer.Writer
 
 
 @pytest.fixture
@@ -123,3 +126,16 @@ def test_conversion_refuses_a_tensor_without_a_name(tmp_path: Path, path: str) -
 def test_tensor_serializer_refuses_another_format(path: str) -> None:
     with pytest.raises(ValueError, match=r"writes \.tensors files only"):
         tensorizer_ops.TensorSerializer(path, options={"format": "safetensors"})
+
+
+def test_a_writer_refuses_what_its_header_has_no_room_for(path: str) -> None:
+    x, y = torch.ones(3), torch.zeros(2)
+    writer = Writer(path, {"hashes": "none"}, {"k": "x" * 99_999_700})
+    writer.add("a", x)
+    for names in (["b" * 300], ["b" * 50, "c" * 50, "d" * 50]):
+        with pytest.raises(ValueError, match="the format allows 100000000: save fewer tensors"):
+            writer._add_all(names, [x] * len(names), [2] * len(names), [0] * len(names))
+    writer.add("b" * 50, y)
+    writer.close()
+    assert_same(tensorizer_ops.load(path), {"a": x, "b" * 50: y})
+    assert_same(safetensors.torch.load_file(path), {"a": x, "b" * 50: y})

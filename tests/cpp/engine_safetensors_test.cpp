@@ -180,6 +180,19 @@ TEST(SafetensorsSave, RefusesWhatTheFormatCannotHold) {
 
   SafetensorsLayout huge({{}, false, {{"k", std::string(99'999'999, 'x')}}});
   EXPECT_TRUE(contains(message_of([&] { huge.prefix_size(); }), "the format allows 100000000"));
+
+  SafetensorsLayout full({{{false, true}, {}}, false, {{"k", std::string(99'999'700, 'x')}}});
+  const std::uint64_t before = full.prefix_size();
+  full.add(with(&TensorSpec::name, std::string(40, 'a')));
+  const std::uint64_t one = full.prefix_size();
+  full.add(with(&TensorSpec::name, std::string(40, 'b')));
+  EXPECT_TRUE(contains(message_of([&] { full.check_size(); }), "the format allows 100000000"));
+  full.remove_from(1);
+  EXPECT_EQ(full.prefix_size(), one);
+  EXPECT_EQ(full.prefix(0, one).size(), one);
+  full.remove_from(0);
+  EXPECT_EQ(full.prefix_size(), before);
+  EXPECT_EQ(full.end(), 0U);
 }
 
 TEST(Metadata, IsTextWithoutRepetition) {

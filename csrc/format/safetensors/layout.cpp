@@ -16,7 +16,10 @@ namespace tensorizer {
 
 namespace {
 
-constexpr std::uint64_t kAlignment = 8;
+// Returns the size of a prefix with so much JSON.
+constexpr std::uint64_t padded_size(std::uint64_t json) noexcept {
+  return align_up(kSafetensorsLength + json, 8);
+}
 
 void put_string(std::string& out, std::string_view text) {
   constexpr std::string_view kHex = "0123456789abcdef";
@@ -50,6 +53,13 @@ void put_tensor(std::string& out, const PlacedTensor& tensor) {
   }
   out += R"(],"data_offsets":[)" + std::to_string(tensor.data_offset()) + "," +
          std::to_string(tensor.end()) + "]}";
+}
+
+// Returns the size of the JSON of a tensor, with a comma.
+std::uint64_t entry_size(const PlacedTensor& tensor) {
+  std::string text;
+  put_tensor(text, tensor);
+  return text.size() + 1;
 }
 
 std::string begin_metadata(const FileKind& kind) {
@@ -102,9 +112,21 @@ void SafetensorsLayout::check(const TensorSpec& spec) const {
 void SafetensorsLayout::add(TensorSpec spec) {
   check(spec);
   tensors_.push_back({std::move(spec), end(), 0});
-  std::string text;
-  put_tensor(text, tensors_.back());
-  entries_size_ += text.size() + 1;  // with a comma
+  entries_size_ += entry_size(tensors_.back());
+}
+
+void SafetensorsLayout::check_size() const {
+  const std::uint64_t size = padded_size(json_size()) - kSafetensorsLength;
+  if (size <= kMostSafetensorsHeader) return;
+  throw Error(ErrorKind::InvalidArgument,
+              "the header of the safetensors file would have " + std::to_string(size) +
+                  " bytes, and the format allows " + std::to_string(kMostSafetensorsHeader) +
+                  ": save fewer tensors in one file");
+}
+
+void SafetensorsLayout::remove_from(std::size_t first) {
+  for (const PlacedTensor& tensor : tensors().subspan(first)) entries_size_ -= entry_size(tensor);
+  Layout::remove_from(first);
 }
 
 void SafetensorsLayout::check_names(Cancel& cancel) const {
@@ -124,14 +146,8 @@ std::uint64_t SafetensorsLayout::json_size() const noexcept {
 }
 
 std::uint64_t SafetensorsLayout::prefix_size() const {
-  const std::uint64_t size = align_up(kSafetensorsLength + json_size(), kAlignment);
-  if (size - kSafetensorsLength > kMostSafetensorsHeader) {
-    throw Error(ErrorKind::InvalidArgument,
-                "the header of the safetensors file would have " +
-                    std::to_string(size - kSafetensorsLength) + " bytes, and the format allows " +
-                    std::to_string(kMostSafetensorsHeader) + ": save fewer tensors in one file");
-  }
-  return size;
+  check_size();
+  return padded_size(json_size());
 }
 
 std::vector<std::byte> SafetensorsLayout::prefix(std::uint64_t, std::uint64_t size) const {

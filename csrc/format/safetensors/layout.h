@@ -18,6 +18,8 @@ class SafetensorsLayout final : public Layout {
 
   void check(const TensorSpec& spec) const override;
   void add(TensorSpec spec) override;
+  void check_size() const override;
+  void remove_from(std::size_t first) override;
   bool has_digests() const noexcept override { return kind_.header.hashes.sha256; }
   ConstBytes terminator() const noexcept override { return {}; }
   void check_names(Cancel& cancel) const override;
