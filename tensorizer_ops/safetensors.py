@@ -90,7 +90,10 @@ def save_model(
             del state[name]
     if force_contiguous:
         state = {name: tensor.contiguous() for name, tensor in state.items()}
-    save_file(state, filename, texts or metadata)
+    try:
+        save_file(state, filename, texts or metadata)
+    except _NotContiguous as error:
+        raise ValueError(f"{error}, or use save_model(..., force_contiguous=True)") from None
 
 
 def load_model(
@@ -249,6 +252,10 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in sorted(names))
 
 
+class _NotContiguous(ValueError):
+    pass
+
+
 def _check(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise for tensors that the ``safetensors`` library refuses, and this library would take."""
     if not isinstance(tensors, dict):
@@ -266,7 +273,9 @@ def _check(tensors: Mapping[str, torch.Tensor]) -> None:
             )
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
-            raise ValueError(f"tensor {name!r} is not contiguous: use contiguous()")
+            raise _NotContiguous(f"tensor {name!r} is not contiguous: use contiguous()")
+        if tensor.is_meta:
+            raise RuntimeError(f"Cannot copy out of meta tensor {name!r}: it has no data")
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
