@@ -288,12 +288,15 @@ def _range(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _shared(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
-    """Return the names in groups: tensors of a group overlap each other, directly or not."""
-    by_storage: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
+    """Return the names in groups: tensors of a group overlap each other, directly or not.
+
+    Storages of different sizes count as different memory, as in the other library.
+    """
+    by_storage: dict[tuple[torch.device, int, int], list[tuple[int, int, str]]] = {}
     for name, tensor in tensors.items():
         storage = plain_storage(tensor)
         if storage is not None and storage.nbytes() > 0:
-            key = (tensor.device, storage.data_ptr())
+            key = (tensor.device, storage.data_ptr(), storage.nbytes())
             by_storage.setdefault(key, []).append((*_range(tensor), name))
     groups: list[set[str]] = []
     for ranges in by_storage.values():

@@ -218,6 +218,14 @@ def test_parts_of_one_memory_that_do_not_overlap_are_saved(path: str) -> None:
     assert ours.save(state()) == safetensors.torch.save(state())
 
 
+def test_storages_of_different_sizes_are_saved(path: str) -> None:
+    def state() -> dict[str, torch.Tensor]:
+        whole = shared()
+        return {"whole": whole, "part": torch.empty(0).set_(whole.untyped_storage()[:16])}
+
+    assert ours.save(state()) == safetensors.torch.save(state())
+
+
 def test_parts_of_which_none_is_whole_are_no_model(path: str) -> None:
     module = torch.nn.Module()
     whole = shared()
