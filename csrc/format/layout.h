@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -118,8 +119,12 @@ class Layout {
 
   // Returns the size that the prefix needs. Throws what check_size() throws.
   virtual std::uint64_t prefix_size() const = 0;
+  // Returns the size that a prefix may have at most.
+  virtual std::uint64_t largest_prefix() const noexcept {
+    return std::numeric_limits<std::uint64_t>::max();
+  }
   // Returns the prefix of a file that begins at `start`, padded to `size`, which must be at least
-  // prefix_size().
+  // prefix_size() and at most largest_prefix().
   virtual std::vector<std::byte> prefix(std::uint64_t start, std::uint64_t size) const = 0;
 
  protected:

@@ -243,7 +243,7 @@ void FileWriter::flush() {
   // time all data moves up.
   const bool grows = reserved_ && layout_->prefix_size() > *reserved_;
   try {
-    write_ends(grows ? 2 * *reserved_ : 0, call.cancel);
+    write_ends(grows ? std::min(2 * *reserved_, layout_->largest_prefix()) : 0, call.cancel);
     call.cancel.check();
   } catch (...) {
     abort_now();

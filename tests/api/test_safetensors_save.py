@@ -221,6 +221,20 @@ def test_a_writer_outgrows_its_room(path: str) -> None:
     assert_same(tensorizer_ops.load(path), state)
 
 
+def test_room_for_more_tensors_stays_within_the_limit_of_the_format(path: str) -> None:
+    state = {"a": torch.ones(3), "b": torch.zeros(2)}
+    with open(path, "w+b") as stream:
+        options = {"format": "safetensors", "hashes": "none"}
+        writer = Writer(f"fd:{stream.fileno()}", options, {"k": "x" * 60_000_000})
+        for name, tensor in state.items():
+            writer.add(name, tensor)
+        writer._flush()
+        assert_same(tensorizer_ops.load(path), state)
+        writer.close()
+    assert_same(tensorizer_ops.load(path), state)
+    assert_same(safetensors.torch.load_file(path), state)
+
+
 def test_tensor_serializer_keeps_its_format(path: str) -> None:
     serializer = tensorizer_ops.TensorSerializer(path)
     serializer.write_state_dict({"x": torch.ones(2)})

@@ -150,6 +150,10 @@ std::uint64_t SafetensorsLayout::prefix_size() const {
   return padded_size(json_size());
 }
 
+std::uint64_t SafetensorsLayout::largest_prefix() const noexcept {
+  return kSafetensorsLength + kMostSafetensorsHeader;
+}
+
 std::vector<std::byte> SafetensorsLayout::prefix(std::uint64_t, std::uint64_t size) const {
   std::string json = "{" + metadata_;
   json.reserve(size);

@@ -25,6 +25,7 @@ class SafetensorsLayout final : public Layout {
   void check_names(Cancel& cancel) const override;
   // Returns a multiple of 8.
   std::uint64_t prefix_size() const override;
+  std::uint64_t largest_prefix() const noexcept override;
   std::vector<std::byte> prefix(std::uint64_t start, std::uint64_t size) const override;
 
  private:
