@@ -104,7 +104,7 @@ def _torch_load(mmap: bool) -> Load:
     return lambda path: torch.load(path, weights_only=True, mmap=mmap)
 
 
-def _safetensors_load(path: str) -> State:
+def safetensors_load(path: str) -> State:
     from safetensors.torch import load_file
 
     return load_file(path)
@@ -134,6 +134,15 @@ def _flashpack_save(state: State, path: str) -> None:
     # Syncing is disabled: no other library syncs, and the disk is not measured here.
     with mock.patch("os.fsync"), mock.patch.object(numpy.memmap, "flush"):
         pack_to_file(state, path, target_dtype=None)
+
+
+def _fast_load(path: str) -> State:
+    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+    loader = SafeTensorsFileLoader(SingleGroup(), "cpu", nogds=True)
+    loader.add_filenames({0: [path]})
+    buffer = loader.copy_files_to_device()
+    return {name: buffer.get_tensor(name) for name in buffer.key_to_rank_lidx}
 
 
 def streamer_load(**environment: str) -> Load:
@@ -166,6 +175,10 @@ US_PASSPHRASE = Library(
     ".ours.passphrase.tensors",
     ops_save("all", options=_DERIVED | {"kdf": "interactive"}),
 )
+# The format of safetensors, and the same file as that of the libraries below.
+US_SAFETENSORS = Library(
+    "tensorizer_ops, safetensors", "tensorizer_ops", ".safetensors", ops_save("none")
+)
 TENSORIZER = Library("tensorizer", "tensorizer", ".tensors", _tensorizer_save())
 TENSORIZER_ENCRYPTED = Library(
     "tensorizer, encrypted", "tensorizer", ".encrypted.tensors", _tensorizer_save(KEY)
@@ -173,12 +186,13 @@ TENSORIZER_ENCRYPTED = Library(
 TORCH = Library("torch", "torch", ".pt", lambda state, path: torch.save(state, path))
 SAFETENSORS = Library("safetensors", "safetensors.torch", ".safetensors", _safetensors_save)
 FLASHPACK = Library("flashpack", "flashpack", ".flashpack", _flashpack_save)
-# It has no file format of its own.
+# They have no file format of their own.
 STREAMER = Library("Run:ai streamer", "runai_model_streamer", ".safetensors", _safetensors_save)
+FAST = Library("fastsafetensors", "fastsafetensors", ".safetensors", _safetensors_save)
 
 LIBRARIES = (
-    *(US, US_ENCRYPTED, US_PASSPHRASE, TENSORIZER, TENSORIZER_ENCRYPTED),
-    *(TORCH, SAFETENSORS, FLASHPACK, STREAMER),
+    *(US, US_SAFETENSORS, US_ENCRYPTED, US_PASSPHRASE, TENSORIZER, TENSORIZER_ENCRYPTED),
+    *(TORCH, SAFETENSORS, FLASHPACK, STREAMER, FAST),
 )
 
 
@@ -201,7 +215,9 @@ PASSPHRASE = Peer(
 
 PEERS = (
     Peer("us, zero-copy", US, load=ops_load(copy=False), repeats=_MAPPED),
+    Peer("us, safetensors, zero-copy", US_SAFETENSORS, load=ops_load(), repeats=_MAPPED),
     Peer("us, copy", US, load=ops_load(copy=True)),
+    Peer("us, safetensors, copy", US_SAFETENSORS, load=ops_load(copy=True)),
     Peer("us, copy, verify crc32", US, load=ops_load(copy=True, verify="crc32"), hashes=True),
     Peer("us, copy, verify all", US, load=ops_load(copy=True, verify="all"), hashes=True),
     Peer("us, zero-copy, verify all", US, load=ops_load(copy=False, verify="all"), hashes=True),
@@ -212,11 +228,13 @@ PEERS = (
     _tensorizer_peer("tensorizer, encrypted", TENSORIZER_ENCRYPTED, key=KEY),
     Peer("torch.load", TORCH, load=_torch_load(mmap=False)),
     Peer("torch.load, mmap", TORCH, load=_torch_load(mmap=True), repeats=_MAPPED),
-    Peer("safetensors", SAFETENSORS, load=_safetensors_load, repeats=_MAPPED),
+    Peer("safetensors", SAFETENSORS, load=safetensors_load, repeats=_MAPPED),
     Peer("flashpack", FLASHPACK, load=_flashpack_load(parallel=False), repeats=_MAPPED),
     Peer("flashpack, parallel read", FLASHPACK, load=_flashpack_load(parallel=True)),
     Peer("Run:ai streamer", STREAMER, load=streamer_load()),
+    Peer("fastsafetensors", FAST, load=_fast_load),
     Peer("us, save hashes=none", US, save=ops_save("none")),
+    Peer("us, safetensors, save", US_SAFETENSORS, save=ops_save("none")),
     Peer("us, save hashes=crc32", US, save=ops_save("crc32"), hashes=True),
     Peer("us, save hashes=all", US, save=ops_save("all"), hashes=True),
     Peer("us, save encrypted", US_ENCRYPTED, save=US_ENCRYPTED.save, hashes=True),
@@ -235,11 +253,12 @@ PEERS = (
 # The loader that checks the saves of each library.
 CHECKERS: dict[str, Load] = {
     US.name: ops_load(copy=True),
+    US_SAFETENSORS.name: ops_load(copy=True),
     US_ENCRYPTED.name: ops_load(options=_KEYED),
     TENSORIZER.name: tensorizer_load(2),
     TENSORIZER_ENCRYPTED.name: tensorizer_load(2, key=KEY),
     TORCH.name: _torch_load(mmap=False),
-    SAFETENSORS.name: _safetensors_load,
+    SAFETENSORS.name: safetensors_load,
     FLASHPACK.name: _flashpack_load(parallel=False),
 }
 

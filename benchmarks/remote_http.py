@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.request import urlopen
 
 import workloads
 from contenders import TINY, Contender, Setting, best_of, computed, unless
-from memory import size_of
-from peers import TENSORIZER, US, lazy_load, ops_load, ops_save, tensorizer_load, why_not
+from memory import State, size_of
+from peers import (
+    SAFETENSORS,
+    TENSORIZER,
+    US,
+    Load,
+    lazy_load,
+    ops_load,
+    ops_save,
+    safetensors_load,
+    tensorizer_load,
+    why_not,
+)
 from servers import Web, delay, requests_in_a_row, web_server
 from targets import BYTES_PER_SECOND, SLOW_CONNECTIONS
 
@@ -54,10 +67,34 @@ def _fast(setting: Setting, web: Web, secure: bool) -> list[Contender]:
     ]
 
 
+def _safetensors(setting: Setting, web: Web) -> list[Contender]:
+    """Return loads of a safetensors file, by us and by way of a file on the disk."""
+    state = setting.state
+    file = setting.write(ops_save("none"), state, web.root / "theirs.safetensors")
+    tiny = setting.write(ops_save("none"), TINY, web.root / "tiny.safetensors")
+    local = setting.directory / "local.safetensors"
+
+    def download_and_load(url: str) -> State:
+        with urlopen(url) as response, local.open("wb") as out:
+            shutil.copyfileobj(response, out, 1 << 20)
+        return safetensors_load(str(local))
+
+    def contender(name: str, load: Load) -> Contender:
+        return setting.loads(name, load, web.url(file.name), web.url(tiny.name), state, file)
+
+    return [
+        contender("us, load safetensors", ops_load()),
+        unless(
+            why_not(SAFETENSORS.module),
+            contender("download, then safetensors", download_and_load),
+        ),
+    ]
+
+
 @contextmanager
 def http(setting: Setting) -> Iterator[list[Contender]]:
     with web_server(setting.directory) as web:
-        yield _fast(setting, web, secure=False)
+        yield [*_fast(setting, web, secure=False), *_safetensors(setting, web)]
 
 
 @contextmanager

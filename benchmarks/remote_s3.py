@@ -128,13 +128,9 @@ def s3(setting: Setting) -> Iterator[list[Contender]]:
         ours = setting.write(ops_save(), state, folder / "ours.tensors")
         theirs, their_tiny = folder / "theirs.safetensors", folder / "tiny.safetensors"
 
-        def write_theirs() -> None:
-            setting.write(SAFETENSORS.save, state, theirs)
-            setting.write(SAFETENSORS.save, TINY, their_tiny)
-
-        no_streamer = setting.prepare(
-            why_not("runai_model_streamer_s3", SAFETENSORS.module), write_theirs
-        )
+        setting.write(ops_save("none"), state, theirs)
+        setting.write(ops_save("none"), TINY, their_tiny)
+        no_streamer = why_not("runai_model_streamer_s3", SAFETENSORS.module)
         load = ops_load(options=server.options())
         save = ops_save(options=server.options())
         no_boto3 = why_not("boto3")
@@ -142,6 +138,9 @@ def s3(setting: Setting) -> Iterator[list[Contender]]:
         yield [
             setting.bare_loads(CONNECTIONS, _url(server, ours.name), ours, *SIGNED),
             setting.loads("us, load", load, _uri(ours.name), _uri(tiny.name), state, ours),
+            setting.loads(
+                "us, load safetensors", load, _uri(theirs.name), _uri(tiny.name), state, theirs
+            ),
             unless(no_streamer, _streams(setting, server, theirs, their_tiny.name)),
             unless(no_boto3, downloads),
             _bare_saves(setting, server, ours),

@@ -44,8 +44,10 @@ def _peers(*names: str) -> list[Peer]:
 ENTRIES: tuple[Entry, ...] = tuple(
     dict.fromkeys(
         (
-            *_peers("us, zero-copy", "safetensors"),
-            *(bare.READ, *_peers("us, copy", "tensorizer", "torch.load")),
+            *_peers("us, zero-copy", "us, safetensors, zero-copy", "safetensors"),
+            bare.READ,
+            *_peers("us, copy", "us, safetensors, copy", "tensorizer", "torch.load"),
+            *_peers("fastsafetensors"),
             *(bare.READ_CRC32, *_peers("us, copy, verify crc32")),
             *(bare.READ_ALL, *_peers("us, copy, verify all", "tensorizer, verify_hash")),
             *(bare.READ_ENCRYPTED, *_peers("us, encrypted", "tensorizer, encrypted")),

@@ -34,7 +34,7 @@ from workloads import WORKLOADS
 
 PACKAGES = (
     *("tensorizer_ops", "torch", "tensorizer", "safetensors", "flashpack"),
-    "runai-model-streamer",
+    *("runai-model-streamer", "fastsafetensors"),
 )
 IMPORT = """
 import time, torch

@@ -17,6 +17,7 @@ ROUNDS_CEILING = 2
 _MODELS = ("large", "transformer")
 _CRC32 = "us, copy, verify crc32"
 _ALL = "us, copy, verify all"
+_FOREIGN_COPY = "us, safetensors, copy"
 _ENCRYPTED = "us, encrypted"
 _SAVE = "us, save hashes=all"
 _SAVE_ENCRYPTED = "us, save encrypted"
@@ -29,6 +30,15 @@ TARGETS = (
     Target("load by copy", COPY, "tensorizer", ("tensorizer",), 2.5, _MODELS),
     Target("load by copy", COPY, "torch.load", ("torch.load",), 4, _MODELS),
     Target("load zero-copy, touch", "us, zero-copy", "safetensors", ("safetensors",), 1.0, _MODELS),
+    Target("load safetensors by copy", _FOREIGN_COPY, "limit", (bare.READ.name,), 0.9, _MODELS),
+    Target(
+        "load safetensors by copy",
+        *(_FOREIGN_COPY, "fastsafetensors", ("fastsafetensors",), 2, _MODELS),
+    ),
+    Target(
+        "load safetensors zero-copy, touch",
+        *("us, safetensors, zero-copy", "safetensors", ("safetensors",), 0.95, _MODELS),
+    ),
     Target("load, verify all", _ALL, _BARE, (bare.READ_ALL.name,), 1.35, _MODELS),
     Target("load, verify all", _ALL, "tensorizer", ("tensorizer, verify_hash",), 2.2, _MODELS),
     Target("load, verify crc32", _CRC32, "limit", (bare.READ_CRC32.name,), 0.9, _MODELS),
@@ -62,6 +72,8 @@ _BARE_SAVE = ("bare libcurl, save",)
 _TENSORIZER = ("tensorizer, load",)
 _STREAMER = ("Run:ai streamer, load",)
 _UPLOAD = ("a file, then boto3 upload_file",)
+_FOREIGN = "us, load safetensors"
+_DOWNLOAD = ("download, then safetensors",)
 _KEYS = "key after key"
 _ONE_TENSOR = f"us, {SLOW_CONNECTIONS[-1]} connections, one tensor"
 _MANY_TENSORS = (f"us, {SLOW_CONNECTIONS[-1]} connections",)
@@ -76,6 +88,7 @@ def _slow(connections: int) -> Target:
 REMOTE_TARGETS = (
     Target("load", _LOAD, "bare libcurl", _BARE_LOAD, 0.9, ("http",)),
     Target("load", _LOAD, "tensorizer", _TENSORIZER, 2.1, ("http",)),
+    Target("load safetensors", _FOREIGN, "download first", _DOWNLOAD, 2, ("http",)),
     Target("load", _LOAD, "bare libcurl", _BARE_LOAD, 0.9, ("https",)),
     Target("load", _LOAD, "tensorizer", _TENSORIZER, 2, ("https",)),
     *(_slow(connections) for connections in SLOW_CONNECTIONS),
@@ -83,6 +96,7 @@ REMOTE_TARGETS = (
     Target("load of one tensor", _ONE_TENSOR, "the 32 MiB case", _MANY_TENSORS, 0.95, ("slow",)),
     Target("load", _LOAD, "bare libcurl", _BARE_LOAD, 0.9, ("s3",)),
     Target("load", _LOAD, "Run:ai streamer", _STREAMER, 1.1, ("s3",)),
+    Target("load safetensors", _FOREIGN, "Run:ai streamer", _STREAMER, 1.2, ("s3",)),
     Target("load", _LOAD, "boto3", ("boto3 download_file",), 1.3, ("s3",)),
     Target("save, both hashes", _SAVED, "bare libcurl", _BARE_SAVE, 0.9, ("s3",)),
     Target("save, both hashes", _SAVED, "file, boto3", _UPLOAD, 1.3, ("s3",)),

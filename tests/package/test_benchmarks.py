@@ -50,6 +50,7 @@ def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
 def test_local_files_are_measured(tmp_path: Path) -> None:
     workloads = run_quickly("run.py", tmp_path, "--workloads", "small", "--peers", "us,limit")
     names = {"us, copy", "us, save hashes=all", "limit, pread", "us, save encrypted"}
+    names |= {f"us, safetensors, {work}" for work in ("copy", "zero-copy", "save")}
     keys = {"us, encrypted", "us, encrypted, passphrase", "bare work, one key from a passphrase"}
     assert names | keys <= workloads["small"].keys()
 
@@ -65,11 +66,23 @@ def test_code_for_tensorizer_is_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("workload", "names"),
     [
-        ("http", ["us, load", "bare libcurl, load", "tensorizer, load"]),
+        (
+            "http",
+            [
+                *("us, load", "bare libcurl, load", "tensorizer, load"),
+                *("us, load safetensors", "download, then safetensors"),
+            ],
+        ),
         ("https", ["us, load", "bare libcurl, load", "tensorizer, load"]),
         ("slow", ["us, 32 connections", "us, 32 connections, one tensor"]),
         ("lazy", ["us, key after key", "tensorizer, key after key"]),
-        ("s3", ["us, load", "us, save", "bare libcurl, load", "bare libcurl, save"]),
+        (
+            "s3",
+            [
+                *("us, load", "us, load safetensors", "us, save"),
+                *("bare libcurl, load", "bare libcurl, save"),
+            ],
+        ),
         ("redis", ["us, load", "us, save", "tensorizer, load", "tensorizer, save"]),
     ],
 )
