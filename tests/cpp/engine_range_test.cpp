@@ -60,24 +60,17 @@ void expect_ranges(Source& source, Catalogue& catalogue, std::span<const Sample>
   }
 }
 
-void expect_ranges_of(ConstBytes file, std::span<const Sample> samples, FileKeys* keys,
-                      Dice& dice) {
-  load_often(file, keys, 20, dice, [&](Source& source, Index& index, const LoadSettings& settings) {
-    expect_ranges(source, index, samples, dice, settings);
-  });
-}
-
 TEST(Ranges, OfPlainTensorsAreLoaded) {
   Dice dice(91);
   const std::vector<Sample> samples = samples_with_chunks(dice);
-  expect_ranges_of(saved(samples), samples, nullptr, dice);
+  load_often(saved(samples), samples, nullptr, 20, dice, expect_ranges);
 }
 
 TEST(Ranges, OfEncryptedTensorsAreLoaded) {
   Dice dice(92);
   const std::vector<Sample> samples = samples_with_chunks(dice);
   FileKeys keys = keys_of(key_of());
-  expect_ranges_of(saved_as(samples, encrypted()), samples, &keys, dice);
+  load_often(saved_as(samples, encrypted()), samples, &keys, 20, dice, expect_ranges);
 }
 
 TEST(Ranges, AreViewsOfAMapping) {

@@ -184,24 +184,17 @@ void expect_slices(Source& source, Catalogue& catalogue, std::span<const Sample>
   }
 }
 
-void expect_slices_of(ConstBytes file, std::span<const Sample> samples, FileKeys* keys,
-                      Dice& dice) {
-  load_often(file, keys, 10, dice, [&](Source& source, Index& index, const LoadSettings& settings) {
-    expect_slices(source, index, samples, dice, settings);
-  });
-}
-
 TEST(Runs, OfPlainTensorsAreLoaded) {
   Dice dice(303);
   const std::vector<Sample> samples = samples_with_chunks(dice);
-  expect_slices_of(saved(samples), samples, nullptr, dice);
+  load_often(saved(samples), samples, nullptr, 10, dice, expect_slices);
 }
 
 TEST(Runs, OfEncryptedTensorsAreLoaded) {
   Dice dice(304);
   const std::vector<Sample> samples = samples_with_chunks(dice);
   FileKeys keys = keys_of(key_of());
-  expect_slices_of(saved_as(samples, encrypted()), samples, &keys, dice);
+  load_often(saved_as(samples, encrypted()), samples, &keys, 10, dice, expect_slices);
 }
 
 // Loads columns of the only tensor of a file.

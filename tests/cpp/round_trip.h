@@ -139,7 +139,8 @@ inline Index index_of(Source& source, FileKeys* keys = nullptr) {
 
 // Calls `expect` with a file that can be read in any order, and as a stream, with random settings.
 template <typename Expect>
-void load_often(ConstBytes file, FileKeys* keys, int rounds, Dice& dice, const Expect& expect) {
+void load_often(ConstBytes file, std::span<const Sample> samples, FileKeys* keys, int rounds,
+                Dice& dice, const Expect& expect) {
   for (int round = 0; round < rounds; ++round) {
     LoadSettings settings;
     settings.keys = keys;
@@ -150,7 +151,7 @@ void load_often(ConstBytes file, FileKeys* keys, int rounds, Dice& dice, const E
     SequentialSource once(file);
     for (Source* const each : {source.get(), static_cast<Source*>(&once)}) {
       Index index = index_of(*each, keys);
-      expect(*each, index, settings);
+      expect(*each, index, samples, dice, settings);
     }
   }
 }
