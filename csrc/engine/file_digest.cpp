@@ -24,7 +24,7 @@ std::string file_digest(OpenFile& file, int threads, Progress& progress, Cancel&
   if (source.get() != &file.source()) settings.memory_ceiling /= 2;
   load(*source, file.catalogue(), items, settings, progress, cancel);
   file.source().confirm(cancel);
-  return to_hex(model_digest(file.catalogue(), std::as_bytes(std::span(found))));
+  return to_hex(model_digest(file.catalogue(), std::as_bytes(std::span(found)), cancel));
 }
 
 }  // namespace tensorizer

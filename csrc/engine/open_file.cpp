@@ -34,13 +34,13 @@ OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, C
       catalogue_(read_catalogue(*source_, keys_.get(), cancel)),
       names_(clean_names(catalogue_->entries())),
       ahead_(make_read_ahead(source_, *catalogue_, options_.memory_ceiling)) {
-  check_promises();
+  check_promises(cancel);
 }
 
 OpenFile::~OpenFile() = default;
 
 // Checks what the options demand of the file.
-void OpenFile::check_promises() const {
+void OpenFile::check_promises(Cancel& cancel) const {
   const auto refuse = [&](ErrorKind kind, const std::string& why) {
     throw Error(kind, source_->label() + ": " + why);
   };
@@ -53,11 +53,11 @@ void OpenFile::check_promises() const {
     }
   }
   if (options_.digest && !catalogue_->data_digests().empty()) {
-    check_digest(catalogue_->data_digests());
+    check_digest(catalogue_->data_digests(), cancel);
   }
 }
 
-void OpenFile::check_digest(ConstBytes data_digests) const {
+void OpenFile::check_digest(ConstBytes data_digests, Cancel& cancel) const {
   for (const Entry& entry : catalogue_->entries()) {
     if (entry.dtype) continue;
     throw Error(ErrorKind::InvalidArgument,
@@ -65,7 +65,7 @@ void OpenFile::check_digest(ConstBytes data_digests) const {
                     ": its digest cannot be checked, because a stream does not give the dtype "
                     "of empty tensors in advance: load it from a file");
   }
-  const Sha256Digest found = model_digest(*catalogue_, data_digests);
+  const Sha256Digest found = model_digest(*catalogue_, data_digests, cancel);
   if (found == *options_.digest) return;
   throw Error(ErrorKind::HashMismatch, source_->label() + ": its digest is " + to_hex(found) +
                                            ", but must be " + to_hex(*options_.digest) +

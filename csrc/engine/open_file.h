@@ -55,12 +55,12 @@ class OpenFile {
   TensorDetails read_details(std::uint32_t number, std::vector<std::byte>& header, Cancel& cancel);
   // Throws HashMismatch if the digests of the tensors' data do not make the digest that the options
   // ask for.
-  void check_digest(ConstBytes data_digests) const;
+  void check_digest(ConstBytes data_digests, Cancel& cancel) const;
   // Returns the names of the file and the tensor, for messages.
   std::string describe_entry(std::uint32_t number) const;
 
  private:
-  void check_promises() const;
+  void check_promises(Cancel& cancel) const;
 
   const std::shared_ptr<Source> source_;
   const LoadOptions options_;

@@ -1,6 +1,7 @@
 // One digest for all contents of a file, however they are stored.
 #pragma once
 
+#include "base/cancel.h"
 #include "format/catalogue.h"
 
 namespace tensorizer {
@@ -9,6 +10,6 @@ namespace tensorizer {
 // the order of the stored names. It is the same for a plain and an encrypted file, and for any
 // order and padding. `data_digests` has one digest for each entry, in their order; every dtype must
 // be known.
-Sha256Digest model_digest(const Catalogue& catalogue, ConstBytes data_digests);
+Sha256Digest model_digest(const Catalogue& catalogue, ConstBytes data_digests, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -197,7 +197,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   run(file, targets, verify, threads, job, &expected_digests);
   if (!listed.empty()) return;
   try {
-    file.check_digest(std::as_bytes(std::span(found)));
+    file.check_digest(std::as_bytes(std::span(found)), job.cancel);
   } catch (...) {
     blank(targets, std::vector<bool>(found.size(), true));
     throw;

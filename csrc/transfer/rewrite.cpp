@@ -163,7 +163,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
     return TensorAccess{.reader = std::make_unique<OriginReader>(origin)};
   };
   settings.confirm = [&] {
-    if (pinned) from.check_digest(std::as_bytes(std::span(found)));
+    if (pinned) from.check_digest(std::as_bytes(std::span(found)), cancel);
     from.source().confirm(cancel);
   };
   save_file(*sink, layout, items, settings, progress, cancel);

@@ -20,7 +20,8 @@ std::vector<std::byte> digests_of(std::span<const Sample> samples) {
 
 // Returns the digest of a file with these tensors.
 std::string digest_of(std::span<const Sample> samples, const FileKind& kind = {}) {
-  return to_hex(model_digest(read(saved_as(samples, kind)), digests_of(samples)));
+  Cancel cancel;
+  return to_hex(model_digest(read(saved_as(samples, kind)), digests_of(samples), cancel));
 }
 
 std::vector<Sample> two() {
@@ -71,7 +72,8 @@ TEST(ModelDigest, DoesNotDependOnHowItIsStored) {
                    .data = std::string(as_text(pattern(6, 1))),
                    .padding = padding},
          RawTensor{.name = "a", .shape = {1}, .data = std::string(as_text(pattern(4, 2)))}});
-    EXPECT_EQ(to_hex(model_digest(read(file.bytes), digests_of(two()))), expected);
+    Cancel cancel;
+    EXPECT_EQ(to_hex(model_digest(read(file.bytes), digests_of(two()), cancel)), expected);
   }
 }
 
