@@ -73,7 +73,8 @@ def load(
             draws a bar with tqdm.
 
     Returns:
-        The tensors by name, in the order of the file or of ``names``.
+        The tensors by name, in the order of the file or of ``names``. Those that were saved as one,
+        with the option ``share``, share memory.
 
     Raises:
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
@@ -182,14 +183,16 @@ def save(
     Args:
         uri: as for :func:`load`; missing directories are created.
         tensors: the tensors by name, for example a ``state_dict()``. Views, non-contiguous tensors
-            and tensors that share memory are each saved in full.
+            and tensors that share memory are each saved in full, unless ``share`` says otherwise.
         hashes: which hashes to write with every tensor.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         options: ``fsync`` (``"true"`` waits until the file is on stable storage),
             ``memory_ceiling`` (bytes of memory to use beyond the tensors), ``staging`` (bytes of
             pinned memory for copies from a device), ``key`` and others that encrypt
             (``docs/security.md``), ``format`` (``"tensors"`` or ``"safetensors"``, whatever the
-            name of the target), and those for servers (``docs/remote.md``).
+            name of the target), ``share`` (``"true"`` stores tensors that are the same memory once;
+            other readers then miss all names but the first), and those for servers
+            (``docs/remote.md``).
         metadata: texts to store with the tensors, which :func:`tensorizer_ops.metadata` returns.
         progress: as for :func:`load`.
 

@@ -177,7 +177,7 @@ class safe_open:
 
     def offset_keys(self) -> list[str]:
         """Return the names in the order of the data."""
-        _, _, _, offsets, sizes, _ = self._open()._list()
+        _, _, _, offsets, sizes, *_ = self._open()._list()
         places = dict(zip(self._names, zip(offsets, sizes, strict=True), strict=True))
         return sorted(self._names, key=places.__getitem__)
 

@@ -23,6 +23,12 @@ FileKind kind_in(Format format, FileKind asked, Cancel& cancel) {
         ErrorKind::InvalidArgument,
         "a key was given, and a safetensors file cannot be encrypted: save a .tensors file");
   }
+  if (asked.share) {
+    throw Error(ErrorKind::InvalidArgument,
+                "option 'share' is 'true', and a safetensors file stores the data of every name: "
+                "save a .tensors file, or leave out all names but one of each tied tensor, as "
+                "save_model() does");
+  }
   if (asked.header.hashes.crc32 && !asked.header.hashes.sha256) {
     throw Error(ErrorKind::InvalidArgument,
                 "hashes is 'crc32', and a safetensors file stores no CRC32: use 'sha256' or 'all', "

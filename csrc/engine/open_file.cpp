@@ -32,7 +32,7 @@ OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, C
                 : std::make_unique<FileKeys>(resolve_key(options_.key), options_.kdf_limit,
                                              source_->label())),
       catalogue_(read_catalogue(*source_, keys_.get(), cancel)),
-      names_(clean_names(catalogue_->entries())),
+      names_(clean_names(all_names(*catalogue_))),
       ahead_(make_read_ahead(source_, *catalogue_, options_.memory_ceiling)) {
   check_promises(cancel);
 }
@@ -80,7 +80,7 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
   for (const LoadItem& item : items) {
     // Reading ahead would fetch what lies between the runs.
     if (item.runs != nullptr) return source_;
-    const Entry& e = entry(item.entry);
+    const Entry& e = catalogue_->entries()[item.entry];
     begin = std::min(begin, begin_of(item, e));
     end = std::max(end, end_of(item, e));
   }
@@ -127,8 +127,9 @@ std::vector<LoadItem> OpenFile::all_items() const {
   // them. A local file is read and not mapped, because it may be truncated meanwhile.
   const bool staged = !source_->identity() || catalogue_->encrypted();
   std::vector<LoadItem> items;
-  items.reserve(names_.size());
-  for (std::uint32_t i = 0; i < names_.size(); ++i) {
+  const std::size_t entries = catalogue_->entries().size();
+  items.reserve(entries);
+  for (std::uint32_t i = 0; i < entries; ++i) {
     items.push_back(whole_tensor(*catalogue_, i));
     if (staged && items.back().range.size > 0) items.back().staged = StagedRange{0};
   }
@@ -137,16 +138,17 @@ std::vector<LoadItem> OpenFile::all_items() const {
 
 TensorDetails OpenFile::read_details(std::uint32_t number, std::vector<std::byte>& header,
                                      Cancel& cancel) {
-  const Entry& stored = entry(number);
+  const std::uint32_t entry = entry_number(number);
+  const Entry& stored = catalogue_->entries()[entry];
   const FileLocation location = location_of(*source_);
-  catalogue_->check_header_size(number, location);
+  catalogue_->check_header_size(entry, location);
   const auto source = source_for(stored.header_offset, stored.data_offset, cancel);
   read_arriving(*source, stored.header_offset, stored.header_size(), header, cancel);
-  return catalogue_->details(number, header, location);
+  return catalogue_->details(entry, header, location);
 }
 
 std::string OpenFile::describe_entry(std::uint32_t number) const {
-  return source_->label() + ": " + describe(names_[number], number);
+  return source_->label() + ": " + describe(names_[number], entry_number(number));
 }
 
 }  // namespace tensorizer

@@ -38,18 +38,22 @@ class OpenFile {
   Verify checked(Verify asked) const noexcept { return options_.digest ? Verify::All : asked; }
   // Returns the keys of the file; null if no key was given.
   FileKeys* keys() noexcept { return keys_.get(); }
-  // Returns the names as in a state_dict, in the order of the entries.
+  // Returns the names as in a state_dict. The methods below take the number of a name in this list;
+  // tied names have the same entry.
   std::span<const std::string_view> names() const noexcept { return names_; }
-  const Entry& entry(std::uint32_t number) const { return catalogue_->entries()[number]; }
+  std::uint32_t entry_number(std::uint32_t number) const { return catalogue_->named(number).entry; }
+  const Entry& entry(std::uint32_t number) const {
+    return catalogue_->entries()[entry_number(number)];
+  }
   // Returns a copy of the metadata of the user, in the order of the file.
   Metadata metadata() const;
-  // Returns the entries of these names, in their order, or all entries. Throws NoSuchTensor.
+  // Returns the numbers of these names, in their order, or of all. Throws NoSuchTensor.
   std::vector<std::uint32_t> select(const std::optional<std::vector<std::string>>& names);
   std::uint32_t find(std::string_view name);
   // Returns the dtype of a tensor. Throws InvalidArgument if only the tensor's header has it and
   // the source is a stream, whose tensor headers are not read in advance.
   DType dtype(std::uint32_t number) const;
-  // Returns an item for every tensor, whose data is checked and not kept.
+  // Returns an item for every entry, whose data is checked and not kept.
   std::vector<LoadItem> all_items() const;
   // Reads the details of a tensor. Its header goes to `header`, which the result points into.
   TensorDetails read_details(std::uint32_t number, std::vector<std::byte>& header, Cancel& cancel);

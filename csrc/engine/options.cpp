@@ -81,6 +81,13 @@ Option format_option(std::optional<Format>& format) {
           }};
 }
 
+Option share_option(std::optional<bool>& share) {
+  return {"share", "'true' or 'false'", [&share](const std::string&, const std::string& text) {
+            share = text == "true";
+            return *share || text == "false";
+          }};
+}
+
 std::vector<Option> save_options(SaveOptions& save) {
   std::vector<Option> known = place_options(save.sink.given);
   known.push_back(bool_option("fsync", save.sink.fsync));
@@ -90,6 +97,7 @@ std::vector<Option> save_options(SaveOptions& save) {
   known.push_back(kdf_option(save.kdf));
   known.push_back(bool_option("digests", save.digests));
   known.push_back(format_option(save.format));
+  known.push_back(share_option(save.share));
   return known;
 }
 

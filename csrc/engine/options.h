@@ -37,6 +37,9 @@ struct SaveOptions {
   Argon2Cost kdf = *named_cost("moderate");
   bool digests = false;
   std::optional<Format> format;  // by the name of the target if not given
+  // Whether tensors that are the same memory are stored once. If not given, a save stores the data
+  // of each name, and a rewrite keeps what the original does, as far as the format can.
+  std::optional<bool> share;
   std::uint64_t memory_ceiling = kMemoryCeiling;
   std::uint64_t staging = kStaging;
 };

@@ -22,17 +22,65 @@ std::vector<std::string_view> stored_names(std::span<const Entry> entries) {
   return names;
 }
 
-std::vector<std::string_view> clean_names(std::span<const Entry> entries) {
-  const auto dotted = [](const Entry& entry) {
-    return entry.type != TensorType::StateDictEntry && entry.name.size() > 1 &&
-           entry.name.front() == '.';
+std::vector<Tie>::const_iterator Catalogue::first_tie(std::uint32_t number) const noexcept {
+  return std::lower_bound(ties_.begin(), ties_.end(), number,
+                          [](const Tie& tie, std::uint32_t wanted) { return tie.number < wanted; });
+}
+
+const Tie* Catalogue::tie(std::uint32_t number) const noexcept {
+  const auto found = first_tie(number);
+  return found != ties_.end() && found->number == number ? &*found : nullptr;
+}
+
+NamedEntry Catalogue::named(std::uint32_t number) const noexcept {
+  const auto found = first_tie(number);
+  if (found != ties_.end() && found->number == number) {
+    return {found->name, found->type, found->entry};
+  }
+  const std::uint32_t entry = number - static_cast<std::uint32_t>(found - ties_.begin());
+  return {entries_[entry].name, entries_[entry].type, entry};
+}
+
+std::uint32_t Catalogue::number_of(std::uint32_t entry) const noexcept {
+  // A tie comes before the entry if no more than `entry` names of entries come before the tie.
+  const auto before = [&](const Tie& tie) {
+    return tie.number - static_cast<std::uint32_t>(&tie - ties_.data()) <= entry;
   };
-  std::vector<std::string_view> names = stored_names(entries);
-  if (std::none_of(entries.begin(), entries.end(), dotted)) return names;
-  const std::unordered_set<std::string_view> stored(names.begin(), names.end());
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const std::string_view shorter = entries[i].name.substr(1);
-    if (dotted(entries[i]) && !stored.contains(shorter)) names[i] = shorter;
+  const auto behind = std::partition_point(ties_.begin(), ties_.end(), before);
+  return entry + static_cast<std::uint32_t>(behind - ties_.begin());
+}
+
+std::vector<NamedEntry> all_names(const Catalogue& catalogue) {
+  std::vector<NamedEntry> names;
+  names.reserve(catalogue.name_count());
+  const std::span<const Tie> ties = catalogue.ties();
+  auto tie = ties.begin();
+  std::uint32_t entry = 0;
+  while (names.size() < catalogue.name_count()) {
+    if (tie != ties.end() && tie->number == names.size()) {
+      names.push_back({tie->name, tie->type, tie->entry});
+      ++tie;
+    } else {
+      const Entry& own = catalogue.entries()[entry];
+      names.push_back({own.name, own.type, entry++});
+    }
+  }
+  return names;
+}
+
+std::vector<std::string_view> clean_names(std::span<const NamedEntry> stored) {
+  const auto dotted = [](const NamedEntry& named) {
+    return named.type != TensorType::StateDictEntry && named.name.size() > 1 &&
+           named.name.front() == '.';
+  };
+  std::vector<std::string_view> names;
+  names.reserve(stored.size());
+  for (const NamedEntry& named : stored) names.push_back(named.name);
+  if (std::none_of(stored.begin(), stored.end(), dotted)) return names;
+  const std::unordered_set<std::string_view> taken(names.begin(), names.end());
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    const std::string_view shorter = stored[i].name.substr(1);
+    if (dotted(stored[i]) && !taken.contains(shorter)) names[i] = shorter;
   }
   return names;
 }

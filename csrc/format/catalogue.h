@@ -46,6 +46,26 @@ struct Entry {
   std::uint64_t memory_size() const noexcept;
 };
 
+// The most dimensions of a tensor that has ties. A tie takes a few bytes in the file, and its
+// tensor in memory several for each dimension.
+inline constexpr std::size_t kMostTiedDimensions = 16;
+
+// One more name of a tensor, as a tied weight has. No other bytes are stored for it.
+struct Tie {
+  std::string_view name;  // as stored
+  TensorType type;
+  std::uint16_t module_index;
+  std::uint32_t entry;   // the number of the tensor, which has data and a known dtype
+  std::uint32_t number;  // of this name among all names
+};
+
+// A name and the number of the tensor that has it.
+struct NamedEntry {
+  std::string_view name;  // as stored
+  TensorType type;
+  std::uint32_t entry;
+};
+
 // How the data of one tensor is encrypted: in chunks, each with a MAC and a nonce of its own.
 struct CryptInfo {
   std::optional<KeyDerivation> derivation;
@@ -89,6 +109,16 @@ class Catalogue {
 
   // Returns the tensors in the order in which the file lists them. No two of them overlap.
   std::span<const Entry> entries() const noexcept { return entries_; }
+  // Returns further names of these tensors, in the order of their numbers.
+  std::span<const Tie> ties() const noexcept { return ties_; }
+  // All names, those of entries and those of ties, are numbered in the order in which they were
+  // saved. Without ties, a name has the number of its entry.
+  std::size_t name_count() const noexcept { return entries_.size() + ties_.size(); }
+  NamedEntry named(std::uint32_t number) const noexcept;
+  // Returns the tie whose name has this number; null if it is the name of an entry.
+  const Tie* tie(std::uint32_t number) const noexcept;
+  // Returns the number of an entry's own name.
+  std::uint32_t number_of(std::uint32_t entry) const noexcept;
   // Returns the offset at which the data of the last tensor ends.
   std::uint64_t end() const noexcept { return end_; }
   // Returns the SHA-256 of each tensor's data, in the order of the entries; empty if the file keeps
@@ -120,9 +150,14 @@ class Catalogue {
   Catalogue& operator=(Catalogue&&) = default;
 
   std::vector<Entry> entries_;
+  std::vector<Tie> ties_;
   std::uint64_t end_ = 0;
   ConstBytes data_digests_;
   std::vector<MetadataPair> metadata_;
+
+ private:
+  // Returns the first tie whose number is not less.
+  std::vector<Tie>::const_iterator first_tie(std::uint32_t number) const noexcept;
 };
 
 // Returns the names as stored.
@@ -130,7 +165,10 @@ std::vector<std::string_view> stored_names(std::span<const Entry> entries);
 
 // Returns the names by which a program asks for tensors: the stored names, without the dot that a
 // root module's own tensors start with, unless that would make two names equal.
-std::vector<std::string_view> clean_names(std::span<const Entry> entries);
+std::vector<std::string_view> clean_names(std::span<const NamedEntry> stored);
+
+// Returns all names of a catalogue, by their numbers.
+std::vector<NamedEntry> all_names(const Catalogue& catalogue);
 
 // Returns the numbers of the entries in the order in which their tensors are stored: by where they
 // begin, then by where they end. Entries of the same place keep their order.

@@ -31,6 +31,12 @@ std::uint64_t TensorSpec::data_size() const noexcept {
   return size;
 }
 
+void Layout::tie(const TensorSpec& spec, std::uint32_t tensor) {
+  check(spec);
+  ties_.push_back({spec.name, spec.type, spec.module_index, tensor,
+                   static_cast<std::uint32_t>(tensors_.size() + ties_.size())});
+}
+
 void check_metadata(Metadata& metadata, Cancel& cancel) {
   std::erase_if(metadata, [](const auto& pair) { return pair.first == kDigestsKey; });
   const auto refuse = [](const std::string& why) {
@@ -53,12 +59,14 @@ void check_metadata(Metadata& metadata, Cancel& cancel) {
 
 void Layout::remove_from(std::size_t first) {
   tensors_.erase(tensors_.begin() + static_cast<std::ptrdiff_t>(first), tensors_.end());
+  std::erase_if(ties_, [&](const SavedTie& tie) { return tie.tensor >= first; });
 }
 
 std::vector<std::string_view> Layout::placed_names() const {
   std::vector<std::string_view> names;
-  names.reserve(tensors_.size());
+  names.reserve(tensors_.size() + ties_.size());
   for (const PlacedTensor& tensor : tensors_) names.push_back(tensor.spec.name);
+  for (const SavedTie& tie : ties_) names.push_back(tie.name);
   return names;
 }
 

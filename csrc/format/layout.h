@@ -60,6 +60,7 @@ struct FileKind {
   Metadata metadata{};
   // Whether a file whose format can hold that has metadata even if there is no text in it.
   bool empty_metadata = false;
+  bool share = false;  // whether several names may have the same data
 };
 
 // Throws Error(InvalidArgument) if a file cannot hold the metadata: if a text is not UTF-8, a key
@@ -80,6 +81,15 @@ struct PlacedTensor {
   std::uint64_t end() const noexcept { return data_offset() + spec.data_size(); }
 };
 
+// One more name of a placed tensor.
+struct SavedTie {
+  std::string name;  // as stored
+  TensorType type;
+  std::uint16_t module_index;
+  std::uint32_t tensor;  // its number in the layout
+  std::uint32_t number;  // of this name among all names
+};
+
 // Places tensors one behind the other. Not thread-safe unless a method says so.
 class Layout {
  public:
@@ -89,9 +99,13 @@ class Layout {
   virtual void check(const TensorSpec& spec) const = 0;
   // Places a tensor behind the last one. Throws what check() throws.
   virtual void add(TensorSpec spec) = 0;
+  // Gives a tensor, which may be added later, one more name: that of `spec`, with its type and
+  // module index. Names are numbered in the order of these calls and those of add(). The kind must
+  // allow it. Throws what check() throws.
+  void tie(const TensorSpec& spec, std::uint32_t tensor);
   // Throws Error(InvalidArgument) if the format allows no prefix that lists all of the tensors.
   virtual void check_size() const {}
-  // Takes back the tensors from number `first` on.
+  // Takes back the tensors from number `first` on, and their ties.
   virtual void remove_from(std::size_t first);
 
   std::span<const PlacedTensor> tensors() const noexcept { return tensors_; }
@@ -131,11 +145,12 @@ class Layout {
   explicit Layout(FileKind kind) : kind_(std::move(kind)) {}
   Layout(Layout&&) = default;
 
-  // Returns the names of the tensors, which belong to them.
+  // Returns the names of the tensors and then of the ties, which belong to them.
   std::vector<std::string_view> placed_names() const;
 
   const FileKind kind_;
   std::vector<PlacedTensor> tensors_;
+  std::vector<SavedTie> ties_;
 };
 
 }  // namespace tensorizer

@@ -160,7 +160,7 @@ std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
 }
 
 std::tuple<c10::List<std::string>, ReaderClass::Numbers, ReaderClass::Numbers, ReaderClass::Numbers,
-           ReaderClass::Numbers, ReaderClass::Numbers>
+           ReaderClass::Numbers, ReaderClass::Numbers, ReaderClass::Numbers>
 ReaderClass::list() {
   return translate_errors([&] {
     c10::List<std::string> names;
@@ -169,6 +169,7 @@ ReaderClass::list() {
     Numbers data_offsets;
     Numbers data_sizes;
     Numbers memory_sizes;
+    Numbers stored_as;
     for (ListedTensor& tensor : reader_.list()) {
       names.push_back(std::move(tensor.name));
       types.push_back(static_cast<std::int64_t>(tensor.type));
@@ -176,9 +177,11 @@ ReaderClass::list() {
       data_offsets.push_back(static_cast<std::int64_t>(tensor.data_offset));
       data_sizes.push_back(static_cast<std::int64_t>(tensor.data_size));
       memory_sizes.push_back(static_cast<std::int64_t>(tensor.memory_size));
+      stored_as.push_back(static_cast<std::int64_t>(tensor.stored_as));
     }
     return std::make_tuple(std::move(names), std::move(types), std::move(header_offsets),
-                           std::move(data_offsets), std::move(data_sizes), std::move(memory_sizes));
+                           std::move(data_offsets), std::move(data_sizes), std::move(memory_sizes),
+                           std::move(stored_as));
   });
 }
 

@@ -47,10 +47,10 @@ class ReaderClass final : public torch::CustomClassHolder {
                                std::optional<c10::ScalarType> dtype);
   // The methods from here to bytes() serve TensorDeserializer.
   //
-  // Returns, of all tensors, the stored names, types, offsets of headers and of data, and sizes of
-  // the data and of the loaded tensors.
+  // Returns, of all tensors, the stored names, types, offsets of headers and of data, sizes of the
+  // data and of the loaded tensors, and the numbers of the tensors that the data is stored with.
   using Numbers = c10::List<std::int64_t>;
-  std::tuple<c10::List<std::string>, Numbers, Numbers, Numbers, Numbers, Numbers> list();
+  std::tuple<c10::List<std::string>, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers> list();
   // Returns the version, the feature flags, the file size that the header claims, and the number of
   // tensors.
   std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> header();

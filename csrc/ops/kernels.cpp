@@ -91,7 +91,7 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
   return translate_errors([&] {
     const LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
     return FileReader(uri, option_list(options))
-        .load(string_vector(names), request, string_vector(traced));
+        .load(string_vector(names), request, string_vector(traced), Ties::Apart);
   });
 }
 
@@ -107,7 +107,7 @@ std::vector<at::Tensor> load_slices(const std::string& uri, const Strings& names
     const LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
     return FileReader(uri, option_list(options))
         .load_slices(string_vector(names), sliced_dimensions(tensors, dims, starts, lengths, steps),
-                     request, string_vector(traced));
+                     request, string_vector(traced), Ties::Apart);
   });
 }
 

@@ -18,23 +18,6 @@
 
 namespace tensorizer {
 
-namespace {
-
-// Sets the outputs of the given entries to zero, because they may hold incomplete or unverified
-// data. Ignores failures: the caller already has an error to report, and one output that cannot be
-// zeroed must not keep the others from it.
-void blank(Targets& targets, const std::vector<bool>& entries) noexcept {
-  for (const auto& [entry, output] : targets.outputs) {
-    if (!entries[entry]) continue;
-    try {
-      make_zero(output);
-    } catch (...) {
-    }
-  }
-}
-
-}  // namespace
-
 // One running load, registered with the reader so that progress() and cancel() find it.
 class FileReader::Job {
  public:
@@ -132,20 +115,31 @@ StoredTensor FileReader::stored(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
   const std::uint32_t number = open->find(name);
   const Entry& entry = open->entry(number);
+  const NamedEntry named = open->catalogue().named(number);
+  const Tie* const tie = open->catalogue().tie(number);
   Job job(*this);
   std::vector<std::byte> bytes;
   const TensorDetails details = open->read_details(number, bytes, job.cancel);
-  return {std::string(entry.name), entry.type,          details.module_index, details.crc32,
-          details.sha256,          entry.header_offset, entry.data_offset,    entry.data_size};
+  return {std::string(named.name),
+          named.type,
+          tie != nullptr ? tie->module_index : details.module_index,
+          details.crc32,
+          details.sha256,
+          entry.header_offset,
+          entry.data_offset,
+          entry.data_size};
 }
 
 std::vector<ListedTensor> FileReader::list() {
   const std::shared_ptr<OpenFile> open = file();
   std::vector<ListedTensor> list;
-  list.reserve(open->catalogue().entries().size());
-  for (const Entry& entry : open->catalogue().entries()) {
-    list.push_back({std::string(entry.name), entry.type, entry.header_offset, entry.data_offset,
-                    entry.data_size, entry.memory_size()});
+  const std::vector<NamedEntry> names = all_names(open->catalogue());
+  list.reserve(names.size());
+  for (const NamedEntry& named : names) {
+    const Entry& entry = open->catalogue().entries()[named.entry];
+    list.push_back({std::string(named.name), named.type, entry.header_offset, entry.data_offset,
+                    entry.data_size, entry.memory_size(),
+                    open->catalogue().number_of(named.entry)});
   }
   return list;
 }
@@ -181,7 +175,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   }
   // The list of digests in the file, if any, was checked when the file was opened.
   const ConstBytes listed = file.catalogue().data_digests();
-  std::vector<Sha256Digest> found(file.names().size());
+  std::vector<Sha256Digest> found(file.catalogue().entries().size());
   const ExpectedDigests expected_digests{listed, found};
   if (listed.empty()) {
     std::vector<bool> loaded(found.size());
@@ -213,7 +207,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   settings.keys = file.keys();
   std::vector<bool> incomplete;
   settings.zero_incomplete = [&](std::uint32_t entry) {
-    incomplete.resize(file.names().size());
+    incomplete.resize(file.catalogue().entries().size());
     incomplete[entry] = true;
   };
   settings.keep_details = targets.keep_details;
@@ -233,7 +227,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
     loaded = true;
     file.source().confirm(job.cancel);
   } catch (...) {
-    if (loaded) incomplete.assign(file.names().size(), true);
+    if (loaded) incomplete.assign(file.catalogue().entries().size(), true);
     if (!incomplete.empty() && !targets.outputs.empty()) {
       targets.staging.finish();
       blank(targets, incomplete);
@@ -247,22 +241,23 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
 
 std::vector<at::Tensor> FileReader::load(const std::optional<std::vector<std::string>>& names,
                                          const LoadRequest& request,
-                                         const std::optional<std::vector<std::string>>& traced) {
+                                         const std::optional<std::vector<std::string>>& traced,
+                                         Ties ties) {
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
   if (traced) check_traced(*open, selected, request.dtype, *traced);
-  return load(*open, selected, request, /*headers=*/false);
+  return load(*open, selected, request, ties, /*headers=*/false);
 }
 
 std::vector<at::Tensor> FileReader::load_slices(
     const std::vector<std::string>& names, const std::vector<SlicedDimension>& slices,
-    const LoadRequest& request, const std::optional<std::vector<std::string>>& traced) {
+    const LoadRequest& request, const std::optional<std::vector<std::string>>& traced, Ties ties) {
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
   if (traced) check_traced(*open, selected, request.dtype, *traced);
   Job job(*this);
   const TensorSlices parts = slices_of(*open, selected, slices, job.cancel);
-  return load(*open, selected, request, /*headers=*/false, parts);
+  return load(*open, selected, request, ties, /*headers=*/false, parts);
 }
 
 std::vector<at::Tensor> FileReader::load_numbered(
@@ -274,24 +269,32 @@ std::vector<at::Tensor> FileReader::load_numbered(
     throw Error(ErrorKind::InvalidArgument,
                 open->source().label() + " has no tensor number " + std::to_string(number));
   }
-  return load(*open, selected, request, /*headers=*/true);
+  return load(*open, selected, request, Ties::Shared, /*headers=*/true);
 }
 
 std::vector<at::Tensor> FileReader::load(OpenFile& file, std::span<const std::uint32_t> selected,
-                                         const LoadRequest& request, bool headers,
+                                         const LoadRequest& request, Ties ties, bool headers,
                                          const TensorSlices& slices) {
   const at::NoGradGuard no_grad;
   LoadRequest checked = request;
   checked.verify = file.checked(request.verify);
   Job job(*this);
-  NewTensors tensors(file, selected, slices, checked, headers, job.cancel);
+  NewTensors tensors(file, selected, slices, checked, ties, headers, job.cancel);
+  const Catalogue& catalogue = file.catalogue();
   if (headers) {
-    tensors.targets().keep_details = [this](std::uint32_t entry, const TensorDetails& details) {
-      headers_.keep(entry, details);
+    tensors.targets().keep_details = [&](std::uint32_t entry, const TensorDetails& details) {
+      headers_.keep(catalogue.number_of(entry), details);
     };
   }
   run(file, tensors.targets(), checked.verify, request.threads, job);
-  return tensors.finish();
+  if (headers && !catalogue.ties().empty()) {
+    for (const std::uint32_t number : selected) {
+      const Tie* const tie = catalogue.tie(number);
+      if (tie == nullptr) continue;
+      headers_.keep_tied(number, catalogue.number_of(tie->entry), tie->module_index);
+    }
+  }
+  return tensors.finish(job.cancel);
 }
 
 void FileReader::load_into(const std::vector<std::string>& names,
@@ -308,6 +311,7 @@ void FileReader::load_into(const std::vector<std::string>& names,
   Targets targets =
       given_tensors(*open, selected, outputs, open->checked(verify), cast, job.cancel);
   run(*open, targets, open->checked(verify), threads, job);
+  copy_tied(targets, job.cancel);
 }
 
 void FileReader::verify(Verify verify, std::int64_t threads) {

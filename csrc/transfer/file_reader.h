@@ -47,14 +47,16 @@ class FileReader {
   Metadata metadata();
 
   // `traced` holds the type and shape that tracing saw of each tensor (tracing.h). Throws
-  // Error(InvalidArgument) if a tensor differs from it.
+  // Error(InvalidArgument) if a tensor differs from it. Outputs of a graph must not share memory.
   std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names,
                                const LoadRequest& request,
-                               const std::optional<std::vector<std::string>>& traced = {});
+                               const std::optional<std::vector<std::string>>& traced = {},
+                               Ties ties = Ties::Shared);
   std::vector<at::Tensor> load_slices(const std::vector<std::string>& names,
                                       const std::vector<SlicedDimension>& slices,
                                       const LoadRequest& request,
-                                      const std::optional<std::vector<std::string>>& traced = {});
+                                      const std::optional<std::vector<std::string>>& traced = {},
+                                      Ties ties = Ties::Shared);
   // Loads tensors by their numbers in the file and keeps what their headers say in headers(), which
   // stays valid after close().
   std::vector<at::Tensor> load_numbered(const std::optional<std::vector<std::uint32_t>>& numbers,
@@ -83,7 +85,7 @@ class FileReader {
   std::shared_ptr<OpenFile> file();
   std::shared_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
   std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
-                               const LoadRequest& request, bool headers,
+                               const LoadRequest& request, Ties ties, bool headers,
                                const TensorSlices& slices = {});
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job,
            const ExpectedDigests* expected_digests);

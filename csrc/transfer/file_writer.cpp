@@ -49,12 +49,8 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   check_not_overwritten(*sink, savings);
   const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start());
   Layout& layout = *placed;
-  std::vector<SaveItem> items;
-  items.reserve(savings.size());
-  for (Saving& saving : savings) {
-    layout.add(std::move(saving.spec));
-    items.push_back(saving.item);
-  }
+  if (layout.kind().share) tie_savings(savings);
+  const std::vector<SaveItem> items = add_to(layout, savings);
   layout.check_names(cancel);
   save_file(*sink, layout, items, save_settings(parsed, parse_threads(threads), staging), progress,
             cancel);
@@ -157,19 +153,15 @@ std::vector<Saving> FileWriter::prepare(std::span<const AddedTensor> tensors, St
 // Places tensors behind those that are there: all of them or, if it throws, none.
 std::vector<SaveItem> FileWriter::place(std::vector<Saving>& savings) {
   const std::size_t first = layout_->tensors().size();
-  std::vector<SaveItem> items;
-  items.reserve(savings.size());
+  if (layout_->kind().share) tie_savings(savings);
   try {
-    for (Saving& saving : savings) {
-      layout_->add(std::move(saving.spec));
-      items.push_back(saving.item);
-    }
+    std::vector<SaveItem> items = add_to(*layout_, savings);
     layout_->check_size();
+    return items;
   } catch (...) {
     layout_->remove_from(first);
     throw;
   }
-  return items;
 }
 
 // Reserves room for the prefix once the first tensors are known. A prefix that outgrows its room
@@ -213,9 +205,8 @@ void FileWriter::add(std::span<const AddedTensor> tensors) {
 
 void FileWriter::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
   // add() has refused duplicate names, so only nested names can still conflict.
-  const std::span<const PlacedTensor> tensors = layout_->tensors();
-  if (std::any_of(tensors.begin(), tensors.end(),
-                  [](const PlacedTensor& tensor) { return is_nested(tensor.spec.name); })) {
+  if (std::any_of(names_.begin(), names_.end(),
+                  [](const std::string& name) { return is_nested(name); })) {
     layout_->check_names(cancel);
   }
   begin();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "transfer/dtype.h"
+#include "transfer/ties.h"
 #include "transfer/tracing.h"
 
 namespace tensorizer {
@@ -28,25 +29,6 @@ class Complaint {
 // Returns whether a tensor has a shape but no memory for it.
 bool is_placeholder(const at::Tensor& tensor) {
   return tensor.is_meta() || tensor.storage().nbytes() < tensor.nbytes();
-}
-
-// Returns, for each tensor, the number of the first tensor with the same memory, shape and dtype.
-std::vector<std::size_t> find_ties(const std::vector<at::Tensor>& tensors) {
-  using Identity = std::tuple<const void*, std::int64_t, std::vector<std::int64_t>>;
-  std::map<Identity, std::size_t> first;
-  std::vector<std::size_t> ties;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor& tensor = tensors[i];
-    std::vector<std::int64_t> shape = tensor.sizes().vec();
-    shape.insert(shape.end(), tensor.strides().begin(), tensor.strides().end());
-    // A conjugate view has other values in the same memory.
-    shape.insert(shape.end(), {static_cast<std::int64_t>(tensor.scalar_type()), tensor.is_conj(),
-                               tensor.is_neg()});
-    const Identity identity{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(),
-                            std::move(shape)};
-    ties.push_back(first.emplace(identity, i).first->second);
-  }
-  return ties;
 }
 
 // One tensor of the module, with all of its names.
@@ -149,7 +131,8 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
     load.dtype = target.second;
     load.verify = request.verify;
     load.threads = request.threads;
-    const std::vector<at::Tensor> loaded = reader.load(wanted_names, load);
+    // What is tied is for the module to say, not for the file.
+    const std::vector<at::Tensor> loaded = reader.load(wanted_names, load, {}, Ties::Apart);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       for (const std::size_t number : wanted[i]->numbers) filled[number] = loaded[i];
     }

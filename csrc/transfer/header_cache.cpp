@@ -13,29 +13,36 @@ constexpr std::size_t kBetweenChecks = 8 << 20;
 
 }  // namespace
 
-void HeaderCache::keep(std::uint32_t entry, const TensorDetails& details) {
+void HeaderCache::keep(std::uint32_t number, const TensorDetails& details) {
   Kept kept{details.module_index, details.crc32, details.sha256, {}};
   for (const ConstBytes part : details.hashed) {
     kept.hashed.insert(kept.hashed.end(), part.begin(), part.end());
   }
   const std::lock_guard lock(mutex_);
-  if (kept_.size() <= entry) kept_.resize(entry + 1);
-  kept_[entry] = std::move(kept);
+  if (kept_.size() <= number) kept_.resize(number + 1);
+  kept_[number] = std::move(kept);
 }
 
-HeaderCache::Kept HeaderCache::find(std::uint32_t entry) const {
+void HeaderCache::keep_tied(std::uint32_t number, std::uint32_t other, std::uint16_t module_index) {
   const std::lock_guard lock(mutex_);
-  return entry < kept_.size() ? kept_[entry] : Kept();
+  if (kept_.size() <= std::max(number, other)) kept_.resize(std::max(number, other) + 1);
+  kept_[number] = kept_[other];
+  kept_[number].module_index = module_index;
 }
 
-std::uint16_t HeaderCache::module_index(std::uint32_t entry) const {
+HeaderCache::Kept HeaderCache::find(std::uint32_t number) const {
   const std::lock_guard lock(mutex_);
-  return entry < kept_.size() ? kept_[entry].module_index : std::uint16_t{0};
+  return number < kept_.size() ? kept_[number] : Kept();
 }
 
-std::optional<bool> HeaderCache::matches(std::uint32_t entry, ConstBytes data,
+std::uint16_t HeaderCache::module_index(std::uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  return number < kept_.size() ? kept_[number].module_index : std::uint16_t{0};
+}
+
+std::optional<bool> HeaderCache::matches(std::uint32_t number, ConstBytes data,
                                          Cancel& cancel) const {
-  const Kept kept = find(entry);
+  const Kept kept = find(number);
   if (!kept.crc32 && !kept.sha256) return std::nullopt;
   RunningDigests running(
       {{ConstBytes(kept.hashed)}, kept.crc32.has_value(), kept.sha256.has_value()});

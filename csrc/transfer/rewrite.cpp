@@ -16,18 +16,18 @@ namespace tensorizer {
 
 namespace {
 
-// The tensors of the original file, in the order in which their data is stored. A sequential source
+// The tensors of the original file that are read, in the order of the new one. A sequential source
 // is read by one worker at a time, in that order. Shared by all workers of the save.
 class Origin {
  public:
   Origin(OpenFile& from, const ExpectedDigests* expected_digests, Cancel& cancel)
       : file_{from.source(), from.catalogue(), from.keys(), expected_digests},
         cancel_(cancel),
-        sequential_(from.source().sequential()),
-        order_(stored_order(from.catalogue().entries(), cancel)) {}
+        sequential_(from.source().sequential()) {}
 
   const TensorFile& file() const noexcept { return file_; }
-  std::span<const std::uint32_t> order() const noexcept { return order_; }
+  // Adds an entry to those that are read.
+  void add(std::uint32_t entry) { order_.push_back(entry); }
 
   void read(TensorSource& source, std::uint32_t number, std::uint64_t position, Bytes bytes) {
     if (sequential_) await_turn(number);
@@ -60,7 +60,7 @@ class Origin {
   const TensorFile file_;
   Cancel& cancel_;
   const bool sequential_;
-  const std::vector<std::uint32_t> order_;
+  std::vector<std::uint32_t> order_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint32_t next_ = 0;  // the tensor to read next
@@ -80,13 +80,14 @@ class OriginReader final : public TensorReader {
   TensorSource source_;
 };
 
-// In a safetensors file, tensors have the names that a program asks for them by: it does not know
-// the modules that they belong to.
-TensorSpec spec_of(const OpenFile& from, std::uint32_t number, Format format) {
+// Returns the spec of a name. In a safetensors file, tensors have the names that a program asks for
+// them by: it does not know the modules that they belong to.
+TensorSpec spec_of(OpenFile& from, std::uint32_t number, Format format) {
   const Entry& entry = from.entry(number);
+  const NamedEntry named = from.catalogue().named(number);
   TensorSpec spec;
-  spec.name = format == Format::Tensors ? entry.name : from.names()[number];
-  spec.type = entry.type;
+  spec.name = format == Format::Tensors ? named.name : from.names()[number];
+  spec.type = named.type;
   if (!entry.dtype) {
     throw Error(ErrorKind::InvalidArgument,
                 from.describe_entry(number) +
@@ -99,9 +100,17 @@ TensorSpec spec_of(const OpenFile& from, std::uint32_t number, Format format) {
   return spec;
 }
 
-// Places the tensors of the original, and returns where their data comes from. Tensors without data
-// are never read.
-std::vector<SaveItem> place(OpenFile& from, const Origin& origin, Format format, Layout& layout,
+[[noreturn]] void refuse_to_read_twice(const OpenFile& from, std::uint32_t name) {
+  throw Error(ErrorKind::InvalidArgument,
+              from.describe_entry(name) +
+                  " has the data of another tensor, which the new file would store twice, but this "
+                  "source can be read only once: write the file to a disk first, or convert it to "
+                  "a .tensors file that shares data");
+}
+
+// Places all names of the original, and returns where the data of the tensors comes from. Tensors
+// without data are never read.
+std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layout& layout,
                             Cancel& cancel) {
   const auto naming_the_file = [&](const auto& action) {
     try {
@@ -111,13 +120,28 @@ std::vector<SaveItem> place(OpenFile& from, const Origin& origin, Format format,
       throw Error(error.kind(), from.source().label() + ": " + std::string(error.message()));
     }
   };
+  const Catalogue& catalogue = from.catalogue();
+  const std::vector<std::uint32_t> order = stored_order(catalogue.entries(), cancel);
+  std::vector<std::uint32_t> places(order.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) places[order[i]] = i;
   std::vector<SaveItem> items;
-  for (std::uint32_t i = 0; i < origin.order().size(); ++i) {
-    TensorSpec spec = spec_of(from, origin.order()[i], format);
+  std::uint32_t next = 0;
+  for (std::uint32_t name = 0; name < catalogue.name_count(); ++name) {
+    const Tie* const tie = catalogue.tie(name);
+    const std::uint32_t entry = tie != nullptr ? tie->entry : order[next++];
+    TensorSpec spec = spec_of(from, tie != nullptr ? name : catalogue.number_of(entry), format);
+    if (tie != nullptr && layout.kind().share) {
+      naming_the_file([&] { layout.tie(spec, places[entry]); });
+      continue;
+    }
+    if (tie != nullptr && from.source().sequential()) refuse_to_read_twice(from, name);
     naming_the_file([&] { layout.add(std::move(spec)); });
     SaveItem item;
-    if (layout.tensors().back().spec.data_size() > 0) item.read = i;
+    if (layout.tensors().back().spec.data_size() > 0) {
+      item.read = static_cast<std::uint32_t>(items.size());
+    }
     items.push_back(item);
+    origin.add(entry);
   }
   naming_the_file([&] { layout.check_names(cancel); });
   return items;
@@ -136,6 +160,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   std::optional<Metadata> metadata = from.metadata();
   if (metadata->empty()) metadata.reset();
   FileKind kind = file_kind(format, hashes, std::move(metadata), options, cancel);
+  if (!options.share) kind.share = format == Format::Tensors;
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, from.source());
   if (sink->sequential() && from.source().sequential()) {
@@ -145,7 +170,7 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
                     " can be read only once: one of the two must be a regular file");
   }
   // Tensors without data are never read, so their digests are set here.
-  std::vector<Sha256Digest> found(from.names().size(), Sha256().finish());
+  std::vector<Sha256Digest> found(from.catalogue().entries().size(), Sha256().finish());
   const ExpectedDigests expected_digests{from.catalogue().data_digests(), found};
   const bool pinned = from.options().digest.has_value();
   Origin origin(from, pinned ? &expected_digests : nullptr, cancel);

@@ -4,12 +4,14 @@
 
 #include <array>
 #include <fstream>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/new_layout.h"
 #include "io/key.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
+#include "transfer/ties.h"
 
 namespace tensorizer {
 
@@ -45,6 +47,7 @@ FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const Sa
   kind.metadata = std::move(metadata).value_or(Metadata());
   kind.header.hashes = hashes;
   kind.data_digests = options.digests;
+  kind.share = options.share.value_or(false);
   if (options.key.empty()) return kind;
   if (hashes.crc32 && !hashes.sha256) {
     throw Error(ErrorKind::InvalidArgument,
@@ -100,6 +103,39 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
   }
   saving.spec.name = std::move(name);
   return saving;
+}
+
+void tie_savings(std::span<Saving> savings) {
+  std::vector<std::size_t> numbers;
+  std::vector<at::Tensor> tensors;
+  for (std::size_t i = 0; i < savings.size(); ++i) {
+    const at::Tensor& tensor = savings[i].tensor;
+    const bool is_stored = !tensor.is_meta() && tensor.numel() > 0;
+    if (!is_stored || savings[i].spec.shape.size() > kMostTiedDimensions) continue;
+    numbers.push_back(i);
+    tensors.push_back(tensor);
+  }
+  const std::vector<std::size_t> ties = find_ties(tensors);
+  for (std::size_t i = 0; i < ties.size(); ++i) {
+    if (ties[i] != i) savings[numbers[i]].tied_to = numbers[ties[i]];
+  }
+}
+
+std::vector<SaveItem> add_to(Layout& layout, std::span<Saving> savings) {
+  std::vector<SaveItem> items;
+  items.reserve(savings.size());
+  std::vector<std::uint32_t> placed(savings.size());
+  for (std::size_t i = 0; i < savings.size(); ++i) {
+    Saving& saving = savings[i];
+    if (saving.tied_to) {
+      layout.tie(saving.spec, placed[*saving.tied_to]);
+      continue;
+    }
+    placed[i] = static_cast<std::uint32_t>(layout.tensors().size());
+    layout.add(std::move(saving.spec));
+    items.push_back(saving.item);
+  }
+  return items;
 }
 
 FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> metadata,

@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,12 +22,20 @@ struct Saving {
   TensorSpec spec;
   SaveItem item;
   at::Tensor tensor;
+  std::optional<std::size_t> tied_to{};  // the number of the saving that has the same memory
 };
 
 // Returns how to save a tensor. Throws Error(InvalidArgument) for a tensor that cannot be saved:
 // one that is not strided, has a dtype that the format does not hold, or has no memory of its own.
 Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& staging,
                       TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
+
+// Ties those that are the same memory and whose data is stored. Their number must fit in 32 bits.
+void tie_savings(std::span<Saving> savings);
+
+// Adds the tensors and their ties to the layout, and returns the data of the tensors. Moves their
+// specs away.
+std::vector<SaveItem> add_to(Layout& layout, std::span<Saving> savings);
 
 // Returns the kind of file that the options ask for, and derives the key if there is one. An
 // encrypted file never has CRC32s, which would reveal something about its data; throws

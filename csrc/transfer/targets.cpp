@@ -13,6 +13,7 @@
 #include "transfer/blocks.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
+#include "transfer/ties.h"
 
 namespace tensorizer {
 
@@ -48,9 +49,28 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
   }
 }
 
-// Throws if two outputs are the same tensor, which would hold a mix of both. Outputs that share
-// memory in another way may be correct, as in a module that also keeps a view of one of its
-// tensors.
+// Sets an output to zero. One output that cannot be zeroed must not keep the others from it.
+void blank(const at::Tensor& output) noexcept {
+  try {
+    make_zero(output);
+  } catch (...) {
+  }
+}
+
+// Returns whether two names are different and have the same data in the file.
+bool are_tied(const OpenFile& file, std::uint32_t a, std::uint32_t b) {
+  return a != b && file.entry_number(a) == file.entry_number(b);
+}
+
+bool is_same(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.device() == b.device() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides() && a.dtype() == b.dtype() &&
+         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+// Throws if two outputs are the same tensor, which would hold a mix of both, unless the file ties
+// them. Outputs that share memory in another way may be correct, as in a module that also keeps a
+// view of one of its tensors.
 void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selected,
                     std::span<const at::Tensor> outputs) {
   std::unordered_multimap<const void*, std::size_t> places;
@@ -60,10 +80,8 @@ void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selecte
     if (output.is_meta() || output.numel() == 0) continue;
     const auto [first, last] = places.equal_range(output.const_data_ptr());
     const bool is_taken = std::any_of(first, last, [&](const auto& place) {
-      const at::Tensor& other = outputs[place.second];
-      return other.device() == output.device() && other.sizes() == output.sizes() &&
-             other.strides() == output.strides() && other.dtype() == output.dtype() &&
-             other.is_conj() == output.is_conj() && other.is_neg() == output.is_neg();
+      return is_same(outputs[place.second], output) &&
+             !are_tied(file, selected[place.second], selected[i]);
     });
     if (is_taken) {
       throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) +
@@ -74,11 +92,34 @@ void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selecte
   }
 }
 
+// Returns, for each entry that is tied in the file, the place of the output to load it into: the
+// first that has its dtype, from which any other output can be copied, or else the first.
+std::unordered_map<std::uint32_t, std::size_t> outputs_to_load(
+    OpenFile& file, std::span<const std::uint32_t> selected, std::span<const at::Tensor> outputs) {
+  std::unordered_map<std::uint32_t, std::size_t> places;
+  if (file.catalogue().ties().empty()) return places;
+  const auto is_stored = [&](std::size_t place) {
+    return outputs[place].scalar_type() == scalar_type(*file.entry(selected[place]).dtype);
+  };
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    if (outputs[i].is_meta()) continue;
+    std::size_t& place = places.try_emplace(file.entry_number(selected[i]), i).first->second;
+    if (!is_stored(place) && is_stored(i)) place = i;
+  }
+  return places;
+}
+
+// Returns whether an output can be copied to another one of the same data as if that were loaded.
+bool holds_all(const at::Tensor& loaded, const at::Tensor& output, DType stored) {
+  return loaded.scalar_type() == scalar_type(stored) ||
+         loaded.scalar_type() == output.scalar_type();
+}
+
 }  // namespace
 
 NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                       const TensorSlices& slices, const LoadRequest& request, bool headers,
-                       Cancel& cancel)
+                       const TensorSlices& slices, const LoadRequest& request, Ties ties,
+                       bool headers, Cancel& cancel)
     : file_(file),
       selected_(selected),
       slices_(slices),
@@ -104,16 +145,26 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   std::uint64_t size = 0;
   for (std::size_t i = 0; i < selected.size(); ++i) size += item_of(i).size();
   NewMemory memory(size);
-  std::vector<bool> seen(file.names().size());
+  std::vector<bool> seen(file.catalogue().entries().size());
   for (std::size_t i = 0; i < selected.size(); ++i) {
     pace.step();
     const std::uint32_t number = selected[i];
     const Entry& entry = file.entry(number);
+    if (const std::optional<std::size_t> other = tied_to(i)) {
+      if (ties == Ties::Shared) {
+        tensors_.push_back(same_memory(tensors_[*other]));
+        continue;
+      }
+      const c10::ScalarType type = tensors_[*other].scalar_type();
+      tensors_.push_back(naming(number, [&] { return allocate(entry.shape, type, memory); }));
+      copies_.emplace_back(i, *other);
+      continue;
+    }
     LoadItem item = item_of(i);
     if (!entry.dtype) unresolved_.push_back(tensors_.size());
     tensors_.push_back(
-        naming(number, [&] { return make(shape_of(i), !seen[number], item, memory); }));
-    seen[number] = true;
+        naming(number, [&] { return make(shape_of(i), !seen[item.entry], item, memory); }));
+    seen[item.entry] = true;
     // Data in place is read only to be verified.
     const bool moves = !item.in_place && (item.size() > 0 || !entry.dtype);
     if (moves || request.verify != Verify::None || headers) targets_.items.push_back(item);
@@ -128,8 +179,17 @@ at::IntArrayRef NewTensors::shape_of(std::size_t place) const {
 
 LoadItem NewTensors::item_of(std::size_t place) const {
   const auto slice = slices_.find(place);
-  return slice != slices_.end() ? slice_item(selected_[place], slice->second)
-                                : whole_tensor(file_.catalogue(), selected_[place]);
+  const std::uint32_t entry = file_.entry_number(selected_[place]);
+  return slice != slices_.end() ? slice_item(entry, slice->second)
+                                : whole_tensor(file_.catalogue(), entry);
+}
+
+std::optional<std::size_t> NewTensors::tied_to(std::size_t place) {
+  if (file_.catalogue().ties().empty() || slices_.contains(place)) return std::nullopt;
+  const std::uint32_t entry = file_.entry_number(selected_[place]);
+  const std::size_t first = whole_.try_emplace(entry, place).first->second;
+  if (!are_tied(file_, selected_[first], selected_[place])) return std::nullopt;
+  return first;
 }
 
 c10::ScalarType NewTensors::type_of(std::uint32_t number, c10::ScalarType stored) const {
@@ -155,9 +215,9 @@ at::Tensor NewTensors::naming(std::uint32_t number, const Make& make) const {
 }
 
 // Creates one tensor and sets in `item` how to fill it. No two results share memory, so only the
-// first tensor of each name uses the mapping.
+// first tensor of each entry uses the mapping.
 at::Tensor NewTensors::make(at::IntArrayRef shape, bool first, LoadItem& item, NewMemory& memory) {
-  const Entry& entry = file_.entry(item.entry);
+  const Entry& entry = file_.catalogue().entries()[item.entry];
   if (!entry.dtype) {
     const at::Tensor tensor =
         allocate({static_cast<std::int64_t>(entry.data_size)}, at::kByte, memory);
@@ -165,7 +225,7 @@ at::Tensor NewTensors::make(at::IntArrayRef shape, bool first, LoadItem& item, N
     return tensor;
   }
   const c10::ScalarType stored = scalar_type(*entry.dtype);
-  const c10::ScalarType type = type_of(item.entry, stored);
+  const c10::ScalarType type = type_of(file_.catalogue().number_of(item.entry), stored);
   if (entry.meta) return zeros(shape, type);
   const std::uint64_t offset = entry.data_offset + item.range.position;
   if (targets_.mapping && first && type == stored && item.size() > 0 && item.runs == nullptr &&
@@ -199,7 +259,8 @@ void NewTensors::fill(const at::Tensor& tensor, c10::ScalarType stored, LoadItem
   }
 }
 
-std::vector<at::Tensor> NewTensors::finish() {
+std::vector<at::Tensor> NewTensors::finish(Cancel& cancel) {
+  for (const auto& [to, from] : copies_) copy_elements(tensors_[to], tensors_[from], cancel);
   for (const std::size_t i : unresolved_) {
     const Entry& entry = file_.entry(selected_[i]);
     const c10::ScalarType stored = scalar_type(*entry.dtype);
@@ -229,10 +290,20 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
   check_distinct(file, selected, outputs);
   const at::NoGradGuard no_grad;
   Targets targets;
+  const auto loaded = outputs_to_load(file, selected, outputs);
   for (std::size_t i = 0; i < selected.size(); ++i) {
     const Entry& entry = file.entry(selected[i]);
     const at::Tensor& output = outputs[i];
-    LoadItem item = whole_tensor(file.catalogue(), selected[i]);
+    const auto first = loaded.find(file.entry_number(selected[i]));
+    if (first != loaded.end() && are_tied(file, selected[i], selected[first->second])) {
+      const at::Tensor& other = outputs[first->second];
+      if (output.is_meta() || is_same(output, other)) continue;
+      if (holds_all(other, output, *entry.dtype)) {
+        targets.tied.push_back({output, other});
+        continue;
+      }
+    }
+    LoadItem item = whole_tensor(file.catalogue(), file.entry_number(selected[i]));
     if (entry.meta) {
       make_zero(output);
     } else if (entry.data_size > 0 && !output.is_meta()) {
@@ -244,7 +315,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
         item.staged = StagedRange{targets.staging.add(output, stored)};
       }
       output.unsafeGetTensorImpl()->bump_version();
-      targets.outputs.emplace_back(selected[i], output);
+      targets.outputs.emplace_back(item.entry, output);
     }
     const bool moves = item.staged || !item.memory.empty();
     const bool checked = verify != Verify::None && entry.data_size == 0;
@@ -257,6 +328,26 @@ Targets no_tensors(OpenFile& file) {
   Targets targets;
   targets.items = file.all_items();
   return targets;
+}
+
+void blank(const Targets& targets, const std::vector<bool>& entries) noexcept {
+  for (const auto& [entry, output] : targets.outputs) {
+    if (entries[entry]) blank(output);
+  }
+  for (const TiedOutput& tied : targets.tied) blank(tied.output);
+}
+
+void copy_tied(const Targets& targets, Cancel& cancel) {
+  const at::NoGradGuard no_grad;
+  std::size_t copied = 0;
+  try {
+    for (; copied < targets.tied.size(); ++copied) {
+      copy_elements(targets.tied[copied].output, targets.tied[copied].loaded, cancel);
+    }
+  } catch (...) {
+    for (; copied < targets.tied.size(); ++copied) blank(targets.tied[copied].output);
+    throw;
+  }
 }
 
 }  // namespace tensorizer

@@ -3,10 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,15 @@
 
 namespace tensorizer {
 
+// What becomes of tensors that are tied in the file: they share memory, or each has its own.
+enum class Ties : std::uint8_t { Shared, Apart };
+
+// An output whose data the load puts into another output of the same type, or of the file's type.
+struct TiedOutput {
+  at::Tensor output;
+  at::Tensor loaded;
+};
+
 // What the engine fills. Must outlive the load, because it owns the mapping and the staging.
 struct Targets {
   std::vector<LoadItem> items;
@@ -29,6 +40,7 @@ struct Targets {
   std::function<void(std::uint32_t entry, const TensorDetails& details)> keep_details;
   // The tensors that the caller passed to be filled, with the numbers of their entries.
   std::vector<std::pair<std::uint32_t, at::Tensor>> outputs;
+  std::vector<TiedOutput> tied;  // to be copied when the others are filled
 };
 
 // The tensors that a load creates.
@@ -37,10 +49,10 @@ class NewTensors {
   // Checks the request before it allocates anything. `headers` says whether to read the headers of
   // all tensors, including those that nothing else requires. The references must outlive the load.
   NewTensors(OpenFile& file, std::span<const std::uint32_t> selected, const TensorSlices& slices,
-             const LoadRequest& request, bool headers, Cancel& cancel);
+             const LoadRequest& request, Ties ties, bool headers, Cancel& cancel);
   Targets& targets() noexcept { return targets_; }
   // Returns the tensors. Call it once, after the targets have been filled.
-  std::vector<at::Tensor> finish();
+  std::vector<at::Tensor> finish(Cancel& cancel);
 
  private:
   // Returns the dtype that a tensor gets. Throws Error(InvalidFormat) if the tensor would have 2^63
@@ -52,6 +64,9 @@ class NewTensors {
   // Return the shape and the bytes that are loaded of the tensor at a place.
   at::IntArrayRef shape_of(std::size_t place) const;
   LoadItem item_of(std::size_t place) const;
+  // Returns the place of a tensor that has another name and the same data, and is loaded in whole;
+  // null if this one must be loaded.
+  std::optional<std::size_t> tied_to(std::size_t place);
   at::Tensor make(at::IntArrayRef shape, bool first, LoadItem& item, NewMemory& memory);
   at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type, NewMemory& memory) const;
   at::Tensor zeros(at::IntArrayRef shape, c10::ScalarType type) const;
@@ -65,6 +80,8 @@ class NewTensors {
   Targets targets_;
   std::vector<at::Tensor> tensors_;
   std::vector<std::size_t> unresolved_;  // tensors whose dtype is read with their data
+  std::unordered_map<std::uint32_t, std::size_t> whole_;     // by entry, if the file has ties
+  std::vector<std::pair<std::size_t, std::size_t>> copies_;  // the places to copy to and from
 };
 
 // Returns targets for tensors that the caller passes. Checks every shape, dtype and output before
@@ -76,5 +93,14 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
 
 // Returns targets that read all of the file and keep nothing, for verification.
 Targets no_tensors(OpenFile& file);
+
+// Sets the outputs of the given entries to zero, because they may hold incomplete or unverified
+// data, and those that still have to be copied. Ignores failures: the caller already has an error
+// to report.
+void blank(const Targets& targets, const std::vector<bool>& entries) noexcept;
+
+// Copies the outputs of tied tensors from those that are filled. On an error, those that are not
+// copied become zeros.
+void copy_tied(const Targets& targets, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -44,6 +44,8 @@ class Catalog:
         self.data_offsets: list[int]
         self.data_sizes: list[int]
         self._memory_sizes: list[int]
+        # The number of the tensor that the data is stored with: its own unless names share it.
+        self._stored_as: list[int]
         (
             self.names,
             self._types,
@@ -51,6 +53,7 @@ class Catalog:
             self.data_offsets,
             self.data_sizes,
             self._memory_sizes,
+            self._stored_as,
         ) = reader._list()
         if not self.names:
             raise errors._new(errors.InvalidFormat, "the file holds no tensors")
@@ -75,7 +78,7 @@ class Catalog:
 
     def is_of(self, reader: Any) -> bool:
         """Return whether a reader's file has the same tensors at the same offsets."""
-        names, types, header_offsets, data_offsets, data_sizes, _ = reader._list()
+        names, types, header_offsets, data_offsets, data_sizes, _, _ = reader._list()
         here = self.names, self._types, self.header_offsets, self.data_offsets, self.data_sizes
         return here == (names, types, header_offsets, data_offsets, data_sizes)
 
@@ -130,11 +133,18 @@ class Catalog:
         of_root = name.startswith(".") and self._types[number] != TensorType.STATE_DICT
         return name[1:] if of_root and name[1:] not in self.structure else name
 
+    def stored(self, numbers: Iterable[int]) -> list[int]:
+        """Return the numbers of the tensors that the file stores these with, each once."""
+        return list(dict.fromkeys(self._stored_as[i] for i in numbers))
+
+    def total_stored(self) -> int:
+        return sum(self.data_sizes[i] for i in self.stored(range(len(self.names))))
+
     def total_memory(self) -> int:
-        return sum(self._memory_sizes[i] for i in self.kept)
+        return sum(self._memory_sizes[i] for i in self.stored(self.kept))
 
     def total_data(self) -> int:
-        return sum(self.data_sizes[i] for i in self.kept)
+        return sum(self.data_sizes[i] for i in self.stored(self.kept))
 
     def batches(self, numbers: Iterable[int]) -> Iterator[list[int]]:
         """Yield batches of numbers: first a single number, as the caller may stop, then more."""

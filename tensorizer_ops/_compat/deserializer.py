@@ -123,7 +123,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
                 progress=progress,
             )
             self._cursor = Cursor(self._file, self._catalog, self._values)
-            self.total_file_bytes: int = sum(self._catalog.data_sizes)
+            self.total_file_bytes: int = self._catalog.total_stored()
             self.total_tensor_bytes: int = self._catalog.total_memory()
             self._log()
             if not lazy_load:
@@ -337,7 +337,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
                 return bytes(reader._bytes(begin, end - begin).numpy().data)
 
             redis_client.set(f"{key_prefix}:header:0", read(0, min(catalog.header_offsets)))
-            for i in catalog.kept:
+            for i in catalog.stored(catalog.kept):
                 header, data = catalog.header_offsets[i], catalog.data_offsets[i]
                 key = f"{key_prefix}:{catalog.names[i]}"
                 if not force and redis_client.exists(f"{key}:{header}"):
@@ -350,8 +350,9 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         if not self._file.is_open:
             return self.total_tensor_bytes
         catalog = self._catalog
-        loaded = (catalog.data_sizes[i] for i in catalog.kept if self._values.loaded(i) is not None)
-        return min(catalog.header_offsets) + sum(loaded)
+        loaded = [i for i in catalog.kept if self._values.loaded(i) is not None]
+        data = sum(catalog.data_sizes[i] for i in catalog.stored(loaded))
+        return min(catalog.header_offsets) + data
 
     @property
     def cache_status(self) -> str | None:

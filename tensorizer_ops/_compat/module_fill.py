@@ -42,10 +42,11 @@ def fill_module(module: torch.nn.Module, incoming: Sequence[Incoming]) -> None:
             _add(owner, attribute, arrived)
         else:
             filling[identity(old)].append((slot, arrived.value))
+    taken: set[int] = set()
     for tie, fillings in filling.items():
         first = fillings[0][1]
         if all(_same(value, first) for _, value in fillings[1:]):
-            _replace(tied[tie], first)
+            _replace(tied[tie], _apart(first, taken))
         else:
             _untie(fillings)
 
@@ -104,6 +105,17 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
         return one.dtype == other.dtype
     bits = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other))
     return torch.equal(*bits)
+
+
+def _apart(value: torch.nn.Parameter, taken: set[int]) -> torch.nn.Parameter:
+    """Return a value whose memory is not taken: a copy if the file ties what the module does not.
+
+    Adds the memory to that which is taken.
+    """
+    if value.numel() and not value.is_meta and value.data_ptr() in taken:
+        value = torch.nn.Parameter(value.detach().clone(), value.requires_grad)
+    taken.add(value.data_ptr())
+    return value
 
 
 def _add(owner: torch.nn.Module, attribute: str, arrived: Incoming) -> None:

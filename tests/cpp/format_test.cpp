@@ -308,12 +308,9 @@ TEST(TensorHeader, NeverBreaksTheParser) {
 // ---- the names that programs use
 
 std::vector<std::string> cleaned(const std::vector<std::pair<std::string, TensorType>>& stored) {
-  std::vector<Entry> entries;
+  std::vector<NamedEntry> entries;
   for (const auto& [name, type] : stored) {
-    Entry entry{};
-    entry.name = name;
-    entry.type = type;
-    entries.push_back(entry);
+    entries.push_back({name, type, static_cast<std::uint32_t>(entries.size())});
   }
   const std::vector<std::string_view> names = clean_names(entries);
   return {names.begin(), names.end()};

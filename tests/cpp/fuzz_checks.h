@@ -46,15 +46,26 @@ class EndlessSource final : public Source {
 };
 
 inline void check_names(const Catalogue& catalogue) {
-  const std::span<const Entry> entries = catalogue.entries();
-  const std::vector<std::string_view> names = clean_names(entries);
-  require(names.size() == entries.size());
+  const std::vector<NamedEntry> stored = all_names(catalogue);
+  const std::vector<std::string_view> names = clean_names(stored);
+  require(stored.size() == catalogue.name_count() && names.size() == stored.size());
   const std::unordered_set<std::string_view> different(names.begin(), names.end());
   require(different.size() == names.size());
   if (catalogue.info().format != Format::Tensors) return;
   std::string path;
-  for (const Entry& entry : entries) append_path(path, entry.name);
-  require(path.size() >= entries.size());
+  for (const NamedEntry& named : stored) append_path(path, named.name);
+  require(path.size() >= stored.size());
+}
+
+inline void check_ties(const Catalogue& catalogue) {
+  const std::vector<NamedEntry> names = all_names(catalogue);
+  for (std::uint32_t number = 0; number < names.size(); ++number) {
+    const NamedEntry named = catalogue.named(number);
+    require(named.name == names[number].name && named.entry == names[number].entry);
+    const Tie* const tie = catalogue.tie(number);
+    require(tie != nullptr || catalogue.number_of(named.entry) == number);
+    require(tie == nullptr || catalogue.entries()[tie->entry].data_size > 0);
+  }
 }
 
 inline void check_places(std::span<const Entry> entries, std::optional<std::uint64_t> size) {
@@ -120,6 +131,7 @@ inline void parse(Source& source, std::uint64_t size) {
   const std::unique_ptr<Catalogue> read = read_catalogue(source, nullptr, cancel);
   Catalogue& catalogue = *read;
   check_names(catalogue);
+  check_ties(catalogue);
   check_places(catalogue.entries(), source.size());
   check_headers(source, catalogue, size, cancel);
   if (!source.size()) return;

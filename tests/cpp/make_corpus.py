@@ -23,6 +23,10 @@ def record(kind: int, body: bytes) -> bytes:
     return struct.pack("<HI", kind, len(body)) + body
 
 
+def tie(number: int, entry: int, kind: int, name: bytes) -> bytes:
+    return struct.pack("<IIHBH", number, entry, 0, kind, len(name)) + name
+
+
 def crypt_info(*entries: tuple[int, bytes]) -> bytes:
     return struct.pack("<H", len(entries)) + b"".join(
         struct.pack("<QH", 2 + len(body), kind) + body for kind, body in entries
@@ -71,6 +75,14 @@ def format_seeds() -> dict[str, bytes]:
             [Block("x", "<u2", (1,), bytes(2), crypt=SEQUENTIAL)],
             version=3,
             index_tail=FRAME + record(2, bytes(32)) + record(1, AUTHENTICATION),
+        ),
+        "ties": pack(
+            [plain, *module],
+            index_tail=FRAME
+            + record(
+                5,
+                tie(0, 0, 2, b"first") + tie(3, 0, 2, b'\x1e["tied","w"]') + tie(6, 3, 1, b".last"),
+            ),
         ),
         "records": pack([plain], index_tail=FRAME + record(7, b"seven") + record(0, b"")),
     }

@@ -63,7 +63,7 @@ def test_it_says_what_torch_is_told(web: Web, name: str, remote: bool) -> None:
 
     reader = torch.classes.tensorizer.Reader(path, options)
     assert names == list(reader.names()) == list(zoo())
-    _, _, header_offsets, data_offsets, data_sizes, memory_sizes = reader._list()
+    _, _, header_offsets, data_offsets, data_sizes, memory_sizes, _ = reader._list()
     for number, tensor in enumerate(names):
         assert index[number] == [
             tensor,

@@ -169,19 +169,27 @@ struct Index::Parser {
   }
 
   void check_names() const {
-    const std::vector<std::string_view> names = stored_names(index.entries_);
+    std::vector<std::string_view> names = stored_names(index.entries_);
+    for (const Tie& tie : index.ties_) names.push_back(tie.name);
     const NameConflict conflict = find_conflict(names, cancel);
     if (conflict.first == conflict.second) return;
-    fail(location, describe(names[conflict.second], conflict.second) +
-                       at(index.entries_[conflict.second].header_offset) + " " +
-                       std::string(conflict.reason) + " " +
-                       describe(names[conflict.first], conflict.first));
+    const auto tensor = [&](std::size_t i) {
+      if (i < index.entries_.size()) return describe(names[i], i);
+      const std::uint32_t entry = index.ties_[i - index.entries_.size()].entry;
+      return "tie " + quote(names[i]) + " (to index entry " + std::to_string(entry) + ")";
+    };
+    const std::size_t second = conflict.second;
+    fail(location,
+         tensor(second) +
+             (second < index.entries_.size() ? at(index.entries_[second].header_offset) : "") +
+             " " + std::string(conflict.reason) + " " + tensor(conflict.first));
   }
 
   void check_frame() {
     const std::uint64_t begin = here();
     const std::size_t first = cursor.position();
     bool has_metadata = false;
+    bool has_ties = false;
     FrameCursor frame(cursor.take_bytes(cursor.left()));
     while (const std::optional<Record> record = frame.next()) {
       const std::uint64_t end = begin + frame.position();
@@ -202,6 +210,10 @@ struct Index::Parser {
       } else if (record->kind == kMetadataRecord) {
         if (std::exchange(has_metadata, true)) refuse("appears twice");
         index.metadata_ = parse_metadata(record->body, fault, cancel);
+        if (!fault.empty()) refuse(fault);
+      } else if (record->kind == kTiesRecord) {
+        if (std::exchange(has_ties, true)) refuse("appears twice");
+        index.ties_ = parse_ties(record->body, index.entries_, fault, cancel);
         if (!fault.empty()) refuse(fault);
       } else if (record->kind == kAuthenticationRecord) {
         if (!index.header_.encrypted) refuse("authenticates a file that is not encrypted");

@@ -69,7 +69,7 @@ std::uint64_t TensorsLayout::prefix_size() const {
   const bool versioned = has_long_dimensions();
   std::uint64_t size = kFileHeaderSize;
   for (const PlacedTensor& tensor : tensors_) size += entry_size(tensor.spec, versioned);
-  size += records_size(kind_, tensors_.size());
+  size += records_size(kind_, tensors_.size(), ties_);
   return align_up(size, kPrefixAlignment);
 }
 
@@ -113,7 +113,7 @@ std::vector<std::byte> TensorsLayout::prefix(std::uint64_t start, std::uint64_t 
     out.put(base + tensor.data_offset());
     out.put(spec.data_size());
   }
-  if (records_size(kind_, tensors_.size()) > 0) put_records(bytes);
+  if (records_size(kind_, tensors_.size(), ties_) > 0) put_records(bytes);
   bytes.resize(size);
   return bytes;
 }
@@ -128,6 +128,7 @@ void TensorsLayout::put_records(std::vector<std::byte>& prefix) const {
   };
   if (kind_.data_digests) put_data_digests(prefix, all(&PlacedTensor::data_digest));
   if (!kind_.metadata.empty()) put_metadata(prefix, kind_.metadata);
+  if (!ties_.empty()) put_ties(prefix, ties_);
   if (kind_.header.encryption) {
     put_authentication(prefix, *kind_.header.encryption, all(&PlacedTensor::header_digest));
   }

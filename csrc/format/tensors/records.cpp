@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "codec/hmac.h"
+#include "format/name.h"
 #include "format/name_table.h"
 #include "format/tensors/frame.h"
 #include "format/tensors/index.h"
@@ -27,6 +28,45 @@ std::uint64_t metadata_size(const Metadata& metadata) {
     size += 2 * sizeof(std::uint32_t) + key.size() + value.size();
   }
   return size;
+}
+
+// number, entry, module index, type, length of the name
+constexpr std::uint64_t kSmallestTie = 4 + 4 + 2 + 1 + 2;
+
+std::uint64_t ties_size(std::span<const SavedTie> ties) {
+  std::uint64_t size = 0;
+  for (const SavedTie& tie : ties) size += kSmallestTie + tie.name.size();
+  return size;
+}
+
+// Returns why a tie cannot be; empty if it can.
+std::string fault_of(const Tie& tie, std::uint8_t type, std::span<const Entry> entries) {
+  try {
+    check_name(tie.name);
+  } catch (const Error& error) {
+    return "whose name " + std::string(error.message());
+  }
+  if (type > static_cast<std::uint8_t>(TensorType::StateDictEntry)) {
+    return "with the unknown tensor type " + std::to_string(type);
+  }
+  if (is_nested(tie.name) && tie.type != TensorType::StateDictEntry) {
+    return "that has a nested name and is no state-dict entry";
+  }
+  if (tie.entry >= entries.size()) {
+    return "to index entry " + std::to_string(tie.entry) + " of " + std::to_string(entries.size());
+  }
+  const Entry& entry = entries[tie.entry];
+  if (entry.data_size == 0) {
+    return "to " + describe(entry.name, tie.entry) + ", which has no data";
+  }
+  if (!entry.dtype) {
+    return "to " + describe(entry.name, tie.entry) + ", whose dtype is not in the index";
+  }
+  if (entry.shape.size() > kMostTiedDimensions) {
+    return "to " + describe(entry.name, tie.entry) + ", which has " +
+           std::to_string(entry.shape.size()) + " dimensions";
+  }
+  return {};
 }
 
 void begin_record(ByteWriter& out, std::uint16_t kind, std::uint64_t size) {
@@ -82,10 +122,49 @@ std::vector<MetadataPair> parse_metadata(ConstBytes body, std::string& fault, Ca
   return metadata;
 }
 
-std::uint64_t records_size(const FileKind& kind, std::size_t tensors) {
+std::vector<Tie> parse_ties(ConstBytes body, std::span<const Entry> entries, std::string& fault,
+                            Cancel& cancel) {
+  Cursor cursor(body);
+  std::vector<Tie> ties;
+  Pace pace(cancel);
+  while (cursor.left() > 0) {
+    pace.step();
+    Tie tie{};
+    tie.number = cursor.take<std::uint32_t>();
+    tie.entry = cursor.take<std::uint32_t>();
+    tie.module_index = cursor.take<std::uint16_t>();
+    const auto type = cursor.take<std::uint8_t>();
+    tie.type = static_cast<TensorType>(type);
+    tie.name = cursor.take_text<std::uint16_t>();
+    if (!cursor.ok()) {
+      fault = "is cut short";
+      return {};
+    }
+    if (!ties.empty() && tie.number <= ties.back().number) {
+      fault = "does not list its ties in the order of their numbers";
+      return {};
+    }
+    fault = fault_of(tie, type, entries);
+    if (!fault.empty()) {
+      fault = "has a tie, " + quote(tie.name) + ", " + fault;
+      return {};
+    }
+    ties.push_back(tie);
+  }
+  // Numbers ascend, so all of them are in order if the last one is.
+  if (!ties.empty() && ties.back().number >= entries.size() + ties.size()) {
+    fault = "numbers a tie " + std::to_string(ties.back().number) + ", and there are " +
+            std::to_string(entries.size() + ties.size()) + " names";
+  }
+  return ties;
+}
+
+std::uint64_t records_size(const FileKind& kind, std::size_t tensors,
+                           std::span<const SavedTie> ties) {
   std::uint64_t size = 0;
   if (kind.data_digests) size += kRecordHead + kSha256Size * tensors;
   if (!kind.metadata.empty()) size += kRecordHead + metadata_size(kind.metadata);
+  if (!ties.empty()) size += kRecordHead + ties_size(ties);
   if (kind.header.encryption) {
     size += kRecordHead + authentication_size(*kind.header.encryption, tensors);
   }
@@ -104,6 +183,18 @@ void put_metadata(std::vector<std::byte>& prefix, const Metadata& metadata) {
   for (const auto& [key, value] : metadata) {
     out.put_text<std::uint32_t>(key);
     out.put_text<std::uint32_t>(value);
+  }
+}
+
+void put_ties(std::vector<std::byte>& prefix, std::span<const SavedTie> ties) {
+  ByteWriter out(prefix);
+  begin_record(out, kTiesRecord, ties_size(ties));
+  for (const SavedTie& tie : ties) {
+    out.put(tie.number);
+    out.put(tie.tensor);
+    out.put(tie.module_index);
+    out.put(static_cast<std::uint8_t>(tie.type));
+    out.put_text<std::uint16_t>(tie.name);
   }
 }
 

@@ -1,6 +1,7 @@
 // The records that this library reads and writes behind the last index entry.
 //
-// The metadata record has the texts that a program stores with its tensors. The data-digests record
+// The metadata record has the texts that a program stores with its tensors. The ties record has
+// further names of tensors. The data-digests record
 // has the SHA-256 of each tensor's data, so that a file can be loaded in
 // part with its digest checked. The authentication record authenticates the metadata of an
 // encrypted file: names, types, shapes and offsets. It also has a digest of each tensor's header,
@@ -24,6 +25,7 @@ namespace tensorizer {
 inline constexpr std::uint16_t kAuthenticationRecord = 1;
 inline constexpr std::uint16_t kDataDigestsRecord = 2;
 inline constexpr std::uint16_t kMetadataRecord = 4;
+inline constexpr std::uint16_t kTiesRecord = 5;
 
 // The authentication record of an encrypted file. It points into the index.
 struct Authentication {
@@ -45,18 +47,26 @@ Authentication parse_authentication(ConstBytes body, std::size_t tensors, std::s
 // about the record. The result points into `body`.
 std::vector<MetadataPair> parse_metadata(ConstBytes body, std::string& fault, Cancel& cancel);
 
+// Parses the body of a ties record and checks each tie, but not whether its name is another
+// tensor's. If it is malformed, sets `fault` to the end of a sentence about the record. The result
+// points into `body`.
+std::vector<Tie> parse_ties(ConstBytes body, std::span<const Entry> entries, std::string& fault,
+                            Cancel& cancel);
+
 // Returns the MAC of a file header and of the part of the index before the MAC. Uses a key that is
 // derived from the file's key for this purpose only.
 Sha256Digest metadata_mac(ConstBytes key, ConstBytes file_header, ConstBytes index);
 
 // Returns the size of the records of a file that is written, the frame around them included; 0 if
 // there are none.
-std::uint64_t records_size(const FileKind& kind, std::size_t tensors);
+std::uint64_t records_size(const FileKind& kind, std::size_t tensors,
+                           std::span<const SavedTie> ties);
 
 // Append a record to a prefix that already has the magic of the frame. Throw Error(InvalidArgument)
 // if there are too many tensors for a record.
 void put_data_digests(std::vector<std::byte>& prefix, std::span<const Sha256Digest> digests);
 void put_metadata(std::vector<std::byte>& prefix, const Metadata& metadata);
+void put_ties(std::vector<std::byte>& prefix, std::span<const SavedTie> ties);
 void put_authentication(std::vector<std::byte>& prefix, const Encryption& encryption,
                         std::span<const Sha256Digest> header_digests);
 

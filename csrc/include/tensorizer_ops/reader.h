@@ -103,7 +103,8 @@ class Reader {
   // unknown name.
   StoredTensor stored(const std::string& name);
 
-  // Loads the named tensors, in this order, or all of the file in its own order. Throws
+  // Loads the named tensors, in this order, or all of the file in its own order. Tensors with
+  // different names that were saved as one (option `share`) share memory. Throws
   // Error(NoSuchTensor) for an unknown name, Error(HashMismatch) if a digest is not what was saved,
   // and Error(OutOfMemory).
   std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names = std::nullopt,

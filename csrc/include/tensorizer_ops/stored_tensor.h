@@ -21,6 +21,8 @@ struct ListedTensor {
   std::uint64_t data_offset;
   std::uint64_t data_size;
   std::uint64_t memory_size;  // of the tensor when it is loaded; a meta tensor stores no data
+  // The place in the list of the name that the data is stored with: its own unless names share it.
+  std::size_t stored_as;
 };
 
 // Also has what the tensor's own header says. A digest that was not saved is null.

@@ -65,7 +65,7 @@ class Writer {
            TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
 
   // Adds many tensors; many small ones are as fast as a large one. Checks all of them before it
-  // writes any.
+  // writes any. With the option `share`, those that are the same memory are stored once.
   void add(std::span<const AddedTensor> tensors);
 
   // Makes a whole file of the tensors so far, until the next add(), if the target is written in

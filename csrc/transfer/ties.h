@@ -1,0 +1,24 @@
+// Tensors that are the same memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/cancel.h"
+
+namespace tensorizer {
+
+// Returns, for each tensor, the number of the first tensor with the same storage, offset, shape,
+// strides and dtype. All tensors must be strided and have a storage.
+std::vector<std::size_t> find_ties(std::span<const at::Tensor> tensors);
+
+// Returns another tensor over the memory of this one. Autograd sees changes through either.
+at::Tensor same_memory(const at::Tensor& tensor);
+
+// Copies all elements, in pieces, so that a cancel does not wait for a large tensor.
+void copy_elements(const at::Tensor& to, const at::Tensor& from, Cancel& cancel);
+
+}  // namespace tensorizer
