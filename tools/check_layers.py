@@ -34,7 +34,7 @@ ALLOWED = {
     "engine": ["base", "codec", "format", "format/tensors", "format/safetensors", "io"],
     "transfer": ["base", "format", "io", "engine"],
     "ops": ["base", "codec", "engine", "transfer"],
-    "python/core": ["base", "codec", "format/safetensors", "engine", "io"],
+    "python/core": ["base", "codec", "format/safetensors", "engine"],
     "python": ["python/core", "base", "io", "io/aws", "engine", "transfer", "ops"],
     "api": ["transfer"],
 }

@@ -182,36 +182,11 @@ std::size_t ReadAhead::fetch(std::uint64_t offset, Bytes out, bool at_once, Canc
 std::size_t ReadAhead::fetch_at_once(std::uint64_t offset, Bytes out, std::uint64_t piece,
                                      int reads, Cancel& cancel) {
   std::vector<std::size_t> brought((out.size() + piece - 1) / piece);
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::size_t next = 0;
-  std::size_t left = brought.size();
-  // A worker without work waits for the others and does not return, because the caller's thread is
-  // one of them and has to check for signals.
-  const auto work = [&] {
-    std::unique_lock lock(mutex);
-    while (left > 0) {
-      if (next == brought.size()) {
-        changed.wait_for(lock, kPollInterval);
-        lock.unlock();
-        cancel.check();
-        lock.lock();
-        continue;
-      }
-      const std::size_t number = next++;
-      lock.unlock();
-      const std::uint64_t begin = number * piece;
-      const Bytes part = out.subspan(begin, std::min<std::uint64_t>(piece, out.size() - begin));
-      const std::size_t size = source_->read_up_to(offset + begin, part, cancel);
-      lock.lock();
-      brought[number] = size;
-      --left;
-      changed.notify_all();
-    }
-  };
-  const std::size_t workers =
-      std::min<std::size_t>(brought.size(), static_cast<std::size_t>(reads));
-  run_workers(static_cast<int>(workers), cancel, work);
+  for_each_number(brought.size(), reads, cancel, [&](std::size_t number) {
+    const std::uint64_t begin = number * piece;
+    const Bytes part = out.subspan(begin, std::min<std::uint64_t>(piece, out.size() - begin));
+    brought[number] = source_->read_up_to(offset + begin, part, cancel);
+  });
   std::size_t done = 0;
   for (const std::size_t size : brought) {
     done += size;

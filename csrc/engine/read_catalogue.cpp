@@ -9,7 +9,10 @@
 #include "base/error.h"
 #include "engine/read_arriving.h"
 #include "engine/read_index.h"
+#include "engine/sharded_source.h"
+#include "engine/workers.h"
 #include "format/safetensors/header.h"
+#include "format/safetensors/sharded_catalogue.h"
 
 namespace tensorizer {
 
@@ -65,9 +68,7 @@ SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes,
   return {std::move(bytes), location, cancel};
 }
 
-}  // namespace
-
-std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel& cancel) {
+std::unique_ptr<Catalogue> read_file(Source& source, FileKeys* keys, Cancel& cancel) {
   const FileLocation location = location_of(source);
   std::vector<std::byte> first;
   // A sequential source must not be read past the index, however short that is.
@@ -76,15 +77,46 @@ std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel
   std::unique_ptr<Catalogue> catalogue;
   if (!first.empty() && is_tensors_file(first)) {
     catalogue = std::make_unique<Index>(read_index(source, std::move(first), keys, cancel));
+  } else if (is_shard_index(first)) {
+    throw Error(ErrorKind::InvalidFormat,
+                std::string(location.label) +
+                    ": this looks like the index of a sharded safetensors model, which is loaded "
+                    "by its path, from s3://, and from http:// servers that support ranges");
   } else if (is_safetensors(first)) {
     catalogue =
         std::make_unique<SafetensorsHeader>(read_safetensors(source, std::move(first), cancel));
   } else {
     refuse(first, location);
   }
+  return catalogue;
+}
+
+std::unique_ptr<Catalogue> read_shards(ShardedSource& source, Cancel& cancel) {
+  std::vector<CataloguedShard> shards(source.shard_count());
+  for_each_number(shards.size(), kWaitingWorkers, cancel, [&](std::size_t i) {
+    Source& file = source.shard(i);
+    shards[i] = {read_file(file, nullptr, cancel), source.begin_of(i)};
+    if (shards[i].catalogue->info().format == Format::Safetensors) return;
+    throw Error(ErrorKind::InvalidFormat,
+                file.label() +
+                    ": this is a .tensors file, and the shards of a model must be "
+                    "safetensors files");
+  });
+  std::vector<const Catalogue*> catalogues;
+  for (const CataloguedShard& shard : shards) catalogues.push_back(shard.catalogue.get());
+  source.index().check(catalogues, location_of(source), cancel);
+  return std::make_unique<ShardedCatalogue>(std::move(shards));
+}
+
+}  // namespace
+
+std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel& cancel) {
+  auto* const sharded = dynamic_cast<ShardedSource*>(&source);
+  std::unique_ptr<Catalogue> catalogue =
+      sharded != nullptr ? read_shards(*sharded, cancel) : read_file(source, keys, cancel);
   if (keys != nullptr && !catalogue->encrypted()) {
     throw Error(ErrorKind::Crypto,
-                std::string(location.label) + ": a key was given, and the file is not encrypted");
+                source.label() + ": a key was given, and the file is not encrypted");
   }
   return catalogue;
 }

@@ -1,5 +1,7 @@
 #include "engine/workers.h"
 
+#include <algorithm>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <system_error>
@@ -42,6 +44,35 @@ void run_workers(int count, Cancel& cancel, const std::function<void()>& body) {
   guarded();
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
+}
+
+void for_each_number(std::size_t count, int workers, Cancel& cancel,
+                     const std::function<void(std::size_t)>& body) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t next = 0;
+  std::size_t left = count;
+  // A worker without work waits for the others and does not return, because the caller's thread is
+  // one of them and has to check for signals.
+  const auto work = [&] {
+    std::unique_lock lock(mutex);
+    while (left > 0) {
+      if (next == count) {
+        changed.wait_for(lock, kPollInterval);
+        lock.unlock();
+        cancel.check();
+        lock.lock();
+        continue;
+      }
+      const std::size_t number = next++;
+      lock.unlock();
+      body(number);
+      lock.lock();
+      --left;
+      changed.notify_all();
+    }
+  };
+  run_workers(static_cast<int>(std::min(count, static_cast<std::size_t>(workers))), cancel, work);
 }
 
 }  // namespace tensorizer

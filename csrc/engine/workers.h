@@ -1,6 +1,7 @@
 // The threads of one job.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 
 #include "base/cancel.h"
@@ -11,5 +12,13 @@ namespace tensorizer {
 // ended. The first exception stops the others through `cancel` and is rethrown here. If the system
 // cannot start that many threads, fewer run: `body` must finish the job on any number.
 void run_workers(int count, Cancel& cancel, const std::function<void()>& body);
+
+// How many threads work that waits for disks or servers is worth.
+inline constexpr int kWaitingWorkers = 16;
+
+// Calls `body` once for each number below `count`, on up to `workers` threads. The calling thread
+// checks for signals until all have ended. Otherwise like run_workers().
+void for_each_number(std::size_t count, int workers, Cancel& cancel,
+                     const std::function<void(std::size_t)>& body);
 
 }  // namespace tensorizer

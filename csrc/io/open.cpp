@@ -46,19 +46,32 @@ struct Scheme {
                                          Cancel& cancel);
   std::unique_ptr<Sink> (*open_sink)(const std::string& uri, const SinkOptions& options,
                                      Cancel& cancel);
+  // Returns the URI of a file beside another one (sibling_uri()); or null.
+  std::string (*sibling)(const std::string& uri, const std::string& name, const OptionList& given);
+  // Returns the name of a file that can be saved with others beside it (file_name_of()); or null.
+  std::optional<std::string> (*file_name)(const std::string& uri);
 };
 
 constexpr Scheme kSchemes[] = {
-    {"", "a plain path", "local", nullptr, &open_local_source, &open_local_sink},
-    {"file", "file://", "local", nullptr, &open_local_source, &open_local_sink},
-    {"fd", "fd:N", "local", nullptr, &open_local_source, &open_local_sink},
-    {"http", "http://", "http", &checks<&http_options>, &open_http_source, &open_http_sink},
-    {"https", "https://", "http", &checks<&http_options>, &open_http_source, &open_http_sink},
-    {"s3", "s3://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink},
-    {"gs", "gs://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink},
-    {"redis", "redis://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink},
-    {"rediss", "rediss://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink},
-    {"unix", "unix://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink},
+    {"", "a plain path", "local", nullptr, &open_local_source, &open_local_sink, &local_sibling,
+     &local_file_name},
+    {"file", "file://", "local", nullptr, &open_local_source, &open_local_sink, &local_sibling,
+     &local_file_name},
+    {"fd", "fd:N", "local", nullptr, &open_local_source, &open_local_sink, nullptr, nullptr},
+    {"http", "http://", "http", &checks<&http_options>, &open_http_source, &open_http_sink,
+     &http_sibling, nullptr},
+    {"https", "https://", "http", &checks<&http_options>, &open_http_source, &open_http_sink,
+     &http_sibling, nullptr},
+    {"s3", "s3://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink, &s3_sibling,
+     &s3_file_name},
+    {"gs", "gs://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink, &s3_sibling,
+     &s3_file_name},
+    {"redis", "redis://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
+     nullptr, nullptr},
+    {"rediss", "rediss://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
+     nullptr, nullptr},
+    {"unix", "unix://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
+     nullptr, nullptr},
 };
 
 const Scheme* find_scheme(std::string_view name) {
@@ -135,6 +148,33 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
   cancel.check();
   return scheme_for(uri, options.given).open_source(uri, options, cancel);
 }
+
+std::optional<std::string> sibling_uri(const std::string& uri, const std::string& name,
+                                       const OptionList& given) {
+  const auto sibling = scheme_for(uri, given).sibling;
+  if (sibling == nullptr) return std::nullopt;
+  return sibling(uri, name, given);
+}
+
+std::optional<std::string> file_name_of(const std::string& uri) {
+  const auto file_name = scheme_for(uri, {}).file_name;
+  return file_name == nullptr ? std::nullopt : file_name(uri);
+}
+
+bool is_local(const std::string& uri) { return scheme_for(uri, {}).folder == "local"; }
+
+bool has_siblings(const std::string& uri) { return scheme_for(uri, {}).sibling != nullptr; }
+
+std::optional<std::vector<std::string>> files_in(const std::string& uri, std::string_view suffix,
+                                                 Cancel& cancel) {
+  if (!is_local(uri)) return std::nullopt;
+  std::optional<std::vector<std::string>> names = list_folder(uri, suffix, cancel);
+  if (!names) return std::nullopt;
+  for (std::string& name : *names) name = local_sibling(uri + "/", name, {});
+  return names;
+}
+
+void remove_file(const std::string& uri) { remove_local_file(uri); }
 
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
                                 Cancel& cancel) {

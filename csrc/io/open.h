@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,32 @@ namespace tensorizer {
 // ones), and for an exclusive option of another folder.
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel);
+
+// Returns the URI of the file `name` beside the one that `uri` names, which open_source() takes
+// with the same options; null if files of that scheme have no others beside them (descriptors,
+// Redis). `name` must have no slash. Throws InvalidArgument if `uri` and `given` give access to one
+// file only (a signed URL).
+std::optional<std::string> sibling_uri(const std::string& uri, const std::string& name,
+                                       const OptionList& given);
+
+// Returns whether files of that scheme have others beside them.
+bool has_siblings(const std::string& uri);
+
+// Returns the name of the file that `uri` names in its folder or bucket, where others may be saved
+// beside it; null for streams, devices and descriptors, and for schemes that cannot do that. The
+// file need not exist.
+std::optional<std::string> file_name_of(const std::string& uri);
+
+// Returns whether `uri` names something on this machine.
+bool is_local(const std::string& uri);
+
+// Removes a file of this machine, if it exists.
+void remove_file(const std::string& uri);
+
+// Returns the URIs of all files in the folder `uri` whose names end with `suffix`, sorted; null if
+// `uri` is no folder of this machine.
+std::optional<std::vector<std::string>> files_in(const std::string& uri, std::string_view suffix,
+                                                 Cancel& cancel);
 
 // Opens `uri` for writing; otherwise like open_source(). Creates missing parent directories of a
 // file.

@@ -3,10 +3,29 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <mutex>
 
 #include "io/option.h"
 
 namespace tensorizer {
+
+// What sources or sinks share that are opened with the same options, such as their credentials.
+// Thread-safe.
+class SharedAccess {
+ public:
+  // Returns what `make` of the first call returned. All calls must be for the same type.
+  template <typename Kept, typename Make>
+  std::shared_ptr<Kept> get(const Make& make) {
+    const std::lock_guard lock(mutex_);
+    if (!kept_) kept_ = make();
+    return std::static_pointer_cast<Kept>(kept_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<void> kept_;
+};
 
 struct SourceOptions {
   bool operator==(const SourceOptions&) const = default;
@@ -20,6 +39,8 @@ struct SourceOptions {
   // Accepts bytes that do not make up a whole file, and gaps between them, where the source could
   // detect that.
   bool any_bytes = false;
+  // Null if the source shares nothing.
+  std::shared_ptr<SharedAccess> access{};
 };
 
 struct SinkOptions {
@@ -28,6 +49,7 @@ struct SinkOptions {
   bool fsync = false;
   // The size of the parts of an upload whose total size is not known beforehand.
   std::uint64_t part_size = 16 << 20;
+  std::shared_ptr<SharedAccess> access{};
 };
 
 }  // namespace tensorizer

@@ -19,6 +19,14 @@ void throw_source_ended(const std::string& label, std::uint64_t end, std::uint64
                                             ", expected " + std::to_string(missing) + " more");
 }
 
+SourceStats operator+(const SourceStats& one, const SourceStats& other) {
+  return {one.requests + other.requests, one.connections + other.connections,
+          one.retries + other.retries,   one.received + other.received,
+          one.lookup + other.lookup,     one.connect + other.connect,
+          one.tls + other.tls,           one.first_byte + other.first_byte,
+          one.transfer + other.transfer};
+}
+
 SourceStats operator-(const SourceStats& now, const SourceStats& before) {
   return {now.requests - before.requests, now.connections - before.connections,
           now.retries - before.retries,   now.received - before.received,

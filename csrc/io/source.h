@@ -51,6 +51,7 @@ struct SourceStats {
   double first_byte = 0;  // from the request to the first byte of the response
   double transfer = 0;
 };
+SourceStats operator+(const SourceStats& one, const SourceStats& other);
 SourceStats operator-(const SourceStats& now, const SourceStats& before);
 
 class Source {
@@ -85,9 +86,19 @@ class Source {
   // caller; null if the source cannot be mapped.
   virtual std::shared_ptr<Mapping> map() { return nullptr; }
 
-  // Returns which file of this machine the source reads at any offset; null for everything else
-  // (streams, memory, servers).
+  // Maps the whole source into reserved address space, from `position` on (Mapping::add()). Returns
+  // false if the source cannot be mapped.
+  virtual bool map_into(Mapping& mapping, std::uint64_t position) {
+    (void)mapping, (void)position;
+    return false;
+  }
+
+  // Returns which file of this machine the source reads at any offset, or the first of several;
+  // null for everything else (streams, memory, servers).
   virtual std::optional<FileIdentity> identity() const { return std::nullopt; }
+
+  // Returns whether this file of the machine is one that the source reads.
+  virtual bool reads(const FileIdentity& file) const { return identity() == file; }
 
   // Returns true if bytes come once and in order: one read at a time, each at or behind the end of
   // the one before. Bytes in between are skipped.

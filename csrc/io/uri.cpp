@@ -131,6 +131,10 @@ std::string expand_home(const std::string& path) {
   return end == std::string::npos ? home : home + path.substr(end);
 }
 
+std::string local_path(const Uri& uri) {
+  return uri.scheme.empty() ? expand_home(uri.rest) : decode_file_uri(uri.rest);
+}
+
 int parse_descriptor(std::string_view rest) {
   const std::optional<int> number = parse_descriptor_number(rest);
   if (!number) {

@@ -31,6 +31,9 @@ std::string decode_file_uri(std::string_view rest);
 // is unknown.
 std::string expand_home(const std::string& path);
 
+// Returns the path in a plain path or a file:// URI.
+std::string local_path(const Uri& uri);
+
 // Returns the number in "fd:" + `rest`. Throws InvalidArgument for anything but a number.
 int parse_descriptor(std::string_view rest);
 

@@ -2,7 +2,9 @@
 
 #include <curl/curl.h>
 
+#include <algorithm>
 #include <memory>
+#include <new>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -40,8 +42,13 @@ class Url {
   // Copies the part from the other URL, still escaped.
   void take(CURLUPart part, const Url& other) {
     const std::optional<std::string> text = other.get(part);
-    if (text) curl_url_set(handle_, part, text->c_str(), 0);
+    if (text) set_escaped(part, *text);
   }
+
+  void set_escaped(CURLUPart part, const std::string& text) {
+    curl_url_set(handle_, part, text.c_str(), 0);
+  }
+  void remove(CURLUPart part) { curl_url_set(handle_, part, nullptr, 0); }
 
   std::string origin() const {
     if (status_ != CURLUE_OK) return {};
@@ -55,6 +62,35 @@ class Url {
   CURLU* const handle_;
   CURLUcode status_;
 };
+
+// Returns whether the parameters of a URL are a signature of S3, Google, CloudFront or Azure for
+// one file. CloudFront's policies and Azure's other signatures may cover a folder.
+bool is_signed(std::string_view query) {
+  bool signature = false;
+  bool policy = false;
+  bool azure = false;
+  bool blob = false;
+  while (!query.empty()) {
+    const std::size_t end = std::min(query.find('&'), query.size());
+    const std::string parameter = lower_case(query.substr(0, end));
+    query.remove_prefix(std::min(end + 1, query.size()));
+    if (parameter.starts_with("x-amz-signature=") || parameter.starts_with("x-goog-signature=")) {
+      return true;
+    }
+    signature |= parameter.starts_with("signature=");
+    policy |= parameter.starts_with("policy=");
+    azure |= parameter.starts_with("sig=");
+    blob |= parameter == "sr=b";
+  }
+  return (signature && !policy) || (azure && blob);
+}
+
+std::string escaped(const std::string& text) {
+  const std::unique_ptr<char, decltype(&curl_free)> owner(
+      curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())), &curl_free);
+  if (!owner) throw std::bad_alloc();
+  return owner.get();
+}
 
 }  // namespace
 
@@ -85,6 +121,24 @@ std::optional<std::string> redirected(const std::string& base, const std::string
     to.take(CURLUPART_PASSWORD, from);
   }
   return to.get(CURLUPART_URL);
+}
+
+std::string sibling_url(const std::string& url, const std::string& name, const std::string& label) {
+  Url sibling(url);
+  if (sibling.origin().empty()) {
+    throw Error(ErrorKind::InvalidArgument, label + " is not a valid URL");
+  }
+  if (is_signed(sibling.get(CURLUPART_QUERY).value_or(""))) {
+    throw Error(ErrorKind::InvalidArgument,
+                label +
+                    " has a signature, which is valid for this one file and not for the files "
+                    "beside it: use a URL without a signature, or s3://");
+  }
+  std::string path = sibling.get(CURLUPART_PATH).value_or("/");
+  path.resize(path.rfind('/') + 1);
+  sibling.set_escaped(CURLUPART_PATH, path + escaped(name));
+  sibling.remove(CURLUPART_FRAGMENT);
+  return sibling.get(CURLUPART_URL).value_or("");
 }
 
 std::string server_url(const std::string& scheme, const std::string& host,

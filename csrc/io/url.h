@@ -25,6 +25,11 @@ std::string origin_of(const std::string& url);
 // or https:// URL. A user and a password in `base` are kept if the origin is the same.
 std::optional<std::string> redirected(const std::string& base, const std::string& location);
 
+// Returns the URL of the file `name` beside the one that `url` names: with the same user, password
+// and query, and no fragment. Throws Error(InvalidArgument) for a malformed URL, and for one with a
+// signature, which is valid for one file only; the message begins with `label`.
+std::string sibling_url(const std::string& url, const std::string& name, const std::string& label);
+
 // Returns the URL at which libcurl connects to the server `host`, written "host" or "host:port".
 // Throws Error(InvalidArgument) if there is none; the message begins with `label`.
 std::string server_url(const std::string& scheme, const std::string& host,

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "engine/file_digest.h"
-#include "io/open.h"
+#include "engine/open_model.h"
 #include "transfer/blocks.h"
 #include "transfer/dtype.h"
 #include "transfer/held_memory.h"
@@ -68,7 +68,7 @@ std::shared_ptr<Source> FileReader::open(const LoadOptions& options, Cancel& can
                          "the tensor that holds the file");
   }
   if (source_) return std::move(source_);
-  if (!given_) return open_source(uri_, options.source, cancel);
+  if (!given_) return open_model(uri_, options, cancel);
   throw Error(ErrorKind::InvalidArgument,
               "this reader failed to open its file before, and cannot open it again");
 }

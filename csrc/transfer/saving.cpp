@@ -171,7 +171,7 @@ void check_not_overwritten(const Sink& sink, std::span<const Saving> savings) {
 
 void check_not_overwritten(const Sink& sink, const Source& source) {
   const std::optional<FileIdentity> overwritten = sink.overwritten();
-  if (!overwritten || source.identity() != overwritten) return;
+  if (!overwritten || !source.reads(*overwritten)) return;
   throw Error(ErrorKind::InvalidArgument, sink.label() + " is written in place, and " +
                                               source.label() +
                                               " is the same file, which would be overwritten "

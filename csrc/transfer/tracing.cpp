@@ -1,7 +1,7 @@
 #include "transfer/tracing.h"
 
 #include "base/error.h"
-#include "io/open.h"
+#include "engine/open_model.h"
 #include "transfer/dtype.h"
 #include "transfer/file_reader.h"
 
@@ -12,7 +12,7 @@ std::optional<std::string> traced_version(const std::string& uri, const OptionLi
   Cancel cancel;
   std::unique_ptr<Source> source;
   try {
-    source = open_source(uri, parse_load_options(options).source, cancel);
+    source = open_model(uri, parse_load_options(options), cancel);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::NotFound) throw;
     throw Error(ErrorKind::NotFound,

@@ -135,6 +135,16 @@ def safetensors_files() -> dict[str, bytes]:
     }
 
 
+def shard_index_seeds() -> dict[str, bytes]:
+    weights = {"a.weight": "m-00001-of-00002.safetensors", "b": "m-00002-of-00002.safetensors"}
+    indexes: dict[str, dict[str, object]] = {
+        "two": {"metadata": {"total_size": 12}, "weight_map": weights},
+        "alone": {"weight_map": {"\u00fc\n": "a b.safetensors"}},
+        "more": {"other": [1, {"x": None}], "weight_map": weights, "metadata": {}},
+    }
+    return {name: json.dumps(index, indent=2).encode() for name, index in indexes.items()}
+
+
 def main() -> None:
     for target, seeds in (
         (
@@ -143,6 +153,7 @@ def main() -> None:
         ),
         ("fuzz_crypt", crypt_seeds()),
         ("fuzz_safetensors", safetensors_seeds()),
+        ("fuzz_shard_index", shard_index_seeds()),
     ):
         directory = Path(sys.argv[1]) / target
         directory.mkdir(parents=True, exist_ok=True)

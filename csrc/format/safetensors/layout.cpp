@@ -10,6 +10,7 @@
 #include "format/name_table.h"
 #include "format/safetensors/dtype.h"
 #include "format/safetensors/header.h"
+#include "format/safetensors/json_string.h"
 #include "format/safetensors/list_digest.h"
 
 namespace tensorizer {
@@ -21,28 +22,8 @@ constexpr std::uint64_t padded_size(std::uint64_t json) noexcept {
   return align_up(kSafetensorsLength + json, 8);
 }
 
-void put_string(std::string& out, std::string_view text) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t";
-  constexpr std::string_view kLetters = "\"\\bfnrt";
-  out += '"';
-  for (const char c : text) {
-    if (const std::size_t known = kEscaped.find(c); known != std::string_view::npos) {
-      out += '\\';
-      out += kLetters[known];
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += "\\u00";
-      out += kHex[static_cast<unsigned char>(c) >> 4];
-      out += kHex[static_cast<unsigned char>(c) & 15];
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
-
 void put_tensor(std::string& out, const PlacedTensor& tensor) {
-  put_string(out, tensor.spec.name);
+  put_json_string(out, tensor.spec.name);
   out += R"(:{"dtype":")";
   out += safetensors_dtype(tensor.spec.dtype);
   out += R"(","shape":[)";
@@ -66,16 +47,16 @@ std::string begin_metadata(const FileKind& kind) {
   std::string out;
   const bool sha256 = kind.header.hashes.sha256;
   if (kind.metadata.empty() && !kind.empty_metadata && !sha256) return out;
-  put_string(out, kSafetensorsMetadata);
+  put_json_string(out, kSafetensorsMetadata);
   out += ":{";
   for (const auto& [key, value] : kind.metadata) {
-    put_string(out, key);
+    put_json_string(out, key);
     out += ':';
-    put_string(out, value);
+    put_json_string(out, value);
     out += ',';
   }
   if (sha256) {
-    put_string(out, kDigestsKey);
+    put_json_string(out, kDigestsKey);
     out += ":\"";
   } else if (!kind.metadata.empty()) {
     out.pop_back();

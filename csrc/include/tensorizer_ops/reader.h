@@ -73,7 +73,8 @@ struct LoadStats {
 class Reader {
  public:
   // Takes a path, `fd:N`, or a URI: file://, http://, https://, s3://, gs://, redis://, rediss://,
-  // unix://. Throws Error(InvalidArgument) for a malformed option.
+  // unix://. Of a safetensors model in several files, the index or the folder. Throws
+  // Error(InvalidArgument) for a malformed option.
   explicit Reader(std::string uri, OptionList options = {});
 
   // Takes a file that lies in the memory of a contiguous, one-dimensional uint8 tensor on the CPU,

@@ -19,6 +19,9 @@ std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOpt
 std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options,
                                      Cancel& cancel);
 
+// Returns the URI of the file `name` beside the one that `uri` names (sibling_uri() in io/open.h).
+std::string http_sibling(const std::string& uri, const std::string& name, const OptionList& given);
+
 // Opens the file of an endpoint.
 std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
                                     const SourceOptions& options, Cancel& cancel);

@@ -8,7 +8,9 @@
 #include "io/http/client.h"
 #include "io/http/open.h"
 #include "io/http/retry.h"
+#include "io/secret.h"
 #include "io/skip.h"
+#include "io/url.h"
 
 namespace tensorizer {
 
@@ -294,6 +296,10 @@ class HttpSource final : public Source {
 std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
                                     const SourceOptions& options, Cancel& cancel) {
   return std::make_unique<HttpSource>(std::move(endpoint), http, options, cancel);
+}
+
+std::string http_sibling(const std::string& uri, const std::string& name, const OptionList&) {
+  return sibling_url(uri, name, quote(without_secrets(uri), 4096));
 }
 
 std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,

@@ -45,6 +45,19 @@ bool lives_in_memory(int file) {
   return type == TMPFS_MAGIC || type == RAMFS_MAGIC || type == HUGETLBFS_MAGIC;
 }
 
+// Returns false if the file system does not support mapping, or the address space is limited:
+// reading still works.
+template <typename Map>
+bool is_mapped(const Map& map) {
+  try {
+    map();
+    return true;
+  } catch (const Error& error) {
+    if (error.system_errno() == ENODEV || error.system_errno() == ENOMEM) return false;
+    throw;
+  }
+}
+
 class FileSource : public Source {
  public:
   FileSource(Descriptor file, std::uint64_t start, const std::string& name)
@@ -92,14 +105,13 @@ class FileSource : public Source {
 
   std::shared_ptr<Mapping> map() override {
     if (size_ == 0) return nullptr;
-    try {
-      return std::make_shared<Mapping>(file_.get(), size_, name_);
-    } catch (const Error& error) {
-      // The file system does not support mapping, or the address space is limited: reading still
-      // works.
-      if (error.system_errno() == ENODEV || error.system_errno() == ENOMEM) return nullptr;
-      throw;
-    }
+    std::shared_ptr<Mapping> mapping;
+    const auto make = [&] { mapping = std::make_shared<Mapping>(file_.get(), size_, name_); };
+    return is_mapped(make) ? mapping : nullptr;
+  }
+
+  bool map_into(Mapping& mapping, std::uint64_t position) override {
+    return is_mapped([&] { mapping.add(file_.get(), position, size_, name_); });
   }
 
   std::optional<FileIdentity> identity() const override { return identity_; }

@@ -201,24 +201,19 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
   throw_unusable("cannot save to", path, status);
 }
 
-// Returns the path in a plain path or a file:// URI.
-std::string path_of(const Uri& uri) {
-  return uri.scheme.empty() ? expand_home(uri.rest) : decode_file_uri(uri.rest);
-}
-
 }  // namespace
 
 std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions&, Cancel&) {
   const Uri split = split_uri(uri);
   if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
-  return open_path_source(path_of(split));
+  return open_path_source(local_path(split));
 }
 
 std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,
                                       Cancel& cancel) {
   const Uri split = split_uri(uri);
   if (split.scheme == "fd") return open_descriptor_sink(parse_descriptor(split.rest), uri, options);
-  return open_path_sink(path_of(split), options, cancel);
+  return open_path_sink(local_path(split), options, cancel);
 }
 
 }  // namespace tensorizer

@@ -4,7 +4,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
@@ -20,6 +23,22 @@ std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOp
                                           Cancel& cancel);
 std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,
                                       Cancel& cancel);
+
+// Returns the path of the file `name` beside the one that `uri`, a plain path or file://, names
+// (sibling_uri() in io/open.h).
+std::string local_sibling(const std::string& uri, const std::string& name, const OptionList& given);
+
+// Returns the name of the file `uri` in its folder (file_name_of() in io/open.h); null for a
+// stream, a device or a descriptor.
+std::optional<std::string> local_file_name(const std::string& uri);
+
+// Removes the file `uri`, if it exists.
+void remove_local_file(const std::string& uri);
+
+// Returns the names of the files in the folder `uri` that end with `suffix`, sorted; null if
+// `uri` is no folder of this machine.
+std::optional<std::vector<std::string>> list_folder(const std::string& uri, std::string_view suffix,
+                                                    Cancel& cancel);
 
 // Returns a source over a regular file or a block device.
 std::unique_ptr<Source> file_source(Descriptor file, std::uint64_t start, const std::string& name);

@@ -89,13 +89,14 @@ Address address_of(const std::string& endpoint, const S3Name& name, bool by_host
 class S3Endpoint final : public HttpEndpoint {
  public:
   S3Endpoint(const std::string& scheme, const S3Name& name, const S3Options& options,
-             const HttpOptions& http)
+             const HttpOptions& http, std::shared_ptr<S3CredentialsChain> credentials)
       : google_(scheme == "gs"),
         name_(name),
         options_(options),
         headers_(header_lines(http)),
         label_(quote(without_secrets(scheme + "://" + name.bucket + "/" + name.key), 4096)),
-        credentials_(options, http) {
+        credentials_(credentials ? std::move(credentials)
+                                 : std::make_shared<S3CredentialsChain>(options, http)) {
     if (!options.sse_customer_key.empty())
       key_headers_ = customer_key_headers(options.sse_customer_key);
     for (const std::string& line : headers_) add_header_secrets(secrets_, line);
@@ -105,7 +106,7 @@ class S3Endpoint final : public HttpEndpoint {
   }
 
   void complete(HttpRequest& request, Cancel& cancel) override {
-    const S3Credentials credentials = credentials_.get(cancel);
+    const S3Credentials credentials = credentials_->get(cancel);
     std::unique_lock lock(mutex_);
     if (!settings_) {
       // Unlocked, because it reads files, and checks for a cancel, which may run code of the host.
@@ -178,7 +179,7 @@ class S3Endpoint final : public HttpEndpoint {
     const std::lock_guard lock(mutex_);
     if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
       refusal.kind = ErrorKind::PermissionDenied;
-      refusal.recovered = credentials_.refused(request.shown);
+      refusal.recovered = credentials_->refused(request.shown);
     } else if (code == "RequestTimeTooSkewed") {
       refusal.kind = ErrorKind::PermissionDenied;
       refusal.recovered = set_clock(answer.header("date"));
@@ -258,7 +259,7 @@ class S3Endpoint final : public HttpEndpoint {
   const S3Options options_;
   const std::vector<std::string> headers_;
   const std::string label_;
-  S3CredentialsChain credentials_;
+  const std::shared_ptr<S3CredentialsChain> credentials_;
   NamedTexts key_headers_;
   Secrets secrets_;  // without those of the credentials
 
@@ -270,8 +271,9 @@ class S3Endpoint final : public HttpEndpoint {
 }  // namespace
 
 std::unique_ptr<HttpEndpoint> s3_endpoint(const std::string& scheme, const S3Name& name,
-                                          const S3Options& options, const HttpOptions& http) {
-  return std::make_unique<S3Endpoint>(scheme, name, options, http);
+                                          const S3Options& options, const HttpOptions& http,
+                                          std::shared_ptr<S3CredentialsChain> credentials) {
+  return std::make_unique<S3Endpoint>(scheme, name, options, http, std::move(credentials));
 }
 
 }  // namespace tensorizer

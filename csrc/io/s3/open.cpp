@@ -11,9 +11,16 @@ namespace tensorizer {
 namespace {
 
 std::unique_ptr<HttpEndpoint> endpoint_of(const std::string& uri, const OptionList& given,
-                                          const HttpOptions& http) {
+                                          const HttpOptions& http,
+                                          const std::shared_ptr<SharedAccess>& access) {
   const auto [scheme, rest] = split_uri(uri);
-  return s3_endpoint(scheme, parse_s3_name(scheme, rest), options_from(given, &s3_options), http);
+  const S3Options options = options_from(given, &s3_options);
+  std::shared_ptr<S3CredentialsChain> credentials;
+  if (access) {
+    credentials = access->get<S3CredentialsChain>(
+        [&] { return std::make_shared<S3CredentialsChain>(options, http); });
+  }
+  return s3_endpoint(scheme, parse_s3_name(scheme, rest), options, http, std::move(credentials));
 }
 
 }  // namespace
@@ -35,15 +42,29 @@ S3Name parse_s3_name(const std::string& scheme, std::string_view rest) {
   return {std::string(rest.substr(0, slash)), std::string(rest.substr(slash + 1))};
 }
 
+std::string s3_sibling(const std::string& uri, const std::string& name, const OptionList& given) {
+  if (!options_from(given, &s3_options).version_id.empty()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "option 's3_version_id' is the version of one object, and " +
+                    quote(without_secrets(uri), 4096) +
+                    " needs the objects beside it: leave the option out");
+  }
+  return uri.substr(0, uri.rfind('/') + 1) + name;
+}
+
+std::optional<std::string> s3_file_name(const std::string& uri) {
+  return uri.substr(uri.rfind('/') + 1);
+}
+
 std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptions& options,
                                        Cancel& cancel) {
   const HttpOptions http = options_from(options.given, &http_options);
-  return http_source(endpoint_of(uri, options.given, http), http, options, cancel);
+  return http_source(endpoint_of(uri, options.given, http, options.access), http, options, cancel);
 }
 
 std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
   const HttpOptions http = options_from(options.given, &http_options);
-  return s3_sink(endpoint_of(uri, options.given, http), http, options.part_size);
+  return s3_sink(endpoint_of(uri, options.given, http, options.access), http, options.part_size);
 }
 
 }  // namespace tensorizer

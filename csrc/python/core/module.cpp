@@ -16,9 +16,9 @@
 #include "codec/crc32.h"
 #include "engine/file_digest.h"
 #include "engine/open_file.h"
+#include "engine/open_model.h"
 #include "engine/options.h"
 #include "format/safetensors/dtype.h"
-#include "io/open.h"
 #include "python/core/exception.h"
 #include "tensorizer_ops/secrets.h"
 
@@ -69,8 +69,7 @@ class File {
   File(const std::string& uri, const OptionList& options)
       : file_(run([&](Cancel& cancel) {
           const LoadOptions parsed = parse_load_options(options);
-          return std::make_unique<OpenFile>(open_source(uri, parsed.source, cancel), parsed,
-                                            cancel);
+          return std::make_unique<OpenFile>(open_model(uri, parsed, cancel), parsed, cancel);
         })) {}
 
   std::vector<std::string> names() const { return {file_->names().begin(), file_->names().end()}; }

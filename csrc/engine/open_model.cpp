@@ -1,0 +1,150 @@
+#include "engine/open_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/read_shard_index.h"
+#include "engine/sharded_source.h"
+#include "engine/workers.h"
+#include "format/safetensors/shard_index.h"
+#include "io/open.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The least and the most that the first request to a server brings of a shard, for its header.
+constexpr std::uint64_t kLeastStart = 64 << 10;
+constexpr std::uint64_t kMostStart = 1 << 20;
+
+// Returns the file of the folder `uri` that is a model by itself, or `uri` if it is no folder.
+std::string file_of(const std::string& uri, Cancel& cancel) {
+  std::optional<std::vector<std::string>> found = files_in(uri, kShardIndexSuffix, cancel);
+  if (!found) return uri;
+  const char* kind = "indexes of sharded models";
+  if (found->empty()) {
+    found = files_in(uri, ".safetensors", cancel);
+    kind = "safetensors files and no *.safetensors.index.json";
+  }
+  if (!found || found->empty()) {
+    throw Error(ErrorKind::SystemError,
+                "cannot open " + quote(uri, 4096) +
+                    ": it is a directory, without a *.safetensors.index.json and without a "
+                    "*.safetensors file",
+                EISDIR, uri);
+  }
+  if (found->size() > 1) {
+    throw Error(ErrorKind::InvalidArgument, "the directory " + quote(uri, 4096) + " has several " +
+                                                kind + ": open one of them by its name, such as " +
+                                                quote((*found)[0], 4096) + " or " +
+                                                quote((*found)[1], 4096));
+  }
+  return found->front();
+}
+
+class Opener {
+ public:
+  Opener(std::string uri, const LoadOptions& options, Cancel& cancel)
+      : uri_(std::move(uri)),
+        memory_ceiling_(options.memory_ceiling),
+        shared_(options.source),
+        cancel_(cancel) {
+    shared_.access = std::make_shared<SharedAccess>();
+  }
+
+  std::unique_ptr<Source> open() {
+    std::unique_ptr<Source> file = open_file();
+    if (!is_index(*file)) return file;
+    ShardIndex index = read_shard_index(*file, cancel_);
+    std::vector<std::unique_ptr<Source>> shards = open_shards(*file, index);
+    confirm_index(*file);
+    return std::make_unique<ShardedSource>(*file, std::move(index), std::move(shards));
+  }
+
+ private:
+  std::unique_ptr<Source> open_file() {
+    try {
+      return open_source(uri_, shared_, cancel_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::NotFound || !is_sharded()) throw;
+      throw Error(error.kind(),
+                  std::string(error.message()) + "; the model was saved in several files: load " +
+                      quote(uri_ + ".index.json", 4096),
+                  error.system_errno(), error.path());
+    }
+  }
+
+  // Returns whether there is an index in place of a file of this machine that does not exist.
+  bool is_sharded() {
+    if (!is_local(uri_) || !uri_.ends_with(".safetensors")) return false;
+    try {
+      open_source(uri_ + ".index.json", {}, cancel_);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  bool is_index(Source& file) {
+    if (file.sequential() || !has_siblings(uri_)) return false;
+    std::array<std::byte, kShardIndexStart> first{};
+    const std::size_t size = file.read_up_to(0, first, cancel_);
+    return is_shard_index(ConstBytes(first).first(size));
+  }
+
+  std::vector<std::unique_ptr<Source>> open_shards(const Source& file, const ShardIndex& index) {
+    const std::size_t count = index.shards().size();
+    SourceOptions options = shared_;
+    options.begin = 0;
+    // What the first requests bring is kept, and must fit the memory of a load.
+    options.end = std::clamp(memory_ceiling_ / 2 / count, kLeastStart, kMostStart);
+    std::vector<std::unique_ptr<Source>> shards(count);
+    for_each_number(count, kWaitingWorkers, cancel_, [&](std::size_t i) {
+      const std::string name(index.shards()[i]);
+      try {
+        shards[i] = open_source(*sibling_uri(uri_, name, options.given), options, cancel_);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::NotFound) throw;
+        throw Error(error.kind(),
+                    std::string(error.message()) + "; the index " + file.label() +
+                        " names it as one of its " + std::to_string(count) + " shards",
+                    error.system_errno(), error.path());
+      }
+    });
+    return shards;
+  }
+
+  // A save removes the old index of a local model before it replaces the first shard. So shards of
+  // two saves are never opened together with an index that is still there.
+  void confirm_index(const Source& file) {
+    if (!file.identity()) return;
+    std::optional<std::string> now;
+    try {
+      now = open_source(uri_, shared_, cancel_)->version();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::NotFound) throw;
+    }
+    if (now == file.version()) return;
+    throw Error(ErrorKind::Unavailable,
+                file.label() + " has changed while its shards were opened: load it again");
+  }
+
+  const std::string uri_;
+  const std::uint64_t memory_ceiling_;
+  SourceOptions shared_;
+  Cancel& cancel_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_model(const std::string& uri, const LoadOptions& options,
+                                   Cancel& cancel) {
+  cancel.check();
+  return Opener(file_of(uri, cancel), options, cancel).open();
+}
+
+}  // namespace tensorizer

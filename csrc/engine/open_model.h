@@ -1,0 +1,20 @@
+// Opens the file or the files of a model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/cancel.h"
+#include "engine/options.h"
+#include "io/source.h"
+
+namespace tensorizer {
+
+// Opens what `uri` names: a file of tensors; the index of a sharded safetensors model, with its
+// shards, as one source; or a folder of this machine with one such index, or with one safetensors
+// file. Throws what open_source() throws; InvalidArgument for a folder with several; InvalidFormat
+// for a malformed index; NotFound for a shard that does not exist.
+std::unique_ptr<Source> open_model(const std::string& uri, const LoadOptions& options,
+                                   Cancel& cancel);
+
+}  // namespace tensorizer

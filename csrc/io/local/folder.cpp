@@ -1,0 +1,62 @@
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "base/error.h"
+#include "io/local/open.h"
+#include "io/uri.h"
+
+namespace tensorizer {
+
+std::string local_sibling(const std::string& uri, const std::string& name, const OptionList&) {
+  std::string path = local_path(split_uri(uri));
+  path.resize(path.rfind('/') + 1);  // npos + 1 is 0
+  // So that nothing in the name is taken for a home directory or a scheme.
+  return (path.empty() ? "./" : path) + name;
+}
+
+std::optional<std::string> local_file_name(const std::string& uri) {
+  const std::string path = local_path(split_uri(uri));
+  struct stat status;
+  const bool exists = stat(path.c_str(), &status) == 0;
+  if ((exists && !S_ISREG(status.st_mode)) || descriptor_alias(path) >= 0) return std::nullopt;
+  return path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+}
+
+void remove_local_file(const std::string& uri) {
+  const std::string path = local_path(split_uri(uri));
+  if (unlink(path.c_str()) != 0 && errno != ENOENT)
+    throw system_error(errno, "cannot remove", path);
+}
+
+std::optional<std::vector<std::string>> list_folder(const std::string& uri, std::string_view suffix,
+                                                    Cancel& cancel) {
+  const Uri split = split_uri(uri);
+  if (split.scheme == "fd") return std::nullopt;
+  const std::string path = local_path(split);
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return std::nullopt;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), &closedir);
+  if (!folder) throw system_error(errno, "cannot list", path);
+  std::vector<std::string> names;
+  Pace pace(cancel);
+  while (true) {
+    pace.step();
+    errno = 0;
+    const dirent* const entry = readdir(folder.get());
+    if (entry == nullptr) {
+      if (errno != 0) throw system_error(errno, "cannot list", path);
+      break;
+    }
+    const std::string_view name(entry->d_name);
+    if (name.ends_with(suffix)) names.emplace_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace tensorizer
