@@ -53,6 +53,7 @@ def load(
     Args:
         uri: a path, ``fd:N`` for an open descriptor (pipes included), or a URI: ``file://…``,
             ``https://…``, ``s3://…``, ``gs://…``, ``redis://…``, ``rediss://…`` or ``unix://…``.
+            Of a safetensors model in several files, the index or the folder.
         names: the tensors to load, in this order; by default every tensor in the file.
         slices: the parts to load of some tensors, by name, each an index as in ``tensor[index]``:
             slices, integers, ``...`` and tuples of them. Little more than these parts is read.
@@ -191,7 +192,8 @@ def save(
             pinned memory for copies from a device), ``key`` and others that encrypt
             (``docs/security.md``), ``format`` (``"tensors"`` or ``"safetensors"``, whatever the
             name of the target), ``share`` (``"true"`` stores tensors that are the same memory once;
-            other readers then miss all names but the first), and those for servers
+            other readers then miss all names but the first), ``max_shard_size`` (bytes of tensors
+            in one safetensors file; a larger model becomes several), and those for servers
             (``docs/remote.md``).
         metadata: texts to store with the tensors, which :func:`tensorizer_ops.metadata` returns.
         progress: as for :func:`load`.

@@ -111,7 +111,10 @@ LoadOptions parse_load_options(const OptionList& options) {
 
 SaveOptions parse_save_options(const OptionList& options) {
   SaveOptions parsed;
-  apply_options(options, save_options(parsed), OptionUse::Save);
+  std::vector<Option> known = save_options(parsed);
+  known.push_back(
+      number_option("max_shard_size", "a number of bytes, 1 or more", parsed.max_shard_size, 1));
+  apply_options(options, known, OptionUse::Save);
   return parsed;
 }
 

@@ -40,6 +40,8 @@ struct SaveOptions {
   // Whether tensors that are the same memory are stored once. If not given, a save stores the data
   // of each name, and a rewrite keeps what the original does, as far as the format can.
   std::optional<bool> share;
+  // The most bytes of tensors in one file, beyond which a model becomes several; 0 is no limit.
+  std::uint64_t max_shard_size = 0;
   std::uint64_t memory_ceiling = kMemoryCeiling;
   std::uint64_t staging = kStaging;
 };

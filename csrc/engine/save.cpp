@@ -83,7 +83,7 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
     extents.push_back({settings.begin + tensor.header_offset, tensor.header_size,
                        tensor.spec.data_size(), whole});
   }
-  job.progress.total += size_of(job);
+  if (!settings.counted) job.progress.total += size_of(job);
 
   MoveSettings move_settings;
   move_settings.threads = settings.threads;
@@ -112,8 +112,8 @@ void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel) {
   sink.write(layout.end(), {&terminator, 1}, KeptUntil::Return, cancel);
 }
 
-void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
-               const SaveSettings& settings, Progress& progress, Cancel& cancel) {
+void write_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
+                const SaveSettings& settings, Progress& progress, Cancel& cancel) {
   const std::uint64_t prefix_size = layout.prefix_size();
   sink.begin(prefix_size, layout.file_size());
   if (layout.terminator().empty()) sink.cut_behind();
@@ -128,7 +128,7 @@ void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
   placed.memory_stays = true;
   const SaveJob job{sink, layout, 0, items, placed, progress};
   if (sink.sequential()) {
-    progress.total += size_of(job);
+    if (!settings.counted) progress.total += size_of(job);
     const std::uint64_t piece = job.piece_size(staged_chunk(shares_of(job).share));
     SequentialSave(job, piece, cancel).run(head_last ? write_head : std::function<void()>());
   } else {
@@ -137,6 +137,11 @@ void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
   }
   if (settings.confirm) settings.confirm();
   write_terminator(sink, layout, cancel);
+}
+
+void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
+               const SaveSettings& settings, Progress& progress, Cancel& cancel) {
+  write_file(sink, layout, items, settings, progress, cancel);
   sink.finish(layout.file_size(), cancel);
 }
 

@@ -33,8 +33,10 @@ struct SaveSettings {
   // How many workers move data, at least. Those that do not compute wait for data from a device or
   // another file.
   int moves_in_flight = 1;
+  // Whether the total of the progress has the bytes of these tensors already.
+  bool counted = false;
   OpenAccess open_access = default_access;
-  // Called by save_file() when all data has been read. If it throws, the file does not appear.
+  // Called by write_file() when all data has been read. If it throws, the file does not appear.
   std::function<void()> confirm{};
 };
 
@@ -47,7 +49,11 @@ void save_tensors(Sink& sink, Layout& layout, std::size_t first, std::span<const
 // Writes the terminator, if the format has one, behind the last tensor.
 void write_terminator(Sink& sink, const Layout& layout, Cancel& cancel);
 
-// Saves a whole file, with its prefix, and finishes the sink, so that the target appears.
+// Writes a whole file, with its prefix. The target appears when the caller finishes the sink.
+void write_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
+                const SaveSettings& settings, Progress& progress, Cancel& cancel);
+
+// Saves a whole file, and finishes the sink.
 void save_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
                const SaveSettings& settings, Progress& progress, Cancel& cancel);
 

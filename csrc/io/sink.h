@@ -101,6 +101,10 @@ class Sink {
   // Returns whether others can see the target while it is written.
   virtual bool in_place() const { return false; }
 
+  // Does what takes long in finish(), so that the target only has to appear. May be called once,
+  // right before finish(), with the same size.
+  virtual void prepare(std::uint64_t body_size, Cancel& cancel) { (void)body_size, (void)cancel; }
+
   // Completes the file, whose body has `body_size` bytes, and makes it appear under the target's
   // name. Called once, after all writes.
   virtual void finish(std::uint64_t body_size, Cancel& cancel) = 0;

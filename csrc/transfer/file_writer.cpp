@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/new_layout.h"
+#include "engine/save_shards.h"
 #include "format/name.h"
 #include "io/open.h"
 #include "transfer/held_memory.h"
@@ -39,12 +40,23 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   }
   staging.begin();
   const Format format = parsed.format.value_or(format_of(uri));
+  FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
+  const SaveSettings settings = save_settings(parsed, parse_threads(threads), staging);
+  if (parsed.max_shard_size > 0) {
+    SavedModel model;
+    for (Saving& saving : savings) {
+      model.specs.push_back(std::move(saving.spec));
+      model.items.push_back(saving.item);
+    }
+    save_in_shards(uri, kind, std::move(model), true, parsed, settings, progress, cancel);
+    staging.finish();
+    return;
+  }
   if (format == Format::Safetensors) {
     std::stable_sort(savings.begin(), savings.end(), [](const Saving& a, const Saving& b) {
       return comes_first_in_safetensors(a.spec, b.spec);
     });
   }
-  FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
   const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
   const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start());
@@ -52,8 +64,7 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   if (layout.kind().share) tie_savings(savings);
   const std::vector<SaveItem> items = add_to(layout, savings);
   layout.check_names(cancel);
-  save_file(*sink, layout, items, save_settings(parsed, parse_threads(threads), staging), progress,
-            cancel);
+  save_file(*sink, layout, items, settings, progress, cancel);
   staging.finish();
 }
 

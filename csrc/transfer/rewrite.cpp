@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/new_layout.h"
+#include "engine/save_shards.h"
 #include "engine/tensor_source.h"
 #include "io/open.h"
 #include "transfer/saving.h"
@@ -161,22 +162,11 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   if (metadata->empty()) metadata.reset();
   FileKind kind = file_kind(format, hashes, std::move(metadata), options, cancel);
   if (!options.share) kind.share = format == Format::Tensors;
-  const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
-  check_not_overwritten(*sink, from.source());
-  if (sink->sequential() && from.source().sequential()) {
-    throw Error(ErrorKind::InvalidArgument,
-                sink->label() + " must be written in order, digests first, but " +
-                    from.source().label() +
-                    " can be read only once: one of the two must be a regular file");
-  }
   // Tensors without data are never read, so their digests are set here.
   std::vector<Sha256Digest> found(from.catalogue().entries().size(), Sha256().finish());
   const ExpectedDigests expected_digests{from.catalogue().data_digests(), found};
   const bool pinned = from.options().digest.has_value();
   Origin origin(from, pinned ? &expected_digests : nullptr, cancel);
-  const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start());
-  Layout& layout = *placed;
-  const std::vector<SaveItem> items = place(from, origin, format, layout, cancel);
   SaveSettings settings;
   settings.threads = threads;
   settings.memory_ceiling = options.memory_ceiling;
@@ -191,7 +181,25 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
     if (pinned) from.check_digest(std::as_bytes(std::span(found)), cancel);
     from.source().confirm(cancel);
   };
-  save_file(*sink, layout, items, settings, progress, cancel);
+  if (options.max_shard_size > 0) {
+    const std::unique_ptr<Layout> layout = new_layout(format, kind, 0);
+    SavedModel model;
+    model.items = place(from, origin, format, *layout, cancel);
+    for (const PlacedTensor& tensor : layout->tensors()) model.specs.push_back(tensor.spec);
+    save_in_shards(to, kind, std::move(model), false, options, settings, progress, cancel);
+    return;
+  }
+  const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
+  check_not_overwritten(*sink, from.source());
+  if (sink->sequential() && from.source().sequential()) {
+    throw Error(ErrorKind::InvalidArgument,
+                sink->label() + " must be written in order, digests first, but " +
+                    from.source().label() +
+                    " can be read only once: one of the two must be a regular file");
+  }
+  const std::unique_ptr<Layout> layout = new_layout(format, std::move(kind), sink->start());
+  const std::vector<SaveItem> items = place(from, origin, format, *layout, cancel);
+  save_file(*sink, *layout, items, settings, progress, cancel);
 }
 
 }  // namespace tensorizer

@@ -28,6 +28,9 @@ class HttpClient {
   std::unique_ptr<HttpConnection> take();
   void give_back(std::unique_ptr<HttpConnection> connection);
 
+  // Closes the idle connections.
+  void close_idle() { idle_.clear(); }
+
   void count_retry() { share_.get()->count_retry(); }
   SourceStats stats() const { return share_.get()->stats(); }
 

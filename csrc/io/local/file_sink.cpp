@@ -89,17 +89,23 @@ class FileSink : public Sink {
 
   void cut_behind() override { cuts_ = true; }
 
-  void finish(std::uint64_t size, Cancel& cancel) override {
-    const std::uint64_t end = start_ + head_size_ + size;
+  void prepare(std::uint64_t size, Cancel& cancel) override {
     cancel.check();
-    if (replacement_ || in_place_end_ == InPlaceEnd::Cut || (cuts_ && overwritten())) cut_at(end);
+    if (replacement_ || in_place_end_ == InPlaceEnd::Cut || (cuts_ && overwritten())) {
+      cut_at(start_ + head_size_ + size);
+    }
     if (fsync_) sync(cancel);
+    prepared_ = true;
+  }
+
+  void finish(std::uint64_t size, Cancel& cancel) override {
+    if (!prepared_) prepare(size, cancel);
     if (replacement_) {
       replacement_->commit(fsync_);
       replacement_.reset();
       return;
     }
-    move_position(end);
+    move_position(start_ + head_size_ + size);
     if (const int status = in_place_.close(); status != 0) throw_write_error(status, name_);
   }
 
@@ -199,6 +205,7 @@ class FileSink : public Sink {
   const std::string label_;
   const bool fsync_;
   bool cuts_ = false;
+  bool prepared_ = false;
   std::uint64_t head_size_ = 0;
   std::atomic<std::uint64_t> written_{0};  // the end of the last bytes of the body
   std::mutex allocating_;

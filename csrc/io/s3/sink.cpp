@@ -90,17 +90,26 @@ class S3Sink final : public Sink {
     take(head_size_ + offset, pieces, kept, cancel);
   }
 
-  void finish(std::uint64_t size, Cancel& cancel) override {
-    std::vector<UploadPart> rest = parts().finish(head_size_ + size);
-    if (only_) rest.push_back(std::move(*only_));
-    only_.reset();
-    if (head_size_ + size == 0) rest.emplace_back(0);
-    if (!queue_ && rest.size() == 1) {
-      put(rest.front(), {}, cancel);
-      return;
+  // Sends all parts, so that neither their memory nor threads nor connections are needed any more.
+  void prepare(std::uint64_t size, Cancel& cancel) override {
+    send(rest_of(size), cancel);
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.reset();
     }
-    for (UploadPart& part : rest) queue().add(std::move(part), cancel);
-    queue().finish(cancel);
+    client_.close_idle();
+    prepared_ = true;
+  }
+
+  void finish(std::uint64_t size, Cancel& cancel) override {
+    if (!prepared_) {
+      std::vector<UploadPart> rest = rest_of(size);
+      if (!queue_ && rest.size() == 1) {
+        put(rest.front(), {}, cancel);
+        return;
+      }
+      send(std::move(rest), cancel);
+    }
     complete(head_size_ + size, cancel);
     upload_id_.clear();
   }
@@ -127,6 +136,20 @@ class S3Sink final : public Sink {
  private:
   // More than the default, because parts that were sent cannot be moved.
   static constexpr std::uint64_t kUsualHead = 1 << 20;
+
+  // Returns the parts that have not been sent yet.
+  std::vector<UploadPart> rest_of(std::uint64_t size) {
+    std::vector<UploadPart> rest = parts().finish(head_size_ + size);
+    if (only_) rest.push_back(std::move(*only_));
+    only_.reset();
+    if (head_size_ + size == 0) rest.emplace_back(0);
+    return rest;
+  }
+
+  void send(std::vector<UploadPart> rest, Cancel& cancel) {
+    for (UploadPart& part : rest) queue().add(std::move(part), cancel);
+    queue().finish(cancel);
+  }
 
   UploadParts& parts() {
     const std::lock_guard lock(mutex_);
@@ -285,6 +308,7 @@ class S3Sink final : public Sink {
   std::uint64_t part_size_;
   std::uint64_t head_size_ = 0;
   std::optional<std::uint64_t> total_;
+  bool prepared_ = false;
 
   std::mutex start_mutex_;
   std::string upload_id_;

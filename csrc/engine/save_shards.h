@@ -1,0 +1,36 @@
+// Saves the tensors of a model in one file, or in several if that would be too large.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/options.h"
+#include "engine/save.h"
+#include "format/layout.h"
+
+namespace tensorizer {
+
+// The tensors of a model in their order. items[i] is the data of specs[i].
+struct SavedModel {
+  std::vector<TensorSpec> specs;
+  std::vector<SaveItem> items;
+};
+
+// Saves a safetensors model in files of at most options.max_shard_size bytes of tensors, which is
+// not 0. A tensor that is larger gets a file of its own. If one file is enough, that is `uri`.
+// Otherwise "m.safetensors" becomes "m-00001-of-00002.safetensors" and so on, and
+// "m.safetensors.index.json", which lists them. `sorted` says whether the tensors of each file are
+// in the order of the safetensors library.
+//
+// No file appears before all data has been written. Then a local index of that name is removed, the
+// files appear, and the new index comes last. If that fails half-way, the files of this save are
+// removed. On this machine, what is left of the model that `uri` named before is removed at the
+// end: the one file, or the shards that its index listed and whose names are made of this one.
+//
+// Throws InvalidArgument for a target that is not a file in a folder or in S3, and what
+// new_layout() and save_file() throw.
+void save_in_shards(const std::string& uri, const FileKind& kind, SavedModel model, bool sorted,
+                    const SaveOptions& options, const SaveSettings& settings, Progress& progress,
+                    Cancel& cancel);
+
+}  // namespace tensorizer

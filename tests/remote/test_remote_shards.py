@@ -1,0 +1,186 @@
+"""Sharded safetensors models on web servers and in S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from local_servers.delay import delay, requests_in_a_row
+from local_servers.s3_server import KEY_ID, S3, SECRET, s3_server
+from local_servers.web import Web, nginx
+from support.recorder import recorder
+from support.samples import assert_same, sample
+from support.shards import split, write_shards
+
+ops = torch.ops.tensorizer
+Reader = torch.classes.tensorizer.Reader
+
+COUNT = 4
+MODEL = {f"layer {i}.weight": sample(torch.float32, (200, 500 + i), i) for i in range(16)}  # 6 MB
+NAME = "model.safetensors.index.json"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(tmp_path_factory.mktemp("m") / "a b", split(MODEL, COUNT)).parent
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Web]:
+    with nginx(tmp_path_factory.mktemp("web")) as server:
+        shutil.copytree(folder, server.root / "a b")
+        for file in (server.root / "a b").iterdir():
+            os.utime(file, (1_600_000_000, 1_600_000_000))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        shutil.copytree(folder, server.root / "bucket" / "a b")
+        yield server
+
+
+def assert_whole(loaded: dict[str, torch.Tensor]) -> None:
+    assert_same({name: loaded[name] for name in MODEL}, MODEL)
+    assert len(loaded) == len(MODEL)
+
+
+@pytest.mark.parametrize("place", ["", "no-etag/", "moved/", "gzip/"])
+def test_web_servers(web: Web, place: str) -> None:
+    assert_whole(ops.load(web.url(f"{place}a%20b/{NAME}")))
+    assert_whole(ops.load(web.url(f"{place}a%20b/{NAME}?download=true#x"), threads=1))
+
+
+def test_tls(web: Web) -> None:
+    assert_whole(ops.load(web.tls_url(f"a%20b/{NAME}"), options={"ca_file": web.ca}))
+
+
+def test_each_shard_takes_one_request_to_open(web: Web) -> None:
+    web.requests()
+    reader = Reader(web.url(f"a%20b/{NAME}"), None)
+    assert len(reader.names()) == len(MODEL)
+    lines = web.requests()
+    assert len(lines) == 1 + COUNT
+    assert reader.stats()["requests"] == 1 + COUNT
+    assert_whole(reader.load(None, None, None, "none", False, 0))
+    # What opening brought is not fetched again, and each tensor is in one range of its shard.
+    assert len(web.requests()) <= len(MODEL)
+    received = reader.stats()["received"]
+    size = sum(file.stat().st_size for file in (web.root / "a b").iterdir())
+    assert received <= size + 1000
+
+
+def test_shards_are_opened_at_the_same_time(web: Web) -> None:
+    many = write_shards(web.root / "many", split(MODEL, 12)).parent
+    with delay(web.port, 0.2) as between:
+        assert len(ops.names(f"http://127.0.0.1:{between.port}/many/{NAME}")) == len(MODEL)
+        exchanges = between.exchanges()
+    shutil.rmtree(many)
+    assert len(exchanges) == 13
+    assert requests_in_a_row(exchanges) == 2
+
+
+def test_servers_without_ranges_are_named(web: Web) -> None:
+    with pytest.raises(ConnectionError, match=r"model-0000.*without ranges"):
+        ops.load(web.url(f"no-ranges/a%20b/{NAME}"))
+
+
+def test_signed_urls_are_refused(web: Web) -> None:
+    with pytest.raises(ValueError, match="valid for this one file") as info:
+        ops.load(web.url(f"a%20b/{NAME}?X-Amz-Date=1&X-Amz-Signature=0123456789"))
+    assert "0123456789" not in str(info.value)
+
+
+def test_a_missing_shard_is_named(web: Web) -> None:
+    copy = web.root / "less"
+    shutil.copytree(web.root / "a b", copy)
+    (copy / "model-00003-of-00004.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model-00003-of-00004.*one of its 4 shards"):
+        ops.load(web.url(f"less/{NAME}"))
+
+
+def test_slices_and_parts_come_from_their_shards(web: Web) -> None:
+    reader = Reader(web.url(f"a%20b/{NAME}"), {"chunk_size": "100000"})
+    name = "layer 7.weight"
+    parts = tensorizer_ops.load_slices(reader, {name: (slice(10, 20), slice(3, 50))})
+    assert_same(parts, {name: MODEL[name][10:20, 3:50]})
+
+
+def test_s3(s3: S3) -> None:
+    with recorder(s3.port) as between:
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
+        reader = Reader(f"s3://bucket/a b/{NAME}", options)
+        assert len(reader.names()) == len(MODEL)
+        assert len(between.take()) == 1 + COUNT
+        assert_whole(reader.load(None, None, None, "none", False, 0))
+        assert len(between.take()) <= len(MODEL)
+
+
+def test_a_model_is_copied_from_s3_to_one_file(s3: S3, tmp_path: Path) -> None:
+    tensorizer_ops.convert(
+        f"s3://bucket/a b/{NAME}", tmp_path / "m.tensors", source_options=s3.options()
+    )
+    assert_whole(tensorizer_ops.load(tmp_path / "m.tensors", verify="all"))
+
+
+def test_saves_to_s3(s3: S3) -> None:
+    target = "s3://bucket/saved/model.safetensors"
+    with recorder(s3.port) as between:
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
+        tensorizer_ops.save(target, MODEL, options=options | {"max_shard_size": "2000000"})
+        requests = between.take()
+    saved = [name for name in s3.objects() if name.startswith("saved/")]
+    shards = [f"saved/model-{i:05}-of-00004.safetensors" for i in range(1, 5)]
+    assert saved == [*shards, f"saved/{NAME}"]
+    index = [i for i, request in enumerate(requests) if request.path.endswith(NAME)]
+    assert index == [len(requests) - 1], "the index comes last"
+    assert_whole(ops.load(f"s3://bucket/saved/{NAME}", verify="all", options=s3.options()))
+
+
+def test_a_save_to_s3_that_fails_leaves_the_old_model(s3: S3) -> None:
+    target = "s3://bucket/failed/model.safetensors"
+    most = {"max_shard_size": "2000000"}
+    tensorizer_ops.save(target, MODEL, options=s3.options() | most)
+    folder = s3.root / "bucket" / "failed"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    changed = {name: tensor + 1 for name, tensor in MODEL.items()}
+    with recorder(s3.port) as between:
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}", retries="0")
+        between.breaks = lambda request: (
+            "00004-of-00004" in request.path and request.method == "PUT"
+        )
+        with pytest.raises(ConnectionError):
+            tensorizer_ops.save(target, changed, options=options | most)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_credentials_are_fetched_once(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = tmp_path / "calls"
+    keys = {"Version": 1, "AccessKeyId": KEY_ID, "SecretAccessKey": SECRET}
+    script = tmp_path / "keys.sh"
+    script.write_text(f"echo called >> {calls}\ncat <<'END'\n{json.dumps(keys)}\nEND\n")
+    config = tmp_path / "config"
+    config.write_text(f"[default]\ncredential_process = sh {script}\n")
+    for name in os.environ:
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = {
+        name: value for name, value in s3.options().items() if not name.endswith(("_key", "key_id"))
+    }
+    assert_whole(ops.load(f"s3://bucket/a b/{NAME}", options=options))
+    assert calls.read_text().count("called") == 1
+    target = "s3://bucket/keys/model.safetensors"
+    tensorizer_ops.save(target, MODEL, options=options | {"max_shard_size": "2000000"})
+    assert calls.read_text().count("called") == 2
