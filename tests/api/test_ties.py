@@ -12,7 +12,7 @@ import torch
 
 import tensorizer_ops
 from support.raw_parse import parse
-from support.samples import assert_same, raw, same
+from support.samples import assert_same, raw, same, sample
 from support.tied import NAMES, SHARE, STORED, WEIGHT, outputs, share_memory, share_nothing, tied
 from tensorizer_ops.errors import HashMismatch, NoSuchTensor
 
@@ -197,6 +197,21 @@ def test_tensors_of_graphs_have_memory_of_their_own(shared: str, verify: str, co
     loaded = ops.load_tensors(shared, NAMES, verify=verify, copy=copy)
     assert share_nothing(*loaded)
     assert_same(dict(zip(NAMES, loaded, strict=True)), tied())
+    loaded = ops.load_slices(shared, ["w", "w.2", "w.3"], [1], [0], [0], [300], verify=verify)
+    assert share_nothing(*loaded)
+    assert same(loaded[2], WEIGHT)
+
+
+def test_large_tensors_are_copied_in_whole(path: str) -> None:
+    names = ["a", "b", "c"]
+    for shape in ((5_000_001,), (3, 1_700_001), (1, 6, 999_983)):
+        large = sample(torch.float32, shape)
+        ops.save(path, dict.fromkeys(names, large), options=SHARE)
+        outputs = [torch.zeros_like(large) for _ in names]
+        outputs[1] = torch.zeros(*large.mT.shape).mT if large.dim() > 1 else outputs[1]
+        ops.load_into(path, names, outputs)
+        for tensor in [*outputs, *ops.load_tensors(path, names)]:
+            assert same(tensor, large)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

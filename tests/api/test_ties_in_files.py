@@ -153,6 +153,12 @@ def test_copies_without_ties(shared: str, tmp_path: Path) -> None:
     converted = str(tmp_path / "m.safetensors")
     tensorizer_ops.convert(shared, converted, source_options={"digest": digest})
     assert_same(ops.load(converted, verify="all"), tied())
+    tensorizer_ops.convert(shared, converted, target_options={"max_shard_size": "100000"})
+    shards = list(tmp_path.glob("m-*.safetensors"))
+    assert len(shards) == 3
+    assert_same(
+        dict(sorted(ops.load(converted + ".index.json").items())), dict(sorted(tied().items()))
+    )
     with pytest.raises(InvalidArgument, match="stores the data of every name"):
         tensorizer_ops.convert(shared, converted, target_options=SHARE)
     with (

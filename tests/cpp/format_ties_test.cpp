@@ -132,6 +132,20 @@ TEST(Ties, AreNotInFilesWithoutAny) {
   EXPECT_EQ(saved_as(samples, kind), saved_as(samples, {}));
 }
 
+TEST(Ties, FindRoomInThePrefix) {
+  FileKind kind;
+  kind.share = true;
+  // The prefix ends on a multiple of 4 KiB, which the record reaches with one of these names.
+  for (std::size_t size = 3800; size < 4096; ++size) {
+    TensorsLayout layout(kind, 0);
+    layout.add(sample("first", 3).spec);
+    layout.tie(named(std::string(size, 'n')), 0);
+    std::vector<std::byte> file = layout.prefix(0, layout.prefix_size());
+    file.resize(file.size() + layout.file_size());
+    ASSERT_EQ(read(file).named(1).name.size(), size);
+  }
+}
+
 TEST(Ties, HaveTheNamesOfTensors) {
   FileKind kind;
   kind.share = true;
