@@ -29,6 +29,7 @@ http {{
   access_log {folder}/access.log combined;
   client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/proxy;
+  proxy_cache_path {folder}/cache keys_zone=kept:1m;
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
@@ -49,6 +50,10 @@ http {{
     location /busy/ {{ return 503; }}
     location /no-etag/ {{ alias {root}/; etag off; }}
     location /to-tls/ {{ rewrite ^/to-tls/(.*)$ https://localhost:{tls_port}/$1 redirect; }}
+    location /cached/ {{
+      proxy_pass http://127.0.0.1:{port}/; proxy_cache kept; proxy_cache_valid 200 1h;
+      proxy_cache_bypass $http_cache_control;
+    }}
     location /gzip/ {{ alias {root}/; gzip on; gzip_types *; gzip_min_length 1; }}
     location /put/ {{
       alias {root}/put/; dav_methods PUT; create_full_put_path on;

@@ -32,7 +32,7 @@ if _typing.TYPE_CHECKING:
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
     from tensorizer_ops._load_save import load, load_slices, save
     from tensorizer_ops._modules import externalize, load_constants, load_into
-    from tensorizer_ops._rewrite import convert, decrypt, digest, encrypt, rekey
+    from tensorizer_ops._rewrite import Updated, convert, decrypt, digest, encrypt, rekey, update
     from tensorizer_ops.serialization import (
         CryptographyError,
         DecryptionParams,
@@ -51,7 +51,7 @@ _LATER = {
         "_compat.as_tensorizer": ("install_as_tensorizer",),
         "_load_save": ("load", "load_slices", "save"),
         "_modules": ("externalize", "load_constants", "load_into"),
-        "_rewrite": ("convert", "decrypt", "digest", "encrypt", "rekey"),
+        "_rewrite": ("Updated", "convert", "decrypt", "digest", "encrypt", "rekey", "update"),
         "serialization": (
             "CryptographyError",
             "DecryptionParams",
@@ -128,6 +128,7 @@ __all__ = [
     "TensorDeserializer",
     "TensorSerializer",
     "TensorType",
+    "Updated",
     "Verify",
     "__version__",
     "cmake_prefix_path",
@@ -150,6 +151,7 @@ __all__ = [
     "set_secret",
     "stream_io",
     "torch_compat",
+    "update",
     "utils",
 ]
 

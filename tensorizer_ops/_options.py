@@ -12,7 +12,7 @@ from typing import Literal, NoReturn
 Options = Mapping[str, str | float]
 
 Verify = Literal["none", "crc32", "all"]
-Hashes = Literal["all", "crc32", "sha256", "none"]
+Hashes = Literal["all", "crc32", "sha256", "chunked", "all+chunked", "none"]
 
 
 class SecretOptions(dict[str, str]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from tensorizer_ops._options import Hashes, Options, as_text
@@ -122,6 +124,42 @@ def _rewrite(
     reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
     with reported(reader, progress):
         reader.rewrite(to_uri(target), hashes, as_text(target_options or {}), threads)
+
+
+class Updated(NamedTuple):
+    """What :func:`update` has read."""
+
+    fetched: int  # bytes of tensors that came from the source
+    kept: int  # bytes of tensors that the target had already
+
+
+def update(
+    source: Target,
+    target: Target,
+    *,
+    threads: int = 0,
+    source_options: Options | None = None,
+    progress: Progress | None = None,
+) -> Updated:
+    """Bring a local file up to date with a newer version of it.
+
+    Only chunks that the local file does not have are fetched, wherever in the file they are. The
+    new file replaces the target when it is complete and correct; it has the tensors, hashes and
+    metadata of the source. If there is no target, it becomes a copy.
+
+    Args:
+        source: the newer file, saved with ``hashes="chunked"`` or ``"all+chunked"``.
+        target: the local file.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
+        source_options: options as for loads.
+        progress: called with the bytes moved so far and the bytes to move in all.
+
+    Raises:
+        ValueError: a file is encrypted, or the source has no digests of chunks.
+    """
+    reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
+    with reported(reader, progress):
+        return Updated(*reader.update(to_uri(target), threads))
 
 
 def digest(uri: Target, *, threads: int = 0, options: Options | None = None) -> str:

@@ -59,6 +59,10 @@ void Reader::rewrite(const std::string& to, HashKinds hashes, const OptionList& 
   reader_->rewrite(to, hashes, options, threads);
 }
 
+Updated Reader::update(const std::string& to, std::int64_t threads) {
+  return reader_->update(to, threads);
+}
+
 std::pair<std::uint64_t, std::uint64_t> Reader::progress() const { return reader_->progress(); }
 
 LoadStats Reader::stats() const { return reader_->stats(); }

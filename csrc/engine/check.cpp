@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "codec/hmac.h"
+
 namespace tensorizer {
 
 void fail(const TensorLocation& location, ErrorKind kind, const std::string& what) {
@@ -31,36 +33,73 @@ std::optional<Sha256Digest> ExpectedDigests::expected_of(std::uint32_t entry) co
   return digest;
 }
 
-void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
-                   const Expected& expected, const Digests& found) {
+std::string compare_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
+                            const Expected& expected, const Digests& found) {
   if (expected_digests != nullptr) expected_digests->found[location.number] = found.sha256;
   const char* wrong = nullptr;
   if (expected.crc32 && *expected.crc32 != found.crc32) wrong = "CRC32";
   if (expected.sha256 && *expected.sha256 != found.sha256) wrong = "SHA-256";
-  if (!wrong) return;
+  if (!wrong) return "";
   const std::uint64_t begin =
       expected_digests != nullptr ? location.entry.data_offset : location.entry.header_offset;
-  fail(location, ErrorKind::HashMismatch,
-       "its bytes from offset " + std::to_string(begin) + " on do not have the " + wrong +
-           " that was saved with them: the file is damaged");
+  return "its bytes from offset " + std::to_string(begin) + " on do not have the " + wrong +
+         " that was saved with them: the file is damaged";
 }
 
-void fail_to_decrypt(const TensorLocation& location, std::uint64_t position, std::uint64_t size) {
-  fail(location, ErrorKind::Crypto,
-       "its " + std::to_string(size) + " bytes from offset " +
-           std::to_string(location.entry.data_offset + position) +
-           " on cannot be decrypted: wrong key or passphrase, or the file was modified or damaged");
+void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
+                   const Expected& expected, const Digests& found) {
+  const std::string wrong = compare_digests(location, expected_digests, expected, found);
+  if (!wrong.empty()) fail(location, ErrorKind::HashMismatch, wrong);
 }
 
-void decrypt_chunks(const TensorLocation& location, const CryptInfo& crypt, ConstBytes key,
-                    std::uint64_t position, Bytes bytes, Cancel& cancel) {
+std::string describe_damage(const Entry& entry, const ChunkDigests& listed, std::uint64_t chunk) {
+  const std::uint64_t position = chunk * listed.chunk_size();
+  return "its " + std::to_string(std::min(listed.chunk_size(), entry.data_size - position)) +
+         " bytes from offset " + std::to_string(entry.data_offset + position) +
+         " on do not have the SHA-256 that was saved for them: the file is damaged";
+}
+
+void check_chunks(const TensorLocation& location, const ChunkDigests& listed,
+                  std::span<const Sha256Digest> found) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (std::ranges::equal(found[i], listed.digest(location.number, i))) continue;
+    fail(location, ErrorKind::HashMismatch, describe_damage(location.entry, listed, i));
+  }
+}
+
+void check_chunks(Source& source, const TensorLocation& location, const ChunkDigests& listed,
+                  std::uint64_t position, Bytes bytes, std::span<const Sha256Digest> found,
+                  Cancel& cancel, const WrongChunk& wrong) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const std::uint64_t at = i * listed.chunk_size();
+    const ConstBytes right = listed.digest(location.number, position / listed.chunk_size() + i);
+    if (std::ranges::equal(found[i], right)) continue;
+    const Bytes chunk =
+        bytes.subspan(at, std::min<std::uint64_t>(listed.chunk_size(), bytes.size() - at));
+    const bool again = source.read_anew(location.entry.data_offset + position + at, chunk, cancel);
+    if (!again || !std::ranges::equal(sha256(chunk), right)) wrong(position + at, chunk);
+  }
+}
+
+std::string describe_wrong_mac(const Entry& entry, std::uint64_t position, std::uint64_t size) {
+  return "its " + std::to_string(size) + " bytes from offset " +
+         std::to_string(entry.data_offset + position) +
+         " on cannot be decrypted: wrong key or passphrase, or the file was modified or damaged";
+}
+
+void decrypt_chunks(Source& source, const Entry& entry, const CryptInfo& crypt, ConstBytes key,
+                    std::uint64_t position, Bytes bytes, Cancel& cancel, const WrongChunk& wrong) {
   for (std::uint64_t at = 0; at < bytes.size(); at += crypt.chunk_size) {
     cancel.check();
     const std::uint64_t chunk = (position + at) / crypt.chunk_size;
     const Bytes piece =
         bytes.subspan(at, std::min<std::uint64_t>(crypt.chunk_size, bytes.size() - at));
-    if (decrypt_chunk(key, nonce_after(crypt.nonce, chunk), crypt.mac(chunk), piece)) continue;
-    fail_to_decrypt(location, position + at, piece.size());
+    const auto decrypt = [&] {
+      return decrypt_chunk(key, nonce_after(crypt.nonce, chunk), crypt.mac(chunk), piece);
+    };
+    if (decrypt()) continue;
+    const bool again = source.read_anew(entry.data_offset + position + at, piece, cancel);
+    if (!again || !decrypt()) wrong(position + at, piece);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "engine/digest.h"
 #include "format/catalogue.h"
+#include "io/source.h"
 
 namespace tensorizer {
 
@@ -45,19 +47,39 @@ struct ExpectedDigests {
   std::optional<Sha256Digest> expected_of(std::uint32_t entry) const;
 };
 
-// Throws Error(HashMismatch) if a digest is not the expected one. If `expected_digests` is not
-// null, stores the SHA-256 that was found there, and the digests cover the data alone; otherwise
-// they cover the header too.
+// Returns what is wrong with a tensor, of which a digest is not the expected one; empty if all are
+// right. If `expected_digests` is not null, stores the SHA-256 that was found there, and the
+// digests cover the data alone; otherwise they cover the header too.
+std::string compare_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
+                            const Expected& expected, const Digests& found);
+// Throws Error(HashMismatch) in that case.
 void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
                    const Expected& expected, const Digests& found);
 
-// Throws Error(Crypto) for a chunk whose MAC is wrong. `position` is in the tensor's data.
-[[noreturn]] void fail_to_decrypt(const TensorLocation& location, std::uint64_t position,
-                                  std::uint64_t size);
+// Returns what is wrong with a chunk whose SHA-256 is not the one that the file lists.
+std::string describe_damage(const Entry& entry, const ChunkDigests& listed, std::uint64_t chunk);
 
-// Decrypts whole chunks in place. `position` is where the first one begins in the tensor's data.
-// Throws Error(Crypto) at the first chunk whose MAC is wrong, and leaves that chunk as it is.
-void decrypt_chunks(const TensorLocation& location, const CryptInfo& crypt, ConstBytes key,
-                    std::uint64_t position, Bytes bytes, Cancel& cancel);
+// Throws Error(HashMismatch) if one of these digests, of all chunks of the tensor, is not the one
+// that the file lists.
+void check_chunks(const TensorLocation& location, const ChunkDigests& listed,
+                  std::span<const Sha256Digest> found);
+
+// Called for a chunk that is damaged, with its position in the tensor's data.
+using WrongChunk = std::function<void(std::uint64_t position, Bytes chunk)>;
+
+// Compares the digests of the chunks in `bytes`, which begin at `position` in the tensor's data. A
+// chunk from a server that is damaged is read once more; if it is damaged still, calls `wrong`.
+void check_chunks(Source& source, const TensorLocation& location, const ChunkDigests& listed,
+                  std::uint64_t position, Bytes bytes, std::span<const Sha256Digest> found,
+                  Cancel& cancel, const WrongChunk& wrong);
+
+// Returns what is wrong with a chunk whose MAC is wrong. `position` is in the tensor's data.
+std::string describe_wrong_mac(const Entry& entry, std::uint64_t position, std::uint64_t size);
+
+// Decrypts whole chunks in place. `position` is where the first one begins in the tensor's data. A
+// chunk from a server whose MAC is wrong is read once more; if it is wrong still, calls `wrong` and
+// leaves the chunk as it is.
+void decrypt_chunks(Source& source, const Entry& entry, const CryptInfo& crypt, ConstBytes key,
+                    std::uint64_t position, Bytes bytes, Cancel& cancel, const WrongChunk& wrong);
 
 }  // namespace tensorizer

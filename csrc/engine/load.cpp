@@ -20,11 +20,14 @@ void check(const LoadJob& job, const LoadItem& item) {
            std::to_string(range.position) + " are not all inside its " +
            std::to_string(entry.data_size) + " bytes of data");
   }
-  if (job.digests() && !job.is_whole(item)) {
-    refuse(
-        "a part of it cannot be verified, because its digests cover all of its data: load all of "
-        "it, without a slice, or " +
-        std::string(job.verifies() ? "with verify=\"none\"" : "without the option 'digest'"));
+  if (job.digests() && !job.checks_chunks() && !job.is_whole(item)) {
+    const bool chunked = !job.catalogue.chunk_digests().empty();
+    refuse("a part of it cannot be verified, because " +
+           std::string(job.verifies() && chunked ? "its CRC32 covers" : "its digests cover") +
+           " all of its data: load all of it, without a slice, or " +
+           (!job.verifies() ? "without the option 'digest'"
+            : chunked       ? "with verify=\"all\", which compares the digests of its chunks"
+                            : "with verify=\"none\", or save the file with hashes=\"chunked\""));
   }
 }
 
@@ -88,6 +91,7 @@ void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
   LoadMover mover(job, plan, progress, complete);
   try {
     progress.computed = move(plan.plan, mover, plan.move, cancel);
+    mover.throw_damage();
   } catch (...) {
     zero_incomplete(job, complete);
     throw;

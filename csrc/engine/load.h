@@ -42,9 +42,9 @@ struct LoadItem {
 // Returns an item for all data of a tensor, without a destination.
 LoadItem whole_tensor(const Catalogue& catalogue, std::uint32_t entry);
 
-// Returns whether an item covers all data of its tensor.
+// Returns whether an item covers all data of its tensor, in one run.
 inline bool is_whole(const LoadItem& item, const Entry& entry) {
-  return item.size() == entry.data_size;
+  return item.runs == nullptr && item.size() == entry.data_size;
 }
 
 // Returns the offset of the first byte that a load of the item may read.
@@ -59,6 +59,9 @@ struct LoadSettings {
   // The memory that a job may take beyond its outputs.
   std::uint64_t memory_ceiling = 0;
   const ExpectedDigests* expected_digests = nullptr;
+  // Whether a load whose items have no destination goes on when data is damaged, and names all
+  // damaged chunks and tensors in the end.
+  bool names_all_damage = false;
   // The keys of an encrypted file.
   FileKeys* keys = nullptr;
   // Called when a load that checks anything (digests, MACs) fails, for each tensor that has not

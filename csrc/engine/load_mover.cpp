@@ -25,17 +25,17 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
       encrypted_(job.encrypted()),
       sliced_(job.items.size()),
       scratch_(plan.slice_size),
-      part_sources_({job.source, job.catalogue, job.settings.keys}) {
+      part_sources_({job.source, job.catalogue, job.settings.keys, nullptr, job.checks_chunks()}),
+      check_(job) {
   for (const SlicedExtent& sliced : plan.plan.sliced) {
     sliced_[sliced.extent] = std::make_unique<SlicedDetails>();
   }
-  if (job.digests()) expected_.resize(job.items.size());
 }
 
 void LoadMover::move_bundle(const Task& task, Worker& worker) try {
   const std::span<const LoadItem> items = job_.items.subspan(task.first, task.count);
   const LoadItem& first = items.front();
-  if (first.runs != nullptr || job_.decrypts_part(first)) {
+  if (first.runs != nullptr || job_.is_part_of_chunks(first)) {
     move_part(first, worker);
     complete_[task.first] = 1;
     return;
@@ -72,6 +72,12 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
                        : job_.is_only_checked(item) ? scratch_.take(task.size)
                                                     : item.memory.subspan(task.position, task.size);
   SlicedDetails& sliced = *sliced_[task.first];
+  if (job_.is_part_of_chunks(item)) {
+    read_chunks(item, task.position, target, worker);
+    moved(task.size);
+    if (item.staged) put(item, task.position, target, worker);
+    return target;
+  }
   if (item.in_place) {
     if (first) sliced.header = copy_header(item);
   } else if (item.runs != nullptr) {
@@ -95,6 +101,10 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
     }
   }
   if (item.in_place || encrypted_) digest.update(target);
+  if (job_.checks_chunks() && job_.is_whole(item)) {
+    const ChunksOfItem chunks{item, task.position, target};
+    check_chunks({&chunks, 1}, worker);
+  }
   if (item.staged) put(item, task.position, target, worker);
   moved(task.size);
   return target;
@@ -120,9 +130,11 @@ void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, Sli
 
 DigestStart LoadMover::digest_start(std::uint32_t tensor) {
   const SlicedDetails& sliced = *sliced_[tensor];
-  // Data that is not decrypted yet is digested at the end.
-  if (!job_.digests() || (encrypted_ && !has_whole_chunks(sliced))) return {};
-  return digests_wanted(job_.items[tensor], sliced.details);
+  // A part has no digests but those of its chunks, and data that is not decrypted yet is digested
+  // at the end.
+  const bool part = !job_.is_whole(job_.items[tensor]);
+  if (!job_.digests() || part || (encrypted_ && !has_whole_chunks(sliced))) return {};
+  return check_.digests_wanted(job_.items[tensor], sliced.details);
 }
 
 void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) {
@@ -132,12 +144,12 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
     const Bytes data = item.memory;
     decrypt(item, sliced.details->crypt, 0, data, worker);
     if (job_.digests()) {
-      RunningDigests running(digests_wanted(item, sliced.details));
+      RunningDigests running(check_.digests_wanted(item, sliced.details));
       running.update(data);
-      compare(item, running.finish());
+      check_.compare(item, running.finish());
     }
-  } else if (job_.digests()) {
-    compare(item, digests_found);
+  } else if (job_.digests() && job_.is_whole(item)) {
+    check_.compare(item, digests_found);
   }
   sliced_[tensor].reset();
   complete_[tensor] = 1;
@@ -215,20 +227,23 @@ void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const Bu
   std::vector<std::size_t> digested;
   std::vector<DigestStart> starts;
   std::vector<ConstBytes> data;
+  std::vector<ChunksOfItem> chunked;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (bundle[i].codec != nullptr) continue;
     if (encrypted_ && !bundle[i].data.empty()) {
       decrypt(items[i], details[i]->crypt, 0, bundle[i].data, worker);
     }
     if (!job_.digests()) continue;
+    if (job_.checks_chunks()) chunked.push_back({items[i], 0, bundle[i].data});
     digested.push_back(i);
-    starts.push_back(digests_wanted(items[i], details[i]));
+    starts.push_back(check_.digests_wanted(items[i], details[i]));
     data.push_back(bundle[i].data);
   }
   if (digested.empty()) return;
+  if (!chunked.empty()) check_chunks(chunked, worker);
   const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
   const std::vector<Digests> found = digest_all(starts, data);
-  for (std::size_t i = 0; i < digested.size(); ++i) compare(items[digested[i]], found[i]);
+  for (std::size_t i = 0; i < digested.size(); ++i) check_.compare(items[digested[i]], found[i]);
 }
 
 void LoadMover::finish_on_device(const LoadItem& item, DeviceCodec& codec,
@@ -244,11 +259,13 @@ void LoadMover::finish_on_device(const LoadItem& item, DeviceCodec& codec,
       const std::uint64_t length = std::min(crypt.chunk_size, size - at);
       const ChunkKey chunk_key{key->bytes(), nonce_after(crypt.nonce, chunk)};
       if (!codec.decrypt(tensor, at, length, chunk_key, crypt.mac(chunk))) {
-        fail_to_decrypt(location(item), at, length);
+        check_.found_damage(item, at, ErrorKind::Crypto,
+                            describe_wrong_mac(entry(item), at, length));
       }
     }
   }
-  if (job_.digests()) compare(item, codec.digest(tensor, digests_wanted(item, details)));
+  if (job_.digests())
+    check_.compare(item, codec.digest(tensor, check_.digests_wanted(item, details)));
 }
 
 void LoadMover::put(const LoadItem& item, std::uint64_t position, Bytes bytes,
@@ -270,12 +287,17 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
   DeviceCodec* const codec = codec_of(item, worker);
   const bool decrypts = encrypted_ && codec == nullptr;
   const bool digests = job_.digests() && codec == nullptr;
-  RunningDigests running(digests ? digests_wanted(item, details) : DigestStart{});
+  RunningDigests running(digests ? check_.digests_wanted(item, details) : DigestStart{});
+  const ChunkDigests& listed = job_.catalogue.chunk_digests();
+  std::vector<Sha256Digest> found;
+  if (job_.checks_chunks()) found.resize(chunk_count(size, listed.chunk_size()));
+  RunningChunks chunks(listed.chunk_size(), found);
   const auto check = [&](std::uint64_t at, Bytes piece) {
     if (decrypts) decrypt(item, details->crypt, at, piece, worker);
     if (digests) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
       running.update(piece);
+      chunks.update(piece);
     }
     moved(piece.size());
   };
@@ -305,7 +327,9 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
       }
     }
   }
-  if (digests) compare(item, running.finish());
+  chunks.finish();
+  check_.compare_chunks(item, found);
+  if (digests) check_.compare(item, running.finish());
   if (codec != nullptr) finish_on_device(item, *codec, details, worker);
 }
 
@@ -353,27 +377,11 @@ void LoadMover::decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint6
                         Bytes bytes, Worker& worker) {
   const SharedSecret key = job_.settings.keys->key_for(crypt.derivation, worker.cancel);
   const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
-  decrypt_chunks(location(item), crypt, key->bytes(), position, bytes, worker.cancel);
-}
-
-DigestStart LoadMover::digests_wanted(const LoadItem& item,
-                                      const std::optional<TensorDetails>& details) {
-  Expected& expected = expected_[number(item)];
-  if (job_.settings.expected_digests != nullptr) {
-    expected.sha256 = job_.settings.expected_digests->expected_of(item.entry);
-    return {{}, false, true};
-  }
-  expected = {details->crc32, details->sha256};
-  if (job_.settings.verify == Verify::Crc32 && details->crc32) expected.sha256.reset();
-  if (!expected.crc32 && !expected.sha256) {
-    fail(location(item), ErrorKind::InvalidFormat,
-         "there is nothing to verify: the file was saved without hashes");
-  }
-  return {details->hashed, expected.crc32.has_value(), expected.sha256.has_value()};
-}
-
-void LoadMover::compare(const LoadItem& item, const Digests& found) const {
-  check_digests(location(item), job_.settings.expected_digests, expected_[number(item)], found);
+  decrypt_chunks(job_.source, entry(item), crypt, key->bytes(), position, bytes, worker.cancel,
+                 [&](std::uint64_t at, Bytes chunk) {
+                   check_.found_damage(item, at, ErrorKind::Crypto,
+                                       describe_wrong_mac(entry(item), at, chunk.size()));
+                 });
 }
 
 }  // namespace tensorizer

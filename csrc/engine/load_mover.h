@@ -10,8 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/check.h"
-#include "engine/load_plan.h"
+#include "engine/load_check.h"
 #include "engine/part_sources.h"
 #include "engine/scratch_pool.h"
 
@@ -29,6 +28,9 @@ class LoadMover final : public Mover {
   DigestStart digest_start(std::uint32_t tensor) override;
   void let_go(std::uint32_t tensor, ConstBytes slice) override;
   void finish(std::uint32_t tensor, const Digests& found, Worker& worker) override;
+
+  // Throws the error that names all damage, if the job names all in the end.
+  void throw_damage() { check_.throw_damage(); }
 
  private:
   // The details of an item that moves in slices: they come with its first slice.
@@ -72,15 +74,22 @@ class LoadMover final : public Mover {
   // Decrypts and verifies the items that no device codec takes.
   void check_bundle(std::span<const LoadItem> items, std::span<const BundledItem> bundle,
                     std::span<const std::optional<TensorDetails>> details, Worker& worker);
+  // Returns null if the host decrypts and digests. It does if chunks are checked, because a codec
+  // digests only whole tensors.
   DeviceCodec* codec_of(const LoadItem& item, Worker& worker) const {
-    return item.staged ? worker.access.port->codec(item.staged->tensor) : nullptr;
+    if (!item.staged || job_.checks_chunks()) return nullptr;
+    return worker.access.port->codec(item.staged->tensor);
   }
   // Passes bytes to a staged item. `position` counts the bytes of the item.
   void put(const LoadItem& item, std::uint64_t position, Bytes bytes, Worker& worker) const;
   // Moves a staged tensor that is larger than its share of staging memory, piece by piece.
   void move_staged(const LoadItem& item, Worker& worker);
-  // Moves runs, or a part of an encrypted tensor, piece by piece.
+  // Moves runs, or a part of a tensor that is read in whole chunks, piece by piece.
   void move_part(const LoadItem& item, Worker& worker);
+  // Reads a part of a tensor, `offset` bytes behind the start of the item, in whole chunks.
+  void read_chunks(const LoadItem& item, std::uint64_t offset, Bytes out, Worker& worker);
+  // Returns a source that has opened the item's tensor.
+  std::unique_ptr<TensorSource> open_part(const LoadItem& item, Cancel& cancel);
   void move_pieces(const LoadItem& item, const ReadData& read, Worker& worker);
   // Reads bytes of an item from `offset` on, which counts the bytes of the item.
   void read_part(const LoadItem& item, std::uint64_t offset, Bytes out, const ReadData& read,
@@ -98,22 +107,23 @@ class LoadMover final : public Mover {
   // Decrypts and verifies a staged tensor on its device, once all of it was put.
   void finish_on_device(const LoadItem& item, DeviceCodec& codec,
                         const std::optional<TensorDetails>& details, Worker& worker);
+  void check_chunks(std::span<const ChunksOfItem> chunks, Worker& worker) {
+    const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
+    check_.check_chunks(chunks, worker.cancel);
+  }
   // Decrypts whole chunks in place.
   void decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position, Bytes bytes,
                Worker& worker);
-  DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorDetails>& details);
-  void compare(const LoadItem& item, const Digests& found) const;
-
   const LoadJob& job_;
   const LoadPlan& plan_;
   Progress& progress_;
   const std::span<std::uint8_t> complete_;
   const bool encrypted_;
   std::vector<std::unique_ptr<SlicedDetails>> sliced_;  // by item; null if it is not cut
-  std::vector<Expected> expected_;                      // by item
 
   ScratchPool scratch_;  // for slices that are only checked
   PartSources part_sources_;
+  LoadCheck check_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable known_;

@@ -1,15 +1,19 @@
-// Loads of parts of tensors that are not one range of plain bytes.
+// Loads of parts of tensors that are not one range of bytes that are used as they are.
 #include "engine/load_mover.h"
 
 namespace tensorizer {
 
 void LoadMover::move_part(const LoadItem& item, Worker& worker) {
-  if (!encrypted_) {
+  if (!job_.is_part_of_chunks(item)) {
     move_pieces(item, plain_data(item, worker), worker);
     return;
   }
-  std::unique_ptr<TensorSource> source = part_sources_.take(item.entry);
-  if (!source->has(item.entry)) check_nonce(item, source->open(item.entry, worker.cancel));
+  if (item.in_place) {
+    read_chunks(item, 0, item.memory, worker);
+    moved(item.size());
+    return;
+  }
+  std::unique_ptr<TensorSource> source = open_part(item, worker.cancel);
   const ReadData read = [&](std::uint64_t position, std::span<const Bytes> pieces) {
     for (const Bytes piece : pieces) {
       source->read_part(position, piece, worker.cancel);
@@ -18,6 +22,32 @@ void LoadMover::move_part(const LoadItem& item, Worker& worker) {
   };
   move_pieces(item, read, worker);
   part_sources_.give_back(std::move(source));
+}
+
+void LoadMover::read_chunks(const LoadItem& item, std::uint64_t offset, Bytes out, Worker& worker) {
+  const std::uint64_t position = item.range.position + offset;
+  if (!item.in_place) {
+    std::unique_ptr<TensorSource> source = open_part(item, worker.cancel);
+    source->read_part(position, out, worker.cancel);
+    part_sources_.give_back(std::move(source));
+    return;
+  }
+  // The mapping holds all of the chunks. A local file is never read anew, so nothing writes to it.
+  const Entry& e = entry(item);
+  const std::uint64_t size = job_.catalogue.chunk_digests().chunk_size();
+  const std::uint64_t begin = position / size * size;
+  const std::uint64_t end = std::min(chunk_count(position + out.size(), size) * size, e.data_size);
+  const ConstBytes bytes = job_.settings.mapping.subspan(e.data_offset + begin, end - begin);
+  const ChunksOfItem chunks{item, begin, {const_cast<std::byte*>(bytes.data()), bytes.size()}};
+  check_chunks({&chunks, 1}, worker);
+}
+
+std::unique_ptr<TensorSource> LoadMover::open_part(const LoadItem& item, Cancel& cancel) {
+  std::unique_ptr<TensorSource> source = part_sources_.take(item.entry);
+  if (source->has(item.entry)) return source;
+  const TensorDetails* const details = source->open(item.entry, cancel);
+  if (details != nullptr) check_nonce(item, *details);
+  return source;
 }
 
 void LoadMover::move_pieces(const LoadItem& item, const ReadData& read, Worker& worker) {

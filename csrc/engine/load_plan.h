@@ -27,8 +27,18 @@ struct LoadJob {
   bool verifies() const {
     return settings.verify != Verify::None && settings.expected_digests == nullptr;
   }
-  // Returns whether digests are computed.
+  // Returns whether the digests of chunks are compared, in place of the SHA-256 of whole tensors.
+  bool checks_chunks() const {
+    return settings.verify == Verify::All && verifies() && !encrypted() &&
+           !catalogue.chunk_digests().empty();
+  }
+  // Returns whether digests of whole tensors are computed.
   bool digests() const { return verifies() || settings.expected_digests != nullptr; }
+  // Returns whether SHA-256 of whole tensors is computed for most tensors.
+  bool hashes_in_order() const {
+    return (settings.verify == Verify::All || settings.expected_digests != nullptr) &&
+           !checks_chunks();
+  }
   // Returns whether an item has no destination, and its data is only checked.
   bool is_only_checked(const LoadItem& item) const {
     return !item.staged && item.memory.empty() && item.size() > 0;
@@ -39,10 +49,11 @@ struct LoadJob {
     if (encrypted() && item.size() > 0) return true;
     return is_whole(item) && (verifies() || settings.keep_details || !e.dtype);
   }
-  // Returns whether an item is a part of an encrypted tensor. The chunks that it lies in are known
-  // from the tensor's details, which do not move with it.
-  bool decrypts_part(const LoadItem& item) const {
-    return encrypted() && item.size() > 0 && !is_whole(item);
+  // Returns whether an item is a part of a tensor that is read in whole chunks, because only these
+  // can be decrypted or checked. If the tensor is encrypted, they are known from its details, which
+  // do not move with the item.
+  bool is_part_of_chunks(const LoadItem& item) const {
+    return (encrypted() || checks_chunks()) && item.size() > 0 && !is_whole(item);
   }
 };
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kSmallestCeiling = 1 << 20;
 constexpr std::int64_t kMostThreads = 1024;
+constexpr const char* kHashes = "'all', 'crc32', 'sha256', 'chunked', 'all+chunked' or 'none'";
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::InvalidArgument, what); }
 
@@ -72,6 +73,14 @@ std::vector<Option> load_options(LoadOptions& load) {
   return known;
 }
 
+Option digest_chunk_option(std::optional<std::uint64_t>& size) {
+  return {"digest_chunk", "a power of two from 65536 to 16777216",
+          [&size](const std::string&, const std::string& text) {
+            size = parse_number(text);
+            return size && is_chunk_size(*size);
+          }};
+}
+
 Option format_option(std::optional<Format>& format) {
   return {"format", "'tensors' or 'safetensors'",
           [&format](const std::string&, const std::string& text) {
@@ -96,6 +105,7 @@ std::vector<Option> save_options(SaveOptions& save) {
   known.push_back(key_option(save.key));
   known.push_back(kdf_option(save.kdf));
   known.push_back(bool_option("digests", save.digests));
+  known.push_back(digest_chunk_option(save.digest_chunk));
   known.push_back(format_option(save.format));
   known.push_back(share_option(save.share));
   return known;
@@ -121,8 +131,7 @@ SaveOptions parse_save_options(const OptionList& options) {
 WriterOptions parse_writer_options(const OptionList& options) {
   WriterOptions parsed;
   std::vector<Option> known = save_options(parsed.save);
-  known.push_back({"hashes", "'all', 'crc32', 'sha256' or 'none'",
-                   [&parsed](const std::string&, const std::string& text) {
+  known.push_back({"hashes", kHashes, [&parsed](const std::string&, const std::string& text) {
                      parsed.hashes = parse_hashes(text);
                      return true;
                    }});
@@ -132,6 +141,8 @@ WriterOptions parse_writer_options(const OptionList& options) {
                                 parsed.save.sink.part_size, 5 << 20, std::uint64_t{5} << 30));
   known.push_back(number_option("expected_tensors", "a number of tensors", parsed.expected_tensors,
                                 0, std::uint64_t{1} << 32));
+  known.push_back(number_option("expected_bytes", "a number of bytes", parsed.expected_bytes, 0,
+                                std::uint64_t{1} << 62));
   apply_options(options, known, OptionUse::Save);
   return parsed;
 }
@@ -161,8 +172,10 @@ HashKinds parse_hashes(const std::string& text) {
   if (text == "all") return {true, true};
   if (text == "crc32") return {true, false};
   if (text == "sha256") return {false, true};
+  if (text == "chunked") return {true, false, true};
+  if (text == "all+chunked") return {true, true, true};
   if (text == "none") return {false, false};
-  refuse("hashes is " + quote(text) + ", and must be 'all', 'crc32', 'sha256' or 'none'");
+  refuse("hashes is " + quote(text) + ", and must be " + kHashes);
 }
 
 int parse_threads(std::int64_t threads) {

@@ -36,6 +36,7 @@ struct SaveOptions {
   std::string key;
   Argon2Cost kdf = *named_cost("moderate");
   bool digests = false;
+  std::optional<std::uint64_t> digest_chunk;
   std::optional<Format> format;  // by the name of the target if not given
   // Whether tensors that are the same memory are stored once. If not given, a save stores the data
   // of each name, and a rewrite keeps what the original does, as far as the format can.
@@ -51,6 +52,7 @@ struct WriterOptions {
   HashKinds hashes{true, true};
   int threads = 0;
   std::uint64_t expected_tensors = 0;
+  std::uint64_t expected_bytes = 0;
 };
 
 // Throw Error(InvalidArgument) for an unknown name, with a list of the known ones, and for a
@@ -65,7 +67,7 @@ void refuse_secrets(const std::string& uri, const OptionList& options, const std
 
 // Parses "none", "crc32" or "all". Throws Error(InvalidArgument), as do the next two.
 Verify parse_verify(const std::string& text);
-// Parses "all", "crc32", "sha256" or "none".
+// Parses "all", "crc32", "sha256", "chunked", "all+chunked" or "none".
 HashKinds parse_hashes(const std::string& text);
 // Returns the number of threads; 0 means every CPU that this process may use.
 int parse_threads(std::int64_t threads);

@@ -1,5 +1,5 @@
-// Sources of encrypted tensors of which a job loads parts. Each keeps the details and the last
-// chunk of its tensor for the next part. Thread-safe.
+// Sources of tensors of which a job loads parts, in whole chunks. Each keeps the details and the
+// last chunk of its tensor for the next part. Thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -29,7 +29,7 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
       // Rounded, so that slices hold whole elements wherever data begins.
       const std::uint64_t begin =
           limits.slices_follow_file ? (extent.offset + extent.header_size) / kSliceUnit * kSliceUnit
-                                    : 0;
+                                    : extent.position;
       std::uint32_t slices = 0;
       for (std::uint64_t at = 0; at < extent.data_size; ++slices) {
         const std::uint64_t to_boundary = most - (begin + at) % most;

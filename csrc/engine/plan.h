@@ -24,6 +24,9 @@ struct Extent {
   // well.
   std::uint64_t cost = 1;
   std::uint64_t run = 0;  // if not 0, slices end on multiples of this where they can
+  // The position that the data counts from: slices that do not follow the file end on multiples of
+  // their size there.
+  std::uint64_t position = 0;
 };
 
 struct Task {

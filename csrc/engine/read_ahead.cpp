@@ -25,7 +25,7 @@ constexpr std::uint64_t kSmallestPiece = 2 << 20;
 // A source in memory: bytes that were read ahead, at their offsets in the file.
 class ReadAhead::Window final : public Source {
  public:
-  Window(std::shared_ptr<const Source> file, Span span)
+  Window(std::shared_ptr<Source> file, Span span)
       : file_(std::move(file)),
         span_(span),
         memory_(std::make_unique_for_overwrite<std::byte[]>(span.size())) {}
@@ -43,13 +43,17 @@ class ReadAhead::Window final : public Source {
     return size;
   }
 
+  bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    return file_->read_anew(offset, out, cancel);
+  }
+
   ReadHints hints(std::uint64_t, std::uint64_t) override { return {0, kReadFromMemory}; }
   std::optional<std::uint64_t> size() const override { return file_->size(); }
   std::uint64_t start() const override { return file_->start(); }
   const std::string& label() const override { return file_->label(); }
 
  private:
-  const std::shared_ptr<const Source> file_;
+  const std::shared_ptr<Source> file_;
   Span span_;
   const std::unique_ptr<std::byte[]> memory_;
 };

@@ -59,6 +59,14 @@ int lanes_of(const SaveJob& job) {
   return to_server ? std::min(sha256_lanes(), kLanesToServers) : sha256_lanes();
 }
 
+std::uint64_t slice_size_of(const SaveJob& job, std::uint64_t share) {
+  if (job.encryption()) return kCryptChunk;
+  const std::uint64_t usual = std::min(kSlice, share);
+  if (job.chunk_size() == 0) return usual;
+  // Only tensors in memory are cut, so slices take none.
+  return std::max(usual, job.chunk_size() * static_cast<std::uint64_t>(sha256_lanes()));
+}
+
 void move_tensors(const SaveJob& job, Cancel& cancel) {
   const SaveSettings& settings = job.settings;
   const HashKinds hashes = job.hashes();
@@ -66,7 +74,7 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   const Shares shares = shares_of(job);
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, shares.share);
-  limits.slice_size = encrypted ? kCryptChunk : std::min(kSlice, shares.share);
+  limits.slice_size = slice_size_of(job, shares.share);
   limits.largest_gap = 0;
   // The page cache keeps a file in blocks that begin on multiples of their size in the file. A
   // block that two writes share becomes many small ones, and the file slow to map. Encrypted data
@@ -78,7 +86,7 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   for (std::size_t i = 0; i < job.items.size(); ++i) {
     const PlacedTensor& tensor = job.tensor(i);
     // The port does not keep staged bytes until a digest that goes in order reaches them.
-    const bool in_order = hashes.sha256 || job.layout.kind().data_digests || encrypted;
+    const bool in_order = hashes.sha256 || job.layout.has_digests();
     const bool whole = job.items[i].read || (job.items[i].staged && in_order);
     extents.push_back({settings.begin + tensor.header_offset, tensor.header_size,
                        tensor.spec.data_size(), whole});

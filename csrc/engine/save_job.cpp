@@ -15,7 +15,9 @@ void SaveJob::complete(std::size_t item, TensorHeaderImage& header, const Digest
   }
   if (hashes().crc32) header.set_crc32(digests.crc32);
   if (hashes().sha256) header.set_sha256(digests.sha256);
-  if (encryption()) layout.set_header_digest(first + item, sha256(header.bytes()));
+  if (encryption() || chunk_size() > 0) {
+    layout.set_header_digest(first + item, sha256(header.bytes()));
+  }
   layout.set_data_digest(first + item, data_digest.sha256);
 }
 
@@ -55,6 +57,7 @@ ConstBytes SaveJob::encrypt(std::size_t item, TensorHeaderImage& header, std::ui
 }
 
 void SavedDigests::complete(TensorHeaderImage& header) {
+  chunks_.finish();
   if (codec_ == nullptr) {
     job_.complete(item_, header, digests_.finish(), data_digest_.finish());
     return;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "engine/chunks.h"
 #include "engine/digest.h"
 #include "engine/save.h"
 #include "format/tensors/tensor_header.h"
@@ -45,6 +46,12 @@ struct SaveJob {
   // Returns what to digest for the list of data digests, which cover the data alone.
   DigestStart data_digest_start() const { return {{}, false, layout.kind().data_digests}; }
 
+  std::uint64_t chunk_size() const { return layout.kind().chunk_size; }
+  // Returns where the digests of an item's chunks go; empty if none are written.
+  std::span<Sha256Digest> chunk_digests(std::size_t item) const {
+    return layout.chunk_digests(first + item);
+  }
+
   // Sets the digests in the header, and those in the layout that the prefix needs. The MACs must be
   // set before.
   void complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
@@ -62,8 +69,11 @@ struct SaveJob {
     return items[item].staged || items[item].read || encryption();
   }
 
+  // Returns null if the host digests and encrypts. It does if chunks are digested, because a codec
+  // digests only whole tensors.
   DeviceCodec* codec_of(std::size_t item, TensorAccess& access) const {
-    return items[item].staged ? access.port->codec(*items[item].staged) : nullptr;
+    if (!items[item].staged || chunk_size() > 0) return nullptr;
+    return access.port->codec(*items[item].staged);
   }
 
   // Returns bytes of an item's data: where they are, or in memory of the worker.
@@ -94,12 +104,14 @@ class SavedDigests {
         item_(item),
         codec_(job.codec_of(item, access)),
         digests_(codec_ ? DigestStart{} : job.digest_start(header)),
-        data_digest_(codec_ ? DigestStart{} : job.data_digest_start()) {}
+        data_digest_(codec_ ? DigestStart{} : job.data_digest_start()),
+        chunks_(job.chunk_size(), job.chunk_digests(item)) {}
 
   // Adds the next bytes of the data. Does nothing if the device digests them.
   void update(ConstBytes plain) {
     digests_.update(plain);
     data_digest_.update(plain);
+    chunks_.update(plain);
   }
   // Completes the header. All data must have been added, and all MACs set.
   void complete(TensorHeaderImage& header);
@@ -110,6 +122,7 @@ class SavedDigests {
   DeviceCodec* const codec_;
   RunningDigests digests_;
   RunningDigests data_digest_;
+  RunningChunks chunks_;
 };
 
 }  // namespace tensorizer

@@ -50,6 +50,7 @@ ConstBytes SaveMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
     bytes = job_.encrypt(task.first, header_of(task.first), task.position, piece);
   }
+  digest_chunks_of(task, worker);
   // With SHA-256 the slice is written in whole: it is read once more later anyway, and the page
   // cache keeps larger writes in larger blocks.
   const bool in_parts = !job_.hashes().sha256;
@@ -65,6 +66,19 @@ ConstBytes SaveMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
     job_.write_data(task.first, task.position + at, bytes.subspan(at, size), worker.cancel);
   }
   return piece.plain;
+}
+
+void SaveMover::digest_chunks_of(const Task& task, Worker& worker) {
+  const std::uint64_t chunk_size = job_.chunk_size();
+  if (chunk_size == 0) return;
+  const ConstBytes data = job_.items[task.first].memory.first(job_.data_size(task.first));
+  const std::uint64_t first = chunk_count(task.position, chunk_size);
+  const std::uint64_t end = chunk_count(task.position + task.size, chunk_size);
+  if (first == end) return;
+  const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
+  const ChunkedBytes chunks{data.subspan(first * chunk_size),
+                            job_.chunk_digests(task.first).subspan(first, end - first)};
+  digest_chunks({&chunks, 1}, chunk_size);
 }
 
 DigestStart SaveMover::digest_start(std::uint32_t tensor) {
@@ -147,6 +161,14 @@ void SaveMover::digest_bundle(const Task& task, std::vector<TensorHeaderImage>& 
     if (job_.layout.kind().data_digests) {
       starts.assign(on_host.size(), job_.data_digest_start());
       data_digests = digest_all(starts, plain);
+    }
+    if (job_.chunk_size() > 0) {
+      std::vector<ChunkedBytes> chunks;
+      chunks.reserve(on_host.size());
+      for (std::size_t i = 0; i < on_host.size(); ++i) {
+        chunks.push_back({plain[i], job_.chunk_digests(task.first + on_host[i])});
+      }
+      digest_chunks(chunks, job_.chunk_size());
     }
   }
   if (job_.encryption()) {

@@ -31,6 +31,8 @@ class SaveMover final : public Mover {
   // Digests and encrypts a bundle, and completes its headers.
   void digest_bundle(const Task& task, std::vector<TensorHeaderImage>& headers,
                      const std::vector<SavedBytes>& data, Worker& worker);
+  // Digests the chunks that begin in a slice, whose data is in memory in whole.
+  void digest_chunks_of(const Task& task, Worker& worker);
   // Moves a tensor that is not cut and is larger than a piece.
   void move_whole(std::uint32_t item, Worker& worker);
 

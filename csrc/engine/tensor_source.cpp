@@ -16,46 +16,63 @@ void TensorSource::read(std::uint32_t number, std::uint64_t position, Bytes out,
   } else {
     fill(position, out, cancel);
   }
-  if (!digests_) return;
-  digests_->update(out);
-  if (position + out.size() < entry().data_size) return;
-  const Digests found = digests_->finish();
-  digests_.reset();
-  check_digests(location(), file_.expected_digests, expected_, found);
+  if (digests_) digests_->update(out);
+  if (chunks_) chunks_->update(out);
+  if (position + out.size() == entry().data_size) compare();
 } catch (...) {
   rethrow_naming(location());
 }
 
-const TensorDetails& TensorSource::open(std::uint32_t number, Cancel& cancel) try {
+void TensorSource::compare() {
+  if (digests_) {
+    const Digests found = digests_->finish();
+    digests_.reset();
+    check_digests(location(), file_.expected_digests, expected_, found);
+  }
+  if (chunks_) {
+    chunks_->finish();
+    chunks_.reset();
+    check_chunks(location(), file_.catalogue.chunk_digests(), found_);
+  }
+}
+
+const TensorDetails* TensorSource::open(std::uint32_t number, Cancel& cancel) try {
   number_ = number;
   digests_.reset();
+  chunks_.reset();
   details_.reset();
   chunk_at_.reset();
-  const Entry& e = entry();
-  const FileLocation location = location_of(file_.source);
-  file_.catalogue.check_header_size(number, location);
-  read_arriving(file_.source, e.header_offset, e.header_size(), header_, cancel);
-  const TensorDetails details = file_.catalogue.details(number, header_, location);
-  if (e.data_size > 0) key_ = file_.keys->key_for(details.crypt.derivation, cancel);
-  return details_.emplace(details);
+  opened_.reset();
+  if (file_.catalogue.encrypted()) {
+    const Entry& e = entry();
+    const FileLocation location = location_of(file_.source);
+    file_.catalogue.check_header_size(number, location);
+    read_arriving(file_.source, e.header_offset, e.header_size(), header_, cancel);
+    const TensorDetails details = file_.catalogue.details(number, header_, location);
+    if (e.data_size > 0) key_ = file_.keys->key_for(details.crypt.derivation, cancel);
+    details_ = details;
+  }
+  opened_ = number;
+  return details_ ? &*details_ : nullptr;
 } catch (...) {
   rethrow_naming(location());
 }
 
 void TensorSource::read_part(std::uint64_t position, Bytes out, Cancel& cancel) try {
-  fill(position, out, cancel);
+  if (file_.checks_parts) {
+    fill_from_chunks(file_.catalogue.chunk_digests().chunk_size(), position, out, cancel);
+  } else {
+    fill(position, out, cancel);
+  }
 } catch (...) {
   rethrow_naming(location());
 }
 
 void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
-  if (file_.catalogue.encrypted()) {
-    // The details say how much of the data must be read at once.
-    open(number, cancel);
-  } else {
-    number_ = number;
-    digests_.reset();
-    const Entry& e = entry();
+  // The details of encrypted data say how much of it must be read at once.
+  open(number, cancel);
+  const Entry& e = entry();
+  if (!file_.catalogue.encrypted()) {
     const FileLocation location = location_of(file_.source);
     file_.catalogue.check_header_size(number, location);
     header_.resize(e.header_size());
@@ -63,41 +80,53 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
     file_.source.read(e.header_offset, pieces, cancel);
     details_ = file_.catalogue.details(number, header_, location);
   }
+  const ChunkDigests& chunks = file_.catalogue.chunk_digests();
   if (file_.expected_digests != nullptr) {
     expected_ = {std::nullopt, file_.expected_digests->expected_of(number)};
     digests_.emplace(DigestStart{{}, false, true});
   } else {
     expected_ = {details_->crc32, details_->sha256};
-    const DigestStart start{details_->hashed, details_->crc32.has_value(),
-                            details_->sha256.has_value()};
+    if (!chunks.empty() && !file_.catalogue.encrypted()) {
+      expected_ = {};
+      found_.assign(chunk_count(e.data_size, chunks.chunk_size()), {});
+      chunks_.emplace(chunks.chunk_size(), found_);
+    }
+    const DigestStart start{details_->hashed, expected_.crc32.has_value(),
+                            expected_.sha256.has_value()};
     if (start.crc32 || start.sha256) digests_.emplace(start);
   }
   if (file_.catalogue.encrypted()) fill(0, out, cancel);
 }
 
 void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
-  const Entry& e = entry();
-  if (!file_.catalogue.encrypted()) {
-    file_.source.read(e.data_offset + position, {&out, 1}, cancel);
-    return;
+  if (file_.catalogue.encrypted()) {
+    fill_from_chunks(details_->crypt.chunk_size, position, out, cancel);
+  } else {
+    file_.source.read(entry().data_offset + position, {&out, 1}, cancel);
   }
-  const std::uint64_t size = details_->crypt.chunk_size;
+}
+
+void TensorSource::fill_from_chunks(std::uint64_t chunk_size, std::uint64_t position, Bytes out,
+                                    Cancel& cancel) {
+  const Entry& e = entry();
   while (!out.empty()) {
     cancel.check();
-    const std::uint64_t begin = position / size * size;
-    const std::uint64_t whole = std::min(size, e.data_size - begin);
+    const std::uint64_t begin = position / chunk_size * chunk_size;
+    const std::uint64_t whole = std::min(chunk_size, e.data_size - begin);
     if (begin == position && out.size() >= whole) {
-      const Bytes chunk = out.first(whole);
-      file_.source.read(e.data_offset + begin, {&chunk, 1}, cancel);
-      decrypt_chunks(location(), details_->crypt, key_->bytes(), begin, chunk, cancel);
-      position += whole;
-      out = out.subspan(whole);
+      const std::uint64_t end = position + out.size();
+      const Bytes chunks =
+          out.first(end == e.data_size ? out.size() : out.size() / chunk_size * chunk_size);
+      file_.source.read(e.data_offset + begin, {&chunks, 1}, cancel);
+      check(begin, chunks, cancel);
+      position += chunks.size();
+      out = out.subspan(chunks.size());
       continue;
     }
     if (chunk_at_ != begin) {
       chunk_at_.reset();
       read_arriving(file_.source, e.data_offset + begin, whole, chunk_, cancel);
-      decrypt_chunks(location(), details_->crypt, key_->bytes(), begin, chunk_, cancel);
+      check(begin, chunk_, cancel);
       chunk_at_ = begin;
     }
     const std::uint64_t inside = position - begin;
@@ -106,6 +135,26 @@ void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
     position += part;
     out = out.subspan(part);
   }
+}
+
+void TensorSource::check(std::uint64_t position, Bytes chunks, Cancel& cancel) {
+  if (file_.catalogue.encrypted()) {
+    decrypt_chunks(file_.source, entry(), details_->crypt, key_->bytes(), position, chunks, cancel,
+                   [&](std::uint64_t at, Bytes chunk) {
+                     fail(location(), ErrorKind::Crypto,
+                          describe_wrong_mac(entry(), at, chunk.size()));
+                   });
+    return;
+  }
+  const ChunkDigests& listed = file_.catalogue.chunk_digests();
+  found_.resize(chunk_count(chunks.size(), listed.chunk_size()));
+  const ChunkedBytes chunked{chunks, found_};
+  digest_chunks({&chunked, 1}, listed.chunk_size());
+  check_chunks(file_.source, location(), listed, position, chunks, found_, cancel,
+               [&](std::uint64_t at, Bytes) {
+                 fail(location(), ErrorKind::HashMismatch,
+                      describe_damage(entry(), listed, at / listed.chunk_size()));
+               });
 }
 
 TensorLocation TensorSource::location() const { return {file_.source.label(), entry(), number_}; }

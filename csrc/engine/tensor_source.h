@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/chunks.h"
 #include "engine/file_keys.h"
 #include "format/catalogue.h"
 #include "io/source.h"
@@ -19,6 +20,7 @@ struct TensorFile {
   const Catalogue& catalogue;
   FileKeys* keys;  // null if the file is not encrypted
   const ExpectedDigests* expected_digests = nullptr;
+  bool checks_parts = false;  // whether chunks of parts are checked
 };
 
 // Used by one thread at a time.
@@ -31,30 +33,40 @@ class TensorSource {
   // digests say. Throws Crypto for a chunk whose MAC is wrong, before it gives any byte of it.
   void read(std::uint32_t entry, std::uint64_t position, Bytes out, Cancel& cancel);
 
-  // Reads the details of an encrypted tensor, so that parts of it can be read. The result is valid
-  // until the next open() or read().
-  const TensorDetails& open(std::uint32_t entry, Cancel& cancel);
+  // Opens a tensor, so that parts of it can be read. Returns the details of an encrypted one, which
+  // it reads for that, and null for any other. They are valid until the next open() or read().
+  const TensorDetails* open(std::uint32_t entry, Cancel& cancel);
   // Returns whether open() was called for this tensor last.
-  bool has(std::uint32_t entry) const { return details_ && number_ == entry; }
+  bool has(std::uint32_t entry) const { return opened_ == entry; }
   // Reads any part of the data of the open tensor. Checks the MACs of the chunks that it touches,
-  // and no digests.
+  // or their digests if the file says so, before it gives any byte of them.
   void read_part(std::uint64_t position, Bytes out, Cancel& cancel);
 
  private:
   void begin(std::uint32_t entry, Bytes out, Cancel& cancel);
   void fill(std::uint64_t position, Bytes out, Cancel& cancel);
+  // Fills `out` with parts of chunks of this size.
+  void fill_from_chunks(std::uint64_t chunk_size, std::uint64_t position, Bytes out,
+                        Cancel& cancel);
+  // Decrypts or checks whole chunks. `position` is where the first one begins.
+  void check(std::uint64_t position, Bytes chunks, Cancel& cancel);
+  // Compares the digests of the data that read() has given in whole.
+  void compare();
   TensorLocation location() const;
   const Entry& entry() const { return file_.catalogue.entries()[number_]; }
 
   const TensorFile& file_;
   std::uint32_t number_ = 0;
+  std::optional<std::uint32_t> opened_;
   std::vector<std::byte> header_;
   std::optional<TensorDetails> details_;
   SharedSecret key_;
   std::vector<std::byte> chunk_;           // the last chunk that was not read in one piece
-  std::optional<std::uint64_t> chunk_at_;  // where it begins, if its MAC was right
+  std::optional<std::uint64_t> chunk_at_;  // where it begins, if it was right
   Expected expected_;
   std::optional<RunningDigests> digests_;
+  std::vector<Sha256Digest> found_;  // of the chunks of the data that read() gives
+  std::optional<RunningChunks> chunks_;
 };
 
 }  // namespace tensorizer

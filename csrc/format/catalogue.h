@@ -16,6 +16,7 @@
 #include "codec/argon2.h"
 #include "codec/secretbox.h"
 #include "codec/sha256.h"
+#include "format/chunks.h"
 #include "format/dtype.h"
 #include "tensorizer_ops/stored_tensor.h"
 
@@ -124,6 +125,8 @@ class Catalogue {
   // Returns the SHA-256 of each tensor's data, in the order of the entries; empty if the file keeps
   // none.
   ConstBytes data_digests() const noexcept { return data_digests_; }
+  // Returns the SHA-256 of each chunk of each tensor's data; empty if the file keeps none.
+  const ChunkDigests& chunk_digests() const noexcept { return chunk_digests_; }
   // Returns the metadata of the user, in the order of the file. No key appears twice.
   std::span<const MetadataPair> metadata() const noexcept { return metadata_; }
   // Sets a dtype that only the tensor's header has. Thread-safe for different entries.
@@ -153,6 +156,7 @@ class Catalogue {
   std::vector<Tie> ties_;
   std::uint64_t end_ = 0;
   ConstBytes data_digests_;
+  ChunkDigests chunk_digests_;
   std::vector<MetadataPair> metadata_;
 
  private:

@@ -37,6 +37,16 @@ void Layout::tie(const TensorSpec& spec, std::uint32_t tensor) {
                    static_cast<std::uint32_t>(tensors_.size() + ties_.size())});
 }
 
+void Layout::place(TensorSpec spec, std::uint64_t header_size) {
+  PlacedTensor placed{std::move(spec), end(), header_size};
+  placed.first_chunk = chunk_digests_.size();
+  if (kind_.chunk_size > 0) {
+    const std::uint64_t chunks = chunk_count(placed.spec.data_size(), kind_.chunk_size);
+    chunk_digests_.resize(chunk_digests_.size() + chunks);
+  }
+  tensors_.push_back(std::move(placed));
+}
+
 void check_metadata(Metadata& metadata, Cancel& cancel) {
   std::erase_if(metadata, [](const auto& pair) { return pair.first == kDigestsKey; });
   const auto refuse = [](const std::string& why) {
@@ -58,6 +68,7 @@ void check_metadata(Metadata& metadata, Cancel& cancel) {
 }
 
 void Layout::remove_from(std::size_t first) {
+  if (first < tensors_.size()) chunk_digests_.resize(tensors_[first].first_chunk);
   tensors_.erase(tensors_.begin() + static_cast<std::ptrdiff_t>(first), tensors_.end());
   std::erase_if(ties_, [&](const SavedTie& tie) { return tie.tensor >= first; });
 }

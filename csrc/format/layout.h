@@ -16,6 +16,7 @@
 #include "codec/argon2.h"
 #include "codec/secret_bytes.h"
 #include "codec/sha256.h"
+#include "format/chunks.h"
 #include "format/dtype.h"
 #include "tensorizer_ops/options.h"
 #include "tensorizer_ops/stored_tensor.h"
@@ -61,6 +62,8 @@ struct FileKind {
   // Whether a file whose format can hold that has metadata even if there is no text in it.
   bool empty_metadata = false;
   bool share = false;  // whether several names may have the same data
+  // The size of the chunks whose digests it lists; 0 if it lists none.
+  std::uint64_t chunk_size = 0;
 };
 
 // Throws Error(InvalidArgument) if a file cannot hold the metadata: if a text is not UTF-8, a key
@@ -76,6 +79,7 @@ struct PlacedTensor {
   // The digests that go into the prefix. They must be set before it is made.
   Sha256Digest header_digest{};
   Sha256Digest data_digest{};
+  std::size_t first_chunk = 0;  // its number among the chunks of all tensors
 
   std::uint64_t data_offset() const noexcept { return header_offset + header_size; }
   std::uint64_t end() const noexcept { return data_offset() + spec.data_size(); }
@@ -120,6 +124,14 @@ class Layout {
   void set_data_digest(std::size_t tensor, const Sha256Digest& digest) noexcept {
     tensors_[tensor].data_digest = digest;
   }
+  // Returns the digests of a tensor's chunks, to be set; none if the file lists none. Thread-safe
+  // for different chunks.
+  std::span<Sha256Digest> chunk_digests(std::size_t tensor) noexcept {
+    const std::size_t first = tensors_[tensor].first_chunk;
+    const bool last = tensor + 1 == tensors_.size();
+    const std::size_t end = last ? chunk_digests_.size() : tensors_[tensor + 1].first_chunk;
+    return std::span(chunk_digests_).subspan(first, end - first);
+  }
 
   // Returns the bytes that end a file, behind the last tensor.
   virtual ConstBytes terminator() const noexcept = 0;
@@ -147,10 +159,13 @@ class Layout {
 
   // Returns the names of the tensors and then of the ties, which belong to them.
   std::vector<std::string_view> placed_names() const;
+  // Appends a tensor, with a header of this size in front of its data.
+  void place(TensorSpec spec, std::uint64_t header_size);
 
   const FileKind kind_;
   std::vector<PlacedTensor> tensors_;
   std::vector<SavedTie> ties_;
+  std::vector<Sha256Digest> chunk_digests_;  // of all tensors
 };
 
 }  // namespace tensorizer

@@ -67,6 +67,14 @@ class Source {
   // fewer than asked for only at the end of the source. Otherwise like read().
   virtual std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) = 0;
 
+  // Fills `out` with the bytes from `offset` on as the server itself has them, past caches on the
+  // way: for bytes that read() gave and that are damaged. Returns false if there is no server that
+  // could give other bytes. Otherwise like read().
+  [[nodiscard]] virtual bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) {
+    (void)offset, (void)out, (void)cancel;
+    return false;
+  }
+
   // Returns the offset of the end of the source; null if it is known only by reading.
   virtual std::optional<std::uint64_t> size() const = 0;
 

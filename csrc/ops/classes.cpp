@@ -238,6 +238,13 @@ void ReaderClass::rewrite(std::string uri, std::string hashes, std::optional<Str
       [&] { reader_.rewrite(uri, parse_hashes(hashes), option_list(options), threads); });
 }
 
+std::tuple<std::int64_t, std::int64_t> ReaderClass::update(std::string uri, std::int64_t threads) {
+  return translate_errors([&] {
+    const auto [fetched, kept] = reader_.update(uri, threads);
+    return std::tuple(static_cast<std::int64_t>(fetched), static_cast<std::int64_t>(kept));
+  });
+}
+
 std::optional<std::string> ReaderClass::traced_version() {
   return translate_errors(
       [&] { return tensorizer::traced_version(reader_.uri(), option_list(options_)); });
@@ -363,6 +370,7 @@ void define_classes(torch::Library& library) {
       .def("rewrite", &ReaderClass::rewrite, "",
            {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),
             torch::arg("threads") = 0})
+      .def("update", &ReaderClass::update, "", {torch::arg("uri"), torch::arg("threads") = 0})
       .def("_fill", &ReaderClass::fill)
       .def("_list", &ReaderClass::list)
       .def("_header", &ReaderClass::header)

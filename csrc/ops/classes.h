@@ -63,6 +63,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   bool matches(std::int64_t number, at::Tensor tensor);
   at::Tensor bytes(std::int64_t offset, std::int64_t size);
   std::string digest(std::int64_t threads);
+  std::tuple<std::int64_t, std::int64_t> update(std::string uri, std::int64_t threads);
   void rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
                std::int64_t threads);
   // Serve tracing; see transfer/tracing.h.

@@ -204,6 +204,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   settings.verify = verify;
   settings.threads = parse_threads(threads);
   settings.expected_digests = expected_digests;
+  settings.names_all_damage = targets.only_checked;
   settings.keys = file.keys();
   std::vector<bool> incomplete;
   settings.zero_incomplete = [&](std::uint32_t entry) {
@@ -337,6 +338,12 @@ void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionLi
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
   tensorizer::rewrite(*open, to, hashes, parse_threads(threads), parsed, job.progress, job.cancel);
+}
+
+Updated FileReader::update(const std::string& to, std::int64_t threads) {
+  const std::shared_ptr<OpenFile> open = file();
+  Job job(*this);
+  return tensorizer::update(*open, to, parse_threads(threads), job.progress, job.cancel);
 }
 
 std::pair<std::uint64_t, std::uint64_t> FileReader::progress() const {

@@ -73,6 +73,7 @@ class FileReader {
   std::string digest(std::int64_t threads);
   void rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
                std::int64_t threads);
+  Updated update(const std::string& to, std::int64_t threads);
 
   std::pair<std::uint64_t, std::uint64_t> progress() const;
   LoadStats stats() const;

@@ -179,7 +179,10 @@ std::vector<SaveItem> FileWriter::place(std::vector<Saving>& savings) {
 // moves all data up.
 void FileWriter::begin() {
   if (reserved_) return;
-  const std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry;
+  std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry;
+  if (const std::uint64_t chunk = layout_->kind().chunk_size; chunk > 0) {
+    expected += kSha256Size * std::min(chunk_count(options_.expected_bytes, chunk), kMostChunks);
+  }
   reserved_ = std::max(layout_->prefix_size(),
                        align_up(std::max(sink_->usual_head_size(), expected), kHeadAlignment));
   sink_->begin(*reserved_, std::nullopt);
@@ -231,7 +234,8 @@ void FileWriter::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
                     std::to_string(layout_->prefix_size()) + " bytes, but only " +
                     std::to_string(*reserved_) +
                     " are reserved: add all tensors in one call, or set the option "
-                    "'expected_tensors' to their number");
+                    "'expected_tensors' to their number" +
+                    (layout_->kind().chunk_size > 0 ? ", and 'expected_bytes' to their size" : ""));
   }
   sink_->write_head(layout_->prefix(sink_->start(), *reserved_), cancel);
 }

@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "engine/new_layout.h"
+#include "engine/patched_source.h"
+#include "engine/read_arriving.h"
 #include "engine/save_shards.h"
 #include "engine/tensor_source.h"
 #include "io/open.h"
@@ -21,10 +23,10 @@ namespace {
 // is read by one worker at a time, in that order. Shared by all workers of the save.
 class Origin {
  public:
-  Origin(OpenFile& from, const ExpectedDigests* expected_digests, Cancel& cancel)
-      : file_{from.source(), from.catalogue(), from.keys(), expected_digests},
+  Origin(OpenFile& from, Source& source, const ExpectedDigests* expected_digests, Cancel& cancel)
+      : file_{source, from.catalogue(), from.keys(), expected_digests},
         cancel_(cancel),
-        sequential_(from.source().sequential()) {}
+        sequential_(source.sequential()) {}
 
   const TensorFile& file() const noexcept { return file_; }
   // Adds an entry to those that are read.
@@ -148,12 +150,11 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layou
   return items;
 }
 
-}  // namespace
-
-void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int threads,
-             const SaveOptions& options, Progress& progress, Cancel& cancel) {
+// Writes the tensors of `from`, whose bytes come from `source`.
+void rewrite_from(Source& source, OpenFile& from, const std::string& to, HashKinds hashes,
+                  int threads, const SaveOptions& options, Progress& progress, Cancel& cancel) {
   if (from.catalogue().encrypted() && from.keys() == nullptr) {
-    throw Error(ErrorKind::Crypto, from.source().label() +
+    throw Error(ErrorKind::Crypto, source.label() +
                                        ": the file is encrypted, and no key "
                                        "was given for it");
   }
@@ -166,20 +167,20 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   std::vector<Sha256Digest> found(from.catalogue().entries().size(), Sha256().finish());
   const ExpectedDigests expected_digests{from.catalogue().data_digests(), found};
   const bool pinned = from.options().digest.has_value();
-  Origin origin(from, pinned ? &expected_digests : nullptr, cancel);
+  Origin origin(from, source, pinned ? &expected_digests : nullptr, cancel);
   SaveSettings settings;
   settings.threads = threads;
   settings.memory_ceiling = options.memory_ceiling;
   settings.moves_in_flight = threads;
-  if (const std::optional<std::uint64_t> size = from.source().size()) {
-    settings.moves_in_flight = std::max(threads, from.source().hints(0, *size).reads_in_flight);
+  if (const std::optional<std::uint64_t> size = source.size()) {
+    settings.moves_in_flight = std::max(threads, source.hints(0, *size).reads_in_flight);
   }
   settings.open_access = [&] {
     return TensorAccess{.reader = std::make_unique<OriginReader>(origin)};
   };
   settings.confirm = [&] {
     if (pinned) from.check_digest(std::as_bytes(std::span(found)), cancel);
-    from.source().confirm(cancel);
+    source.confirm(cancel);
   };
   if (options.max_shard_size > 0) {
     const std::unique_ptr<Layout> layout = new_layout(format, kind, 0);
@@ -191,15 +192,79 @@ void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int thread
   }
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, from.source());
-  if (sink->sequential() && from.source().sequential()) {
+  if (sink->sequential() && source.sequential()) {
     throw Error(ErrorKind::InvalidArgument,
-                sink->label() + " must be written in order, digests first, but " +
-                    from.source().label() +
+                sink->label() + " must be written in order, digests first, but " + source.label() +
                     " can be read only once: one of the two must be a regular file");
   }
   const std::unique_ptr<Layout> layout = new_layout(format, std::move(kind), sink->start());
   const std::vector<SaveItem> items = place(from, origin, format, *layout, cancel);
   save_file(*sink, *layout, items, settings, progress, cancel);
+}
+
+// Returns the digests that a file has, going by its first tensor. Reads nothing ahead.
+HashKinds hashes_of(OpenFile& file, Cancel& cancel) {
+  HashKinds hashes{.chunked = true};
+  if (file.names().empty()) return hashes;
+  const Entry& first = file.entry(0);
+  const FileLocation location = location_of(file.source());
+  file.catalogue().check_header_size(0, location);
+  std::vector<std::byte> header;
+  read_arriving(file.source(), first.header_offset, first.header_size(), header, cancel);
+  const TensorDetails details = file.catalogue().details(0, header, location);
+  hashes.crc32 = details.crc32.has_value();
+  hashes.sha256 = details.sha256.has_value();
+  return hashes;
+}
+
+[[noreturn]] void refuse_update(OpenFile& file, const std::string& why) {
+  throw Error(ErrorKind::InvalidArgument, file.source().label() + ": " + why);
+}
+
+}  // namespace
+
+void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int threads,
+             const SaveOptions& options, Progress& progress, Cancel& cancel) {
+  rewrite_from(from.source(), from, to, hashes, threads, options, progress, cancel);
+}
+
+Updated update(OpenFile& from, const std::string& to, int threads, Progress& progress,
+               Cancel& cancel) {
+  constexpr const char* kEncrypted =
+      "it is encrypted, and every save of it has new nonces, so that no two have a chunk in "
+      "common: copy it";
+  const Catalogue& catalogue = from.catalogue();
+  if (catalogue.encrypted()) refuse_update(from, kEncrypted);
+  if (catalogue.chunk_digests().empty()) {
+    refuse_update(from,
+                  "it has no digests of chunks, which say what has changed: save it with "
+                  "hashes=\"chunked\"");
+  }
+  const HashKinds hashes = hashes_of(from, cancel);
+  SaveOptions options;
+  options.digest_chunk = catalogue.chunk_digests().chunk_size();
+  options.digests = !catalogue.data_digests().empty();
+  options.format = Format::Tensors;
+  const LoadOptions opening;
+  std::shared_ptr<Source> local;
+  try {
+    local = open_source(to, opening.source, cancel);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::NotFound) throw;
+  }
+  if (local == nullptr) {
+    rewrite_from(from.source(), from, to, hashes, threads, options, progress, cancel);
+    return {progress.done, 0};
+  }
+  if (!local->identity()) {
+    throw Error(ErrorKind::InvalidArgument,
+                local->label() + " is no local file, which an update replaces");
+  }
+  OpenFile older(local, opening, cancel);
+  if (older.catalogue().encrypted()) refuse_update(older, kEncrypted);
+  PatchedSource source(from, older, threads, cancel);
+  rewrite_from(source, from, to, hashes, threads, options, progress, cancel);
+  return {source.fetched(), source.kept()};
 }
 
 }  // namespace tensorizer

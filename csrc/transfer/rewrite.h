@@ -6,6 +6,7 @@
 #include "base/cancel.h"
 #include "engine/open_file.h"
 #include "engine/options.h"
+#include "tensorizer_ops/reader.h"
 
 namespace tensorizer {
 
@@ -15,5 +16,12 @@ namespace tensorizer {
 // then.
 void rewrite(OpenFile& from, const std::string& to, HashKinds hashes, int threads,
              const SaveOptions& options, Progress& progress, Cancel& cancel);
+
+// Brings the local file `to` up to date with the plain file `from`, which must list digests of
+// chunks: reads from it only what the local file does not have, and writes a file with the same
+// digests in its place. Makes a copy if there is no file `to`. Throws InvalidArgument if one of the
+// files is encrypted.
+Updated update(OpenFile& from, const std::string& to, int threads, Progress& progress,
+               Cancel& cancel);
 
 }  // namespace tensorizer

@@ -48,11 +48,20 @@ FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const Sa
   kind.header.hashes = hashes;
   kind.data_digests = options.digests;
   kind.share = options.share.value_or(false);
+  if (options.digest_chunk && !hashes.chunked) {
+    throw Error(ErrorKind::InvalidArgument,
+                "the option 'digest_chunk' is given, and hashes asks for no digests of chunks: use "
+                "'chunked' or 'all+chunked'");
+  }
+  if (hashes.chunked) kind.chunk_size = options.digest_chunk.value_or(kUsualChunk);
   if (options.key.empty()) return kind;
-  if (hashes.crc32 && !hashes.sha256) {
+  // The MACs of an encrypted file are those of its chunks.
+  kind.chunk_size = 0;
+  if (hashes.crc32 && !hashes.sha256 && !hashes.chunked) {
     throw Error(ErrorKind::InvalidArgument,
                 "hashes is 'crc32', but an encrypted file stores no CRC32, which would reveal "
-                "something about the data: use 'sha256' or 'all', which store SHA-256");
+                "something about the data: use 'sha256' or 'all', which store SHA-256, or "
+                "'chunked', which relies on the MAC of each chunk");
   }
   kind.header.hashes.crc32 = false;
   const KeySource source = resolve_key(options.key);

@@ -327,6 +327,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
 Targets no_tensors(OpenFile& file) {
   Targets targets;
   targets.items = file.all_items();
+  targets.only_checked = true;
   return targets;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,12 @@ def check(data: bytes, tensors: dict[str, torch.Tensor], start: int = 0) -> Pars
     parsed = parse(data, start)
     assert parsed.end == len(data)
     assert (parsed.index_end - start) % 4096 == 0
-    assert parsed.index_tail == bytes(len(parsed.index_tail))
+    # The seal, then zeros.
+    frame = b"|TZX|" + struct.pack("<HI", 15, 32)
+    assert parsed.index_tail[:11] == frame
+    sealed = parsed.index_end - len(parsed.index_tail) + len(frame)
+    assert parsed.index_tail[11:43] == hashlib.sha256(data[start:sealed]).digest()
+    assert not any(parsed.index_tail[43:])
     assert parsed.size_field == sum(len(raw(tensor)) for tensor in tensors.values())
     assert [entry.name.decode() for entry in parsed.entries] == list(tensors)
     for entry, tensor in zip(parsed.entries, tensors.values(), strict=True):
@@ -152,13 +158,13 @@ def record(kind: int, body: bytes) -> bytes:
 
 FRAMES: dict[str, bytes] = {
     "no records": b"|TZX|",
-    "unknown kinds": b"|TZX|" + record(7, b"seven") + record(65535, b"") + record(900, bytes(999)),
-    "records, then zeros": b"|TZX|" + record(7, b"x" * 100) + bytes(500),
+    "unknown kinds": b"|TZX|" + record(7, b"seven") + record(900, bytes(999)) + record(4, b""),
+    "records, then zeros": b"|TZX|" + record(7, b"x" * 100) + record(4, b"") + bytes(500),
 }
 NO_FRAMES: dict[str, bytes] = {
     "another magic": b"|ABC|" + b"\xff" * 100,
     "less than a magic": b"|TZ",
-    "bytes behind the records": b"|TZX|" + record(7, b"seven") + bytes(6) + b"x",
+    "bytes behind the records": b"|TZX|" + record(4, b"") + bytes(6) + b"x",
     "bytes far behind the entries": bytes(1500) + b"x",
 }
 

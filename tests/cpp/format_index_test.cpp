@@ -145,7 +145,7 @@ TEST(Index, TakesItsDTypesFromTheHeadersWhereItMust) {
 }
 
 TEST(Index, MayHaveRecordsBehindItsEntries) {
-  const std::string records = std::string(kFrameMagic) + "\7\0\5\0\0\0seven"s;
+  const std::string records = std::string(kFrameMagic) + "\7\0\5\0\0\0seven"s + "\4\0\0\0\0\0"s;
   for (const std::string& tail : {records, records + std::string(50, '\0')}) {
     EXPECT_EQ(read(RawFile({RawTensor{}}, 1, tail).bytes).entries().size(), 1U);
   }
@@ -153,7 +153,7 @@ TEST(Index, MayHaveRecordsBehindItsEntries) {
     EXPECT_TRUE(contains(refusal(RawFile({RawTensor{}}, 1, tail)),
                          "bytes other than zero behind the 1 index entries"));
   }
-  RawFile cut({RawTensor{}}, 1, records.substr(0, records.size() - 1));
+  RawFile cut({RawTensor{}}, 1, records.substr(0, kFrameMagic.size() + 10));
   EXPECT_TRUE(contains(refusal(cut), "a record behind the last index entry at offset"));
 }
 

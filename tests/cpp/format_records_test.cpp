@@ -102,7 +102,7 @@ TEST(Authentication, IsTheLastRecordOfAnEncryptedFile) {
   EXPECT_TRUE(contains(refusal(one, 2), "authenticates a file that is not encrypted"));
   for (const std::string& second :
        {record(1, body), record(2, std::string(32, 'd')), record(9, "other")}) {
-    EXPECT_TRUE(contains(refusal(one + second, 3), "comes after the record that authenticates"));
+    EXPECT_TRUE(contains(refusal(one + second, 3), "comes after the record that covers"));
   }
   for (const std::string& rest : {"x"s, "\0\0\0\0x"s, record(0, "x"), "\0\0\0\0\0\0\0\0\1"s}) {
     EXPECT_TRUE(contains(refusal(one + rest, 3),
@@ -122,6 +122,86 @@ TEST(DataDigests, AreThereOnceAndForEachTensor) {
     EXPECT_TRUE(contains(refusal(kMagic + record(2, std::string(size, 'd')), 1),
                          "does not have one digest for each tensor"));
   }
+}
+
+TEST(ChunkDigests, AreThereOnceAndForEachChunk) {
+  const auto body = [](std::uint64_t chunk_size, std::size_t digests) -> std::string {
+    return RawFields()
+        .put(chunk_size)
+        .put(std::string(kSha256Size, 'h'))
+        .put(std::string(digests * kSha256Size, 'd'));
+  };
+  constexpr std::uint64_t kSize = 1 << 20;
+  const std::string good = record(3, body(kSize, 1));
+  const RawFile file({RawTensor{}}, 1, kMagic + good);
+  EXPECT_EQ(read_with(file.bytes, nullptr).chunk_digests().chunk_size(), kSize);
+  EXPECT_EQ(as_text(read_with(file.bytes, nullptr).chunk_digests().digest(0, 0)),
+            std::string(32, 'd'));
+  EXPECT_TRUE(contains(refusal(kMagic + good + good, 1), "appears twice"));
+  for (const std::uint64_t size :
+       {std::uint64_t{0}, kSize / 32, kSize * 32, kSize + 64, ~std::uint64_t{0}}) {
+    EXPECT_TRUE(contains(refusal(kMagic + record(3, body(size, 1)), 1), "has no chunk size"));
+  }
+  EXPECT_TRUE(contains(refusal(kMagic + record(3, "1234567"), 1), "has no chunk size"));
+  for (const std::string& wrong : {body(kSize, 0), body(kSize, 2), body(kSize, 1) + "x"}) {
+    EXPECT_TRUE(contains(refusal(kMagic + record(3, wrong), 1),
+                         "does not have one digest for each header and chunk"));
+  }
+}
+
+// ---- the seal
+
+Sha256Digest sha256_by_libsodium(ConstBytes bytes) {
+  Sha256Digest digest;
+  crypto_hash_sha256(out(digest), in(bytes), bytes.size());
+  return digest;
+}
+
+std::vector<FileKind> sealed_kinds() {
+  FileKind plain{{{true, true}, {}}, false};
+  FileKind all = plain;
+  all.data_digests = true;
+  all.chunk_size = 1 << 20;
+  all.metadata = {{"key", "value"}};
+  return {plain, all};
+}
+
+TEST(Seal, IsTheSha256OfAllBeforeIt) {
+  for (const FileKind& kind : sealed_kinds()) {
+    const std::vector<std::byte> file = saved_as(std::vector<Sample>{sample("t", 300)}, kind);
+    const std::uint64_t prefix = kFileHeaderSize + read_with(file, nullptr).header().index_size;
+    // The last record: only zeros follow it.
+    std::uint64_t end = prefix;
+    while (file[end - 1] == std::byte{0}) --end;
+    const ConstBytes head = ConstBytes(file).first(end - kSha256Size);
+    EXPECT_TRUE(same(head.last(6), as_bytes(std::string("\x0f\0\x20\0\0\0", 6))));
+    EXPECT_TRUE(
+        same(ConstBytes(file).subspan(head.size(), kSha256Size), sha256_by_libsodium(head)));
+  }
+}
+
+TEST(Seal, ShowsEachFlippedBitOfThePrefix) {
+  for (const FileKind& kind : sealed_kinds()) {
+    const std::vector<Sample> samples{sample("first", 3), sample("second", 300)};
+    std::vector<std::byte> file = saved_as(samples, kind);
+    const std::uint64_t prefix = kFileHeaderSize + read_with(file, nullptr).header().index_size;
+    for (std::uint64_t bit = 0; bit < 8 * prefix; ++bit) {
+      file[bit / 8] ^= std::byte{1} << (bit % 8);
+      const Error error = error_of([&] { read_with(file, nullptr); });
+      EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat) << bit;
+      file[bit / 8] ^= std::byte{1} << (bit % 8);
+    }
+  }
+}
+
+TEST(Seal, IsTheLastRecordOfAPlainFile) {
+  const std::string seal = record(15, std::string(32, 's'));
+  EXPECT_TRUE(contains(refusal(kMagic + seal, 1), "do not have the SHA-256 that was saved"));
+  EXPECT_TRUE(contains(refusal(kMagic + record(15, "short"), 1), "is not a SHA-256"));
+  EXPECT_TRUE(contains(refusal(kMagic + seal + record(4, ""), 1), "comes after the record"));
+  EXPECT_TRUE(contains(refusal(kMagic + seal, 3), "seals an encrypted file"));
+  EXPECT_TRUE(
+      contains(refusal(kMagic + record(4, "") + record(9, "other"), 1), "is of an unknown kind"));
 }
 
 // ---- the MAC

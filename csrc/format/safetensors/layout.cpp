@@ -92,7 +92,7 @@ void SafetensorsLayout::check(const TensorSpec& spec) const {
 
 void SafetensorsLayout::add(TensorSpec spec) {
   check(spec);
-  tensors_.push_back({std::move(spec), end(), 0});
+  place(std::move(spec), 0);
   entries_size_ += entry_size(tensors_.back());
 }
 

@@ -17,8 +17,8 @@ constexpr std::uint64_t kSmallestEntry = 2 + 1 + 1 + 1 + 3 * 8;
 // The largest entry has a version, as in some files, texts of the largest length that their length
 // fields can hold, and as many dimensions of 8 bytes.
 constexpr std::uint64_t kLargestEntry = 4 + 2 + 0xffff + 1 + 1 + 0xff + 1 + 0xff * 8 + 3 * 8;
-// How much longer an index may be than its entries: twice the room that a Writer reserves at most.
-constexpr std::uint64_t kMostRoom = 128 << 20;
+// How much longer an index may be than its entries, for records and room that a Writer reserved.
+constexpr std::uint64_t kMostRoom = 256 << 20;
 
 }  // namespace
 
@@ -99,6 +99,13 @@ TensorDetails Index::details(std::size_t entry, Bytes header, const FileLocation
     throw Error(ErrorKind::Crypto, std::string(location.label) + ": " + describe(e.name, entry) +
                                        ": its header at offset " + std::to_string(e.header_offset) +
                                        " is not the one that was written with the index");
+  }
+  if (!chunk_digests_.empty() &&
+      !std::ranges::equal(sha256(header), chunk_digests_.header_digest(entry))) {
+    throw Error(ErrorKind::HashMismatch,
+                std::string(location.label) + ": " + describe(e.name, entry) +
+                    ": its header at offset " + std::to_string(e.header_offset) +
+                    " does not have the SHA-256 that was saved for it: the file is damaged");
   }
   return parse_tensor_header(header,
                              {e, entry, header_.encrypted, has_long_dimensions(entry), location});

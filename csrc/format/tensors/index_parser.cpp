@@ -22,6 +22,7 @@ struct Index::Parser {
   Cancel& cancel;
   Cursor cursor;
   std::vector<std::size_t> dimension_counts;
+  std::optional<std::size_t> sealed;  // the position in the index of the digest that seals it
 
   Parser(Index& index, const FileLocation& location, Cancel& cancel)
       : index(index), location(location), cancel(cancel), cursor(ConstBytes(index.bytes_)) {}
@@ -55,6 +56,7 @@ struct Index::Parser {
     check_frame();
     check_blocks();
     check_names();
+    check_seal();
   }
 
   void parse_entry() {
@@ -190,6 +192,7 @@ struct Index::Parser {
     const std::size_t first = cursor.position();
     bool has_metadata = false;
     bool has_ties = false;
+    bool known = true;
     FrameCursor frame(cursor.take_bytes(cursor.left()));
     while (const std::optional<Record> record = frame.next()) {
       const std::uint64_t end = begin + frame.position();
@@ -197,9 +200,10 @@ struct Index::Parser {
         fail(location, "the record of kind " + std::to_string(record->kind) + ", which ends" +
                            at(end) + ", " + fault);
       };
-      if (index.authentication_) {
-        refuse("comes after the record that authenticates the metadata");
+      if (index.authentication_ || sealed) {
+        refuse("comes after the record that covers all before it");
       }
+      known = true;
       std::string fault;
       if (record->kind == kDataDigestsRecord) {
         if (!index.data_digests_.empty()) refuse("appears twice");
@@ -207,6 +211,10 @@ struct Index::Parser {
           refuse("does not have one digest for each tensor");
         }
         index.data_digests_ = record->body;
+      } else if (record->kind == kChunkDigestsRecord) {
+        if (!index.chunk_digests_.empty()) refuse("appears twice");
+        index.chunk_digests_ = parse_chunk_digests(record->body, index.entries_, fault);
+        if (!fault.empty()) refuse(fault);
       } else if (record->kind == kMetadataRecord) {
         if (std::exchange(has_metadata, true)) refuse("appears twice");
         index.metadata_ = parse_metadata(record->body, fault, cancel);
@@ -220,13 +228,33 @@ struct Index::Parser {
         index.authentication_ = parse_authentication(record->body, index.entries_.size(), fault);
         if (!fault.empty()) refuse(fault);
         index.authentication_->covered = first + frame.position() - kSha256Size;
+      } else if (record->kind == kSealRecord) {
+        if (index.header_.encrypted) refuse("seals an encrypted file, which a MAC must cover");
+        if (record->body.size() != kSha256Size) refuse("is not a SHA-256");
+        sealed = first + frame.position() - kSha256Size;
+      } else {
+        known = false;
       }
+    }
+    // A flipped bit makes the seal a record of another kind.
+    if (!known) {
+      fail(location, "the last record behind its index entries, which ends" +
+                         at(begin + frame.position()) + ", is of an unknown kind");
     }
     if (!frame.ok()) {
       fail(location, "a record behind the last index entry" + at(begin + frame.position()) +
                          " runs past the end of the index");
     }
     check_zeros(first + frame.position());
+  }
+
+  void check_seal() const {
+    if (!sealed) return;
+    const ConstBytes covered = ConstBytes(index.bytes_).first(*sealed);
+    const ConstBytes stored = ConstBytes(index.bytes_).subspan(*sealed, kSha256Size);
+    if (std::ranges::equal(seal_of(index.header_.bytes, covered), stored)) return;
+    fail(location, "its header and index" + at(location.start) +
+                       " do not have the SHA-256 that was saved behind them: the file is damaged");
   }
 
   // Throws if a byte behind the records is not zero. It could belong to an entry that the header

@@ -42,9 +42,17 @@ void TensorsLayout::check(const TensorSpec& spec) const { check_spec(spec); }
 
 void TensorsLayout::add(TensorSpec spec) {
   check(spec);
-  const std::uint64_t offset = end();
-  const std::uint64_t size = tensor_header_size(spec, kind_.header, base_ + offset);
-  tensors_.push_back({std::move(spec), offset, size});
+  if (kind_.chunk_size > 0) {
+    const std::uint64_t chunks = chunk_count(spec.data_size(), kind_.chunk_size);
+    if (chunks > kMostChunks - chunk_digests_.size()) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the tensors have more than " + std::to_string(kMostChunks) + " chunks of " +
+                      std::to_string(kind_.chunk_size) +
+                      " bytes, whose digests one file can list: set a larger 'digest_chunk'");
+    }
+  }
+  const std::uint64_t size = tensor_header_size(spec, kind_.header, base_ + end());
+  place(std::move(spec), size);
 }
 
 ConstBytes TensorsLayout::terminator() const noexcept {
@@ -69,7 +77,7 @@ std::uint64_t TensorsLayout::prefix_size() const {
   const bool versioned = has_long_dimensions();
   std::uint64_t size = kFileHeaderSize;
   for (const PlacedTensor& tensor : tensors_) size += entry_size(tensor.spec, versioned);
-  size += records_size(kind_, tensors_.size(), ties_);
+  size += records_size(kind_, tensors_.size(), chunk_digests_.size(), ties_);
   return align_up(size, kPrefixAlignment);
 }
 
@@ -113,7 +121,7 @@ std::vector<std::byte> TensorsLayout::prefix(std::uint64_t start, std::uint64_t 
     out.put(base + tensor.data_offset());
     out.put(spec.data_size());
   }
-  if (records_size(kind_, tensors_.size(), ties_) > 0) put_records(bytes);
+  put_records(bytes);
   bytes.resize(size);
   return bytes;
 }
@@ -127,10 +135,15 @@ void TensorsLayout::put_records(std::vector<std::byte>& prefix) const {
     return std::span<const Sha256Digest>(digests);
   };
   if (kind_.data_digests) put_data_digests(prefix, all(&PlacedTensor::data_digest));
+  if (kind_.chunk_size > 0) {
+    put_chunk_digests(prefix, kind_.chunk_size, all(&PlacedTensor::header_digest), chunk_digests_);
+  }
   if (!kind_.metadata.empty()) put_metadata(prefix, kind_.metadata);
   if (!ties_.empty()) put_ties(prefix, ties_);
   if (kind_.header.encryption) {
     put_authentication(prefix, *kind_.header.encryption, all(&PlacedTensor::header_digest));
+  } else {
+    put_seal(prefix);
   }
 }
 

@@ -25,7 +25,7 @@ class TensorsLayout final : public Layout {
   void check(const TensorSpec& spec) const override;
   void add(TensorSpec spec) override;
   bool has_digests() const noexcept override {
-    return kind_.header.encryption || kind_.data_digests;
+    return kind_.header.encryption || kind_.data_digests || kind_.chunk_size > 0;
   }
   ConstBytes terminator() const noexcept override;
   void check_names(Cancel& cancel) const override;

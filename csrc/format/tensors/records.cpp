@@ -72,7 +72,7 @@ std::string fault_of(const Tie& tie, std::uint8_t type, std::span<const Entry> e
 void begin_record(ByteWriter& out, std::uint16_t kind, std::uint64_t size) {
   if (size > std::numeric_limits<std::uint32_t>::max()) {
     throw Error(ErrorKind::InvalidArgument,
-                "there are too many tensors for the records of one file");
+                "there are too many tensors, or chunks of them, for the records of one file");
   }
   out.put(kind);
   out.put(static_cast<std::uint32_t>(size));
@@ -159,21 +159,67 @@ std::vector<Tie> parse_ties(ConstBytes body, std::span<const Entry> entries, std
   return ties;
 }
 
-std::uint64_t records_size(const FileKind& kind, std::size_t tensors,
+ChunkDigests parse_chunk_digests(ConstBytes body, std::span<const Entry> entries,
+                                 std::string& fault) {
+  Cursor cursor(body);
+  const auto chunk_size = cursor.take<std::uint64_t>();
+  const ConstBytes headers = cursor.take_bytes(entries.size() * kSha256Size);
+  const ConstBytes digests = cursor.take_bytes(cursor.left());
+  if (!is_chunk_size(chunk_size)) {
+    fault = "has no chunk size, which is a power of two from 65536 to 16777216";
+    return {};
+  }
+  const std::uint64_t listed = digests.size() / kSha256Size;
+  std::vector<std::uint64_t> first;
+  first.reserve(entries.size());
+  std::uint64_t count = 0;
+  bool fits = cursor.ok() && digests.size() % kSha256Size == 0;
+  for (const Entry& entry : entries) {
+    first.push_back(count);
+    const std::uint64_t chunks = chunk_count(entry.data_size, chunk_size);
+    fits = fits && chunks <= listed - count;
+    if (!fits) break;
+    count += chunks;
+  }
+  if (!fits || count != listed) fault = "does not have one digest for each header and chunk";
+  return {chunk_size, headers, digests, std::move(first)};
+}
+
+Sha256Digest seal_of(ConstBytes file_header, ConstBytes index) {
+  Sha256 hash;
+  hash.update(file_header);
+  hash.update(index);
+  return hash.finish();
+}
+
+std::uint64_t records_size(const FileKind& kind, std::size_t tensors, std::size_t chunks,
                            std::span<const SavedTie> ties) {
-  std::uint64_t size = 0;
+  std::uint64_t size = kFrameMagic.size();
   if (kind.data_digests) size += kRecordHead + kSha256Size * tensors;
+  if (kind.chunk_size > 0) {
+    size += kRecordHead + sizeof(kind.chunk_size) + kSha256Size * (tensors + chunks);
+  }
   if (!kind.metadata.empty()) size += kRecordHead + metadata_size(kind.metadata);
   if (!ties.empty()) size += kRecordHead + ties_size(ties);
-  if (kind.header.encryption) {
-    size += kRecordHead + authentication_size(*kind.header.encryption, tensors);
-  }
-  return size == 0 ? 0 : kFrameMagic.size() + size;
+  return size + kRecordHead +
+         (kind.header.encryption ? authentication_size(*kind.header.encryption, tensors)
+                                 : kSha256Size);
 }
 
 void put_data_digests(std::vector<std::byte>& prefix, std::span<const Sha256Digest> digests) {
   ByteWriter out(prefix);
   begin_record(out, kDataDigestsRecord, digests.size_bytes());
+  for (const Sha256Digest& digest : digests) out.put_bytes(digest);
+}
+
+void put_chunk_digests(std::vector<std::byte>& prefix, std::uint64_t chunk_size,
+                       std::span<const Sha256Digest> header_digests,
+                       std::span<const Sha256Digest> digests) {
+  ByteWriter out(prefix);
+  begin_record(out, kChunkDigestsRecord,
+               sizeof(chunk_size) + header_digests.size_bytes() + digests.size_bytes());
+  out.put(chunk_size);
+  for (const Sha256Digest& digest : header_digests) out.put_bytes(digest);
   for (const Sha256Digest& digest : digests) out.put_bytes(digest);
 }
 
@@ -196,6 +242,12 @@ void put_ties(std::vector<std::byte>& prefix, std::span<const SavedTie> ties) {
     out.put(static_cast<std::uint8_t>(tie.type));
     out.put_text<std::uint16_t>(tie.name);
   }
+}
+
+void put_seal(std::vector<std::byte>& prefix) {
+  ByteWriter out(prefix);
+  begin_record(out, kSealRecord, kSha256Size);
+  out.put_bytes(sha256(prefix));
 }
 
 void put_authentication(std::vector<std::byte>& prefix, const Encryption& encryption,

@@ -1,12 +1,15 @@
 // The records that this library reads and writes behind the last index entry.
 //
 // The metadata record has the texts that a program stores with its tensors. The ties record has
-// further names of tensors. The data-digests record
-// has the SHA-256 of each tensor's data, so that a file can be loaded in
-// part with its digest checked. The authentication record authenticates the metadata of an
-// encrypted file: names, types, shapes and offsets. It also has a digest of each tensor's header,
-// which holds the MACs of the data, and so authenticates which data belongs to which tensor. It is
-// the last record, and ends with its MAC, which covers everything before it.
+// further names of tensors. The data-digests record has the SHA-256 of each tensor's data, so that
+// a file can be loaded in part with its digest checked. The chunk-digests record has the SHA-256 of
+// each tensor's header and of each chunk of its data, so that parts of tensors can be checked, and
+// large tensors by all processors.
+//
+// The last record covers everything before it. In an encrypted file that is the authentication
+// record, which authenticates names, types, shapes and offsets with its MAC. It also has a digest
+// of each tensor's header, which holds the MACs of the data, and so authenticates which data
+// belongs to which tensor. In a plain file it is the seal, a SHA-256.
 #pragma once
 
 #include <array>
@@ -18,14 +21,18 @@
 
 #include "base/bytes.h"
 #include "codec/sha256.h"
+#include "format/catalogue.h"
 #include "format/tensors/crypt_info.h"
 
 namespace tensorizer {
 
 inline constexpr std::uint16_t kAuthenticationRecord = 1;
 inline constexpr std::uint16_t kDataDigestsRecord = 2;
+inline constexpr std::uint16_t kChunkDigestsRecord = 3;
 inline constexpr std::uint16_t kMetadataRecord = 4;
 inline constexpr std::uint16_t kTiesRecord = 5;
+// No flipped bit makes this one of the other kinds.
+inline constexpr std::uint16_t kSealRecord = 15;
 
 // The authentication record of an encrypted file. It points into the index.
 struct Authentication {
@@ -52,21 +59,31 @@ std::vector<MetadataPair> parse_metadata(ConstBytes body, std::string& fault, Ca
 // points into `body`.
 std::vector<Tie> parse_ties(ConstBytes body, std::span<const Entry> entries, std::string& fault,
                             Cancel& cancel);
+// Parses the body of a chunk-digests record. If it is malformed, sets `fault` to the end of a
+// sentence about the record. The result points into `body`.
+ChunkDigests parse_chunk_digests(ConstBytes body, std::span<const Entry> entries,
+                                 std::string& fault);
+
+// Returns the digest that seals a file header and the part of the index before the digest.
+Sha256Digest seal_of(ConstBytes file_header, ConstBytes index);
 
 // Returns the MAC of a file header and of the part of the index before the MAC. Uses a key that is
 // derived from the file's key for this purpose only.
 Sha256Digest metadata_mac(ConstBytes key, ConstBytes file_header, ConstBytes index);
 
-// Returns the size of the records of a file that is written, the frame around them included; 0 if
-// there are none.
-std::uint64_t records_size(const FileKind& kind, std::size_t tensors,
+// Returns the size of the records of a file that is written, the frame around them included.
+std::uint64_t records_size(const FileKind& kind, std::size_t tensors, std::size_t chunks,
                            std::span<const SavedTie> ties);
 
 // Append a record to a prefix that already has the magic of the frame. Throw Error(InvalidArgument)
 // if there are too many tensors for a record.
 void put_data_digests(std::vector<std::byte>& prefix, std::span<const Sha256Digest> digests);
+void put_chunk_digests(std::vector<std::byte>& prefix, std::uint64_t chunk_size,
+                       std::span<const Sha256Digest> header_digests,
+                       std::span<const Sha256Digest> digests);
 void put_metadata(std::vector<std::byte>& prefix, const Metadata& metadata);
 void put_ties(std::vector<std::byte>& prefix, std::span<const SavedTie> ties);
+void put_seal(std::vector<std::byte>& prefix);
 void put_authentication(std::vector<std::byte>& prefix, const Encryption& encryption,
                         std::span<const Sha256Digest> header_digests);
 

@@ -18,14 +18,17 @@ using OptionList = std::vector<std::pair<std::string, std::string>>;
 // UTF-8.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// Which digests a load checks: none, the CRC32 of every tensor, or every digest that was saved. A
-// tensor without the digests that are asked for is an Error(InvalidFormat).
+// Which digests a load checks: none, the CRC32 of every tensor, or every digest that was saved,
+// where those of chunks take the place of a whole tensor's SHA-256. A tensor without the digests
+// that are asked for is an Error(InvalidFormat).
 enum class Verify { None, Crc32, All };
 
-// Which digests a save writes for every tensor.
+// Which digests a save writes for every tensor. An encrypted file has a MAC for each chunk of its
+// data instead of the SHA-256 of each chunk.
 struct HashKinds {
   bool crc32 = false;
   bool sha256 = false;
+  bool chunked = false;  // the SHA-256 of each chunk, by which parts of tensors can be verified
 };
 
 }  // namespace tensorizer

@@ -60,6 +60,12 @@ struct LoadStats {
   double transfer_seconds = 0;
 };
 
+// What an update has read: bytes that came from the newer file, and bytes that the local file had.
+struct Updated {
+  std::uint64_t fetched;
+  std::uint64_t kept;
+};
+
 // A file that is open for loading. The first method that needs the file opens it and reads its
 // index.
 //
@@ -147,6 +153,11 @@ class Reader {
   // nothing appears at the target. `options` are those of a save.
   void rewrite(const std::string& to, HashKinds hashes = {true, true},
                const OptionList& options = {}, std::int64_t threads = 0);
+
+  // Brings the local file `to` up to date with this file, which must have been saved with digests
+  // of chunks: reads only what `to` does not have, and replaces it by a file with the tensors,
+  // digests and metadata of this one. Throws Error(InvalidArgument) if one of them is encrypted.
+  Updated update(const std::string& to, std::int64_t threads = 0);
 
   // Returns how many bytes the running loads have moved, and how many they move in all. Returns
   // those of the last load if none is running.

@@ -44,6 +44,13 @@ class HttpSource final : public Source {
     return fill_from(offset, cursor, cancel);
   }
 
+  bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    if (sequential_) return false;
+    IoCursor cursor(std::span<const Bytes>(&out, 1));
+    fetch(offset, offset + out.size(), cursor, cancel, Caches::Passed);
+    return true;
+  }
+
   std::optional<std::uint64_t> size() const override { return object_.size; }
   std::optional<std::string> version() const override {
     if (object_.etag.empty() && object_.last_modified.empty()) return std::nullopt;
@@ -80,6 +87,9 @@ class HttpSource final : public Source {
   const std::string& label() const override { return client_.label(); }
 
  private:
+  // Whether a cache between the server and this process may answer.
+  enum class Caches { Used, Passed };
+
   // Receives the response to the first request, for the file from `begin` on, and keeps its bytes.
   // If the server does not support ranges, the response has the whole file: the rest comes in
   // order, into `target`.
@@ -223,7 +233,8 @@ class HttpSource final : public Source {
 
   // Fetches the bytes from `offset` to `end`, and resumes interrupted downloads at the byte where
   // they stopped. Returns the last response.
-  HttpAnswer fetch(std::uint64_t offset, std::uint64_t end, IoCursor& cursor, Cancel& cancel) {
+  HttpAnswer fetch(std::uint64_t offset, std::uint64_t end, IoCursor& cursor, Cancel& cancel,
+                   Caches caches = Caches::Used) {
     std::unique_ptr<HttpConnection> connection = client_.take();
     HttpTries tries(client_, "load");
     HttpAnswer answer;
@@ -231,6 +242,7 @@ class HttpSource final : public Source {
       Range range(*this, offset, end, cursor);
       HttpRequest request;
       request.ask_for_range(offset, end);
+      if (caches == Caches::Passed) request.headers.push_back("Cache-Control: no-cache");
       if (object_.has_strong_etag()) request.headers.push_back("If-Match: " + object_.etag);
       HttpOutcome outcome = tries.ask(*connection, request, range, cancel);
       offset += range.brought;

@@ -1,0 +1,60 @@
+// The chunks of tensors' data whose digests a file may list.
+//
+// A file has one grid: every tensor is cut into chunks of one size, from its first byte on, and the
+// last chunk of a tensor may be shorter.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "codec/sha256.h"
+
+namespace tensorizer {
+
+inline constexpr std::uint64_t kUsualChunk = 1 << 20;
+// How many digests a file lists at most: 128 MiB of them.
+inline constexpr std::uint64_t kMostChunks = 4 << 20;
+
+// Returns whether chunks may have this size: a power of two, so that it divides that of slices.
+constexpr bool is_chunk_size(std::uint64_t size) noexcept {
+  return std::has_single_bit(size) && size >= (64 << 10) && size <= (16 << 20);
+}
+
+constexpr std::uint64_t chunk_count(std::uint64_t data_size, std::uint64_t chunk_size) noexcept {
+  return data_size / chunk_size + (data_size % chunk_size != 0 ? 1 : 0);
+}
+
+// The digests of all tensor headers and of all chunks of a file, which belong to its catalogue.
+class ChunkDigests {
+ public:
+  // Makes an empty list, for a file that has none.
+  ChunkDigests() = default;
+  // `first` has the number of each tensor's first chunk.
+  ChunkDigests(std::uint64_t chunk_size, ConstBytes headers, ConstBytes digests,
+               std::vector<std::uint64_t> first)
+      : chunk_size_(chunk_size), headers_(headers), digests_(digests), first_(std::move(first)) {}
+
+  // Returns whether the file lists no digests of chunks. It lists them also if it has no chunks.
+  bool empty() const noexcept { return chunk_size_ == 0; }
+  std::uint64_t chunk_size() const noexcept { return chunk_size_; }
+  // Returns the digests of all chunks of the file, tensor by tensor.
+  ConstBytes all() const noexcept { return digests_; }
+  ConstBytes header_digest(std::size_t entry) const {
+    return headers_.subspan(entry * kSha256Size, kSha256Size);
+  }
+  // Returns the digest of one chunk of a tensor, whose chunks count from 0.
+  ConstBytes digest(std::size_t entry, std::uint64_t chunk) const {
+    return digests_.subspan((first_[entry] + chunk) * kSha256Size, kSha256Size);
+  }
+
+ private:
+  std::uint64_t chunk_size_ = 0;
+  ConstBytes headers_;
+  ConstBytes digests_;
+  std::vector<std::uint64_t> first_;
+};
+
+}  // namespace tensorizer
