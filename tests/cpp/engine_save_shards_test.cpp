@@ -112,8 +112,8 @@ TEST_F(SavesShards, WhichDisappearIfOneCannotAppear) {
 
 // Another thread saves a model of the same names and shapes again and again.
 TEST_F(SavesShards, ThatAreNeverMixed) {
-  constexpr int kCount = 16;
-  constexpr int kWanted = 50;
+  constexpr int kCount = 64;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
   save(kCount, 'a');
   int loads = 0;
   {
@@ -123,7 +123,7 @@ TEST_F(SavesShards, ThatAreNeverMixed) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
       }
     });
-    for (int i = 0; i < 100000 && loads < kWanted; ++i) {
+    while (std::chrono::steady_clock::now() < end) {
       try {
         const std::vector<char> values = load();
         EXPECT_EQ(values, std::vector<char>(kCount, values.front()));
@@ -138,7 +138,7 @@ TEST_F(SavesShards, ThatAreNeverMixed) {
     }
   }
   EXPECT_EQ(load().size(), kCount);
-  EXPECT_EQ(loads, kWanted);
+  EXPECT_GT(loads, 0);
 }
 
 }  // namespace
