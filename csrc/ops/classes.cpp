@@ -200,11 +200,8 @@ std::tuple<std::vector<at::Tensor>, ReaderClass::Numbers> ReaderClass::load_numb
   return translate_errors([&] {
     std::optional<std::vector<std::uint32_t>> wanted;
     if (numbers) {
-      wanted.emplace();
-      wanted->reserve(numbers->size());
-      for (const std::int64_t number : numbers->vec()) {
-        wanted->push_back(static_cast<std::uint32_t>(number));
-      }
+      const std::vector<std::int64_t> given = numbers->vec();
+      wanted.emplace(given.begin(), given.end());
     }
     const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
     std::vector<at::Tensor> tensors = reader_.load_numbered(wanted, request);

@@ -15,6 +15,7 @@
 #include "transfer/memory.h"
 #include "transfer/rewrite.h"
 #include "transfer/tracing.h"
+#include "transfer/update.h"
 
 namespace tensorizer {
 
@@ -337,7 +338,8 @@ void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionLi
   const SaveOptions parsed = parse_save_options(options);
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
-  tensorizer::rewrite(*open, to, hashes, parse_threads(threads), parsed, job.progress, job.cancel);
+  tensorizer::rewrite(*open, open->source(), to, hashes, parse_threads(threads), parsed,
+                      job.progress, job.cancel);
 }
 
 Updated FileReader::update(const std::string& to, std::int64_t threads) {

@@ -41,7 +41,7 @@ struct Targets {
   // The tensors that the caller passed to be filled, with the numbers of their entries.
   std::vector<std::pair<std::uint32_t, at::Tensor>> outputs;
   std::vector<TiedOutput> tied;  // to be copied when the others are filled
-  bool only_checked = false;  // whether nothing is kept
+  bool only_checked = false;     // whether nothing is kept
 };
 
 // The tensors that a load creates.

@@ -82,6 +82,30 @@ TEST(ChunkParts, CheckPartsOfTensors) {
   }
 }
 
+TEST(ChunkParts, OfAPipeMayShareAChunk) {
+  const std::vector<Sample> samples{sample("t", 10 * kChunk + 5)};
+  const std::vector<std::byte> file = saved_as(samples, chunked());
+  for (const int threads : {1, 3}) {
+    SequentialSource source(file);
+    Index index = index_of(source);
+    const std::vector<ByteRange> ranges{{100, 50}, {200, 5 * kChunk}, {5 * kChunk + 200, 10}};
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<LoadItem> items;
+    for (const ByteRange& range : ranges)
+      items.push_back({0, range, memory.emplace_back(range.size)});
+    LoadSettings settings;
+    settings.verify = Verify::All;
+    settings.threads = threads;
+    Progress progress;
+    Cancel cancel;
+    load(source, index, items, settings, progress, cancel);
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      EXPECT_TRUE(
+          same(memory[i], ConstBytes(samples[0].data).subspan(ranges[i].position, ranges[i].size)));
+    }
+  }
+}
+
 TEST(ChunkParts, CheckRuns) {
   // Columns of a matrix of bytes.
   const std::vector<std::int64_t> shape{300, 5000};
