@@ -30,7 +30,7 @@ class CountingSource final : public UnsizedSource {
 
   void forget() { std::fill(reads_.begin(), reads_.end(), 0); }
   // Returns how often the byte at an offset was read.
-  int reads(std::uint64_t offset) const { return reads_[offset]; }
+  int times_read(std::uint64_t offset) const { return reads_[offset]; }
   std::uint64_t total() const {
     std::uint64_t sum = 0;
     for (const int count : reads_) sum += static_cast<std::uint64_t>(count);

@@ -114,12 +114,12 @@ TEST(Ranges, ReadNothingElse) {
     for (std::uint64_t row = 0; row < 20; ++row) {
       const std::uint64_t at = row * kRow + 500;
       EXPECT_TRUE(same(items[row].memory, ConstBytes(samples[1].data).subspan(at, size)));
-      EXPECT_EQ(source.reads(entry.data_offset + at), 1);
-      EXPECT_EQ(source.reads(entry.data_offset + at + size - 1), 1);
+      EXPECT_EQ(source.times_read(entry.data_offset + at), 1);
+      EXPECT_EQ(source.times_read(entry.data_offset + at + size - 1), 1);
     }
     // Gaps of 2,000 bytes are read, those of 99,000 are not.
     EXPECT_EQ(source.total(), size == 1000 ? 20 * size : 19 * kRow + size);
-    EXPECT_EQ(source.reads(entry.header_offset), 0);
+    EXPECT_EQ(source.times_read(entry.header_offset), 0);
   }
 }
 
@@ -142,10 +142,10 @@ TEST(Ranges, OfAnEncryptedTensorReadItsHeaderOnce) {
   Progress progress;
   Cancel cancel;
   load(source, index, items, settings, progress, cancel);
-  EXPECT_EQ(source.reads(entry.header_offset), 1);
+  EXPECT_EQ(source.times_read(entry.header_offset), 1);
   // The third chunk, and no other.
   EXPECT_EQ(source.total(), entry.header_size() + 2 * kMiB);
-  EXPECT_EQ(source.reads(entry.data_offset + 4 * kMiB), 1);
+  EXPECT_EQ(source.times_read(entry.data_offset + 4 * kMiB), 1);
 }
 
 TEST(Ranges, MustBeInsideTheirTensor) {

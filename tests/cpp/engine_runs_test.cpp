@@ -233,9 +233,9 @@ TEST(Runs, ReadNothingTwiceAndNoLongGap) {
     } else {
       EXPECT_EQ(source.total(), 128 * run);
     }
-    EXPECT_EQ(source.reads(data + 99), 0);
-    EXPECT_EQ(source.reads(data + 100), 1);
-    EXPECT_EQ(source.reads(data + 100 + 127 * 65'536 + run - 1), 1);
+    EXPECT_EQ(source.times_read(data + 99), 0);
+    EXPECT_EQ(source.times_read(data + 100), 1);
+    EXPECT_EQ(source.times_read(data + 100 + 127 * 65'536 + run - 1), 1);
   }
 }
 
@@ -249,10 +249,10 @@ TEST(Runs, DecryptEachChunkOnce) {
   source.forget();
   // Runs in the second and third chunk, some of which cross their border.
   load_columns(source, index, {{9 * 1024, 1024}, 1, {{3000, 2000}, {1000, 24}}}, &keys, samples);
-  EXPECT_EQ(source.reads(entry.header_offset), 1);
+  EXPECT_EQ(source.times_read(entry.header_offset), 1);
   EXPECT_EQ(source.total(), entry.header_size() + 4 * kMiB);
   for (const std::uint64_t at : {2 * kMiB, 4 * kMiB, 6 * kMiB - 1}) {
-    EXPECT_EQ(source.reads(entry.data_offset + at), 1);
+    EXPECT_EQ(source.times_read(entry.data_offset + at), 1);
   }
 }
 

@@ -194,6 +194,19 @@ TEST(Seal, ShowsEachFlippedBitOfThePrefix) {
   }
 }
 
+TEST(Seal, FindsRoomInThePrefix) {
+  for (const FileKind& kind : sealed_kinds()) {
+    // The prefix ends on a multiple of 4 KiB, which the seal reaches with one of these names.
+    for (std::size_t size = 3600; size < 4096; ++size) {
+      TensorsLayout layout(kind, 0);
+      layout.add(sample(std::string(size, 'n'), 3).spec);
+      std::vector<std::byte> file = layout.prefix(0, layout.prefix_size());
+      file.resize(file.size() + layout.file_size());
+      ASSERT_EQ(read(file).entries()[0].name.size(), size);
+    }
+  }
+}
+
 TEST(Seal, IsTheLastRecordOfAPlainFile) {
   const std::string seal = record(15, std::string(32, 's'));
   EXPECT_TRUE(contains(refusal(kMagic + seal, 1), "do not have the SHA-256 that was saved"));

@@ -103,6 +103,15 @@ def test_slices_are_measured(tmp_path: Path) -> None:
     assert found["columns"] > 0 and 0.9 <= found["received against needed"] <= 9
 
 
+def test_chunks_are_measured(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "chunks.py"), "--quick"]
+    command += ["--directory", str(tmp_path), "--json", str(result)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    assert all(ratio > 0 for ratio in json.loads(result.read_text())["ratios"].values())
+
+
 def test_the_chart_shows_the_newest_results() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "chart.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)

@@ -1,0 +1,134 @@
+"""Compares verified loads and saves of one large tensor with those of many, and with bare hashing.
+
+    python benchmarks/chunks.py [--quick] [--rounds 5] [--directory DIRECTORY] [--json FILE]
+
+Three models of the same size are saved with digests of chunks: `even` has tensors of 32 MiB,
+`quarter` a quarter of its bytes in one tensor and the rest in tensors of 32 MiB, and `single` has
+one tensor. A round measures everything once, from warm files; ratios are those of the best times.
+Every loaded tensor is compared with the saved one, outside of the timing.
+
+  save      with hashes="chunked"
+  copy      load(copy=True, verify="all")
+  mapped    load(verify="all"), which maps the file
+  verify    verify(), which keeps nothing
+  libcrypto SHA-256 of memory by libcrypto, one message per thread, on all threads
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import report
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+import tensorizer_ops
+
+EVEN = 32 << 20
+THREADS = len(os.sched_getaffinity(0))
+WORK = ("save", "copy", "mapped", "verify")
+# The parts of the speed of `even` that the other models are to reach.
+GOALS = {"single": 0.95, "quarter": 0.95}
+# The part of the speed of libcrypto that a verified load of a mapped file is to reach.
+MAPPED_GOAL = 0.9
+
+
+def sizes_of(total: int) -> dict[str, list[int]]:
+    even = min(EVEN, total // 16)
+    return {
+        "even": [even] * (total // even),
+        "quarter": [total // 4] + [even] * (3 * total // 4 // even),
+        "single": [total],
+    }
+
+
+def seconds_of(work: Callable[[], Any]) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    result = work()
+    return time.perf_counter() - begin, result
+
+
+def libcrypto_seconds(memory: torch.Tensor) -> float:
+    parts = [part.numpy() for part in memory.chunk(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda part: hashlib.sha256(part[:1000]), parts))  # starts the threads
+        return seconds_of(lambda: list(pool.map(hashlib.sha256, parts)))[0]
+
+
+def measure(folder: Path, total: int, rounds: int) -> dict[str, Any]:
+    memory = torch.randint(0, 256, (total,), dtype=torch.uint8)
+    models = {
+        name: {f"t{i}": part for i, part in enumerate(memory.split(sizes))}
+        for name, sizes in sizes_of(total).items()
+    }
+    best: dict[str, float] = {}
+
+    def keep(name: str, seconds: float) -> None:
+        best[name] = min(seconds, best.get(name, seconds))
+
+    for _ in range(rounds):
+        keep("libcrypto", libcrypto_seconds(memory))
+        for name, tensors in models.items():
+            file = folder / f"{name}.tensors"
+            file.unlink(missing_ok=True)
+            save = lambda: tensorizer_ops.save(file, tensors, hashes="chunked")  # noqa: B023, E731
+            keep(f"save {name}", seconds_of(save)[0])
+            for copy, what in ((True, "copy"), (False, "mapped")):
+                load = lambda: tensorizer_ops.load(file, verify="all", copy=copy)  # noqa: B023, E731
+                seconds, loaded = seconds_of(load)
+                assert all(torch.equal(loaded[key], tensor) for key, tensor in tensors.items())
+                del loaded
+                keep(f"{what} {name}", seconds)
+            verify = lambda: torch.ops.tensorizer.verify(str(file))  # noqa: B023, E731
+            keep(f"verify {name}", seconds_of(verify)[0])
+            file.unlink()
+    ratios = {
+        f"{what} {name}": best[f"{what} even"] / best[f"{what} {name}"]
+        for what in WORK
+        for name in GOALS
+    }
+    ratios["mapped, of libcrypto"] = best["libcrypto"] / best["mapped single"]
+    return {"bytes": total, "seconds": best, "ratios": ratios}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="small models, one round")
+    parser.add_argument("--mib", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", type=Path, help="where the files are (a temporary folder)")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    given = parser.parse_args()
+    mib, rounds = (32, 1) if given.quick else (given.mib, given.rounds)
+    with tempfile.TemporaryDirectory(dir=given.directory) as folder:
+        found = measure(Path(folder), mib << 20, rounds)
+    speeds = [
+        [name, f"{found['bytes'] / seconds / 1e9:.2f} GB/s"]
+        for name, seconds in found["seconds"].items()
+    ]
+    print(report.table(["work", "best"], speeds, 1, markdown=False) + "\n")
+    goals = [
+        [name, f"{ratio:.2f}", f">= {GOALS.get(name.split(' ')[-1], MAPPED_GOAL)}"]
+        for name, ratio in found["ratios"].items()
+    ]
+    print(report.table(["of the speed of `even`", "found", "goal"], goals, 1, markdown=False))
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
