@@ -52,33 +52,34 @@ void check_digests(const TensorLocation& location, const ExpectedDigests* expect
   if (!wrong.empty()) fail(location, ErrorKind::HashMismatch, wrong);
 }
 
-std::string describe_damage(const Entry& entry, const ChunkDigests& listed, std::uint64_t chunk) {
-  const std::uint64_t position = chunk * listed.chunk_size();
+std::string describe_damage(const Entry& entry, const ChunkDigests& listed,
+                            std::uint64_t position) {
   return "its " + std::to_string(std::min(listed.chunk_size(), entry.data_size - position)) +
          " bytes from offset " + std::to_string(entry.data_offset + position) +
          " on do not have the SHA-256 that was saved for them: the file is damaged";
 }
 
-void check_chunks(const TensorLocation& location, const ChunkDigests& listed,
-                  std::span<const Sha256Digest> found) {
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (std::ranges::equal(found[i], listed.digest(location.number, i))) continue;
-    fail(location, ErrorKind::HashMismatch, describe_damage(location.entry, listed, i));
+void compare_chunks(const ChunkDigests& listed, std::uint32_t entry, std::uint64_t position,
+                    std::span<const Sha256Digest> found,
+                    const std::function<void(std::uint64_t position)>& wrong) {
+  for (const Sha256Digest& digest : found) {
+    if (!std::ranges::equal(digest, listed.digest(entry, position / listed.chunk_size()))) {
+      wrong(position);
+    }
+    position += listed.chunk_size();
   }
 }
 
 void check_chunks(Source& source, const TensorLocation& location, const ChunkDigests& listed,
                   std::uint64_t position, Bytes bytes, std::span<const Sha256Digest> found,
                   Cancel& cancel, const WrongChunk& wrong) {
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const std::uint64_t at = i * listed.chunk_size();
-    const ConstBytes right = listed.digest(location.number, position / listed.chunk_size() + i);
-    if (std::ranges::equal(found[i], right)) continue;
-    const Bytes chunk =
-        bytes.subspan(at, std::min<std::uint64_t>(listed.chunk_size(), bytes.size() - at));
-    const bool again = source.read_anew(location.entry.data_offset + position + at, chunk, cancel);
-    if (!again || !std::ranges::equal(sha256(chunk), right)) wrong(position + at, chunk);
-  }
+  compare_chunks(listed, location.number, position, found, [&](std::uint64_t at) {
+    const Bytes rest = bytes.subspan(at - position);
+    const Bytes chunk = rest.first(std::min<std::uint64_t>(listed.chunk_size(), rest.size()));
+    const ConstBytes right = listed.digest(location.number, at / listed.chunk_size());
+    const bool again = source.read_anew(location.entry.data_offset + at, chunk, cancel);
+    if (!again || !std::ranges::equal(sha256(chunk), right)) wrong(at, chunk);
+  });
 }
 
 std::string describe_wrong_mac(const Entry& entry, std::uint64_t position, std::uint64_t size) {

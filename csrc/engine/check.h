@@ -56,13 +56,15 @@ std::string compare_digests(const TensorLocation& location, const ExpectedDigest
 void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
                    const Expected& expected, const Digests& found);
 
-// Returns what is wrong with a chunk whose SHA-256 is not the one that the file lists.
-std::string describe_damage(const Entry& entry, const ChunkDigests& listed, std::uint64_t chunk);
+// Returns what is wrong with a chunk whose SHA-256 is not the one that the file lists. `position`
+// is in the tensor's data.
+std::string describe_damage(const Entry& entry, const ChunkDigests& listed, std::uint64_t position);
 
-// Throws Error(HashMismatch) if one of these digests, of all chunks of the tensor, is not the one
-// that the file lists.
-void check_chunks(const TensorLocation& location, const ChunkDigests& listed,
-                  std::span<const Sha256Digest> found);
+// Calls `wrong` with the position of each chunk whose digest is not the one that the file lists.
+// `found` has those of the chunks of the tensor `entry` from `position` on.
+void compare_chunks(const ChunkDigests& listed, std::uint32_t entry, std::uint64_t position,
+                    std::span<const Sha256Digest> found,
+                    const std::function<void(std::uint64_t position)>& wrong);
 
 // Called for a chunk that is damaged, with its position in the tensor's data.
 using WrongChunk = std::function<void(std::uint64_t position, Bytes chunk)>;

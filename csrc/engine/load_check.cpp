@@ -62,17 +62,13 @@ void LoadCheck::check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel) 
 }
 
 void LoadCheck::compare_chunks(const LoadItem& item, std::span<const Sha256Digest> found) {
-  const ChunkDigests& listed = job_.catalogue.chunk_digests();
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (std::ranges::equal(found[i], listed.digest(item.entry, i))) continue;
-    found_wrong_chunk(item, i * listed.chunk_size());
-  }
+  tensorizer::compare_chunks(job_.catalogue.chunk_digests(), item.entry, 0, found,
+                             [&](std::uint64_t position) { found_wrong_chunk(item, position); });
 }
 
 void LoadCheck::found_wrong_chunk(const LoadItem& item, std::uint64_t position) {
-  const ChunkDigests& listed = job_.catalogue.chunk_digests();
   found_damage(item, position, ErrorKind::HashMismatch,
-               describe_damage(job_.entry(item), listed, position / listed.chunk_size()));
+               describe_damage(job_.entry(item), job_.catalogue.chunk_digests(), position));
 }
 
 void LoadCheck::found_damage(const LoadItem& item, std::uint64_t position, ErrorKind kind,

@@ -264,8 +264,8 @@ void LoadMover::finish_on_device(const LoadItem& item, DeviceCodec& codec,
       }
     }
   }
-  if (job_.digests())
-    check_.compare(item, codec.digest(tensor, check_.digests_wanted(item, details)));
+  if (!job_.digests()) return;
+  check_.compare(item, codec.digest(tensor, check_.digests_wanted(item, details)));
 }
 
 void LoadMover::put(const LoadItem& item, std::uint64_t position, Bytes bytes,

@@ -114,6 +114,7 @@ class LoadMover final : public Mover {
   // Decrypts whole chunks in place.
   void decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position, Bytes bytes,
                Worker& worker);
+
   const LoadJob& job_;
   const LoadPlan& plan_;
   Progress& progress_;

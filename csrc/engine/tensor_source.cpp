@@ -32,7 +32,8 @@ void TensorSource::compare() {
   if (chunks_) {
     chunks_->finish();
     chunks_.reset();
-    check_chunks(location(), file_.catalogue.chunk_digests(), found_);
+    compare_chunks(file_.catalogue.chunk_digests(), number_, 0, found_,
+                   [&](std::uint64_t position) { fail_chunk(position); });
   }
 }
 
@@ -151,10 +152,12 @@ void TensorSource::check(std::uint64_t position, Bytes chunks, Cancel& cancel) {
   const ChunkedBytes chunked{chunks, found_};
   digest_chunks({&chunked, 1}, listed.chunk_size());
   check_chunks(file_.source, location(), listed, position, chunks, found_, cancel,
-               [&](std::uint64_t at, Bytes) {
-                 fail(location(), ErrorKind::HashMismatch,
-                      describe_damage(entry(), listed, at / listed.chunk_size()));
-               });
+               [&](std::uint64_t at, Bytes) { fail_chunk(at); });
+}
+
+void TensorSource::fail_chunk(std::uint64_t position) const {
+  fail(location(), ErrorKind::HashMismatch,
+       describe_damage(entry(), file_.catalogue.chunk_digests(), position));
 }
 
 TensorLocation TensorSource::location() const { return {file_.source.label(), entry(), number_}; }

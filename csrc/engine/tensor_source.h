@@ -52,6 +52,7 @@ class TensorSource {
   void check(std::uint64_t position, Bytes chunks, Cancel& cancel);
   // Compares the digests of the data that read() has given in whole.
   void compare();
+  [[noreturn]] void fail_chunk(std::uint64_t position) const;
   TensorLocation location() const;
   const Entry& entry() const { return file_.catalogue.entries()[number_]; }
 
