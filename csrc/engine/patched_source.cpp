@@ -4,8 +4,9 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "codec/hmac.h"
 #include "engine/chunks.h"
+#include "engine/read_arriving.h"
+#include "engine/scratch_pool.h"
 #include "engine/workers.h"
 
 namespace tensorizer {
@@ -28,9 +29,13 @@ struct Held {
 };
 
 // Returns the headers and chunks of a file, in which the digests are not set.
-std::vector<Held> parts_of(const Catalogue& catalogue, std::uint64_t chunk_size) {
+std::vector<Held> parts_of(OpenFile& file, std::uint64_t chunk_size) {
+  const FileLocation location = location_of(file.source());
+  const std::span<const Entry> entries = file.catalogue().entries();
   std::vector<Held> parts;
-  for (const Entry& entry : catalogue.entries()) {
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    file.catalogue().check_header_size(i, location);
     if (entry.header_size() > 0) parts.push_back({entry.header_offset, entry.header_size()});
     for (std::uint64_t at = 0; at < entry.data_size; at += chunk_size) {
       parts.push_back({entry.data_offset + at, std::min(chunk_size, entry.data_size - at)});
@@ -41,28 +46,23 @@ std::vector<Held> parts_of(const Catalogue& catalogue, std::uint64_t chunk_size)
 
 // Reads all parts, as many at a time as SHA-256 hashes side by side, and sets their digests.
 void digest_parts(std::vector<Held>& parts, Source& source, int threads, Cancel& cancel) {
+  if (parts.empty()) return;
   const auto together = static_cast<std::size_t>(sha256_lanes());
-  std::atomic<std::size_t> next = 0;
-  run_workers(threads, cancel, [&] {
-    std::vector<std::byte> memory;
-    while (true) {
-      const std::size_t first = next.fetch_add(together);
-      if (first >= parts.size()) return;
-      const std::span<Held> batch =
-          std::span(parts).subspan(first, std::min(together, parts.size() - first));
-      std::uint64_t size = 0;
-      for (const Held& part : batch) size += part.size;
-      memory.resize(size);
-      std::vector<ChunkedBytes> read;
-      Bytes left(memory);
-      for (Held& part : batch) {
-        const Bytes piece = left.first(part.size);
-        source.read(part.offset, {&piece, 1}, cancel);
-        read.push_back({piece, {&part.digest, 1}});
-        left = left.subspan(part.size);
-      }
-      digest_chunks(read, std::max<std::uint64_t>(size, 1));
+  const std::uint64_t largest = std::ranges::max_element(parts, {}, &Held::size)->size;
+  ScratchPool memory(largest * together);
+  for_each_number((parts.size() + together - 1) / together, threads, cancel, [&](std::size_t i) {
+    const std::span<Held> rest = std::span(parts).subspan(i * together);
+    const Bytes block = memory.take(largest * together);
+    Bytes left = block;
+    std::vector<ChunkedBytes> read;
+    for (Held& part : rest.first(std::min(together, rest.size()))) {
+      const Bytes piece = left.first(part.size);
+      source.read(part.offset, {&piece, 1}, cancel);
+      read.push_back({piece, {&part.digest, 1}});
+      left = left.subspan(part.size);
     }
+    digest_chunks(read, largest);
+    memory.give_back(block);
   });
 }
 
@@ -71,7 +71,7 @@ void digest_parts(std::vector<Held>& parts, Source& source, int threads, Cancel&
 PatchedSource::PatchedSource(OpenFile& newer, OpenFile& older, int threads, Cancel& cancel)
     : newer_(newer.source()), older_(older.source()) {
   const ChunkDigests& listed = newer.catalogue().chunk_digests();
-  std::vector<Held> parts = parts_of(older.catalogue(), listed.chunk_size());
+  std::vector<Held> parts = parts_of(older, listed.chunk_size());
   digest_parts(parts, older_, threads, cancel);
   std::unordered_map<Sha256Digest, std::uint64_t, HashOfDigest> held;
   held.reserve(parts.size());
