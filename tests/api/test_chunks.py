@@ -15,7 +15,7 @@ from tensorizer import TensorDeserializer
 import tensorizer_ops
 from local_servers.web import Web, nginx
 from support import sim_device as sim
-from support.samples import assert_same, same, sample, zoo
+from support.samples import assert_same, flip, same, sample, zoo
 from tensorizer_ops import errors
 
 ops = torch.ops.tensorizer
@@ -30,14 +30,6 @@ SMALL_CHUNKS = {"digest_chunk": str(CHUNK)}
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     with nginx(tmp_path_factory.mktemp("web")) as server:
         yield server
-
-
-def flip(path: str | Path, offset: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
 
 
 def data_offset(path: str, name: str) -> int:

@@ -10,7 +10,7 @@ import torch
 
 import tensorizer_ops
 from support.raw_parse import parse
-from support.samples import DTYPES, assert_same, raw, same, sample, zoo
+from support.samples import DTYPES, assert_same, flip, raw, same, sample, zoo
 from tensorizer_ops.errors import HashMismatch
 
 ops = torch.ops.tensorizer
@@ -100,14 +100,6 @@ def test_device(path: str) -> None:
         assert {tensor.device.type for tensor in tensorizer_ops.load(path).values()} == {"meta"}
     with pytest.raises((ValueError, RuntimeError)):
         ops.load(path, device="nonsense")
-
-
-def flip(path: str, offset: int) -> None:
-    with open(path, "r+b") as stream:
-        stream.seek(offset)
-        byte = stream.read(1)[0]
-        stream.seek(offset)
-        stream.write(bytes([byte ^ 1]))
 
 
 def corrupt(path: str, what: str) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, safe_open, save_file
 
 import tensorizer_ops
 from support.process import feed, run_python
-from support.samples import DTYPES, SAFETENSORS_NAMES, assert_same, sample
+from support.samples import assert_same, random_model, sample
 from support.shards import Tensors
 
 ops = torch.ops.tensorizer
@@ -23,8 +23,8 @@ INDEX = "model.safetensors.index.json"
 
 
 def save(folder: Path, model: Tensors, most: int, **how: object) -> None:
-    options = {"max_shard_size": str(most), **how.pop("options", {})}  # type: ignore[dict-item]
-    tensorizer_ops.save(folder / "model.safetensors", model, options=options, **how)  # type: ignore[arg-type]
+    options = {"max_shard_size": str(most), **how.pop("options", {})}
+    tensorizer_ops.save(folder / "model.safetensors", model, options=options, **how)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -68,14 +68,7 @@ def test_files_are_filled_in_the_order_of_the_tensors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_models_are_read_by_safetensors(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    model = {
-        f"layers.{i}.{dice.choice('äbc')}": sample(
-            DTYPES[dice.choice(SAFETENSORS_NAMES)],
-            tuple(2 * dice.randrange(30) for _ in range(dice.randrange(1, 4))),
-            i,
-        )
-        for i in range(dice.randrange(5, 40))
-    }
+    model = random_model(dice)
     total = sum(tensor.nbytes for tensor in model.values())
     save(tmp_path, model, max(total // dice.randrange(2, 9), 1), metadata={"format": "pt"})
     theirs = read_with_safetensors(tmp_path)

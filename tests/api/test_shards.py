@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import tensorizer_ops
 from support.process import run_python
-from support.samples import DTYPES, SAFETENSORS_NAMES, assert_same, raw, sample
+from support.samples import DTYPES, SAFETENSORS_NAMES, assert_same, random_model, raw, sample
 from support.shards import Tensors, split, write_shards
 
 ops = torch.ops.tensorizer
@@ -50,14 +50,7 @@ def is_mapped(tensor: torch.Tensor, folder: str) -> bool:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_models_load_as_safetensors_loads_them(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    model = {
-        f"layers.{i}.{dice.choice('abc')}": sample(
-            DTYPES[dice.choice(SAFETENSORS_NAMES)],
-            tuple(2 * dice.randrange(30) for _ in range(dice.randrange(1, 4))),
-            i,
-        )
-        for i in range(dice.randrange(5, 40))
-    }
+    model = random_model(dice)
     path = write_shards(tmp_path / "model", split(model, dice.randrange(1, 5), seed))
     theirs: Tensors = {}
     for shard in sorted(path.parent.glob("*.safetensors")):

@@ -31,14 +31,19 @@ def test_devices_are_measured(tmp_path: Path) -> None:
         assert not [name for name in rows["errors"] if name.startswith("us")]
 
 
-def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
-    """Returns the rows of each workload. Only rows of the Run:ai streamer may have errors."""
+def results_of(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
     result = folder / "result.json"
     command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / benchmark), "--quick"]
     command += ["--directory", str(folder), "--json", str(result)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
-    workloads: dict[str, Any] = json.loads(result.read_text())["results"]
+    results: dict[str, Any] = json.loads(result.read_text())
+    return results
+
+
+def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
+    """Returns the rows of each workload. Only rows of the Run:ai streamer may have errors."""
+    workloads: dict[str, Any] = results_of(benchmark, folder, *options)["results"]
     for rows in workloads.values():
         for name, row in rows.items():
             if not name.startswith("Run:ai streamer"):
@@ -92,24 +97,15 @@ def test_servers_are_measured(tmp_path: Path, workload: str, names: list[str]) -
 
 
 def test_slices_are_measured(tmp_path: Path) -> None:
-    result = tmp_path / "result.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "slices.py"), "--quick"]
-    command += ["--directory", str(tmp_path), "--json", str(result)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(result.read_text())
+    found = results_of("slices.py", tmp_path)
     # The request for the index brings the first of 16 MiB as well. All of them are read if the
     # server is slow just now.
     assert found["columns"] > 0 and 0.9 <= found["received against needed"] <= 9
 
 
 def test_chunks_are_measured(tmp_path: Path) -> None:
-    result = tmp_path / "result.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "chunks.py"), "--quick"]
-    command += ["--directory", str(tmp_path), "--json", str(result)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
-    assert done.returncode == 0, done.stderr
-    assert all(ratio > 0 for ratio in json.loads(result.read_text())["ratios"].values())
+    found = results_of("chunks.py", tmp_path)
+    assert all(ratio > 0 for ratio in found["ratios"].values())
 
 
 def test_the_chart_shows_the_newest_results() -> None:

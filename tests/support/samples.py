@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -152,3 +154,24 @@ def by_shape(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 def zoo(shape: tuple[int, ...] = (5, 7)) -> dict[str, torch.Tensor]:
     """Returns one tensor of each dtype."""
     return {name: sample(dtype, shape, seed) for seed, (name, dtype) in enumerate(DTYPES.items())}
+
+
+def random_model(dice: random.Random) -> dict[str, torch.Tensor]:
+    """Returns some tensors that a safetensors file can hold."""
+    return {
+        f"layers.{i}.{dice.choice('äbc')}": sample(
+            DTYPES[dice.choice(SAFETENSORS_NAMES)],
+            tuple(2 * dice.randrange(30) for _ in range(dice.randrange(1, 4))),
+            i,
+        )
+        for i in range(dice.randrange(5, 40))
+    }
+
+
+def flip(path: str | Path, offset: int) -> None:
+    """Flips a bit of a file."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
