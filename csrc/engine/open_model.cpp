@@ -100,7 +100,7 @@ class Opener {
     const std::size_t count = index.shards().size();
     SourceOptions options = shared_;
     options.begin = 0;
-    // What the first requests bring is kept, and must fit the memory of a load.
+    // The bytes of the first requests are kept, and must fit the memory of a load.
     options.end = std::clamp(memory_ceiling_ / 2 / count, kLeastStart, kMostStart);
     std::vector<std::unique_ptr<Source>> shards(count);
     for_each_number(count, kWaitingWorkers, cancel_, [&](std::size_t i) {

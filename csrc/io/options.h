@@ -10,7 +10,7 @@
 
 namespace tensorizer {
 
-// What sources or sinks share that are opened with the same options, such as their credentials.
+// State that sources or sinks with the same options share, such as their credentials.
 // Thread-safe.
 class SharedAccess {
  public:

@@ -131,7 +131,7 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
     load.dtype = target.second;
     load.verify = request.verify;
     load.threads = request.threads;
-    // What is tied is for the module to say, not for the file.
+    // The module decides which of its tensors are tied, not the file.
     const std::vector<at::Tensor> loaded = reader.load(wanted_names, load, {}, Ties::Apart);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       for (const std::size_t number : wanted[i]->numbers) filled[number] = loaded[i];

@@ -22,7 +22,7 @@
 
 namespace tensorizer {
 
-// What becomes of tensors that are tied in the file: they share memory, or each has its own.
+// How a load treats tensors that are tied in the file: they share memory, or each has its own.
 enum class Ties : std::uint8_t { Shared, Apart };
 
 // An output whose data the load puts into another output of the same type, or of the file's type.

@@ -21,7 +21,7 @@ namespace {
 
 namespace json = simdjson::ondemand;
 
-// What programs store beside the map of the tensors has some levels.
+// Programs store values of some levels beside the map of the tensors.
 constexpr std::size_t kDeepest = 32;
 
 // Returns why a shard cannot have this name; null if it can.

@@ -60,7 +60,7 @@ struct LoadStats {
   double transfer_seconds = 0;
 };
 
-// What an update has read: bytes that came from the newer file, and bytes that the local file had.
+// The result of an update: how many bytes it has read from the newer file, and from the local one.
 struct Updated {
   std::uint64_t fetched;
   std::uint64_t kept;
