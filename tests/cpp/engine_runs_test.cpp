@@ -74,7 +74,7 @@ std::vector<std::byte> bytes_at(ConstBytes data, std::span<const std::uint64_t> 
 
 TEST(Runs, AreTheBytesOfASlice) {
   Dice dice(301);
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < 1500; ++round) {
     const Slice slice = random_slice(dice);
     const Runs runs = slice.runs();
     const std::vector<std::uint64_t> expected = positions_of(slice);
@@ -187,14 +187,14 @@ void expect_slices(Source& source, Catalogue& catalogue, std::span<const Sample>
 TEST(Runs, OfPlainTensorsAreLoaded) {
   Dice dice(303);
   const std::vector<Sample> samples = samples_with_chunks(dice);
-  load_often(saved(samples), samples, nullptr, 10, dice, expect_slices);
+  load_often(saved(samples), samples, nullptr, 4, dice, expect_slices);
 }
 
 TEST(Runs, OfEncryptedTensorsAreLoaded) {
   Dice dice(304);
   const std::vector<Sample> samples = samples_with_chunks(dice);
   FileKeys keys = keys_of(key_of());
-  load_often(saved_as(samples, encrypted()), samples, &keys, 10, dice, expect_slices);
+  load_often(saved_as(samples, encrypted()), samples, &keys, 4, dice, expect_slices);
 }
 
 // Loads columns of the only tensor of a file.
