@@ -16,12 +16,9 @@ Every loaded tensor is compared with the saved one, outside of the timing.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +28,7 @@ from typing import Any
 import torch
 
 import report
+from best import Best, Results, measured
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
@@ -67,32 +65,29 @@ def libcrypto_seconds(memory: torch.Tensor) -> float:
         return seconds_of(lambda: list(pool.map(hashlib.sha256, parts)))[0]
 
 
-def measure(folder: Path, total: int, rounds: int) -> dict[str, Any]:
+def measure(folder: Path, mib: int, rounds: int) -> Results:
+    total = mib << 20
     memory = torch.randint(0, 256, (total,), dtype=torch.uint8)
     models = {
         name: {f"t{i}": part for i, part in enumerate(memory.split(sizes))}
         for name, sizes in sizes_of(total).items()
     }
-    best: dict[str, float] = {}
-
-    def keep(name: str, seconds: float) -> None:
-        best[name] = min(seconds, best.get(name, seconds))
-
+    best = Best()
     for _ in range(rounds):
-        keep("libcrypto", libcrypto_seconds(memory))
+        best.keep("libcrypto", libcrypto_seconds(memory))
         for name, tensors in models.items():
             file = folder / f"{name}.tensors"
             file.unlink(missing_ok=True)
             save = lambda: tensorizer_ops.save(file, tensors, hashes="chunked")  # noqa: B023, E731
-            keep(f"save {name}", seconds_of(save)[0])
+            best.keep(f"save {name}", seconds_of(save)[0])
             for copy, what in ((True, "copy"), (False, "mapped")):
                 load = lambda: tensorizer_ops.load(file, verify="all", copy=copy)  # noqa: B023, E731
                 seconds, loaded = seconds_of(load)
                 assert all(torch.equal(loaded[key], tensor) for key, tensor in tensors.items())
                 del loaded
-                keep(f"{what} {name}", seconds)
+                best.keep(f"{what} {name}", seconds)
             verify = lambda: torch.ops.tensorizer.verify(str(file))  # noqa: B023, E731
-            keep(f"verify {name}", seconds_of(verify)[0])
+            best.keep(f"verify {name}", seconds_of(verify)[0])
             file.unlink()
     ratios = {
         f"{what} {name}": best[f"{what} even"] / best[f"{what} {name}"]
@@ -104,18 +99,7 @@ def measure(folder: Path, total: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="small models, one round")
-    parser.add_argument("--mib", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--directory", type=Path, help="where the files are (a temporary folder)")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
-    given = parser.parse_args()
-    mib, rounds = (32, 1) if given.quick else (given.mib, given.rounds)
-    with tempfile.TemporaryDirectory(dir=given.directory) as folder:
-        found = measure(Path(folder), mib << 20, rounds)
+    found = measured(__doc__, ("mib", 2048, 32), 5, measure)
     speeds = [
         [name, f"{found['bytes'] / seconds / 1e9:.2f} GB/s"]
         for name, seconds in found["seconds"].items()
@@ -126,8 +110,6 @@ def main() -> None:
         for name, ratio in found["ratios"].items()
     ]
     print(report.table(["of the speed of `even`", "found", "goal"], goals, 1, markdown=False))
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,10 @@ of the slice. Every loaded slice is compared with the matrix, outside of the tim
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +27,7 @@ import torch
 
 import bare
 import report
+from best import Best, Results, measured
 from servers import web_server
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -69,7 +68,7 @@ def bare_columns(programs: Path, file: Path, matrix: torch.Tensor) -> Callable[[
     return measure
 
 
-def measure(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
+def measure(folder: Path, rows: int, rounds: int) -> Results:
     matrix = torch.empty(rows, COLUMNS)
     matrix.view(torch.int32).random_()
     matrix.view(torch.int32).bitwise_and_(0x3FFFFFFF)  # no NaN, which is not equal to itself
@@ -84,7 +83,7 @@ def measure(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
             return lambda: tensorizer_ops.load(place, slices=slices, copy=True)["m"]
 
         bare_read = bare_columns(folder / "programs", file, matrix)
-        best: dict[str, float] = {}
+        best = Best()
         for _ in range(rounds):
             for name, seconds in (
                 ("bare columns", bare_read()),
@@ -94,7 +93,7 @@ def measure(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
                 ("http columns", seconds_of(load(uri, PART), matrix[PART])),
                 ("http whole", seconds_of(load(uri), matrix)),
             ):
-                best[name] = min(seconds, best.get(name, seconds))
+                best.keep(name, seconds)
         reader = torch.classes.tensorizer.Reader(uri, None)
         reader.names()
         before = reader.stats()
@@ -113,18 +112,7 @@ def measure(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="a small matrix, one round")
-    parser.add_argument("--rows", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--directory", type=Path, help="where the files are (a temporary folder)")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
-    given = parser.parse_args()
-    rows, rounds = (64, 1) if given.quick else (given.rows, given.rounds)
-    with tempfile.TemporaryDirectory(dir=given.directory) as folder:
-        found = measure(Path(folder), rows, rounds)
+    found = measured(__doc__, ("rows", 4096, 64), 7, measure)
     lines = [[name, f"{seconds * 1000:.1f} ms"] for name, seconds in found["seconds"].items()]
     print(report.table(["load", "best"], lines, 1, markdown=False) + "\n")
     goals = [[name, f"{found[name]:.2f}", f">= {goal}"] for name, goal in GOALS.items()]
@@ -132,8 +120,6 @@ def main() -> None:
     goals.append([received, f"{found[received]:.2f}", f"<= {MOST_RECEIVED}"])
     print(report.table(["ratio", "found", "goal"], goals, 1, markdown=False))
     print(f"\nrequests of the columns by http: {found['requests']:.0f}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
