@@ -132,10 +132,7 @@ class ShardedSave {
   void check_names(std::span<const TensorSpec> specs) const {
     std::vector<std::string_view> names;
     for (const TensorSpec& spec : specs) names.push_back(spec.name);
-    if (const auto twice = NameTable(names, cancel_).twice()) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "tensor " + quote(names[twice->second]) + " is to be saved twice");
-    }
+    check_saved_names(names, cancel_);
   }
 
   void add_shard(const FileKind& kind, SavedModel& model, const Group& group, std::string name) {

@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 
+#include "base/error.h"
 #include "codec/keyed_hash.h"
 
 namespace tensorizer {
@@ -38,6 +39,13 @@ std::size_t NameTable::slot_of(std::string_view name) const {
   std::size_t slot = keyed_hash(name) & mask;
   while (slots_[slot] != kEmpty && names_[slots_[slot]] != name) slot = (slot + 1) & mask;
   return slot;
+}
+
+void check_saved_names(std::span<const std::string_view> names, Cancel& cancel) {
+  if (const auto twice = NameTable(names, cancel).twice()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "tensor " + quote(names[twice->second]) + " is to be saved twice");
+  }
 }
 
 }  // namespace tensorizer

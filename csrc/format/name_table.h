@@ -32,6 +32,9 @@ class NameTable {
   std::optional<std::pair<std::uint32_t, std::uint32_t>> twice_;
 };
 
+// Throws Error(InvalidArgument) if two tensors of a save have the same name.
+void check_saved_names(std::span<const std::string_view> names, Cancel& cancel);
+
 // Returns the first key that appears a second time among pairs of keys and values; null if none
 // does. The key belongs to the pairs.
 template <typename Pairs>

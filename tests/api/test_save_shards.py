@@ -207,6 +207,16 @@ def test_refusals(tmp_path: Path, why: str) -> None:
     assert names_in(tmp_path) == []
 
 
+def test_a_name_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    """Also where its tensors would be in two files."""
+    path = str(tmp_path / "model.safetensors")
+    x = torch.ones(4)
+    for options in ({}, {"max_shard_size": "16"}, {"max_shard_size": "1000"}):
+        with pytest.raises(ValueError, match="tensor 'x' is to be saved twice"):
+            ops.save_tensors(path, ["x", "y", "x"], [x, x + 1, x + 2], options=options)
+    assert names_in(tmp_path) == []
+
+
 def test_targets_without_a_folder_are_refused(tmp_path: Path) -> None:
     model = floats(a=10, b=20)
     options = {"max_shard_size": "100"}

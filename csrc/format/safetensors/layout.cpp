@@ -111,11 +111,7 @@ void SafetensorsLayout::remove_from(std::size_t first) {
 }
 
 void SafetensorsLayout::check_names(Cancel& cancel) const {
-  const std::vector<std::string_view> names = placed_names();
-  if (const auto twice = NameTable(names, cancel).twice()) {
-    throw Error(ErrorKind::InvalidArgument,
-                "tensor " + quote(names[twice->second]) + " is to be saved twice");
-  }
+  check_saved_names(placed_names(), cancel);
 }
 
 std::uint64_t SafetensorsLayout::json_size() const noexcept {
