@@ -182,8 +182,9 @@ class safe_open:
         return sorted(self._names, key=places.__getitem__)
 
     def metadata(self) -> dict[str, str] | None:
-        """Return the texts that were stored with the tensors, by key; ``None`` without any."""
-        return dict(self._open().metadata()) or None
+        """Return the texts that were stored with the tensors, by key; ``None`` without metadata."""
+        stored = self._open()._metadata()
+        return None if stored is None else dict(stored)
 
     def get_tensor(self, name: str) -> torch.Tensor:
         return self._load([name])[name]

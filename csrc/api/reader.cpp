@@ -17,7 +17,7 @@ Reader& Reader::operator=(Reader&& other) noexcept = default;
 
 std::vector<std::string> Reader::names() { return reader_->names(); }
 
-Metadata Reader::metadata() { return reader_->metadata(); }
+Metadata Reader::metadata() { return reader_->metadata().value_or(Metadata()); }
 
 std::vector<std::int64_t> Reader::shape(const std::string& name) { return reader_->shape(name); }
 

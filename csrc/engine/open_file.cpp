@@ -103,9 +103,10 @@ std::uint32_t OpenFile::find(std::string_view name) {
                                            "; names() lists them");
 }
 
-Metadata OpenFile::metadata() const {
+std::optional<Metadata> OpenFile::metadata() const {
+  if (!catalogue_->has_metadata()) return std::nullopt;
   const std::span<const MetadataPair> pairs = catalogue_->metadata();
-  return {pairs.begin(), pairs.end()};
+  return Metadata(pairs.begin(), pairs.end());
 }
 
 std::vector<std::uint32_t> OpenFile::select(const std::optional<std::vector<std::string>>& names) {

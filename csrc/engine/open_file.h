@@ -45,8 +45,8 @@ class OpenFile {
   const Entry& entry(std::uint32_t number) const {
     return catalogue_->entries()[entry_number(number)];
   }
-  // Returns a copy of the metadata of the user, in the order of the file.
-  Metadata metadata() const;
+  // Returns a copy of the metadata of the user, in the order of the file; null if it has none.
+  std::optional<Metadata> metadata() const;
   // Returns the numbers of these names, in their order, or of all. Throws NoSuchTensor.
   std::vector<std::uint32_t> select(const std::optional<std::vector<std::string>>& names);
   std::uint32_t find(std::string_view name);

@@ -129,6 +129,8 @@ class Catalogue {
   const ChunkDigests& chunk_digests() const noexcept { return chunk_digests_; }
   // Returns the metadata of the user, in the order of the file. No key appears twice.
   std::span<const MetadataPair> metadata() const noexcept { return metadata_; }
+  // Returns whether the file has metadata of the user. In safetensors files they may have no text.
+  bool has_metadata() const noexcept { return empty_metadata_ || !metadata_.empty(); }
   // Sets a dtype that only the tensor's header has. Thread-safe for different entries.
   void set_dtype(std::size_t entry, DType dtype) { entries_[entry].dtype = dtype; }
 
@@ -158,6 +160,7 @@ class Catalogue {
   ConstBytes data_digests_;
   ChunkDigests chunk_digests_;
   std::vector<MetadataPair> metadata_;
+  bool empty_metadata_ = false;
 
  private:
   // Returns the first tie whose number is not less.

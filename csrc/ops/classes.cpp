@@ -86,10 +86,15 @@ c10::List<std::string> ReaderClass::names() {
   return translate_errors([&] { return c10::List<std::string>(reader_.names()); });
 }
 
-StringDict ReaderClass::metadata() {
+StringDict ReaderClass::metadata() { return stored_metadata().value_or(StringDict()); }
+
+std::optional<StringDict> ReaderClass::stored_metadata() {
   return translate_errors([&] {
-    StringDict dict;
-    for (const auto& [key, value] : reader_.metadata()) dict.insert(key, value);
+    std::optional<StringDict> dict;
+    if (const std::optional<Metadata> stored = reader_.metadata()) {
+      dict.emplace();
+      for (const auto& [key, value] : *stored) dict->insert(key, value);
+    }
     return dict;
   });
 }
@@ -368,6 +373,7 @@ void define_classes(torch::Library& library) {
            {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),
             torch::arg("threads") = 0})
       .def("update", &ReaderClass::update, "", {torch::arg("uri"), torch::arg("threads") = 0})
+      .def("_metadata", &ReaderClass::stored_metadata)
       .def("_fill", &ReaderClass::fill)
       .def("_list", &ReaderClass::list)
       .def("_header", &ReaderClass::header)

@@ -25,6 +25,8 @@ class ReaderClass final : public torch::CustomClassHolder {
 
   c10::List<std::string> names();
   StringDict metadata();
+  // Serves safe_open. Returns null if the file has no metadata, and not if they have no text.
+  std::optional<StringDict> stored_metadata();
   std::vector<std::int64_t> shape(std::string name);
   c10::ScalarType dtype(std::string name);
   StringDict stored(std::string name);

@@ -145,7 +145,7 @@ std::vector<ListedTensor> FileReader::list() {
   return list;
 }
 
-Metadata FileReader::metadata() { return file()->metadata(); }
+std::optional<Metadata> FileReader::metadata() { return file()->metadata(); }
 
 FormatInfo FileReader::format() { return file()->catalogue().info(); }
 

@@ -44,7 +44,8 @@ class FileReader {
   StoredTensor stored(const std::string& name);
   std::vector<ListedTensor> list();
   FormatInfo format();
-  Metadata metadata();
+  // Returns null if the file has no metadata.
+  std::optional<Metadata> metadata();
 
   // `traced` holds the type and shape that tracing saw of each tensor (tracing.h). Throws
   // Error(InvalidArgument) if a tensor differs from it. Outputs of a graph must not share memory.

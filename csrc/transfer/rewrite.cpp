@@ -158,9 +158,7 @@ void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds ha
                                        "was given for it");
   }
   const Format format = options.format.value_or(format_of(to));
-  std::optional<Metadata> metadata = from.metadata();
-  if (metadata->empty()) metadata.reset();
-  FileKind kind = file_kind(format, hashes, std::move(metadata), options, cancel);
+  FileKind kind = file_kind(format, hashes, from.metadata(), options, cancel);
   if (!options.share) kind.share = format == Format::Tensors;
   // Tensors without data are never read, so their digests are set here.
   std::vector<Sha256Digest> found(from.catalogue().entries().size(), Sha256().finish());

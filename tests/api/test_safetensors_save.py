@@ -69,7 +69,7 @@ def test_metadata_without_text_and_no_tensors(path: str) -> None:
     assert header_of(path) == {"__metadata__": {}}
     assert safetensors.torch.load_file(path) == {}
     tensorizer_ops.convert(path, path, hashes="none")
-    assert header_of(path) == {}
+    assert header_of(path) == {"__metadata__": {}}
 
 
 @pytest.mark.parametrize("hashes", ["all", "sha256"])
@@ -256,6 +256,16 @@ def test_conversion_keeps_everything(tmp_path: Path, path: str) -> None:
         assert_same(by_name(tensorizer_ops.load(copy, verify="all")), by_name(tensors()))
         assert tensorizer_ops.digest(copy) == tensorizer_ops.digest(path)
     assert back.read_bytes() == Path(path).read_bytes()
+
+
+@pytest.mark.parametrize("metadata", [None, {}])
+def test_conversion_keeps_metadata_without_text(
+    tmp_path: Path, path: str, metadata: dict[str, str] | None
+) -> None:
+    tensorizer_ops.save(path, tensors(), hashes="none", metadata=metadata)
+    copy = tmp_path / "copy.safetensors"
+    tensorizer_ops.convert(path, copy, hashes="none")
+    assert copy.read_bytes() == Path(path).read_bytes()
 
 
 def test_conversion_names_tensors_of_modules_as_a_state_dict_does(

@@ -12,6 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+import tensorizer_ops
 import tensorizer_ops.safetensors as ours
 from support.samples import DTYPES, SAFETENSORS_NAMES, assert_same, raw, sample
 
@@ -100,6 +101,19 @@ def test_safe_open_is_the_same(path: str) -> None:
     safetensors.torch.save_file({}, path)
     with ours.safe_open(path, "pt") as found:
         assert found.metadata() is None and found.keys() == []
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])
+def test_metadata_without_text_is_not_none(
+    path: str, library: str, metadata: dict[str, str] | None
+) -> None:
+    """Theirs and ours read the same, whoever wrote the file."""
+    save_file = {"ours": ours.save_file, "theirs": safetensors.torch.save_file}[library]
+    save_file(tensors(), path, metadata)
+    with safetensors.safe_open(path, "pt") as theirs, ours.safe_open(path, "pt") as found:
+        assert found.metadata() == theirs.metadata() == metadata
+    assert tensorizer_ops.metadata(path) == (metadata or {})
 
 
 INDICES: list[object] = [
@@ -256,8 +270,6 @@ def test_errors(tmp_path: Path, path: str) -> None:
 
 def test_the_rest_of_this_library_is_within_reach(tmp_path: Path) -> None:
     """Files of the other format open, too."""
-    import tensorizer_ops
-
     tensorizer_ops.save(tmp_path / "m.tensors", {"x": torch.ones(3)}, metadata={"a": "b"})
     with ours.safe_open(tmp_path / "m.tensors", "pt") as opened:
         assert opened.metadata() == {"a": "b"}

@@ -178,6 +178,11 @@ TEST_F(Shards, MergeWhatIsEqual) {
   EXPECT_EQ(catalogue->metadata()[0], MetadataPair("same", "1"));
   EXPECT_EQ(catalogue->metadata()[1], MetadataPair("only", "2"));
   EXPECT_TRUE(catalogue->data_digests().empty()) << "only one shard has digests";
+  write_file(folder_ / "a", as_text(shard_bytes(one, {})));
+  write_file(folder_ / "b", as_text(shard_bytes(two, {})));
+  EXPECT_FALSE(read(mapping(R"("x":"a","y":"b")"))->has_metadata());
+  write_file(folder_ / "b", as_text(shard_bytes(two, {{}, false, {}, true})));
+  EXPECT_TRUE(read(mapping(R"("x":"a","y":"b")"))->has_metadata());
 }
 
 TEST_F(Shards, AreFoundInAFolder) {

@@ -88,6 +88,14 @@ TEST(SafetensorsHeader, ListsTensorsInItsOrder) {
   EXPECT_EQ(metadata[2], MetadataPair("\xc3\xa9\n", "\xf0\x9f\x98\x80"));
 }
 
+TEST(SafetensorsHeader, TellsNoMetadataFromThatWithoutText) {
+  EXPECT_FALSE(parse(file_of("{}"))->has_metadata());
+  EXPECT_TRUE(parse(file_of(R"({"__metadata__":{}})"))->has_metadata());
+  EXPECT_TRUE(parse(file_of(R"({"__metadata__":{"a":""}})"))->has_metadata());
+  const std::string digests = std::string(kDigestsKey);
+  EXPECT_FALSE(parse(file_of(R"({"__metadata__":{")" + digests + R"(":"00"}})"))->has_metadata());
+}
+
 TEST(SafetensorsHeader, MayBePaddedWithSpace) {
   for (const char* json : {"{}\r \t\n", "\t\n{}\r ", " {}", "{ }"}) {
     EXPECT_TRUE(parse(file_of(json))->entries().empty()) << json;

@@ -142,6 +142,7 @@ struct SafetensorsHeader::Parser {
     if (value.get_object().get(pairs) != simdjson::SUCCESS) {
       fail_at(begin, "its '__metadata__' is not a JSON object");
     }
+    header.empty_metadata_ = true;
     for (auto each : pairs) {
       json::field field;
       check_json(std::move(each).get(field), begin);
@@ -156,6 +157,7 @@ struct SafetensorsHeader::Parser {
         fail_at(at_key, "the value of " + quote(key) + " in its '__metadata__' is not a string");
       }
       text = keep(text, text_begin);
+      header.empty_metadata_ = false;
       if (key == kDigestsKey) {
         digests = text;
       } else {

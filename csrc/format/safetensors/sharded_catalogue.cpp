@@ -44,6 +44,9 @@ void ShardedCatalogue::merge_metadata() {
   for (std::size_t i = 0; i < merged.size(); ++i) {
     if (!differs[i]) metadata_.push_back(merged[i]);
   }
+  empty_metadata_ = metadata_.empty() && std::ranges::any_of(shards_, [](const auto& shard) {
+                      return shard.catalogue->has_metadata();
+                    });
 }
 
 // The model keeps digests if all of its shards do.

@@ -105,7 +105,8 @@ class File {
   // Returns the texts that were stored with the tensors, by key.
   py::dict metadata() const {
     py::dict dict;
-    for (const auto& [key, value] : file_->metadata()) dict[py::str(key)] = py::str(value);
+    for (const auto& [key, value] : file_->metadata().value_or(tensorizer::Metadata()))
+      dict[py::str(key)] = py::str(value);
     return dict;
   }
 
