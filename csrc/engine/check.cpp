@@ -8,7 +8,7 @@
 namespace tensorizer {
 
 void fail(const TensorLocation& location, ErrorKind kind, const std::string& what) {
-  throw Error(kind, std::string(location.label) + ": " +
+  throw Error(kind, location.source.label() + ": " +
                         describe(location.entry.name, location.number) + ": " + what);
 }
 
@@ -19,8 +19,10 @@ void rethrow_naming(const TensorLocation& location) {
     fail(location, ErrorKind::OutOfMemory,
          "not enough memory to move its " + std::to_string(location.entry.data_size) + " bytes");
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::OutOfMemory || error.message().starts_with(location.label))
+    if (error.kind() != ErrorKind::OutOfMemory ||
+        error.message().starts_with(location.source.label())) {
       throw;
+    }
     fail(location, ErrorKind::OutOfMemory, std::string(error.message()));
   }
 }
@@ -42,8 +44,8 @@ std::string compare_digests(const TensorLocation& location, const ExpectedDigest
   if (!wrong) return "";
   const std::uint64_t begin =
       expected_digests != nullptr ? location.entry.data_offset : location.entry.header_offset;
-  return "its bytes from offset " + std::to_string(begin) + " on do not have the " + wrong +
-         " that was saved with them: the file is damaged";
+  return "its bytes from " + location.source.describe_offset(begin) + " on do not have the " +
+         wrong + " that was saved with them: the file is damaged";
 }
 
 void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,

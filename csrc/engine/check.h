@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "base/cancel.h"
 #include "base/error.h"
@@ -18,7 +17,7 @@ namespace tensorizer {
 
 // A tensor and its file, for messages.
 struct TensorLocation {
-  std::string_view label;  // of the file
+  const Source& source;
   const Entry& entry;
   std::uint32_t number;
 };

@@ -13,7 +13,7 @@ void check(const LoadJob& job, const LoadItem& item) {
   const Entry& entry = job.entry(item);
   const ByteRange range = item.range;
   const auto refuse = [&](const std::string& why) {
-    fail({job.location.label, entry, item.entry}, ErrorKind::InvalidArgument, why);
+    fail({job.source, entry, item.entry}, ErrorKind::InvalidArgument, why);
   };
   if (range.size > entry.data_size || range.position > entry.data_size - range.size) {
     refuse("the " + std::to_string(range.size) + " bytes at position " +
@@ -38,7 +38,7 @@ void check_once(const LoadJob& job) {
     const Entry& entry = job.entry(item);
     if (end_of(job.items[i - 1], job.entry(job.items[i - 1])) <= begin_of(item, entry)) continue;
     fail(
-        {job.location.label, entry, item.entry}, ErrorKind::InvalidArgument,
+        {job.source, entry, item.entry}, ErrorKind::InvalidArgument,
         "it is to be loaded twice or in parts that overlap, and this source can be read only once: "
         "load the tensor once, and take its parts then");
   }

@@ -58,7 +58,7 @@ class LoadCheck {
 
   void found_wrong_chunk(const LoadItem& item, std::uint64_t position);
   TensorLocation location(const LoadItem& item) const {
-    return {job_.location.label, job_.entry(item), item.entry};
+    return {job_.source, job_.entry(item), item.entry};
   }
   Expected& expected(const LoadItem& item) {
     return expected_[static_cast<std::size_t>(&item - job_.items.data())];

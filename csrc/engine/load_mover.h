@@ -59,7 +59,7 @@ class LoadMover final : public Mover {
   // Returns what the load of an item reads of the file.
   const Extent& extent(const LoadItem& item) const { return plan_.extents[number(item)]; }
   TensorLocation location(const LoadItem& item) const {
-    return {job_.location.label, entry(item), item.entry};
+    return {job_.source, entry(item), item.entry};
   }
   // Returns whether each slice holds whole chunks, so that it can be decrypted when it has arrived.
   bool has_whole_chunks(const SlicedDetails& sliced) const {

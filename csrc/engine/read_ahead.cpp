@@ -51,6 +51,9 @@ class ReadAhead::Window final : public Source {
   std::optional<std::uint64_t> size() const override { return file_->size(); }
   std::uint64_t start() const override { return file_->start(); }
   const std::string& label() const override { return file_->label(); }
+  std::string describe_offset(std::uint64_t offset) const override {
+    return file_->describe_offset(offset);
+  }
 
  private:
   const std::shared_ptr<Source> file_;

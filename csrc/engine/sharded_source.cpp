@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <limits>
 
 #include "base/error.h"
@@ -139,6 +140,12 @@ ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
     all->read_cost = std::max(all->read_cost, hints.read_cost);
   }
   return all.value_or(ReadHints{});
+}
+
+std::string ShardedSource::describe_offset(std::uint64_t offset) const {
+  // An empty tensor may be where its shard ends.
+  const auto shard = std::prev(std::ranges::upper_bound(shards_, offset, {}, &Shard::begin));
+  return shard->source->describe_offset(offset - shard->begin) + " of " + shard->source->label();
 }
 
 SourceStats ShardedSource::stats() const {

@@ -160,6 +160,6 @@ void TensorSource::fail_chunk(std::uint64_t position) const {
        describe_damage(entry(), file_.catalogue.chunk_digests(), position));
 }
 
-TensorLocation TensorSource::location() const { return {file_.source.label(), entry(), number_}; }
+TensorLocation TensorSource::location() const { return {file_.source, entry(), number_}; }
 
 }  // namespace tensorizer

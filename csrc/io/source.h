@@ -130,6 +130,11 @@ class Source {
 
   // Returns the URI for messages: without secrets, quoted.
   virtual const std::string& label() const = 0;
+
+  // Returns "offset 7" for messages; "offset 7 of 'file'" if the source has several files.
+  virtual std::string describe_offset(std::uint64_t offset) const {
+    return "offset " + std::to_string(offset);
+  }
 };
 
 // Throws the error of a source that ends at byte `end` when `missing` more were asked for.

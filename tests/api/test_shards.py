@@ -168,6 +168,31 @@ def test_digests_are_verified(tmp_path: Path) -> None:
         tensorizer_ops.load(path, verify="all")
 
 
+def test_damage_is_named_by_its_shard_and_the_offset_there(tmp_path: Path) -> None:
+    model = {f"t{i}": torch.full((1000,), float(i)) for i in range(6)}
+    target = tmp_path / "model.safetensors"
+    tensorizer_ops.save(target, model, options={"max_shard_size": "8000"})
+    wanted = []
+    for number, name in ((1, "t1"), (3, "t4")):
+        shard = tmp_path / f"model-0000{number}-of-00003.safetensors"
+        place = Reader(str(shard), None).stored(name)["data_offset"]
+        data = bytearray(shard.read_bytes())
+        data[int(place) + 5] ^= 1
+        shard.write_bytes(data)
+        wanted.append(rf"tensor '{name}' \(.*: its bytes from offset {place} of '{shard}' on")
+    for name, match in zip(("t1", "t4"), wanted, strict=True):
+        for work in (
+            lambda: tensorizer_ops.load(tmp_path, names=[name], verify="all"),  # noqa: B023
+            lambda: tensorizer_ops.load(tmp_path, names=[name], verify="all", copy=True),  # noqa: B023
+        ):
+            with pytest.raises(tensorizer_ops.errors.HashMismatch, match=match):
+                work()
+    with pytest.raises(tensorizer_ops.errors.HashMismatch, match=".*\n".join(wanted)):
+        ops.verify(str(tmp_path))
+    with pytest.raises(tensorizer_ops.errors.HashMismatch, match=wanted[0]):
+        tensorizer_ops.convert(tmp_path, tmp_path / "m.tensors")
+
+
 def test_models_are_converted_to_one_file(index: str, tmp_path: Path) -> None:
     for name in ("m.tensors", "m.safetensors"):
         tensorizer_ops.convert(index, tmp_path / name)

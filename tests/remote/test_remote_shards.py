@@ -59,6 +59,26 @@ def test_web_servers(web: Web, place: str) -> None:
     assert_whole(ops.load(web.url(f"{place}a%20b/{NAME}?download=true#x"), threads=1))
 
 
+def test_damage_is_named_by_its_shard(web: Web) -> None:
+    """Also in bytes that were read ahead."""
+    folder = web.root / "damaged"
+    model = {f"t{i}": torch.full((1000,), float(i)) for i in range(6)}
+    tensorizer_ops.save(folder / "model.safetensors", model, options={"max_shard_size": "8000"})
+    shard = folder / "model-00002-of-00003.safetensors"
+    place = Reader(str(shard), None).stored("t3")["data_offset"]
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    reader = Reader(web.url(f"damaged/{NAME}"), None)
+    for name in model:
+        if name == "t3":
+            url = web.url(f"damaged/{shard.name}")
+            with pytest.raises(tensorizer_ops.errors.HashMismatch, match=f"{place} of '{url}' on"):
+                reader.load([name], None, None, "all", False, 0)
+        else:
+            reader.load([name], None, None, "all", False, 0)
+
+
 def test_tls(web: Web) -> None:
     assert_whole(ops.load(web.tls_url(f"a%20b/{NAME}"), options={"ca_file": web.ca}))
 
