@@ -26,7 +26,9 @@ error_log {folder}/error.log;
 worker_processes {workers};
 events {{ worker_connections 256; }}
 http {{
-  access_log {folder}/access.log combined;
+  log_format requests '$connection $remote_addr [$time_local] "$request" $status '
+    '$body_bytes_sent "$http_referer" "$http_user_agent"';
+  access_log {folder}/access.log requests;
   client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/proxy;
   proxy_cache_path {folder}/cache keys_zone=kept:1m;
@@ -124,7 +126,7 @@ class Web:
         return str(self.folder / "ca.pem")
 
     def requests(self) -> list[str]:
-        """Return the access log's lines since the last call."""
+        """Return the access log's lines since the last call, which begin with the connection."""
         log = self.folder / "access.log"
         # nginx may log a request after its response has arrived, but before the next request. So
         # once this request is in the log, all earlier ones are.

@@ -96,14 +96,14 @@ class Opener {
     return is_shard_index(ConstBytes(first).first(size));
   }
 
-  std::vector<std::unique_ptr<Source>> open_shards(const Source& file, const ShardIndex& index) {
+  std::vector<std::unique_ptr<Source>> open_shards(Source& file, const ShardIndex& index) {
     const std::size_t count = index.shards().size();
     SourceOptions options = shared_;
     options.begin = 0;
     // The bytes of the first requests are kept, and must fit the memory of a load.
     options.end = std::clamp(memory_ceiling_ / 2 / count, kLeastStart, kMostStart);
     std::vector<std::unique_ptr<Source>> shards(count);
-    for_each_number(count, kWaitingWorkers, cancel_, [&](std::size_t i) {
+    for_each_number(count, waiting_workers(file.hints(0, 1)), cancel_, [&](std::size_t i) {
       const std::string name(index.shards()[i]);
       try {
         shards[i] = open_source(*sibling_uri(uri_, name, options.given), options, cancel_);

@@ -93,7 +93,7 @@ std::unique_ptr<Catalogue> read_file(Source& source, FileKeys* keys, Cancel& can
 
 std::unique_ptr<Catalogue> read_shards(ShardedSource& source, Cancel& cancel) {
   std::vector<CataloguedShard> shards(source.shard_count());
-  for_each_number(shards.size(), kWaitingWorkers, cancel, [&](std::size_t i) {
+  for_each_number(shards.size(), waiting_workers(source.hints(0, 1)), cancel, [&](std::size_t i) {
     Source& file = source.shard(i);
     shards[i] = {read_file(file, nullptr, cancel), source.begin_of(i)};
     if (shards[i].catalogue->info().format == Format::Safetensors) return;

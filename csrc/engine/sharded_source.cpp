@@ -92,7 +92,7 @@ std::optional<std::string> ShardedSource::version() const {
 }
 
 void ShardedSource::confirm(Cancel& cancel) {
-  for_each_number(shards_.size(), kWaitingWorkers, cancel,
+  for_each_number(shards_.size(), waiting_workers(hints(0, 1)), cancel,
                   [&](std::size_t i) { shards_[i].source->confirm(cancel); });
 }
 

@@ -1,10 +1,12 @@
 // The threads of one job.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 
 #include "base/cancel.h"
+#include "io/source.h"
 
 namespace tensorizer {
 
@@ -15,6 +17,11 @@ void run_workers(int count, Cancel& cancel, const std::function<void()>& body);
 
 // How many threads work that waits for disks or servers is worth.
 inline constexpr int kWaitingWorkers = 16;
+// The same for reads of files that are like the one of these hints.
+inline int waiting_workers(const ReadHints& hints) {
+  const int wanted = hints.reads_in_flight;
+  return wanted > 0 ? std::min(wanted, kWaitingWorkers) : kWaitingWorkers;
+}
 
 // Calls `body` once for each number below `count`, on up to `workers` threads. The calling thread
 // checks for signals until all have ended. Otherwise like run_workers().

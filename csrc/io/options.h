@@ -3,28 +3,31 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <typeindex>
 
 #include "io/option.h"
 
 namespace tensorizer {
 
-// State that sources or sinks with the same options share, such as their credentials.
-// Thread-safe.
+// State that sources or sinks with the same options share, such as their credentials and
+// connections. Thread-safe.
 class SharedAccess {
  public:
-  // Returns what `make` of the first call returned. All calls must be for the same type.
+  // Returns what `make` of the first call for this type returned.
   template <typename Kept, typename Make>
   std::shared_ptr<Kept> get(const Make& make) {
     const std::lock_guard lock(mutex_);
-    if (!kept_) kept_ = make();
-    return std::static_pointer_cast<Kept>(kept_);
+    std::shared_ptr<void>& kept = kept_[typeid(Kept)];
+    if (!kept) kept = make();
+    return std::static_pointer_cast<Kept>(kept);
   }
 
  private:
   std::mutex mutex_;
-  std::shared_ptr<void> kept_;
+  std::map<std::type_index, std::shared_ptr<void>> kept_;
 };
 
 struct SourceOptions {

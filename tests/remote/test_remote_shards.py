@@ -108,6 +108,26 @@ def test_shards_are_opened_at_the_same_time(web: Web) -> None:
     assert requests_in_a_row(exchanges) == 2
 
 
+def test_shards_share_connections(web: Web) -> None:
+    """A load of many shards takes no more connections than that of one file."""
+    model = {f"t{i}": sample(torch.float32, (500, 600), i) for i in range(24)}  # 29 MB
+    index = write_shards(web.root / "sharing", split(model, 12))
+    for most in ("16", "3"):
+        reader = Reader(
+            web.url(f"sharing/{index.name}"), {"connections": most, "chunk_size": "100000"}
+        )
+        web.requests()
+        loaded = reader.load(None, None, None, "none", False, 0)
+        assert_same({name: loaded[name] for name in model}, model)
+        lines = web.requests()
+        assert len(lines) > 100
+        used = {line.split(" ")[0] for line in lines}
+        assert 1 < len(used) <= int(most)
+        assert reader.stats()["connections"] == len(used)
+        assert reader.stats()["requests"] == len(lines)
+    shutil.rmtree(index.parent)
+
+
 def test_servers_without_ranges_are_named(web: Web) -> None:
     with pytest.raises(ConnectionError, match=r"model-0000.*without ranges"):
         ops.load(web.url(f"no-ranges/a%20b/{NAME}"))

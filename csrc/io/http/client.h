@@ -1,14 +1,11 @@
-// The connections to the server of one file, which are kept for more requests.
+// What sends the requests for one file on a server.
 #pragma once
 
-#include <functional>
 #include <memory>
+#include <utility>
 
-#include "io/http/connection.h"
 #include "io/http/endpoint.h"
-#include "io/http/options.h"
-#include "io/http/share.h"
-#include "io/idle_pool.h"
+#include "io/http/pool.h"
 #include "io/per_process.h"
 #include "io/source.h"
 
@@ -17,28 +14,27 @@ namespace tensorizer {
 // Thread-safe.
 class HttpClient {
  public:
-  HttpClient(std::unique_ptr<HttpEndpoint> endpoint, HttpOptions options);
+  HttpClient(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool)
+      : endpoint_(std::move(endpoint)), pool_(std::move(pool)) {}
 
-  const HttpOptions& options() const noexcept { return options_; }
+  const HttpOptions& options() const noexcept { return pool_->options(); }
   HttpEndpoint& endpoint() noexcept { return *endpoint_; }
   const std::string& label() const { return endpoint_->label(); }
 
-  // Returns an idle connection, or a new one. The caller owns it, and destroying it closes it;
-  // give_back() makes it idle again. It must not outlive the client.
-  std::unique_ptr<HttpConnection> take();
-  void give_back(std::unique_ptr<HttpConnection> connection);
+  // See HttpPool. A connection must not outlive the client.
+  std::unique_ptr<HttpConnection> take() { return pool_->take(stats_.get()); }
+  void give_back(std::unique_ptr<HttpConnection> connection) {
+    pool_->give_back(std::move(connection));
+  }
 
-  // Closes the idle connections.
-  void close_idle() { idle_.clear(); }
-
-  void count_retry() { share_.get()->count_retry(); }
-  SourceStats stats() const { return share_.get()->stats(); }
+  void count_retry() { stats_.get()->count_retry(); }
+  // Returns the statistics of this client, whoever else uses the pool.
+  SourceStats stats() const { return stats_.get()->so_far(); }
 
  private:
   const std::unique_ptr<HttpEndpoint> endpoint_;
-  const HttpOptions options_;
-  mutable PerProcess<HttpShare> share_;
-  IdlePool<HttpConnection> idle_;
+  const std::shared_ptr<HttpPool> pool_;
+  mutable PerProcess<HttpStats> stats_;
 };
 
 }  // namespace tensorizer

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "io/curl_handles.h"
 #include "io/http/easy.h"
-#include "io/http/share.h"
+#include "io/http/stats.h"
 #include "io/stall.h"
 #include "io/url.h"
 
@@ -34,8 +34,9 @@ void HttpRequest::ask_for_range(std::uint64_t begin, std::uint64_t end) {
 
 class HttpConnection::Impl {
  public:
-  Impl(const HttpOptions& options, std::shared_ptr<HttpShare> share)
-      : options_(options), share_(std::move(share)), handles_({share_, &share_->curl()}) {
+  Impl(const HttpOptions& options, std::shared_ptr<CurlShare> share,
+       std::shared_ptr<HttpStats> stats)
+      : options_(options), stats_(std::move(stats)), handles_(std::move(share)) {
     set_up();
   }
   ~Impl() {
@@ -59,6 +60,11 @@ class HttpConnection::Impl {
 
   bool paused() const { return paused_; }
 
+  void count_in(std::shared_ptr<HttpStats> stats) {
+    give_up();
+    stats_ = std::move(stats);
+  }
+
   HttpOutcome go_on(std::optional<Clock::time_point> deadline, Cancel& cancel) {
     paused_ = false;
     request_.deadline = deadline;
@@ -77,7 +83,7 @@ class HttpConnection::Impl {
 
   void give_up() noexcept {
     if (under_way_) {
-      share_->count(easy_);
+      stats_->count(easy_);
       handles_.stop();
     }
     under_way_ = paused_ = false;
@@ -315,7 +321,7 @@ class HttpConnection::Impl {
   }
 
   const HttpOptions& options_;
-  const std::shared_ptr<HttpShare> share_;
+  std::shared_ptr<HttpStats> stats_;
   std::array<char, CURL_ERROR_SIZE> error_{};
   curl_slist* headers_ = nullptr;
   CurlHandles handles_;
@@ -339,8 +345,9 @@ class HttpConnection::Impl {
   std::exception_ptr exception_;
 };
 
-HttpConnection::HttpConnection(const HttpOptions& options, std::shared_ptr<HttpShare> share)
-    : impl_(std::make_unique<Impl>(options, std::move(share))) {}
+HttpConnection::HttpConnection(const HttpOptions& options, std::shared_ptr<CurlShare> share,
+                               std::shared_ptr<HttpStats> stats)
+    : impl_(std::make_unique<Impl>(options, std::move(share), std::move(stats))) {}
 
 HttpConnection::~HttpConnection() = default;
 
@@ -353,6 +360,10 @@ bool HttpConnection::paused() const { return impl_->paused(); }
 
 HttpOutcome HttpConnection::go_on(std::optional<Clock::time_point> deadline, Cancel& cancel) {
   return impl_->go_on(deadline, cancel);
+}
+
+void HttpConnection::count_in(std::shared_ptr<HttpStats> stats) {
+  impl_->count_in(std::move(stats));
 }
 
 }  // namespace tensorizer

@@ -19,7 +19,8 @@
 
 namespace tensorizer {
 
-class HttpShare;
+class CurlShare;
+class HttpStats;
 
 // The body of a request.
 class HttpBody {
@@ -94,8 +95,9 @@ class HttpReceiver {
 // parent, which does not affect them in the parent.
 class HttpConnection {
  public:
-  // Keeps a reference to the options.
-  HttpConnection(const HttpOptions& options, std::shared_ptr<HttpShare> share);
+  // Keeps a reference to the options. Its requests count in `stats`.
+  HttpConnection(const HttpOptions& options, std::shared_ptr<CurlShare> share,
+                 std::shared_ptr<HttpStats> stats);
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
@@ -111,6 +113,9 @@ class HttpConnection {
   bool paused() const;
   // Continues a paused request, with a new deadline. Otherwise like ask().
   HttpOutcome go_on(std::optional<std::chrono::steady_clock::time_point> deadline, Cancel& cancel);
+
+  // Aborts a paused request. The next ones count in `stats`.
+  void count_in(std::shared_ptr<HttpStats> stats);
 
  private:
   class Impl;

@@ -6,6 +6,7 @@
 
 #include "base/cancel.h"
 #include "io/http/endpoint.h"
+#include "io/http/pool.h"
 #include "io/options.h"
 #include "io/sink.h"
 #include "io/source.h"
@@ -23,7 +24,8 @@ std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& 
 std::string http_sibling(const std::string& uri, const std::string& name, const OptionList& given);
 
 // Opens the file of an endpoint.
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
-                                    const SourceOptions& options, Cancel& cancel);
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint,
+                                    std::shared_ptr<HttpPool> pool, const SourceOptions& options,
+                                    Cancel& cancel);
 
 }  // namespace tensorizer

@@ -21,8 +21,8 @@ constexpr std::size_t kKept = 4 << 20;
 
 class HttpSink final : public Sink {
  public:
-  HttpSink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& options)
-      : client_(std::move(endpoint), options) {}
+  HttpSink(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool)
+      : client_(std::move(endpoint), std::move(pool)) {}
 
   bool sequential() const override { return true; }
 
@@ -165,7 +165,7 @@ class HttpSink final : public Sink {
 
 std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
   const HttpOptions http = options_from(options.given, &http_options);
-  return std::make_unique<HttpSink>(url_endpoint(uri, http), http);
+  return std::make_unique<HttpSink>(url_endpoint(uri, http), http_pool(options.access.get(), http));
 }
 
 }  // namespace tensorizer

@@ -26,9 +26,9 @@ constexpr double kLargestReadCost = 2 << 20;
 
 class HttpSource final : public Source {
  public:
-  HttpSource(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
+  HttpSource(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool,
              const SourceOptions& options, Cancel& cancel)
-      : client_(std::move(endpoint), http), begin_(options.begin) {
+      : client_(std::move(endpoint), std::move(pool)), begin_(options.begin) {
     open(options.end, cancel);
   }
 
@@ -305,9 +305,10 @@ class HttpSource final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
-                                    const SourceOptions& options, Cancel& cancel) {
-  return std::make_unique<HttpSource>(std::move(endpoint), http, options, cancel);
+std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint,
+                                    std::shared_ptr<HttpPool> pool, const SourceOptions& options,
+                                    Cancel& cancel) {
+  return std::make_unique<HttpSource>(std::move(endpoint), std::move(pool), options, cancel);
 }
 
 std::string http_sibling(const std::string& uri, const std::string& name, const OptionList&) {
@@ -317,7 +318,8 @@ std::string http_sibling(const std::string& uri, const std::string& name, const 
 std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,
                                          Cancel& cancel) {
   const HttpOptions http = options_from(options.given, &http_options);
-  return http_source(url_endpoint(uri, http), http, options, cancel);
+  return http_source(url_endpoint(uri, http), http_pool(options.access.get(), http), options,
+                     cancel);
 }
 
 }  // namespace tensorizer

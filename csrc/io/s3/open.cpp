@@ -59,12 +59,14 @@ std::optional<std::string> s3_file_name(const std::string& uri) {
 std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptions& options,
                                        Cancel& cancel) {
   const HttpOptions http = options_from(options.given, &http_options);
-  return http_source(endpoint_of(uri, options.given, http, options.access), http, options, cancel);
+  return http_source(endpoint_of(uri, options.given, http, options.access),
+                     http_pool(options.access.get(), http), options, cancel);
 }
 
 std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
   const HttpOptions http = options_from(options.given, &http_options);
-  return s3_sink(endpoint_of(uri, options.given, http, options.access), http, options.part_size);
+  return s3_sink(endpoint_of(uri, options.given, http, options.access),
+                 http_pool(options.access.get(), http), options.part_size);
 }
 
 }  // namespace tensorizer

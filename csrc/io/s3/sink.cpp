@@ -51,8 +51,9 @@ class ReplyReceiver final : public TextReceiver {
 
 class S3Sink final : public Sink {
  public:
-  S3Sink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http, std::uint64_t part_size)
-      : client_(std::move(endpoint), http), part_size_(part_size) {}
+  S3Sink(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool,
+         std::uint64_t part_size)
+      : client_(std::move(endpoint), std::move(pool)), part_size_(part_size) {}
   ~S3Sink() override { abort(); }
 
   bool sequential() const override { return false; }
@@ -90,14 +91,14 @@ class S3Sink final : public Sink {
     take(head_size_ + offset, pieces, kept, cancel);
   }
 
-  // Sends all parts, so that neither their memory nor threads nor connections are needed any more.
+  // Sends all parts, so that neither their memory nor threads are needed any more. The connections
+  // serve the other files of the save.
   void prepare(std::uint64_t size, Cancel& cancel) override {
     send(rest_of(size), cancel);
     {
       const std::lock_guard lock(mutex_);
       queue_.reset();
     }
-    client_.close_idle();
     prepared_ = true;
   }
 
@@ -322,9 +323,9 @@ class S3Sink final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint, const HttpOptions& http,
-                              std::uint64_t part_size) {
-  return std::make_unique<S3Sink>(std::move(endpoint), http, part_size);
+std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint,
+                              std::shared_ptr<HttpPool> pool, std::uint64_t part_size) {
+  return std::make_unique<S3Sink>(std::move(endpoint), std::move(pool), part_size);
 }
 
 }  // namespace tensorizer

@@ -1,12 +1,10 @@
-#include "io/http/share.h"
+#include "io/http/stats.h"
 
 #include <algorithm>
 
-#include "io/curl.h"
-
 namespace tensorizer {
 
-void HttpShare::count(CURL* easy) noexcept {
+void HttpStats::count(CURL* easy) noexcept {
   long connects = 0;
   curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &connects);
   curl_off_t bytes = 0;
@@ -15,7 +13,7 @@ void HttpShare::count(CURL* easy) noexcept {
   const double connected = times.lookup + times.connect + times.tls;
   const double first_byte = std::max(seconds_of(easy, CURLINFO_STARTTRANSFER_TIME_T), connected);
   const double total = std::max(seconds_of(easy, CURLINFO_TOTAL_TIME_T), first_byte);
-  const std::lock_guard lock(stats_mutex_);
+  const std::lock_guard lock(mutex_);
   stats_.requests += 1;
   stats_.connections += static_cast<std::uint64_t>(connects);
   stats_.received += static_cast<std::uint64_t>(bytes);
@@ -26,13 +24,13 @@ void HttpShare::count(CURL* easy) noexcept {
   stats_.transfer += total - first_byte;
 }
 
-void HttpShare::count_retry() {
-  const std::lock_guard lock(stats_mutex_);
+void HttpStats::count_retry() {
+  const std::lock_guard lock(mutex_);
   stats_.retries += 1;
 }
 
-SourceStats HttpShare::stats() const {
-  const std::lock_guard lock(stats_mutex_);
+SourceStats HttpStats::so_far() const {
+  const std::lock_guard lock(mutex_);
   return stats_;
 }
 

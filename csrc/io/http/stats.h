@@ -1,26 +1,23 @@
-// The caches and statistics that all connections of one HttpClient share.
+// Counts the requests of one HttpClient.
 #pragma once
 
 #include <mutex>
 
-#include "io/curl_share.h"
+#include "io/curl.h"
 #include "io/source.h"
 
 namespace tensorizer {
 
 // Thread-safe.
-class HttpShare {
+class HttpStats {
  public:
-  CurlShare& curl() noexcept { return curl_; }
-
   // Adds the statistics of a request that has ended.
   void count(CURL* easy) noexcept;
   void count_retry();
-  SourceStats stats() const;
+  SourceStats so_far() const;
 
  private:
-  CurlShare curl_;
-  mutable std::mutex stats_mutex_;
+  mutable std::mutex mutex_;
   SourceStats stats_;
 };
 
