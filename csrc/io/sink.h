@@ -76,10 +76,10 @@ class Sink {
   // a part is too large for the store.
   virtual void announce(std::span<const NamedRange> parts) { (void)parts; }
 
-  // Returns whether write_head() takes a head of `size` bytes instead of the reserved ones. Depends
-  // on what has been written so far.
-  virtual bool can_resize_head(std::uint64_t size) const {
-    (void)size;
+  // Returns whether write_head() takes a head of `size` bytes instead of the reserved ones after
+  // `more` bytes of the body. Depends on what has been written so far.
+  virtual bool can_resize_head(std::uint64_t size, std::uint64_t more) const {
+    (void)size, (void)more;
     return false;
   }
 

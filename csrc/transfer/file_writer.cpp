@@ -15,6 +15,8 @@ namespace {
 
 // The bytes that one tensor takes in the prefix.
 constexpr std::uint64_t kTypicalEntry = 128;
+// The bytes that its digests take there, if any: of its header, its data, and its last chunk.
+constexpr std::uint64_t kMostDigests = 3 * kSha256Size;
 // Data behind the reserved room begins at a page.
 constexpr std::uint64_t kHeadAlignment = 4096;
 // The largest number of expected tensors for which room is reserved in advance.
@@ -164,10 +166,12 @@ std::vector<Saving> FileWriter::prepare(std::span<const AddedTensor> tensors, St
 // Places tensors behind those that are there: all of them or, if it throws, none.
 std::vector<SaveItem> FileWriter::place(std::vector<Saving>& savings) {
   const std::size_t first = layout_->tensors().size();
+  const std::uint64_t end = layout_->end();
   if (layout_->kind().share) tie_savings(savings);
   try {
     std::vector<SaveItem> items = add_to(*layout_, savings);
     layout_->check_size();
+    check_room(layout_->file_size() - end);
     return items;
   } catch (...) {
     layout_->remove_from(first);
@@ -175,16 +179,31 @@ std::vector<SaveItem> FileWriter::place(std::vector<Saving>& savings) {
   }
 }
 
+void FileWriter::check_room(std::uint64_t more) const {
+  if (!reserved_) return;
+  const std::uint64_t needed = layout_->prefix_size();
+  if (needed <= *reserved_ || sink_->can_resize_head(needed, more)) return;
+  throw Error(ErrorKind::InvalidArgument,
+              sink_->label() + " has no room for more tensors: its index would take " +
+                  std::to_string(needed) + " bytes, and " + std::to_string(*reserved_) +
+                  " are reserved in front of data that can no longer move. Set the option "
+                  "'expected_tensors' to the number of all tensors" +
+                  (layout_->kind().chunk_size > 0 ? ", and 'expected_bytes' to their size" : "") +
+                  ", or add all of them in one call");
+}
+
 // Reserves room for the prefix once the first tensors are known. A prefix that outgrows its room
 // moves all data up.
 void FileWriter::begin() {
   if (reserved_) return;
-  std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) * kTypicalEntry;
+  std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) *
+                           (kTypicalEntry + (layout_->has_digests() ? kMostDigests : 0));
   if (const std::uint64_t chunk = layout_->kind().chunk_size; chunk > 0) {
     expected += kSha256Size * std::min(chunk_count(options_.expected_bytes, chunk), kMostChunks);
   }
-  reserved_ = std::max(layout_->prefix_size(),
-                       align_up(std::max(sink_->usual_head_size(), expected), kHeadAlignment));
+  const std::uint64_t now = layout_->prefix_size();
+  if (expected > 0) expected += now;  // which has the metadata
+  reserved_ = std::max(now, align_up(std::max(sink_->usual_head_size(), expected), kHeadAlignment));
   sink_->begin(*reserved_, std::nullopt);
   if (layout_->terminator().empty()) sink_->cut_behind();
 }
@@ -225,18 +244,9 @@ void FileWriter::write_ends(std::uint64_t prefix_size, Cancel& cancel) {
   }
   begin();
   write_terminator(*sink_, *layout_, cancel);
-  const std::uint64_t needed = std::max(layout_->prefix_size(), prefix_size);
-  if (sink_->can_resize_head(needed)) {
-    reserved_ = needed;
-  } else if (layout_->prefix_size() > *reserved_) {
-    throw Error(ErrorKind::InvalidArgument,
-                "the index of " + sink_->label() + " takes " +
-                    std::to_string(layout_->prefix_size()) + " bytes, but only " +
-                    std::to_string(*reserved_) +
-                    " are reserved: add all tensors in one call, or set the option "
-                    "'expected_tensors' to their number" +
-                    (layout_->kind().chunk_size > 0 ? ", and 'expected_bytes' to their size" : ""));
-  }
+  // If it cannot be resized, check_room() has found that it is large enough.
+  const std::uint64_t wanted = std::max(layout_->prefix_size(), prefix_size);
+  if (sink_->can_resize_head(wanted, 0)) reserved_ = wanted;
   sink_->write_head(layout_->prefix(sink_->start(), *reserved_), cancel);
 }
 

@@ -60,6 +60,9 @@ class FileWriter {
   void must_be_open() const;
   std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
   std::vector<SaveItem> place(std::vector<Saving>& savings);
+  // Throws if the prefix of the tensors that were placed has no room, before the last `more` bytes
+  // of the file are written.
+  void check_room(std::uint64_t more) const;
   void begin();
   // Writes the terminator behind the tensors and the prefix in front of them. Resizes the room for
   // the prefix to `prefix_size`, or to what it needs if that is more, if the sink can.

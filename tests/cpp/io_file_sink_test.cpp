@@ -239,9 +239,9 @@ TEST_P(GrowthTest, AHeadGrowsByAnyNumberOfBytes) {
   const std::string longer = text_pattern(kBlock + 8, 9);
   const auto out = sink(folder / "f");
   out->begin(100, std::nullopt);
-  EXPECT_FALSE(out->can_resize_head(99));
-  EXPECT_TRUE(out->can_resize_head(100));
-  EXPECT_TRUE(out->can_resize_head(longer.size()));
+  EXPECT_FALSE(out->can_resize_head(99, 7));
+  EXPECT_TRUE(out->can_resize_head(100, 7));
+  EXPECT_TRUE(out->can_resize_head(longer.size(), 7));
   write(*out, 0, data);
   out->write_head(as_bytes(longer), cancel_);
   EXPECT_EQ(kind_of([&] { out->write_head(as_bytes("short"), cancel_); }), ErrorKind::Internal);

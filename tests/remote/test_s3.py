@@ -18,6 +18,7 @@ from support.recorder import Recorded, Recorder, recorder
 from support.samples import assert_same, sample, zoo
 
 ops = torch.ops.tensorizer
+Writer = torch.classes.tensorizer.Writer
 
 LARGE = {f"t{i}": sample(torch.float32, (1000, 1000 + i), i) for i in range(12)}  # 48 MB
 
@@ -354,3 +355,44 @@ def test_nothing_secret_travels(s3: S3) -> None:
     tensorizer_ops.set_secret("a test's", None)
     with pytest.raises(ValueError, match="no secret named"):
         ops.load("s3://bucket/zoo.tensors", options=named)
+
+
+def test_a_writer_refuses_tensors_for_which_the_index_has_no_room(s3: S3) -> None:
+    """Before their data is sent. What was added before can be saved."""
+    uri = "s3://bucket/room.tensors"
+    first = {"first": LARGE["t0"], "second": sample(torch.float32, (4_000_000,))}  # 20 MB
+    writer = Writer(uri, s3.options(hashes="chunked", digest_chunk="65536"))
+    for name, tensor in first.items():
+        writer.add(name, tensor)
+    large = torch.empty(2_200_000_000, dtype=torch.uint8)  # whose pages nobody touches
+    sent = writer.progress()
+    with pytest.raises(
+        ValueError, match=r"no room for more.*'expected_tensors'.*, and 'expected_bytes'"
+    ):
+        writer.add("large", large)
+    assert writer.progress() == sent
+    writer.add("third", torch.ones(3))
+    writer.close()
+    loaded = ops.load(uri, verify="all", options=s3.options())
+    assert_same(loaded, first | {"third": torch.ones(3)})
+
+
+@pytest.mark.parametrize("hashes", ["crc32", "chunked"])
+def test_a_writer_reserves_room_for_the_expected_tensors(s3: S3, hashes: str) -> None:
+    uri = "s3://bucket/expected.tensors"
+    names = [f"model.layers.{i}.some_module.weight" for i in range(20_000)]
+    tensors = [torch.full((1, 1), float(i)) for i in range(len(names))]
+    numbers = [2] * len(names), [0] * len(names)
+    large = sample(torch.float32, (5_000_000,))
+    for expected in ("0", str(len(names) + 1)):
+        writer = Writer(uri, s3.options(hashes=hashes, expected_tensors=expected))
+        writer.add("large", large)
+        if expected == "0":
+            with pytest.raises(ValueError, match="'expected_tensors'"):
+                writer._add_all(names, tensors, *numbers)
+            writer.abort()
+        else:
+            writer._add_all(names, tensors, *numbers)
+            writer.close()
+    loaded = ops.load(uri, verify="all", options=s3.options())
+    assert_same(loaded, {"large": large} | dict(zip(names, tensors, strict=True)))

@@ -20,10 +20,10 @@ std::string index_dtype(const TensorSpec& spec) {
                                : stored_dtype(spec.dtype);
 }
 
-std::uint64_t entry_size(const TensorSpec& spec, bool versioned) {
-  return (versioned ? sizeof(std::uint32_t) : 0) + sizeof(std::uint16_t) + spec.name.size() + 1 +
-         1 + index_dtype(spec).size() + 1 + spec.shape.size() * (spec.long_dimensions() ? 8 : 4) +
-         3 * sizeof(std::uint64_t);
+// Returns the size of a tensor's entry in the index, without its version.
+std::uint64_t entry_size(const TensorSpec& spec) {
+  return sizeof(std::uint16_t) + spec.name.size() + 1 + 1 + index_dtype(spec).size() + 1 +
+         spec.shape.size() * (spec.long_dimensions() ? 8 : 4) + 3 * sizeof(std::uint64_t);
 }
 
 std::uint32_t lowest_version(std::span<const PlacedTensor> tensors, bool encrypted) {
@@ -53,6 +53,17 @@ void TensorsLayout::add(TensorSpec spec) {
   }
   const std::uint64_t size = tensor_header_size(spec, kind_.header, base_ + end());
   place(std::move(spec), size);
+  const TensorSpec& placed = tensors_.back().spec;
+  entries_size_ += entry_size(placed);
+  long_dimensions_ += placed.long_dimensions() ? 1 : 0;
+}
+
+void TensorsLayout::remove_from(std::size_t first) {
+  for (const PlacedTensor& tensor : tensors().subspan(first)) {
+    entries_size_ -= entry_size(tensor.spec);
+    long_dimensions_ -= tensor.spec.long_dimensions() ? 1 : 0;
+  }
+  Layout::remove_from(first);
 }
 
 ConstBytes TensorsLayout::terminator() const noexcept {
@@ -68,21 +79,15 @@ void TensorsLayout::check_names(Cancel& cancel) const {
                                               quote(names[conflict.first]));
 }
 
-bool TensorsLayout::has_long_dimensions() const noexcept {
-  return std::any_of(tensors_.begin(), tensors_.end(),
-                     [](const PlacedTensor& tensor) { return tensor.spec.long_dimensions(); });
-}
-
 std::uint64_t TensorsLayout::prefix_size() const {
-  const bool versioned = has_long_dimensions();
-  std::uint64_t size = kFileHeaderSize;
-  for (const PlacedTensor& tensor : tensors_) size += entry_size(tensor.spec, versioned);
+  std::uint64_t size = kFileHeaderSize + entries_size_;
+  if (long_dimensions_ > 0) size += sizeof(std::uint32_t) * tensors_.size();  // versions
   size += records_size(kind_, tensors_.size(), chunk_digests_.size(), ties_);
   return align_up(size, kPrefixAlignment);
 }
 
 std::vector<std::byte> TensorsLayout::prefix(std::uint64_t start, std::uint64_t size) const {
-  const bool versioned = has_long_dimensions();
+  const bool versioned = long_dimensions_ > 0;
   std::vector<std::byte> bytes;
   bytes.reserve(size);
   ByteWriter out(bytes);

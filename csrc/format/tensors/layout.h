@@ -24,6 +24,7 @@ class TensorsLayout final : public Layout {
 
   void check(const TensorSpec& spec) const override;
   void add(TensorSpec spec) override;
+  void remove_from(std::size_t first) override;
   bool has_digests() const noexcept override {
     return kind_.header.encryption || kind_.data_digests || kind_.chunk_size > 0;
   }
@@ -34,10 +35,11 @@ class TensorsLayout final : public Layout {
   std::vector<std::byte> prefix(std::uint64_t start, std::uint64_t size) const override;
 
  private:
-  bool has_long_dimensions() const noexcept;
   void put_records(std::vector<std::byte>& prefix) const;
 
   const std::uint64_t base_;
+  std::uint64_t entries_size_ = 0;     // in the index, without their versions
+  std::uint64_t long_dimensions_ = 0;  // tensors that have them
 };
 
 }  // namespace tensorizer

@@ -60,7 +60,8 @@ class Writer {
 
   // Adds one tensor. Its memory may change once this has returned. Throws Error(InvalidArgument),
   // before anything is written, for a name that was added before, and if the header of a
-  // safetensors file has no room for it; the Writer can then still be closed.
+  // safetensors file has no room for it, or the index of an object in S3 whose data has been sent;
+  // the Writer can then still be closed.
   void add(const std::string& name, const at::Tensor& tensor,
            TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
 

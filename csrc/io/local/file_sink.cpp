@@ -59,7 +59,9 @@ class FileSink : public Sink {
   }
 
   // A longer head moves the body up.
-  bool can_resize_head(std::uint64_t size) const override { return size >= head_size_; }
+  bool can_resize_head(std::uint64_t size, std::uint64_t) const override {
+    return size >= head_size_;
+  }
 
   void write_head(ConstBytes head, Cancel& cancel) override {
     if (head.size() < head_size_) {

@@ -88,7 +88,7 @@ class RedisSink final : public Sink {
   }
 
   // Offsets in the file become part of the keys in finish().
-  bool can_resize_head(std::uint64_t) const override { return true; }
+  bool can_resize_head(std::uint64_t, std::uint64_t) const override { return true; }
 
   void write_head(ConstBytes head, Cancel& cancel) override {
     check_size("the head", head.size());

@@ -72,13 +72,13 @@ class S3Sink final : public Sink {
   }
 
   // Possible as long as the whole file fits into one part: parts that were sent cannot be moved.
-  bool can_resize_head(std::uint64_t size) const override {
+  bool can_resize_head(std::uint64_t size, std::uint64_t more) const override {
     const std::lock_guard lock(mutex_);
-    return !queue_ && size + (parts_ ? parts_->held() : 0) <= part_size_;
+    return !queue_ && size + (parts_ ? parts_->held() : 0) + more <= part_size_;
   }
 
   void write_head(ConstBytes head, Cancel& cancel) override {
-    if (head.size() != head_size_ && !can_resize_head(head.size())) {
+    if (head.size() != head_size_ && !can_resize_head(head.size(), 0)) {
       throw Error(ErrorKind::Internal,
                   "the head of " + label() + " has another size than reserved");
     }
