@@ -340,15 +340,7 @@ void blank(const Targets& targets, const std::vector<bool>& entries) noexcept {
 
 void copy_tied(const Targets& targets, Cancel& cancel) {
   const at::NoGradGuard no_grad;
-  std::size_t copied = 0;
-  try {
-    for (; copied < targets.tied.size(); ++copied) {
-      copy_elements(targets.tied[copied].output, targets.tied[copied].loaded, cancel);
-    }
-  } catch (...) {
-    for (; copied < targets.tied.size(); ++copied) blank(targets.tied[copied].output);
-    throw;
-  }
+  for (const TiedOutput& tied : targets.tied) copy_elements(tied.output, tied.loaded, cancel);
 }
 
 }  // namespace tensorizer

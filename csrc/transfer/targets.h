@@ -100,8 +100,8 @@ Targets no_tensors(OpenFile& file);
 // to report.
 void blank(const Targets& targets, const std::vector<bool>& entries) noexcept;
 
-// Copies the outputs of tied tensors from those that are filled. On an error, those that are not
-// copied become zeros.
+// Copies the outputs of tied tensors from those that are filled and verified. A cancel leaves the
+// rest of them as they are: to set them to zero would take as long as the copies.
 void copy_tied(const Targets& targets, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import tensorizer_ops
 from support.raw_parse import parse
 from support.samples import assert_same, raw, same, sample
 from support.tied import NAMES, SHARE, STORED, WEIGHT, outputs, share_memory, share_nothing, tied
-from tensorizer_ops.errors import HashMismatch, NoSuchTensor
+from tensorizer_ops.errors import Cancelled, HashMismatch, NoSuchTensor
 
 ops = torch.ops.tensorizer
 Reader = torch.classes.tensorizer.Reader
@@ -332,3 +334,37 @@ def test_outputs_of_a_failed_load_are_checked_or_zero(shared: str, damaged: str)
         assert not any(out[name].any() for name in names if name == damaged)
     with pytest.raises(HashMismatch):
         ops.load(shared, names=["w.3", "last"], verify="all")
+
+
+def test_copies_to_tied_outputs_are_cancelled(path: str) -> None:
+    weight = sample(torch.float32, (2048, 2048))
+    names = [f"t{i}" for i in range(30)]
+    ops.save(path, dict.fromkeys(names, weight), options=SHARE)
+    reader = Reader(path, None)
+    # Not contiguous, because such copies take longer.
+    out = [torch.full_like(weight, 7).t() for _ in names]
+    out[0] = out[0].t()
+    cancelled: list[float] = []
+
+    def cancel() -> None:
+        done, total = 0, 1
+        while done < total:
+            time.sleep(0.001)
+            done, total = reader.progress()
+            total = max(total, 1)
+        cancelled.append(time.monotonic())
+        reader.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(Cancelled):
+        reader.load_into(names, out)
+    end = time.monotonic()
+    thread.join()
+    assert same(out[0], weight)
+    assert torch.all(out[-1] == 7), "what is not copied stays as it is"
+    begin = time.monotonic()
+    reader.load_into(names, out)
+    whole = time.monotonic() - begin
+    assert all(same(each, weight) for each in out)
+    assert end - cancelled[0] < whole / 2
