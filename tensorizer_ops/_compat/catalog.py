@@ -61,6 +61,13 @@ class Catalog:
         self.kept: Sequence[int] = range(len(self.names))
         if filter_func is not None:
             self.kept = list(self.filter(self.kept, filter_func))
+        # The kept numbers of each tensor that has several names, by each of them.
+        self._tied: dict[int, list[int]] = {}
+        if len(set(self._stored_as)) < len(self.names):
+            groups: dict[int, list[int]] = {}
+            for i in self.kept:
+                groups.setdefault(self._stored_as[i], []).append(i)
+            self._tied = {i: group for group in groups.values() if len(group) > 1 for i in group}
         # For each top-level key, the number of a tensor or LAYER.
         self.structure: dict[str | int, int | Layer]
         if any(map(paths.is_nested, self.names)):
@@ -136,6 +143,10 @@ class Catalog:
     def stored(self, numbers: Iterable[int]) -> list[int]:
         """Return the numbers of the tensors that the file stores these with, each once."""
         return list(dict.fromkeys(self._stored_as[i] for i in numbers))
+
+    def with_ties(self, numbers: Iterable[int]) -> list[int]:
+        """Return numbers and the kept numbers of all other names of their tensors, in order."""
+        return sorted({j for i in numbers for j in self._tied.get(i, (i,))})
 
     def total_stored(self) -> int:
         return sum(self.data_sizes[i] for i in self.stored(range(len(self.names))))

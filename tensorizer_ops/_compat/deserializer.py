@@ -114,7 +114,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             self._catalog = Catalog(self._file.reader, filter_func)
             self._values = Values(
                 self._file,
-                len(self._catalog.names),
+                self._catalog,
                 device=where,
                 dtype=dtype,
                 copy=not zero_copy,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.opened_file import OpenedFile
 from tensorizer_ops._compat.perf import count_load
 from tensorizer_ops._progress import Progress, reported
@@ -32,7 +33,7 @@ class Values:
     def __init__(
         self,
         file: OpenedFile,
-        count: int,
+        catalog: Catalog,
         *,
         device: torch.device,
         dtype: torch.dtype | None,
@@ -51,9 +52,10 @@ class Values:
         self._threads = threads
         self._verify = verify
         self._progress = progress
-        self._count = count
+        self._catalog = catalog
+        self._count = len(catalog.names)
         self._values: dict[int, torch.nn.Parameter] = {}
-        self.module_indices = [0] * count
+        self.module_indices = [0] * self._count
 
     @property
     def device(self) -> torch.device:
@@ -80,12 +82,15 @@ class Values:
     def load(self, numbers: Iterable[int], verify: bool | None = None) -> None:
         """Load all tensors that are not loaded yet, in one call.
 
+        All names of a tied tensor are loaded together: a stream has its data only once.
+
         Holds no lock, because signal handlers and progress functions may also access tensors. If
         several threads load the same tensor, all of them get that of the first to finish.
         """
         missing = [i for i in numbers if i not in self._values]
         if not missing:
             return
+        missing = self._catalog.with_ties(missing)
         self._file.must_be_open()
         # Not in inference mode, even if the caller is: the tensors may be used in training later.
         with self._reported(self._file.reader), torch.inference_mode(False):

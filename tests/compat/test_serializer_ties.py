@@ -9,6 +9,7 @@ import pytest
 import tensorizer
 import torch
 
+import tensorizer_ops
 from support.process import feed
 from support.raw_parse import parse
 from support.samples import same, sample
@@ -87,6 +88,37 @@ def test_streams(shared: str, model: Tied) -> None:
     with feed(shared + ".fifo", Path(shared).read_bytes()), open(shared + ".fifo", "rb") as file:
         ours = TensorDeserializer(file, "cpu", verify_hash=True)
         assert same(ours["child.weight"], model.w)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_streams_one_by_one(tmp_path: Path, verify: bool) -> None:
+    """The data of a tied tensor passes once, and serves all of its names."""
+    tied = sample(torch.float32, (300, 500))
+    state = {"a": tied, "b": sample(torch.int64, (7,)), "c": tied, "d": torch.ones(3), "e": tied}
+    path = str(tmp_path / "m.tensors")
+    tensorizer_ops.save(path, state, options={"share": "true"})
+    data = Path(path).read_bytes()
+    for order in ("abcde", "ca", "bed", "acdb"):
+        with (
+            feed(path + ".fifo", data),
+            TensorDeserializer(path + ".fifo", "cpu", lazy_load=True, verify_hash=verify) as ours,
+        ):
+            for name in order:
+                if (order, name) in (("bed", "e"), ("acdb", "b")):
+                    with pytest.raises(ValueError, match="can be read only once"):
+                        ours[name]
+                else:
+                    assert same(ours[name], state[name])
+            if order == "abcde":
+                assert memory(ours["a"]) == memory(ours["c"]) == memory(ours["e"])
+        Path(path + ".fifo").unlink()
+    with (
+        feed(path + ".fifo", data),
+        TensorDeserializer(path + ".fifo", "cpu", lazy_load=True) as ours,
+    ):
+        found = {name: tensor for _, _, name, tensor in ours.read_tensors()}
+    assert list(found) == list(state)
+    assert all(same(found[name], tensor) for name, tensor in state.items())
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
