@@ -118,13 +118,16 @@ class Opener {
     return shards;
   }
 
-  // A save removes the old index of a local model before it replaces the first shard. So shards of
-  // two saves are never opened together with an index that is still there.
+  // A save removes the old index before it replaces the first shard, in a folder and in S3. So
+  // shards of two saves are never opened together with an index that is still there.
   void confirm_index(const Source& file) {
-    if (!file.identity()) return;
+    if (!file_name_of(uri_)) return;
+    SourceOptions options = shared_;
+    options.begin = 0;
+    options.end = 1;
     std::optional<std::string> now;
     try {
-      now = open_source(uri_, shared_, cancel_)->version();
+      now = open_source(uri_, options, cancel_)->version();
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::NotFound) throw;
     }

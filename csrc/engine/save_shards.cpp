@@ -83,7 +83,7 @@ class ShardedSave {
     const std::vector<std::string> old = old_shards();
     if (shards_.size() == 1) {
       finish(shards_.front(), cancel_);
-      if (is_local(uri_)) remove_file(uri_of(index_name()));
+      remove_index();
     } else {
       publish();
     }
@@ -208,9 +208,43 @@ class ShardedSave {
   void remove_old(std::span<const std::string> old) const {
     for (const std::string& name : old) {
       if (std::ranges::find(shards_, name, &Shard::name) == shards_.end()) {
-        remove_file(uri_of(name));
+        remove(name, cancel_);
       }
     }
+  }
+
+  bool has_index() const {
+    SourceOptions options{sink_options_.given, 0, 1};
+    options.access = sink_options_.access;
+    try {
+      open_source(uri_of(index_name()), options, cancel_);
+      return true;
+    } catch (const Error& error) {
+      // A server may refuse to tell whether there is one.
+      const ErrorKind kind = error.kind();
+      if (kind != ErrorKind::NotFound && kind != ErrorKind::PermissionDenied) throw;
+      return false;
+    }
+  }
+
+  // Removes the index of an older model. Stores with versions remember removals, so that nothing is
+  // removed there that does not exist.
+  void remove_index() const {
+    if (!is_local(uri_) && !has_index()) return;
+    try {
+      remove(index_name(), cancel_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PermissionDenied) throw;
+      throw Error(error.kind(),
+                  "cannot remove the index of the older model, which this save replaces: " +
+                      std::string(error.message()) +
+                      "; allow that (in S3 by s3:DeleteObject), or save in another folder",
+                  error.system_errno(), error.path());
+    }
+  }
+
+  void remove(const std::string& name, Cancel& cancel) const {
+    remove_file(uri_of(name), sink_options_, cancel);
   }
 
   // Without the old index, nobody opens shards of two saves together (engine/open_model).
@@ -219,7 +253,7 @@ class ShardedSave {
     const std::string text = index_text();
     const std::unique_ptr<Sink> index = write_index(text);
     cancel_.check();
-    if (local) remove_file(uri_of(index_name()));
+    remove_index();
     // Files of this machine only get their names now, which nothing should interrupt.
     Cancel unattended{Cancel::Unattended{}};
     Cancel& cancel = local ? unattended : cancel_;
@@ -231,17 +265,17 @@ class ShardedSave {
       });
       index->finish(text.size(), cancel);
     } catch (...) {
-      if (local) withdraw(published);
+      if (local) withdraw(published, cancel);
       throw;
     }
-    if (local) remove_file(uri_);
+    if (local) remove_file(uri_, sink_options_, cancel);
   }
 
-  void withdraw(std::span<const std::uint8_t> published) const {
+  void withdraw(std::span<const std::uint8_t> published, Cancel& cancel) const {
     for (std::size_t i = 0; i < published.size(); ++i) {
       if (published[i] == 0) continue;
       try {
-        remove_file(uri_of(shards_[i].name));
+        remove(shards_[i].name, cancel);
       } catch (const Error&) {
         // The caller has an error to report already.
       }

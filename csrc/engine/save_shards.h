@@ -22,9 +22,9 @@ struct SavedModel {
 // "m.safetensors.index.json", which lists them. `sorted` says whether the tensors of each file are
 // in the order of the safetensors library.
 //
-// No file appears before all data has been written. Then a local index of that name is removed, the
-// files appear, and the new index comes last. If that fails half-way, the files of this save are
-// removed. On this machine, what is left of the model that `uri` named before is removed at the
+// No file appears before all data has been written. Then an index of that name is removed, the
+// files appear, and the new index comes last. On this machine, the files of this save are removed
+// if that fails half-way, and what is left of the model that `uri` named before is removed at the
 // end: the one file, or the shards that its index listed and whose names are made of this one.
 //
 // Throws InvalidArgument for a target that is not a file in a folder or in S3, and what

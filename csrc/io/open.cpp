@@ -50,28 +50,31 @@ struct Scheme {
   std::string (*sibling)(const std::string& uri, const std::string& name, const OptionList& given);
   // Returns the name of a file that can be saved with others beside it (file_name_of()); or null.
   std::optional<std::string> (*file_name)(const std::string& uri);
+  // Removes such a file (remove_file()); or null.
+  void (*remove)(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 };
 
 constexpr Scheme kSchemes[] = {
     {"", "a plain path", "local", nullptr, &open_local_source, &open_local_sink, &local_sibling,
-     &local_file_name},
+     &local_file_name, &remove_local_file},
     {"file", "file://", "local", nullptr, &open_local_source, &open_local_sink, &local_sibling,
-     &local_file_name},
-    {"fd", "fd:N", "local", nullptr, &open_local_source, &open_local_sink, nullptr, nullptr},
+     &local_file_name, &remove_local_file},
+    {"fd", "fd:N", "local", nullptr, &open_local_source, &open_local_sink, nullptr, nullptr,
+     nullptr},
     {"http", "http://", "http", &checks<&http_options>, &open_http_source, &open_http_sink,
-     &http_sibling, nullptr},
+     &http_sibling, nullptr, nullptr},
     {"https", "https://", "http", &checks<&http_options>, &open_http_source, &open_http_sink,
-     &http_sibling, nullptr},
+     &http_sibling, nullptr, nullptr},
     {"s3", "s3://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink, &s3_sibling,
-     &s3_file_name},
+     &s3_file_name, &remove_s3_object},
     {"gs", "gs://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink, &s3_sibling,
-     &s3_file_name},
+     &s3_file_name, &remove_s3_object},
     {"redis", "redis://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
-     nullptr, nullptr},
+     nullptr, nullptr, nullptr},
     {"rediss", "rediss://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
-     nullptr, nullptr},
+     nullptr, nullptr, nullptr},
     {"unix", "unix://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
-     nullptr, nullptr},
+     nullptr, nullptr, nullptr},
 };
 
 const Scheme* find_scheme(std::string_view name) {
@@ -174,7 +177,9 @@ std::optional<std::vector<std::string>> files_in(const std::string& uri, std::st
   return names;
 }
 
-void remove_file(const std::string& uri) { remove_local_file(uri); }
+void remove_file(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
+  scheme_for(uri, options.given).remove(uri, options, cancel);
+}
 
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
                                 Cancel& cancel) {

@@ -40,8 +40,9 @@ std::optional<std::string> file_name_of(const std::string& uri);
 // Returns whether `uri` names something on this machine.
 bool is_local(const std::string& uri);
 
-// Removes a file of this machine, if it exists.
-void remove_file(const std::string& uri);
+// Removes a file of this machine or an object in S3, if it exists. Throws PermissionDenied if that
+// is not allowed.
+void remove_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 // Returns the URIs of all files in the folder `uri` whose names end with `suffix`, sorted; null if
 // `uri` is no folder of this machine.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import tensorizer_ops
 from local_servers.delay import delay, requests_in_a_row
 from local_servers.s3_server import KEY_ID, S3, SECRET, s3_server
 from local_servers.web import Web, nginx
-from support.recorder import recorder
+from support.recorder import Recorded, recorder
 from support.samples import assert_same, sample
 from support.shards import split, write_shards
 
@@ -159,7 +160,9 @@ def test_s3(s3: S3) -> None:
         options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
         reader = Reader(f"s3://bucket/a b/{NAME}", options)
         assert len(reader.names()) == len(MODEL)
-        assert len(between.take()) == 1 + COUNT
+        requests = between.take()
+        assert len(requests) == 1 + COUNT + 1
+        assert requests[0].path.endswith(NAME) and requests[-1].path.endswith(NAME)
         assert_whole(reader.load(None, None, None, "none", False, 0))
         assert len(between.take()) <= len(MODEL)
 
@@ -180,8 +183,9 @@ def test_saves_to_s3(s3: S3) -> None:
     saved = [name for name in s3.objects() if name.startswith("saved/")]
     shards = [f"saved/model-{i:05}-of-00004.safetensors" for i in range(1, 5)]
     assert saved == [*shards, f"saved/{NAME}"]
-    index = [i for i, request in enumerate(requests) if request.path.endswith(NAME)]
-    assert index == [len(requests) - 1], "the index comes last"
+    assert not [request for request in requests if request.method == "DELETE"], "nothing was there"
+    written = [request.path.endswith(NAME) for request in requests if request.method != "GET"]
+    assert written.index(True) == len(written) - 1, "the index comes last"
     assert_whole(ops.load(f"s3://bucket/saved/{NAME}", verify="all", options=s3.options()))
 
 
@@ -200,6 +204,76 @@ def test_a_save_to_s3_that_fails_leaves_the_old_model(s3: S3) -> None:
         with pytest.raises(ConnectionError):
             tensorizer_ops.save(target, changed, options=options | most)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+SHARDS = {"max_shard_size": "2000000"}
+CHANGED = {name: tensor + 1 for name, tensor in MODEL.items()}
+
+
+def test_a_save_to_s3_of_one_file_removes_the_old_index(s3: S3) -> None:
+    target = "s3://bucket/again/model.safetensors"
+    index = f"s3://bucket/again/{NAME}"
+    options = s3.options()
+    tensorizer_ops.save(target, MODEL, options=options | SHARDS)
+    tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
+    changed = ops.load(index, verify="all", options=options)
+    assert_same({name: changed[name] for name in CHANGED}, CHANGED)
+    tensorizer_ops.save(target, MODEL, options=options | {"max_shard_size": "100000000"})
+    assert_whole(ops.load(target, verify="all", options=options))
+    with pytest.raises(FileNotFoundError):
+        ops.load(index, options=options)
+
+
+def test_a_save_to_s3_that_is_published_in_part_is_not_loaded(s3: S3) -> None:
+    """Of one shard of four, the upload is not completed."""
+    target = "s3://bucket/part/model.safetensors"
+    tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
+    with recorder(s3.port) as between:
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}", retries="0")
+        between.breaks = lambda request: (
+            "00003-of-00004" in request.path
+            and (request.method, list(request.query)) == ("POST", ["uploadId"])
+        )
+        with pytest.raises(ConnectionError):
+            tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
+    with pytest.raises(FileNotFoundError):
+        ops.load(f"s3://bucket/part/{NAME}", options=s3.options())
+    tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
+    assert_whole(ops.load(f"s3://bucket/part/{NAME}", options=s3.options()))
+
+
+def test_a_model_in_s3_that_is_replaced_while_it_is_opened_is_not_loaded(s3: S3) -> None:
+    target = "s3://bucket/race/model.safetensors"
+    tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
+    time.sleep(1.1)  # objects have times in whole seconds
+    saved: list[str] = []
+
+    def save(request: Recorded) -> bool:
+        if "00002-of-00004" in request.path and not saved:
+            saved.append(request.path)
+            tensorizer_ops.save(target, CHANGED, options=s3.options() | SHARDS)
+        return False
+
+    with recorder(s3.port) as between:
+        between.breaks = save
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}", connections="1")
+        with pytest.raises(ConnectionError, match="has changed while its shards were opened"):
+            ops.names(f"s3://bucket/race/{NAME}", options=options)
+        assert saved
+        found = ops.load(f"s3://bucket/race/{NAME}", options=options)
+    assert_same({name: found[name] for name in CHANGED}, CHANGED)
+
+
+def test_a_save_to_s3_that_may_not_remove_the_old_index_replaces_nothing(s3: S3) -> None:
+    target = "s3://bucket/kept/model.safetensors"
+    tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
+    denied = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+    with recorder(s3.port) as between:
+        between.answers = lambda request: denied if request.method == "DELETE" else None
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
+        with pytest.raises(PermissionError, match=rf"cannot remove .*{NAME}.*DeleteObject"):
+            tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
+    assert_whole(ops.load(f"s3://bucket/kept/{NAME}", verify="all", options=s3.options()))
 
 
 def test_credentials_are_fetched_once(

@@ -18,7 +18,7 @@ bool is_temporary(int status);
 // permanent ones, and those that last too long, become an Error.
 class HttpTries {
  public:
-  // Keeps a reference to the client. `doing`: "load" or "save", for messages. The limits default to
+  // Keeps a reference to the client. `doing`: "load", for messages. The limits default to
   // those of the client's options.
   HttpTries(HttpClient& client, const char* doing)
       : HttpTries(client, doing, client.options().retries, client.options().timeout) {}

@@ -27,7 +27,7 @@ std::optional<std::string> local_file_name(const std::string& uri) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 is 0
 }
 
-void remove_local_file(const std::string& uri) {
+void remove_local_file(const std::string& uri, const SinkOptions&, Cancel&) {
   const std::string path = local_path(split_uri(uri));
   if (unlink(path.c_str()) != 0 && errno != ENOENT)
     throw system_error(errno, "cannot remove", path);

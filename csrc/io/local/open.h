@@ -33,7 +33,7 @@ std::string local_sibling(const std::string& uri, const std::string& name, const
 std::optional<std::string> local_file_name(const std::string& uri);
 
 // Removes the file `uri`, if it exists.
-void remove_local_file(const std::string& uri);
+void remove_local_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 // Returns the names of the files in the folder `uri` that end with `suffix`, sorted; null if
 // `uri` is no folder of this machine.

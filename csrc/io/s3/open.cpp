@@ -1,7 +1,10 @@
 #include "io/s3/open.h"
 
 #include "base/error.h"
+#include "io/http/client.h"
 #include "io/http/open.h"
+#include "io/http/retry.h"
+#include "io/http/upload.h"
 #include "io/s3/sink.h"
 #include "io/secret.h"
 #include "io/uri.h"
@@ -67,6 +70,24 @@ std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& op
   const HttpOptions http = options_from(options.given, &http_options);
   return s3_sink(endpoint_of(uri, options.given, http, options.access),
                  http_pool(options.access.get(), http), options.part_size);
+}
+
+void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
+  const HttpOptions http = options_from(options.given, &http_options);
+  HttpClient client(endpoint_of(uri, options.given, http, options.access),
+                    http_pool(options.access.get(), http));
+  HttpRequest request;
+  request.method = "DELETE";
+  HttpTries tries(client, "remove");
+  std::unique_ptr<HttpConnection> connection = client.take();
+  for (;;) {
+    TextReceiver receiver;
+    const HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
+    const int status = outcome.answer.status;
+    if (!outcome.failure && (status == 200 || status == 204 || status == 404)) break;
+    tries.failed(outcome, 0, cancel);
+  }
+  client.give_back(std::move(connection));
 }
 
 }  // namespace tensorizer

@@ -46,5 +46,7 @@ std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptio
 // Returns a sink that uploads an object in parts, or in one request if it is small.
 std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& options,
                                    Cancel& cancel);
+// Removes an object (remove_file() in io/open.h).
+void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 }  // namespace tensorizer
