@@ -38,7 +38,7 @@ TEST(ChunkParts, CheckPartsOfTensors) {
   std::vector<std::byte> file = saved_as(samples, chunked());
   const Entry entry = read(file).entries()[1];
   Dice dice(124);
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < 15; ++round) {
     const std::uint64_t begin = dice.below(entry.data_size);
     const std::uint64_t most = entry.data_size - begin;
     const std::uint64_t size =

@@ -103,7 +103,7 @@ TEST(Runs, AreGathered) {
   Dice dice(302);
   const std::vector<std::byte> data = sample("data", 4 * kMiB).data;
   Scratch scratch;
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < 300; ++round) {
     Slice slice = random_slice(dice);
     if (dice.one_in(3)) {  // runs that are read into place
       slice = {{9, 2, 9000}, 4, {part_of(9, dice), part_of(2, dice), {0, 2000 + dice.below(7001)}}};
@@ -187,14 +187,14 @@ void expect_slices(Source& source, Catalogue& catalogue, std::span<const Sample>
 TEST(Runs, OfPlainTensorsAreLoaded) {
   Dice dice(303);
   const std::vector<Sample> samples = samples_with_chunks(dice);
-  load_often(saved(samples), samples, nullptr, 4, dice, expect_slices);
+  load_often(saved(samples), samples, nullptr, 2, dice, expect_slices);
 }
 
 TEST(Runs, OfEncryptedTensorsAreLoaded) {
   Dice dice(304);
   const std::vector<Sample> samples = samples_with_chunks(dice);
   FileKeys keys = keys_of(key_of());
-  load_often(saved_as(samples, encrypted()), samples, &keys, 4, dice, expect_slices);
+  load_often(saved_as(samples, encrypted()), samples, &keys, 2, dice, expect_slices);
 }
 
 // Loads columns of the only tensor of a file.
