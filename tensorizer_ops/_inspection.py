@@ -65,9 +65,9 @@ class File:
         """Read the header of a tensor and return the digests in it."""
         return Digests._make(self._file.saved_digests(name))
 
-    def digest(self, threads: int = 0) -> str:
-        """Read the whole file and return the digest of the model in it."""
-        return self._file.digest(operator.index(threads))
+    def digest(self, threads: int = 0, version: int = 1, listed: bool = False) -> str:
+        """Return the digest of the model in the file: of its data, or as the file lists it."""
+        return self._file.digest(operator.index(threads), operator.index(version), listed)
 
 
 def metadata(uri: Target, *, options: Options | None = None) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -162,14 +162,38 @@ def update(
         return Updated(*reader.update(to_uri(target), threads))
 
 
-def digest(uri: Target, *, threads: int = 0, options: Options | None = None) -> str:
+def digest(
+    uri: Target,
+    *,
+    threads: int = 0,
+    options: Options | None = None,
+    version: Literal[1, 2] = 1,
+    listed: bool = False,
+) -> str:
     """Return one digest over the content of a file: names, types, shapes and data.
 
     The digest does not depend on encryption, on the hashes in the file or on the order of tensors.
     ``load(uri, options={"digest": …})`` raises an error unless the file has that digest. Computing
-    it reads every byte of the data.
+    it reads every byte of the data, unless ``listed`` is set.
+
+    Args:
+        uri: the file.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
+        options: options as for loads.
+        version: 1 hashes whole tensors. 2 hashes chunks of 1 MiB, so that one large tensor uses
+            every CPU, and a file that lists the digests of such chunks can be loaded in part; it is
+            also the same for ``.tensors`` and safetensors files of the same tensors.
+        listed: make it of the digests that the file lists, and read no data. It is then the digest
+            of what was saved, which a load that is pinned to it compares with what it reads.
+
+    Raises:
+        ValueError: ``listed`` is set, and the file does not list what that version is made of.
     """
     found: str = torch.ops.tensorizer.digest(
-        to_uri(uri), threads=threads, options=as_text(options or {})
+        to_uri(uri),
+        threads=threads,
+        options=as_text(options or {}),
+        version=version,
+        listed=listed,
     )
     return found

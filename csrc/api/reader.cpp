@@ -52,7 +52,9 @@ std::vector<at::Tensor> Reader::fill(const std::vector<std::string>& names,
 
 void Reader::verify(Verify verify, std::int64_t threads) { reader_->verify(verify, threads); }
 
-std::string Reader::digest(std::int64_t threads) { return reader_->digest(threads); }
+std::string Reader::digest(std::int64_t threads, std::int64_t version, bool listed) {
+  return reader_->digest(threads, version, listed);
+}
 
 void Reader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
                      std::int64_t threads) {

@@ -27,37 +27,21 @@ void rethrow_naming(const TensorLocation& location) {
   }
 }
 
-std::optional<Sha256Digest> ExpectedDigests::expected_of(std::uint32_t entry) const {
-  if (digests.empty()) return std::nullopt;
-  Sha256Digest digest;
-  const ConstBytes listed = digests.subspan(entry * kSha256Size, kSha256Size);
-  std::copy(listed.begin(), listed.end(), digest.begin());
-  return digest;
-}
-
-std::string compare_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
+std::string compare_digests(const TensorLocation& location, std::uint64_t begin,
                             const Expected& expected, const Digests& found) {
-  if (expected_digests != nullptr) expected_digests->found[location.number] = found.sha256;
   const char* wrong = nullptr;
   if (expected.crc32 && *expected.crc32 != found.crc32) wrong = "CRC32";
   if (expected.sha256 && *expected.sha256 != found.sha256) wrong = "SHA-256";
   if (!wrong) return "";
-  const std::uint64_t begin =
-      expected_digests != nullptr ? location.entry.data_offset : location.entry.header_offset;
   return "its bytes from " + location.source.describe_offset(begin) + " on do not have the " +
          wrong + " that was saved with them: the file is damaged";
 }
 
-void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
-                   const Expected& expected, const Digests& found) {
-  const std::string wrong = compare_digests(location, expected_digests, expected, found);
-  if (!wrong.empty()) fail(location, ErrorKind::HashMismatch, wrong);
-}
-
-std::string describe_damage(const Entry& entry, const ChunkDigests& listed,
+std::string describe_damage(const TensorLocation& location, const ChunkDigests& listed,
                             std::uint64_t position) {
+  const Entry& entry = location.entry;
   return "its " + std::to_string(std::min(listed.chunk_size(), entry.data_size - position)) +
-         " bytes from offset " + std::to_string(entry.data_offset + position) +
+         " bytes from " + location.source.describe_offset(entry.data_offset + position) +
          " on do not have the SHA-256 that was saved for them: the file is damaged";
 }
 

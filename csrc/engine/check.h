@@ -35,29 +35,15 @@ struct Expected {
   std::optional<Sha256Digest> sha256;
 };
 
-// Digests that are compared in place of those in the tensors' headers, because the digest that the
-// caller gave for the file authenticates them. Both lists have the SHA-256 of each tensor's data,
-// in the order of the entries.
-struct ExpectedDigests {
-  ConstBytes digests;             // empty if digests are only computed
-  std::span<Sha256Digest> found;  // filled by the job
-
-  // Returns null if digests are only computed.
-  std::optional<Sha256Digest> expected_of(std::uint32_t entry) const;
-};
-
 // Returns what is wrong with a tensor, of which a digest is not the expected one; empty if all are
-// right. If `expected_digests` is not null, stores the SHA-256 that was found there, and the
-// digests cover the data alone; otherwise they cover the header too.
-std::string compare_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
+// right. `begin` is the offset of the first byte that the digests cover.
+std::string compare_digests(const TensorLocation& location, std::uint64_t begin,
                             const Expected& expected, const Digests& found);
-// Throws Error(HashMismatch) in that case.
-void check_digests(const TensorLocation& location, const ExpectedDigests* expected_digests,
-                   const Expected& expected, const Digests& found);
 
 // Returns what is wrong with a chunk whose SHA-256 is not the one that the file lists. `position`
 // is in the tensor's data.
-std::string describe_damage(const Entry& entry, const ChunkDigests& listed, std::uint64_t position);
+std::string describe_damage(const TensorLocation& location, const ChunkDigests& listed,
+                            std::uint64_t position);
 
 // Calls `wrong` with the position of each chunk whose digest is not the one that the file lists.
 // `found` has those of the chunks of the tensor `entry` from `position` on.

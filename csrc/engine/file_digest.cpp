@@ -3,28 +3,43 @@
 #include <memory>
 #include <vector>
 
-#include "codec/hmac.h"
+#include "base/error.h"
 #include "engine/load.h"
-#include "format/model_digest.h"
 
 namespace tensorizer {
 
-std::string file_digest(OpenFile& file, int threads, Progress& progress, Cancel& cancel) {
+namespace {
+
+void read_all(OpenFile& file, DataDigests& digests, int threads, Progress& progress,
+              Cancel& cancel) {
   const std::vector<LoadItem> items = file.all_items();
-  std::vector<Sha256Digest> found(items.size());
-  const ExpectedDigests expected_digests{{}, found};
   LoadSettings settings;
   settings.verify = Verify::All;
   settings.threads = threads;
   settings.memory_ceiling = file.options().memory_ceiling;
-  settings.expected_digests = &expected_digests;
+  settings.data_digests = &digests;
   settings.keys = file.keys();
   const std::shared_ptr<Source> source = file.source_for(items, threads > 1, cancel);
   // The other half of the memory is for bytes that are read ahead.
   if (source.get() != &file.source()) settings.memory_ceiling /= 2;
   load(*source, file.catalogue(), items, settings, progress, cancel);
+}
+
+}  // namespace
+
+std::string file_digest(OpenFile& file, const DigestRequest& request, Progress& progress,
+                        Cancel& cancel) {
+  if (request.listed && !DataDigests::are_listed(file.catalogue(), request.version)) {
+    throw Error(ErrorKind::InvalidArgument,
+                file.source().label() + ": the file does not list the digests that its digest of " +
+                    "version " + std::to_string(static_cast<int>(request.version)) +
+                    " is made of: " + how_to_list(request.version) +
+                    ", or read the data, without 'listed'");
+  }
+  DataDigests digests(file.catalogue(), request.version, request.listed, file.source().label());
+  if (!request.listed) read_all(file, digests, request.threads, progress, cancel);
   file.source().confirm(cancel);
-  return to_hex(model_digest(file.catalogue(), std::as_bytes(std::span(found)), cancel));
+  return to_text(digests.model_digest(cancel));
 }
 
 }  // namespace tensorizer

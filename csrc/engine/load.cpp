@@ -9,6 +9,23 @@ namespace tensorizer {
 
 namespace {
 
+// Returns why parts of tensors cannot be verified, and what to do.
+std::string why_not_in_part(const LoadJob& job) {
+  const std::string whole = " all of its data: load all of it, without a slice, or ";
+  if (!job.verifies()) {
+    return "its digests cover" + whole + "without the option 'digest'" +
+           (job.encrypted() ? ""
+                            : ", or use the file's digest of version 2, and save the file with "
+                              "hashes=\"chunked\"");
+  }
+  if (job.catalogue.chunk_digests().empty()) {
+    return "its digests cover" + whole +
+           "with verify=\"none\", or save the file with hashes=\"chunked\"";
+  }
+  return "its CRC32 covers" + whole +
+         "with verify=\"all\", which compares the digests of its chunks";
+}
+
 void check(const LoadJob& job, const LoadItem& item) {
   const Entry& entry = job.entry(item);
   const ByteRange range = item.range;
@@ -20,14 +37,10 @@ void check(const LoadJob& job, const LoadItem& item) {
            std::to_string(range.position) + " are not all inside its " +
            std::to_string(entry.data_size) + " bytes of data");
   }
-  if (job.digests() && !job.checks_chunks() && !job.is_whole(item)) {
-    const bool chunked = !job.catalogue.chunk_digests().empty();
-    refuse("a part of it cannot be verified, because " +
-           std::string(job.verifies() && chunked ? "its CRC32 covers" : "its digests cover") +
-           " all of its data: load all of it, without a slice, or " +
-           (!job.verifies() ? "without the option 'digest'"
-            : chunked       ? "with verify=\"all\", which compares the digests of its chunks"
-                            : "with verify=\"none\", or save the file with hashes=\"chunked\""));
+  // The MACs of encrypted chunks are always checked.
+  const bool by_macs = job.encrypted() && job.verifies();
+  if (job.digests() && !job.checks_parts() && !by_macs && !job.is_whole(item)) {
+    refuse("a part of it cannot be verified, because " + why_not_in_part(job));
   }
 }
 
@@ -47,9 +60,8 @@ void check_once(const LoadJob& job) {
 void zero_incomplete(const LoadJob& job, std::span<const std::uint8_t> complete) {
   const LoadSettings& settings = job.settings;
   if (!settings.zero_incomplete || !(job.encrypted() || job.digests())) return;
-  // Without a list of expected digests, no tensor is known to be right before all of them are.
-  const bool all =
-      settings.expected_digests != nullptr && settings.expected_digests->digests.empty();
+  // If digests are only computed, no tensor is known to be right before all of them are.
+  const bool all = settings.data_digests != nullptr && !settings.data_digests->listed();
   for (std::size_t i = 0; i < job.items.size(); ++i) {
     if (all || complete[i] == 0) settings.zero_incomplete(job.items[i].entry);
   }

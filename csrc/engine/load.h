@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/data_digests.h"
 #include "engine/file_keys.h"
 #include "engine/move.h"
 #include "engine/runs.h"
@@ -58,7 +59,8 @@ struct LoadSettings {
   int threads = 1;
   // The memory that a job may take beyond its outputs.
   std::uint64_t memory_ceiling = 0;
-  const ExpectedDigests* expected_digests = nullptr;
+  // If set, these are compared or computed, and not the digests that the file keeps for `verify`.
+  DataDigests* data_digests = nullptr;
   // Whether a load whose items have no destination goes on when data is damaged, and names all
   // damaged chunks and tensors in the end.
   bool names_all_damage = false;
@@ -82,7 +84,7 @@ struct LoadSettings {
 //
 // Throws HashMismatch that names the tensor; InvalidFormat for a tensor that has nothing to verify;
 // Crypto for a wrong MAC; InvalidArgument for a range that is outside its tensor, and for a part of
-// a tensor whose digests are to be compared, because they cover all of its data, and for items that
+// a tensor whose digests are to be compared and cover all of its data, and for items that
 // overlap if the source is sequential.
 void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
           const LoadSettings& settings, Progress& progress, Cancel& cancel);

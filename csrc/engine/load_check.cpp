@@ -9,15 +9,16 @@ namespace tensorizer {
 
 DigestStart LoadCheck::digests_wanted(const LoadItem& item,
                                       const std::optional<TensorDetails>& details) {
+  if (job_.hashes_chunks()) return {};
   Expected& expected = this->expected(item);
-  if (job_.settings.expected_digests != nullptr) {
-    expected.sha256 = job_.settings.expected_digests->expected_of(item.entry);
+  if (job_.data_digests() != nullptr) {
+    expected.sha256 = job_.data_digests()->expected_of(item.entry);
     return {{}, false, true};
   }
-  if (job_.checks_chunks()) return {};
   expected = {details->crc32, details->sha256};
   if (job_.settings.verify == Verify::Crc32 && details->crc32) expected.sha256.reset();
-  if (!expected.crc32 && !expected.sha256) {
+  // The MACs of encrypted data are always checked.
+  if (!expected.crc32 && !expected.sha256 && !job_.encrypted()) {
     fail(location(item), ErrorKind::InvalidFormat,
          "there is nothing to verify: the file was saved without hashes");
   }
@@ -25,8 +26,12 @@ DigestStart LoadCheck::digests_wanted(const LoadItem& item,
 }
 
 void LoadCheck::compare(const LoadItem& item, const Digests& found) {
-  const std::string wrong =
-      compare_digests(location(item), job_.settings.expected_digests, expected(item), found);
+  if (job_.hashes_chunks()) return;
+  const Entry& entry = job_.entry(item);
+  const bool data_alone = job_.data_digests() != nullptr;
+  if (data_alone) job_.settings.data_digests->keep(item.entry, found.sha256);
+  const std::string wrong = compare_digests(
+      location(item), data_alone ? entry.data_offset : entry.header_offset, expected(item), found);
   if (wrong.empty()) return;
   {
     // The damage to a chunk of the tensor says more than that to the whole.
@@ -39,7 +44,7 @@ void LoadCheck::compare(const LoadItem& item, const Digests& found) {
 }
 
 void LoadCheck::check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel) {
-  const std::uint64_t size = job_.catalogue.chunk_digests().chunk_size();
+  const std::uint64_t size = job_.hashed_chunk();
   std::uint64_t count = 0;
   for (const ChunksOfItem& each : all) count += chunk_count(each.bytes.size(), size);
   std::vector<Sha256Digest> found(count);
@@ -54,6 +59,10 @@ void LoadCheck::check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel) 
   digest_chunks(chunks, size);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const ChunksOfItem& each = all[i];
+    if (!job_.checks_parts()) {
+      compare_chunks(each.item, each.position, chunks[i].digests);
+      continue;
+    }
     tensorizer::check_chunks(
         job_.source, location(each.item), job_.catalogue.chunk_digests(), each.position, each.bytes,
         chunks[i].digests, cancel,
@@ -61,14 +70,19 @@ void LoadCheck::check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel) 
   }
 }
 
-void LoadCheck::compare_chunks(const LoadItem& item, std::span<const Sha256Digest> found) {
-  tensorizer::compare_chunks(job_.catalogue.chunk_digests(), item.entry, 0, found,
-                             [&](std::uint64_t position) { found_wrong_chunk(item, position); });
+void LoadCheck::compare_chunks(const LoadItem& item, std::uint64_t position,
+                               std::span<const Sha256Digest> found) {
+  if (job_.compares_chunks()) {
+    tensorizer::compare_chunks(job_.catalogue.chunk_digests(), item.entry, position, found,
+                               [&](std::uint64_t at) { found_wrong_chunk(item, at); });
+  } else if (!found.empty()) {
+    job_.settings.data_digests->keep(item.entry, position / job_.hashed_chunk(), found);
+  }
 }
 
 void LoadCheck::found_wrong_chunk(const LoadItem& item, std::uint64_t position) {
   found_damage(item, position, ErrorKind::HashMismatch,
-               describe_damage(job_.entry(item), job_.catalogue.chunk_digests(), position));
+               describe_damage(location(item), job_.catalogue.chunk_digests(), position));
 }
 
 void LoadCheck::found_damage(const LoadItem& item, std::uint64_t position, ErrorKind kind,

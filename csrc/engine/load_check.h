@@ -32,14 +32,15 @@ class LoadCheck {
   // are none if chunks are checked: with the digest of the header, which has been compared when the
   // details were read, these cover everything. Throws InvalidFormat if there is nothing to verify.
   DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorDetails>& details);
-  // Compares these digests.
+  // Compares or keeps these digests.
   void compare(const LoadItem& item, const Digests& found);
 
-  // Computes and compares the digests of chunks. Damaged chunks from a server are read once more.
-  // Thread-safe.
+  // Computes the digests of chunks, and compares or keeps them. Damaged chunks from a server are
+  // read once more. Thread-safe.
   void check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel);
-  // Compares the digests of all chunks of an item's tensor. Thread-safe.
-  void compare_chunks(const LoadItem& item, std::span<const Sha256Digest> found);
+  // Compares or keeps the digests of a tensor's chunks from `position` on. Thread-safe.
+  void compare_chunks(const LoadItem& item, std::uint64_t position,
+                      std::span<const Sha256Digest> found);
 
   // Called for damage to the data of an item's tensor from `position` on. Throws, unless the job
   // names all damage in the end. Thread-safe.

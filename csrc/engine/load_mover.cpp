@@ -25,7 +25,7 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
       encrypted_(job.encrypted()),
       sliced_(job.items.size()),
       scratch_(plan.slice_size),
-      part_sources_({job.source, job.catalogue, job.settings.keys, nullptr, job.checks_chunks()}),
+      part_sources_({job.source, job.catalogue, job.settings.keys, nullptr, job.checks_parts()}),
       check_(job) {
   for (const SlicedExtent& sliced : plan.plan.sliced) {
     sliced_[sliced.extent] = std::make_unique<SlicedDetails>();
@@ -94,17 +94,14 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
                encrypted_ ? nullptr : &digest, worker);
   }
   if (first) learn_details(item, sliced);
+  bool is_plain = true;
   if (encrypted_) {
     await_details(sliced, worker.cancel);
-    if (has_whole_chunks(sliced)) {
-      decrypt(item, sliced.details->crypt, task.position, target, worker);
-    }
+    is_plain = has_whole_chunks(sliced);
+    if (is_plain) decrypt(item, sliced.details->crypt, task.position, target, worker);
   }
   if (item.in_place || encrypted_) digest.update(target);
-  if (job_.checks_chunks() && job_.is_whole(item)) {
-    const ChunksOfItem chunks{item, task.position, target};
-    check_chunks({&chunks, 1}, worker);
-  }
+  if (is_plain) check_chunks(item, task.position, target, worker);
   if (item.staged) put(item, task.position, target, worker);
   moved(task.size);
   return target;
@@ -143,6 +140,7 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
   if (encrypted_ && !has_whole_chunks(sliced)) {
     const Bytes data = item.memory;
     decrypt(item, sliced.details->crypt, 0, data, worker);
+    check_chunks(item, 0, data, worker);
     if (job_.digests()) {
       RunningDigests running(check_.digests_wanted(item, sliced.details));
       running.update(data);
@@ -233,8 +231,9 @@ void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const Bu
     if (encrypted_ && !bundle[i].data.empty()) {
       decrypt(items[i], details[i]->crypt, 0, bundle[i].data, worker);
     }
-    if (!job_.digests()) continue;
-    if (job_.checks_chunks()) chunked.push_back({items[i], 0, bundle[i].data});
+    // An empty part has nothing to digest.
+    if (!job_.digests() || !job_.is_whole(items[i])) continue;
+    if (job_.hashes_chunks()) chunked.push_back({items[i], 0, bundle[i].data});
     digested.push_back(i);
     starts.push_back(check_.digests_wanted(items[i], details[i]));
     data.push_back(bundle[i].data);
@@ -288,10 +287,9 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
   const bool decrypts = encrypted_ && codec == nullptr;
   const bool digests = job_.digests() && codec == nullptr;
   RunningDigests running(digests ? check_.digests_wanted(item, details) : DigestStart{});
-  const ChunkDigests& listed = job_.catalogue.chunk_digests();
   std::vector<Sha256Digest> found;
-  if (job_.checks_chunks()) found.resize(chunk_count(size, listed.chunk_size()));
-  RunningChunks chunks(listed.chunk_size(), found);
+  if (job_.hashes_chunks()) found.resize(chunk_count(size, job_.hashed_chunk()));
+  RunningChunks chunks(job_.hashed_chunk(), found);
   const auto check = [&](std::uint64_t at, Bytes piece) {
     if (decrypts) decrypt(item, details->crypt, at, piece, worker);
     if (digests) {
@@ -328,7 +326,7 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
     }
   }
   chunks.finish();
-  check_.compare_chunks(item, found);
+  check_.compare_chunks(item, 0, found);
   if (digests) check_.compare(item, running.finish());
   if (codec != nullptr) finish_on_device(item, *codec, details, worker);
 }

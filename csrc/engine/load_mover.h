@@ -74,10 +74,10 @@ class LoadMover final : public Mover {
   // Decrypts and verifies the items that no device codec takes.
   void check_bundle(std::span<const LoadItem> items, std::span<const BundledItem> bundle,
                     std::span<const std::optional<TensorDetails>> details, Worker& worker);
-  // Returns null if the host decrypts and digests. It does if chunks are checked, because a codec
+  // Returns null if the host decrypts and digests. It does if chunks are hashed, because a codec
   // digests only whole tensors.
   DeviceCodec* codec_of(const LoadItem& item, Worker& worker) const {
-    if (!item.staged || job_.checks_chunks()) return nullptr;
+    if (!item.staged || job_.hashes_chunks()) return nullptr;
     return worker.access.port->codec(item.staged->tensor);
   }
   // Passes bytes to a staged item. `position` counts the bytes of the item.
@@ -107,9 +107,16 @@ class LoadMover final : public Mover {
   // Decrypts and verifies a staged tensor on its device, once all of it was put.
   void finish_on_device(const LoadItem& item, DeviceCodec& codec,
                         const std::optional<TensorDetails>& details, Worker& worker);
+  // Hashes chunks, and compares or keeps their digests.
   void check_chunks(std::span<const ChunksOfItem> chunks, Worker& worker) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
     check_.check_chunks(chunks, worker.cancel);
+  }
+  // Does so for bytes of a whole tensor, if chunks are hashed.
+  void check_chunks(const LoadItem& item, std::uint64_t position, Bytes bytes, Worker& worker) {
+    if (!job_.hashes_chunks() || !job_.is_whole(item)) return;
+    const ChunksOfItem chunks{item, position, bytes};
+    check_chunks({&chunks, 1}, worker);
   }
   // Decrypts whole chunks in place.
   void decrypt(const LoadItem& item, const CryptInfo& crypt, std::uint64_t position, Bytes bytes,

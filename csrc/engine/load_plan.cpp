@@ -38,8 +38,8 @@ Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_co
 bool is_whole_extent(const LoadJob& job, const LoadItem& item, std::uint64_t staged_slice) {
   if (job.is_part_of_chunks(item) && (item.runs != nullptr || job.encrypted())) return true;
   if (!item.staged) return false;
-  if (job.checks_chunks()) return staged_slice < job.catalogue.chunk_digests().chunk_size();
-  return job.digests() || job.encrypted();
+  if (job.encrypted()) return true;
+  return job.hashes_chunks() ? staged_slice < job.hashed_chunk() : job.digests();
 }
 
 // The memory that passes between the source and the tensors.
@@ -52,7 +52,7 @@ struct Shares {
 // Returns the size of slices of whole chunks, as many as SHA-256 hashes side by side.
 std::uint64_t chunked_slice(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
                             const Shares& shares) {
-  const std::uint64_t chunk = job.catalogue.chunk_digests().chunk_size();
+  const std::uint64_t chunk = job.hashed_chunk();
   std::uint64_t size = chunk * std::bit_ceil(static_cast<std::uint64_t>(sha256_lanes()));
   // All threads should have some of a small file.
   size = std::min(size, plan.size / (2 * static_cast<std::uint64_t>(plan.move.threads)));
@@ -64,7 +64,7 @@ std::uint64_t chunked_slice(const LoadJob& job, const LoadPlan& plan, const Read
 
 std::uint64_t slice_size_of(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
                             const Shares& shares) {
-  if (job.checks_chunks()) return chunked_slice(job, plan, hints, shares);
+  if (job.hashes_chunks() && !job.encrypted()) return chunked_slice(job, plan, hints, shares);
   // A power of two, so that no slice ends inside a page of the tensor.
   std::uint64_t size = std::bit_floor(std::min(
       hints.read_size,
@@ -95,8 +95,8 @@ LoadPlan plan_load(const LoadJob& job) {
   if (!sequential && settings.threads > 1) {
     plan.move.moves_in_flight = std::max(settings.threads, hints.reads_in_flight);
   }
-  plan.move.crc32 = job.verifies() && !job.checks_chunks();
-  plan.move.sha256 = job.digests() && !job.checks_chunks();
+  plan.move.crc32 = job.verifies() && !job.hashes_chunks();
+  plan.move.sha256 = job.digests() && !job.hashes_chunks();
   const bool lanes = job.hashes_in_order() && !sequential;
   plan.move.lanes = lanes ? sha256_lanes() : 1;
   plan.move.open_access = settings.open_access;
@@ -129,7 +129,7 @@ LoadPlan plan_load(const LoadJob& job) {
   if (lanes) interleave(plan.plan, settings.threads * plan.move.lanes);
   plan.slice_size = limits.slice_size;
   plan.piece_size = staged_chunk(shares.fair_share);
-  const bool in_chunks = job.encrypted() || job.checks_chunks();
+  const bool in_chunks = job.encrypted() || job.checks_parts();
   plan.gather.largest_gap = in_chunks ? kCopyCost : hints.read_cost;
   plan.gather.read_size = hints.read_size;
   plan.gather.scratch_size = std::min({hints.read_size, hints.part_size, shares.fair_share});

@@ -23,21 +23,33 @@ struct LoadJob {
   const Entry& entry(const LoadItem& item) const { return catalogue.entries()[item.entry]; }
   bool encrypted() const { return catalogue.encrypted(); }
   bool is_whole(const LoadItem& item) const { return tensorizer::is_whole(item, entry(item)); }
-  // Returns whether the digests in the file are compared; expected digests take their place.
-  bool verifies() const {
-    return settings.verify != Verify::None && settings.expected_digests == nullptr;
+  const DataDigests* data_digests() const { return settings.data_digests; }
+  // Returns whether the digests that the file keeps for verification are compared.
+  bool verifies() const { return settings.verify != Verify::None && data_digests() == nullptr; }
+  // Returns whether any digests are compared or computed.
+  bool digests() const { return verifies() || data_digests() != nullptr; }
+  // Returns whether the digests of chunks are compared with those that the file lists, in place of
+  // the digests of whole tensors.
+  bool compares_chunks() const {
+    if (data_digests() != nullptr) return data_digests()->in_chunks() && data_digests()->listed();
+    if (encrypted() || catalogue.chunk_digests().empty()) return false;
+    // A format without tensor headers has no CRC32.
+    return settings.verify == Verify::All ||
+           (verifies() && !catalogue.chunk_digests().covers_headers());
   }
-  // Returns whether the digests of chunks are compared, in place of the SHA-256 of whole tensors.
-  bool checks_chunks() const {
-    return settings.verify == Verify::All && verifies() && !encrypted() &&
-           !catalogue.chunk_digests().empty();
+  // Returns whether the digests of chunks are compared or computed.
+  bool hashes_chunks() const {
+    return compares_chunks() || (data_digests() != nullptr && data_digests()->in_chunks());
   }
-  // Returns whether digests of whole tensors are computed.
-  bool digests() const { return verifies() || settings.expected_digests != nullptr; }
+  // Returns the size of the chunks that are hashed.
+  std::uint64_t hashed_chunk() const {
+    return data_digests() != nullptr ? kModelDigestChunk : catalogue.chunk_digests().chunk_size();
+  }
+  // Returns whether parts of tensors are checked by the chunks that they touch.
+  bool checks_parts() const { return compares_chunks() && !encrypted(); }
   // Returns whether SHA-256 of whole tensors is computed for most tensors.
   bool hashes_in_order() const {
-    return (settings.verify == Verify::All || settings.expected_digests != nullptr) &&
-           !checks_chunks();
+    return (settings.verify == Verify::All || data_digests() != nullptr) && !hashes_chunks();
   }
   // Returns whether an item has no destination, and its data is only checked.
   bool is_only_checked(const LoadItem& item) const {
@@ -53,7 +65,7 @@ struct LoadJob {
   // can be decrypted or checked. If the tensor is encrypted, they are known from its details, which
   // do not move with the item.
   bool is_part_of_chunks(const LoadItem& item) const {
-    return (encrypted() || checks_chunks()) && item.size() > 0 && !is_whole(item);
+    return (encrypted() || checks_parts()) && item.size() > 0 && !is_whole(item);
   }
 };
 

@@ -29,15 +29,10 @@ FileKind kind_in(Format format, FileKind asked, Cancel& cancel) {
                 "save a .tensors file, or leave out all names but one of each tied tensor, as "
                 "save_model() does");
   }
-  if (asked.chunk_size > 0) {
+  if (asked.header.hashes.crc32 && !asked.header.hashes.sha256 && asked.chunk_size == 0) {
     throw Error(ErrorKind::InvalidArgument,
-                "hashes asks for digests of chunks, which only a .tensors file keeps: use 'sha256' "
-                "or 'all', which store SHA-256 of whole tensors");
-  }
-  if (asked.header.hashes.crc32 && !asked.header.hashes.sha256) {
-    throw Error(ErrorKind::InvalidArgument,
-                "hashes is 'crc32', and a safetensors file stores no CRC32: use 'sha256' or 'all', "
-                "which store SHA-256");
+                "hashes is 'crc32', and a safetensors file stores no CRC32: use 'sha256', 'all' or "
+                "'chunked', which store SHA-256");
   }
   // One list of digests serves as the hashes of the tensors and as the digests of their data.
   asked.header.hashes.crc32 = false;

@@ -4,11 +4,9 @@
 #include <limits>
 
 #include "base/error.h"
-#include "codec/hmac.h"
 #include "engine/read_ahead.h"
 #include "engine/read_arriving.h"
 #include "engine/read_catalogue.h"
-#include "format/model_digest.h"
 
 namespace tensorizer {
 
@@ -52,23 +50,21 @@ void OpenFile::check_promises(Cancel& cancel) const {
              "for that");
     }
   }
-  if (options_.digest && !catalogue_->data_digests().empty()) {
-    check_digest(catalogue_->data_digests(), cancel);
+  if (options_.digest && DataDigests::are_listed(*catalogue_, options_.digest->version)) {
+    check_digest(pinned_digests(), cancel);
   }
 }
 
-void OpenFile::check_digest(ConstBytes data_digests, Cancel& cancel) const {
-  for (const Entry& entry : catalogue_->entries()) {
-    if (entry.dtype) continue;
-    throw Error(ErrorKind::InvalidArgument,
-                source_->label() +
-                    ": its digest cannot be checked, because a stream does not give the dtype "
-                    "of empty tensors in advance: load it from a file");
-  }
-  const Sha256Digest found = model_digest(*catalogue_, data_digests, cancel);
+DataDigests OpenFile::pinned_digests() const {
+  const DigestVersion version = options_.digest->version;
+  return {*catalogue_, version, DataDigests::are_listed(*catalogue_, version), source_->label()};
+}
+
+void OpenFile::check_digest(const DataDigests& digests, Cancel& cancel) const {
+  const ModelDigest found = digests.model_digest(cancel);
   if (found == *options_.digest) return;
-  throw Error(ErrorKind::HashMismatch, source_->label() + ": its digest is " + to_hex(found) +
-                                           ", but must be " + to_hex(*options_.digest) +
+  throw Error(ErrorKind::HashMismatch, source_->label() + ": its digest is " + to_text(found) +
+                                           ", but must be " + to_text(*options_.digest) +
                                            ": this is another model");
 }
 

@@ -57,9 +57,11 @@ class OpenFile {
   std::vector<LoadItem> all_items() const;
   // Reads the details of a tensor. Its header goes to `header`, which the result points into.
   TensorDetails read_details(std::uint32_t number, std::vector<std::byte>& header, Cancel& cancel);
-  // Throws HashMismatch if the digests of the tensors' data do not make the digest that the options
-  // ask for.
-  void check_digest(ConstBytes data_digests, Cancel& cancel) const;
+  // Returns the digests that make the one that the options ask for: those that the file lists, if
+  // it does.
+  DataDigests pinned_digests() const;
+  // Throws HashMismatch if they do not make it.
+  void check_digest(const DataDigests& digests, Cancel& cancel) const;
   // Returns the names of the file and the tensor, for messages.
   std::string describe_entry(std::uint32_t number) const;
 

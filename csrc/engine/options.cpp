@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/number.h"
-#include "codec/hmac.h"
 #include "engine/cpus.h"
 #include "io/key.h"
 #include "io/open.h"
@@ -52,10 +51,12 @@ Option kdf_option(Argon2Cost& cost) {
           }};
 }
 
-Option digest_option(std::optional<Sha256Digest>& digest) {
-  return {"digest", "64 hexadecimal digits, as digest() returns them",
+Option digest_option(std::optional<ModelDigest>& digest) {
+  return {"digest",
+          "64 hexadecimal digits, with 'v2:' before them or not, as digest() returns them",
           [&digest](const std::string&, const std::string& text) {
-            return from_hex(text, digest.emplace());
+            digest = parse_model_digest(text);
+            return digest.has_value();
           }};
 }
 
@@ -106,6 +107,7 @@ std::vector<Option> save_options(SaveOptions& save) {
   known.push_back(kdf_option(save.kdf));
   known.push_back(bool_option("digests", save.digests));
   known.push_back(digest_chunk_option(save.digest_chunk));
+  known.push_back(bool_option("plain_digests", save.plain_digests));
   known.push_back(format_option(save.format));
   known.push_back(share_option(save.share));
   return known;
@@ -176,6 +178,13 @@ HashKinds parse_hashes(const std::string& text) {
   if (text == "all+chunked") return {true, true, true};
   if (text == "none") return {false, false};
   refuse("hashes is " + quote(text) + ", and must be " + kHashes);
+}
+
+DigestVersion parse_digest_version(std::int64_t version) {
+  if (version != 1 && version != 2) {
+    refuse("the version of a digest is " + std::to_string(version) + ", and must be 1 or 2");
+  }
+  return static_cast<DigestVersion>(version);
 }
 
 int parse_threads(std::int64_t threads) {

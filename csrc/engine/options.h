@@ -26,7 +26,7 @@ struct LoadOptions {
   std::string key;  // the name of the key; empty if none is given
   Argon2Cost kdf_limit = kKdfLimit;
   bool require_authenticated = false;
-  std::optional<Sha256Digest> digest;  // that the file must have
+  std::optional<ModelDigest> digest;  // that the file must have
   std::uint64_t memory_ceiling = kMemoryCeiling;
   std::uint64_t staging = kStaging;
 };
@@ -37,6 +37,7 @@ struct SaveOptions {
   Argon2Cost kdf = *named_cost("moderate");
   bool digests = false;
   std::optional<std::uint64_t> digest_chunk;
+  bool plain_digests = false;    // whether an encrypted file lists the digests of its plain chunks
   std::optional<Format> format;  // by the name of the target if not given
   // Whether tensors that are the same memory are stored once. If not given, a save stores the data
   // of each name, and a rewrite keeps what the original does, as far as the format can.
@@ -69,6 +70,7 @@ void refuse_secrets(const std::string& uri, const OptionList& options, const std
 Verify parse_verify(const std::string& text);
 // Parses "all", "crc32", "sha256", "chunked", "all+chunked" or "none".
 HashKinds parse_hashes(const std::string& text);
+DigestVersion parse_digest_version(std::int64_t version);
 // Returns the number of threads; 0 means every CPU that this process may use.
 int parse_threads(std::int64_t threads);
 

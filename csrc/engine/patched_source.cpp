@@ -85,7 +85,9 @@ PatchedSource::PatchedSource(OpenFile& newer, OpenFile& older, int threads, Canc
   const std::span<const Entry> entries = newer.catalogue().entries();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
-    add(entry.header_offset, entry.header_size(), listed.header_digest(i));
+    if (entry.header_size() > 0) {
+      add(entry.header_offset, entry.header_size(), listed.header_digest(i));
+    }
     std::uint64_t chunk = 0;
     for (std::uint64_t at = 0; at < entry.data_size; at += listed.chunk_size(), ++chunk) {
       add(entry.data_offset + at, std::min(listed.chunk_size(), entry.data_size - at),

@@ -27,13 +27,21 @@ void TensorSource::compare() {
   if (digests_) {
     const Digests found = digests_->finish();
     digests_.reset();
-    check_digests(location(), file_.expected_digests, expected_, found);
+    const bool data_alone = file_.data_digests != nullptr;
+    if (data_alone) file_.data_digests->keep(number_, found.sha256);
+    const std::string wrong = compare_digests(
+        location(), data_alone ? entry().data_offset : entry().header_offset, expected_, found);
+    if (!wrong.empty()) fail(location(), ErrorKind::HashMismatch, wrong);
   }
   if (chunks_) {
     chunks_->finish();
     chunks_.reset();
-    compare_chunks(file_.catalogue.chunk_digests(), number_, 0, found_,
-                   [&](std::uint64_t position) { fail_chunk(position); });
+    if (file_.data_digests != nullptr && !file_.data_digests->listed()) {
+      file_.data_digests->keep(number_, 0, found_);
+    } else {
+      compare_chunks(file_.catalogue.chunk_digests(), number_, 0, found_,
+                     [&](std::uint64_t position) { fail_chunk(position); });
+    }
   }
 }
 
@@ -81,22 +89,24 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
     file_.source.read(e.header_offset, pieces, cancel);
     details_ = file_.catalogue.details(number, header_, location);
   }
-  const ChunkDigests& chunks = file_.catalogue.chunk_digests();
-  if (file_.expected_digests != nullptr) {
-    expected_ = {std::nullopt, file_.expected_digests->expected_of(number)};
+  if (const std::uint64_t chunk = hashed_chunk(); chunk > 0) {
+    found_.assign(chunk_count(e.data_size, chunk), {});
+    chunks_.emplace(chunk, found_);
+  } else if (file_.data_digests != nullptr) {
+    expected_ = {std::nullopt, file_.data_digests->expected_of(number)};
     digests_.emplace(DigestStart{{}, false, true});
   } else {
     expected_ = {details_->crc32, details_->sha256};
-    if (!chunks.empty() && !file_.catalogue.encrypted()) {
-      expected_ = {};
-      found_.assign(chunk_count(e.data_size, chunks.chunk_size()), {});
-      chunks_.emplace(chunks.chunk_size(), found_);
-    }
     const DigestStart start{details_->hashed, expected_.crc32.has_value(),
                             expected_.sha256.has_value()};
     if (start.crc32 || start.sha256) digests_.emplace(start);
   }
   if (file_.catalogue.encrypted()) fill(0, out, cancel);
+}
+
+std::uint64_t TensorSource::hashed_chunk() const {
+  if (file_.data_digests != nullptr) return file_.data_digests->in_chunks() ? kModelDigestChunk : 0;
+  return file_.catalogue.encrypted() ? 0 : file_.catalogue.chunk_digests().chunk_size();
 }
 
 void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
@@ -157,7 +167,7 @@ void TensorSource::check(std::uint64_t position, Bytes chunks, Cancel& cancel) {
 
 void TensorSource::fail_chunk(std::uint64_t position) const {
   fail(location(), ErrorKind::HashMismatch,
-       describe_damage(entry(), file_.catalogue.chunk_digests(), position));
+       describe_damage(location(), file_.catalogue.chunk_digests(), position));
 }
 
 TensorLocation TensorSource::location() const { return {file_.source, entry(), number_}; }

@@ -8,6 +8,7 @@
 
 #include "engine/check.h"
 #include "engine/chunks.h"
+#include "engine/data_digests.h"
 #include "engine/file_keys.h"
 #include "format/catalogue.h"
 #include "io/source.h"
@@ -18,9 +19,9 @@ namespace tensorizer {
 struct TensorFile {
   Source& source;
   const Catalogue& catalogue;
-  FileKeys* keys;  // null if the file is not encrypted
-  const ExpectedDigests* expected_digests = nullptr;
-  bool checks_parts = false;  // whether chunks of parts are checked
+  FileKeys* keys;                       // null if the file is not encrypted
+  DataDigests* data_digests = nullptr;  // as in LoadSettings
+  bool checks_parts = false;            // whether chunks of parts are checked
 };
 
 // Used by one thread at a time.
@@ -50,7 +51,9 @@ class TensorSource {
                         Cancel& cancel);
   // Decrypts or checks whole chunks. `position` is where the first one begins.
   void check(std::uint64_t position, Bytes chunks, Cancel& cancel);
-  // Compares the digests of the data that read() has given in whole.
+  // Returns the size of the chunks that read() hashes; 0 if it hashes whole tensors, or nothing.
+  std::uint64_t hashed_chunk() const;
+  // Compares or keeps the digests of the data that read() has given in whole.
   void compare();
   [[noreturn]] void fail_chunk(std::uint64_t position) const;
   TensorLocation location() const;

@@ -15,6 +15,19 @@ std::uint64_t Entry::memory_size() const noexcept {
   return size;
 }
 
+std::vector<std::uint64_t> first_chunks(std::span<const Entry> entries, std::uint64_t chunk_size) {
+  std::vector<std::uint64_t> first;
+  first.reserve(entries.size() + 1);
+  first.push_back(0);
+  for (const Entry& entry : entries) {
+    std::uint64_t sum = 0;
+    const std::uint64_t chunks = chunk_count(entry.data_size, chunk_size);
+    const bool too_many = __builtin_add_overflow(first.back(), chunks, &sum);
+    first.push_back(too_many ? std::numeric_limits<std::uint64_t>::max() : sum);
+  }
+  return first;
+}
+
 std::vector<std::string_view> stored_names(std::span<const Entry> entries) {
   std::vector<std::string_view> names;
   names.reserve(entries.size());

@@ -167,6 +167,10 @@ class Catalogue {
   std::vector<Tie>::const_iterator first_tie(std::uint32_t number) const noexcept;
 };
 
+// Returns the number of each tensor's first chunk, and the number of all chunks at the end. Entries
+// may overlap; a number that is too large is the largest.
+std::vector<std::uint64_t> first_chunks(std::span<const Entry> entries, std::uint64_t chunk_size);
+
 // Returns the names as stored.
 std::vector<std::string_view> stored_names(std::span<const Entry> entries);
 

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -27,12 +28,13 @@ constexpr std::uint64_t chunk_count(std::uint64_t data_size, std::uint64_t chunk
   return data_size / chunk_size + (data_size % chunk_size != 0 ? 1 : 0);
 }
 
-// The digests of all tensor headers and of all chunks of a file, which belong to its catalogue.
+// The digests of all chunks of a file, and of its tensor headers if the format has them. They
+// belong to its catalogue.
 class ChunkDigests {
  public:
   // Makes an empty list, for a file that has none.
   ChunkDigests() = default;
-  // `first` has the number of each tensor's first chunk.
+  // `first` has the number of each tensor's first chunk, and the number of all chunks at the end.
   ChunkDigests(std::uint64_t chunk_size, ConstBytes headers, ConstBytes digests,
                std::vector<std::uint64_t> first)
       : chunk_size_(chunk_size), headers_(headers), digests_(digests), first_(std::move(first)) {}
@@ -42,8 +44,15 @@ class ChunkDigests {
   std::uint64_t chunk_size() const noexcept { return chunk_size_; }
   // Returns the digests of all chunks of the file, tensor by tensor.
   ConstBytes all() const noexcept { return digests_; }
+  // Returns whether it has digests of tensor headers, if there are tensors.
+  bool covers_headers() const noexcept { return !headers_.empty() || first_.size() <= 1; }
   ConstBytes header_digest(std::size_t entry) const {
     return headers_.subspan(entry * kSha256Size, kSha256Size);
+  }
+  // Returns the digests of all chunks of a tensor.
+  ConstBytes digests(std::size_t entry) const {
+    return digests_.subspan(first_[entry] * kSha256Size,
+                            (first_[entry + 1] - first_[entry]) * kSha256Size);
   }
   // Returns the digest of one chunk of a tensor, whose chunks count from 0.
   ConstBytes digest(std::size_t entry, std::uint64_t chunk) const {

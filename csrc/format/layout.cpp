@@ -42,13 +42,21 @@ void Layout::place(TensorSpec spec, std::uint64_t header_size) {
   placed.first_chunk = chunk_digests_.size();
   if (kind_.chunk_size > 0) {
     const std::uint64_t chunks = chunk_count(placed.spec.data_size(), kind_.chunk_size);
+    if (chunks > kMostChunks - chunk_digests_.size()) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the tensors have more than " + std::to_string(kMostChunks) + " chunks of " +
+                      std::to_string(kind_.chunk_size) +
+                      " bytes, whose digests one file can list: set a larger 'digest_chunk'");
+    }
     chunk_digests_.resize(chunk_digests_.size() + chunks);
   }
   tensors_.push_back(std::move(placed));
 }
 
 void check_metadata(Metadata& metadata, Cancel& cancel) {
-  std::erase_if(metadata, [](const auto& pair) { return pair.first == kDigestsKey; });
+  std::erase_if(metadata, [](const auto& pair) {
+    return pair.first == kDigestsKey || pair.first == kChunkDigestsKey;
+  });
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument, "the metadata cannot be saved: " + why);
   };

@@ -23,9 +23,12 @@
 
 namespace tensorizer {
 
-// A key that the metadata of a user never has: in a safetensors file its value is the SHA-256 of
-// each tensor's data, as hex digits in the order of the header, and a last one over this list.
+// Keys that the metadata of a user never has. In a safetensors file, the value of the first is the
+// SHA-256 of each tensor's data, as hex digits in the order of the header, and a last one over this
+// list. That of the second begins with the size of chunks and a colon; the SHA-256 of all chunks
+// follow, and a last one.
 inline constexpr std::string_view kDigestsKey = "tensorizer_ops.sha256";
+inline constexpr std::string_view kChunkDigestsKey = "tensorizer_ops.sha256.chunks";
 
 // A tensor to be saved.
 struct TensorSpec {
@@ -67,7 +70,7 @@ struct FileKind {
 };
 
 // Throws Error(InvalidArgument) if a file cannot hold the metadata: if a text is not UTF-8, a key
-// appears twice, or all of it is too large. Takes kDigestsKey out, which comes from programs that
+// appears twice, or all of it is too large. Takes the keys above out, which come from programs that
 // copy the metadata of a file.
 void check_metadata(Metadata& metadata, Cancel& cancel);
 

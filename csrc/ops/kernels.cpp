@@ -169,8 +169,10 @@ Strings names(const std::string& uri, const Options& options) {
   return translate_errors([&] { return Strings(FileReader(uri, option_list(options)).names()); });
 }
 
-std::string digest(const std::string& uri, std::int64_t threads, const Options& options) {
-  return translate_errors([&] { return FileReader(uri, option_list(options)).digest(threads); });
+std::string digest(const std::string& uri, std::int64_t threads, const Options& options,
+                   std::int64_t version, bool listed) {
+  return translate_errors(
+      [&] { return FileReader(uri, option_list(options)).digest(threads, version, listed); });
 }
 
 void verify(const std::string& uri, const std::string& verify, std::optional<std::int64_t> threads,

@@ -42,7 +42,8 @@ void save_tensors(const std::string& uri, const Strings& names, at::TensorList t
 
 Strings names(const std::string& uri, const Options& options);
 
-std::string digest(const std::string& uri, std::int64_t threads, const Options& options);
+std::string digest(const std::string& uri, std::int64_t threads, const Options& options,
+                   std::int64_t version, bool listed);
 
 void verify(const std::string& uri, const std::string& verify, std::optional<std::int64_t> threads,
             const Options& options);

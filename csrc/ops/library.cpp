@@ -1,8 +1,9 @@
 // torch.ops.tensorizer: every schema, and the kernels that serve it.
 #include <torch/library.h>
 
-#include "ops/classes.h"
 #include "ops/kernels.h"
+#include "ops/reader_class.h"
+#include "ops/writer_class.h"
 
 namespace tensorizer::ops {
 
@@ -13,7 +14,8 @@ c10::intrusive_ptr<ReaderClass> open(const at::Tensor& data, const Options& opti
 }
 
 TORCH_LIBRARY(tensorizer, m) {
-  define_classes(m);
+  define_reader(m);
+  define_writer(m);
   m.set_python_module("tensorizer_ops._compile.fakes");
   // Without CONSERVATIVE, TorchScript removes a save as dead code, and freezing runs a load once
   // and keeps its result for good.
@@ -43,7 +45,8 @@ TORCH_LIBRARY(tensorizer, m) {
   def("names(str uri, *, Dict(str, str)? options=None) -> str[]");
   def("verify(str uri, *, str verify=\"all\", int? threads=None, Dict(str, str)? options=None) "
       "-> ()");
-  def("digest(str uri, *, int threads=0, Dict(str, str)? options=None) -> str");
+  def("digest(str uri, *, int threads=0, Dict(str, str)? options=None, int version=1, "
+      "bool listed=False) -> str");
   def("open(Tensor data, *, Dict(str, str)? options=None) "
       "-> __torch__.torch.classes.tensorizer.Reader");
   // `out` is not "Tensor(a!)[]": TorchScript takes that for a change of the list, not of the

@@ -20,7 +20,7 @@
 #include "io/copy.h"
 #include "io/open.h"
 #include "io/secret.h"
-#include "ops/classes.h"
+#include "ops/reader_class.h"
 #include "ops/translate_errors.h"
 
 namespace tensorizer {

@@ -175,36 +175,36 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
     return;
   }
   // The list of digests in the file, if any, was checked when the file was opened.
-  const ConstBytes listed = file.catalogue().data_digests();
-  std::vector<Sha256Digest> found(file.catalogue().entries().size());
-  const ExpectedDigests expected_digests{listed, found};
-  if (listed.empty()) {
-    std::vector<bool> loaded(found.size());
+  DataDigests digests = file.pinned_digests();
+  const std::size_t entries = file.catalogue().entries().size();
+  if (!digests.listed()) {
+    std::vector<bool> loaded(entries);
     for (const LoadItem& item : targets.items) loaded[item.entry] = true;
     if (std::find(loaded.begin(), loaded.end(), false) != loaded.end()) {
       throw Error(ErrorKind::InvalidArgument,
                   file.source().label() +
-                      ": the file keeps no digests of its tensors, so its own digest can only be "
-                      "checked when all are loaded at once, into new tensors on one device or into "
-                      "existing tensors: save the file with the option 'digests'");
+                      ": the file keeps no digests that its own digest is made of, so this can "
+                      "only be checked when all tensors are loaded at once, into new tensors on "
+                      "one device or into existing tensors: " +
+                      how_to_list(file.options().digest->version));
     }
   }
-  run(file, targets, verify, threads, job, &expected_digests);
-  if (!listed.empty()) return;
+  run(file, targets, verify, threads, job, &digests);
+  if (digests.listed()) return;
   try {
-    file.check_digest(std::as_bytes(std::span(found)), job.cancel);
+    file.check_digest(digests, job.cancel);
   } catch (...) {
-    blank(targets, std::vector<bool>(found.size(), true));
+    blank(targets, std::vector<bool>(entries, true));
     throw;
   }
 }
 
 void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
-                     Job& job, const ExpectedDigests* expected_digests) {
+                     Job& job, DataDigests* data_digests) {
   LoadSettings settings;
   settings.verify = verify;
   settings.threads = parse_threads(threads);
-  settings.expected_digests = expected_digests;
+  settings.data_digests = data_digests;
   settings.names_all_damage = targets.only_checked;
   settings.keys = file.keys();
   std::vector<bool> incomplete;
@@ -323,11 +323,12 @@ void FileReader::verify(Verify verify, std::int64_t threads) {
   run(*open, targets, open->checked(verify), threads, job);
 }
 
-std::string FileReader::digest(std::int64_t threads) {
+std::string FileReader::digest(std::int64_t threads, std::int64_t version, bool listed) {
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
   const auto begin = std::chrono::steady_clock::now();
-  const std::string digest = file_digest(*open, parse_threads(threads), job.progress, job.cancel);
+  const DigestRequest request{parse_digest_version(version), listed, parse_threads(threads)};
+  const std::string digest = file_digest(*open, request, job.progress, job.cancel);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   counters_.add(open->source(), job.progress, open->names().size(), seconds.count());
   return digest;

@@ -71,7 +71,7 @@ class FileReader {
   void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,
                  Verify verify, std::int64_t threads, bool cast);
   void verify(Verify verify, std::int64_t threads);
-  std::string digest(std::int64_t threads);
+  std::string digest(std::int64_t threads, std::int64_t version, bool listed);
   void rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
                std::int64_t threads);
   Updated update(const std::string& to, std::int64_t threads);
@@ -90,7 +90,7 @@ class FileReader {
                                const LoadRequest& request, Ties ties, bool headers,
                                const TensorSlices& slices = {});
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job,
-           const ExpectedDigests* expected_digests);
+           DataDigests* data_digests);
   // Also checks the digest that the options ask for.
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job);
 

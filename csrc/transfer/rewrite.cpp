@@ -21,8 +21,8 @@ namespace {
 // is read by one worker at a time, in that order. Shared by all workers of the save.
 class Origin {
  public:
-  Origin(OpenFile& from, Source& source, const ExpectedDigests* expected_digests, Cancel& cancel)
-      : file_{source, from.catalogue(), from.keys(), expected_digests},
+  Origin(OpenFile& from, Source& source, DataDigests* data_digests, Cancel& cancel)
+      : file_{source, from.catalogue(), from.keys(), data_digests},
         cancel_(cancel),
         sequential_(source.sequential()) {}
 
@@ -160,11 +160,9 @@ void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds ha
   const Format format = options.format.value_or(format_of(to));
   FileKind kind = file_kind(format, hashes, from.metadata(), options, cancel);
   if (!options.share) kind.share = format == Format::Tensors;
-  // Tensors without data are never read, so their digests are set here.
-  std::vector<Sha256Digest> found(from.catalogue().entries().size(), Sha256().finish());
-  const ExpectedDigests expected_digests{from.catalogue().data_digests(), found};
-  const bool pinned = from.options().digest.has_value();
-  Origin origin(from, source, pinned ? &expected_digests : nullptr, cancel);
+  std::optional<DataDigests> pinned;
+  if (from.options().digest) pinned.emplace(from.pinned_digests());
+  Origin origin(from, source, pinned ? &*pinned : nullptr, cancel);
   SaveSettings settings;
   settings.threads = threads;
   settings.memory_ceiling = options.memory_ceiling;
@@ -176,7 +174,7 @@ void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds ha
     return TensorAccess{.reader = std::make_unique<OriginReader>(origin)};
   };
   settings.confirm = [&] {
-    if (pinned) from.check_digest(std::as_bytes(std::span(found)), cancel);
+    if (pinned) from.check_digest(*pinned, cancel);
     source.confirm(cancel);
   };
   if (options.max_shard_size > 0) {

@@ -40,6 +40,27 @@ std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
   return mapped;
 }
 
+// Returns the size of the chunks whose digests a file is to list; 0 if it lists none.
+std::uint64_t listed_chunk(HashKinds hashes, const SaveOptions& options) {
+  const auto refuse = [](const std::string& why) { throw Error(ErrorKind::InvalidArgument, why); };
+  const bool encrypts = !options.key.empty();
+  if (options.plain_digests && !encrypts) {
+    refuse("option 'plain_digests' is for encrypted files, and no key is given");
+  }
+  const char* const given = options.plain_digests ? "plain_digests" : "digest_chunk";
+  if ((options.digest_chunk || options.plain_digests) && !hashes.chunked) {
+    refuse("the option '" + std::string(given) +
+           "' is given, and hashes asks for no digests of chunks: use 'chunked' or 'all+chunked'");
+  }
+  if (options.digest_chunk && encrypts && !options.plain_digests) {
+    refuse(
+        "the option 'digest_chunk' is given, and an encrypted file has the MACs of its chunks: "
+        "leave it out, or see the option 'plain_digests'");
+  }
+  if (!hashes.chunked || (encrypts && !options.plain_digests)) return 0;
+  return options.digest_chunk.value_or(kUsualChunk);
+}
+
 FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const SaveOptions& options,
                     Cancel& cancel) {
   FileKind kind;
@@ -48,15 +69,8 @@ FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const Sa
   kind.header.hashes = hashes;
   kind.data_digests = options.digests;
   kind.share = options.share.value_or(false);
-  if (options.digest_chunk && !hashes.chunked) {
-    throw Error(ErrorKind::InvalidArgument,
-                "the option 'digest_chunk' is given, and hashes asks for no digests of chunks: use "
-                "'chunked' or 'all+chunked'");
-  }
-  if (hashes.chunked) kind.chunk_size = options.digest_chunk.value_or(kUsualChunk);
+  kind.chunk_size = listed_chunk(hashes, options);
   if (options.key.empty()) return kind;
-  // The MACs of an encrypted file are those of its chunks.
-  kind.chunk_size = 0;
   if (hashes.crc32 && !hashes.sha256 && !hashes.chunked) {
     throw Error(ErrorKind::InvalidArgument,
                 "hashes is 'crc32', but an encrypted file stores no CRC32, which would reveal "

@@ -50,7 +50,7 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
   SaveOptions options;
   options.digest_chunk = catalogue.chunk_digests().chunk_size();
   options.digests = !catalogue.data_digests().empty();
-  options.format = Format::Tensors;
+  options.format = catalogue.info().format;
   const LoadOptions opening;
   std::shared_ptr<Source> local;
   try {

@@ -151,8 +151,12 @@ def test_encrypted_files_have_macs_instead(path: str) -> None:
     stored = Reader(path, options).stored("weight")
     assert "crc32" not in stored
     assert "sha256" not in stored
-    rows = tensorizer_ops.load(path, slices={"weight": slice(10, 20)}, options=options)["weight"]
-    assert same(rows, weight[10:20])
+    for verify in ("none", "all"):
+        rows = {"weight": slice(10, 20)}
+        part = tensorizer_ops.load(path, slices=rows, options=options, verify=verify)["weight"]
+        assert same(part, weight[10:20])
+    for verify in ("crc32", "all"):
+        ops.verify(path, verify=verify, options=options)
     flip(path, int(Reader(path, options).stored("weight")["data_offset"]))
     with pytest.raises(errors.Crypto):
         tensorizer_ops.load(path, slices={"weight": slice(10, 20)}, options=options)
@@ -165,8 +169,15 @@ def test_options_that_make_no_sense(path: str) -> None:
     for size in ("0", "65535", "32768", "33554432", "x", "1e6"):
         with pytest.raises(ValueError, match="digest_chunk"):
             tensorizer_ops.save(path, tensors, hashes="chunked", options={"digest_chunk": size})
-    with pytest.raises(ValueError, match=r"only a \.tensors file keeps"):
-        tensorizer_ops.save(path + ".safetensors", tensors, hashes="chunked")
+    key = {"key": "env:UNUSED"}
+    for options, why in [
+        ({"plain_digests": "true"}, "for encrypted files, and no key is given"),
+        (SMALL_CHUNKS | key, "leave it out, or see the option 'plain_digests'"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            tensorizer_ops.save(path, tensors, hashes="chunked", options=options)
+    with pytest.raises(ValueError, match="'plain_digests' is given, and hashes asks for no"):
+        tensorizer_ops.save(path, tensors, options={"plain_digests": "true"} | key)
     assert not os.path.exists(path)
 
 

@@ -82,7 +82,7 @@ def test_what_is_loaded_may_be_pinned(path: str, digests: str) -> None:
     models[1].bias = torch.nn.Parameter(torch.zeros(4))
     for number, model in enumerate(models):
         if number == 1 and digests == "false":
-            with pytest.raises(ValueError, match="all are loaded at once"):
+            with pytest.raises(ValueError, match="all tensors are loaded at once"):
                 load_into(model, path, options=pinned)
             assert not model.bias.any()
             continue

@@ -97,6 +97,7 @@ def test_parts_are_those_of_torch_indexing(tmp_path: Path, kind: str) -> None:
             slices=slices,
             copy=dice.random() < 0.5,
             threads=dice.randrange(1, 4),
+            verify=dice.choice(["none", "all"] if options else ["none"]),
             options={**options, "memory_ceiling": str(dice.choice([1 << 20, 1 << 28]))},
         )
         assert list(loaded) == order

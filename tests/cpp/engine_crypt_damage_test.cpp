@@ -219,10 +219,10 @@ TEST(Withdrawing, IsForWhatIsChecked) {
   EXPECT_EQ(load_cut(settings(1)), (std::vector<bool>{false, false}));
   EXPECT_EQ(load_cut(settings(1, Verify::Crc32)), (std::vector<bool>{false, true}));
   // With a pin, it is only known when all tensors have arrived whether the first is right.
-  std::vector<Sha256Digest> found(samples.size());
-  const ExpectedDigests expected_digests{{}, found};
+  const Index index = read(file);
+  DataDigests digests(index, DigestVersion::Tensors, false, "file");
   LoadSettings pinned = settings(1);
-  pinned.expected_digests = &expected_digests;
+  pinned.data_digests = &digests;
   EXPECT_EQ(load_cut(pinned), (std::vector<bool>{true, true}));
 
   file[end - 1] ^= std::byte{1};

@@ -194,12 +194,11 @@ TEST(Ranges, AreNotVerifiedByDigestsOfTheWhole) {
   const std::vector<std::byte> file = saved(std::vector<Sample>{sample("t", 100)});
   const auto source = memory_source(file, nullptr);
   Index index = index_of(*source);
-  std::vector<Sha256Digest> found(1);
-  const ExpectedDigests expected{{}, found};
+  DataDigests digests(index, DigestVersion::Tensors, false, source->label());
   LoadSettings verified;
   verified.verify = Verify::All;
   LoadSettings pinned;
-  pinned.expected_digests = &expected;
+  pinned.data_digests = &digests;
   for (const LoadSettings& settings : {verified, pinned}) {
     Progress progress;
     Cancel cancel;

@@ -1,4 +1,5 @@
 // Saves of safetensors files: every setting gives the same bytes, which load as what was saved.
+#include "chunked_file.h"
 #include "codec/hmac.h"
 #include "engine/new_layout.h"
 #include "format/safetensors/dtype.h"
@@ -26,6 +27,12 @@ SafetensorsLayout layout_in(std::span<const Sample> samples, FileKind kind) {
   return layout;
 }
 
+// Returns kinds of files: without digests, with those of tensors, of chunks, and both.
+std::vector<FileKind> kinds() {
+  return {FileKind{}, FileKind{{{false, true}, {}}, false}, chunked(kChunk, {}),
+          chunked(kChunk, {false, true})};
+}
+
 std::vector<std::byte> saved_in(std::span<const Sample> samples, const FileKind& kind,
                                 const SaveSettings& settings, bool staged, bool sequential) {
   MemorySink sink(sequential);
@@ -38,8 +45,9 @@ std::vector<std::byte> saved_in(std::span<const Sample> samples, const FileKind&
 TEST(SafetensorsSave, GivesTheSameBytesInEveryWay) {
   Dice dice(2001);
   const std::vector<Sample> samples = safetensors_samples(dice);
-  for (const bool hashed : {false, true}) {
-    FileKind kind{{{false, hashed}, {}}, false, {{"format", "pt"}, {"\"", "\x1f"}}};
+  for (FileKind kind : kinds()) {
+    const bool hashed = kind.header.hashes.sha256;
+    kind.metadata = {{"format", "pt"}, {"\"", "\x1f"}};
     const std::vector<std::byte> expected = saved_in(samples, kind, {}, false, false);
     for (const bool sequential : {false, true}) {
       for (const bool staged : {false, true}) {
@@ -68,11 +76,14 @@ TEST(SafetensorsSave, GivesTheSameBytesInEveryWay) {
     LoadSettings settings;
     expect_loaded(*source, *catalogue, samples, all_of(samples), Into::Mixed, settings);
     EXPECT_EQ(catalogue->data_digests().empty(), !hashed);
-    if (!hashed) continue;
-    settings.verify = Verify::All;
+    EXPECT_EQ(catalogue->chunk_digests().chunk_size(), kind.chunk_size);
+    if (!hashed && kind.chunk_size == 0) continue;
     settings.threads = 2;
-    expect_loaded(*source, *catalogue, samples, all_of(samples), Into::Mixed, settings);
-    for (std::size_t i = 0; i < samples.size(); ++i) {
+    for (const Verify verify : {Verify::Crc32, Verify::All}) {
+      settings.verify = verify;
+      expect_loaded(*source, *catalogue, samples, all_of(samples), Into::Mixed, settings);
+    }
+    for (std::size_t i = 0; hashed && i < samples.size(); ++i) {
       EXPECT_TRUE(same(catalogue->data_digests().subspan(i * kSha256Size, kSha256Size),
                        sha256(samples[i].data)));
     }
@@ -93,18 +104,24 @@ TEST(SafetensorsSave, WritesTheHeaderOfTheFormat) {
   EXPECT_EQ(as_text(saved_in({}, {}, {}, false, false)).substr(8), "{}      ");
 }
 
-TEST(SafetensorsSave, FindsDamagedData) {
+class SafetensorsDigests : public testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(OfTensorsAndChunks, SafetensorsDigests, testing::Bool());
+
+TEST_P(SafetensorsDigests, FindDamagedData) {
   Dice dice(2002);
   const std::vector<Sample> samples = safetensors_samples(dice);
-  std::vector<std::byte> file =
-      saved_in(samples, {{{false, true}, {}}, false, {}}, {}, false, false);
+  const bool in_chunks = GetParam();
+  const FileKind kind = kinds()[in_chunks ? 2 : 1];
+  std::vector<std::byte> file = saved_in(samples, kind, {}, false, false);
   const auto source = memory_source(file, nullptr);
   Cancel cancel;
   const auto catalogue = read_catalogue(*source, nullptr, cancel);
   const std::uint64_t begin = catalogue->entries().front().data_offset;
   LoadSettings settings;
-  settings.verify = Verify::All;
+  settings.threads = 2;
   for (int i = 0; i < 50; ++i) {
+    settings.verify = i % 2 == 0 ? Verify::All : Verify::Crc32;
     const std::uint64_t at = begin + dice.below(file.size() - begin);
     file[at] ^= std::byte{1};
     std::vector<LoadItem> items;
@@ -120,12 +137,16 @@ TEST(SafetensorsSave, FindsDamagedData) {
   }
 }
 
-TEST(SafetensorsSave, DigestsOfOtherTensorsCountAsNone) {
+TEST_P(SafetensorsDigests, OfOtherTensorsCountAsNone) {
   const std::vector<Sample> samples{sample("a", 3), sample("b", 3, 2)};
+  const bool in_chunks = GetParam();
   const std::vector<std::byte> file =
-      saved_in(samples, {{{false, true}, {}}, false, {}}, {}, false, false);
+      saved_in(samples, kinds()[in_chunks ? 2 : 1], {}, false, false);
   std::string json(as_text(file).substr(8, Cursor(file).take<std::uint64_t>()));
-  const std::size_t digest = json.find("sha256") + 9;
+  const std::string before =
+      in_chunks ? R"("tensorizer_ops.sha256.chunks":"65536:)" : R"("tensorizer_ops.sha256":")";
+  ASSERT_NE(json.find(before), std::string::npos) << json;
+  const std::size_t digest = json.find(before) + before.size();
   const std::string swapped = json.substr(0, digest) + json.substr(digest + 64, 64) +
                               json.substr(digest, 64) + json.substr(digest + 128);
   std::string renamed = json;
@@ -134,9 +155,19 @@ TEST(SafetensorsSave, DigestsOfOtherTensorsCountAsNone) {
   retyped.replace(retyped.find("\"U8\""), 4, "\"I8\"");
   std::string reshaped = json;
   reshaped.replace(reshaped.find("\"shape\":[3]"), 11, "\"shape\":[3,1]");
-  for (const std::string& other : {json.substr(0, digest) + json.substr(digest + 64),
-                                   json.substr(0, digest) + "zz" + json.substr(digest + 2), swapped,
-                                   renamed, retyped, reshaped}) {
+  std::vector<std::string> others{json.substr(0, digest) + json.substr(digest + 64),
+                                  json.substr(0, digest) + "zz" + json.substr(digest + 2),
+                                  swapped,
+                                  renamed,
+                                  retyped,
+                                  reshaped};
+  if (in_chunks) {
+    const std::size_t size = digest - std::string_view("65536:").size();
+    for (const char* const begin : {"131072:", "65537:", "0:", ":", "x:", "65536", ""}) {
+      others.push_back(json.substr(0, size) + begin + json.substr(digest));
+    }
+  }
+  for (const std::string& other : others) {
     std::vector<std::byte> changed;
     ByteWriter out(changed);
     out.put(static_cast<std::uint64_t>(other.size()));
@@ -145,6 +176,7 @@ TEST(SafetensorsSave, DigestsOfOtherTensorsCountAsNone) {
     Cancel cancel;
     const auto catalogue = read_catalogue(*memory_source(changed, nullptr), nullptr, cancel);
     EXPECT_TRUE(catalogue->data_digests().empty());
+    EXPECT_TRUE(catalogue->chunk_digests().empty()) << other;
     EXPECT_TRUE(catalogue->metadata().empty());
   }
 }

@@ -2,6 +2,7 @@
 // was saved.
 #include "engine/tensor_source.h"
 
+#include "chunked_file.h"
 #include "encrypted_file.h"
 
 namespace tensorizer {
@@ -138,33 +139,37 @@ TEST(TensorSourceTest, ChecksTheHashOfWhatItGave) {
   }
 }
 
-// A pinned digest replaces the hash in the file.
+// The digests that make that of the file replace the hashes in the headers.
 TEST(TensorSourceTest, ChecksWhatIsPinned) {
-  RawTensor tensor = sealed_tensor("t", pattern(9000), {.key = pattern(32, 41)});
-  tensor.crypt.reset();
-  tensor.data = *tensor.hashed;
-  tensor.hashed->front() ^= 1;
-  RawTensor other = tensor;
-  other.name = "u";
-  const RawFile file({tensor, other}, 1);
-  const ConstBytes data = as_bytes(tensor.data);
-  const auto source = memory_source(file.bytes, nullptr);
-  const Index index = read_with(file.bytes, nullptr);
-  std::vector<Sha256Digest> found(2);
-  std::vector<Sha256Digest> expected(2);
-  Sha256 sha256;
-  sha256.update(data);
-  expected[1] = sha256.finish();
-  ExpectedDigests expected_digests{{}, found};
-  const TensorFile of{*source, index, nullptr, &expected_digests};
-  TensorSource tensors(of);
-  EXPECT_TRUE(same(read_all(tensors, index, 0, 777), data));
-  EXPECT_EQ(found[0], expected[1]);
-  EXPECT_EQ(found[1], Sha256Digest{});
-  expected_digests.digests = std::as_bytes(std::span(expected));
-  EXPECT_TRUE(same(read_all(tensors, index, 1, 777), data));
-  EXPECT_EQ(found[1], expected[1]);
-  EXPECT_EQ(kind_of([&] { read_all(tensors, index, 0, 777); }), ErrorKind::HashMismatch);
+  const std::vector<Sample> samples{sample("t", 2 * kModelDigestChunk + 9000, 1), sample("u", 0)};
+  FileKind kind = chunked(kModelDigestChunk, {false, true});
+  kind.data_digests = true;
+  const std::vector<std::byte> whole = saved_as(samples, kind);
+  for (const auto version : {DigestVersion::Tensors, DigestVersion::Chunks}) {
+    std::vector<std::byte> file = whole;
+    const auto source = memory_source(file, nullptr);
+    const Index index = read(file);
+    const Entry& entry = index.entries()[0];
+    Cancel cancel;
+    const auto read_pinned = [&](DataDigests& digests) {
+      const TensorFile of{*source, index, nullptr, &digests};
+      TensorSource tensors(of);
+      EXPECT_TRUE(same(read_all(tensors, index, 0, 777'777), samples[0].data));
+    };
+    DataDigests computed(index, version, false, "file");
+    read_pinned(computed);
+    DataDigests listed(index, version, true, "file");
+    read_pinned(listed);
+    EXPECT_EQ(computed.model_digest(cancel), listed.model_digest(cancel));
+    file[entry.end() - 1] ^= std::byte{1};
+    const TensorFile of{*source, index, nullptr, &listed};
+    TensorSource tensors(of);
+    const Error error = error_of([&] { read_all(tensors, index, 0, 777'777); });
+    EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
+    const bool chunks = version == DigestVersion::Chunks;
+    const std::uint64_t begin = entry.data_offset + (chunks ? 2 * kModelDigestChunk : 0);
+    EXPECT_TRUE(contains(error.what(), "from offset " + std::to_string(begin))) << error.what();
+  }
 }
 
 TEST(TensorSourceTest, ChecksTheDigestOfTheHeader) {

@@ -21,7 +21,20 @@ std::vector<std::byte> digests_of(std::span<const Sample> samples) {
 // Returns the digest of a file with these tensors.
 std::string digest_of(std::span<const Sample> samples, const FileKind& kind = {}) {
   Cancel cancel;
-  return to_hex(model_digest(read(saved_as(samples, kind)), digests_of(samples), cancel));
+  return to_text(model_digest(read(saved_as(samples, kind)), digests_of(samples), cancel));
+}
+
+// Returns its digest of version 2. The tensors are shorter than a chunk.
+std::string chunks_digest_of(std::span<const Sample> samples, const FileKind& kind = {}) {
+  const Index index = read(saved_as(samples, kind));
+  std::vector<std::byte> digests;
+  for (const Sample& each : samples) {
+    if (!each.data.empty()) ByteWriter(digests).put_bytes(sha256(each.data));
+  }
+  Cancel cancel;
+  return to_text(model_digest(
+      index, {kModelDigestChunk, {}, digests, first_chunks(index.entries(), kModelDigestChunk)},
+      cancel));
 }
 
 std::vector<Sample> two() {
@@ -54,6 +67,53 @@ TEST(ModelDigest, IsTheOneThatWasAlwaysTaken) {
   EXPECT_EQ(digest_of(two()), to_hex(sha256(as_bytes(std::string(message)))));
 }
 
+TEST(ModelDigest, OfVersionTwoIsTheOneThatWasAlwaysTaken) {
+  RawFields message;
+  const auto text = [&](std::string_view part) {
+    message.put(std::uint64_t{part.size()}).put(part);
+  };
+  text("tensorizer_ops model digest 2");
+  message.put(std::uint64_t{2});
+  text("a");
+  text("<f4");
+  message.put(std::uint64_t{1}).put(std::int64_t{1});
+  message.put(std::uint64_t{4}).put(sha256(pattern(4, 2)));
+  text("b");
+  text("|u1");
+  message.put(std::uint64_t{2}).put(std::int64_t{2}).put(std::int64_t{3});
+  message.put(std::uint64_t{6}).put(sha256(pattern(6, 1)));
+  const std::string expected = "v2:" + to_hex(sha256(as_bytes(std::string(message))));
+  EXPECT_EQ(chunks_digest_of(two()), expected);
+  EXPECT_EQ(chunks_digest_of(two(), encrypted()), expected);
+  std::vector<Sample> same = two();
+  std::swap(same[0], same[1]);
+  EXPECT_EQ(chunks_digest_of(same), expected);
+  // A program asks for it by the same name, and other formats do not have its type.
+  same[0].spec.name = ".a";
+  same[0].spec.type = TensorType::Buffer;
+  EXPECT_EQ(chunks_digest_of(same), expected);
+}
+
+TEST(ModelDigest, OfVersionTwoTellsATensorWithoutDataFromOneWithData) {
+  std::vector<Sample> samples = two();
+  samples[0].spec.meta = true;
+  samples[0].data.clear();
+  EXPECT_NE(chunks_digest_of(samples), chunks_digest_of(two()));
+}
+
+TEST(ModelDigest, HasATextThatSaysItsVersion) {
+  const std::string hex = to_hex(sha256(as_bytes("x")));
+  for (const std::string& text : {hex, "v2:" + hex}) {
+    ASSERT_TRUE(parse_model_digest(text)) << text;
+    EXPECT_EQ(to_text(*parse_model_digest(text)), text);
+  }
+  for (const std::string& text :
+       std::vector<std::string>{"v1:" + hex, "v3:" + hex, "V2:" + hex, hex + "0", "v2:" + hex + "0",
+                                "v2:", "", "2:" + hex, " " + hex}) {
+    EXPECT_FALSE(parse_model_digest(text)) << text;
+  }
+}
+
 TEST(ModelDigest, DoesNotDependOnHowItIsStored) {
   const std::string expected = digest_of(two());
   std::vector<Sample> turned = two();
@@ -73,14 +133,18 @@ TEST(ModelDigest, DoesNotDependOnHowItIsStored) {
                    .padding = padding},
          RawTensor{.name = "a", .shape = {1}, .data = std::string(as_text(pattern(4, 2)))}});
     Cancel cancel;
-    EXPECT_EQ(to_hex(model_digest(read(file.bytes), digests_of(two()), cancel)), expected);
+    EXPECT_EQ(to_text(model_digest(read(file.bytes), digests_of(two()), cancel)), expected);
   }
 }
 
 TEST(ModelDigest, DependsOnEachField) {
-  std::set<std::string> seen{digest_of(two()), digest_of({})};
+  std::set<std::string> seen{digest_of(two()), digest_of({}), chunks_digest_of(two()),
+                             chunks_digest_of({})};
   const auto expect_new = [&](const std::vector<Sample>& samples) {
     EXPECT_TRUE(seen.insert(digest_of(samples)).second) << seen.size();
+    // Version 2 does not cover types.
+    const bool types = samples[0].spec.type != TensorType::StateDictEntry;
+    EXPECT_EQ(seen.insert(chunks_digest_of(samples)).second, !types) << seen.size();
   };
   const auto changed = [](auto&& change) {
     std::vector<Sample> samples = two();

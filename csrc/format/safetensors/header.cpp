@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "codec/hmac.h"
 #include "format/layout.h"
 #include "format/name.h"
@@ -66,7 +68,8 @@ struct SafetensorsHeader::Parser {
   std::uint64_t json_offset;  // of the JSON in the source
   std::uint64_t data_begin;   // in the source
   std::vector<std::uint8_t> dimension_counts{};
-  std::string_view digests{};  // the text of them
+  std::string_view digests{};        // the text of them
+  std::string_view chunk_digests{};  // likewise
 
   void parse() {
     std::vector<std::byte>& bytes = header.bytes_;
@@ -86,23 +89,42 @@ struct SafetensorsHeader::Parser {
     read_digests();
   }
 
-  // Digests of other tensors count as none: a program that changes the tensors of a file may have
-  // kept its metadata.
   void read_digests() {
     const std::vector<Entry>& entries = header.entries_;
-    std::vector<std::byte> bytes((entries.size() + 1) * kSha256Size);
-    if (digests.empty() || !from_hex(digests, bytes)) return;
-    ListDigest list;
+    std::vector<std::uint64_t> first(entries.size() + 1);
+    std::iota(first.begin(), first.end(), 0);
+    if (read_list(digests, first, 0, header.digests_)) header.data_digests_ = header.digests_;
+    const std::size_t colon = chunk_digests.find(':');
+    const auto chunk_size = parse_number(chunk_digests.substr(0, colon));
+    if (colon == std::string_view::npos || !chunk_size || !is_chunk_size(*chunk_size)) return;
+    first = first_chunks(entries, *chunk_size);
+    chunk_digests.remove_prefix(colon + 1);
+    if (read_list(chunk_digests, first, *chunk_size, header.chunks_)) {
+      header.chunk_digests_ = {*chunk_size, {}, header.chunks_, std::move(first)};
+    }
+  }
+
+  // Reads a list in which `first` has the number of each tensor's first digest. Returns false if it
+  // is the list of other tensors: a program that changes the tensors of a file may have kept its
+  // metadata.
+  bool read_list(std::string_view text, std::span<const std::uint64_t> first,
+                 std::uint64_t chunk_size, std::vector<std::byte>& digests) const {
+    if (text.size() / (2 * kSha256Size) != first.back() + 1) return false;
+    std::vector<std::byte> bytes(text.size() / 2);
+    if (!from_hex(text, bytes)) return false;
+    ListDigest list(chunk_size);
     Pace pace(cancel);
+    const std::vector<Entry>& entries = header.entries_;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       pace.step();
       list.add(entries[i].name, *entries[i].dtype, entries[i].shape,
-               ConstBytes(bytes).subspan(i * kSha256Size, kSha256Size));
+               ConstBytes(bytes).subspan(first[i] * kSha256Size,
+                                         (first[i + 1] - first[i]) * kSha256Size));
     }
-    if (!std::ranges::equal(list.finish(), ConstBytes(bytes).last(kSha256Size))) return;
-    bytes.resize(entries.size() * kSha256Size);
-    header.digests_ = std::move(bytes);
-    header.data_digests_ = header.digests_;
+    if (!std::ranges::equal(list.finish(), ConstBytes(bytes).last(kSha256Size))) return false;
+    bytes.resize(bytes.size() - kSha256Size);
+    digests = std::move(bytes);
+    return true;
   }
 
   void read_json(simdjson::padded_string_view text) {
@@ -160,6 +182,8 @@ struct SafetensorsHeader::Parser {
       header.empty_metadata_ = false;
       if (key == kDigestsKey) {
         digests = text;
+      } else if (key == kChunkDigestsKey) {
+        chunk_digests = text;
       } else {
         header.metadata_.emplace_back(key, text);
       }

@@ -49,6 +49,7 @@ class SafetensorsHeader final : public Catalogue {
   std::vector<std::byte> bytes_;          // of the header; the names point into them
   std::vector<std::int64_t> dimensions_;  // the shapes point into it
   std::vector<std::byte> digests_;        // of the data of all tensors; empty if there are none
+  std::vector<std::byte> chunks_;         // likewise, of its chunks
 };
 
 }  // namespace tensorizer

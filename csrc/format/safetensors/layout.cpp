@@ -43,10 +43,11 @@ std::uint64_t entry_size(const PlacedTensor& tensor) {
   return text.size() + 1;
 }
 
+bool has_lists(const FileKind& kind) { return kind.header.hashes.sha256 || kind.chunk_size > 0; }
+
 std::string begin_metadata(const FileKind& kind) {
   std::string out;
-  const bool sha256 = kind.header.hashes.sha256;
-  if (kind.metadata.empty() && !kind.empty_metadata && !sha256) return out;
+  if (kind.metadata.empty() && !kind.empty_metadata && !has_lists(kind)) return out;
   put_json_string(out, kSafetensorsMetadata);
   out += ":{";
   for (const auto& [key, value] : kind.metadata) {
@@ -55,13 +56,20 @@ std::string begin_metadata(const FileKind& kind) {
     put_json_string(out, value);
     out += ',';
   }
-  if (sha256) {
-    put_json_string(out, kDigestsKey);
-    out += ":\"";
-  } else if (!kind.metadata.empty()) {
-    out.pop_back();
-  }
+  if (!kind.metadata.empty() && !has_lists(kind)) out.pop_back();
   return out;
+}
+
+// Returns the text in front of the digests of a list.
+std::string begin_list(std::string_view key, std::uint64_t chunk_size) {
+  std::string out = "\"" + std::string(key) + "\":\"";
+  if (chunk_size > 0) out += std::to_string(chunk_size) + ':';
+  return out;
+}
+
+// Returns the size of the text of a list.
+std::uint64_t list_size(std::string_view key, std::uint64_t chunk_size, std::size_t digests) {
+  return begin_list(key, chunk_size).size() + 2 * kSha256Size * (digests + 1) + 1;
 }
 
 }  // namespace
@@ -102,7 +110,8 @@ void SafetensorsLayout::check_size() const {
   throw Error(ErrorKind::InvalidArgument,
               "the header of the safetensors file would have " + std::to_string(size) +
                   " bytes, and the format allows " + std::to_string(kMostSafetensorsHeader) +
-                  ": save fewer tensors in one file");
+                  ": save fewer tensors in one file" +
+                  (kind_.chunk_size > 0 ? ", or set a larger 'digest_chunk'" : ""));
 }
 
 void SafetensorsLayout::remove_from(std::size_t first) {
@@ -114,12 +123,37 @@ void SafetensorsLayout::check_names(Cancel& cancel) const {
   check_saved_names(placed_names(), cancel);
 }
 
-std::uint64_t SafetensorsLayout::json_size() const noexcept {
+std::uint64_t SafetensorsLayout::json_size() const {
   std::uint64_t inside = entries_size_;
-  if (!metadata_.empty()) inside += metadata_.size() + 2;  // with a brace and a comma
-  if (has_digests()) inside += 2 * kSha256Size * (tensors_.size() + 1) + 1;  // with the quotes
+  if (!metadata_.empty())
+    inside += metadata_.size() + lists_size() + 2;  // with a brace and a comma
   // The braces, and what is between them without the last comma.
   return 2 + inside - (inside > 0 ? 1 : 0);
+}
+
+std::uint64_t SafetensorsLayout::lists_size() const {
+  const bool tensors = kind_.header.hashes.sha256;
+  const bool chunks = kind_.chunk_size > 0;
+  return (tensors ? list_size(kDigestsKey, 0, tensors_.size()) : 0) +
+         (chunks ? list_size(kChunkDigestsKey, kind_.chunk_size, chunk_digests_.size()) : 0) +
+         (tensors && chunks ? 1 : 0);  // the comma
+}
+
+void SafetensorsLayout::put_list(std::string& json, std::string_view key,
+                                 std::uint64_t chunk_size) const {
+  json += begin_list(key, chunk_size);
+  ListDigest list(chunk_size);
+  for (const PlacedTensor& tensor : tensors_) {
+    const TensorSpec& spec = tensor.spec;
+    const std::size_t chunks = chunk_size > 0 ? chunk_count(spec.data_size(), chunk_size) : 0;
+    const ConstBytes digests =
+        chunk_size > 0
+            ? std::as_bytes(std::span(chunk_digests_).subspan(tensor.first_chunk, chunks))
+            : ConstBytes(tensor.data_digest);
+    list.add(spec.name, spec.dtype, spec.shape, digests);
+    json += to_hex(digests);
+  }
+  json += to_hex(list.finish()) + '"';
 }
 
 std::uint64_t SafetensorsLayout::prefix_size() const {
@@ -134,15 +168,9 @@ std::uint64_t SafetensorsLayout::largest_prefix() const noexcept {
 std::vector<std::byte> SafetensorsLayout::prefix(std::uint64_t, std::uint64_t size) const {
   std::string json = "{" + metadata_;
   json.reserve(size);
-  if (has_digests()) {
-    ListDigest list;
-    for (const PlacedTensor& tensor : tensors_) {
-      const TensorSpec& spec = tensor.spec;
-      list.add(spec.name, spec.dtype, spec.shape, tensor.data_digest);
-      json += to_hex(tensor.data_digest);
-    }
-    json += to_hex(list.finish()) + '"';
-  }
+  if (kind_.header.hashes.sha256) put_list(json, kDigestsKey, 0);
+  if (kind_.header.hashes.sha256 && kind_.chunk_size > 0) json += ',';
+  if (kind_.chunk_size > 0) put_list(json, kChunkDigestsKey, kind_.chunk_size);
   if (!metadata_.empty()) json += "},";
   for (const PlacedTensor& tensor : tensors_) {
     put_tensor(json, tensor);

@@ -24,6 +24,7 @@ ShardedCatalogue::ShardedCatalogue(std::vector<CataloguedShard> shards)
   }
   merge_metadata();
   merge_digests();
+  merge_chunk_digests();
 }
 
 void ShardedCatalogue::merge_metadata() {
@@ -60,6 +61,21 @@ void ShardedCatalogue::merge_digests() {
     digests_.insert(digests_.end(), digests.begin(), digests.end());
   }
   data_digests_ = digests_;
+}
+
+// It keeps digests of chunks if all of its shards do, and have chunks of one size.
+void ShardedCatalogue::merge_chunk_digests() {
+  if (shards_.empty()) return;
+  const std::uint64_t size = shards_.front().catalogue->chunk_digests().chunk_size();
+  for (const CataloguedShard& shard : shards_) {
+    if (shard.catalogue->chunk_digests().chunk_size() != size) return;
+  }
+  if (size == 0) return;
+  for (const CataloguedShard& shard : shards_) {
+    const ConstBytes digests = shard.catalogue->chunk_digests().all();
+    chunks_.insert(chunks_.end(), digests.begin(), digests.end());
+  }
+  chunk_digests_ = {size, {}, chunks_, first_chunks(entries_, size)};
 }
 
 FormatInfo ShardedCatalogue::info() const {

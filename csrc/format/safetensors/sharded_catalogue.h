@@ -31,10 +31,12 @@ class ShardedCatalogue final : public Catalogue {
  private:
   void merge_metadata();
   void merge_digests();
+  void merge_chunk_digests();
 
   std::vector<CataloguedShard> shards_;
   std::vector<std::size_t> first_;  // number of the first tensor of each shard
   std::vector<std::byte> digests_;
+  std::vector<std::byte> chunks_;
 };
 
 }  // namespace tensorizer

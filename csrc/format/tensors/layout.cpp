@@ -42,15 +42,6 @@ void TensorsLayout::check(const TensorSpec& spec) const { check_spec(spec); }
 
 void TensorsLayout::add(TensorSpec spec) {
   check(spec);
-  if (kind_.chunk_size > 0) {
-    const std::uint64_t chunks = chunk_count(spec.data_size(), kind_.chunk_size);
-    if (chunks > kMostChunks - chunk_digests_.size()) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "the tensors have more than " + std::to_string(kMostChunks) + " chunks of " +
-                      std::to_string(kind_.chunk_size) +
-                      " bytes, whose digests one file can list: set a larger 'digest_chunk'");
-    }
-  }
   const std::uint64_t size = tensor_header_size(spec, kind_.header, base_ + end());
   place(std::move(spec), size);
   const TensorSpec& placed = tensors_.back().spec;

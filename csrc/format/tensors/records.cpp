@@ -169,19 +169,12 @@ ChunkDigests parse_chunk_digests(ConstBytes body, std::span<const Entry> entries
     fault = "has no chunk size, which is a power of two from 65536 to 16777216";
     return {};
   }
-  const std::uint64_t listed = digests.size() / kSha256Size;
-  std::vector<std::uint64_t> first;
-  first.reserve(entries.size());
-  std::uint64_t count = 0;
-  bool fits = cursor.ok() && digests.size() % kSha256Size == 0;
-  for (const Entry& entry : entries) {
-    first.push_back(count);
-    const std::uint64_t chunks = chunk_count(entry.data_size, chunk_size);
-    fits = fits && chunks <= listed - count;
-    if (!fits) break;
-    count += chunks;
+  std::vector<std::uint64_t> first = first_chunks(entries, chunk_size);
+  if (!cursor.ok() || digests.size() % kSha256Size != 0 ||
+      digests.size() / kSha256Size != first.back()) {
+    fault = "does not have one digest for each header and chunk";
+    return {};
   }
-  if (!fits || count != listed) fault = "does not have one digest for each header and chunk";
   return {chunk_size, headers, digests, std::move(first)};
 }
 

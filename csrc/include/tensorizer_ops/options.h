@@ -24,7 +24,7 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 enum class Verify { None, Crc32, All };
 
 // Which digests a save writes for every tensor. An encrypted file has a MAC for each chunk of its
-// data instead of the SHA-256 of each chunk.
+// data instead of the SHA-256 of each chunk, unless the option `plain_digests` asks for both.
 struct HashKinds {
   bool crc32 = false;
   bool sha256 = false;

@@ -121,7 +121,7 @@ class Reader {
   // without a slice are taken in whole. Reads little more of the file than these parts. A part that
   // is one run of bytes shares pages with a local file, as load() does. Throws what load() throws,
   // and Error(InvalidArgument) that names tensor and shape for a slice that does not fit, and for a
-  // part that `request` says to verify: digests cover whole tensors.
+  // part that `request` says to verify if the file has no digests of chunks.
   std::vector<at::Tensor> load_slices(const std::vector<std::string>& names,
                                       const std::vector<SlicedDimension>& slices,
                                       const LoadRequest& request = {});
@@ -144,9 +144,12 @@ class Reader {
   // Reads all of the file and checks its digests. Throws Error(HashMismatch) that names the tensor.
   void verify(Verify verify = Verify::All, std::int64_t threads = 0);
 
-  // Reads all of the file and returns the digest of its names, dtypes, shapes and data: 64 hex
-  // digits, the same for every file that holds the same model. Does not compare saved digests.
-  std::string digest(std::int64_t threads = 0);
+  // Returns the digest of the names, dtypes, shapes and data, which is the same for every file that
+  // holds the same model. Version 1 is 64 hex digits; version 2, made of the digests of chunks, has
+  // "v2:" before them. Reads all of the file and does not compare saved digests. If `listed` is
+  // set, makes it of the digests that the file lists, believes them, and reads no data; throws
+  // Error(InvalidArgument) if the file lists none.
+  std::string digest(std::int64_t threads = 0, std::int64_t version = 1, bool listed = false);
 
   // Writes the file anew to another place, with other digests, another key, or none, within the
   // memory that the option `memory_ceiling` allows. Checks every digest on the way; on an error

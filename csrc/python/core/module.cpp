@@ -120,10 +120,11 @@ class File {
     return py::make_tuple(or_none(crc32), or_none(details.sha256));
   }
 
-  std::string digest(std::int64_t threads) const {
+  std::string digest(std::int64_t threads, std::int64_t version, bool listed) const {
     return run([&](Cancel& cancel) {
       Progress progress;
-      return file_digest(*file_, parse_threads(threads), progress, cancel);
+      const DigestRequest request{parse_digest_version(version), listed, parse_threads(threads)};
+      return file_digest(*file_, request, progress, cancel);
     });
   }
 

@@ -77,6 +77,7 @@ void write_and_read() {
   reader.rewrite("b.tensors", {false, true}, {{"key", "named:ours"}});
   tensorizer::Reader encrypted("b.tensors", {{"key", "named:ours"}});
   EXPECT(encrypted.digest() == reader.digest());
+  EXPECT(encrypted.digest(0, 2) == reader.digest(0, 2) && reader.digest(0, 2).starts_with("v2:"));
   tensorizer::set_key("ours", std::function<tensorizer::KeySource()>());
   tensorizer::Reader without_key("b.tensors", {{"key", "named:ours"}});
   EXPECT(kind_of([&] { without_key.names(); }) == tensorizer::ErrorKind::InvalidArgument);

@@ -1,6 +1,4 @@
-#include "ops/classes.h"
-
-#include <limits>
+#include "ops/reader_class.h"
 
 #include "codec/crc32.h"
 #include "codec/hmac.h"
@@ -21,21 +19,6 @@ const char* type_name(TensorType type) {
       break;
   }
   return "state_dict";
-}
-
-AddedTensor added_tensor(std::string name, at::Tensor tensor, std::int64_t type,
-                         std::int64_t module_index) {
-  if (type < 0 || type > static_cast<std::int64_t>(TensorType::StateDictEntry)) {
-    throw Error(ErrorKind::InvalidArgument,
-                "type is " + std::to_string(type) +
-                    ", and must be 0 (parameter), 1 (buffer) or 2 (state-dict entry)");
-  }
-  if (module_index < 0 || module_index > std::numeric_limits<std::uint16_t>::max()) {
-    throw Error(ErrorKind::InvalidArgument, "module_index is " + std::to_string(module_index) +
-                                                ", and must be from 0 to 65535");
-  }
-  return {std::move(name), std::move(tensor), static_cast<TensorType>(type),
-          static_cast<std::uint16_t>(module_index)};
 }
 
 std::tuple<std::int64_t, std::int64_t> as_tuple(std::pair<std::uint64_t, std::uint64_t> progress) {
@@ -230,8 +213,8 @@ at::Tensor ReaderClass::bytes(std::int64_t offset, std::int64_t size) {
   });
 }
 
-std::string ReaderClass::digest(std::int64_t threads) {
-  return translate_errors([&] { return reader_.digest(threads); });
+std::string ReaderClass::digest(std::int64_t threads, std::int64_t version, bool listed) {
+  return translate_errors([&] { return reader_.digest(threads, version, listed); });
 }
 
 void ReaderClass::rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
@@ -291,61 +274,7 @@ void ReaderClass::cancel() { reader_.cancel(); }
 
 void ReaderClass::close() { reader_.close(); }
 
-WriterClass::WriterClass(std::string uri, std::optional<StringDict> options,
-                         std::optional<StringDict> metadata)
-    : writer_(translate_errors([&] {
-        return std::make_unique<FileWriter>(uri, option_list(options), metadata_list(metadata));
-      })) {}
-
-WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options)
-    : writer_(translate_errors(
-          [&] { return std::make_unique<FileWriter>(std::move(sink), option_list(options)); })) {}
-
-void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
-                      std::int64_t module_index) {
-  translate_errors([&] {
-    const AddedTensor added = added_tensor(std::move(name), std::move(tensor), type, module_index);
-    writer_->add({&added, 1});
-  });
-}
-
-void WriterClass::add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
-                          c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices) {
-  translate_errors([&] {
-    if (tensors.size() != names.size() || types.size() != names.size() ||
-        module_indices.size() != names.size()) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "names, tensors, types and module indices differ in number");
-    }
-    std::vector<AddedTensor> added;
-    added.reserve(names.size());
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      added.push_back(
-          added_tensor(names.get(i), std::move(tensors[i]), types.get(i), module_indices.get(i)));
-    }
-    writer_->add(added);
-  });
-}
-
-std::tuple<std::int64_t, std::int64_t> WriterClass::progress() {
-  return as_tuple(writer_->progress());
-}
-
-void WriterClass::cancel() { writer_->cancel(); }
-
-void WriterClass::flush() {
-  translate_errors([&] { writer_->flush(); });
-}
-
-void WriterClass::close() {
-  translate_errors([&] { writer_->close(); });
-}
-
-void WriterClass::abort() {
-  translate_errors([&] { writer_->abort(); });
-}
-
-void define_classes(torch::Library& library) {
+void define_reader(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };
   library.class_<ReaderClass>("Reader")
       .def(torch::init<std::string, std::optional<StringDict>>(),
@@ -368,7 +297,8 @@ void define_classes(torch::Library& library) {
       .def("load_into", &ReaderClass::load_into, "",
            {torch::arg("names"), torch::arg("out"), torch::arg("verify") = "none",
             torch::arg("threads") = 0, torch::arg("cast") = false})
-      .def("digest", &ReaderClass::digest, "", {torch::arg("threads") = 0})
+      .def("digest", &ReaderClass::digest, "",
+           {torch::arg("threads") = 0, torch::arg("version") = 1, torch::arg("listed") = false})
       .def("rewrite", &ReaderClass::rewrite, "",
            {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),
             torch::arg("threads") = 0})
@@ -388,19 +318,6 @@ void define_classes(torch::Library& library) {
       .def("close", &ReaderClass::close)
       .def_pickle([](const c10::intrusive_ptr<ReaderClass>& reader) { return reader->state(); },
                   [](ReaderClass::State state) { return ReaderClass::restore(std::move(state)); });
-  library.class_<WriterClass>("Writer")
-      .def(torch::init<std::string, std::optional<StringDict>, std::optional<StringDict>>(),
-           "Takes tensors one at a time; the target appears with close().",
-           {torch::arg("uri"), torch::arg("options") = none(), torch::arg("metadata") = none()})
-      .def("add", &WriterClass::add, "",
-           {torch::arg("name"), torch::arg("tensor"), torch::arg("type") = 2,
-            torch::arg("module_index") = 0})
-      .def("_add_all", &WriterClass::add_all)
-      .def("_flush", &WriterClass::flush)
-      .def("progress", &WriterClass::progress)
-      .def("cancel", &WriterClass::cancel)
-      .def("close", &WriterClass::close)
-      .def("abort", &WriterClass::abort);
 }
 
 }  // namespace tensorizer::ops

@@ -1,4 +1,4 @@
-// torch.classes.tensorizer.Reader and .Writer.
+// torch.classes.tensorizer.Reader.
 #pragma once
 
 #include <torch/custom_class.h>
@@ -7,7 +7,6 @@
 
 #include "ops/translate_errors.h"
 #include "transfer/file_reader.h"
-#include "transfer/file_writer.h"
 
 namespace tensorizer::ops {
 
@@ -64,7 +63,7 @@ class ReaderClass final : public torch::CustomClassHolder {
                                                              std::int64_t threads);
   bool matches(std::int64_t number, at::Tensor tensor);
   at::Tensor bytes(std::int64_t offset, std::int64_t size);
-  std::string digest(std::int64_t threads);
+  std::string digest(std::int64_t threads, std::int64_t version, bool listed);
   std::tuple<std::int64_t, std::int64_t> update(std::string uri, std::int64_t threads);
   void rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
                std::int64_t threads);
@@ -82,26 +81,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   FileReader reader_;
 };
 
-class WriterClass final : public torch::CustomClassHolder {
- public:
-  WriterClass(std::string uri, std::optional<StringDict> options,
-              std::optional<StringDict> metadata);
-  WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options);
-
-  void add(std::string name, at::Tensor tensor, std::int64_t type, std::int64_t module_index);
-  void add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
-               c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices);
-  std::tuple<std::int64_t, std::int64_t> progress();
-  void cancel();
-  void flush();
-  void close();
-  void abort();
-
- private:
-  std::unique_ptr<FileWriter> writer_;
-};
-
-// Registers both classes with the library that is being defined.
-void define_classes(torch::Library& library);
+// Registers the class with the library that is being defined.
+void define_reader(torch::Library& library);
 
 }  // namespace tensorizer::ops

@@ -1,0 +1,36 @@
+// torch.classes.tensorizer.Writer.
+#pragma once
+
+#include <torch/custom_class.h>
+
+#include <memory>
+#include <tuple>
+
+#include "ops/translate_errors.h"
+#include "transfer/file_writer.h"
+
+namespace tensorizer::ops {
+
+class WriterClass final : public torch::CustomClassHolder {
+ public:
+  WriterClass(std::string uri, std::optional<StringDict> options,
+              std::optional<StringDict> metadata);
+  WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options);
+
+  void add(std::string name, at::Tensor tensor, std::int64_t type, std::int64_t module_index);
+  void add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+               c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices);
+  std::tuple<std::int64_t, std::int64_t> progress();
+  void cancel();
+  void flush();
+  void close();
+  void abort();
+
+ private:
+  std::unique_ptr<FileWriter> writer_;
+};
+
+// Registers the class with the library that is being defined.
+void define_writer(torch::Library& library);
+
+}  // namespace tensorizer::ops
