@@ -68,11 +68,7 @@ const TensorDetails* TensorSource::open(std::uint32_t number, Cancel& cancel) tr
 }
 
 void TensorSource::read_part(std::uint64_t position, Bytes out, Cancel& cancel) try {
-  if (file_.checks_parts) {
-    fill_from_chunks(file_.catalogue.chunk_digests().chunk_size(), position, out, cancel);
-  } else {
-    fill(position, out, cancel);
-  }
+  fill(position, out, cancel);
 } catch (...) {
   rethrow_naming(location());
 }
@@ -81,17 +77,26 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   // The details of encrypted data say how much of it must be read at once.
   open(number, cancel);
   const Entry& e = entry();
-  if (!file_.catalogue.encrypted()) {
+  const bool encrypted = file_.catalogue.encrypted();
+  if (!encrypted) {
     const FileLocation location = location_of(file_.source);
     file_.catalogue.check_header_size(number, location);
     header_.resize(e.header_size());
-    const std::array<Bytes, 2> pieces{Bytes(header_), out};
+    const Bytes first = file_.checks_chunks ? first_bytes(out) : out;
+    const std::array<Bytes, 2> pieces{Bytes(header_), first};
     file_.source.read(e.header_offset, pieces, cancel);
     details_ = file_.catalogue.details(number, header_, location);
+    if (file_.checks_chunks) {
+      check(0, first, cancel);
+      if (first.data() != out.data()) chunk_at_ = 0;
+      const std::size_t there = chunk_at_ ? 0 : first.size();
+      fill(there, out.subspan(there), cancel);
+      return;
+    }
   }
-  if (const std::uint64_t chunk = hashed_chunk(); chunk > 0) {
-    found_.assign(chunk_count(e.data_size, chunk), {});
-    chunks_.emplace(chunk, found_);
+  if (file_.data_digests != nullptr && file_.data_digests->in_chunks()) {
+    found_.assign(chunk_count(e.data_size, kModelDigestChunk), {});
+    chunks_.emplace(kModelDigestChunk, found_);
   } else if (file_.data_digests != nullptr) {
     expected_ = {std::nullopt, file_.data_digests->expected_of(number)};
     digests_.emplace(DigestStart{{}, false, true});
@@ -101,17 +106,23 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
                             expected_.sha256.has_value()};
     if (start.crc32 || start.sha256) digests_.emplace(start);
   }
-  if (file_.catalogue.encrypted()) fill(0, out, cancel);
+  if (encrypted) fill(0, out, cancel);
 }
 
-std::uint64_t TensorSource::hashed_chunk() const {
-  if (file_.data_digests != nullptr) return file_.data_digests->in_chunks() ? kModelDigestChunk : 0;
-  return file_.catalogue.encrypted() ? 0 : file_.catalogue.chunk_digests().chunk_size();
+Bytes TensorSource::first_bytes(Bytes out) {
+  const std::uint64_t chunk = file_.catalogue.chunk_digests().chunk_size();
+  const std::uint64_t size = entry().data_size;
+  if (out.size() == size) return out;
+  if (out.size() >= chunk) return out.first(out.size() / chunk * chunk);
+  chunk_.resize(std::min(chunk, size));
+  return chunk_;
 }
 
 void TensorSource::fill(std::uint64_t position, Bytes out, Cancel& cancel) {
   if (file_.catalogue.encrypted()) {
     fill_from_chunks(details_->crypt.chunk_size, position, out, cancel);
+  } else if (file_.checks_chunks) {
+    fill_from_chunks(file_.catalogue.chunk_digests().chunk_size(), position, out, cancel);
   } else {
     file_.source.read(entry().data_offset + position, {&out, 1}, cancel);
   }

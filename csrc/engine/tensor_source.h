@@ -21,7 +21,8 @@ struct TensorFile {
   const Catalogue& catalogue;
   FileKeys* keys;                       // null if the file is not encrypted
   DataDigests* data_digests = nullptr;  // as in LoadSettings
-  bool checks_parts = false;            // whether chunks of parts are checked
+  // Whether the chunks of plain data are compared with the digests that the file lists of them.
+  bool checks_chunks = false;
 };
 
 // Used by one thread at a time.
@@ -29,9 +30,10 @@ class TensorSource {
  public:
   explicit TensorSource(const TensorFile& file) : file_(file) {}
 
-  // Reads the next bytes of the data; from its start if `position` is 0. The call that reads the
-  // last bytes throws HashMismatch if the data is not what was saved, or not what the expected
-  // digests say. Throws Crypto for a chunk whose MAC is wrong, before it gives any byte of it.
+  // Reads the next bytes of the data; from its start if `position` is 0. Throws Crypto for a chunk
+  // whose MAC is wrong, and HashMismatch for one whose digest is, before it gives any byte of it.
+  // If digests of chunks are not checked, the call that reads the last bytes throws HashMismatch if
+  // the data is not what was saved, or not what `data_digests` say.
   void read(std::uint32_t entry, std::uint64_t position, Bytes out, Cancel& cancel);
 
   // Opens a tensor, so that parts of it can be read. Returns the details of an encrypted one, which
@@ -51,8 +53,9 @@ class TensorSource {
                         Cancel& cancel);
   // Decrypts or checks whole chunks. `position` is where the first one begins.
   void check(std::uint64_t position, Bytes chunks, Cancel& cancel);
-  // Returns the size of the chunks that read() hashes; 0 if it hashes whole tensors, or nothing.
-  std::uint64_t hashed_chunk() const;
+  // Returns memory for the first chunks of the open tensor: as many as `out` has in whole, or else
+  // `chunk_` for one.
+  Bytes first_bytes(Bytes out);
   // Compares or keeps the digests of the data that read() has given in whole.
   void compare();
   [[noreturn]] void fail_chunk(std::uint64_t position) const;

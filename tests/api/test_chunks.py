@@ -211,6 +211,9 @@ def test_chunks_are_fetched_past_a_cache(web: Web, tmp_path: Path) -> None:
     os.utime(served, (1_600_000_000, 1_600_000_000))
     assert not same(ops.load(cached)["w"], tensors["w"])
     assert_same(ops.load(cached, verify="all"), tensors)
+    copy = tmp_path / "copy.tensors"
+    tensorizer_ops.convert(cached, copy, hashes="chunked", target_options=options)
+    assert copy.read_bytes() == right.read_bytes()
 
 
 def changed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -172,27 +172,47 @@ TEST(ChunkParts, OfAServerAreReadAnewIfTheyAreDamaged) {
   }
 }
 
+// A source of a rewrite gives no byte of a damaged chunk, and asks a server for it once more.
 TEST(ChunkParts, AreCheckedWhenAFileIsRewritten) {
   const std::vector<Sample> samples{sample("t", 5 * kChunk + 3)};
-  std::vector<std::byte> file = saved_as(samples, chunked(kChunk, {}));
-  const Index index = read(file);
-  const auto read_all = [&] {
-    const auto source = memory_source(file, nullptr);
-    const TensorFile of{*source, index, nullptr};
-    TensorSource tensors(of);
-    Cancel cancel;
-    std::vector<std::byte> data(samples[0].data.size());
-    for (std::uint64_t at = 0; at < data.size(); at += 100'000) {
-      const std::uint64_t size = std::min<std::uint64_t>(100'000, data.size() - at);
-      tensors.read(0, at, Bytes(data).subspan(at, size), cancel);
+  const std::vector<std::byte> right = saved_as(samples, chunked(kChunk, {}));
+  const Index index = read(right);
+  const Entry& entry = index.entries()[0];
+  for (const std::uint64_t piece :
+       {std::uint64_t{777}, kChunk - 1, kChunk, 2 * kChunk + 5, 6 * kChunk}) {
+    std::uint64_t given = 0;
+    const auto read_all = [&](Source& source) {
+      const TensorFile of{source, index, nullptr, nullptr, true};
+      TensorSource tensors(of);
+      Cancel cancel;
+      std::vector<std::byte> data(samples[0].data.size());
+      for (given = 0; given < data.size();) {
+        const std::uint64_t size = std::min(piece, data.size() - given);
+        tensors.read(0, given, Bytes(data).subspan(given, size), cancel);
+        given += size;
+      }
+      EXPECT_TRUE(same(data, samples[0].data)) << piece;
+    };
+    SequentialSource once(right);
+    index_of(once);
+    read_all(once);
+    for (const std::uint64_t damaged : {std::uint64_t{9}, 3 * kChunk + 1, 5 * kChunk + 2}) {
+      std::vector<std::byte> file = right;
+      file[entry.data_offset + damaged] ^= std::byte{1};
+      const std::uint64_t chunk = damaged / kChunk * kChunk;
+      const std::uint64_t size = std::min(kChunk, entry.data_size - chunk);
+      CachedSource cached(file, right);
+      read_all(cached);
+      EXPECT_EQ(cached.read_anew(), (std::vector<std::pair<std::uint64_t, std::uint64_t>>{
+                                        {entry.data_offset + chunk, size}}));
+      const auto source = memory_source(file, nullptr);
+      const Error error = error_of([&] { read_all(*source); });
+      EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
+      EXPECT_TRUE(contains(error.what(), "its " + std::to_string(size) + " bytes from offset"))
+          << error.what();
+      EXPECT_LE(given, chunk);
     }
-    return data;
-  };
-  EXPECT_TRUE(same(read_all(), samples[0].data));
-  file[index.entries()[0].end() - 1] ^= std::byte{1};
-  const Error error = error_of(read_all);
-  EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
-  EXPECT_TRUE(contains(error.what(), "its 3 bytes from offset")) << error.what();
+  }
 }
 
 }  // namespace
