@@ -17,6 +17,9 @@ from memory import Failure, Reserve
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-O2", "-pthread")
 LIBRARIES = {"limit": ("-lcrypto", "-ldeflate", "-lsodium"), "bare_http": ("-lcurl",)}
+CSRC = HERE.parent / "csrc"
+# What the programs take of this library.
+SOURCES = {"limit": sorted((CSRC / "codec").glob("sha256*.cpp")), "bare_http": []}
 
 KIB = 1 << 10
 # The best sizes between 256 KiB and 8 MiB, determined once: choosing in every run would depend on
@@ -61,6 +64,8 @@ READ_ALL = Limit("bare work, pread + crc32 + libcrypto sha256", "read-all")
 WRITE = Limit("limit, pwrite", "write")
 WRITE_CRC32 = Limit("limit, pwrite + crc32", "write-crc32")
 WRITE_ALL = Limit("bare work, crc32 + libcrypto sha256 + pwrite", "write-all")
+READ_LANES = Limit("bare work, pread + sha256 of chunks", "read-lanes")
+WRITE_LANES = Limit("bare work, sha256 of chunks + pwrite", "write-lanes")
 READ_ENCRYPTED = Limit("bare work, pread + libsodium secretbox", "read-encrypted")
 WRITE_ENCRYPTED = Limit(
     "bare work, libcrypto sha256 + libsodium secretbox + pwrite", "write-encrypted"
@@ -143,13 +148,14 @@ def build(folder: Path, name: str) -> Path:
     """Compile one of the bare programs, unless it is newer than its sources."""
     program = folder / name
     source = HERE / f"{name}.cpp"
-    newest = max(file.stat().st_mtime for file in (source, HERE / "bare.h"))
+    sources = [source, *SOURCES[name]]
+    newest = max(file.stat().st_mtime for file in (*sources, HERE / "bare.h"))
     if program.exists() and program.stat().st_mtime >= newest:
         return program
     folder.mkdir(parents=True, exist_ok=True)
     compiler = os.environ.get("CXX", "g++")
     new = program.with_suffix(f".{os.getpid()}")  # another process may build it at the same time
-    command = [compiler, *FLAGS, "-o", str(new), str(source), *LIBRARIES[name]]
+    command = [compiler, *FLAGS, f"-I{CSRC}", "-o", str(new), *map(str, sources), *LIBRARIES[name]]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

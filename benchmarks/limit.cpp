@@ -12,6 +12,9 @@
 //                     place with libsodium's secretbox
 //   write-encrypted   a SHA-256 of every range by libcrypto, encryption of every piece into a
 //                     buffer with libsodium's secretbox, and pwrite of the buffer
+//   read-lanes        pread as above, and then a SHA-256 of every chunk of 1 MiB, as many side by
+//                     side as this library's SHA-256 has lanes
+//   write-lanes       these SHA-256, and then pwrite
 //   derive-key        derivation of one key from a passphrase by libsodium, "interactive" cost
 //
 // RANGES has the format of read_ranges() in bare.h; for read-encrypted, of read_chunks() below.
@@ -19,7 +22,8 @@
 // The clock covers what no loader can avoid: allocating memory (for a read), starting threads, the
 // work, and joining them. Memory and file are new in every repetition. Prints JSON.
 //
-//   g++ -std=c++20 -O2 -o limit limit.cpp -pthread -lcrypto -ldeflate -lsodium
+//   g++ -std=c++20 -O2 -I../csrc -o limit limit.cpp ../csrc/codec/sha256*.cpp -pthread -lcrypto \\
+//       -ldeflate -lsodium
 #include <libdeflate.h>
 #include <openssl/evp.h>
 #include <sodium.h>
@@ -28,8 +32,11 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "bare.h"
+#include "codec/sha256.h"
 
 namespace {
 
@@ -41,6 +48,9 @@ using bare::Range;
 // threads seldom wait for the same page fault, but few enough that all threads end together.
 constexpr std::size_t kTurn = std::size_t{8} << 20;
 
+// The chunks that are hashed side by side.
+constexpr std::size_t kHashedChunk = std::size_t{1} << 20;
+
 // The same number of bytes in chunks.
 constexpr std::size_t kChunksInTurn = 4;
 
@@ -48,6 +58,7 @@ struct Job {
   bool write = false;
   bool crc32 = false;
   bool sha256 = false;
+  bool lanes = false;
   bool encrypt = false;
   bool derive = false;
   std::string file;
@@ -105,6 +116,21 @@ std::vector<Chunk> read_chunks(const std::string& path) {
 
 using Sha256 = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 
+// Returns a number that depends on the SHA-256 of every chunk.
+std::uint64_t hash_chunks(const unsigned char* bytes, std::size_t size) {
+  const std::span<const std::byte> all = std::as_bytes(std::span(bytes, size));
+  std::vector<tensorizer::Sha256> hashes((size + kHashedChunk - 1) / kHashedChunk);
+  std::vector<tensorizer::Sha256Update> updates;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const std::size_t at = i * kHashedChunk;
+    updates.push_back({&hashes[i], all.subspan(at, std::min(kHashedChunk, size - at))});
+  }
+  tensorizer::sha256_update(updates);
+  std::uint64_t seen = 0;
+  for (tensorizer::Sha256& hash : hashes) seen += static_cast<std::uint64_t>(hash.finish()[0]);
+  return seen;
+}
+
 // The work of one thread. Returns a number that depends on every checksum, so that the compiler
 // cannot remove any of them.
 std::uint64_t work(const Job& job, const std::vector<Range>& turns, std::atomic<std::size_t>& next,
@@ -116,6 +142,7 @@ std::uint64_t work(const Job& job, const std::vector<Range>& turns, std::atomic<
   std::array<unsigned char, crypto_secretbox_MACBYTES> mac{};
   for (std::size_t i = next++; i < turns.size(); i = next++) {
     const Range& turn = turns[i];
+    if (job.lanes && job.write) seen += hash_chunks(memory + turn.memory_offset, turn.size);
     std::uint32_t crc = 0;
     if (job.sha256) EVP_DigestInit_ex(sha256.get(), EVP_sha256(), nullptr);
     if (job.encrypt) randombytes_buf(nonce.data(), nonce.size());
@@ -135,6 +162,7 @@ std::uint64_t work(const Job& job, const std::vector<Range>& turns, std::atomic<
       if (job.write) write_all(descriptor, piece, size, turn.file_offset + done);
     }
     seen += crc;
+    if (job.lanes && !job.write) seen += hash_chunks(memory + turn.memory_offset, turn.size);
     if (job.sha256) {
       unsigned char digest[EVP_MAX_MD_SIZE];
       EVP_DigestFinal_ex(sha256.get(), digest, nullptr);
@@ -186,11 +214,11 @@ double seconds_of_deriving() {
   return clock.seconds();
 }
 
-// Divides the work among threads. With `whole`, ranges are not split, because the SHA-256 of a
-// range must be computed in order; the largest go first, so that all threads end at about the same
-// time.
-std::vector<Range> turns_of(std::vector<Range> ranges, bool whole) {
-  if (!whole) return bare::cut(ranges, kTurn);
+// Divides the work among threads. Ranges are not split if the SHA-256 of a range must be computed
+// in order; the largest go first then, so that all threads end at about the same time.
+std::vector<Range> turns_of(const Job& job, std::vector<Range> ranges) {
+  const std::size_t lanes = static_cast<std::size_t>(tensorizer::sha256_lanes());
+  if (!job.sha256) return bare::cut(ranges, job.lanes ? lanes * kHashedChunk : kTurn);
   std::stable_sort(ranges.begin(), ranges.end(),
                    [](const Range& a, const Range& b) { return a.size > b.size; });
   return ranges;
@@ -234,13 +262,15 @@ Job parse(int argc, char** argv) {
   const std::string sums = kind == mode ? "" : mode.substr(kind.size() + 1);
   job.derive = mode == "derive-key";
   job.encrypt = sums == "encrypted";
-  if (!job.derive && ((kind != "read" && kind != "write") ||
-                      (kind != mode && sums != "crc32" && sums != "all" && !job.encrypt))) {
+  if (!job.derive &&
+      ((kind != "read" && kind != "write") ||
+       (kind != mode && sums != "crc32" && sums != "all" && sums != "lanes" && !job.encrypt))) {
     throw std::runtime_error("unknown mode " + mode);
   }
   job.write = kind == "write";
   job.crc32 = sums == "crc32" || sums == "all";
   job.sha256 = sums == "all" || job.encrypt;
+  job.lanes = sums == "lanes";
   job.file = argv[2];
   job.ranges = argv[3];
   for (int i = 4; i + 1 < argc; i += 2) {
@@ -280,7 +310,7 @@ int main(int argc, char** argv) try {
   } else {
     ranges = bare::read_ranges(job.ranges);
   }
-  const std::vector<Range> turns = turns_of(ranges, job.sha256);
+  const std::vector<Range> turns = turns_of(job, ranges);
   const std::size_t memory_size = bare::memory_of(ranges);
   std::uint64_t seen = 0;
   std::printf("{\"mode\": \"%s\", \"threads\": %d, \"piece\": %zu, \"bytes\": %llu, \"seconds\": [",
