@@ -12,6 +12,9 @@ namespace tensorizer {
 
 namespace {
 
+// A table of all names takes as long to make as this many searches for one, at least.
+constexpr int kMostSearches = 8;
+
 // Half of the memory is for bytes that are read ahead, the other half for the load that uses them.
 std::unique_ptr<ReadAhead> make_read_ahead(const std::shared_ptr<Source>& source,
                                            const Catalogue& catalogue,
@@ -89,11 +92,17 @@ std::shared_ptr<Source> OpenFile::source_for(std::uint64_t begin, std::uint64_t 
 }
 
 std::uint32_t OpenFile::find(std::string_view name) {
-  std::call_once(tabled_, [&] {
-    Cancel unattended{Cancel::Unattended{}};
-    table_.emplace(names_, unattended);
-  });
-  if (const std::optional<std::uint32_t> number = table_->find(name)) return *number;
+  if (searches_ < kMostSearches) {
+    ++searches_;
+    const auto found = std::ranges::find(names_, name);
+    if (found != names_.end()) return static_cast<std::uint32_t>(found - names_.begin());
+  } else {
+    std::call_once(tabled_, [&] {
+      Cancel unattended{Cancel::Unattended{}};
+      table_.emplace(names_, unattended);
+    });
+    if (const std::optional<std::uint32_t> number = table_->find(name)) return *number;
+  }
   throw Error(ErrorKind::NoSuchTensor, source_->label() + " has no tensor " + quote(name) +
                                            " among its " + std::to_string(names_.size()) +
                                            "; names() lists them");

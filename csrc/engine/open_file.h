@@ -1,6 +1,7 @@
 // An open file whose catalogue has been read.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -74,8 +75,9 @@ class OpenFile {
   const std::unique_ptr<Catalogue> catalogue_;
   const std::vector<std::string_view> names_;
   const std::unique_ptr<ReadAhead> ahead_;  // null for local files
+  std::atomic<int> searches_ = 0;           // for names, without a table
   std::once_flag tabled_;
-  std::optional<NameTable> table_;  // of `names_`, made when the first name is looked up
+  std::optional<NameTable> table_;  // of `names_`, made when many names are looked up
 };
 
 }  // namespace tensorizer

@@ -12,8 +12,8 @@
 
 namespace tensorizer {
 
-// A hash table of names. It takes 5 to 11 bytes for each and refers to the list, which must outlive
-// it. Const methods are thread-safe.
+// A hash table of names. It takes 11 to 22 bytes for each and refers to the list, which must
+// outlive it. Const methods are thread-safe.
 class NameTable {
  public:
   NameTable(std::span<const std::string_view> names, Cancel& cancel);
@@ -24,11 +24,18 @@ class NameTable {
   std::optional<std::pair<std::uint32_t, std::uint32_t>> twice() const noexcept { return twice_; }
 
  private:
-  // Returns the slot that has the name, or that it would be put into.
-  std::size_t slot_of(std::string_view name) const;
+  struct Slot {
+    std::uint32_t number;
+    // The half of the name's hash that its place does not tell. Names are somewhere else in memory
+    // and only looked at if this is equal.
+    std::uint32_t tag;
+  };
+
+  // Returns the number of the slot that has the name, or that it would be put into.
+  std::size_t slot_of(std::string_view name, std::uint64_t hash) const;
 
   std::span<const std::string_view> names_;
-  std::vector<std::uint32_t> slots_;  // numbers of names; a power of two of them
+  std::vector<Slot> slots_;  // a power of two of them
   std::optional<std::pair<std::uint32_t, std::uint32_t>> twice_;
 };
 
