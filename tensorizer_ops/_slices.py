@@ -128,12 +128,14 @@ def _part(
             f"its index for dimension {dim} is {type(index).__name__}: only slices, integers and "
             "Ellipsis say which bytes to load"
         )
+    not_integer = f"its index for dimension {dim} is {type(index).__name__} that is no integer"
+    # operator.index() takes tensors and arrays of one element, which would add dimensions.
+    if getattr(index, "ndim", 0) > 0 or str(getattr(index, "dtype", "")) == "torch.bool":
+        raise refuse(not_integer)
     try:
         number = operator.index(index)
-    except (TypeError, RuntimeError):  # a tensor or an array of several numbers
-        raise refuse(
-            f"its index for dimension {dim} is {type(index).__name__} that is no integer"
-        ) from None
+    except (TypeError, RuntimeError):
+        raise refuse(not_integer) from None
     if not -size <= number < size:
         raise refuse(f"index {number} is out of range for dimension {dim}")
     return _Part(dim, number % size, 1, 1, dropped=True)

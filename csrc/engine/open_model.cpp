@@ -21,6 +21,18 @@ namespace {
 constexpr std::uint64_t kLeastStart = 64 << 10;
 constexpr std::uint64_t kMostStart = 1 << 20;
 
+// Throws if the folder also has a model of the index's name in one file, which is newer or older.
+void check_alone(const std::string& folder, const std::string& index, Cancel& cancel) {
+  const std::string whole =
+      index.substr(0, index.size() - kShardIndexSuffix.size()) + ".safetensors";
+  const auto files = files_in(folder, ".safetensors", cancel);
+  if (!files || std::ranges::find(*files, whole) == files->end()) return;
+  throw Error(ErrorKind::InvalidArgument,
+              "the directory " + quote(folder, 4096) + " has a model in one file, " +
+                  quote(whole, 4096) + ", and one in several files of the same name, " +
+                  quote(index, 4096) + ": open one of them by its name, and remove the other");
+}
+
 // Returns the file of the folder `uri` that is a model by itself, or `uri` if it is no folder.
 std::string file_of(const std::string& uri, Cancel& cancel) {
   std::optional<std::vector<std::string>> found = files_in(uri, kShardIndexSuffix, cancel);
@@ -43,7 +55,9 @@ std::string file_of(const std::string& uri, Cancel& cancel) {
                                                 quote((*found)[0], 4096) + " or " +
                                                 quote((*found)[1], 4096));
   }
-  return found->front();
+  const std::string& file = found->front();
+  if (file.ends_with(kShardIndexSuffix)) check_alone(uri, file, cancel);
+  return file;
 }
 
 class Opener {

@@ -281,3 +281,17 @@ torch.ops.tensorizer.save({str(tmp_path / "model.safetensors")!r}, model,
 assert len(torch.ops.tensorizer.load({str(tmp_path)!r})) == 200
 """
     run_python(code)
+
+
+def test_a_folder_with_an_older_index_is_refused(tmp_path: Path) -> None:
+    older = {name: torch.zeros(1000) for name in "ab"}
+    newer = {name: torch.ones(1000) for name in "ab"}
+    file = tmp_path / "m.safetensors"
+    tensorizer_ops.save(file, older, options={"max_shard_size": "4000"})
+    tensorizer_ops.save(file, newer)
+    with pytest.raises(ValueError, match=r"has a model in one file, .*m\.safetensors', and one in"):
+        tensorizer_ops.load(tmp_path)
+    assert_same(tensorizer_ops.load(file), newer)
+    assert_same(tensorizer_ops.load(f"{file}.index.json"), older)
+    tensorizer_ops.save(file, newer, options={"max_shard_size": "1000000"})
+    assert_same(tensorizer_ops.load(tmp_path), newer)

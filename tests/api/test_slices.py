@@ -162,6 +162,8 @@ def test_rows_of_a_local_file_are_views_of_it(path: str) -> None:
         ([0, 1], "its index for dimension 0 is list"),
         (True, "its index for dimension 0 is bool"),
         (torch.tensor([0, 1]), "its index for dimension 0 is Tensor that is no integer"),
+        (torch.tensor([1]), "its index for dimension 0 is Tensor that is no integer"),
+        (torch.tensor(True), "its index for dimension 0 is Tensor that is no integer"),
         (1.0, "its index for dimension 0 is float"),
     ],
 )

@@ -196,6 +196,9 @@ TEST_F(Shards, AreFoundInAFolder) {
   for (const std::string& uri : {folder, folder + "/", "file://" + folder}) {
     EXPECT_EQ(read(uri)->entries()[1].name, "y") << uri;
   }
+  put("m.safetensors", {"newer"});
+  expect_refused(folder, "has a model in one file,", ErrorKind::InvalidArgument);
+  fs::remove(folder_ / "m.safetensors");
   write_file(folder_ / "n.safetensors.index.json", "{}");
   expect_refused(folder, "has several indexes of sharded models", ErrorKind::InvalidArgument);
   const Folder empty(testing::TempDir());
