@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-O2", "-pthread")
 LIBRARIES = {"limit": ("-lcrypto", "-ldeflate", "-lsodium"), "bare_http": ("-lcurl",)}
 CSRC = HERE.parent / "csrc"
-# What the programs take of this library.
+# Files of this library that are compiled into each program.
 SOURCES = {"limit": sorted((CSRC / "codec").glob("sha256*.cpp")), "bare_http": []}
 
 KIB = 1 << 10

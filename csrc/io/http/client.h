@@ -1,4 +1,4 @@
-// What sends the requests for one file on a server.
+// Sends the requests for one file on a server.
 #pragma once
 
 #include <memory>
