@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import runs
+
+THREADS = len(os.sched_getaffinity(0))
 
 Results = dict[str, Any]
 
@@ -46,7 +51,8 @@ def measured(
     given = parser.parse_args()
     asked = (small, 1) if given.quick else (given.size, given.rounds)
     with tempfile.TemporaryDirectory(dir=given.directory) as folder:
+        machine = runs.machine(Path(folder), THREADS, ("tensorizer_ops", "torch"))
         found = measure(Path(folder), *asked)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+        given.json.write_text(json.dumps({"machine": machine, "found": found}, indent=1) + "\n")
     return found

@@ -169,7 +169,7 @@ def read_runs(folder: Path) -> list[Run]:
         machine = content["machine"]
         results = {
             workload: {name: Row(**row) for name, row in rows.items()}
-            for workload, rows in content["results"].items()
+            for workload, rows in content.get("results", {}).items()
         }
         runs.append(Run(machine["date"], machine["cpu"], machine["threads"], results))
     return sorted(runs, key=lambda run: run.date, reverse=True)

@@ -19,7 +19,6 @@ Every loaded tensor is compared with the saved one, outside of the timing.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -31,15 +30,14 @@ import torch
 
 import bare
 import report
-from best import Best, Results, measured
-from memory import Reserve
+from best import THREADS, Best, Results, measured
+from memory import Reserve, settle
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import tensorizer_ops
 
 EVEN = 32 << 20
-THREADS = len(os.sched_getaffinity(0))
 WORK = ("save", "copy", "mapped", "verify")
 # The parts of the speed of `even` that the other models are to reach.
 GOALS = {"single": 0.95, "quarter": 0.95}
@@ -83,6 +81,7 @@ def measure(folder: Path, mib: int, rounds: int) -> Results:
 
     def seconds_with_memory(work: Callable[[], Any]) -> tuple[float, Any]:
         """The work takes memory of the size of the model, for tensors or for the page cache."""
+        settle()
         reserve.lend(total)
         seconds, result = seconds_of(work)
         reserve.take_back()
@@ -104,6 +103,7 @@ def measure(folder: Path, mib: int, rounds: int) -> Results:
             if name == "single":
                 program = bare.Program(folder / "programs", file, THREADS)
                 for limit, what in ((bare.READ_LANES, "read"), (bare.WRITE_LANES, "write")):
+                    settle()
                     best.keep(f"bare {what}", program.measure(limit, 3, reserve).seconds)
             verify = lambda: torch.ops.tensorizer.verify(str(file))  # noqa: B023, E731
             best.keep(f"verify {name}", seconds_of(verify)[0])

@@ -19,7 +19,6 @@ is compared with the matrix, outside of the timing.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ import torch
 
 import bare
 import report
-from best import Best, Results, measured
+from best import THREADS, Best, Results, measured
 from memory import Reserve
 from servers import web_server
 
@@ -42,7 +41,6 @@ import tensorizer_ops
 COLUMNS = 65_536
 NEAR_COLUMNS = COLUMNS // 64
 FAR_COLUMNS = COLUMNS * 16
-THREADS = len(os.sched_getaffinity(0))
 # The parts of the other speed that are to be reached.
 GOALS = {"columns": 0.8, "rows": 0.9, "near, speed of the whole": 1.0}
 MOST_RECEIVED = 1.1

@@ -97,14 +97,14 @@ def test_servers_are_measured(tmp_path: Path, workload: str, names: list[str]) -
 
 
 def test_slices_are_measured(tmp_path: Path) -> None:
-    found = results_of("slices.py", tmp_path)
-    # The request for the index brings the first of 16 MiB as well. All of them are read if the
-    # server is slow just now.
-    assert found["columns"] > 0 and 0.9 <= found["received against needed"] <= 9
+    found = results_of("slices.py", tmp_path)["found"]
+    assert found["columns"] > 0 and found["rows"] > 0
+    # The request for the index may have brought all of the small files.
+    assert 0 <= found["far, received against needed"] <= 9
 
 
 def test_chunks_are_measured(tmp_path: Path) -> None:
-    found = results_of("chunks.py", tmp_path)
+    found = results_of("chunks.py", tmp_path)["found"]
     assert all(ratio > 0 for ratio in found["ratios"].values())
 
 
