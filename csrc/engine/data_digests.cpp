@@ -75,4 +75,12 @@ ModelDigest DataDigests::model_digest(Cancel& cancel) const {
   return tensorizer::model_digest(catalogue_, {kModelDigestChunk, {}, computed, first_}, cancel);
 }
 
+bool compares_chunks(const Catalogue& catalogue, Verify verify, const DataDigests* data_digests) {
+  if (data_digests != nullptr) return data_digests->in_chunks() && data_digests->listed();
+  const ChunkDigests& chunks = catalogue.chunk_digests();
+  if (catalogue.encrypted() || chunks.empty()) return false;
+  // A format without tensor headers has no CRC32.
+  return verify == Verify::All || (verify == Verify::Crc32 && !chunks.covers_headers());
+}
+
 }  // namespace tensorizer

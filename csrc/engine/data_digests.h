@@ -10,6 +10,7 @@
 #include "base/cancel.h"
 #include "format/catalogue.h"
 #include "format/model_digest.h"
+#include "tensorizer_ops/options.h"
 
 namespace tensorizer {
 
@@ -51,5 +52,9 @@ class DataDigests {
   std::vector<std::uint64_t> first_;  // number of each tensor's first digest
   std::vector<Sha256Digest> computed_;
 };
+
+// Returns whether the digests of chunks that a file lists are compared, in place of those of whole
+// tensors. `data_digests` are those of the job, if any.
+bool compares_chunks(const Catalogue& catalogue, Verify verify, const DataDigests* data_digests);
 
 }  // namespace tensorizer

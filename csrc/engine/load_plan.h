@@ -31,11 +31,7 @@ struct LoadJob {
   // Returns whether the digests of chunks are compared with those that the file lists, in place of
   // the digests of whole tensors.
   bool compares_chunks() const {
-    if (data_digests() != nullptr) return data_digests()->in_chunks() && data_digests()->listed();
-    if (encrypted() || catalogue.chunk_digests().empty()) return false;
-    // A format without tensor headers has no CRC32.
-    return settings.verify == Verify::All ||
-           (verifies() && !catalogue.chunk_digests().covers_headers());
+    return tensorizer::compares_chunks(catalogue, settings.verify, data_digests());
   }
   // Returns whether the digests of chunks are compared or computed.
   bool hashes_chunks() const {

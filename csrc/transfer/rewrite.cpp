@@ -17,19 +17,14 @@ namespace tensorizer {
 
 namespace {
 
-// Returns whether the digests of chunks that a file lists are what its data is compared with.
-bool checks_chunks(const Catalogue& catalogue, const DataDigests* data_digests) {
-  if (catalogue.encrypted() || catalogue.chunk_digests().empty()) return false;
-  return data_digests == nullptr || (data_digests->in_chunks() && data_digests->listed());
-}
-
 // The tensors of the original file that are read, in the order of the new one. A sequential source
 // is read by one worker at a time, in that order. Shared by all workers of the save.
 class Origin {
  public:
   Origin(OpenFile& from, Source& source, DataDigests* data_digests, Cancel& cancel)
       : file_{source, from.catalogue(), from.keys(), data_digests,
-              checks_chunks(from.catalogue(), data_digests)},
+              !from.catalogue().encrypted() &&
+                  compares_chunks(from.catalogue(), Verify::All, data_digests)},
         cancel_(cancel),
         sequential_(source.sequential()) {}
 
