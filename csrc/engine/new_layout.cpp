@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "format/safetensors/dtype.h"
 #include "format/safetensors/layout.h"
+#include "format/safetensors/shard_index.h"
 #include "format/tensors/layout.h"
 
 namespace tensorizer {
@@ -12,6 +13,11 @@ namespace tensorizer {
 Format format_of(std::string_view uri) {
   // The path of a URL ends before its query.
   if (uri.find("://") != std::string_view::npos) uri = uri.substr(0, uri.find_first_of("?#"));
+  if (uri.ends_with(kShardIndexSuffix)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "a name that ends with '.safetensors.index.json' is that of an index, which a save "
+                "to a name that ends with '.safetensors' and the option 'max_shard_size' writes");
+  }
   return uri.ends_with(".safetensors") ? Format::Safetensors : Format::Tensors;
 }
 

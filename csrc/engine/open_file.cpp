@@ -66,9 +66,10 @@ DataDigests OpenFile::pinned_digests() const {
 void OpenFile::check_digest(const DataDigests& digests, Cancel& cancel) const {
   const ModelDigest found = digests.model_digest(cancel);
   if (found == *options_.digest) return;
-  throw Error(ErrorKind::HashMismatch, source_->label() + ": its digest is " + to_text(found) +
-                                           ", but must be " + to_text(*options_.digest) +
-                                           ": this is another model");
+  throw Error(ErrorKind::HashMismatch,
+              source_->label() + ": its digest is " + to_text(found) + ", but must be " +
+                  to_text(*options_.digest) + ": this is another model" +
+                  (digests.listed() ? "" : ", or some of its data is not what was saved"));
 }
 
 std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bool at_once,

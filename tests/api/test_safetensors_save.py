@@ -80,7 +80,7 @@ def test_with_hashes_both_libraries_load(path: str, hashes: tensorizer_ops.Hashe
     assert_same(by_name(tensorizer_ops.load(path, verify="crc32")), by_name(tensors()))
     ops.verify(path)
     assert tensorizer_ops.metadata(path) == {"format": "pt"}
-    assert len(str(header_of(path)["__metadata__"][DIGESTS])) == 64 * (len(tensors()) + 1)
+    assert len(str(header_of(path)["__metadata__"][DIGESTS])) == 64 * (len(tensors()) + 2)
 
 
 def test_damage_is_found(path: str) -> None:
@@ -127,6 +127,14 @@ def test_the_option_decides_before_the_name(
     data = (tmp_path / name).read_bytes()
     assert data[:1] == begin or (begin == b"{" and data[8:9] == begin)
     assert_same(tensorizer_ops.load(tmp_path / name), state)
+
+
+def test_the_name_of_an_index_is_no_target(tmp_path: Path) -> None:
+    index = tmp_path / "m.safetensors.index.json"
+    index.write_text("{}")
+    with pytest.raises(ValueError, match="that of an index"):
+        tensorizer_ops.save(index, {"x": torch.ones(1)})
+    assert index.read_text() == "{}"
 
 
 WANTED = {"format": "pt", "ünicode \n": '"\\\0', "empty": ""}

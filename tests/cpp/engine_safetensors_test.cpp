@@ -137,48 +137,81 @@ TEST_P(SafetensorsDigests, FindDamagedData) {
   }
 }
 
-TEST_P(SafetensorsDigests, OfOtherTensorsCountAsNone) {
-  const std::vector<Sample> samples{sample("a", 3), sample("b", 3, 2)};
-  const bool in_chunks = GetParam();
-  const std::vector<std::byte> file =
-      saved_in(samples, kinds()[in_chunks ? 2 : 1], {}, false, false);
-  std::string json(as_text(file).substr(8, Cursor(file).take<std::uint64_t>()));
-  const std::string before =
-      in_chunks ? R"("tensorizer_ops.sha256.chunks":"65536:)" : R"("tensorizer_ops.sha256":")";
-  ASSERT_NE(json.find(before), std::string::npos) << json;
-  const std::size_t digest = json.find(before) + before.size();
-  const std::string swapped = json.substr(0, digest) + json.substr(digest + 64, 64) +
-                              json.substr(digest, 64) + json.substr(digest + 128);
-  std::string renamed = json;
-  renamed.replace(renamed.find("\"b\":"), 4, "\"c\":");
-  std::string retyped = json;
-  retyped.replace(retyped.find("\"U8\""), 4, "\"I8\"");
-  std::string reshaped = json;
-  reshaped.replace(reshaped.find("\"shape\":[3]"), 11, "\"shape\":[3,1]");
-  std::vector<std::string> others{json.substr(0, digest) + json.substr(digest + 64),
-                                  json.substr(0, digest) + "zz" + json.substr(digest + 2),
-                                  swapped,
-                                  renamed,
-                                  retyped,
-                                  reshaped};
-  if (in_chunks) {
-    const std::size_t size = digest - std::string_view("65536:").size();
-    for (const char* const begin : {"131072:", "65537:", "0:", ":", "x:", "65536", ""}) {
-      others.push_back(json.substr(0, size) + begin + json.substr(digest));
-    }
+// A file of two tensors with one list of digests.
+struct ListedFile {
+  explicit ListedFile(bool in_chunks) {
+    const std::vector<Sample> samples{sample("a", 3), sample("b", 3, 2)};
+    bytes = saved_in(samples, kinds()[in_chunks ? 2 : 1], {}, false, false);
+    json = as_text(bytes).substr(8, Cursor(bytes).take<std::uint64_t>());
+    const std::string before =
+        in_chunks ? R"("tensorizer_ops.sha256.chunks":"65536:)" : R"("tensorizer_ops.sha256":")";
+    key = json.find(before);
+    digest = key + before.size();
   }
-  for (const std::string& other : others) {
+
+  std::unique_ptr<Catalogue> read(const std::string& other) const {
     std::vector<std::byte> changed;
     ByteWriter out(changed);
     out.put(static_cast<std::uint64_t>(other.size()));
     out.put_bytes(as_bytes(other));
-    out.put_bytes(ConstBytes(file).last(6));
+    out.put_bytes(ConstBytes(bytes).last(6));
     Cancel cancel;
-    const auto catalogue = read_catalogue(*memory_source(changed, nullptr), nullptr, cancel);
+    return read_catalogue(*memory_source(changed, nullptr), nullptr, cancel);
+  }
+
+  std::vector<std::byte> bytes;
+  std::string json;
+  std::size_t key;     // where it begins in the JSON
+  std::size_t digest;  // where the first one begins
+};
+
+TEST_P(SafetensorsDigests, OfOtherTensorsCountAsNone) {
+  const ListedFile file(GetParam());
+  const auto replaced = [&](std::string_view old, const char* by) {
+    std::string other = file.json;
+    return other.replace(other.find(old), old.size(), by);
+  };
+  for (const std::string& other : {replaced("\"b\":", "\"c\":"), replaced("\"U8\"", "\"I8\""),
+                                   replaced("\"shape\":[3]", "\"shape\":[3,1]")}) {
+    const auto catalogue = file.read(other);
     EXPECT_TRUE(catalogue->data_digests().empty());
     EXPECT_TRUE(catalogue->chunk_digests().empty()) << other;
     EXPECT_TRUE(catalogue->metadata().empty());
   }
+}
+
+TEST_P(SafetensorsDigests, ThatAreDamagedAreAnError) {
+  const bool in_chunks = GetParam();
+  const ListedFile file(in_chunks);
+  const std::string& json = file.json;
+  const std::size_t digest = file.digest;
+  std::vector<std::string> damaged{json.substr(0, digest) + json.substr(digest + 64),
+                                   json.substr(0, digest) + json.substr(digest + 2),
+                                   json.substr(0, digest) + "zz" + json.substr(digest + 2),
+                                   json.substr(0, digest) + json.substr(digest + 64, 64) +
+                                       json.substr(digest, 64) + json.substr(digest + 128),
+                                   json.substr(0, digest) + json.substr(json.find('"', digest))};
+  for (std::size_t at = digest; json[at] != '"'; ++at) {
+    damaged.push_back(json);
+    damaged.back()[at] = json[at] == '0' ? '1' : '0';
+  }
+  if (in_chunks) {
+    const std::size_t size = digest - std::string_view("65536:").size();
+    for (const char* const begin : {"131072:", "65537:", "0:", ":", "x:", "65536", ""}) {
+      damaged.push_back(json.substr(0, size) + begin + json.substr(digest));
+    }
+  }
+  const std::string place = "digests of its data in its '__metadata__' are damaged at offset " +
+                            std::to_string(9 + file.key);
+  for (const std::string& other : damaged) {
+    const Error error = error_of([&] { file.read(other); });
+    EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
+    EXPECT_TRUE(contains(error.what(), place)) << error.what();
+  }
+  const std::string list = json.substr(file.key, json.find('"', digest) + 1 - file.key);
+  const std::string twice = json.substr(0, file.key) + list + "," + json.substr(file.key);
+  const Error error = error_of([&] { file.read(twice); });
+  EXPECT_TRUE(contains(error.what(), "twice")) << error.what();
 }
 
 TEST(SafetensorsSave, RefusesWhatTheFormatCannotHold) {
@@ -213,7 +246,7 @@ TEST(SafetensorsSave, RefusesWhatTheFormatCannotHold) {
   SafetensorsLayout huge({{}, false, {{"k", std::string(99'999'999, 'x')}}});
   EXPECT_TRUE(contains(message_of([&] { huge.prefix_size(); }), "the format allows 100000000"));
 
-  SafetensorsLayout full({{{false, true}, {}}, false, {{"k", std::string(99'999'700, 'x')}}});
+  SafetensorsLayout full({{{false, true}, {}}, false, {{"k", std::string(99'999'600, 'x')}}});
   const std::uint64_t before = full.prefix_size();
   full.add(with(&TensorSpec::name, std::string(40, 'a')));
   const std::uint64_t one = full.prefix_size();

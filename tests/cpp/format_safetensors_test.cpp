@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/file_keys.h"
+#include "format/safetensors/digest_list.h"
 #include "format/safetensors/dtype.h"
 #include "memory_file.h"
 #include "memory_watch.h"
@@ -92,8 +93,10 @@ TEST(SafetensorsHeader, TellsNoMetadataFromThatWithoutText) {
   EXPECT_FALSE(parse(file_of("{}"))->has_metadata());
   EXPECT_TRUE(parse(file_of(R"({"__metadata__":{}})"))->has_metadata());
   EXPECT_TRUE(parse(file_of(R"({"__metadata__":{"a":""}})"))->has_metadata());
-  const std::string digests = std::string(kDigestsKey);
-  EXPECT_FALSE(parse(file_of(R"({"__metadata__":{")" + digests + R"(":"00"}})"))->has_metadata());
+  const std::string digests = to_text(DigestList{});  // of other tensors than none
+  const std::string key(kDigestsKey);
+  const std::string json = R"({"__metadata__":{")" + key + R"(":")" + digests + R"("}})";
+  EXPECT_FALSE(parse(file_of(json))->has_metadata());
 }
 
 TEST(SafetensorsHeader, MayBePaddedWithSpace) {

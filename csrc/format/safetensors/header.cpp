@@ -5,21 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
-#include "base/number.h"
-#include "codec/hmac.h"
 #include "format/layout.h"
 #include "format/name.h"
 #include "format/name_table.h"
 #include "format/parsing.h"
+#include "format/safetensors/digest_list.h"
 #include "format/safetensors/dtype.h"
-#include "format/safetensors/list_digest.h"
 
 namespace tensorizer {
 
@@ -33,33 +30,15 @@ constexpr std::size_t kShortestTensor =
 // The header, a tensor, and its shape.
 constexpr std::size_t kDeepest = 3;
 
-std::uint64_t claimed_size(ConstBytes first) noexcept {
-  return Cursor(first).take<std::uint64_t>();
-}
+// The text of a list of digests.
+struct ListText {
+  std::string_view text;
+  std::size_t key = 0;  // where its key is; 0 if there is no list
+
+  bool found() const noexcept { return key > 0; }
+};
 
 }  // namespace
-
-bool is_safetensors(ConstBytes first) noexcept {
-  if (first.size() < kSafetensorsStart) return false;
-  const char begin = as_text(first)[kSafetensorsLength];
-  if (begin == '{') return true;
-  const bool space = begin == ' ' || begin == '\t' || begin == '\n' || begin == '\r';
-  return space && claimed_size(first) <= kMostSafetensorsHeader;
-}
-
-std::uint64_t safetensors_header_size(ConstBytes first, const FileLocation& location) {
-  const std::uint64_t size = claimed_size(first);
-  const std::string claim = "its header" + at(location.start + kSafetensorsLength) + " claims " +
-                            std::to_string(size) + " bytes";
-  if (size > kMostSafetensorsHeader) {
-    fail(location, claim + ", and at most " + std::to_string(kMostSafetensorsHeader) +
-                       " are allowed in a safetensors file");
-  }
-  if (location.size && location.start + kSafetensorsLength + size > *location.size) {
-    fail(location, claim + ", but the file ends at " + std::to_string(*location.size));
-  }
-  return size;
-}
 
 struct SafetensorsHeader::Parser {
   SafetensorsHeader& header;
@@ -68,8 +47,7 @@ struct SafetensorsHeader::Parser {
   std::uint64_t json_offset;  // of the JSON in the source
   std::uint64_t data_begin;   // in the source
   std::vector<std::uint8_t> dimension_counts{};
-  std::string_view digests{};        // the text of them
-  std::string_view chunk_digests{};  // likewise
+  std::array<ListText, 2> lists{};  // of whole tensors, and of chunks
 
   void parse() {
     std::vector<std::byte>& bytes = header.bytes_;
@@ -90,41 +68,41 @@ struct SafetensorsHeader::Parser {
   }
 
   void read_digests() {
+    if (!lists[0].found() && !lists[1].found()) return;
     const std::vector<Entry>& entries = header.entries_;
-    std::vector<std::uint64_t> first(entries.size() + 1);
-    std::iota(first.begin(), first.end(), 0);
-    if (read_list(digests, first, 0, header.digests_)) header.data_digests_ = header.digests_;
-    const std::size_t colon = chunk_digests.find(':');
-    const auto chunk_size = parse_number(chunk_digests.substr(0, colon));
-    if (colon == std::string_view::npos || !chunk_size || !is_chunk_size(*chunk_size)) return;
-    first = first_chunks(entries, *chunk_size);
-    chunk_digests.remove_prefix(colon + 1);
-    if (read_list(chunk_digests, first, *chunk_size, header.chunks_)) {
-      header.chunk_digests_ = {*chunk_size, {}, header.chunks_, std::move(first)};
+    TensorsDigest tensors;
+    Pace pace(cancel);
+    for (const Entry& entry : entries) {
+      pace.step();
+      tensors.add(entry.name, *entry.dtype, entry.shape);
+    }
+    const Sha256Digest found = tensors.finish();
+    if (auto list = read_list(lists[0], false, found)) {
+      if (list->digests.size() != entries.size() * kSha256Size) fail_list(lists[0]);
+      header.digests_ = std::move(list->digests);
+      header.data_digests_ = header.digests_;
+    }
+    if (auto list = read_list(lists[1], true, found)) {
+      std::vector<std::uint64_t> first = first_chunks(entries, list->chunk_size);
+      if (list->digests.size() != first.back() * kSha256Size) fail_list(lists[1]);
+      header.chunks_ = std::move(list->digests);
+      header.chunk_digests_ = {list->chunk_size, {}, header.chunks_, std::move(first)};
     }
   }
 
-  // Reads a list in which `first` has the number of each tensor's first digest. Returns false if it
-  // is the list of other tensors: a program that changes the tensors of a file may have kept its
-  // metadata.
-  bool read_list(std::string_view text, std::span<const std::uint64_t> first,
-                 std::uint64_t chunk_size, std::vector<std::byte>& digests) const {
-    if (text.size() / (2 * kSha256Size) != first.back() + 1) return false;
-    std::vector<std::byte> bytes(text.size() / 2);
-    if (!from_hex(text, bytes)) return false;
-    ListDigest list(chunk_size);
-    Pace pace(cancel);
-    const std::vector<Entry>& entries = header.entries_;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      pace.step();
-      list.add(entries[i].name, *entries[i].dtype, entries[i].shape,
-               ConstBytes(bytes).subspan(first[i] * kSha256Size,
-                                         (first[i + 1] - first[i]) * kSha256Size));
-    }
-    if (!std::ranges::equal(list.finish(), ConstBytes(bytes).last(kSha256Size))) return false;
-    bytes.resize(bytes.size() - kSha256Size);
-    digests = std::move(bytes);
-    return true;
+  // Returns nothing if there is no list, or if it is that of other tensors: a program that changes
+  // the tensors of a file may have kept its metadata.
+  std::optional<DigestList> read_list(const ListText& text, bool in_chunks,
+                                      const Sha256Digest& tensors) const {
+    if (!text.found()) return {};
+    std::optional<DigestList> list = parse_digest_list(text.text, in_chunks);
+    if (!list) fail_list(text);
+    if (list->tensors != tensors) return {};
+    return list;
+  }
+
+  [[noreturn]] void fail_list(const ListText& list) const {
+    fail_at(list.key, "the digests of its data in its '__metadata__' are damaged");
   }
 
   void read_json(simdjson::padded_string_view text) {
@@ -180,10 +158,11 @@ struct SafetensorsHeader::Parser {
       }
       text = keep(text, text_begin);
       header.empty_metadata_ = false;
-      if (key == kDigestsKey) {
-        digests = text;
-      } else if (key == kChunkDigestsKey) {
-        chunk_digests = text;
+      if (key == kDigestsKey || key == kChunkDigestsKey) {
+        ListText& list = lists[key == kChunkDigestsKey ? 1 : 0];
+        if (list.found())
+          fail_at(at_key, "its '__metadata__' has the key " + quote(key) + " twice");
+        list = {text, at_key};
       } else {
         header.metadata_.emplace_back(key, text);
       }

@@ -5,13 +5,12 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "codec/hmac.h"
 #include "format/name.h"
 #include "format/name_table.h"
+#include "format/safetensors/digest_list.h"
 #include "format/safetensors/dtype.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/json_string.h"
-#include "format/safetensors/list_digest.h"
 
 namespace tensorizer {
 
@@ -60,16 +59,9 @@ std::string begin_metadata(const FileKind& kind) {
   return out;
 }
 
-// Returns the text in front of the digests of a list.
-std::string begin_list(std::string_view key, std::uint64_t chunk_size) {
-  std::string out = "\"" + std::string(key) + "\":\"";
-  if (chunk_size > 0) out += std::to_string(chunk_size) + ':';
-  return out;
-}
-
-// Returns the size of the text of a list.
-std::uint64_t list_size(std::string_view key, std::uint64_t chunk_size, std::size_t digests) {
-  return begin_list(key, chunk_size).size() + 2 * kSha256Size * (digests + 1) + 1;
+// Returns the size of the text of a list with its key and quotes.
+std::uint64_t member_size(std::string_view key, std::uint64_t chunk_size, std::size_t digests) {
+  return key.size() + std::string_view(R"("":"")").size() + digest_list_size(chunk_size, digests);
 }
 
 }  // namespace
@@ -134,26 +126,29 @@ std::uint64_t SafetensorsLayout::json_size() const {
 std::uint64_t SafetensorsLayout::lists_size() const {
   const bool tensors = kind_.header.hashes.sha256;
   const bool chunks = kind_.chunk_size > 0;
-  return (tensors ? list_size(kDigestsKey, 0, tensors_.size()) : 0) +
-         (chunks ? list_size(kChunkDigestsKey, kind_.chunk_size, chunk_digests_.size()) : 0) +
+  return (tensors ? member_size(kDigestsKey, 0, tensors_.size()) : 0) +
+         (chunks ? member_size(kChunkDigestsKey, kind_.chunk_size, chunk_digests_.size()) : 0) +
          (tensors && chunks ? 1 : 0);  // the comma
 }
 
 void SafetensorsLayout::put_list(std::string& json, std::string_view key,
                                  std::uint64_t chunk_size) const {
-  json += begin_list(key, chunk_size);
-  ListDigest list(chunk_size);
+  DigestList list;
+  list.chunk_size = chunk_size;
+  list.digests.reserve(kSha256Size * (chunk_size > 0 ? chunk_digests_.size() : tensors_.size()));
+  TensorsDigest tensors;
   for (const PlacedTensor& tensor : tensors_) {
     const TensorSpec& spec = tensor.spec;
+    tensors.add(spec.name, spec.dtype, spec.shape);
     const std::size_t chunks = chunk_size > 0 ? chunk_count(spec.data_size(), chunk_size) : 0;
     const ConstBytes digests =
         chunk_size > 0
             ? std::as_bytes(std::span(chunk_digests_).subspan(tensor.first_chunk, chunks))
             : ConstBytes(tensor.data_digest);
-    list.add(spec.name, spec.dtype, spec.shape, digests);
-    json += to_hex(digests);
+    list.digests.insert(list.digests.end(), digests.begin(), digests.end());
   }
-  json += to_hex(list.finish()) + '"';
+  list.tensors = tensors.finish();
+  json += '"' + std::string(key) + R"(":")" + to_text(list) + '"';
 }
 
 std::uint64_t SafetensorsLayout::prefix_size() const {
