@@ -61,7 +61,8 @@ def load(
         device: the device of the returned tensors; torch's default device if omitted.
         dtype: the type that real floating-point tensors are cast to; other tensors keep theirs.
         verify: ``"crc32"`` checks the CRC32 of every tensor, ``"all"`` every hash that was saved;
-            ``"none"``, the default, trusts the file. A part of a tensor cannot be verified.
+            ``"none"``, the default, trusts the file. Parts of tensors are verified by the digests
+            of chunks, which ``hashes="chunked"`` saves.
         copy: tensors on the CPU share pages with the file unless this is true. Writing to such
             tensors never changes the file, but changing the file in place changes the tensors, and
             truncating it in place kills a process that then touches them.
