@@ -3,8 +3,9 @@
     python benchmarks/chart.py [--check]
 
 A bar is the best round of one row of a JSON file, in GB/s (10^9 bytes). The machine is that of the
-newest run that measured loads of a whole model. Each panel comes from the newest run on that
-machine that measured it; a panel or a bar that was not measured is left out.
+newest run that measured loads of a whole model. Each panel comes from the run on that machine that
+measured most of its bars, and of several from the newest; a panel or a bar that was not measured is
+left out.
 
 --check draws nothing, needs no matplotlib, and fails if the pictures show other numbers.
 """
@@ -118,9 +119,11 @@ class Run:
     def machine(self) -> tuple[str, int]:
         return self.cpu, self.threads
 
-    def has(self, comparison: Comparison) -> bool:
+    def bars_of(self, comparison: Comparison) -> int:
+        """Return how many bars of a panel were measured; 0 if that of this library was not."""
         rows = self.results.get(comparison.workload, {})
-        return best_seconds(rows, comparison.choices[0].row) is not None
+        measured = [best_seconds(rows, choice.row) is not None for choice in comparison.choices]
+        return sum(measured) if measured[0] else 0
 
 
 @dataclass(frozen=True)
@@ -190,18 +193,19 @@ def panel_of(comparison: Comparison, rows: Rows) -> Panel:
 
 def chart_of(runs: Sequence[Run]) -> Chart:
     """Make the chart from runs, which are sorted, the newest first."""
-    newest = next((run for run in runs if run.has(COMPARISONS[0])), None)
+    newest = next((run for run in runs if run.bars_of(COMPARISONS[0])), None)
     if newest is None:
         sys.exit(f"no run in {RESULTS} has the workload transformer: run `make bench` first")
     panels, dates, rounds = [], set(), set()
     for comparison in COMPARISONS:
-        for run in runs:
-            if run.machine == newest.machine and run.has(comparison):
-                rows = run.results[comparison.workload]
-                panels.append(panel_of(comparison, rows))
-                dates.add(run.date[:10])
-                rounds.add(str(len(rows[comparison.choices[0].row].ready["warm"])))
-                break
+        same = [run for run in runs if run.machine == newest.machine]
+        run = max(same, key=lambda run: run.bars_of(comparison))
+        if run.bars_of(comparison) == 0:
+            continue
+        rows = run.results[comparison.workload]
+        panels.append(panel_of(comparison, rows))
+        dates.add(run.date[:10])
+        rounds.add(str(len(rows[comparison.choices[0].row].ready["warm"])))
     cpu = re.sub(r"\((R|TM)\)", "", newest.cpu).removesuffix(" Processor")
     footnote = (
         f"{cpu}, {newest.threads} CPUs, best of {' or '.join(sorted(rounds))} rounds, "

@@ -108,6 +108,11 @@ def test_chunks_are_measured(tmp_path: Path) -> None:
     assert all(ratio > 0 for ratio in found["ratios"].values())
 
 
+def test_many_tensors_are_measured(tmp_path: Path) -> None:
+    found = results_of("many.py", tmp_path)["found"]
+    assert all(seconds > 0 for seconds in found["seconds"].values())
+
+
 def test_the_chart_shows_the_newest_results() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "chart.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
@@ -130,6 +135,7 @@ def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         return chart.Run(date, cpu, 2, results)
 
     runs = [
+        run("2026-03-04", "A", transformer={"us, copy": 0.1}),  # has fewer bars
         run("2026-03-03", "B", http={"us, load": 0.5}),
         run("2026-03-02", "A", transformer={"us, copy": 1.0, "tensorizer": 2.0}),
         run("2026-03-01", "A", transformer={"us, copy": 0.5}, s3={"us, load": 2.0}),
