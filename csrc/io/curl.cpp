@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "io/ca_bundle.h"
+
 namespace tensorizer {
 
 namespace {
@@ -42,7 +44,8 @@ void set_connecting(CURL* easy, const TlsOptions& tls, double timeout) {
   set(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   set(easy, CURLOPT_SOCKOPTFUNCTION, &close_on_exec);
   set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(timeout * 1000));
-  if (!tls.ca_file.empty()) set(easy, CURLOPT_CAINFO, tls.ca_file.c_str());
+  const std::string authorities = tls.ca_file.empty() ? system_ca_bundle() : tls.ca_file;
+  if (!authorities.empty()) set(easy, CURLOPT_CAINFO, authorities.c_str());
   if (!tls.ca_path.empty()) set(easy, CURLOPT_CAPATH, tls.ca_path.c_str());
   if (!tls.client_cert.empty()) set(easy, CURLOPT_SSLCERT, tls.client_cert.c_str());
   if (!tls.client_key.empty()) set(easy, CURLOPT_SSLKEY, tls.client_key.c_str());
