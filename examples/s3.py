@@ -26,7 +26,7 @@ def main() -> None:
     tensorizer_ops.save(uri, tensors)
 
     # The statistics of a Reader show where the time went.
-    reader = torch.classes.tensorizer.Reader(uri, {"connections": "8"})
+    reader = tensorizer_ops.Reader(uri, options={"connections": 8})
     loaded = reader.load()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
     stats = reader.stats()

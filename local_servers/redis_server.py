@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import redis
@@ -80,6 +81,38 @@ def redis_server(folder: Path, *settings: str, password: str = "") -> Iterator[R
     finally:
         process.kill()
         process.wait()
+
+
+@dataclass(frozen=True)
+class TlsRedis:
+    """A server that also listens for TLS."""
+
+    server: RedisServer
+    port: int
+    certificates: Path
+
+    def url(self, prefix: str, host: str = "localhost", port: int = 0, login: str = "") -> str:
+        return f"rediss://{login}{host}:{port or self.port}/{prefix}"
+
+    def options(self, *, client: bool = False, **more: str) -> dict[str, str]:
+        given = {"ca_file": str(self.certificates / "ca.pem")}
+        if client:
+            given["client_cert"] = str(self.certificates / "client.pem")
+            given["client_key"] = str(self.certificates / "client.key")
+        return given | more
+
+
+@contextmanager
+def tls_redis_server(
+    folder: Path, certificates: Path, *settings: str, clients: str = "no", password: str = ""
+) -> Iterator[TlsRedis]:
+    """Start a server with certificates of make_certificates()."""
+    port = free_port()
+    settings += ("--tls-port", str(port), "--tls-auth-clients", clients)
+    for name, file in (("cert", "server.pem"), ("key", "server.key"), ("ca-cert", "ca.pem")):
+        settings += (f"--tls-{name}-file", str(certificates / file))
+    with redis_server(folder, *settings, password=password) as server:
+        yield TlsRedis(server, port, certificates)
 
 
 def answers(port: int, process: subprocess.Popen[bytes]) -> bool:

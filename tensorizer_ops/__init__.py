@@ -10,10 +10,11 @@ import os as _os
 import typing as _typing
 
 from tensorizer_ops import _library, errors
+from tensorizer_ops._arguments import checked as _checked
 from tensorizer_ops._options import Hashes, Options, Verify
 from tensorizer_ops._progress import Progress
 from tensorizer_ops._slices import Slices
-from tensorizer_ops._targets import Target
+from tensorizer_ops._targets import Sink, Source, Target
 
 __version__ = "0.1.0"
 
@@ -32,7 +33,18 @@ if _typing.TYPE_CHECKING:
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
     from tensorizer_ops._load_save import load, load_slices, save
     from tensorizer_ops._modules import externalize, load_constants, load_into
-    from tensorizer_ops._rewrite import Updated, convert, decrypt, digest, encrypt, rekey, update
+    from tensorizer_ops._reader import Reader
+    from tensorizer_ops._rewrite import (
+        Updated,
+        convert,
+        decrypt,
+        digest,
+        encrypt,
+        rekey,
+        update,
+        verify,
+    )
+    from tensorizer_ops._writer import Writer
     from tensorizer_ops.serialization import (
         CryptographyError,
         DecryptionParams,
@@ -51,7 +63,18 @@ _LATER = {
         "_compat.as_tensorizer": ("install_as_tensorizer",),
         "_load_save": ("load", "load_slices", "save"),
         "_modules": ("externalize", "load_constants", "load_into"),
-        "_rewrite": ("Updated", "convert", "decrypt", "digest", "encrypt", "rekey", "update"),
+        "_reader": ("Reader",),
+        "_rewrite": (
+            "Updated",
+            "convert",
+            "decrypt",
+            "digest",
+            "encrypt",
+            "rekey",
+            "update",
+            "verify",
+        ),
+        "_writer": ("Writer",),
         "serialization": (
             "CryptographyError",
             "DecryptionParams",
@@ -97,15 +120,16 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER, *_MODULES_LATER})
 
 
+@_checked
 def set_secret(name: str, secret: str | None) -> None:
     """Store a secret in this process, for options whose value is ``named:NAME``.
 
-    The secret never appears in a program, a pickle or an error message. ``None`` removes it.
+    The secret never appears in a program, a pickle or an error message.
+
+    Args:
+        name: the name that ``named:NAME`` refers to.
+        secret: the secret; ``None`` removes it.
     """
-    # The binding would print an argument of the wrong type, and with it the secret.
-    for what, given in (("the name of a secret", name), ("a secret", secret or "")):
-        if not isinstance(given, str):
-            raise TypeError(f"{what} is {type(given).__name__}, and must be str")
     _core.set_secret(name, secret or "")
 
 
@@ -120,16 +144,22 @@ __all__ = [
     "EncryptionParams",
     "FilterFuncType",
     "Hashes",
+    "Info",
     "Options",
     "Progress",
+    "Reader",
     "Save",
+    "Sink",
     "Slices",
+    "Source",
+    "StoredTensor",
     "Target",
     "TensorDeserializer",
     "TensorSerializer",
     "TensorType",
     "Updated",
     "Verify",
+    "Writer",
     "__version__",
     "cmake_prefix_path",
     "convert",
@@ -138,6 +168,7 @@ __all__ = [
     "encrypt",
     "errors",
     "externalize",
+    "info",
     "install_as_tensorizer",
     "keys",
     "load",
@@ -145,6 +176,7 @@ __all__ = [
     "load_into",
     "load_slices",
     "metadata",
+    "names",
     "rekey",
     "save",
     "save_async",
@@ -153,11 +185,12 @@ __all__ = [
     "torch_compat",
     "update",
     "utils",
+    "verify",
 ]
 
 _library.load_core()
 
 from tensorizer_ops import _core  # noqa: E402
-from tensorizer_ops._inspection import metadata  # noqa: E402
+from tensorizer_ops._inspection import Info, StoredTensor, info, metadata, names  # noqa: E402
 
 _library.register_when_torch_is_imported()

@@ -10,10 +10,12 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _python
-from tensorizer_ops._load_save import as_dict, run_save
+from tensorizer_ops._arguments import checked
+from tensorizer_ops._load_save import run_save
 from tensorizer_ops._memory import INTEGERS, has_memory, identity
-from tensorizer_ops._options import Hashes, Options, as_pairs
+from tensorizer_ops._options import Hashes, Options, as_text
 from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops._savable import as_dict
 from tensorizer_ops._targets import Target, to_uri
 
 
@@ -82,6 +84,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return copied if tensor.is_complex() else copied.view(tensor.dtype)
 
 
+@checked
 def save_async(
     uri: Target,
     tensors: Mapping[str, torch.Tensor],
@@ -118,7 +121,7 @@ def save_async(
     # Keeps only the names, so that the save does not keep the tensors themselves alive.
     named = as_dict(tensors)
     names, snapshot = list(named), _Snapshot(named.values())
-    given = as_pairs(options)
+    given = None if options is None else as_text(options)
     kept = None if metadata is None else dict(metadata)
     target = to_uri(uri)
 

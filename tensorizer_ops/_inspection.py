@@ -1,13 +1,17 @@
-"""Reads names, shapes, offsets and digests of a file, without torch."""
+"""Reads names, shapes, offsets and digests of a file, and verifies it, without torch."""
 
 from __future__ import annotations
 
 import operator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tensorizer_ops import _core
-from tensorizer_ops._options import Options, as_pairs
-from tensorizer_ops._targets import Target, to_uri
+from tensorizer_ops import _core, _library
+from tensorizer_ops._arguments import checked
+from tensorizer_ops._options import Options, Verify, as_pairs
+from tensorizer_ops._targets import Source, Target, is_target, to_uri
+
+if TYPE_CHECKING:
+    from tensorizer_ops._reader import Reader
 
 
 class StoredTensor(NamedTuple):
@@ -65,15 +69,115 @@ class File:
         """Read the header of a tensor and return the digests in it."""
         return Digests._make(self._file.saved_digests(name))
 
+    def key_cost(self, name: str) -> tuple[int, int] | None:
+        """Return the passes and the bytes of memory that derived the key of a tensor.
+
+        None if the tensor is not encrypted, or with a key that was not derived.
+        """
+        return self._file.key_cost(name)
+
     def digest(self, threads: int = 0, version: int = 1, listed: bool = False) -> str:
         """Return the digest of the model in the file: of its data, or as the file lists it."""
         return self._file.digest(operator.index(threads), operator.index(version), listed)
 
+    def verify(self, verify: Verify = "all", threads: int = 0) -> None:
+        """Compare all data with the hashes in the file; the error names everything that differs."""
+        if not isinstance(verify, str):
+            raise TypeError(f"verify is {type(verify).__name__}, and must be str")
+        self._file.verify(verify, operator.index(threads))
 
-def metadata(uri: Target, *, options: Options | None = None) -> dict[str, str]:
+    def progress(self) -> tuple[int, int]:
+        """Return the bytes that the running job has moved, and those that it moves in all."""
+        return self._file.progress()
+
+    def cancel(self) -> None:
+        """End the running job, from another thread."""
+        self._file.cancel()
+
+    def label(self) -> str:
+        """Return the URI as errors show it: in quotes, without secrets."""
+        return self._file.label()
+
+    def digest_chunk(self) -> int:
+        """Return the size of the chunks whose digests the file lists; 0 if it lists none."""
+        return self._file.digest_chunk()
+
+
+class Info(NamedTuple):
+    """What a file holds, by its index."""
+
+    format: str  # "tensors" or "safetensors"
+    version: int  # of the format; 0 if it has no versions
+    encrypted: bool
+    authenticated: bool  # whether a key authenticates its index
+    metadata: dict[str, str]
+    tensors: list[StoredTensor]  # in the order of the file
+
+    @property
+    def num_tensors(self) -> int:
+        """How many tensors the file has."""
+        return len(self.tensors)
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes the tensors take in memory."""
+        return sum(tensor.memory_size for tensor in self.tensors)
+
+
+@checked
+def metadata(uri: Source, *, options: Options | None = None) -> dict[str, str]:
     """Return the texts that were stored with the tensors of a file, by key.
 
-    Reads the index of the file and needs no torch. Raises the exceptions of
+    Reads the index of the file, and needs torch only for a file object. Raises the exceptions of
     :func:`tensorizer_ops.load`.
+
+    Args:
+        uri: as for :func:`tensorizer_ops.load`.
+        options: as for :func:`tensorizer_ops.load`.
     """
-    return File(uri, options).metadata()
+    if is_target(uri):
+        return File(uri, options).metadata()
+    return _opened(uri, options).metadata()
+
+
+@checked
+def names(uri: Source, *, options: Options | None = None) -> list[str]:
+    """Return the names of the tensors in a file, in its order. Otherwise like :func:`metadata`."""
+    if is_target(uri):
+        return File(uri, options).names()
+    return list(_opened(uri, options))
+
+
+def info(uri: Target, *, options: Options | None = None) -> Info:
+    """Return what a file holds: its format, its metadata and a list of its tensors.
+
+    Reads the index of the file, and needs no torch. Raises the exceptions of
+    :func:`tensorizer_ops.load`.
+
+    Args:
+        uri: a path or a URI, as for :func:`tensorizer_ops.load`.
+        options: as for :func:`tensorizer_ops.load`.
+    """
+    if not is_target(uri):
+        raise TypeError(
+            f"uri is {type(uri).__name__}, and must be a path or a URI: tensorizer_ops.Reader "
+            "takes file objects"
+        )
+    file = File(uri, options)
+    form = file.format()
+    return Info(
+        form.name,
+        form.version,
+        form.encrypted,
+        form.authenticated,
+        file.metadata(),
+        file.index(),
+    )
+
+
+def _opened(source: Source, options: Options | None) -> Reader:
+    """Open a file object, whose methods are called by the part of the library that needs torch."""
+    _library.register_with_torch()
+    from tensorizer_ops import _reader
+
+    return _reader.Reader(source, options=options)

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _python, errors
+from tensorizer_ops._arguments import check_names, checked, wrong
 from tensorizer_ops._compile import traced
+from tensorizer_ops._file_objects import Destination, open_source
 from tensorizer_ops._options import Hashes, Options, Verify, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops._savable import as_dict, refuse_other_metadata, refuse_others
 from tensorizer_ops._slices import Slices, resolve, without
-from tensorizer_ops._targets import Target, to_uri
-
-
-def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    try:
-        return dict(tensors)
-    except (TypeError, ValueError):
-        if isinstance(tensors, Mapping):
-            raise
-        raise TypeError(
-            f"tensors is {type(tensors).__name__}, and must be a dict of tensors, such as a "
-            "state_dict()"
-        ) from None
+from tensorizer_ops._targets import Sink, Source, is_target, to_uri
 
 
 def first_use(device: torch.device) -> None:
@@ -35,8 +24,9 @@ def first_use(device: torch.device) -> None:
     torch.empty(0, device=device)
 
 
+@checked
 def load(
-    uri: Target,
+    uri: Source,
     *,
     names: Sequence[str] | None = None,
     slices: Slices | None = None,
@@ -53,6 +43,8 @@ def load(
     Args:
         uri: a path, ``fd:N`` for an open descriptor (pipes included), or a URI: ``file://…``,
             ``https://…``, ``s3://…``, ``gs://…``, ``redis://…``, ``rediss://…`` or ``unix://…``.
+            Also a binary file object, read from its current position, a ``bytearray`` or a
+            ``memoryview``.
             Of a safetensors model in several files, the index or the folder.
         names: the tensors to load, in this order; by default every tensor in the file.
         slices: the parts to load of some tensors, by name, each an index as in ``tensor[index]``:
@@ -84,14 +76,11 @@ def load(
         ValueError: the file is malformed, or an argument is invalid.
         tensorizer_ops.errors.HashMismatch: the data differs from what was saved.
     """
-    if isinstance(names, str):  # a string would be taken for a list of one-character names
-        raise TypeError("names is str, and must be a list of names")
     wanted = None if names is None else list(names)
     given = None if options is None else as_text(options)
     if torch.compiler.is_compiling():
-        _refuse_in_graph(progress)
         return traced.load(
-            to_uri(uri),
+            _uri_in_graph(uri, progress),
             names=wanted,
             slices=slices,
             # A graph cannot read the default device, but an empty tensor made in it has that one.
@@ -109,15 +98,12 @@ def load(
             errors.InvalidArgument,
             "slices= is not supported in torch.jit.trace: call torch.ops.tensorizer.load_slices",
         )
-    if progress or slices is not None:
-        reader = torch.classes.tensorizer.Reader(to_uri(uri), given)
-        with reported(reader, progress) if progress else contextlib.nullcontext():
-            if slices is not None:
-                return _load_parts(reader, wanted, slices, where, dtype, verify, copy, threads)
-            watched: dict[str, torch.Tensor] = reader.load(
-                wanted, where, dtype, verify, copy, threads
-            )
-        return watched
+    if progress or slices is not None or not is_target(uri):
+        opened = open_source(uri, given)
+        count = threads or opened.threads
+        with reported(opened.reader, progress):
+            return load_from(opened.reader, wanted, slices, where, dtype, verify, copy, count)
+    check_names("names", wanted or ())
     loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
         to_uri(uri),
         names=wanted,
@@ -131,6 +117,7 @@ def load(
     return loaded
 
 
+@checked
 def load_slices(
     reader: Any,
     slices: Slices,
@@ -141,34 +128,46 @@ def load_slices(
     copy: bool = False,
     threads: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Load parts of tensors from an open ``torch.classes.tensorizer.Reader``.
+    """Load parts of tensors from an open file, whose index is read once for several loads.
 
-    Like :func:`load` with the names in ``slices``, for programs that load several times from one
-    file, whose index is then read once.
+    Like :func:`load` with the names in ``slices``.
+
+    Args:
+        reader: a :class:`Reader`, or a ``torch.classes.tensorizer.Reader``.
     """
-    where = torch.get_default_device() if device is None else torch.device(device)
-    first_use(where)
-    return _load_parts(reader, list(slices), slices, where, dtype, verify, copy, threads)
+    opened = getattr(reader, "script_object", reader)
+    if not hasattr(opened, "load_slices"):
+        raise wrong("reader", reader, "a Reader or a torch.classes.tensorizer.Reader")
+    return load_from(opened, list(slices), slices, device, dtype, verify, copy, threads)
 
 
-def _load_parts(
+def load_from(
     reader: Any,
-    names: list[str] | None,
-    slices: Slices,
-    device: torch.device,
+    names: Sequence[str] | None,
+    slices: Slices | None,
+    device: torch.device | str | int | None,
     dtype: torch.dtype | None,
     verify: str,
     copy: bool,
     threads: int,
 ) -> dict[str, torch.Tensor]:
-    known = reader.names() if names is None else names
+    """Load from an open ``torch.classes.tensorizer.Reader``, with the arguments of :func:`load`."""
+    wanted = None if names is None else list(names)
+    check_names("names", wanted or ())
+    where = torch.get_default_device() if device is None else torch.device(device)
+    first_use(where)
+    if slices is None:
+        loaded: dict[str, torch.Tensor] = reader.load(wanted, where, dtype, verify, copy, threads)
+        return loaded
+    known = reader.names() if wanted is None else wanted
     sliced = resolve(known, slices, reader.shape)
-    tensors = reader.load_slices(known, *sliced[:5], device, dtype, verify, copy, threads)
+    tensors = reader.load_slices(known, *sliced[:5], where, dtype, verify, copy, threads)
     return dict(zip(known, without(tensors, sliced.dropped), strict=True))
 
 
+@checked
 def save(
-    uri: Target,
+    uri: Sink,
     tensors: Mapping[str, torch.Tensor],
     *,
     hashes: Hashes = "all",
@@ -183,7 +182,8 @@ def save(
     fails, a previous file of that name stays unchanged.
 
     Args:
-        uri: as for :func:`load`; missing directories are created.
+        uri: as for :func:`load`; missing directories are created. A binary file object is written
+            from its current position, and left at the end of the file. Its name does not matter.
         tensors: the tensors by name, for example a ``state_dict()``. Views, non-contiguous tensors
             and tensors that share memory are each saved in full, unless ``share`` says otherwise.
         hashes: which hashes to write with every tensor.
@@ -207,21 +207,23 @@ def save(
     given = None if options is None else as_text(options)
     kept = None if metadata is None else dict(metadata)
     if torch.compiler.is_compiling():
-        _refuse_in_graph(progress)
         traced.save(
-            to_uri(uri), tensors, hashes=hashes, threads=threads, options=given, metadata=kept
+            _uri_in_graph(uri, progress),
+            tensors,
+            hashes=hashes,
+            threads=threads,
+            options=given,
+            metadata=kept,
         )
         return
     named = as_dict(tensors)
-    if progress:
+    if progress or not is_target(uri):
         job = _python.BackgroundSave()
         with reported(job, progress):
-            values = list(named.values())
-            pairs = as_pairs(given)
-            run_save(job, to_uri(uri), list(named), values, hashes, threads, pairs, kept)
+            run_save(job, uri, list(named), list(named.values()), hashes, threads, given, kept)
         return
-    _refuse_others(named, named.values())
-    _refuse_other_metadata(kept)
+    refuse_others(named, named.values())
+    refuse_other_metadata(kept)
     torch.ops.tensorizer.save(
         to_uri(uri), named, hashes=hashes, threads=threads, options=given, metadata=kept
     )
@@ -229,81 +231,40 @@ def save(
 
 def run_save(
     job: _python.BackgroundSave,
-    uri: str,
+    uri: Sink,
     names: list[str],
     tensors: list[torch.Tensor],
     hashes: str,
     threads: int,
-    options: list[tuple[str, str]],
+    options: Options | None,
     metadata: Mapping[str, str] | None,
 ) -> None:
-    """Check the types of the arguments and run a job.
-
-    The binding would print all of its arguments, secrets included, if one had the wrong type.
-    """
-    _refuse_others(names, tensors)
-    _refuse_other_metadata(metadata)
-    if not isinstance(hashes, str):
-        raise TypeError(f"hashes is {type(hashes).__name__}, and must be str")
-    pairs = None if metadata is None else list(metadata.items())
-    job.run(uri, names, tensors, hashes, operator.index(threads), options, pairs)
-
-
-def _refuse_other_metadata(metadata: Mapping[str, str] | None) -> None:
-    """Raise for metadata that is not text."""
-    for key, value in (metadata or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata has {key!r}: {value!r}, and its keys and values must be str")
-        if not _is_unicode(key + value):
-            raise errors._new(
-                errors.InvalidArgument,
-                f"the metadata cannot be saved: {key!r} or its value has half of a surrogate pair, "
-                "which is not Unicode",
-            )
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether a text has no half of a surrogate pair, as ``os.fsdecode()`` may make."""
+    """Check names, tensors and metadata, and run a job."""
+    refuse_others(names, tensors)
+    refuse_other_metadata(metadata)
+    texts = None if metadata is None else list(metadata.items())
+    target = Destination(to_uri(uri) if is_target(uri) else uri, in_order=True)
+    pairs = as_pairs({**target.options, **(options or {})})
+    count = operator.index(threads) or target.threads
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        if target.uri is None:
+            file, start, keeps_nothing = target.start()
+            job.run_to_file(file, start, keeps_nothing, names, tensors, hashes, count, pairs, texts)
+        else:
+            job.run(target.uri, names, tensors, hashes, count, pairs, texts)
+        target.finish()
+        target.synchronize()
+    finally:
+        target.discard()
 
 
-def _refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
-    """Raise for a value that is not a tensor or a name that is not a text.
-
-    Torch's own error would print all of the tensors.
-    """
-    for name, tensor in zip(names, tensors, strict=True):
-        if not isinstance(name, str):
-            raise errors._new(
-                errors.InvalidArgument, f"a name is {type(name).__name__}, and must be str"
-            )
-        if not _is_unicode(name):
-            raise errors._new(
-                errors.InvalidArgument,
-                f"tensor {name!r} cannot be saved: its name has half of a surrogate pair, which is "
-                "not Unicode",
-            )
-        if not isinstance(tensor, torch.Tensor):
-            raise errors._new(
-                errors.InvalidArgument,
-                f"tensor {name!r} cannot be saved: it is {type(tensor).__name__}",
-            )
-        refuse_uninitialized(name, tensor)
-
-
-def refuse_uninitialized(name: str, tensor: torch.Tensor) -> None:
-    """Raise for an uninitialized tensor of a lazy module, which the ops would take for empty."""
-    if is_lazy(tensor):
-        raise errors._new(
-            errors.InvalidArgument,
-            f"tensor {name!r} cannot be saved: it is not initialized until its module runs",
-        )
-
-
-def _refuse_in_graph(progress: Progress | None) -> None:
+def _uri_in_graph(place: object, progress: Progress | None) -> str:
+    """Return the URI of a load or save in a graph; raise for what a graph cannot do."""
     if progress:
         raise errors._new(errors.InvalidArgument, "progress= is not supported in a compiled graph")
+    if not is_target(place):
+        raise errors._new(
+            errors.InvalidArgument,
+            "file objects are not supported in a compiled graph: give a path or a URI",
+        )
+    return to_uri(place)

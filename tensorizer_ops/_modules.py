@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import os
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, MutableMapping
+from typing import Any
 
 import torch
 
 from tensorizer_ops import _python, errors
+from tensorizer_ops._arguments import checked, kind_of, wrong
+from tensorizer_ops._file_objects import open_source
 from tensorizer_ops._load_save import first_use, save
 from tensorizer_ops._memory import identity, plain_storage
-from tensorizer_ops._options import Hashes, Options, Verify, as_pairs, as_text
+from tensorizer_ops._options import Hashes, Options, Verify, as_pairs
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._refill import refill
-from tensorizer_ops._targets import Target, local_path, to_uri
+from tensorizer_ops._targets import Source, Target, local_path, to_uri
 
 
 def _slots(
@@ -40,9 +44,10 @@ def _slots(
                 yield name, owner, leaf, tensor
 
 
+@checked
 def load_into(
-    module: torch.nn.Module,
-    uri: Target,
+    module: torch.nn.Module | MutableMapping[str, torch.Tensor],
+    uri: Source,
     *,
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
@@ -53,7 +58,7 @@ def load_into(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Fill a module's parameters and buffers from a file, in one call.
+    """Fill a module's parameters and buffers, or a dict of tensors, from a file, in one call.
 
     Tensors that have memory are filled in place. Tensors without memory (of a module on the meta
     device, or of one that :func:`externalize` wrote) are replaced by new tensors, which on the CPU
@@ -63,7 +68,8 @@ def load_into(
     scripted ones included.
 
     Args:
-        module: the module to fill; tensors have the names of its ``state_dict()``.
+        module: the module to fill, whose tensors have the names of its ``state_dict()``; or a dict
+            of tensors, in which tensors without memory are replaced.
         uri: as for :func:`load`.
         device: the device to put the tensors on; by default each stays on its own.
         dtype: the type to give real floating-point tensors, regardless of their type in the module
@@ -77,37 +83,69 @@ def load_into(
         progress: as for :func:`load`.
 
     Raises:
-        TypeError: ``module`` is not a module.
+        TypeError: ``module`` is neither a module nor a dict of tensors.
         ValueError: missing, unexpected or different tensors, all of them listed. The module is
             unchanged then.
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"the module is {type(module).__name__}, and must be a torch.nn.Module")
-    reader = torch.classes.tensorizer.Reader(
-        to_uri(uri), None if options is None else as_text(options)
-    )
-    if not isinstance(dtype, torch.dtype | None):
-        raise TypeError(f"dtype is {type(dtype).__name__}, and must be torch.dtype or None")
+    opened = open_source(uri, options)
+    with reported(opened.reader, progress):
+        count = threads or opened.threads
+        fill(opened.reader, module, device, dtype, cast, strict, verify, count)
+
+
+def fill(
+    reader: Any,
+    module: torch.nn.Module | MutableMapping[str, torch.Tensor],
+    device: torch.device | str | int | None,
+    dtype: torch.dtype | None,
+    cast: bool,
+    strict: bool,
+    verify: str,
+    threads: int,
+) -> None:
+    """Fill a module or a dict from an open ``torch.classes.tensorizer.Reader``.
+
+    The arguments are those of :func:`load_into`.
+    """
     where = None if device is None else torch.device(device)
     if where is not None:
         first_use(where)
-    with reported(reader, progress):
-        slots = list(_slots(module, set(reader.names())))
-        names = [name for name, *_ in slots]
-        given = [tensor.detach() for *_, tensor in slots]
-        with torch._C.DisableTorchFunctionSubclass():
-            filled = reader._fill(
-                names, given, where, strict, verify, threads, cast or dtype is not None, dtype
-            )
+    names: list[str] = []
+    tensors: list[torch.Tensor] = []
+    puts: list[Callable[[torch.Tensor], None]] = []  # each puts another tensor in the same place
+    if isinstance(module, torch.nn.Module):
+        for name, owner, leaf, tensor in _slots(module, set(reader.names())):
+            names.append(name)
+            tensors.append(tensor)
+            puts.append(functools.partial(setattr, owner, leaf))
+    else:
+        for name, tensor in module.items():
+            _refuse_item(name, tensor)
+            names.append(name)
+            tensors.append(tensor)
+            puts.append(functools.partial(module.__setitem__, name))
+    given = [tensor.detach() for tensor in tensors]
+    with torch._C.DisableTorchFunctionSubclass():
+        filled = reader._fill(
+            names, given, where, strict, verify, threads, cast or dtype is not None, dtype
+        )
     made: dict[int, torch.Tensor] = {}  # keeps a tensor with several names one object
-    for (_, owner, leaf, tensor), old, new in zip(slots, given, filled, strict=True):
+    for tensor, old, new, put in zip(tensors, given, filled, puts, strict=True):
         if new is old:
             continue
         if id(tensor) not in made:
             made[id(tensor)] = _take(tensor, new)
         if made[id(tensor)] is not tensor:
-            setattr(owner, leaf, made[id(tensor)])
+            put(made[id(tensor)])
+
+
+def _refuse_item(name: object, tensor: object) -> None:
+    """Raise for an item of a dict that is not a named tensor."""
+    if not isinstance(name, str):
+        raise TypeError(f"module has a name that is {kind_of(name)}, and must be str")
+    if not isinstance(tensor, torch.Tensor):
+        raise wrong(f"module[{name!r}]", tensor, "a tensor")
 
 
 def _take(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -119,6 +157,7 @@ def _take(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return new.requires_grad_(old.requires_grad)
 
 
+@checked
 def load_constants(
     model: object,
     uri: Target,
@@ -152,12 +191,11 @@ def load_constants(
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     loader = getattr(model, "loader", model)
-    if not isinstance(verify, str):
-        raise TypeError(f"verify is {type(verify).__name__}, and must be str")
     count = operator.index(threads)
     _python.load_constants(loader, to_uri(uri), bool(strict), verify, count, as_pairs(options))
 
 
+@checked
 def externalize(
     module: torch.jit.ScriptModule,
     uri: Target,
@@ -187,10 +225,6 @@ def externalize(
         TypeError: the module is not scripted.
         ValueError: the module has no weights to save, or both files would have the same path.
     """
-    if not isinstance(module, torch.jit.ScriptModule):
-        raise TypeError(
-            f"the module is {type(module).__name__}, and must be scripted (torch.jit.script)"
-        )
     slots = list(_slots(module))
     if not slots:
         raise errors._new(

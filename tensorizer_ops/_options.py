@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NoReturn
 
+from tensorizer_ops._arguments import is_unicode, kind_of, not_unicode, wrong
+
 # Type checkers accept an int for a float, and a bool for an int.
 Options = Mapping[str, str | float]
 
@@ -36,11 +38,11 @@ def as_text(options: Options) -> dict[str, str]:
     Checks types here because the dispatcher prints all options if one has the wrong type.
     """
     if not isinstance(options, Mapping):
-        raise TypeError(f"options is {type(options).__name__}, and must be a mapping")
+        raise wrong("options", options, "a dict or None")
     given: dict[str, str] = {}
     for name, value in options.items():
         if not isinstance(name, str):
-            raise TypeError(f"the name of an option is {type(name).__name__}, and must be str")
+            raise TypeError(f"options has a name that is {kind_of(name)}, and must be str")
         if isinstance(value, bool):
             given[name] = "true" if value else "false"
         elif isinstance(value, str):
@@ -49,8 +51,10 @@ def as_text(options: Options) -> dict[str, str]:
             given[name] = str(value)
         else:
             raise TypeError(
-                f"option {name!r} is {type(value).__name__}, and must be str, int, float or bool"
+                f"option {name!r} is {kind_of(value)}, and must be str, int, float or bool"
             )
+        if not (is_unicode(name) and is_unicode(given[name])):
+            raise not_unicode(f"option {name!r}")
     return given
 
 
@@ -59,4 +63,4 @@ def as_pairs(options: Options | None) -> list[tuple[str, str]]:
 
     Their bindings print arguments of the wrong type; the repr of these pairs shows only names.
     """
-    return _SecretPairs(as_text(options or {}).items())
+    return _SecretPairs(as_text({} if options is None else options).items())

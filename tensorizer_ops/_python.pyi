@@ -20,7 +20,7 @@ def set_derived_key(name: str, key: bytes, passes: int, memory: int, salt: bytes
 def derive_key(passphrase: bytes, passes: int, memory: int, salt: bytes) -> bytes: ...
 def forget_key(name: str) -> None: ...
 def usable_cpus() -> int: ...
-def read_buffer(buffer: bytes, start: int, options: Mapping[str, str]) -> Any: ...
+def read_buffer(buffer: Buffer, start: int, options: Mapping[str, str]) -> Any: ...
 def read_file(
     file: object,
     start: int,
@@ -30,13 +30,29 @@ def read_file(
     options: Mapping[str, str],
 ) -> Any: ...
 def write_file(
-    file: object, start: int, keeps_nothing: bool, options: Mapping[str, str]
+    file: object,
+    start: int,
+    keeps_nothing: bool,
+    options: Mapping[str, str],
+    metadata: Mapping[str, str] | None,
 ) -> Any: ...
 
 class BackgroundSave:
     def run(
         self,
         uri: str,
+        names: list[str],
+        tensors: list[torch.Tensor],
+        hashes: str,
+        threads: int,
+        options: list[tuple[str, str]],
+        metadata: list[tuple[str, str]] | None,
+    ) -> None: ...
+    def run_to_file(
+        self,
+        file: object,
+        start: int,
+        keeps_nothing: bool,
         names: list[str],
         tensors: list[torch.Tensor],
         hashes: str,

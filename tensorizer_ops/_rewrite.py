@@ -1,4 +1,4 @@
-"""Converts, encrypts and decrypts files, and computes the digest of a file's content."""
+"""Converts, encrypts, decrypts and verifies files, and computes the digest of their content."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from tensorizer_ops._options import Hashes, Options, as_text
+from tensorizer_ops._arguments import checked
+from tensorizer_ops._file_objects import open_source
+from tensorizer_ops._options import Hashes, Options, Verify, as_text
 from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._targets import Target, to_uri
+from tensorizer_ops._targets import Source, Target, is_target, to_uri
 
 
+@checked
 def convert(
     source: Target,
     target: Target,
@@ -43,6 +46,7 @@ def convert(
     _rewrite(source, target, source_options, target_options, hashes, threads, progress)
 
 
+@checked
 def encrypt(
     source: Target,
     target: Target,
@@ -77,6 +81,7 @@ def encrypt(
     _rewrite(source, target, source_options, options, hashes, threads, progress)
 
 
+@checked
 def decrypt(
     source: Target,
     target: Target,
@@ -93,6 +98,7 @@ def decrypt(
     _rewrite(source, target, options, target_options, hashes, threads, progress)
 
 
+@checked
 def rekey(
     source: Target,
     target: Target,
@@ -106,7 +112,12 @@ def rekey(
     target_options: Options | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write a copy of an encrypted file with a new key; otherwise like :func:`encrypt`."""
+    """Write a copy of an encrypted file with a new key; otherwise like :func:`encrypt`.
+
+    Args:
+        old_key: the name of the key of the source, as ``key`` of :func:`encrypt`.
+        new_key: the name of the key of the target.
+    """
     opening = {**(source_options or {}), "key": old_key}
     closing = {**(target_options or {}), "key": new_key, "kdf": kdf}
     _rewrite(source, target, opening, closing, hashes, threads, progress)
@@ -133,6 +144,7 @@ class Updated(NamedTuple):
     kept: int  # bytes of tensors that the target had already
 
 
+@checked
 def update(
     source: Target,
     target: Target,
@@ -162,8 +174,9 @@ def update(
         return Updated(*reader.update(to_uri(target), threads))
 
 
+@checked
 def digest(
-    uri: Target,
+    uri: Source,
     *,
     threads: int = 0,
     options: Options | None = None,
@@ -177,7 +190,7 @@ def digest(
     it reads every byte of the data, unless ``listed`` is set.
 
     Args:
-        uri: the file.
+        uri: as for :func:`load`.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         options: options as for loads.
         version: 1 hashes whole tensors. 2 hashes chunks of 1 MiB, so that one large tensor uses
@@ -189,11 +202,40 @@ def digest(
     Raises:
         ValueError: ``listed`` is set, and the file does not list what that version is made of.
     """
+    given = as_text(options or {})
+    if not is_target(uri):
+        opened = open_source(uri, given)
+        of_file: str = opened.reader.digest(threads or opened.threads, version, listed)
+        return of_file
     found: str = torch.ops.tensorizer.digest(
-        to_uri(uri),
-        threads=threads,
-        options=as_text(options or {}),
-        version=version,
-        listed=listed,
+        to_uri(uri), threads=threads, options=given, version=version, listed=listed
     )
     return found
+
+
+@checked
+def verify(
+    uri: Source,
+    *,
+    verify: Verify = "all",
+    threads: int = 0,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Compare all tensors of a file with their saved hashes. Keeps no tensor in memory.
+
+    Args:
+        uri: as for :func:`load`.
+        verify: as for :func:`load`.
+        threads: as for :func:`load`.
+        options: as for :func:`load`.
+        progress: as for :func:`load`.
+
+    Raises:
+        tensorizer_ops.errors.HashMismatch: data differs from what was saved. It names everything
+            that is damaged.
+        ValueError: the file is malformed, or a tensor was saved without hashes.
+    """
+    opened = open_source(uri, options)
+    with reported(opened.reader, progress):
+        opened.reader._verify(verify, threads or opened.threads)

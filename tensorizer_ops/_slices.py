@@ -8,6 +8,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
 from tensorizer_ops import errors
+from tensorizer_ops._arguments import check_names, wrong
 
 if TYPE_CHECKING:
     import torch
@@ -50,13 +51,10 @@ def resolve(
     clamped. Raises ``InvalidArgument`` that names the tensor and its shape.
     """
     if not isinstance(slices, Mapping):
-        raise TypeError(
-            f"slices is {type(slices).__name__}, and must be a dict of names and indices"
-        )
+        raise wrong("slices", slices, "a dict of names and indices")
+    check_names("slices", slices)
     parts: dict[str, list[_Part]] = {}
     for name, index in slices.items():
-        if not isinstance(name, str):
-            raise TypeError(f"a name in slices is {type(name).__name__}, and must be str")
         parts[name] = _parts(name, list(shape_of(name)), index)
     if missing := parts.keys() - set(names):
         raise errors._new(
@@ -120,7 +118,8 @@ def _part(
                 f"its index {index} for dimension {dim} has a negative step, which tensors do not "
                 "have: load the slice with a positive step and flip() it"
             )
-        return _Part(dim, start, len(range(start, stop, step)), step, dropped=False)
+        # A step beyond the end takes one element, as the size does.
+        return _Part(dim, start, len(range(start, stop, step)), min(step, max(size, 1)), False)
     if index is None:
         raise refuse("its index has None, which would add a dimension: unsqueeze() what was loaded")
     if isinstance(index, bool) or not isinstance(index, SupportsIndex):

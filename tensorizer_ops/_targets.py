@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import urllib.parse
+from typing import Protocol, TypeGuard
+
+from tensorizer_ops import errors
+from tensorizer_ops._arguments import is_unicode, not_unicode
 
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+class Readable(Protocol):
+    """A file object that reads bytes."""
+
+    def read(self, size: int = ..., /) -> bytes | None: ...
+
+
+class Writable(Protocol):
+    """A file object that takes bytes."""
+
+    def write(self, data: bytes, /) -> int | None: ...
+
+
+# What can be read, and what can be written.
+Source = Target | Readable | bytearray | memoryview
+Sink = Target | Writable
+
+
+def is_target(place: object) -> TypeGuard[Target]:
+    """Return whether ``place`` is a path or a URI.
+
+    Some file objects also have a path, as those of fsspec on SMB servers. They are read and written
+    by their methods, because the path is not one of this machine.
+    """
+    return isinstance(place, str | bytes | os.PathLike) and not isinstance(place, io.IOBase)
 
 
 def to_uri(target: Target) -> str:
@@ -16,10 +47,19 @@ def to_uri(target: Target) -> str:
     and need not be UTF-8: they become a percent-encoded ``file://`` URI, as does a string from
     ``os.fsdecode()`` that is not valid UTF-8.
     """
+    if isinstance(target, bytes) and b"\0" in target:
+        raise errors._new(
+            errors.InvalidArgument,
+            f"{len(target)} bytes that hold a NUL were given as a path: if they are a file, give "
+            "io.BytesIO() of them",
+        )
     # os.fsdecode() turns bytes that are not UTF-8 into surrogates, which the ops do not accept.
-    if isinstance(target, str) and not any("\udc80" <= c <= "\udcff" for c in target):
+    if isinstance(target, str) and is_unicode(target):
         return target
-    path = os.fsencode(os.path.abspath(target))
+    try:
+        path = os.fsencode(os.path.abspath(target))
+    except UnicodeEncodeError:  # which would show a URI and its password
+        raise not_unicode("the path or URI") from None
     return "file://" + urllib.parse.quote_from_bytes(path)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorizer_ops import _python
+from tensorizer_ops._arguments import checked, is_unicode, not_unicode
 from tensorizer_ops._compat.crypt_params import EncryptionParams
 
 __all__ = ["add", "remove"]
@@ -19,6 +20,7 @@ __all__ = ["add", "remove"]
 _Bytes = bytes | bytearray | memoryview
 
 
+@checked
 def add(
     name: str,
     *,
@@ -41,9 +43,6 @@ def add(
     """
     if (key is None) == (passphrase is None):
         raise TypeError("give either key= or passphrase=, and not both")
-    # The binding would print an argument of the wrong type, and with it the key.
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a key is {type(name).__name__}, and must be str")
     if isinstance(key, EncryptionParams):
         if key._derivation is not None:
             _python.set_derived_key(name, key.key, *key._derivation)
@@ -60,13 +59,22 @@ def add(
         _python.set_key(name, _passphrase(passphrase), True)
 
 
+@checked
 def remove(name: str) -> None:
-    """Remove the key or passphrase of a name. Open files keep theirs."""
+    """Remove the key or passphrase of a name. Open files keep theirs.
+
+    Args:
+        name: the name that was given to :func:`add`.
+    """
     _python.forget_key(name)
 
 
 def _passphrase(text: str | _Bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else _to_bytes(text, "a passphrase", "str or ")
+    if not isinstance(text, str):
+        return _to_bytes(text, "a passphrase", "str or ")
+    if not is_unicode(text):  # the error of encode() would have the text
+        raise not_unicode("a passphrase")
+    return text.encode()
 
 
 def _to_bytes(secret: _Bytes, what: str = "a key", text: str = "") -> bytes:

@@ -18,9 +18,11 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _core, errors
+from tensorizer_ops._arguments import checked
 from tensorizer_ops._load_save import load_slices
 from tensorizer_ops._load_save import save as _save
 from tensorizer_ops._memory import plain_storage
+from tensorizer_ops._savable import refuse_others
 from tensorizer_ops._targets import Target, to_uri
 
 SafetensorError = errors.Error
@@ -30,6 +32,7 @@ Device = torch.device | str | int
 _BACKENDS = ("mmap", "pread")
 
 
+@checked
 def save_file(
     tensors: dict[str, torch.Tensor], filename: Target, metadata: dict[str, str] | None = None
 ) -> None:
@@ -43,6 +46,7 @@ def save_file(
     _save(filename, tensors, hashes="none", options={"format": "safetensors"}, metadata=metadata)
 
 
+@checked
 def save(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Return the bytes of the file that :func:`save_file` writes."""
     descriptor = os.memfd_create("safetensors")
@@ -55,6 +59,7 @@ def save(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = Non
         os.close(descriptor)
 
 
+@checked
 def load_file(
     filename: Target, device: Device = "cpu", *, backend: str = "mmap"
 ) -> dict[str, torch.Tensor]:
@@ -63,6 +68,7 @@ def load_file(
         return opened.get_tensors()
 
 
+@checked
 def load(data: bytes) -> dict[str, torch.Tensor]:
     """Load all tensors of a file whose bytes are given."""
     if not data:  # which frombuffer() refuses
@@ -72,6 +78,7 @@ def load(data: bytes) -> dict[str, torch.Tensor]:
     return loaded
 
 
+@checked
 def save_model(
     model: torch.nn.Module,
     filename: Target,
@@ -96,6 +103,7 @@ def save_model(
         raise ValueError(f"{error}, or use save_model(..., force_contiguous=True)") from None
 
 
+@checked
 def load_model(
     model: torch.nn.Module,
     filename: Target,
@@ -142,6 +150,7 @@ class safe_open:
             copies.
     """
 
+    @checked
     def __init__(
         self, filename: Target, framework: str, device: Device = "cpu", *, backend: str = "mmap"
     ) -> None:
@@ -186,9 +195,11 @@ class safe_open:
         stored = self._open()._metadata()
         return None if stored is None else dict(stored)
 
+    @checked
     def get_tensor(self, name: str) -> torch.Tensor:
         return self._load([name])[name]
 
+    @checked
     def get_slice(self, name: str) -> Slice:
         """Return a tensor to take a part of, such as ``get_slice("w")[:, ::8]``."""
         return Slice(self, name)
@@ -230,13 +241,13 @@ class Slice:
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         indices = index if isinstance(index, tuple) else (index,)
-        if all(_is_plain(each) for each in indices):
+        if all(_is_plain(each) for each in indices) and indices.count(...) <= 1:
             try:
                 return self._opened._load_slice(self._name, index)
-            except errors.InvalidArgument as error:
-                # As torch.Tensor.__getitem__ reports them.
-                negative = any(isinstance(i, slice) and (i.step or 1) < 0 for i in indices)
-                raise (ValueError if negative else IndexError)(str(error)) from None
+            except errors.InvalidArgument:
+                # What torch says, if the index is to blame.
+                torch.empty(self._shape, device="meta")[index]
+                raise
         # Lists, tensors, None and bools can only be applied to the whole tensor.
         return self._opened.get_tensor(self._name)[index]
 
@@ -261,9 +272,8 @@ def _check(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise for tensors that the ``safetensors`` library refuses, and this library would take."""
     if not isinstance(tensors, dict):
         raise ValueError(f"tensors is {type(tensors).__name__}, and must be a dict of tensors")
+    refuse_others(tensors, tensors.values())
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name!r} is {type(tensor).__name__}, and must be a tensor")
         if tensor.layout != torch.strided:
             raise ValueError(f"tensor {name!r} is sparse, and cannot be saved: use to_dense()")
     for names in _shared(tensors):

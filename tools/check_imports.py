@@ -19,19 +19,32 @@ PACKAGE = "tensorizer_ops"
 
 # The files at the root of the package that are not public. The folders below it are layers, too.
 LAYERS = {
+    "_cli": ["__main__"],
     "native": ["_build", "_core", "_python"],
     "base": [
+        "_arguments",
+        "_file_objects",
         "_import_hook",
         "_library",
         "_memory",
         "_options",
         "_progress",
         "_refill",
+        "_savable",
         "_slices",
         "_targets",
         "errors",
     ],
-    "front": ["_background", "_inspection", "_load_save", "_modules", "_rewrite", "_with_torch"],
+    "front": [
+        "_background",
+        "_inspection",
+        "_load_save",
+        "_modules",
+        "_reader",
+        "_rewrite",
+        "_with_torch",
+        "_writer",
+    ],
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 
@@ -42,18 +55,20 @@ ALLOWED = {
     "base": ["native"],
     "_compile": ["native", "base"],
     "front": ["native", "base", "_compile"],
-    "_compat": ["native", "base", "front"],
+    "_compat": ["native", "base"],
+    "_cli": ["native", "base", "front", "public"],
     "public": ["native", "base", "front", "_compat"],
     "local_servers": [],
     "benchmarks": ["public", "local_servers"],
-    "examples": ["public"],
-    "tools": [],
+    "examples": ["public", "local_servers"],
+    "tools": ["base", "public"],
     "support": ["public", "local_servers"],
     # Tests share code through tests/support, and never import each other.
     "tests": [
         "native",
         "base",
         "front",
+        "_cli",
         "_compat",
         "_compile",
         "public",

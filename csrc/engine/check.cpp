@@ -71,7 +71,7 @@ void check_chunks(Source& source, const TensorLocation& location, const ChunkDig
 std::string describe_wrong_mac(const Entry& entry, std::uint64_t position, std::uint64_t size) {
   return "its " + std::to_string(size) + " bytes from offset " +
          std::to_string(entry.data_offset + position) +
-         " on cannot be decrypted: wrong key or passphrase, or the file was modified or damaged";
+         " on cannot be decrypted: wrong key or passphrase, or the file was modified";
 }
 
 void decrypt_chunks(Source& source, const Entry& entry, const CryptInfo& crypt, ConstBytes key,

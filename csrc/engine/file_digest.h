@@ -1,4 +1,4 @@
-// The digest of a whole file.
+// Jobs that read a whole file and keep nothing of it: its digest, and its verification.
 #pragma once
 
 #include <string>
@@ -20,5 +20,10 @@ struct DigestRequest {
 // and InvalidArgument if the file does not list the digests that are asked for.
 std::string file_digest(OpenFile& file, const DigestRequest& request, Progress& progress,
                         Cancel& cancel);
+
+// Reads all data and compares it with the digest that the options of the file ask for, or else with
+// the hashes in the file that `verify` selects. Goes on after damage, and names all of it in the
+// end. Throws what load() throws.
+void verify_file(OpenFile& file, Verify verify, int threads, Progress& progress, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -1,6 +1,7 @@
 #include "engine/load.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/load_mover.h"
@@ -11,18 +12,18 @@ namespace {
 
 // Returns why parts of tensors cannot be verified, and what to do.
 std::string why_not_in_part(const LoadJob& job) {
-  const std::string whole = " all of its data: load all of it, without a slice, or ";
+  const std::string whole = ": load all of it, without a slice, or ";
   if (!job.verifies()) {
-    return "its digests cover" + whole + "without the option 'digest'" +
+    return "its digests cover all of its data" + whole + "without the option 'digest'" +
            (job.encrypted() ? ""
                             : ", or use the file's digest of version 2, and save the file with "
                               "hashes=\"chunked\"");
   }
   if (job.catalogue.chunk_digests().empty()) {
-    return "its digests cover" + whole +
+    return "the file has no digests of its chunks" + whole +
            "with verify=\"none\", or save the file with hashes=\"chunked\"";
   }
-  return "its CRC32 covers" + whole +
+  return "its CRC32 covers all of its data" + whole +
          "with verify=\"all\", which compares the digests of its chunks";
 }
 
@@ -86,8 +87,10 @@ void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
   progress.total = progress.done = 0;
   if (items.empty()) return;
   const std::span<const Entry> entries = catalogue.entries();
-  std::sort(items.begin(), items.end(), [&](const LoadItem& a, const LoadItem& b) {
-    return begin_of(a, entries[a.entry]) < begin_of(b, entries[b.entry]);
+  // What is empty comes first where another item begins: in order, it ends before that.
+  std::ranges::sort(items, {}, [&](const LoadItem& item) {
+    const Entry& entry = entries[item.entry];
+    return std::pair(begin_of(item, entry), end_of(item, entry));
   });
   if (catalogue.encrypted() && settings.keys == nullptr) {
     throw Error(ErrorKind::Crypto, source.label() +

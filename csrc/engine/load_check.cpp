@@ -20,7 +20,10 @@ DigestStart LoadCheck::digests_wanted(const LoadItem& item,
   // The MACs of encrypted data are always checked.
   if (!expected.crc32 && !expected.sha256 && !job_.encrypted()) {
     fail(location(item), ErrorKind::InvalidFormat,
-         "there is nothing to verify: the file was saved without hashes");
+         job_.catalogue.has_digests_of_others()
+             ? "there is nothing to verify: the file lists hashes of tensors with other names, "
+               "types or shapes"
+             : "there is nothing to verify: the file was saved without hashes");
   }
   return {details->hashed, expected.crc32.has_value(), expected.sha256.has_value()};
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/suggest.h"
 #include "engine/read_ahead.h"
 #include "engine/read_arriving.h"
 #include "engine/read_catalogue.h"
@@ -21,6 +22,16 @@ std::unique_ptr<ReadAhead> make_read_ahead(const std::shared_ptr<Source>& source
                                            std::uint64_t memory_ceiling) {
   if (!source->remote()) return nullptr;
   return std::make_unique<ReadAhead>(source, catalogue.end(), memory_ceiling / 2);
+}
+
+// Returns ": 'a', 'b'" with the first names of a file, for messages.
+std::string first_of(std::span<const std::string_view> names) {
+  constexpr std::size_t kMostShown = 8;
+  std::string list;
+  for (const std::string_view name : names.first(std::min(names.size(), kMostShown))) {
+    list += (list.empty() ? ": " : ", ") + quote(name);
+  }
+  return names.size() > kMostShown ? list + " and others, which names() lists" : list;
 }
 
 }  // namespace
@@ -104,9 +115,10 @@ std::uint32_t OpenFile::find(std::string_view name) {
     });
     if (const std::optional<std::uint32_t> number = table_->find(name)) return *number;
   }
+  const std::string question = did_you_mean(name, names_);
   throw Error(ErrorKind::NoSuchTensor, source_->label() + " has no tensor " + quote(name) +
                                            " among its " + std::to_string(names_.size()) +
-                                           "; names() lists them");
+                                           (question.empty() ? first_of(names_) : question));
 }
 
 std::optional<Metadata> OpenFile::metadata() const {

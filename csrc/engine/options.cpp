@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/suggest.h"
 #include "engine/cpus.h"
 #include "io/key.h"
 #include "io/open.h"
@@ -13,9 +14,16 @@ namespace {
 
 constexpr std::uint64_t kSmallestCeiling = 1 << 20;
 constexpr std::int64_t kMostThreads = 1024;
+constexpr const char* kVerify = "'none', 'crc32' or 'all'";
 constexpr const char* kHashes = "'all', 'crc32', 'sha256', 'chunked', 'all+chunked' or 'none'";
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::InvalidArgument, what); }
+
+// `known` has the words that `argument` may be, in quotes.
+[[noreturn]] void refuse_word(const std::string& argument, const std::string& given,
+                              const char* known) {
+  refuse(argument + " is " + quote(given) + ", and must be " + known + did_you_mean(given, known));
+}
 
 Option memory_option(const char* name, std::uint64_t& ceiling) {
   return number_option(name, "a number of bytes, 1048576 or more", ceiling, kSmallestCeiling);
@@ -167,7 +175,7 @@ Verify parse_verify(const std::string& text) {
   if (text == "none") return Verify::None;
   if (text == "crc32") return Verify::Crc32;
   if (text == "all") return Verify::All;
-  refuse("verify is " + quote(text) + ", and must be 'none', 'crc32' or 'all'");
+  refuse_word("verify", text, kVerify);
 }
 
 HashKinds parse_hashes(const std::string& text) {
@@ -177,7 +185,7 @@ HashKinds parse_hashes(const std::string& text) {
   if (text == "chunked") return {true, false, true};
   if (text == "all+chunked") return {true, true, true};
   if (text == "none") return {false, false};
-  refuse("hashes is " + quote(text) + ", and must be " + kHashes);
+  refuse_word("hashes", text, kHashes);
 }
 
 DigestVersion parse_digest_version(std::int64_t version) {

@@ -22,7 +22,8 @@ constexpr std::uint64_t kSmallestPiece = 2 << 20;
 
 }  // namespace
 
-// A source in memory: bytes that were read ahead, at their offsets in the file.
+// The file, some of whose bytes are in memory because they were read ahead. A load may read more
+// than was announced: all of a chunk, to check a part of it.
 class ReadAhead::Window final : public Source {
  public:
   Window(std::shared_ptr<Source> file, Span span)
@@ -34,13 +35,20 @@ class ReadAhead::Window final : public Source {
   Bytes bytes() { return {memory_.get(), static_cast<std::size_t>(span_.size())}; }
   void end_at(std::uint64_t end) { span_.end = end; }
 
-  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    cancel.check();
+  // Copies what is in memory of the bytes from `offset` on, and returns how many there were.
+  std::size_t copy(std::uint64_t offset, Bytes out) {
     if (offset < span_.begin || offset >= span_.end) return 0;
     const ConstBytes held = bytes().subspan(static_cast<std::size_t>(offset - span_.begin));
     const std::size_t size = std::min(held.size(), out.size());
     std::copy_n(held.begin(), size, out.begin());
     return size;
+  }
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    cancel.check();
+    const std::size_t size = copy(offset, out);
+    if (size == out.size()) return size;
+    return size + file_->read_up_to(offset + size, out.subspan(size), cancel);
   }
 
   bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
@@ -49,6 +57,7 @@ class ReadAhead::Window final : public Source {
 
   ReadHints hints(std::uint64_t, std::uint64_t) override { return {0, kReadFromMemory}; }
   std::optional<std::uint64_t> size() const override { return file_->size(); }
+  bool sequential() const override { return file_->sequential(); }
   std::uint64_t start() const override { return file_->start(); }
   const std::string& label() const override { return file_->label(); }
   std::string describe_offset(std::uint64_t offset) const override {
@@ -161,10 +170,10 @@ std::shared_ptr<ReadAhead::Window> ReadAhead::fetch_window(Span span,
   if (before) {
     const Span& held = before->span();
     if (held.begin <= span.begin && held.end > span.begin) {
-      rest.begin += before->read_up_to(span.begin, window->bytes(), cancel);
+      rest.begin += before->copy(span.begin, window->bytes());
     } else if (held.begin < span.end && held.end >= span.end) {
       const Bytes end = window->bytes().subspan(held.begin - span.begin);
-      rest.end -= before->read_up_to(held.begin, end, cancel);
+      rest.end -= before->copy(held.begin, end);
     }
     before.reset();
   }

@@ -1,7 +1,5 @@
 #include "engine/read_catalogue.h"
 
-#include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,8 +9,10 @@
 #include "engine/read_index.h"
 #include "engine/sharded_source.h"
 #include "engine/workers.h"
+#include "format/other_formats.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/sharded_catalogue.h"
+#include "format/safetensors/start.h"
 
 namespace tensorizer {
 
@@ -20,19 +20,6 @@ namespace {
 
 // Enough for the index of a few hundred tensors, so that one read is usually enough.
 constexpr std::uint64_t kFirstRead = 64 << 10;
-
-// How files begin that are often taken for a file of tensors.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kKnownFiles{{
-    {"PK\3\4", "a zip archive, as torch.save() writes"},
-    {"\x80\2", "a pickle, as torch.save() wrote before version 1.6"},
-    {"GGUF", "a GGUF file"},
-    {"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded"},
-    {"<!DOCTYPE", "an HTML page"},
-    {"<!doctype", "an HTML page"},
-    {"<html", "an HTML page"},
-    {"<?xml", "an XML document"},
-    {"\x1f\x8b", "a gzip archive"},
-}};
 
 [[noreturn]] void refuse(ConstBytes first, const FileLocation& location) {
   if (first.empty()) {
@@ -42,16 +29,23 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kKnownFil
   }
   const std::string_view text = as_text(first);
   const bool cut = first.size() < kSafetensorsStart;
-  const auto* const known =
-      std::find_if(kKnownFiles.begin(), kKnownFiles.end(),
-                   [&](const auto& file) { return text.starts_with(file.first); });
+  const OtherFormat other = other_format(first);
   throw Error(
       ErrorKind::InvalidFormat,
       std::string(location.label) + ": this is not a .tensors or safetensors file" +
           (cut ? ", or only the first " + std::to_string(first.size()) + " bytes of one" : "") +
           ": it starts with " + quote(text.substr(0, kFileMagic.size())) + " at offset " +
           std::to_string(location.start) +
-          (known == kKnownFiles.end() ? "" : ", so it may be " + std::string(known->second)));
+          (other.name.empty() ? ""
+                              : ", so it is probably " + std::string(other.name) + ": " +
+                                    std::string(other.advice)));
+}
+
+// Returns whether a file that could be a safetensors file by its ninth byte is one of another
+// format: the length of its header would be too large.
+bool is_other(ConstBytes first) {
+  return Cursor(first).take<std::uint64_t>() > kMostSafetensorsHeader &&
+         !other_format(first).name.empty();
 }
 
 SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes, Cancel& cancel) {
@@ -82,7 +76,7 @@ std::unique_ptr<Catalogue> read_file(Source& source, FileKeys* keys, Cancel& can
                 std::string(location.label) +
                     ": this looks like the index of a sharded safetensors model, which is loaded "
                     "by its path, from s3://, and from http:// servers that support ranges");
-  } else if (is_safetensors(first)) {
+  } else if (is_safetensors(first) && !is_other(first)) {
     catalogue =
         std::make_unique<SafetensorsHeader>(read_safetensors(source, std::move(first), cancel));
   } else {

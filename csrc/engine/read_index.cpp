@@ -58,9 +58,9 @@ void authenticate(const Index& index, FileKeys& keys, const FileLocation& locati
   if (!authentication) return;
   const SharedSecret key = keys.key_for(authentication->derivation, cancel);
   if (index.is_authentic(key->bytes())) return;
-  throw Error(ErrorKind::Crypto,
-              std::string(location.label) +
-                  ": wrong key or passphrase, or the index was modified: its MAC does not match");
+  throw Error(ErrorKind::Crypto, std::string(location.label) +
+                                     ": wrong key or passphrase, or the file was modified: the MAC "
+                                     "of its index does not match");
 }
 
 }  // namespace

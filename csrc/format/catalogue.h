@@ -127,6 +127,9 @@ class Catalogue {
   ConstBytes data_digests() const noexcept { return data_digests_; }
   // Returns the SHA-256 of each chunk of each tensor's data; empty if the file keeps none.
   const ChunkDigests& chunk_digests() const noexcept { return chunk_digests_; }
+  // Returns whether the file lists digests of other tensors than it has, which are not used: a
+  // program that changes tensors may keep the metadata, and damage to the header looks the same.
+  bool has_digests_of_others() const noexcept { return digests_of_others_; }
   // Returns the metadata of the user, in the order of the file. No key appears twice.
   std::span<const MetadataPair> metadata() const noexcept { return metadata_; }
   // Returns whether the file has metadata of the user. In safetensors files they may have no text.
@@ -161,6 +164,7 @@ class Catalogue {
   ChunkDigests chunk_digests_;
   std::vector<MetadataPair> metadata_;
   bool empty_metadata_ = false;
+  bool digests_of_others_ = false;
 
  private:
   // Returns the first tie whose number is not less.

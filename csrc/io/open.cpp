@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/suggest.h"
 #include "io/http/open.h"
 #include "io/local/open.h"
 #include "io/redis/open.h"
@@ -95,10 +96,16 @@ std::string listed(std::span<const std::string_view> texts) {
 
 // The message quotes only the scheme: the rest of the URI may hold a password.
 [[noreturn]] void throw_unknown(const std::string& name) {
+  std::vector<std::string_view> names;
   std::vector<std::string_view> known;
-  for (const Scheme& scheme : kSchemes) known.push_back(scheme.written);
-  throw Error(ErrorKind::InvalidArgument,
-              "the scheme " + quote(name) + " is unknown; known are " + listed(known));
+  for (const Scheme& scheme : kSchemes) {
+    names.push_back(scheme.name);
+    known.push_back(scheme.written);
+  }
+  const std::string question = did_you_mean(name, names);
+  throw Error(ErrorKind::InvalidArgument, "the scheme " + quote(name) + " is unknown" +
+                                              (question.empty() ? "; known" : question + " Known") +
+                                              " are " + listed(known));
 }
 
 // Calls `visit` once for each folder that has options, with the first of its schemes.

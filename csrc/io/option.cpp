@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/suggest.h"
 
 namespace tensorizer {
 
@@ -20,21 +21,26 @@ bool has_use(const Option& option, OptionUse use) {
 
 [[noreturn]] void throw_unknown(const std::string& name, std::span<const Option> known,
                                 OptionUse use) {
-  std::string names;
+  std::string listed;
+  std::vector<std::string_view> names;
   for (const Option& option : known) {
     if (!has_use(option, use)) continue;
-    names += (names.empty() ? "" : ", ") + option.name;
-    if (option.name.ends_with('.')) names += '*';
+    names.push_back(option.name);
+    listed += (listed.empty() ? "" : ", ") + option.name;
+    if (option.name.ends_with('.')) listed += '*';
   }
+  const std::string question = did_you_mean(name, names);
   throw Error(ErrorKind::InvalidArgument,
-              "unknown option " + quote(name) + "; the options here are " + names);
+              "unknown option " + quote(name) +
+                  (question.empty() ? "; the options here are " + listed : question));
 }
 
 void set(const Option& option, const std::string& name, const std::string& value) {
   if (option.set(name, value)) return;
   const std::string is = option.secret ? "" : " is " + quote(value) + ", and";
   throw Error(ErrorKind::InvalidArgument,
-              "option " + quote(name) + is + " must be " + option.value);
+              "option " + quote(name) + is + " must be " + option.value +
+                  (option.secret ? "" : did_you_mean(value, option.value)));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "codec/crc32.h"
 #include "codec/hmac.h"
+#include "transfer/dtype.h"
 #include "transfer/fill.h"
 #include "transfer/tracing.h"
 
@@ -9,7 +10,7 @@ namespace tensorizer::ops {
 
 namespace {
 
-const char* type_name(TensorType type) {
+const char* tensor_type_name(TensorType type) {
   switch (type) {
     case TensorType::Parameter:
       return "parameter";
@@ -95,7 +96,7 @@ StringDict ReaderClass::stored(std::string name) {
     const StoredTensor stored = reader_.stored(name);
     StringDict dict;
     dict.insert("name", stored.name);
-    dict.insert("type", type_name(stored.type));
+    dict.insert("type", tensor_type_name(stored.type));
     dict.insert("module_index", std::to_string(stored.module_index));
     dict.insert("header_offset", std::to_string(stored.header_offset));
     dict.insert("data_offset", std::to_string(stored.data_offset));
@@ -213,6 +214,14 @@ at::Tensor ReaderClass::bytes(std::int64_t offset, std::int64_t size) {
   });
 }
 
+std::string ReaderClass::type_name(std::string name) {
+  return translate_errors([&] { return dtype_name(reader_.dtype(name)); });
+}
+
+void ReaderClass::verify(std::string verify, std::int64_t threads) {
+  translate_errors([&] { reader_.verify(parse_verify(verify), threads); });
+}
+
 std::string ReaderClass::digest(std::int64_t threads, std::int64_t version, bool listed) {
   return translate_errors([&] { return reader_.digest(threads, version, listed); });
 }
@@ -310,6 +319,8 @@ void define_reader(torch::Library& library) {
       .def("_load_numbered", &ReaderClass::load_numbered)
       .def("_matches", &ReaderClass::matches)
       .def("_bytes", &ReaderClass::bytes)
+      .def("_type_name", &ReaderClass::type_name)
+      .def("_verify", &ReaderClass::verify)
       .def("_traced_version", &ReaderClass::traced_version)
       .def("_trace", &ReaderClass::trace)
       .def("stats", &ReaderClass::stats)

@@ -63,6 +63,9 @@ class ReaderClass final : public torch::CustomClassHolder {
                                                              std::int64_t threads);
   bool matches(std::int64_t number, at::Tensor tensor);
   at::Tensor bytes(std::int64_t offset, std::int64_t size);
+  // The next two serve tensorizer_ops.Reader. Returns torch's name of the type, "float32".
+  std::string type_name(std::string name);
+  void verify(std::string verify, std::int64_t threads);
   std::string digest(std::int64_t threads, std::int64_t version, bool listed);
   std::tuple<std::int64_t, std::int64_t> update(std::string uri, std::int64_t threads);
   void rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,

@@ -21,6 +21,18 @@ AddedTensor added_tensor(std::string name, at::Tensor tensor, std::int64_t type,
           static_cast<std::uint16_t>(module_index)};
 }
 
+const char* state_name(FileWriter::State state) {
+  switch (state) {
+    case FileWriter::State::Open:
+      return "open";
+    case FileWriter::State::Closed:
+      return "closed";
+    case FileWriter::State::Aborted:
+      break;
+  }
+  return "aborted";
+}
+
 }  // namespace
 
 WriterClass::WriterClass(std::string uri, std::optional<StringDict> options,
@@ -29,9 +41,12 @@ WriterClass::WriterClass(std::string uri, std::optional<StringDict> options,
         return std::make_unique<FileWriter>(uri, option_list(options), metadata_list(metadata));
       })) {}
 
-WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options)
-    : writer_(translate_errors(
-          [&] { return std::make_unique<FileWriter>(std::move(sink), option_list(options)); })) {}
+WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options,
+                         std::optional<StringDict> metadata)
+    : writer_(translate_errors([&] {
+        return std::make_unique<FileWriter>(std::move(sink), option_list(options),
+                                            metadata_list(metadata));
+      })) {}
 
 void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
                       std::int64_t module_index) {
@@ -78,6 +93,10 @@ void WriterClass::abort() {
   translate_errors([&] { writer_->abort(); });
 }
 
+std::tuple<std::string, std::int64_t> WriterClass::state() {
+  return {state_name(writer_->state()), static_cast<std::int64_t>(writer_->tensor_count())};
+}
+
 void define_writer(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };
   library.class_<WriterClass>("Writer")
@@ -89,6 +108,7 @@ void define_writer(torch::Library& library) {
             torch::arg("module_index") = 0})
       .def("_add_all", &WriterClass::add_all)
       .def("_flush", &WriterClass::flush)
+      .def("_state", &WriterClass::state)
       .def("progress", &WriterClass::progress)
       .def("cancel", &WriterClass::cancel)
       .def("close", &WriterClass::close)

@@ -4,6 +4,7 @@
 #include <torch/custom_class.h>
 
 #include <memory>
+#include <string>
 #include <tuple>
 
 #include "ops/translate_errors.h"
@@ -15,7 +16,8 @@ class WriterClass final : public torch::CustomClassHolder {
  public:
   WriterClass(std::string uri, std::optional<StringDict> options,
               std::optional<StringDict> metadata);
-  WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options);
+  WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options,
+              std::optional<StringDict> metadata);
 
   void add(std::string name, at::Tensor tensor, std::int64_t type, std::int64_t module_index);
   void add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
@@ -25,6 +27,9 @@ class WriterClass final : public torch::CustomClassHolder {
   void flush();
   void close();
   void abort();
+  // For tensorizer_ops.Writer: returns "open", "closed" or "aborted", and how many tensors were
+  // added.
+  std::tuple<std::string, std::int64_t> state();
 
  private:
   std::unique_ptr<FileWriter> writer_;

@@ -123,7 +123,9 @@ Package& package_of(const pybind11::object& object) {
     pybind11::detail::type_caster_generic caster(type);
     if (caster.load(object, false)) return *static_cast<Package*>(caster.value);
   }
-  throw pybind11::type_error("not the loader of an AOTInductor package");
+  throw pybind11::type_error(std::string("model is ") + Py_TYPE(object.ptr())->tp_name +
+                             ", and must be an AOTInductor package that "
+                             "torch._inductor.aoti_load_package() loaded");
 }
 
 void load_constants(const pybind11::object& package, const std::string& uri, bool strict,
@@ -151,6 +153,20 @@ void run_save(BackgroundSave& job, const std::string& uri, const std::vector<std
   tensorizer::translate_errors([&] {
     tensorizer::save(uri, names, tensors, tensorizer::parse_hashes(hashes), threads, options,
                      metadata, job.progress, job.cancel);
+  });
+}
+
+// Like run_save, but writes to a file object, from `start` on.
+void run_save_to_file(BackgroundSave& job, const pybind11::object& file, std::uint64_t start,
+                      bool keeps_nothing, const std::vector<std::string>& names,
+                      const std::vector<at::Tensor>& tensors, const std::string& hashes,
+                      std::int64_t threads, const tensorizer::OptionList& options,
+                      const std::optional<tensorizer::Metadata>& metadata) {
+  auto sink = tensorizer::python_sink({file, start, true, keeps_nothing});
+  const pybind11::gil_scoped_release no_gil;
+  tensorizer::translate_errors([&] {
+    tensorizer::save(std::move(sink), names, tensors, tensorizer::parse_hashes(hashes), threads,
+                     options, metadata, job.progress, job.cancel);
   });
 }
 
@@ -186,14 +202,18 @@ pybind11::bytes derive_key(const pybind11::bytes& passphrase, std::uint64_t pass
   return {text.data(), text.size()};
 }
 
+using Texts = std::map<std::string, std::string>;
+
+tensorizer::StringDict string_dict(const Texts& texts) {
+  tensorizer::StringDict dict;
+  for (const auto& [name, value] : texts) dict.insert(name, value);
+  return dict;
+}
+
 // Returns a Reader or Writer as torch.classes.tensorizer makes them.
-template <typename Class, typename Place>
-pybind11::object make_class(std::unique_ptr<Place> place,
-                            const std::map<std::string, std::string>& options) {
-  tensorizer::StringDict given;
-  for (const auto& [name, value] : options) given.insert(name, value);
-  return torch::jit::toPyObject(
-      c10::IValue(c10::make_intrusive<Class>(std::move(place), std::move(given))));
+template <typename Class, typename... Arguments>
+pybind11::object make_class(Arguments... arguments) {
+  return torch::jit::toPyObject(c10::IValue(c10::make_intrusive<Class>(std::move(arguments)...)));
 }
 
 // Returns a function that asks Python for a key, from any thread. Never releases `provide`, because
@@ -219,6 +239,7 @@ PYBIND11_MODULE(_python, module) {
   pybind11::class_<BackgroundSave>(module, "BackgroundSave")
       .def(pybind11::init<>())
       .def("run", torch::wrap_pybind_function(run_save))
+      .def("run_to_file", torch::wrap_pybind_function(run_save_to_file))
       .def("progress",
            [](const BackgroundSave& job) {
              return std::pair(job.progress.done.load(), job.progress.total.load());
@@ -250,24 +271,28 @@ PYBIND11_MODULE(_python, module) {
   });
   module.def("derive_key", torch::wrap_pybind_function(derive_key));
   module.def("usable_cpus", &tensorizer::usable_cpus);
-  using Options = std::map<std::string, std::string>;
   module.def("read_buffer",
-             torch::wrap_pybind_function([](const pybind11::buffer& buffer, std::uint64_t start,
-                                            const Options& options) {
-               return make_class<ReaderClass>(tensorizer::buffer_source(buffer, start), options);
+             torch::wrap_pybind_function(
+                 [](const pybind11::buffer& buffer, std::uint64_t start, const Texts& options) {
+                   return make_class<ReaderClass>(tensorizer::buffer_source(buffer, start),
+                                                  string_dict(options));
+                 }));
+  module.def("read_file",
+             torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
+                                            bool seekable, bool sequential, bool keeps_nothing,
+                                            const Texts& options) {
+               return make_class<ReaderClass>(
+                   tensorizer::python_source({file, start, seekable, keeps_nothing}, sequential),
+                   string_dict(options));
              }));
-  module.def(
-      "read_file", torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
-                                                  bool seekable, bool sequential,
-                                                  bool keeps_nothing, const Options& options) {
-        return make_class<ReaderClass>(
-            tensorizer::python_source({file, start, seekable, keeps_nothing}, sequential), options);
-      }));
   module.def("write_file",
              torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
-                                            bool keeps_nothing, const Options& options) {
+                                            bool keeps_nothing, const Texts& options,
+                                            const std::optional<Texts>& metadata) {
                return make_class<WriterClass>(
-                   tensorizer::python_sink({file, start, true, keeps_nothing}), options);
+                   tensorizer::python_sink({file, start, true, keeps_nothing}),
+                   string_dict(options),
+                   metadata ? std::optional(string_dict(*metadata)) : std::nullopt);
              }));
   module.def("forget_key", [](const std::string& name) { tensorizer::set_key(name, nullptr); });
 }

@@ -205,7 +205,6 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   settings.verify = verify;
   settings.threads = parse_threads(threads);
   settings.data_digests = data_digests;
-  settings.names_all_damage = targets.only_checked;
   settings.keys = file.keys();
   std::vector<bool> incomplete;
   settings.zero_incomplete = [&](std::uint32_t entry) {
@@ -318,9 +317,11 @@ void FileReader::load_into(const std::vector<std::string>& names,
 
 void FileReader::verify(Verify verify, std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
-  Targets targets = no_tensors(*open);
   Job job(*this);
-  run(*open, targets, open->checked(verify), threads, job);
+  const auto begin = std::chrono::steady_clock::now();
+  verify_file(*open, verify, parse_threads(threads), job.progress, job.cancel);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  counters_.add(open->source(), job.progress, open->catalogue().entries().size(), seconds.count());
 }
 
 std::string FileReader::digest(std::int64_t threads, std::int64_t version, bool listed) {

@@ -22,12 +22,11 @@ constexpr std::uint64_t kHeadAlignment = 4096;
 // The largest number of expected tensors for which room is reserved in advance.
 constexpr std::uint64_t kMostExpected = 512 << 10;
 
-}  // namespace
-
-void save(const std::string& uri, const std::vector<std::string>& names,
-          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
-          Cancel& cancel) {
+// Saves to `given`, or to `uri` if that is null.
+void save(const std::string& uri, std::unique_ptr<Sink> given,
+          const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors,
+          HashKinds hashes, std::int64_t threads, const OptionList& options,
+          std::optional<Metadata> metadata, Progress& progress, Cancel& cancel) {
   const SaveOptions parsed = parse_save_options(options);
   if (names.size() != tensors.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
@@ -45,6 +44,11 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
   const SaveSettings settings = save_settings(parsed, parse_threads(threads), staging);
   if (parsed.max_shard_size > 0) {
+    if (given) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the option 'max_shard_size' needs a folder to save to: " + given->label() +
+                      " is one file");
+    }
     SavedModel model;
     for (Saving& saving : savings) {
       model.specs.push_back(std::move(saving.spec));
@@ -59,7 +63,7 @@ void save(const std::string& uri, const std::vector<std::string>& names,
       return comes_first_in_safetensors(a.spec, b.spec);
     });
   }
-  const std::unique_ptr<Sink> sink = open_sink(uri, parsed.sink, cancel);
+  const std::unique_ptr<Sink> sink = given ? std::move(given) : open_sink(uri, parsed.sink, cancel);
   check_not_overwritten(*sink, savings);
   const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start());
   Layout& layout = *placed;
@@ -68,6 +72,24 @@ void save(const std::string& uri, const std::vector<std::string>& names,
   layout.check_names(cancel);
   save_file(*sink, layout, items, settings, progress, cancel);
   staging.finish();
+}
+
+}  // namespace
+
+void save(const std::string& uri, const std::vector<std::string>& names,
+          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
+          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
+          Cancel& cancel) {
+  save(uri, nullptr, names, tensors, hashes, threads, options, std::move(metadata), progress,
+       cancel);
+}
+
+void save(std::unique_ptr<Sink> sink, const std::vector<std::string>& names,
+          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
+          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
+          Cancel& cancel) {
+  save("", std::move(sink), names, tensors, hashes, threads, options, std::move(metadata), progress,
+       cancel);
 }
 
 // The running call. cancel() finds it, and when it ends, it performs an abort() that was requested
@@ -101,8 +123,10 @@ FileWriter::FileWriter(const std::string& uri, const OptionList& options,
         return open_sink(uri, sink, cancel);
       }) {}
 
-FileWriter::FileWriter(std::unique_ptr<Sink> sink, const OptionList& options)
-    : FileWriter("", options, {}, [&](const SinkOptions&, Cancel&) { return std::move(sink); }) {}
+FileWriter::FileWriter(std::unique_ptr<Sink> sink, const OptionList& options,
+                       std::optional<Metadata> metadata)
+    : FileWriter("", options, std::move(metadata),
+                 [&](const SinkOptions&, Cancel&) { return std::move(sink); }) {}
 
 FileWriter::FileWriter(const std::string& uri, const OptionList& options,
                        std::optional<Metadata> metadata, const OpenSink& open)
@@ -229,6 +253,7 @@ void FileWriter::add(std::span<const AddedTensor> tensors) {
     tensorizer::save_tensors(*sink_, *layout_, first, items, settings, progress_, call.cancel);
     staging.finish();
     call.cancel.check();
+    tensor_count_ += tensors.size();
   } catch (...) {
     // The file lacks the data of a tensor and cannot be completed.
     abort_now();

@@ -28,13 +28,20 @@ void save(const std::string& uri, const std::vector<std::string>& names,
           const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
           Cancel& cancel);
 
+// Saves to a sink that is already open, which is one file.
+void save(std::unique_ptr<Sink> sink, const std::vector<std::string>& names,
+          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
+          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
+          Cancel& cancel);
+
 // The implementation of the public Writer. Methods have the contracts of tensorizer_ops/writer.h.
 class FileWriter {
  public:
   explicit FileWriter(const std::string& uri, const OptionList& options = {},
                       std::optional<Metadata> metadata = {});
   // Writes to a sink that is already open.
-  FileWriter(std::unique_ptr<Sink> sink, const OptionList& options);
+  FileWriter(std::unique_ptr<Sink> sink, const OptionList& options,
+             std::optional<Metadata> metadata = {});
   ~FileWriter();
 
   void add(std::span<const AddedTensor> tensors);
@@ -45,8 +52,13 @@ class FileWriter {
   std::pair<std::uint64_t, std::uint64_t> progress() const;
   void cancel();
 
- private:
   enum class State { Open, Closed, Aborted };
+  // The next two may be called from any thread, and wait for nothing.
+  State state() const noexcept { return state_; }
+  // Returns how many tensors were added so far.
+  std::size_t tensor_count() const noexcept { return tensor_count_; }
+
+ private:
   class Call;
   using OpenSink = std::function<std::unique_ptr<Sink>(const SinkOptions& options, Cancel& cancel)>;
 
@@ -73,12 +85,13 @@ class FileWriter {
   const int threads_;
   const pid_t process_ = getpid();
   Progress progress_;
+  std::atomic<State> state_{State::Open};  // changes only inside `gate_`
+  std::atomic<std::size_t> tensor_count_{0};
 
   // The members below are used only inside `gate_`.
   Gate gate_{
       "the writer is in use on this thread: code that runs inside its call, such as a signal "
       "handler, can only cancel() or abort() the writer"};
-  State state_ = State::Open;
   std::unique_ptr<Sink> sink_;
   std::optional<std::uint64_t> reserved_;  // bytes for the prefix
   std::unique_ptr<Layout> layout_;

@@ -17,6 +17,9 @@ namespace tensorizer {
 
 namespace {
 
+// Returns whether a tensor is read: for its data, or for its header, which has to be checked.
+bool is_read(const Entry& entry) { return entry.end() > entry.header_offset; }
+
 // The tensors of the original file that are read, in the order of the new one. A sequential source
 // is read by one worker at a time, in that order. Shared by all workers of the save.
 class Origin {
@@ -35,23 +38,23 @@ class Origin {
   void read(TensorSource& source, std::uint32_t number, std::uint64_t position, Bytes bytes) {
     if (sequential_) await_turn(number);
     source.read(order_[number], position, bytes, cancel_);
-    if (!sequential_ || position + bytes.size() < size(number)) return;
+    if (!sequential_ || position + bytes.size() < entry(number).data_size) return;
     const std::lock_guard lock(mutex_);
     next_ = number + 1;
     changed_.notify_all();
   }
 
  private:
-  std::uint64_t size(std::uint32_t number) const {
-    return file_.catalogue.entries()[order_[number]].data_size;
+  const Entry& entry(std::uint32_t number) const {
+    return file_.catalogue.entries()[order_[number]];
   }
 
-  // Blocks until all earlier tensors have been read. Skips those without data, which are never
-  // read. Cannot deadlock: the worker that has an earlier tensor has already started to move it.
+  // Blocks until all earlier tensors have been read. Skips those that are never read. Cannot
+  // deadlock: the worker that has an earlier tensor has already started to move it.
   void await_turn(std::uint32_t number) {
     std::unique_lock lock(mutex_);
     while (true) {
-      while (next_ < number && size(next_) == 0) ++next_;
+      while (next_ < number && !is_read(entry(next_))) ++next_;
       if (next_ == number) return;
       changed_.wait_for(lock, kPollInterval);
       lock.unlock();
@@ -111,8 +114,7 @@ TensorSpec spec_of(OpenFile& from, std::uint32_t number, Format format) {
                   "a .tensors file that shares data");
 }
 
-// Places all names of the original, and returns where the data of the tensors comes from. Tensors
-// without data are never read.
+// Places all names of the original, and returns where the data of the tensors comes from.
 std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layout& layout,
                             Cancel& cancel) {
   const auto naming_the_file = [&](const auto& action) {
@@ -140,9 +142,7 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layou
     if (tie != nullptr && from.source().sequential()) refuse_to_read_twice(from, name);
     naming_the_file([&] { layout.add(std::move(spec)); });
     SaveItem item;
-    if (layout.tensors().back().spec.data_size() > 0) {
-      item.read = static_cast<std::uint32_t>(items.size());
-    }
+    if (is_read(catalogue.entries()[entry])) item.read = static_cast<std::uint32_t>(items.size());
     items.push_back(item);
     origin.add(entry);
   }
@@ -158,6 +158,12 @@ void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds ha
     throw Error(ErrorKind::Crypto, source.label() +
                                        ": the file is encrypted, and no key "
                                        "was given for it");
+  }
+  if (from.catalogue().has_digests_of_others()) {
+    throw Error(ErrorKind::InvalidFormat,
+                source.label() +
+                    ": the file lists hashes of tensors with other names, types or shapes, so it "
+                    "was changed or is damaged; load and save it if it is right");
   }
   const Format format = options.format.value_or(format_of(to));
   FileKind kind = file_kind(format, hashes, from.metadata(), options, cancel);

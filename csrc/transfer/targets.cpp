@@ -324,13 +324,6 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
   return targets;
 }
 
-Targets no_tensors(OpenFile& file) {
-  Targets targets;
-  targets.items = file.all_items();
-  targets.only_checked = true;
-  return targets;
-}
-
 void blank(const Targets& targets, const std::vector<bool>& entries) noexcept {
   for (const auto& [entry, output] : targets.outputs) {
     if (entries[entry]) blank(output);

@@ -41,7 +41,6 @@ struct Targets {
   // The tensors that the caller passed to be filled, with the numbers of their entries.
   std::vector<std::pair<std::uint32_t, at::Tensor>> outputs;
   std::vector<TiedOutput> tied;  // to be copied when the others are filled
-  bool only_checked = false;     // whether nothing is kept
 };
 
 // The tensors that a load creates.
@@ -91,9 +90,6 @@ class NewTensors {
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
                       std::span<const at::Tensor> outputs, Verify verify, bool cast,
                       Cancel& cancel);
-
-// Returns targets that read all of the file and keep nothing, for verification.
-Targets no_tensors(OpenFile& file);
 
 // Sets the outputs of the given entries to zero, because they may hold incomplete or unverified
 // data, and those that still have to be copied. Ignores failures: the caller already has an error

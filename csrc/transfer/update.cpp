@@ -13,11 +13,18 @@ namespace tensorizer {
 
 namespace {
 
+[[noreturn]] void refuse_update(OpenFile& file, const std::string& why) {
+  throw Error(ErrorKind::InvalidArgument, file.source().label() + ": " + why);
+}
+
 // Returns the digests that a file has, going by its first tensor. Reads nothing ahead.
 HashKinds hashes_of(OpenFile& file, Cancel& cancel) {
   HashKinds hashes{.chunked = true};
   if (file.names().empty()) return hashes;
   const Entry& first = file.entry(0);
+  if (file.source().sequential() && first.header_size() > 0) {
+    refuse_update(file, "it can be read only once, in order, which is not enough: copy it");
+  }
   const FileLocation location = location_of(file.source());
   file.catalogue().check_header_size(0, location);
   std::vector<std::byte> header;
@@ -26,10 +33,6 @@ HashKinds hashes_of(OpenFile& file, Cancel& cancel) {
   hashes.crc32 = details.crc32.has_value();
   hashes.sha256 = details.sha256.has_value();
   return hashes;
-}
-
-[[noreturn]] void refuse_update(OpenFile& file, const std::string& why) {
-  throw Error(ErrorKind::InvalidArgument, file.source().label() + ": " + why);
 }
 
 }  // namespace
@@ -52,6 +55,7 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
   options.digests = !catalogue.data_digests().empty();
   options.format = catalogue.info().format;
   const LoadOptions opening;
+  if (!is_local(to)) refuse_update(from, "an update replaces a local file, and its target is none");
   std::shared_ptr<Source> local;
   try {
     local = open_source(to, opening.source, cancel);

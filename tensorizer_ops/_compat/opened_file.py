@@ -12,6 +12,7 @@ from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.crypt_params import DecryptionParams
 from tensorizer_ops._compat.named_key import named
 from tensorizer_ops._compat.types import FileFeatureFlags, FileHeader
+from tensorizer_ops._file_objects import MOST_THREADS, Input, engine_place, open_input
 from tensorizer_ops._options import Options, as_text
 
 
@@ -28,17 +29,17 @@ class OpenedFile:
         # None if the library itself opens the file.
         self._stream: Any = None if isinstance(place, str) else place
         try:
-            self._place = files.engine_place(place)
+            self._place = engine_place(place)
             self._input, self.header = self._open(place, lazy)
         except BaseException:
             files.close(self._stream)
             raise
         self.is_open = True
 
-    def _open(self, place: Any, lazy: bool) -> tuple[files.Input, FileHeader]:
+    def _open(self, place: Any, lazy: bool) -> tuple[Input, FileHeader]:
         options = as_text(self._options or {})
         with named(self._key) as key, contextlib.ExitStack() as on_error:
-            opened = files.open_input(place, lazy=lazy, options={**options, **key})
+            opened = open_input(place, lazy=lazy, options={**options, **key})
             on_error.callback(opened.reader.close)
             # Opens the file. This must happen while the key has its name.
             version, flags, size, count = opened.reader._header()
@@ -67,7 +68,7 @@ class OpenedFile:
             return self._input.threads
         if num_readers < 1:
             raise ValueError(f"num_readers is {num_readers}, and must be positive")
-        threads = min(num_readers, max(count, 1), files.MOST_THREADS)
+        threads = min(num_readers, max(count, 1), MOST_THREADS)
         if threads > 1 and not self._input.reopens:
             raise ValueError(
                 "this kind of file_obj cannot be opened again, so only one thread reads it: "

@@ -22,9 +22,10 @@ from tensorizer_ops._compat.log import logger
 from tensorizer_ops._compat.named_key import named
 from tensorizer_ops._compat.types import TensorType
 from tensorizer_ops._compat.unclosed import finish_at_exit
-from tensorizer_ops._load_save import refuse_uninitialized
+from tensorizer_ops._file_objects import MOST_THREADS
 from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._progress import Progress, reported
+from tensorizer_ops._savable import refuse_uninitialized
 
 with contextlib.suppress(ImportError):  # if it is installed, torch has already imported it
     import numpy
@@ -90,9 +91,9 @@ class TensorSerializer:
         place = files.resolve(file_obj, "wb+")
         self._file = None if isinstance(place, str) else place
         self._is_callers = place is file_obj
-        threads = {"threads": str(min(self.cpu_limit, files.MOST_THREADS))}
+        threads = {"threads": str(min(self.cpu_limit, MOST_THREADS))}
         with named(encryption) as key:
-            self._output = files.Output(place, {**threads, **as_text(options or {}), **key})
+            self._output = files.open_output(place, {**threads, **as_text(options or {}), **key})
         self._process = os.getpid()
         self._is_open = True
         finish_at_exit(self)

@@ -267,6 +267,19 @@ def test_update_does_not_trust_the_local_file(tmp_path: Path) -> None:
     assert target.read_bytes() == newer.read_bytes()
 
 
+def test_update_refuses_places(web: Web, tmp_path: Path) -> None:
+    tensors = {"x": torch.ones(5), "y": torch.ones(1 << 20)}
+    tensorizer_ops.save(web.root / "places.tensors", tensors, hashes="chunked")
+    for target in (web.url("places.tensors"), "s3://bucket/places.tensors"):
+        with pytest.raises(errors.InvalidArgument, match="an update replaces a local file"):
+            tensorizer_ops.update(web.url("places.tensors"), target)
+    local = tmp_path / "local.tensors"
+    tensorizer_ops.save(local, {"x": torch.zeros(5)})
+    with pytest.raises(errors.InvalidArgument, match=r"read only once.*copy it"):
+        tensorizer_ops.update(web.url("no-ranges/places.tensors"), local)
+    assert tensorizer_ops.load(local)["x"].tolist() == [0] * 5
+
+
 def test_update_refuses(tmp_path: Path) -> None:
     tensorizer_ops.keys.add("chunks", key=bytes(range(32)))
     tensors = {"w": torch.ones(3)}

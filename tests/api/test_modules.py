@@ -294,7 +294,7 @@ def test_what_cannot_be_externalized_leaves_nothing_behind(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="frozen"):
         externalize(torch.jit.freeze(scripted), tmp_path / "weights.tensors")
     eager: Any = make(1)
-    with pytest.raises(TypeError, match="the module is Tied, and must be scripted"):
+    with pytest.raises(TypeError, match="module is Tied, and must be a scripted module"):
         externalize(eager, tmp_path / "weights.tensors")
     for uri, script in (("fd:3", None), ("s3://b/w.tensors", None), ("w.tensors", "s3://b/w.pt")):
         with pytest.raises(ValueError, match="script= "):

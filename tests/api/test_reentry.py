@@ -139,7 +139,7 @@ class File(io.BytesIO):
 
 
 file = File()
-writer = _python.write_file(file, 0, False, {"threads": "1"})
+writer = _python.write_file(file, 0, False, {"threads": "1"}, None)
 on_signal(signal.SIGUSR1, lambda: (attempt(writer._flush), attempt(writer.abort)))
 assert outcome(lambda: writer.add("x", torch.ones(1000))) == "Cancelled"
 assert caught == ["InvalidArgument"], caught

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 import tensorizer_ops
-from support.process import run_python
+from support.process import feed, run_python
 from support.samples import DTYPES, SAFETENSORS_NAMES, SHAPES, assert_same, raw, sample
 
 ops = torch.ops.tensorizer
@@ -55,6 +55,15 @@ def test_every_type_and_shape_loads(path: str, copy: bool) -> None:
     assert_same(
         dict(sorted(tensorizer_ops.load(path, copy=copy).items())), dict(sorted(wanted.items()))
     )
+
+
+def test_empty_tensors_between_others_in_a_pipe(path: str, tmp_path: Path) -> None:
+    """An empty tensor begins where the next one does, and comes before it."""
+    wanted = {f"t{i:02}": torch.ones(0 if i == 0 else 100 + i) for i in range(20)}
+    tensorizer_ops.save(path, wanted)
+    fifo = str(tmp_path / "fifo")
+    with feed(fifo, Path(path).read_bytes()):
+        assert_same(tensorizer_ops.load(fifo, verify="all"), wanted)
 
 
 def test_names_come_in_the_order_of_the_header(path: str) -> None:

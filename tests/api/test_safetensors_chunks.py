@@ -150,3 +150,18 @@ def test_encrypted_files_list_digests_of_plaintext_only_if_asked(path: str, key:
     assert_same(some, {"small": TENSORS["small"]})
     with pytest.raises(ValueError, match="load all of it, without a slice, or without the option"):
         tensorizer_ops.load(path, slices={"large": slice(0, 9)}, options=opening | {"digest": pin})
+
+
+@pytest.mark.parametrize("hashes", ["all", "chunked"])
+def test_digests_of_other_tensors_are_not_passed_over(file: Path, hashes: str) -> None:
+    tensorizer_ops.save(file, {"weight": torch.ones(4), "b": torch.zeros(6)}, hashes=hashes)
+    whole = file.read_bytes()
+    changes = [(b'"weight"', b'"veight"'), (b'"F32","shape":[4]', b'"I32","shape":[4]')]
+    for old, new in changes:
+        file.write_bytes(whole.replace(old, new))
+        assert len(tensorizer_ops.load(file)) == 2
+        with pytest.raises(errors.InvalidFormat, match="other names, types or shapes"):
+            tensorizer_ops.load(file, verify="all")
+        with pytest.raises(errors.InvalidFormat, match="other names, types or shapes"):
+            tensorizer_ops.convert(file, file.with_suffix(".tensors"))
+        assert not file.with_suffix(".tensors").exists()

@@ -30,8 +30,8 @@ def test_other_formats_are_refused(path: str) -> None:
 @pytest.mark.parametrize(
     "metadata, error, match",
     [
-        ({"a": 1}, TypeError, "keys and values must be str"),
-        ({1: "a"}, TypeError, "keys and values must be str"),
+        ({"a": 1}, TypeError, r"metadata\['a'\] is int, and must be str"),
+        ({1: "a"}, TypeError, "metadata has a key that is int, and must be str"),
         ({"a": "\0" * 100_000_001}, ValueError, "at most 100000000"),
     ],
     ids=["value", "key", "long"],
@@ -75,9 +75,7 @@ def test_halves_of_characters_are_refused(
         tensorizer_ops.save(path, {"a": x, "b\ud800": x}, progress=progress)
     assert str(error.value).endswith(rf"tensor 'b\ud800' cannot be saved: its name {why}")
     for metadata in ({"a\udcff": "b"}, {"a\udcff": "\ud800"}, {"a": "\ud800"}):
-        with pytest.raises(
-            ValueError, match=r"metadata cannot be saved: 'a.* or its value"
-        ) as error:
+        with pytest.raises(ValueError, match=r"metadata\['a.*'\] has half") as error:
             tensorizer_ops.save(path, {"a": x}, metadata=metadata, progress=progress)
         assert str(error.value).endswith(why)
     assert not path.exists()

@@ -199,7 +199,7 @@ def test_a_key_authenticates_metadata(tmp_path: Path) -> None:
         tensorizer_ops.save(path, {"x": torch.ones(2)}, options=options, metadata={"a": "trusted"})
         assert tensorizer_ops.metadata(path, options=options) == {"a": "trusted"}
         path.write_bytes(path.read_bytes().replace(b"trusted", b"twisted"))
-        with pytest.raises(tensorizer_ops.CryptographyError, match="its MAC does not match"):
+        with pytest.raises(tensorizer_ops.CryptographyError, match="the file was modified"):
             tensorizer_ops.metadata(path, options=options)
     finally:
         tensorizer_ops.keys.remove("metadata")
@@ -342,8 +342,9 @@ def test_digests_of_other_tensors_are_not_checked(tmp_path: Path, path: str) -> 
     safetensors.torch.save_file(changed, other, metadata)
     with pytest.raises(ValueError, match="nothing to verify"):
         ops.verify(other)
-    tensorizer_ops.convert(other, tmp_path / "m.tensors")
-    assert_same(tensorizer_ops.load(tmp_path / "m.tensors"), changed)
+    with pytest.raises(ValueError, match="hashes of tensors with other names"):
+        tensorizer_ops.convert(other, tmp_path / "m.tensors")
+    assert_same(tensorizer_ops.load(other), changed)
     assert tensorizer_ops.metadata(other) == {}
     # Saves write digests of their own.
     tensorizer_ops.save(other, changed, metadata=metadata)

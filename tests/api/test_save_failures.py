@@ -92,7 +92,9 @@ def test_what_is_no_tensor(path: str, save: Callable[..., None]) -> None:
     for bad in (None, 3, [torch.ones(1)]):
         with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: tensor 'bad one' "):
             save(path, {"good": torch.ones(1), "bad one": bad})
-    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: a name is int"):
+    with pytest.raises(
+        ValueError, match=r"tensorizer\.InvalidArgument: tensors has a name that is int"
+    ):
         save(path, {3: torch.ones(1)})
     untouched(path)
 

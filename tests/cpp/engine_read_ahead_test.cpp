@@ -109,6 +109,23 @@ class ReadsAhead : public testing::Test {
   Cancel cancel_;
 };
 
+TEST_F(ReadsAhead, AndReadsWhatWasNotAnnouncedFromTheFile) {
+  for (const bool sequential : {false, true}) {
+    file_.sequential = sequential;
+    ReadAhead ahead = open(4 * kMiB);
+    load(ahead, 0, 10000);
+    Cancel cancel;
+    const std::shared_ptr<Source> window = ahead.source_for(10000, 20000, true, cancel);
+    ASSERT_NE(window.get(), ahead.source().get());
+    EXPECT_EQ(window->sequential(), sequential);
+    const std::uint64_t begin = sequential ? 15000 : 5000;
+    std::vector<std::byte> out(2 * kMiB);
+    const Bytes piece(out);
+    window->read(begin, {&piece, 1}, cancel);
+    EXPECT_TRUE(same(out, ConstBytes(file_.bytes).subspan(begin, out.size())));
+  }
+}
+
 TEST_F(ReadsAhead, InOrderWithMoreAndMoreAtATime) {
   ReadAhead ahead = open(4 * kMiB);
   for (std::uint64_t at = 0; at < file_.bytes.size(); at += 10000) expect_read(ahead, at, 10000);

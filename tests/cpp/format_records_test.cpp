@@ -301,7 +301,7 @@ TEST(MetadataMac, IsOfItsKeyAlone) {
   FileKeys other = keys_of(key_of(42));
   const Error error = error_of([&] { read_with(made.file, &other); });
   EXPECT_EQ(error.kind(), ErrorKind::Crypto);
-  EXPECT_TRUE(contains(error.what(), "wrong key or passphrase, or the index was modified"));
+  EXPECT_TRUE(contains(error.what(), "wrong key or passphrase, or the file was modified"));
 }
 
 TEST(MetadataMac, SaysWithWhichPassphraseItWasMade) {

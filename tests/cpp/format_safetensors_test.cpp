@@ -331,13 +331,33 @@ TEST(OtherFiles, AreNamed) {
   const auto expect_named = [](std::string_view begin, std::string_view name) {
     expect_refused(bytes_of(begin), name);
   };
-  expect_named("PK\3\4 and more than that",
-               "it starts with 'PK\\x03\\x04 ' at offset 0, so it may "
-               "be a zip archive, as torch.save() writes");
+  expect_named(
+      "PK\3\4 and more than that",
+      "it starts with 'PK\\x03\\x04 ' at offset 0, so it is probably a PyTorch checkpoint (a "
+      "zip archive, as torch.save() writes): load it with torch.load(path, "
+      "weights_only=True), and save its tensors with tensorizer_ops.save()");
+  expect_named("PK\3\4"s + std::string(22, '\0') + "\x05\0\0\0w.npydata"s,
+               "a NumPy archive (.npz)");
+  expect_named("PK\3\4"s + std::string(22, '\0') + "\xff\xff\0\0w.npydata"s,
+               "a PyTorch checkpoint");
+  expect_named("PK\3\4"s + std::string(22, '\0'), "a PyTorch checkpoint");
   expect_named("\x80\2}q\1X", "a pickle");
-  expect_named("version https://git-lfs.github.com/spec/v1", "the file itself was not downloaded");
-  expect_named("<!DOCTYPE html><html>", "an HTML page");
+  expect_named("\x80\4\x95\0\0\0\0\0\0\0"s, "a pickle");
+  expect_named("\x93NUMPY\1\0v\0"s, "a NumPy array (.npy)");
+  expect_named("version https://git-lfs.github.com/spec/v1", "run git lfs pull");
+  expect_named("<!DOCTYPE html><html>", "an HTML page: a server sent it in place of the file");
+  expect_named("\xef\xbb\xbf\r\n <HTML lang=\"en\">", "an HTML page");
+  expect_named("<?xml version=\"1.0\"?><Error>", "an XML document");
   expect_named("GGUF\3\0\0\0", "a GGUF file");
+  expect_named("GGUF\3\0\0\0{\0\0\0\0\0\0\0"s, "a GGUF file");  // of 123 tensors, which are a '{'
+  expect_named("\x1f\x8b\x08\0\0\0\0\0\0\3"s, "a gzip file: decompress it first");
+  expect_named("\x28\xb5\x2f\xfd\4X\1\0\0"s, "a Zstandard file");
+  expect_named("\xfd\x37zXZ\0\0\4"s, "an xz file");
+  expect_named("\x08\x07\x12\x07pytorch", "an ONNX model");
+  expect_named("\x08\x0a\x12\x07pytorch", "an ONNX model");
+  expect_named("m.txt"s + std::string(252, '\0') + "ustar\000"s, "a tar archive: unpack it first");
+  expect_named("\x89HDF\r\n\x1a\n\0", "an HDF5 file");
+  expect_named("<htm", "bytes of one: it starts with '<htm' at offset 0");
   expect_named("\1\2\3\4\5\6\7\10\11", "this is not a .tensors or safetensors file");
   expect_named("<\0\0\0\0\0\0\0"s, "or safetensors file, or only the first 8 bytes of one");
   expect_named("<", "this is not a .tensors or safetensors file, or only the first 1 bytes of one");

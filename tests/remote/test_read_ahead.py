@@ -280,3 +280,22 @@ def test_a_stream_asks_for_its_range_only(web: Web, s3: S3) -> None:
             expected = (s3.root / "bucket" / "small.tensors").read_bytes()[70_000:70_500]
             assert stream.read() == expected
         assert [r.headers.get("range") for r in between.take()] == ["bytes=70000-70499"]
+
+
+@pytest.mark.parametrize("kind", ["tensors", "safetensors", "encrypted"])
+def test_parts_that_are_checked_follow_each_other(web: Web, kind: str) -> None:
+    """A chunk is read in whole, and begins in front of what the load takes of it."""
+    tensors = {"a": torch.randn(500, 1000), "b": torch.randn(300, 1000)}
+    path = web.root / ("parts.safetensors" if kind == "safetensors" else f"{kind}-parts.tensors")
+    options = {"key": "named:parts"} if kind == "encrypted" else {}
+    tensorizer_ops.keys.add("parts", key=KEY)
+    tensorizer_ops.save(path, tensors, hashes="chunked", options=options)
+    make_old(path)
+    reader = Reader(web.url(path.name), options)
+    for verify in ("all", "none"):
+        for name, rows in (("a", 125), ("b", 60)):
+            for first in range(0, len(tensors[name]), rows):
+                part = slice(first, first + rows)
+                loaded = tensorizer_ops.load_slices(reader, {name: part}, verify=verify)
+                assert same(loaded[name], tensors[name][part])
+    tensorizer_ops.keys.remove("parts")

@@ -8,14 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.redis_server import RedisServer, redis_server
+from local_servers.redis_server import RedisServer, TlsRedis, redis_server, tls_redis_server
 from local_servers.web import free_port, make_certificates, openssl
 from support.process import fork, wait
 from support.relay import relay
@@ -44,42 +43,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class TlsServer:
-    def __init__(self, server: RedisServer, port: int, certificates: Path) -> None:
-        self.server = server
-        self.port = port
-        self.certificates = certificates
-
-    def url(self, prefix: str, host: str = "localhost", port: int = 0, login: str = "") -> str:
-        return f"rediss://{login}{host}:{port or self.port}/{prefix}"
-
-    def options(self, *, client: bool = False, **more: str) -> dict[str, str]:
-        given = {"ca_file": str(self.certificates / "ca.pem")}
-        if client:
-            given["client_cert"] = str(self.certificates / "client.pem")
-            given["client_key"] = str(self.certificates / "client.key")
-        return given | more
-
-
-@contextmanager
-def tls_server(
-    folder: Path, certificates: Path, *settings: str, clients: str = "no", password: str = ""
-) -> Iterator[TlsServer]:
-    port = free_port()
-    settings += ("--tls-port", str(port), "--tls-auth-clients", clients)
-    for name, file in (("cert", "server.pem"), ("key", "server.key"), ("ca-cert", "ca.pem")):
-        settings += (f"--tls-{name}-file", str(certificates / file))
-    with redis_server(folder, *settings, password=password) as server:
-        yield TlsServer(server, port, certificates)
-
-
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[TlsServer]:
-    with tls_server(tmp_path_factory.mktemp("tls"), certificates) as server:
+def tls(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[TlsRedis]:
+    with tls_redis_server(tmp_path_factory.mktemp("tls"), certificates) as server:
         yield server
 
 
-def test_saves_and_loads_over_tls(tls: TlsServer) -> None:
+def test_saves_and_loads_over_tls(tls: TlsRedis) -> None:
     ops.save(tls.url("m"), FILE, options=tls.options())
     for options in (tls.options(), tls.options(connections="1", memory_ceiling=str(1 << 20))):
         assert_same(ops.load(tls.url("m"), verify="all", options=options), FILE)
@@ -91,7 +61,7 @@ def test_saves_and_loads_over_tls(tls: TlsServer) -> None:
     assert stats["received"] >= sum(tensor.nbytes for tensor in FILE.values())
 
 
-def test_a_writer_over_tls(tls: TlsServer) -> None:
+def test_a_writer_over_tls(tls: TlsRedis) -> None:
     writer = Writer(tls.url("w"), tls.options())
     for name, tensor in FILE.items():
         writer.add(name, tensor, 2, 0)
@@ -99,14 +69,14 @@ def test_a_writer_over_tls(tls: TlsServer) -> None:
     assert_same(ops.load(tls.url("w"), verify="all", options=tls.options()), FILE)
 
 
-def test_many_pieces_of_a_large_tensor_over_tls(tls: TlsServer) -> None:
+def test_many_pieces_of_a_large_tensor_over_tls(tls: TlsRedis) -> None:
     """Much more than the buffers of a socket, so that sending has to wait."""
     large = {"x": sample(torch.int64, (3_000_000,), 7)}
     ops.save(tls.url("large"), large, options=tls.options())
     assert_same(ops.load(tls.url("large"), verify="all", options=tls.options()), large)
 
 
-def test_a_tls_connection_that_breaks(tls: TlsServer) -> None:
+def test_a_tls_connection_that_breaks(tls: TlsRedis) -> None:
     ops.save(tls.url("b"), FILE, options=tls.options())
     with relay(tls.port) as between:
         url = tls.url("b", port=between.port)
@@ -131,7 +101,7 @@ def refused(url: str, options: dict[str, str], match: str, kind: type[Exception]
     assert time.monotonic() - start < 30
 
 
-def test_certificates_of_servers(tls: TlsServer, certificates: Path) -> None:
+def test_certificates_of_servers(tls: TlsRedis, certificates: Path) -> None:
     ops.save(tls.url("m"), FILE, options=tls.options())
     other = str(certificates / "other.pem")
     refused(tls.url("m"), {}, "certificate", ConnectionError)
@@ -143,7 +113,7 @@ def test_certificates_of_servers(tls: TlsServer, certificates: Path) -> None:
             assert_same(ops.load(url, options=options), FILE)
 
 
-def test_a_folder_of_authorities(tls: TlsServer, certificates: Path, tmp_path: Path) -> None:
+def test_a_folder_of_authorities(tls: TlsRedis, certificates: Path, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes((certificates / "ca.pem").read_bytes())
     openssl(tmp_path, "rehash", ".")
     ops.save(tls.url("m"), FILE, options={"ca_path": str(tmp_path)})
@@ -151,7 +121,9 @@ def test_a_folder_of_authorities(tls: TlsServer, certificates: Path, tmp_path: P
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_certificates_of_clients(tmp_path: Path, certificates: Path, version: str) -> None:
-    with tls_server(tmp_path, certificates, "--tls-protocols", version, clients="yes") as strict:
+    with tls_redis_server(
+        tmp_path, certificates, "--tls-protocols", version, clients="yes"
+    ) as strict:
         options = strict.options(client=True)
         ops.save(strict.url("m"), FILE, options=options)
         assert_same(ops.load(strict.url("m"), options=options), FILE)
@@ -166,7 +138,7 @@ def test_certificates_of_clients(tmp_path: Path, certificates: Path, version: st
 
 
 def test_passwords_over_tls(tmp_path: Path, certificates: Path) -> None:
-    with tls_server(tmp_path, certificates, password=PASSWORD) as server:
+    with tls_redis_server(tmp_path, certificates, password=PASSWORD) as server:
         url = server.url("m", login=f":{ESCAPED}@")
         ops.save(url, FILE, options=server.options())
         assert_same(ops.load(url, options=server.options()), FILE)
@@ -175,7 +147,7 @@ def test_passwords_over_tls(tmp_path: Path, certificates: Path) -> None:
         assert "sesame" not in str(error.value)
 
 
-def test_servers_that_speak_the_other_way(tls: TlsServer) -> None:
+def test_servers_that_speak_the_other_way(tls: TlsRedis) -> None:
     options = tls.options(connect_timeout="0.5", stall_timeout="0.5", retries="0")
     with pytest.raises(OSError, match="redis://"):
         ops.load(tls.url("m", port=tls.server.port), options=options)
@@ -183,7 +155,7 @@ def test_servers_that_speak_the_other_way(tls: TlsServer) -> None:
         ops.load(f"redis://localhost:{tls.port}/m", options=options)
 
 
-def test_a_fork_leaves_the_connections_of_its_parent(tls: TlsServer) -> None:
+def test_a_fork_leaves_the_connections_of_its_parent(tls: TlsRedis) -> None:
     """It must not close them either: TLS would send a close_notify alert over them."""
     ops.save(tls.url("m"), FILE, options=tls.options())
     reader = Reader(tls.url("m"), tls.options(connections="1"))
@@ -205,7 +177,7 @@ def test_a_fork_leaves_the_connections_of_its_parent(tls: TlsServer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["load", "add", "handshake"])
-def test_a_cancel_is_quick(tls: TlsServer, kind: str) -> None:
+def test_a_cancel_is_quick(tls: TlsRedis, kind: str) -> None:
     patient = tls.options(stall_timeout="600", connect_timeout="600")
     ops.save(tls.url("m"), FILE, options=patient)
     reader, writer = Reader(tls.url("m"), patient), Writer(tls.url("c"), patient)
@@ -239,7 +211,7 @@ def test_a_cancel_is_quick(tls: TlsServer, kind: str) -> None:
     assert ended[0] - start < 1
 
 
-def test_proxies_are_not_for_redis(tls: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_are_not_for_redis(tls: TlsRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -247,7 +219,7 @@ def test_proxies_are_not_for_redis(tls: TlsServer, monkeypatch: pytest.MonkeyPat
     assert ops.load(tls.server.url("m"))["x"].tolist() == [1, 1, 1]
 
 
-def test_streams_over_tls(tls: TlsServer, certificates: Path) -> None:
+def test_streams_over_tls(tls: TlsRedis, certificates: Path) -> None:
     ops.save(tls.url("m"), FILE, options=tls.options())
     trusted = CAInfo(cacert=str(certificates / "ca.pem"))
     with stream_io.open_stream(tls.server.url("m")) as plain:

@@ -130,7 +130,7 @@ def test_attacks(path: str, attack: Callable[[bytearray, bytearray], None]) -> N
     data = saved(path)
     attack(data, other)
     Path(path).write_bytes(data)
-    noticed = r"the index was modified|not the one that was written|do not fit 2 tensors"
+    noticed = r"the file was modified|not the one that was written|do not fit 2 tensors"
     with pytest.raises(Error, match=noticed):
         ops.load(path, options=OPTIONS)
     # Without the records, a load does not detect the attack, or detects only a repeated nonce.

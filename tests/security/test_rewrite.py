@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,33 @@ def test_damage_is_not_passed_on(plain: str, path: str) -> None:
     assert not os.path.exists(path)
     with pytest.raises(Crypto, match="no key"):
         tensorizer_ops.encrypt(plain, path, key="named:old")
+
+
+@pytest.mark.parametrize("way", ["files", "from a pipe", "into a pipe"])
+@pytest.mark.parametrize("key", [{}, {"key": "named:old"}])
+@pytest.mark.parametrize("hashes", ["all", "chunked"])
+def test_the_header_of_an_empty_tensor_is_checked(
+    plain: str, tmp_path: Path, hashes: str, key: dict[str, str], way: str
+) -> None:
+    ops.save(plain, {"a": torch.ones(4), "empty": torch.empty(0, 2)}, hashes=hashes, options=key)
+    stored = torch.classes.tensorizer.Reader(plain, None).stored("empty")
+    begin, end = (int(stored[f"{what}_offset"]) for what in ("header", "data"))
+    whole = Path(plain).read_bytes()
+    for at in range(begin, end, 1 if way == "files" else 8):
+        data = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        with ExitStack() as stack:
+            source, target = str(tmp_path / "in"), str(tmp_path / "out")
+            if way == "from a pipe":
+                stack.enter_context(feed(source, data))
+            else:
+                Path(source).write_bytes(data)
+            if way == "into a pipe":
+                stack.enter_context(Drain(target))
+            with pytest.raises(tensorizer_ops.errors.Error, match="empty"):
+                tensorizer_ops.convert(source, target, source_options=key)
+        assert way == "into a pipe" or not os.path.exists(target)
+        for path in tmp_path.iterdir():
+            path.unlink()
 
 
 def test_plaintext_goes_nowhere_else(plain: str, path: str, tmp_path: Path) -> None:

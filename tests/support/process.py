@@ -47,7 +47,7 @@ def run_python(
     return done
 
 
-def run_example(folder: Path, name: str, *arguments: str) -> str:
+def run_example(folder: Path, name: str, *arguments: str, timeout: int = TIMEOUT) -> str:
     """Runs an example in `folder`, and returns what it prints."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "examples" / name), *arguments],
@@ -55,7 +55,7 @@ def run_example(folder: Path, name: str, *arguments: str) -> str:
         env=environment() | {"TMPDIR": str(folder)},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=timeout,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -93,12 +93,13 @@ struct SafetensorsHeader::Parser {
   // Returns nothing if there is no list, or if it is that of other tensors: a program that changes
   // the tensors of a file may have kept its metadata.
   std::optional<DigestList> read_list(const ListText& text, bool in_chunks,
-                                      const Sha256Digest& tensors) const {
+                                      const Sha256Digest& tensors) {
     if (!text.found()) return {};
     std::optional<DigestList> list = parse_digest_list(text.text, in_chunks);
     if (!list) fail_list(text);
-    if (list->tensors != tensors) return {};
-    return list;
+    if (list->tensors == tensors) return list;
+    header.digests_of_others_ = true;
+    return {};
   }
 
   [[noreturn]] void fail_list(const ListText& list) const {

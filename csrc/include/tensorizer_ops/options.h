@@ -8,9 +8,9 @@
 namespace tensorizer {
 
 // Names and values as text: {{"memory_ceiling", "67108864"}, {"key", "named:release"}}. Readers,
-// Writers and saves check them first, and throw Error(InvalidArgument) for an unknown name, which
-// lists the known ones, and for a malformed value. No message shows a value that may be a secret.
-// docs/python.md and docs/remote.md list the options.
+// Writers and saves check them first, and throw Error(InvalidArgument) for a malformed value and
+// for an unknown name, with the known one that was probably meant, or all of them. No message shows
+// a value that may be a secret. docs/python.md and docs/remote.md list the options.
 using OptionList = std::vector<std::pair<std::string, std::string>>;
 
 // Texts that a program stores with its tensors, as keys and values: {{"format", "pt"}}. No key

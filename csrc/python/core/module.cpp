@@ -1,4 +1,4 @@
-// The Python module `_core`: what a file holds, and its digest, without torch.
+// The Python module `_core`: what a file holds, its digest and its verification, without torch.
 //
 // It is linked against the layers below torch only. Calls release the GIL, and a pending signal
 // ends them.
@@ -13,6 +13,7 @@
 
 #include "base/cancel.h"
 #include "base/error.h"
+#include "base/suggest.h"
 #include "codec/crc32.h"
 #include "engine/file_digest.h"
 #include "engine/open_file.h"
@@ -40,18 +41,24 @@ void stop_on_signal() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// Runs `body` without the GIL. Its Cancel asks Python for pending signals.
+// Runs `body` without the GIL, and ends it when `cancel` says so.
 template <typename Body>
-auto run(const Body& body) {
+auto run(Cancel& cancel, const Body& body) {
   try {
     const py::gil_scoped_release no_gil;
-    Cancel cancel(&stop_on_signal);
     return body(cancel);
   } catch (const Error& error) {
     throw_in_python(error);
   } catch (const std::bad_alloc&) {
     throw_in_python(Error(ErrorKind::OutOfMemory, "there is not enough memory for this"));
   }
+}
+
+// The same for jobs that only a signal ends.
+template <typename Body>
+auto run(const Body& body) {
+  Cancel cancel(&stop_on_signal);
+  return run(cancel, body);
 }
 
 py::bytes to_bytes(ConstBytes bytes) {
@@ -62,6 +69,12 @@ template <typename Value>
 py::object or_none(const std::optional<Value>& value) {
   return value ? py::object(to_bytes(*value)) : py::none();
 }
+
+// A job that other threads may watch and cancel.
+struct Job {
+  Progress progress;
+  Cancel cancel{&stop_on_signal};
+};
 
 // A file whose index has been read. Thread-safe, except for a file that can be read only once.
 class File {
@@ -113,23 +126,59 @@ class File {
   // Returns the CRC32 and the SHA-256 that were saved of a tensor, None for those that were not.
   py::tuple saved_digests(const std::string& name) const {
     std::vector<std::byte> bytes;
-    const TensorDetails details =
-        run([&](Cancel& cancel) { return file_->read_details(file_->find(name), bytes, cancel); });
+    const TensorDetails details = read_details(name, bytes);
     std::optional<decltype(crc32_bytes(0))> crc32;
     if (details.crc32) crc32 = crc32_bytes(*details.crc32);
     return py::make_tuple(or_none(crc32), or_none(details.sha256));
   }
 
-  std::string digest(std::int64_t threads, std::int64_t version, bool listed) const {
-    return run([&](Cancel& cancel) {
-      Progress progress;
+  // Returns the passes and the memory that derived the key of a tensor; None if it was not derived.
+  py::object key_cost(const std::string& name) const {
+    std::vector<std::byte> bytes;
+    const TensorDetails details = read_details(name, bytes);
+    if (!details.crypt.derivation) return py::none();
+    const Argon2Cost& cost = details.crypt.derivation->cost;
+    return py::make_tuple(cost.passes, cost.memory);
+  }
+
+  std::string digest(std::int64_t threads, std::int64_t version, bool listed) {
+    const std::shared_ptr<Job> job = begin();
+    return run(job->cancel, [&](Cancel& cancel) {
       const DigestRequest request{parse_digest_version(version), listed, parse_threads(threads)};
-      return file_digest(*file_, request, progress, cancel);
+      return file_digest(*file_, request, job->progress, cancel);
     });
   }
 
+  void verify(const std::string& kinds, std::int64_t threads) {
+    const std::shared_ptr<Job> job = begin();
+    run(job->cancel, [&](Cancel& cancel) {
+      verify_file(*file_, parse_verify(kinds), parse_threads(threads), job->progress, cancel);
+    });
+  }
+
+  // Returns the bytes that the last job has moved so far, and those that it moves in all.
+  py::tuple progress() const {
+    return py::make_tuple(job_->progress.done.load(), job_->progress.total.load());
+  }
+
+  void cancel() { job_->cancel.request(); }
+
+  // Returns the URI for messages: quoted, without secrets.
+  const std::string& label() const { return file_->source().label(); }
+
+  // Returns the size of the chunks whose digests the file lists; 0 if it lists none.
+  std::uint64_t digest_chunk() const { return file_->catalogue().chunk_digests().chunk_size(); }
+
  private:
+  TensorDetails read_details(const std::string& name, std::vector<std::byte>& header) const {
+    return run(
+        [&](Cancel& cancel) { return file_->read_details(file_->find(name), header, cancel); });
+  }
+
+  std::shared_ptr<Job> begin() { return job_ = std::make_shared<Job>(); }
+
   const std::unique_ptr<OpenFile> file_;
+  std::shared_ptr<Job> job_ = std::make_shared<Job>();  // the GIL guards the pointer
 };
 
 // Returns the names that safetensors files have for torch's dtypes.
@@ -155,8 +204,17 @@ PYBIND11_MODULE(_core, module) {
       .def("format", &File::format)
       .def("metadata", &File::metadata)
       .def("saved_digests", &File::saved_digests)
-      .def("digest", &File::digest);
+      .def("key_cost", &File::key_cost)
+      .def("digest", &File::digest)
+      .def("verify", &File::verify)
+      .def("progress", &File::progress)
+      .def("cancel", &File::cancel)
+      .def("label", &File::label)
+      .def("digest_chunk", &File::digest_chunk);
   module.def("set_secret",
              [](const std::string& name, const std::string& secret) { set_secret(name, secret); });
+  module.def("did_you_mean", [](const std::string& given, const std::vector<std::string>& known) {
+    return did_you_mean(given, std::vector<std::string_view>(known.begin(), known.end()));
+  });
   module.attr("SAFETENSORS_DTYPES") = safetensors_dtypes();
 }

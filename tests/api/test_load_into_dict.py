@@ -1,0 +1,79 @@
+"""tensorizer_ops.load_into fills a dict of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.samples import assert_same, zoo
+from tensorizer_ops import errors
+
+
+@pytest.fixture
+def saved(path: str) -> str:
+    tensorizer_ops.save(path, {"x": torch.arange(6.0).view(2, 3), "n": torch.arange(4)})
+    return path
+
+
+def test_tensors_are_filled_in_place(path: str) -> None:
+    tensorizer_ops.save(path, zoo())
+    out = {name: torch.zeros_like(tensor) for name, tensor in reversed(zoo().items())}
+    before = dict(out)
+    tensorizer_ops.load_into(out, path, verify="all")
+    assert_same(out, {name: zoo()[name] for name in out})
+    assert all(out[name] is before[name] for name in before)
+
+
+def test_views_share_what_is_filled(saved: str) -> None:
+    table = torch.zeros(3, 2)
+    tensorizer_ops.load_into({"x": table.t(), "n": torch.zeros(4, dtype=torch.int64)}, saved)
+    assert table.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_tensors_without_memory_are_replaced_in_the_dict(saved: str) -> None:
+    with torch.device("meta"):
+        shared = torch.empty(2, 3)
+        weight = torch.nn.Parameter(torch.empty(4, dtype=torch.int64), requires_grad=False)
+    out = {"x": shared, "n": weight}
+    tensorizer_ops.load_into(out, saved)
+    assert shared.is_meta
+    assert out["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert isinstance(out["n"], torch.nn.Parameter)
+    assert out["n"].tolist() == [0, 1, 2, 3]
+
+
+def test_types_are_cast_when_told_to(saved: str) -> None:
+    out = {"x": torch.zeros(2, 3, dtype=torch.float16), "n": torch.zeros(4, dtype=torch.int64)}
+    with pytest.raises(ValueError, match="cast=True"):
+        tensorizer_ops.load_into(out, saved)
+    tensorizer_ops.load_into(out, saved, cast=True)
+    assert out["x"].dtype == torch.float16
+    tensorizer_ops.load_into(out, saved, dtype=torch.float64)
+    assert out["x"].dtype == torch.float64
+    assert out["x"].sum() == 15
+
+
+def test_the_dict_is_unchanged_if_it_does_not_fit(saved: str) -> None:
+    out = {"x": torch.zeros(2, 3, device="meta"), "y": torch.zeros(4)}
+    before = dict(out)
+    with pytest.raises(errors.InvalidArgument, match=r"missing in the file: 'y'\s+only .*: 'n'"):
+        tensorizer_ops.load_into(out, saved)
+    assert all(out[name] is before[name] for name in before)
+    tensorizer_ops.load_into(out, saved, strict=False)
+    assert out["x"].sum() == 15
+    assert out["y"].sum() == 0
+
+
+def test_what_is_no_tensor_is_refused(saved: str) -> None:
+    other: Any
+    for other, words in (
+        ({"x": 7}, r"module\['x'\] is int"),
+        ({7: torch.ones(1)}, "module has a name that is int"),
+        ([torch.ones(1)], "is list"),
+        (None, "is None"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            tensorizer_ops.load_into(other, saved)
