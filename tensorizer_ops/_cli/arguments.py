@@ -1,0 +1,228 @@
+"""The arguments of every subcommand: one function for each, and those that several share."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise argparse.ArgumentTypeError("an option is NAME=VALUE")
+    return name, value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _depth(text: str) -> int:
+    try:
+        return _count(text)
+    except argparse.ArgumentTypeError:
+        # Usually the URI, since DEPTH may be left out.
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number from 1 on; write --by-prefix=DEPTH, or the URI first"
+        ) from None
+
+
+def _reads(parser: argparse.ArgumentParser, key: bool = True) -> None:
+    """Add the arguments of all commands that read a file."""
+    parser.add_argument(
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        type=_option,
+        metavar="NAME=VALUE",
+        help="an option for reading, such as connections=32; may be given several times",
+    )
+    if key:
+        _keys(parser)
+
+
+def _keys(parser: argparse.ArgumentParser, new: str = "") -> None:
+    what = "the new key" if new else "the key of an encrypted file"
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(f"--{new}key-file", metavar="FILE", help=f"a file with {what}: 32 bytes")
+    group.add_argument(
+        f"--{new}passphrase-file", metavar="FILE", help=f"a file with the passphrase of {what}"
+    )
+    group.add_argument(
+        f"--ask-{new}passphrase",
+        action="store_true",
+        help=f"ask for the passphrase of {what} on the terminal",
+    )
+
+
+def _computes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads", type=_count, default=0, metavar="N", help="threads; every CPU by default"
+    )
+
+
+def _writes(parser: argparse.ArgumentParser, hashes: str | None = "all") -> None:
+    """Add the arguments of all commands that write a file."""
+    parser.add_argument("source", metavar="SOURCE", help="the path or URI of the file to read")
+    parser.add_argument("target", metavar="TARGET", help="the path or URI of the file to write")
+    parser.add_argument(
+        "--target-option",
+        action="append",
+        default=[],
+        type=_option,
+        metavar="NAME=VALUE",
+        help="an option for writing, such as fsync=true; may be given several times",
+    )
+    parser.add_argument(
+        "--hashes",
+        choices=("all", "crc32", "sha256", "chunked", "all+chunked", "none"),
+        default=hashes,
+        help=f"the hashes to write; {hashes or 'those of the source'} by default",
+    )
+    _computes(parser)
+
+
+def _uris(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("uri", nargs="+", metavar="URI", help="a path or a URI")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_info(parser: argparse.ArgumentParser) -> None:
+    _uris(parser)
+    parser.add_argument(
+        "--filter",
+        action="append",
+        metavar="GLOB",
+        help="only tensors whose names match, such as '*.weight'; may be given several times",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--by-prefix",
+        nargs="?",
+        type=_depth,
+        const=1,
+        metavar="DEPTH",
+        help="totals of the tensors that share the first DEPTH parts of their names, 1 by default",
+    )
+    what.add_argument("--names", action="store_true", help="only the names, one a line")
+    what.add_argument("--json", action="store_true", help="one JSON object for each file")
+    _reads(parser)
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    _uris(parser)
+    parser.add_argument(
+        "--check",
+        choices=("all", "crc32"),
+        default="all",
+        help="which hashes are compared; all by default",
+    )
+    _computes(parser)
+    _reads(parser)
+
+
+def add_digest(parser: argparse.ArgumentParser) -> None:
+    _uris(parser)
+    parser.add_argument(
+        "--version",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="1 hashes tensors, 2 hashes chunks and is the same in both formats; 1 by default",
+    )
+    parser.add_argument(
+        "--listed",
+        action="store_true",
+        help="make the digest of what the file lists, and read no data",
+    )
+    _computes(parser)
+    _reads(parser)
+
+
+def add_convert(parser: argparse.ArgumentParser) -> None:
+    _writes(parser)
+    parser.add_argument(
+        "--entry", metavar="KEY", help="the entry of a PyTorch checkpoint that has the tensors"
+    )
+    _reads(parser)
+
+
+def add_copy(parser: argparse.ArgumentParser) -> None:
+    _writes(parser, hashes=None)
+    parser.add_argument(
+        "--update",
+        action="store_true",
+        help="fetch only what the local TARGET lacks; SOURCE needs digests of chunks",
+    )
+    _reads(parser)
+
+
+def add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A", help="a path or a URI")
+    parser.add_argument("b", metavar="B", help="a path or a URI")
+    parser.add_argument(
+        "--target-option",
+        action="append",
+        default=[],
+        type=_option,
+        metavar="NAME=VALUE",
+        help="an option for reading B; those of -o and the key are for both",
+    )
+    add_json(parser)
+    _computes(parser)
+    _reads(parser)
+
+
+def _kdf(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kdf",
+        default="moderate",
+        metavar="COST",
+        help="the cost of deriving a key from a passphrase: interactive, moderate (default), "
+        "sensitive, or PASSES,BYTES",
+    )
+
+
+def add_encrypt(parser: argparse.ArgumentParser) -> None:
+    _writes(parser)
+    _kdf(parser)
+    _reads(parser)
+
+
+def add_decrypt(parser: argparse.ArgumentParser) -> None:
+    _writes(parser)
+    _reads(parser)
+
+
+def add_rekey(parser: argparse.ArgumentParser) -> None:
+    add_encrypt(parser)
+    _keys(parser, "new-")
+
+
+def add_keygen(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="FILE", help="the file to create")
+
+
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("uri", metavar="URI", help="a path or a URI")
+    parser.add_argument(
+        "--cold",
+        action="store_true",
+        help="drop a local file from the page cache before each measurement",
+    )
+    add_json(parser)
+    _computes(parser)
+    _reads(parser)
+
+
+def add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def add_nothing(parser: argparse.ArgumentParser) -> None:
+    pass

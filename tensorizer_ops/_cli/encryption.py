@@ -1,0 +1,85 @@
+"""``encrypt``, ``decrypt``, ``rekey`` and ``keygen``. No argument ever contains a key."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from argparse import Namespace
+
+from tensorizer_ops._cli.options import key_name
+from tensorizer_ops._cli.output import bar
+
+_KEY_BYTES = 32
+
+
+def encrypt(given: Namespace) -> int:
+    from tensorizer_ops._rewrite import encrypt
+
+    encrypt(
+        given.source,
+        given.target,
+        key=_key(given, given.target_option, twice=True),
+        kdf=given.kdf,
+        hashes=given.hashes,
+        threads=given.threads,
+        source_options=dict(given.option),
+        target_options=dict(given.target_option),
+        progress=bar(given.quiet),
+    )
+    return 0
+
+
+def decrypt(given: Namespace) -> int:
+    from tensorizer_ops._rewrite import decrypt
+
+    decrypt(
+        given.source,
+        given.target,
+        key=_key(given, given.option),
+        hashes=given.hashes,
+        threads=given.threads,
+        source_options=dict(given.option),
+        target_options=dict(given.target_option),
+        progress=bar(given.quiet),
+    )
+    return 0
+
+
+def rekey(given: Namespace) -> int:
+    from tensorizer_ops._rewrite import rekey
+
+    rekey(
+        given.source,
+        given.target,
+        old_key=_key(given, given.option),
+        new_key=_key(given, given.target_option, "new_", twice=True),
+        kdf=given.kdf,
+        hashes=given.hashes,
+        threads=given.threads,
+        source_options=dict(given.option),
+        target_options=dict(given.target_option),
+        progress=bar(given.quiet),
+    )
+    return 0
+
+
+def keygen(given: Namespace) -> int:
+    # O_EXCL replaces nothing, and follows no link.
+    descriptor = os.open(given.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        os.unlink(given.path)
+        raise
+    return 0
+
+
+def _key(
+    given: Namespace, options: list[tuple[str, str]], new: str = "", twice: bool = False
+) -> str:
+    """Return the name of a key: of an argument, of the option ``key``, or asked for."""
+    named = dict(options).get("key")
+    return key_name(given, new, ask=named is None, twice=twice) or str(named)

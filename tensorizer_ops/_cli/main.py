@@ -1,0 +1,75 @@
+"""Runs a subcommand: its errors become one line on stderr, and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+from tensorizer_ops import errors
+from tensorizer_ops._cli.output import safe
+from tensorizer_ops._cli.parsers import (
+    DIFFERENT,
+    FAILED,
+    PROGRAM,
+    WRONG_USAGE,
+    UsageError,
+    make_parser,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with the arguments of this process, and return its exit status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # It was closed, as by `>&-`. A file to write must not get its descriptor.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        # Names may have characters that the locale lacks.
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+    verbose = False
+    try:
+        try:
+            given = make_parser().parse_args(arguments)
+            verbose = given.verbose
+            run = getattr(importlib.import_module(f"tensorizer_ops._cli.{given.file}"), given.run)
+            status: int = run(given)
+        finally:
+            sys.stdout.flush()  # where it can fail in a way that is reported here
+    except KeyboardInterrupt:
+        # On a terminal, ^C is at the begin of the line.
+        print(f"{chr(10) * sys.stderr.isatty()}{PROGRAM}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and not isinstance(error, errors.Error):
+            # Nobody reads the output any more, as in `tensorizer-ops info ... | head`. At exit
+            # Python would flush it once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
+        if verbose:
+            for line in "".join(traceback.format_exception(error)).split("\n"):
+                print(safe(line), file=sys.stderr)
+        print(f"{PROGRAM}: {describe(error)}", file=sys.stderr)
+        return status_of(error)
+    return status
+
+
+def describe(error: Exception) -> str:
+    """Return the message of an error in one line; that of the library without its kind."""
+    text = " ".join(str(error).split("\n"))
+    if isinstance(error, errors.Error):
+        text = re.sub(r"^tensorizer\.\w+: ", "", text)
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename!r}: {error.strerror}"
+    elif not isinstance(error, OSError | UsageError | ImportError | ValueError):
+        text = f"{type(error).__name__}: {text}"
+    return safe(text)
+
+
+def status_of(error: Exception) -> int:
+    if isinstance(error, UsageError):
+        return WRONG_USAGE
+    return DIFFERENT if isinstance(error, errors.HashMismatch) else FAILED

@@ -1,0 +1,58 @@
+"""The options of loads and saves that the arguments ask for."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from argparse import Namespace
+
+from tensorizer_ops._cli.parsers import UsageError
+
+
+def reading(given: Namespace) -> dict[str, str]:
+    """Return the options for reading: those of ``-o``, and the key if there is one."""
+    options: dict[str, str] = dict(given.option)
+    key = key_name(given)
+    if key is not None:
+        options["key"] = key
+    return options
+
+
+def key_name(given: Namespace, new: str = "", ask: bool = False, twice: bool = False) -> str | None:
+    """Return the name of the key that the arguments ask for, as the option ``key`` takes it.
+
+    With ``ask``, a passphrase is read from the terminal if no argument names a key.
+    """
+    values = vars(given)
+    if values[f"{new}key_file"] is not None:
+        return f"file:{values[f'{new}key_file']}"
+    if values[f"{new}passphrase_file"] is not None:
+        return f"passphrase-file:{values[f'{new}passphrase_file']}"
+    if ask or values[f"ask_{new}passphrase"]:
+        return _asked(new.replace("_", " "), twice)
+    return None
+
+
+def _asked(which: str, twice: bool) -> str:
+    """Ask for a passphrase, and return the name under which this process has it."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:  # getpass would read it from standard input, where it may be shown
+        raise UsageError(
+            "there is no terminal to ask for the passphrase on: give --key-file or "
+            "--passphrase-file"
+        ) from None
+    try:
+        passphrase = getpass.getpass(f"{which}passphrase: ".capitalize())
+        if not passphrase:
+            raise UsageError("the passphrase is empty")
+        if twice and getpass.getpass("The same again: ") != passphrase:
+            raise UsageError("the two passphrases differ")
+    except EOFError:  # Ctrl-D
+        raise UsageError("no passphrase was typed") from None
+
+    from tensorizer_ops import keys
+
+    name = f"asked {which}passphrase"
+    keys.add(name, passphrase=passphrase)
+    return f"named:{name}"

@@ -1,0 +1,275 @@
+"""All subcommands: help, completions and the man page are made of their table."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, NoReturn
+
+from tensorizer_ops._cli import arguments
+from tensorizer_ops._cli.output import safe
+
+PROGRAM = "tensorizer-ops"
+
+# The exit statuses, beside those of signals.
+DIFFERENT = 1  # a difference or a failed verification
+WRONG_USAGE = 2
+FAILED = 3
+
+STATUSES = (
+    "Exit status: 0 success, 1 a difference or a failed verification, 2 wrong usage, 3 any other "
+    "error, 130 after Ctrl-C."
+)
+
+
+class UsageError(Exception):
+    """Arguments that do not fit together."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and repeat no value that could be a secret."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(WRONG_USAGE, f"{PROGRAM}: {safe(message)} (see {self.prog} --help)\n")
+
+    def parse_known_args(self, *arguments: Any, **more: Any) -> tuple[Any, list[str]]:
+        given, unknown = super().parse_known_args(*arguments, **more)
+        # argparse leaves over the files that stand behind an option which stands behind a file.
+        files = getattr(given, "uri", None)
+        for word in unknown:
+            if word.startswith("-"):
+                name = word.partition("=")[0]
+                self.error(f"unknown argument {name}" + _meant(name, self._option_string_actions))
+            if not isinstance(files, list):
+                self.error(f"one argument too many: {word}")
+            files.append(word)
+        return given, []
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            advice = _meant(str(value), known) or f": choose from {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"{value!r} is unknown{advice}")
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """Return a question that names the known word most like this one; empty if there is none."""
+    close = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+class Command(NamedTuple):
+    """A subcommand: what it does, examples, and the function that runs it, in a file beside."""
+
+    name: str
+    help: str
+    examples: tuple[str, ...]
+    file: str
+    run: str
+    add: Callable[[argparse.ArgumentParser], None]
+    details: str = ""
+
+    def description(self) -> str:
+        return f"{self.help[0].upper()}{self.help[1:]}. {self.details}".strip()
+
+
+_ASKS = "Without one of the options for keys, it asks for a passphrase on the terminal."
+
+COMMANDS = (
+    Command(
+        "info",
+        "show the tensors of a file, and how it stores them",
+        (
+            "info model.tensors",
+            "info https://example.com/model.safetensors --by-prefix=2",
+            "info model.tensors --filter '*.bias' --json",
+        ),
+        "info",
+        "info",
+        arguments.add_info,
+        "Reads only the index, and needs no key.",
+    ),
+    Command(
+        "verify",
+        "compare the data of a file with its hashes",
+        ("verify model.tensors", "verify --key-file release.key s3://bucket/secret.tensors"),
+        "check",
+        "verify",
+        arguments.add_verify,
+        "Names everything that is damaged.",
+    ),
+    Command(
+        "digest",
+        "print a digest of the content of a file",
+        ("digest model.tensors", "digest --version 2 --listed s3://bucket/model.tensors"),
+        "check",
+        "digest",
+        arguments.add_digest,
+        "It depends on names, types, shapes and data, and not on encryption or order.",
+    ),
+    Command(
+        "convert",
+        "write a copy in another format",
+        (
+            "convert model.safetensors model.tensors",
+            "convert pytorch_model.bin model.safetensors",
+            "convert ./llama s3://bucket/llama.tensors",
+            "convert big.tensors big.safetensors --target-option max_shard_size=5000000000",
+        ),
+        "rewriting",
+        "convert",
+        arguments.add_convert,
+        "The name of TARGET decides: a safetensors file if it ends so, otherwise a .tensors file. "
+        "SOURCE may be a file of either format, a folder or index of Hugging Face, or a PyTorch "
+        "checkpoint on this machine, which is loaded without running its code.",
+    ),
+    Command(
+        "copy",
+        "copy a file from any place to any place",
+        (
+            "copy model.tensors s3://bucket/model.tensors",
+            "copy https://example.com/model.tensors model.tensors --update",
+        ),
+        "rewriting",
+        "copy",
+        arguments.add_copy,
+        "Every hash is checked on the way; format and hashes stay the same. An encrypted file "
+        "needs its key, and stays encrypted with it, for which a passphrase costs the same.",
+    ),
+    Command(
+        "diff",
+        "compare the tensors of two files",
+        ("diff old.tensors new.tensors", "diff model.safetensors s3://bucket/model.tensors --json"),
+        "diff",
+        "diff",
+        arguments.add_diff,
+        "Exit status 1 if they differ. Neither order nor metadata counts.",
+    ),
+    Command(
+        "encrypt",
+        "write an encrypted copy of a file",
+        (
+            "encrypt model.tensors secret.tensors --key-file release.key",
+            "encrypt model.tensors secret.tensors",
+        ),
+        "encryption",
+        "encrypt",
+        arguments.add_encrypt,
+        _ASKS,
+    ),
+    Command(
+        "decrypt",
+        "write an unencrypted copy of an encrypted file",
+        ("decrypt secret.tensors model.tensors --key-file release.key",),
+        "encryption",
+        "decrypt",
+        arguments.add_decrypt,
+        _ASKS,
+    ),
+    Command(
+        "rekey",
+        "write a copy of an encrypted file with another key",
+        ("rekey s.tensors s.tensors --key-file old.key --new-key-file new.key",),
+        "encryption",
+        "rekey",
+        arguments.add_rekey,
+        "Without options for a key, it asks for its passphrase on the terminal.",
+    ),
+    Command(
+        "keygen",
+        "create a file with a random key",
+        ("keygen release.key",),
+        "encryption",
+        "keygen",
+        arguments.add_keygen,
+        "The file has 32 bytes, which only you may read. A file that exists is never replaced.",
+    ),
+    Command(
+        "bench",
+        "measure how fast a file loads here, and what takes the time",
+        ("bench model.tensors --cold", "bench s3://bucket/model.tensors -o connections=32"),
+        "bench",
+        "bench",
+        arguments.add_bench,
+        "Takes as much memory as the tensors.",
+    ),
+    Command(
+        "env",
+        "show versions, processor and limits, for a bug report",
+        ("env", "env --json"),
+        "env",
+        "env",
+        arguments.add_json,
+    ),
+    Command(
+        "completion",
+        "print a completion script for a shell",
+        (
+            "completion bash > ~/.local/share/bash-completion/completions/tensorizer-ops",
+            "completion zsh > ~/.zfunc/_tensorizer-ops",
+            "completion fish > ~/.config/fish/completions/tensorizer-ops.fish",
+        ),
+        "completion",
+        "completion",
+        arguments.add_completion,
+    ),
+    Command(
+        "man",
+        "print the manual page",
+        ("man > ~/.local/share/man/man1/tensorizer-ops.1",),
+        "manual",
+        "manual",
+        arguments.add_nothing,
+    ),
+)
+
+
+def fill(parser: argparse.ArgumentParser, command: Command) -> None:
+    """Add all arguments of a subcommand."""
+    command.add(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no notes")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print tracebacks of errors")
+    parser.set_defaults(file=command.file, run=command.run)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from tensorizer_ops import __version__
+
+        print(f"{PROGRAM} {__version__}")
+        parser.exit()
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, min(shutil.get_terminal_size().columns - 2, 100))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    statuses = _wrapped(STATUSES)
+    parser = Parser(
+        prog=PROGRAM,
+        description=_wrapped(
+            "Inspects, verifies, converts, copies and encrypts .tensors and safetensors files, on "
+            "disk, web servers, S3 and Redis."
+        ),
+        epilog=f"{PROGRAM} COMMAND --help describes a command.\n{statuses}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for command in COMMANDS:
+        examples = "".join(f"\n  {PROGRAM} {example}" for example in command.examples)
+        added = commands.add_parser(
+            command.name,
+            help=command.help,
+            description=_wrapped(command.description()),
+            epilog=f"Examples:{examples}\n\n{statuses}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        fill(added, command)
+    return parser

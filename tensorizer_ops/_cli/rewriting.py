@@ -1,0 +1,108 @@
+"""``convert`` and ``copy``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from tensorizer_ops._cli import checkpoints
+from tensorizer_ops._cli.info import hashes_of, key_cost_of
+from tensorizer_ops._cli.options import reading
+from tensorizer_ops._cli.output import bar, note, safe, size_text
+from tensorizer_ops._cli.parsers import UsageError
+from tensorizer_ops._inspection import File
+from tensorizer_ops._options import Hashes
+
+# What to ask for to get these hashes of whole tensors.
+_WHOLE: dict[tuple[str, ...], Hashes] = {
+    (): "none",
+    ("crc32",): "crc32",
+    ("sha256",): "sha256",
+    ("crc32", "sha256"): "all",
+}
+
+
+def convert(given: Namespace) -> int:
+    from tensorizer_ops._load_save import save
+    from tensorizer_ops._rewrite import convert
+
+    options = reading(given)
+    target_options = dict(given.target_option)
+    if found := checkpoints.find(given.source):
+        if options:
+            raise UsageError("a PyTorch checkpoint is read without options and without a key")
+        tensors, left_out = checkpoints.load(found, given.entry)
+        if left_out:
+            note(given.quiet, f"left out, because it is no tensor: {safe(', '.join(left_out))}")
+        save(
+            given.target,
+            tensors,
+            hashes=given.hashes,
+            threads=given.threads,
+            options=target_options,
+            metadata={"format": "pt"},
+            progress=bar(given.quiet),
+        )
+        return 0
+    if given.entry is not None:
+        raise UsageError("--entry is for PyTorch checkpoints, and the source is none")
+    convert(
+        given.source,
+        given.target,
+        hashes=given.hashes,
+        threads=given.threads,
+        source_options=options,
+        target_options=target_options,
+        progress=bar(given.quiet),
+    )
+    return 0
+
+
+def copy(given: Namespace) -> int:
+    from tensorizer_ops._rewrite import convert, update
+
+    options = reading(given)
+    if given.update:
+        if given.target_option or given.hashes:
+            raise UsageError("--update takes neither --target-option nor --hashes")
+        fetched, kept = update(
+            given.source,
+            given.target,
+            threads=given.threads,
+            source_options=options,
+            progress=bar(given.quiet),
+        )
+        note(given.quiet, f"fetched {size_text(fetched)}, kept {size_text(kept)}")
+        return 0
+    hashes, same = _like(given.source, options)
+    convert(
+        given.source,
+        given.target,
+        hashes=given.hashes or hashes,
+        threads=given.threads,
+        source_options=options,
+        target_options={**same, **dict(given.target_option)},
+        progress=bar(given.quiet),
+    )
+    return 0
+
+
+def _like(source: str, options: dict[str, str]) -> tuple[Hashes, dict[str, str]]:
+    """Return the hashes and the options of a save that writes a file like the source."""
+    file = File(source, options)
+    form = file.format()
+    kinds = hashes_of(file)
+    same = {"format": form.name}
+    if form.name == "tensors" and form.keeps_digests:
+        same["digests"] = "true"
+    if form.encrypted:
+        if "key" not in options:
+            raise UsageError("the file is encrypted: give --key-file or --passphrase-file")
+        same["key"] = options["key"]
+        if cost := key_cost_of(file):
+            same["kdf"] = "{},{}".format(*cost)
+    if "chunked" not in kinds:
+        return _WHOLE[tuple(kinds)], same
+    same["digest_chunk"] = str(file.digest_chunk())
+    if form.encrypted:
+        same["plain_digests"] = "true"
+    return "all+chunked" if "sha256" in kinds else "chunked", same

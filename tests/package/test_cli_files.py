@@ -1,0 +1,255 @@
+"""The subcommands that write and compare files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from local_servers.redis_server import RedisServer
+from support.command import run
+from support.samples import assert_same, flip, zoo
+from support.shards import split, write_shards
+from tensorizer_ops._cli import diff
+from tensorizer_ops._inspection import File
+
+TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.int64)}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.tensors"
+    tensorizer_ops.save(path, TENSORS)
+    return path
+
+
+def test_convert_between_formats(model: Path, tmp_path: Path) -> None:
+    there, back = tmp_path / "m.safetensors", tmp_path / "back.tensors"
+    run("convert", model, there)
+    assert File(there).format().name == "safetensors"
+    run("convert", there, back, "--hashes", "chunked")
+    assert File(back).digest_chunk() == 1 << 20
+    assert_same(tensorizer_ops.load(back, verify="all"), TENSORS)
+    assert "--entry" in run("convert", model, back, "--entry", "x", status=2).stderr
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_convert_a_checkpoint(tmp_path: Path, legacy: bool) -> None:
+    torch.save(
+        {"state_dict": {**TENSORS, "version": 3}, "epoch": 7},
+        tmp_path / "m.pt",
+        _use_new_zipfile_serialization=not legacy,
+    )
+    done = run("convert", tmp_path / "m.pt", tmp_path / "m.safetensors")
+    assert "epoch, version" in done.stderr
+    assert_same(tensorizer_ops.load(tmp_path / "m.safetensors", names=["a", "b"]), TENSORS)
+    assert tensorizer_ops.metadata(tmp_path / "m.safetensors") == {"format": "pt"}
+    assert run("convert", tmp_path / "m.pt", tmp_path / "m.tensors", "-q").stderr == ""
+
+
+def test_the_entry_of_a_checkpoint_is_chosen(tmp_path: Path) -> None:
+    torch.save({"ema": TENSORS, "raw": {"c": torch.ones(1)}}, tmp_path / "m.ckpt")
+    error = run("convert", tmp_path / "m.ckpt", tmp_path / "m.tensors", status=3).stderr
+    assert "--entry" in error and "'ema', 'raw'" in error
+    run("convert", tmp_path / "m.ckpt", tmp_path / "m.tensors", "--entry", "ema")
+    assert_same(tensorizer_ops.load(tmp_path / "m.tensors"), TENSORS)
+    run("convert", tmp_path / "m.ckpt", tmp_path / "m.tensors", "--entry", "none", status=3)
+
+
+class Hostile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_no_code_of_a_checkpoint_runs(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(1), "b": Hostile(tmp_path / "made")}, tmp_path / "m.pt")
+    error = run("convert", tmp_path / "m.pt", tmp_path / "m.tensors", status=3).stderr
+    assert error.count("\n") == 1 and "m.pt" in error
+    assert not (tmp_path / "made").exists() and not (tmp_path / "m.tensors").exists()
+
+
+def bin_folder(folder: Path, shards: list[dict[str, torch.Tensor]]) -> Path:
+    folder.mkdir()
+    weights = {}
+    for number, shard in enumerate(shards):
+        name = f"pytorch_model-{number}.bin"
+        torch.save(shard, folder / name)
+        weights.update(dict.fromkeys(shard, name))
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+    return index
+
+
+def test_convert_a_hugging_face_folder(tmp_path: Path) -> None:
+    shards = split({f"t{i}": torch.full((3,), float(i)) for i in range(9)}, 3)
+    expected = {name: tensor for shard in shards for name, tensor in shard.items()}
+    index = bin_folder(tmp_path / "bin", shards)
+    for source in (index, index.parent):
+        run("convert", source, tmp_path / "m.tensors")
+        loaded = tensorizer_ops.load(tmp_path / "m.tensors", names=list(expected))
+        assert_same(loaded, expected)
+    index = write_shards(tmp_path / "safe", shards)
+    for source in (index, index.parent):
+        run("convert", source, tmp_path / "n.tensors")
+        assert_same(tensorizer_ops.load(tmp_path / "n.tensors", names=list(expected)), expected)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        '{"weight_map": {"a": "../m.bin"}}',
+        '{"weight_map": {"a": "/etc/passwd"}}',
+        '{"weight_map": {"a": ".."}}',
+        '{"weight_map": {"a": 1}}',
+        '{"weight_map": []}',
+        "[" * 100_000,
+        "{}",
+        "",
+    ],
+)
+def test_a_wrong_index_is_refused(tmp_path: Path, index: str) -> None:
+    torch.save(TENSORS, tmp_path / "m.bin")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "pytorch_model.bin.index.json").write_text(index)
+    error = run("convert", folder, tmp_path / "m.tensors", status=3).stderr
+    assert "pytorch_model.bin.index.json" in error
+    assert not (tmp_path / "m.tensors").exists()
+
+
+@pytest.mark.parametrize("hashes", ["all", "crc32", "sha256", "chunked", "all+chunked", "none"])
+def test_a_copy_has_the_format_and_hashes_of_its_source(tmp_path: Path, hashes: str) -> None:
+    source, target = tmp_path / "m.tensors", tmp_path / "copy"
+    options = {"digest_chunk": 65536} if "chunked" in hashes else {"digests": True}
+    tensorizer_ops.save(source, zoo(), hashes=hashes, options=options, metadata={"k": "v"})
+    run("copy", source, target)
+    facts = [json.loads(run("info", path, "--json").stdout) for path in (source, target)]
+    assert facts[0].pop("file") != facts[1].pop("file") and facts[0] == facts[1]
+    assert_same(tensorizer_ops.load(target), zoo())
+
+
+def test_copies_to_and_from_a_server(redis: RedisServer, model: Path, tmp_path: Path) -> None:
+    safetensors = tmp_path / "m.safetensors"
+    run("convert", model, safetensors)
+    run("copy", safetensors, redis.url("m"), "--target-option", "ttl=600")
+    run("copy", redis.url("m"), tmp_path / "back")
+    assert File(tmp_path / "back").format().name == "safetensors"
+    assert_same(tensorizer_ops.load(tmp_path / "back", verify="all"), TENSORS)
+
+
+def test_a_damaged_file_is_not_copied(model: Path, tmp_path: Path) -> None:
+    flip(model, File(model).index()[0].data_offset)
+    run("copy", model, tmp_path / "copy", status=1)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_the_copy_of_an_encrypted_file_costs_as_much_to_open(model: Path, tmp_path: Path) -> None:
+    secret, copied = tmp_path / "secret.tensors", tmp_path / "copied.tensors"
+    passphrase = tmp_path / "passphrase"
+    passphrase.write_text("hunter22\n")
+    run("encrypt", model, secret, "--passphrase-file", passphrase, "--kdf", "2,33554432")
+    run("copy", secret, copied, "--passphrase-file", passphrase)
+    for path in (secret, copied):
+        assert "from a passphrase (2 passes over 32.0 MiB)" in run("info", path).stdout
+
+
+def test_update(tmp_path: Path) -> None:
+    local, newer = tmp_path / "local.tensors", tmp_path / "newer.tensors"
+    tensorizer_ops.save(local, TENSORS)
+    changed = {**TENSORS, "b": torch.zeros(4, dtype=torch.int64)}
+    tensorizer_ops.save(newer, changed, hashes="chunked")
+    done = run("copy", "--update", newer, local)
+    assert re.fullmatch(r"fetched \d+ B, kept 24 B\n", done.stderr)
+    assert_same(tensorizer_ops.load(local, verify="all"), changed)
+
+
+def test_diff(model: Path, tmp_path: Path) -> None:
+    assert run("diff", model, model).stdout == "all 2 tensors agree\n"
+    other = tmp_path / "other.safetensors"
+    changed = TENSORS["a"].clone()
+    changed[1, 2] += 0.25
+    tensorizer_ops.save(other, {"c": torch.ones(1), "b": torch.ones(5), "a": changed})
+    assert run("diff", model, other, status=1).stdout.splitlines() == [
+        "a: largest difference 0.25",
+        "b: shape [4] and [5]",
+        "c: only in B",
+        "3 of 3 tensors differ",
+    ]
+    assert run("diff", "-q", model, other, status=1).stdout == ""
+    found = json.loads(run("diff", "--json", model, other, status=1).stdout)
+    assert found["differences"][0] == {"name": "a", "largest_difference": 0.25}
+
+
+def test_diff_of_element_types(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.tensors", tmp_path / "two.tensors"
+    tensorizer_ops.save(one, zoo())
+    assert run("diff", one, one).stdout == f"all {len(zoo())} tensors agree\n"
+    tensorizer_ops.save(
+        two, {name: tensor.roll(1) if name == "int32" else tensor for name, tensor in zoo().items()}
+    )
+    assert run("diff", one, two, status=1).stdout.startswith("int32: largest difference ")
+    nan = float("nan")
+    tensorizer_ops.save(one, {"n": torch.tensor([nan, 1.0, float("inf")]), "t": torch.ones(2)})
+    tensorizer_ops.save(
+        two, {"n": torch.tensor([nan, nan, float("inf")]), "t": torch.ones(2).bfloat16()}
+    )
+    assert run("diff", one, two, status=1).stdout.splitlines()[:2] == [
+        "n: largest difference nan",
+        "t: dtype float32 and bfloat16; largest difference 0",
+    ]
+
+
+def test_diff_of_large_tensors_takes_pieces(tmp_path: Path) -> None:
+    tensor = torch.zeros(1, 70 << 18)  # its only row is larger than a piece
+    one, two = tmp_path / "one.tensors", tmp_path / "two.tensors"
+    tensorizer_ops.save(one, {"a": tensor}, hashes="none")
+    tensor[0, -1] = 3
+    tensorizer_ops.save(two, {"a": tensor}, hashes="none")
+    assert run("diff", one, two, status=1).stdout.startswith("a: largest difference 3\n")
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (40,), (3, 40), (40, 3), (2, 1, 3, 7), (1, 100, 1)])
+def test_pieces_cover_a_tensor_once(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diff, "_PIECE", 64)
+    tensor = torch.arange(math.prod(shape), dtype=torch.int32).reshape(shape)
+    pieces = [tensor[piece] for piece in diff._pieces(shape, tensor.nbytes)]
+    assert all(piece.nbytes <= 64 for piece in pieces)
+    assert torch.equal(torch.cat([piece.reshape(-1) for piece in pieces]), tensor.reshape(-1))
+
+
+def test_keys(model: Path, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.key", tmp_path / "new.key"
+    for key in (old, new):
+        run("keygen", key)
+        assert key.stat().st_size == 32 and stat.S_IMODE(key.stat().st_mode) == 0o600
+    before = old.read_bytes()
+    assert before != new.read_bytes()
+    run("keygen", old, status=3)
+    assert old.read_bytes() == before
+
+    secret, plain = tmp_path / "secret.tensors", tmp_path / "plain.tensors"
+    run("encrypt", model, secret, "--key-file", old)
+    for options in ((), ("--key-file", old)):
+        shown = run("info", secret, *options).stdout
+        assert "key is random; authenticates data, names and shapes\n" in shown
+    run("rekey", secret, secret, "--key-file", old, "--new-key-file", new)
+    run("verify", secret, "--key-file", old, status=1)
+    run("verify", secret, "-o", f"key=file:{new}")
+    copied = tmp_path / "copied.tensors"
+    assert "encrypted" in run("copy", secret, copied, status=2).stderr
+    run("copy", secret, copied, "--key-file", new)
+    assert File(copied).format().encrypted
+    run("decrypt", copied, plain, "-o", f"key=file:{new}")
+    assert_same(tensorizer_ops.load(plain, verify="all"), TENSORS)
