@@ -253,3 +253,17 @@ def test_a_library_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, sys.executable, "-c", "import tensorizer_ops", PYTHONPATH=str(tmp_path))
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: tensorizer_ops cannot be loaded (")
+
+
+def test_the_other_name_is_installed_too(sources: Path, tmp_path: Path) -> None:
+    done = set_up(sources, "build_py", "--build-lib", tmp_path / "installed")
+    assert done.returncode == 0, done.stderr
+    installed, there = (
+        {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        for folder in (
+            root / "tensorizer_ops" / "_compat" / "alias"
+            for root in (tmp_path / "installed", sources)
+        )
+    )
+    assert installed == there
+    assert "tensorizer/__init__.py" in installed
