@@ -1,8 +1,8 @@
 # The commands of the project. Each installs what it needs unless it is there already: Debian
 # packages (with sudo), a virtual environment in .venv, and torch in it.
 #
-#   make demo    builds, and compares saves and loads of a model with other libraries
-#   make test    runs all checks: lint, C++ tests, sanitizers, fuzzing, Python tests
+#   make demo    builds, and saves and loads a model everywhere, beside other libraries
+#   make test    runs all checks: lint, the site, C++ tests, sanitizers, fuzzing, Python tests
 #   make build   builds the package from these sources and installs it into .venv (editable)
 #   make lint    checks formatting, types, and the dependencies between layers of C++ and Python
 #   make bench   compares loads and saves with other libraries and with the machine's limit, and
@@ -10,9 +10,12 @@
 #   make bench-remote   does the same for loads and saves over the network
 #   make bench-classic  compares code written for tensorizer, run with tensorizer and with this
 #   make bench-gpu      compares loads onto and saves from an accelerator
+#   make site    builds the site of the documentation in build/site/html, without dead links
 #   make fuzz    fuzzes the code that reads files for FUZZ_SECONDS (600)
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
+#   make wheels  builds the source distribution and the wheel of a release, and tests the wheel
+#   make aarch64 builds what needs no torch for 64-bit ARM, and runs its tests under QEMU
 #   make clean   removes everything that was built, except .venv
 
 PYTHON ?= python3
@@ -30,6 +33,7 @@ STEP := @tools/step.sh
 RUN := $(MAKE) --no-print-directory
 
 BUILT := tensorizer_ops/_build.py
+DEMO := build/demo
 # Includes the folders, which change when a file is added or removed.
 SOURCES := $(shell find csrc) setup.py pyproject.toml
 CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/*.cpp benchmarks/*.h) \
@@ -37,19 +41,20 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint bench bench-remote bench-classic bench-gpu fuzz asan tsan clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-remote bench-classic bench-gpu fuzz asan tsan aarch64 site clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
 
-demo: build $(STAMPS)/demo
-	@$(BIN)/python examples/demo.py
+demo: build $(DEMO)/model.pt2 | test-packages
+	@$(BIN)/python -W ignore examples/demo/demo.py $(DEMO)
 
 # Every step is a make of its own, so that it can be timed. The C++ tests run only under sanitizers,
 # which find everything that the plain tests would. The Python tests come last, so that their result
 # is at the end of the output.
 test: build $(STAMPS)/test | test-packages
 	$(STEP) lint $(RUN) lint
+	$(STEP) site $(RUN) site
 	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
 	$(STEP) fuzzing $(RUN) fuzz FUZZ_SECONDS=60
@@ -63,6 +68,9 @@ lint: $(STAMPS)/test
 	@$(BIN)/python tools/check_layers.py
 	@$(BIN)/python tools/check_imports.py
 
+site: $(STAMPS)/site
+	@$(BIN)/python tools/site/build.py
+
 cpp-test: | test-packages
 	@tools/cpp_tests.sh tests
 
@@ -71,6 +79,10 @@ asan: | test-packages
 
 tsan: | test-packages
 	@tools/cpp_tests.sh tsan
+
+aarch64: | test-packages
+	@tools/install_packages.sh tools/packages-aarch64.txt
+	@tools/aarch64.sh
 
 fuzz: | test-packages
 	@tools/fuzz.sh $(FUZZ_SECONDS)
@@ -92,8 +104,14 @@ bench-classic: build $(STAMPS)/bench
 bench-gpu: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/gpu.py
 
+# Of the Python of .venv, and its torch: `make wheels PYTHON=python3.12 VENV=.venv-3.12` builds another.
+wheels: $(STAMPS)/wheels | test-packages
+	@rm -rf dist
+	@$(BIN)/python tools/build_wheels.py
+	@$(BIN)/python tools/check_wheel.py --torch $(TORCH) dist/*.whl
+
 clean:
-	rm -rf build dist *.egg-info tensorizer_ops/*.so $(BUILT)
+	rm -rf build dist demo.png *.egg-info tensorizer_ops/*.so $(BUILT)
 	rm -rf tensorizer_ops/include tensorizer_ops/share
 	rm -rf .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
@@ -128,6 +146,18 @@ $(STAMPS)/test: tools/requirements-test.txt tools/requirements-demo.txt $(STAMPS
 $(STAMPS)/bench: benchmarks/requirements.txt $(STAMPS)/torch
 	@$(PIP) install -qq $(TORCH) -r $<
 	@touch $@
+
+$(STAMPS)/site: tools/requirements-site.txt $(STAMPS)/torch
+	@$(PIP) install -qq $(TORCH) -r $<
+	@touch $@
+
+$(STAMPS)/wheels: tools/requirements-wheels.txt $(STAMPS)/build
+	@$(PIP) install -qq $(TORCH) -r $<
+	@touch $@
+
+$(DEMO)/model.pt2: $(BUILT) $(STAMPS)/demo examples/demo/model.py examples/cpp/load.cpp | test-packages
+	@echo "Building the C++ program and the AOTInductor package of the demo (half a minute)"
+	@$(BIN)/python -W ignore examples/demo/model.py $(DEMO)
 
 $(BUILT): $(SOURCES) $(STAMPS)/build
 	@echo "Building tensorizer_ops (the first time takes some minutes)"

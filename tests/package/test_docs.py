@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from local_servers.s3_server import S3, s3_server
-from support.process import ROOT, run_python
+from support.process import ROOT, environment, run_python
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -74,6 +75,11 @@ def test_the_readme_shows_python_and_torchscript() -> None:
     readme = [text for name, text in PYTHON if name.startswith("README")]
     assert any("torch.jit.script" in text for text in readme)
     assert any("torch.ops.tensorizer" in text or "tensorizer_ops" in text for text in readme)
+
+
+def test_the_reference_is_that_of_the_docstrings() -> None:
+    tool = ROOT / "tools" / "make_reference.py"
+    subprocess.run([sys.executable, "-W", "ignore", tool, "--check"], env=environment(), check=True)
 
 
 def test_every_make_target_that_is_named_exists() -> None:

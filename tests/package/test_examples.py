@@ -22,6 +22,33 @@ def test_who_asks_for_help_gets_it(tmp_path: Path, name: str) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_demo(tmp_path: Path) -> None:
+    """Its own checks compare every byte; here, that it tries all and shows what it has measured."""
+    run_example(tmp_path, "demo/model.py", "built", "--width", "32", timeout=600)
+    picture = tmp_path / "picture.png"
+    given = ("--width", "32", "--picture", str(picture))
+    shown = run_example(tmp_path, "demo/demo.py", "built", *given, timeout=600)
+    head, *rows = [line.split() for line in shown.split("\n\n")[1].splitlines()]
+    assert head == [
+        *("save", "Python", "TorchScript", "compiled", "package", "C++"),
+        *("tensorizer", "safetensors", "torch.load"),
+    ]
+    others = [[cell != "-" for cell in row[-3:]] for row in rows]
+    assert others == [
+        [True, False, True],  # a .tensors file
+        [True, False, False],  # verified
+        [False, False, False],  # verified by chunks
+        [True, False, False],  # encrypted
+        [False, True, False],  # a safetensors file
+        [True, False, False],  # HTTP
+        [True, False, False],  # S3
+        [False, False, False],  # Redis over TLS
+    ]
+    assert all("-" not in row[-9:-3] for row in rows)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert not list(tmp_path.glob("tensorizer-demo-*"))
+
+
 def test_background_save(tmp_path: Path) -> None:
     shown = run_example(tmp_path, "background_save.py", "--mebibytes", "8", "--steps", "8")
     for way in ("no save", "save", "save_async", "save in another process"):

@@ -16,10 +16,12 @@ import pytest
 from support.process import ROOT
 
 PROGRAM = """
+import io
 from pathlib import Path
 
 import tensorizer_ops
-from tensorizer_ops import Hashes, Options, Progress, Save, Target, Verify
+from tensorizer_ops import Hashes, Options, Progress, Reader, Save, Sink, Source, Target, Verify
+from tensorizer_ops import Writer
 
 def copy(source: Target, target: Target, verify: Verify, hashes: Hashes, how: Options) -> Save:
     def progress(done: int, total: int) -> None: ...
@@ -28,6 +30,13 @@ def copy(source: Target, target: Target, verify: Verify, hashes: Hashes, how: Op
     tensors = tensorizer_ops.load(source, verify=verify, options=how, progress=told)
     return tensorizer_ops.save_async(target, tensors, hashes=hashes)
 
+def stream(source: Source, target: Sink) -> None:
+    with Reader(source) as reader, Writer(target, metadata={"step": "7"}) as writer:
+        for name, tensor in reader.items():
+            writer[name] = tensor.to(reader.dtype(name)).reshape(reader.shape(name))
+
+with open("a.tensors", "rb") as file:
+    stream(file, io.BytesIO())
 copy("a.tensors", Path("b.tensors"), "crc32", "sha256", {"fsync": True, "memory_ceiling": 1 << 20})
 """
 
@@ -37,6 +46,8 @@ WRONG = {
     'tensorizer_ops.laod("m.tensors")': "attr-defined",
     "hashes: tensorizer_ops.Hashes = 'md5'": "assignment",
     "tensorizer_ops.load(7)": "arg-type",
+    'tensorizer_ops.load(open("m.txt"))': "arg-type",
+    'tensorizer_ops.Reader("m.tensors")["x"] = 7': "index",
     'tensorizer_ops.keys.add(name="k", key=7)': "arg-type",
     'tensorizer_ops.digest("m.tensors").shape': "attr-defined",
 }

@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 import tensorizer_ops
 from local_servers.web import Web, nginx
 from support.process import environment, run_python
-from support.samples import zoo
+from support.samples import flip, zoo
 from tensorizer_ops._inspection import File
 
 KEY = "11" * 32
@@ -123,6 +124,63 @@ def test_errors_are_those_of_the_ops(
     kinds = [kind.__name__ for kind in type(caught.value).__mro__ if kind.__module__ == "builtins"]
     assert name.split() == [type(caught.value).__name__, *kinds]
     assert text.strip() == str(caught.value)
+
+
+VERIFY = """
+import sys
+from tensorizer_ops._inspection import File
+from tensorizer_ops._progress import reported
+
+seen = []
+file = File(sys.argv[1])
+with reported(file, lambda done, total: seen.append((done, total))):
+    file.verify("all")
+assert seen[-1][0] == seen[-1][1] > 0
+assert "torch" not in sys.modules
+"""
+
+
+def test_it_verifies_all_data(web: Web, tmp_path: Path) -> None:
+    for uri in (str(web.root / "zoo.tensors"), web.url("zoo.tensors")):
+        run_python(VERIFY, uri)
+    bad = tmp_path / "bad.tensors"
+    bad.write_bytes((web.root / "zoo.tensors").read_bytes())
+    damaged = [tensor for tensor in File(bad).index() if tensor.data_size][:2]
+    for tensor in damaged:
+        flip(bad, tensor.data_offset)
+    with pytest.raises(tensorizer_ops.errors.HashMismatch) as caught:
+        File(bad).verify("all")
+    assert all(repr(tensor.name) in str(caught.value) for tensor in damaged)
+    with pytest.raises(tensorizer_ops.errors.HashMismatch) as expected:
+        torch.ops.tensorizer.verify(str(bad))
+    assert str(caught.value) == str(expected.value)
+
+
+def test_a_job_is_cancelled_from_another_thread(web: Web, tmp_path: Path) -> None:
+    content = (web.root / "zoo.tensors").read_bytes()
+    begin = File(web.root / "zoo.tensors").index()[-1].header_offset
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = os.open(fifo, os.O_RDWR)  # reads see no end of file
+    try:
+        os.write(writer, content[:begin])
+        file = File(fifo)
+        threading.Timer(0.3, file.cancel).start()
+        with pytest.raises(tensorizer_ops.errors.Cancelled):
+            file.verify("all")
+    finally:
+        os.close(writer)
+
+
+def test_it_knows_what_a_key_costs(web: Web, tmp_path: Path) -> None:
+    passphrase = tmp_path / "passphrase"
+    passphrase.write_text("hunter22")
+    options = {"key": f"passphrase-file:{passphrase}", "kdf": "2,33554432"}
+    tensorizer_ops.save(tmp_path / "m.tensors", zoo(), options=options)
+    file = File(tmp_path / "m.tensors")
+    assert [file.key_cost(name) for name in file.names()] == [(2, 32 << 20)] * len(zoo())
+    for name in ("encrypted", "zoo"):
+        assert File(web.root / f"{name}.tensors").key_cost(next(iter(zoo()))) is None
 
 
 def test_a_secret_in_a_url_is_in_no_error() -> None:

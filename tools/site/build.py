@@ -1,0 +1,77 @@
+"""Builds the site from the pages of this repository, in build/site/html.
+
+    python tools/site/build.py
+
+The pages keep their places, so a link that leads to a file here leads to it there. A folder that a
+page links to gets a page that lists its files. Any dead link or anchor is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = ROOT / "build" / "site" / "pages"
+# In a table, GitHub wants `a \| b` for what Python's Markdown writes as `a | b`.
+CODE = re.compile(r"`[^`\n]*`")
+LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the files in a folder, but for those that Python has cached."""
+    return sorted(f for f in folder.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
+
+
+def listing(folder: Path) -> str:
+    names = [file.relative_to(folder).as_posix() for file in files_of(folder)]
+    items = "\n".join(f"- [{name}]({name})" for name in names)
+    return f"# {folder.relative_to(ROOT).as_posix()}\n\n{items}\n"
+
+
+def main() -> None:
+    shutil.rmtree(PAGES.parent, ignore_errors=True)
+    wanted = [*ROOT.glob("*.md"), *files_of(ROOT / "docs")]
+    folders: set[Path] = set()
+    while wanted:
+        source = wanted.pop()
+        target = PAGES / source.relative_to(ROOT)
+        if target.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix != ".md":
+            shutil.copy(source, target)
+            continue
+
+        def lead(link: re.Match[str], page: Path = source) -> str:
+            there = (page.parent / link[2]).resolve()
+            if there.is_dir():
+                folders.add(there)
+                wanted.extend(files_of(there))
+                return f"{link[1]}{link[2]}/README.md{link[3]}"
+            if there.is_relative_to(ROOT) and there.is_file():
+                wanted.append(there)
+            return link[0]
+
+        text = CODE.sub(lambda code: code[0].replace(r"\|", "|"), source.read_text())
+        target.write_text(LINK.sub(lead, text))
+    for folder in folders:
+        page = PAGES / folder.relative_to(ROOT) / "README.md"
+        if not page.exists():
+            page.write_text(listing(folder))
+    configuration = str(Path(__file__).with_name("mkdocs.yml"))
+    # With --quiet, warnings would not count.
+    build = (sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", configuration)
+    done = subprocess.run(
+        build, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    main()
