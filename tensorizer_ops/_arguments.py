@@ -21,7 +21,7 @@ _Result = typing.TypeVar("_Result")
 
 _FILE_OBJECT = "a binary file object"
 
-# What messages call the types that have another name in annotations.
+# The types whose name in messages is another than in annotations.
 _WORDS = {
     "PathLike": "os.PathLike",
     "dtype": "torch.dtype",

@@ -104,7 +104,7 @@ class File:
 
 
 class Info(NamedTuple):
-    """What a file holds, by its index."""
+    """The format, size, encryption, hashes and tensors of a file, as its index lists them."""
 
     format: str  # "tensors" or "safetensors"
     version: int  # of the format; 0 if it has no versions

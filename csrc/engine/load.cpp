@@ -87,7 +87,8 @@ void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
   progress.total = progress.done = 0;
   if (items.empty()) return;
   const std::span<const Entry> entries = catalogue.entries();
-  // What is empty comes first where another item begins: in order, it ends before that.
+  // An empty item comes before one that begins at the same offset: a source that is read once has
+  // passed it otherwise.
   std::ranges::sort(items, {}, [&](const LoadItem& item) {
     const Entry& entry = entries[item.entry];
     return std::pair(begin_of(item, entry), end_of(item, entry));

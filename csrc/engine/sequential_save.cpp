@@ -8,7 +8,7 @@ namespace tensorizer {
 template <typename Use>
 void SequentialSave::each_piece(std::size_t item, Use&& use) {
   const std::uint64_t size = job_.data_size(item);
-  // What is read has a header as well, which is checked also if there is no data.
+  // A tensor that is read from another file has a header there, which is checked even without data.
   if (size == 0 && job_.items[item].read) job_.data(item, 0, 0, access_);
   for (std::uint64_t at = 0; at < size; at += piece_) {
     cancel_.check();

@@ -23,7 +23,7 @@ class Place:
     options: dict[str, str] = field(default_factory=dict)
     verify: str = "none"
     hashes: str = "all"
-    # What is saved to instead, if `uri` can only be read.
+    # The place to save to, if `uri` can only be read.
     target: str = ""
 
 

@@ -135,8 +135,8 @@ def assert_same_model(actual: Any, expected: Any) -> None:
         assert same(actual.state_dict()[name], tensor), name
     assert ties(actual) == ties(expected)
     assert not any(t.is_meta for t in [*actual.parameters(), *actual.buffers()])
-    # Compared last: if only the outputs differ, the weights are not the cause.
-    assert same(output(actual), output(expected))
+    # The weights are the same, bit by bit. The results of BLAS depend on where in memory they lie.
+    torch.testing.assert_close(output(actual), output(expected))
 
 
 def without_memory(
