@@ -42,7 +42,6 @@ if _typing.TYPE_CHECKING:
         encrypt,
         rekey,
         update,
-        verify,
     )
     from tensorizer_ops._writer import Writer
     from tensorizer_ops.serialization import (
@@ -72,7 +71,6 @@ _LATER = {
             "encrypt",
             "rekey",
             "update",
-            "verify",
         ),
         "_writer": ("Writer",),
         "serialization": (
@@ -191,6 +189,13 @@ __all__ = [
 _library.load_core()
 
 from tensorizer_ops import _core  # noqa: E402
-from tensorizer_ops._inspection import Info, StoredTensor, info, metadata, names  # noqa: E402
+from tensorizer_ops._inspection import (  # noqa: E402
+    Info,
+    StoredTensor,
+    info,
+    metadata,
+    names,
+    verify,
+)
 
 _library.register_when_torch_is_imported()

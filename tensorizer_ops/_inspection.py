@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tensorizer_ops import _core, _library
 from tensorizer_ops._arguments import checked
 from tensorizer_ops._options import Options, Verify, as_pairs
+from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._targets import Source, Target, is_target, to_uri
 
 if TYPE_CHECKING:
@@ -173,6 +174,39 @@ def info(uri: Target, *, options: Options | None = None) -> Info:
         file.metadata(),
         file.index(),
     )
+
+
+@checked
+def verify(
+    uri: Source,
+    *,
+    verify: Verify = "all",
+    threads: int = 0,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Compare all tensors of a file with their saved hashes. Keeps no tensor in memory.
+
+    Needs torch only for a file object.
+
+    Args:
+        uri: as for :func:`tensorizer_ops.load`.
+        verify: as for :func:`tensorizer_ops.load`.
+        threads: as for :func:`tensorizer_ops.load`.
+        options: as for :func:`tensorizer_ops.load`.
+        progress: as for :func:`tensorizer_ops.load`.
+
+    Raises:
+        tensorizer_ops.errors.HashMismatch: data differs from what was saved. It names everything
+            that is damaged.
+        ValueError: the file is malformed, or a tensor was saved without hashes.
+    """
+    if not is_target(uri):
+        _opened(uri, options).verify(verify, threads=threads or None, progress=progress)
+        return
+    file = File(uri, options)
+    with reported(file, progress):
+        file.verify(verify, threads)
 
 
 def _opened(source: Source, options: Options | None) -> Reader:

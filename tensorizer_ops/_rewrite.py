@@ -1,4 +1,4 @@
-"""Converts, encrypts, decrypts and verifies files, and computes the digest of their content."""
+"""Converts, encrypts and decrypts files, and computes the digest of their content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from tensorizer_ops._arguments import checked
 from tensorizer_ops._file_objects import open_source
-from tensorizer_ops._options import Hashes, Options, Verify, as_text
+from tensorizer_ops._options import Hashes, Options, as_text
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._targets import Source, Target, is_target, to_uri
 
@@ -211,31 +211,3 @@ def digest(
         to_uri(uri), threads=threads, options=given, version=version, listed=listed
     )
     return found
-
-
-@checked
-def verify(
-    uri: Source,
-    *,
-    verify: Verify = "all",
-    threads: int = 0,
-    options: Options | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Compare all tensors of a file with their saved hashes. Keeps no tensor in memory.
-
-    Args:
-        uri: as for :func:`load`.
-        verify: as for :func:`load`.
-        threads: as for :func:`load`.
-        options: as for :func:`load`.
-        progress: as for :func:`load`.
-
-    Raises:
-        tensorizer_ops.errors.HashMismatch: data differs from what was saved. It names everything
-            that is damaged.
-        ValueError: the file is malformed, or a tensor was saved without hashes.
-    """
-    opened = open_source(uri, options)
-    with reported(opened.reader, progress):
-        opened.reader._verify(verify, threads or opened.threads)

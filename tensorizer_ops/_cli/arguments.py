@@ -28,15 +28,18 @@ def _depth(text: str) -> int:
         ) from None
 
 
+def _named(parser: argparse.ArgumentParser, *flags: str, help: str) -> None:
+    parser.add_argument(
+        *flags, action="append", default=[], type=_option, metavar="NAME=VALUE", help=help
+    )
+
+
 def _reads(parser: argparse.ArgumentParser, key: bool = True) -> None:
     """Add the arguments of all commands that read a file."""
-    parser.add_argument(
+    _named(
+        parser,
         "-o",
         "--option",
-        action="append",
-        default=[],
-        type=_option,
-        metavar="NAME=VALUE",
         help="an option for reading, such as connections=32; may be given several times",
     )
     if key:
@@ -67,12 +70,9 @@ def _writes(parser: argparse.ArgumentParser, hashes: str | None = "all") -> None
     """Add the arguments of all commands that write a file."""
     parser.add_argument("source", metavar="SOURCE", help="the path or URI of the file to read")
     parser.add_argument("target", metavar="TARGET", help="the path or URI of the file to write")
-    parser.add_argument(
+    _named(
+        parser,
         "--target-option",
-        action="append",
-        default=[],
-        type=_option,
-        metavar="NAME=VALUE",
         help="an option for writing, such as fsync=true; may be given several times",
     )
     parser.add_argument(
@@ -165,12 +165,9 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
 def add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="a path or a URI")
     parser.add_argument("b", metavar="B", help="a path or a URI")
-    parser.add_argument(
+    _named(
+        parser,
         "--target-option",
-        action="append",
-        default=[],
-        type=_option,
-        metavar="NAME=VALUE",
         help="an option for reading B; those of -o and the key are for both",
     )
     add_json(parser)

@@ -24,13 +24,7 @@ _ELEMENTS = 1 << 20
 
 def diff(given: Namespace) -> int:
     options = reading(given)
-    sides = [
-        (uri, chosen)
-        for uri, chosen in (
-            (given.a, options),
-            (given.b, {**options, **dict(given.target_option)}),
-        )
-    ]
+    sides = [(given.a, options), (given.b, {**options, **dict(given.target_option)})]
     a, b = ({t.name: t for t in File(uri, chosen).index()} for uri, chosen in sides)
     readers = [torch.classes.tensorizer.Reader(uri, chosen) for uri, chosen in sides]
     found: list[dict[str, object]] = []

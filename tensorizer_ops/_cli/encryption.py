@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from argparse import Namespace
+from typing import Any
 
 from tensorizer_ops._cli.options import key_name
 from tensorizer_ops._cli.output import bar
@@ -20,11 +21,7 @@ def encrypt(given: Namespace) -> int:
         given.target,
         key=_key(given, given.target_option, twice=True),
         kdf=given.kdf,
-        hashes=given.hashes,
-        threads=given.threads,
-        source_options=dict(given.option),
-        target_options=dict(given.target_option),
-        progress=bar(given.quiet),
+        **_as_asked(given),
     )
     return 0
 
@@ -36,11 +33,7 @@ def decrypt(given: Namespace) -> int:
         given.source,
         given.target,
         key=_key(given, given.option),
-        hashes=given.hashes,
-        threads=given.threads,
-        source_options=dict(given.option),
-        target_options=dict(given.target_option),
-        progress=bar(given.quiet),
+        **_as_asked(given),
     )
     return 0
 
@@ -54,11 +47,7 @@ def rekey(given: Namespace) -> int:
         old_key=_key(given, given.option),
         new_key=_key(given, given.target_option, "new_", twice=True),
         kdf=given.kdf,
-        hashes=given.hashes,
-        threads=given.threads,
-        source_options=dict(given.option),
-        target_options=dict(given.target_option),
-        progress=bar(given.quiet),
+        **_as_asked(given),
     )
     return 0
 
@@ -75,6 +64,16 @@ def keygen(given: Namespace) -> int:
         os.unlink(given.path)
         raise
     return 0
+
+
+def _as_asked(given: Namespace) -> dict[str, Any]:
+    return {
+        "hashes": given.hashes,
+        "threads": given.threads,
+        "source_options": dict(given.option),
+        "target_options": dict(given.target_option),
+        "progress": bar(given.quiet),
+    }
 
 
 def _key(

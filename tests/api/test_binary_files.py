@@ -16,7 +16,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.web import nginx
-from support.file_objects import OnlyRead, Reads
+from support.file_objects import InOrder, OnlyRead, Reads
 from support.process import run_python
 from support.samples import assert_same, same, zoo
 from tensorizer_ops import errors
@@ -113,20 +113,6 @@ def test_a_save_writes_the_bytes_of_a_file(path: str, form: str) -> None:
             else:
                 target.seek(0)
                 assert target.read() == expected + b"behind"
-
-
-class InOrder(io.RawIOBase):
-    """Takes at most 1000 bytes at a time, and cannot seek."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.data += memoryview(data)[:1000]
-        return min(len(data), 1000)
 
 
 @pytest.mark.parametrize("by", ["save", "Writer"])

@@ -79,7 +79,7 @@ def test_they_raise_what_a_load_raises(path: str) -> None:
         with pytest.raises(TypeError, match="int"):
             function(7)
     with pytest.raises(TypeError, match="BytesIO"):
-        tensorizer_ops.info(io.BytesIO())  # type: ignore[arg-type]
+        tensorizer_ops.info(io.BytesIO())
 
 
 def test_verify_names_all_that_is_damaged(path: str) -> None:
@@ -95,7 +95,7 @@ def test_verify_names_all_that_is_damaged(path: str) -> None:
     for source in (path, io.BytesIO(raw)):
         for kind in ("crc32", "all"):
             with pytest.raises(errors.HashMismatch, match=r"'a'(.|\n)*'c'"):
-                tensorizer_ops.verify(source, verify=kind, threads=1)  # type: ignore[arg-type]
+                tensorizer_ops.verify(source, verify=kind, threads=1)
     tensorizer_ops.save(path, tensors, hashes="none")
     with pytest.raises(ValueError, match="hash"):
         tensorizer_ops.verify(path)

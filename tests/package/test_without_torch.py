@@ -128,13 +128,10 @@ def test_errors_are_those_of_the_ops(
 
 VERIFY = """
 import sys
-from tensorizer_ops._inspection import File
-from tensorizer_ops._progress import reported
+import tensorizer_ops
 
 seen = []
-file = File(sys.argv[1])
-with reported(file, lambda done, total: seen.append((done, total))):
-    file.verify("all")
+tensorizer_ops.verify(sys.argv[1], progress=lambda done, total: seen.append((done, total)))
 assert seen[-1][0] == seen[-1][1] > 0
 assert "torch" not in sys.modules
 """
@@ -149,7 +146,7 @@ def test_it_verifies_all_data(web: Web, tmp_path: Path) -> None:
     for tensor in damaged:
         flip(bad, tensor.data_offset)
     with pytest.raises(tensorizer_ops.errors.HashMismatch) as caught:
-        File(bad).verify("all")
+        tensorizer_ops.verify(bad)
     assert all(repr(tensor.name) in str(caught.value) for tensor in damaged)
     with pytest.raises(tensorizer_ops.errors.HashMismatch) as expected:
         torch.ops.tensorizer.verify(str(bad))

@@ -75,3 +75,17 @@ class OnlyRead:
 
     def close(self) -> None:
         self.closed = True
+
+
+class InOrder(io.RawIOBase):
+    """Takes at most 1000 bytes at a time, and cannot seek."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.data += memoryview(data)[:1000]
+        return min(len(data), 1000)
