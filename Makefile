@@ -12,6 +12,7 @@
 #   make bench-gpu      compares loads onto and saves from an accelerator
 #   make site    builds the site of the documentation in build/site/html, without dead links
 #   make fuzz    fuzzes the code that reads files for FUZZ_SECONDS (600)
+#   make soak    loads and saves in every way for SOAK_SECONDS (600)
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
 #   make wheels  builds the source distribution and the wheel of a release, and tests the wheel
@@ -21,6 +22,7 @@
 PYTHON ?= python3
 TORCH := torch==2.13.0
 FUZZ_SECONDS ?= 600
+SOAK_SECONDS ?= 600
 PYTEST_WORKERS ?= 2
 export MAX_JOBS ?= $(shell nproc)
 
@@ -41,7 +43,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-remote bench-classic bench-gpu fuzz asan tsan aarch64 site clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-remote bench-classic bench-gpu fuzz soak asan tsan aarch64 site clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -58,6 +60,7 @@ test: build $(STAMPS)/test | test-packages
 	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
 	$(STEP) fuzzing $(RUN) fuzz FUZZ_SECONDS=60
+	$(STEP) soak $(RUN) soak SOAK_SECONDS=60
 	$(STEP) "Python tests" $(RUN) pytest
 
 lint: $(STAMPS)/test
@@ -86,6 +89,9 @@ aarch64: | test-packages
 
 fuzz: | test-packages
 	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+soak: build $(STAMPS)/test
+	@PYTHONPATH=.:tests $(BIN)/python -m soak --seconds $(SOAK_SECONDS)
 
 pytest: build $(STAMPS)/test
 	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup tests

@@ -50,6 +50,20 @@ class S3:
         folder = self.root / bucket
         return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
+    def uploads(self, bucket: str = "bucket") -> list[str]:
+        """Return the keys of the unfinished uploads, whose parts the server still has."""
+        import boto3
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{self.port}",
+            aws_access_key_id=KEY_ID,
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+        )
+        found = client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+        return [upload["Key"] for upload in found]
+
 
 def rclone() -> str:
     program = Path(sys.executable).with_name("rclone")

@@ -138,27 +138,13 @@ def test_writer(s3: S3, recorded: Recorder, count: int) -> None:
     (s3.root / "bucket" / "written").unlink()
 
 
-def uploads_left(s3: S3) -> bool:
-    """Whether the server still has parts of an unfinished upload."""
-    import boto3
-
-    client = boto3.client(
-        "s3",
-        endpoint_url=f"http://127.0.0.1:{s3.port}",
-        aws_access_key_id=KEY_ID,
-        aws_secret_access_key=SECRET,
-        region_name="us-east-1",
-    )
-    return bool(client.list_multipart_uploads(Bucket="bucket").get("Uploads"))
-
-
 def test_an_error_leaves_the_old_object(s3: S3, recorded: Recorder) -> None:
     ops.save("s3://bucket/old", {"x": torch.zeros(3)}, options=s3.options())
     recorded.breaks = lambda request: request.query.get("partNumber") == "3"
     with pytest.raises(ConnectionError, match="cannot save 's3://bucket/old'"):
         ops.save("s3://bucket/old", LARGE, options=through(s3, recorded, retries="1"))
     assert recorded.requests[-1].method == "DELETE"
-    assert not uploads_left(s3)
+    assert not s3.uploads()
     assert ops.load("s3://bucket/old", options=s3.options())["x"].tolist() == [0, 0, 0]
     (s3.root / "bucket" / "old").unlink()
 
@@ -177,16 +163,16 @@ def test_a_part_that_comes_after_the_removal_is_removed_too(s3: S3, recorded: Re
     with pytest.raises(ConnectionError, match="cannot save"):
         ops.save("s3://bucket/x", LARGE, options=through(s3, recorded, retries="0"))
     assert len(removals) == 3, "the last one is told that there is no such upload"
-    assert not uploads_left(s3)
+    assert not s3.uploads()
 
 
 def test_a_writer_that_is_dropped_leaves_nothing(s3: S3) -> None:
     writer = torch.classes.tensorizer.Writer("s3://bucket/dropped", s3.options())
     for name, tensor in LARGE.items():
         writer.add(name, tensor, 2, 0)
-    assert uploads_left(s3)
+    assert s3.uploads()
     del writer
-    assert not uploads_left(s3)
+    assert not s3.uploads()
     assert not (s3.root / "bucket" / "dropped").exists()
 
 
@@ -253,7 +239,7 @@ def test_a_completion_that_fails_late_is_asked_again(s3: S3, recorded: Recorder)
     recorded.answers = lambda request: failing("InternalError") if is_completion(request) else None
     with pytest.raises(ConnectionError, match="after 1 more tries: 'InternalError: again'"):
         ops.save("s3://bucket/late", LARGE, options=through(s3, recorded, retries="1"))
-    assert not uploads_left(s3)
+    assert not s3.uploads()
     (s3.root / "bucket" / "late").unlink()
 
 
@@ -336,7 +322,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         ops.save("s3://bucket/old", zoo(), options=server.options())
         with pytest.raises((ConnectionError, OSError), match="s3://bucket/old"):
             ops.save("s3://bucket/old", LARGE, options=server.options(retries="1"))
-        assert not uploads_left(server)
+        assert not server.uploads()
         assert_same(ops.load("s3://bucket/old", verify="all", options=server.options()), zoo())
 
 
