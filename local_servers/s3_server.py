@@ -61,7 +61,10 @@ class S3:
             aws_secret_access_key=SECRET,
             region_name="us-east-1",
         )
-        found = client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+        try:
+            found = client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+        except client.exceptions.NoSuchUpload:  # what rclone says before the first upload
+            return []
         return [upload["Key"] for upload in found]
 
 
