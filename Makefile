@@ -60,7 +60,7 @@ test: build $(STAMPS)/test | test-packages
 	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
 	$(STEP) fuzzing $(RUN) fuzz FUZZ_SECONDS=60
-	$(STEP) soak $(RUN) soak SOAK_SECONDS=60
+	$(STEP) soak $(RUN) soak SOAK_SECONDS=60 SOAK_SEED=1
 	$(STEP) "Python tests" $(RUN) pytest
 
 lint: $(STAMPS)/test
@@ -91,7 +91,7 @@ fuzz: | test-packages
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 soak: build $(STAMPS)/test
-	@PYTHONPATH=.:tests $(BIN)/python -m soak --seconds $(SOAK_SECONDS)
+	@PYTHONPATH=.:tests $(BIN)/python -m soak --seconds $(SOAK_SECONDS) $(if $(SOAK_SEED),--seed $(SOAK_SEED))
 
 pytest: build $(STAMPS)/test
 	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup tests
