@@ -59,7 +59,7 @@ def wrong(name: str, value: object, wanted: str) -> TypeError:
 
 def not_unicode(what: str) -> errors.InvalidArgument:
     """Return the error for a text for which :func:`is_unicode` is false."""
-    return errors._new(errors.InvalidArgument, f"{what} has {_NOT_UNICODE}")
+    return errors.InvalidArgument(f"{what} has {_NOT_UNICODE}")
 
 
 def check_names(argument: str, names: Iterable[object]) -> None:
@@ -131,9 +131,7 @@ class _Rule(typing.NamedTuple):
             if os.PathLike not in self.types and not is_unicode(value):
                 raise not_unicode(name)
         elif int in self.types and _is_index(value) and not _fits(value):
-            raise errors._new(
-                errors.InvalidArgument, f"{name} is a number that does not fit 64 bits"
-            )
+            raise errors.InvalidArgument(f"{name} is a number that does not fit 64 bits")
 
 
 def _members(annotation: object) -> list[object]:

@@ -94,8 +94,7 @@ def load(
     where = torch.get_default_device() if device is None else torch.device(device)
     first_use(where)
     if slices is not None and torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-        raise errors._new(
-            errors.InvalidArgument,
+        raise errors.InvalidArgument(
             "slices= is not supported in torch.jit.trace: call torch.ops.tensorizer.load_slices",
         )
     if progress or slices is not None or not is_target(uri):
@@ -261,10 +260,9 @@ def run_save(
 def _uri_in_graph(place: object, progress: Progress | None) -> str:
     """Return the URI of a load or save in a graph; raise for what a graph cannot do."""
     if progress:
-        raise errors._new(errors.InvalidArgument, "progress= is not supported in a compiled graph")
+        raise errors.InvalidArgument("progress= is not supported in a compiled graph")
     if not is_target(place):
-        raise errors._new(
-            errors.InvalidArgument,
+        raise errors.InvalidArgument(
             "file objects are not supported in a compiled graph: give a path or a URI",
         )
     return to_uri(place)

@@ -227,8 +227,7 @@ def externalize(
     """
     slots = list(_slots(module))
     if not slots:
-        raise errors._new(
-            errors.InvalidArgument,
+        raise errors.InvalidArgument(
             "the module has no parameters and no buffers; a frozen module keeps its weights in its "
             "code: externalize it before it is frozen",
         )
@@ -272,19 +271,17 @@ def _code_path(uri: Target, script: Target | None) -> str:
     if script is not None:
         code = local_path(script)
         if code is None:
-            raise errors._new(
-                errors.InvalidArgument, "script= must be a local path: the code is saved to a file"
+            raise errors.InvalidArgument(
+                "script= must be a local path: the code is saved to a file"
             )
     elif weights is not None:
         code = os.path.splitext(weights)[0] + ".pt"
     else:
-        raise errors._new(
-            errors.InvalidArgument,
+        raise errors.InvalidArgument(
             "the weights are not saved to a local path: script= must say where to save the code",
         )
     if weights is not None and os.path.realpath(weights) == os.path.realpath(code):
-        raise errors._new(
-            errors.InvalidArgument,
+        raise errors.InvalidArgument(
             f"the code would replace the weights at {code!r}: give another path with script=",
         )
     return code

@@ -20,6 +20,8 @@ class Job(Protocol):
 
 
 class _Bar:
+    """A bar of tqdm, drawn once there are bytes to move: a load that maps its file moves none."""
+
     def __init__(self) -> None:
         try:
             from tqdm.auto import tqdm
@@ -28,14 +30,20 @@ class _Bar:
                 "progress=True needs tqdm, which is not installed: run `pip install tqdm`, or give "
                 "a function as progress="
             ) from None
-        self._bar: Any = tqdm(unit="B", unit_scale=True, unit_divisor=1024)
+        self._make: Any = tqdm
+        self._bar: Any = None
 
     def __call__(self, done: int, total: int) -> None:
+        if total == 0:
+            return
+        if self._bar is None:
+            self._bar = self._make(unit="B", unit_scale=True, unit_divisor=1024)
         self._bar.total = total
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 @contextmanager

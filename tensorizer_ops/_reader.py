@@ -270,7 +270,7 @@ class Reader(Mapping[str, torch.Tensor]):
 
     def _must_be_open(self) -> None:
         if self._is_closed:
-            raise errors._new(errors.InvalidArgument, f"the reader of {self._label} is closed")
+            raise errors.InvalidArgument(f"the reader of {self._label} is closed")
 
     def _index(self) -> dict[str, None]:
         """Return the names, in the order of the file. Reads the index once."""
@@ -287,8 +287,7 @@ class Reader(Mapping[str, torch.Tensor]):
         if name in self:
             return name
         if not isinstance(name, str) or not is_unicode(name):
-            raise errors._new(
-                errors.NoSuchTensor,
+            raise errors.NoSuchTensor(
                 f"{self._label} has no tensor {name!r:.200}, because names are str of Unicode",
             )
         self._reader.shape(name)  # raises the error

@@ -41,8 +41,7 @@ def refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None
     """Raise for a value that is not a tensor with memory, or a name that is not a text."""
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(name, str):
-            raise errors._new(
-                errors.InvalidArgument,
+            raise errors.InvalidArgument(
                 f"tensors has a name that is {kind_of(name)}, and must be str",
             )
         if not is_unicode(name):
@@ -65,7 +64,7 @@ def refuse_uninitialized(name: str, tensor: torch.Tensor) -> None:
 
 
 def _unsavable(name: str, what: str) -> errors.InvalidArgument:
-    return errors._new(errors.InvalidArgument, f"tensor {name!r} cannot be saved: it is {what}")
+    return errors.InvalidArgument(f"tensor {name!r} cannot be saved: it is {what}")
 
 
 def _advice(name: str, value: object) -> str:

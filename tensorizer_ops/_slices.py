@@ -57,8 +57,7 @@ def resolve(
     for name, index in slices.items():
         parts[name] = _parts(name, list(shape_of(name)), index)
     if missing := parts.keys() - set(names):
-        raise errors._new(
-            errors.InvalidArgument,
+        raise errors.InvalidArgument(
             f"slices has tensor {min(missing)!r}, which is not among names: add it there, or do "
             "not give names",
         )
@@ -85,9 +84,7 @@ class _Part(NamedTuple):
 
 def _parts(name: str, shape: list[int], given: object) -> list[_Part]:
     def refuse(why: str) -> errors.InvalidArgument:
-        return errors._new(
-            errors.InvalidArgument, f"tensor {name!r} has the shape {shape}, and {why}"
-        )
+        return errors.InvalidArgument(f"tensor {name!r} has the shape {shape}, and {why}")
 
     indices = list(given) if isinstance(given, tuple) else [given]
     # `in` would compare, and comparing tensors does not give a bool.

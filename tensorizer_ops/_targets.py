@@ -48,8 +48,7 @@ def to_uri(target: Target) -> str:
     ``os.fsdecode()`` that is not valid UTF-8.
     """
     if isinstance(target, bytes) and b"\0" in target:
-        raise errors._new(
-            errors.InvalidArgument,
+        raise errors.InvalidArgument(
             f"{len(target)} bytes that hold a NUL were given as a path: if they are a file, give "
             "io.BytesIO() of them",
         )

@@ -60,8 +60,7 @@ class Writer:
             }
         )
         if both := given.keys() & arguments.keys():
-            raise errors._new(
-                errors.InvalidArgument,
+            raise errors.InvalidArgument(
                 f"{min(both)!r} is an argument of Writer, and not among its options: give "
                 f"{min(both)}=",
             )
@@ -82,7 +81,7 @@ class Writer:
     def __enter__(self) -> Writer:
         state, _ = self._output.writer._state()
         if state != "open":
-            raise errors._new(errors.InvalidArgument, f"the writer to {self._label} is {state}")
+            raise errors.InvalidArgument(f"the writer to {self._label} is {state}")
         return self
 
     def __exit__(

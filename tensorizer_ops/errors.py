@@ -1,8 +1,8 @@
 """The exceptions of tensorizer_ops: one class per kind of error.
 
 Each class is also derived from the built-in exception that fits it, so ``except FileNotFoundError``
-works. The message starts with the kind (``tensorizer.NotFound: ...``) and is the same everywhere:
-TorchScript and AOTInductor do not keep the exception's type, only its message.
+works. TorchScript and AOTInductor do not keep the exception's type, only its message; there it
+starts with the kind (``tensorizer.NotFound: ...``).
 """
 
 from __future__ import annotations
@@ -105,8 +105,6 @@ def _derive_from_torch(out_of_memory: type[Exception]) -> None:
     OutOfMemory.__bases__ = (Error, MemoryError, out_of_memory)
 
 
-_Kind = _typing.TypeVar("_Kind", bound=Error)
-
 _BY_KIND: dict[str, type[Error]] = {"SystemError": FileError} | {
     kind.__name__: kind
     for kind in (
@@ -132,11 +130,6 @@ _BY_ERRNO: dict[tuple[str, int], type[Error]] = {
     ("SystemError", _errno.EEXIST): FileExists,
     ("Unavailable", _errno.EPIPE): BrokenPipe,
 }
-
-
-def _new(kind: type[_Kind], what: str) -> _Kind:
-    """Make an error that Python code of the package raises."""
-    return kind(f"tensorizer.{kind.__name__}: {what}")
 
 
 def _make(kind: str, text: bytes, errno: int, path: bytes) -> Error:

@@ -125,15 +125,12 @@ def deserialize_tensor(t: Any) -> torch.Tensor | tuple[torch.Tensor, int]:
 def _to_tensor(message: Any) -> torch.Tensor:
     dtype = PbDtypes.get(message.dtype)
     if dtype is None:
-        raise errors._new(
-            errors.InvalidFormat, f"a message has a tensor of the unknown type {message.dtype}"
-        )
+        raise errors.InvalidFormat(f"a message has a tensor of the unknown type {message.dtype}")
     dtype = _UNQUANTIZED.get(dtype, dtype)
     shape = list(message.shape)
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(message.data):
-        raise errors._new(
-            errors.InvalidFormat,
+        raise errors.InvalidFormat(
             f"a message has {len(message.data)} bytes for a tensor of {dtype} and the shape "
             f"{shape}, which takes {needed}",
         )
@@ -142,9 +139,7 @@ def _to_tensor(message: Any) -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.frombuffer(bytearray(message.data), dtype=dtype).reshape(shape)
     except (RuntimeError, TypeError, OverflowError) as error:  # dimensions beyond 64 bits
-        raise errors._new(
-            errors.InvalidFormat, f"a message has the shape {shape}: {error}"
-        ) from None
+        raise errors.InvalidFormat(f"a message has the shape {shape}: {error}") from None
 
 
 def serialize_model(model: torch.nn.Module, file_stream: BinaryIO) -> None:
@@ -178,9 +173,7 @@ def deserialize_model(model: torch.nn.Module, file_stream: BinaryIO) -> None:
     try:
         message.ParseFromString(file_stream.read())
     except DecodeError as error:
-        raise errors._new(
-            errors.InvalidFormat, f"the file holds no message of a module: {error}"
-        ) from None
+        raise errors.InvalidFormat(f"the file holds no message of a module: {error}") from None
     for own, name, tensor in list(_fitting(model, message)):
         own[name] = tensor
 
@@ -198,11 +191,9 @@ def _fitting(model: torch.nn.Module, message: Any) -> Iterator[tuple[Any, str, t
                 continue
             place = f"{name!r} of the module {part.name!r}"
             if stored.attr_type not in tensors_pb2.AttributeType.values():
-                raise errors._new(
-                    errors.InvalidFormat, f"{place} is of the unknown kind {stored.attr_type}"
-                )
+                raise errors.InvalidFormat(f"{place} is of the unknown kind {stored.attr_type}")
             if not name or "." in name:
-                raise errors._new(errors.InvalidFormat, f"{place} is not a valid name of a tensor")
+                raise errors.InvalidFormat(f"{place} is not a valid name of a tensor")
             parameter = stored.attr_type == tensors_pb2.AT_PARAMETER
             own = owner._parameters if parameter else owner._buffers
             if name not in own and hasattr(owner, name):
@@ -214,8 +205,7 @@ def _in_place_of(
     old: torch.Tensor | None, tensor: torch.Tensor, parameter: bool, place: str
 ) -> torch.Tensor:
     if old is not None and old.shape != tensor.shape:
-        raise errors._new(
-            errors.InvalidFormat,
+        raise errors.InvalidFormat(
             f"{place} has the shape {list(tensor.shape)} in the file, and {list(old.shape)} here",
         )
     if not parameter:

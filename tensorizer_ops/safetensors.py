@@ -72,7 +72,7 @@ def load_file(
 def load(data: bytes) -> dict[str, torch.Tensor]:
     """Load all tensors of a file whose bytes are given."""
     if not data:  # which frombuffer() refuses
-        raise errors._new(errors.InvalidFormat, "there are no bytes to load from")
+        raise errors.InvalidFormat("there are no bytes to load from")
     reader = torch.ops.tensorizer.open(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     loaded: dict[str, torch.Tensor] = reader.load(None, None, None, "none", True, 0)
     return loaded
@@ -257,7 +257,7 @@ def _is_plain(index: object) -> bool:
 
 
 def _invalid(what: str) -> errors.InvalidArgument:
-    return errors._new(errors.InvalidArgument, what)
+    return errors.InvalidArgument(what)
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -79,7 +79,11 @@ void raise_in_python(const Error& error) {
   if (!python_is_running() || in_torchscript()) return;
   const pybind11::gil_scoped_acquire gil;
   tensorizer::set_exception(make_exception, error);
-  throw_python_error();
+  python_error exception;
+  exception.persist();
+  // What AOTInductor and C++ callers see, which lose the type: it names the kind.
+  exception.message = error.what();
+  throw exception;
 }
 
 void stop_on_signal() {

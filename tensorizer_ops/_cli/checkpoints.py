@@ -69,8 +69,7 @@ def _load_file(path: str) -> object:
         raise
     except Exception as error:
         # Torch's message is several lines, with advice to run the code in the file.
-        raise errors._new(
-            errors.InvalidFormat,
+        raise errors.InvalidFormat(
             f"{path!r} cannot be loaded as a PyTorch checkpoint of tensors alone: "
             + str(error).partition("\n")[0],
         ) from error
@@ -126,4 +125,4 @@ def _shards(index: str) -> list[str]:
 
 
 def _refused(path: str, why: str) -> errors.InvalidFormat:
-    return errors._new(errors.InvalidFormat, f"{path!r}: {why}")
+    return errors.InvalidFormat(f"{path!r}: {why}")

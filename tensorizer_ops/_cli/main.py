@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import signal
 import sys
 import traceback
@@ -58,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(error: Exception) -> str:
-    """Return the message of an error in one line; that of the library without its kind."""
+    """Return the message of an error in one line."""
     text = " ".join(str(error).split("\n"))
     if isinstance(error, errors.Error):
-        text = re.sub(r"^tensorizer\.\w+: ", "", text)
-    elif isinstance(error, OSError) and error.filename is not None:
+        return safe(text)
+    if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename!r}: {error.strerror}"
     elif not isinstance(error, OSError | UsageError | ImportError | ValueError):
         text = f"{type(error).__name__}: {text}"

@@ -56,7 +56,7 @@ class Catalog:
             self._stored_as,
         ) = reader._list()
         if not self.names:
-            raise errors._new(errors.InvalidFormat, "the file holds no tensors")
+            raise errors.InvalidFormat("the file holds no tensors")
         # The numbers of the tensors that pass the filter, in the order of the file.
         self.kept: Sequence[int] = range(len(self.names))
         if filter_func is not None:
@@ -112,8 +112,7 @@ class Catalog:
             if steps > _FREE_STEPS + _MOST_STEPS * len(below):
                 # Each step may become a dict, which takes a hundred times as much memory as the
                 # step in the file.
-                raise errors._new(
-                    errors.InvalidFormat,
+                raise errors.InvalidFormat(
                     f"the names of {len(below)} tensors have {steps} layers, more than any saved "
                     "structure has: load them by their names",
                 )

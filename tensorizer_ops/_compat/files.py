@@ -43,8 +43,7 @@ def open_output(place: Any, options: Mapping[str, str]) -> Output:
     """Open a result of :func:`resolve` for writing."""
     # The classes of this API write one format, whatever the name of the file.
     if options.get("format", "tensors") != "tensors":
-        raise errors._new(
-            errors.InvalidArgument,
+        raise errors.InvalidArgument(
             "a TensorSerializer writes .tensors files only: use tensorizer_ops.save()",
         )
     return Output(place, {**options, "format": "tensors"})

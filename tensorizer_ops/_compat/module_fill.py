@@ -86,7 +86,7 @@ def _check_shapes(
             there, here = tuple(arrived.value.shape), tuple(old.shape)
             different.append(f"{arrived.name!r} ({there} in the file, {here} in the module)")
     if different:
-        raise errors._new(errors.InvalidArgument, f"shapes differ: {', '.join(different)}")
+        raise errors.InvalidArgument(f"shapes differ: {', '.join(different)}")
 
 
 def _find_ties(module: torch.nn.Module) -> dict[object, list[_Slot]]:

@@ -46,9 +46,7 @@ class OpenedFile:
             header = FileHeader(version, FileFeatureFlags(flags), size, count)
             has_key = self._key is not None or "key" in options
             if FileFeatureFlags.encrypted in header.feature_flags and not has_key:
-                raise errors._new(
-                    errors.Crypto, "the file is encrypted, and no key was given (encryption=)"
-                )
+                raise errors.Crypto("the file is encrypted, and no key was given (encryption=)")
             on_error.pop_all()
         return opened, header
 

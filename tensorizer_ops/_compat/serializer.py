@@ -219,8 +219,7 @@ class TensorSerializer:
             # The interrupted call, which is below this one on the stack, closes the file.
             self._given_up = True
             self._output.writer.abort()
-            raise errors._new(
-                errors.Cancelled,
+            raise errors.Cancelled(
                 "the TensorSerializer is in use on this thread, so close() cannot finish the file: "
                 "the interrupted call is aborted, and an existing file stays unchanged",
             )

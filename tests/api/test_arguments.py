@@ -321,7 +321,7 @@ def test_what_is_not_unicode(path: str) -> None:
     }
     for what, call in calls.items():
         text = refused(call)
-        assert text == f"tensorizer.InvalidArgument: {what} {half}"
+        assert text == f"{what} {half}"
     keys.add("n", passphrase=lambda: HALF)
     with pytest.raises(ValueError, match="passphrase") as caught:
         tensorizer_ops.save(path, tensors, options={"key": "named:n"})
@@ -346,9 +346,7 @@ def test_numbers_that_are_too_large(path: str) -> None:
         "device": lambda: tensorizer_ops.load(path, device=10**5000),
     }
     for name, call in calls.items():
-        assert refused(call) == (
-            f"tensorizer.InvalidArgument: {name} is a number that does not fit 64 bits"
-        )
+        assert refused(call) == f"{name} is a number that does not fit 64 bits"
     for number in (large - 1, -large, numpy.int64(-1)):
         with pytest.raises(ValueError, match=rf"threads is {number}, and must be from 0"):
             tensorizer_ops.load(path, threads=number)

@@ -6,6 +6,8 @@ import errno
 import io
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import tensorizer
 import torch
 
 import tensorizer_ops
+from support.process import environment
 from support.samples import zoo
 from tensorizer_ops import errors
 
@@ -52,21 +55,21 @@ def test_no_such_file(path: str, read: Callable[[str], object]) -> None:
     )
     assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == path
-    assert str(caught.value).startswith("tensorizer.NotFound: ")
+    assert "tensorizer.NotFound" not in str(caught.value)
     assert path in str(caught.value)
 
 
 @pytest.mark.parametrize("write", WAYS_TO_WRITE.values(), ids=WAYS_TO_WRITE)
 def test_below_a_file(path: str, write: Callable[[str], object]) -> None:
     Path(path).touch()
-    with pytest.raises(OSError, match=r"^tensorizer\.NotFound: ") as caught:
+    with pytest.raises(errors.NotFound) as caught:
         write(path + "/below")
     assert caught.value.errno == errno.ENOTDIR
     assert Path(path).read_bytes() == b""
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"^tensorizer\.") as caught:
+    with pytest.raises(errors.Error) as caught:
         ops.load(str(tmp_path))
     assert caught.value.errno == errno.EISDIR
     assert caught.value.filename == str(tmp_path)
@@ -75,7 +78,7 @@ def test_a_directory(tmp_path: Path) -> None:
 def test_a_link_to_itself(path: str) -> None:
     os.symlink(path, path)
     for attempt in (*WAYS_TO_READ.values(), *WAYS_TO_WRITE.values()):
-        with pytest.raises(OSError, match=r"^tensorizer\.") as caught:
+        with pytest.raises(errors.Error) as caught:
             attempt(path)
         assert caught.value.errno == errno.ELOOP
 
@@ -83,7 +86,7 @@ def test_a_link_to_itself(path: str) -> None:
 def test_a_file_name_that_is_too_long(tmp_path: Path) -> None:
     path = str(tmp_path / ("x" * 300))
     for attempt in (ops.load, lambda path: ops.save(path, zoo())):
-        with pytest.raises(OSError, match=r"^tensorizer\.") as caught:
+        with pytest.raises(errors.Error) as caught:
             attempt(path)
         assert caught.value.errno == errno.ENAMETOOLONG
     longest = str(tmp_path / ("x" * 255))
@@ -105,10 +108,10 @@ def test_too_many_open_files(path: str) -> None:
                 blocked.append(os.dup(0))
             except OSError:
                 break
-        with pytest.raises(OSError, match=r"^tensorizer\.") as caught:
+        with pytest.raises(errors.Error) as caught:
             ops.load(path)
         assert caught.value.errno == errno.EMFILE
-        with pytest.raises(OSError, match=r"^tensorizer\."):
+        with pytest.raises(errors.Error):
             ops.save(path, {"x": torch.ones(1)})
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -149,7 +152,7 @@ def test_types_and_texts_survive_pickling(path: str, kind: str) -> None:
     with pytest.raises(expected) as caught:
         attempt()
     error = caught.value
-    assert str(error).startswith(f"tensorizer.{kind}: ")
+    assert "tensorizer." not in str(error)
     twin = pickle.loads(pickle.dumps(error))
     assert type(twin) is type(error)
     assert str(twin) == str(error)
@@ -157,6 +160,13 @@ def test_types_and_texts_survive_pickling(path: str, kind: str) -> None:
         assert isinstance(twin, OSError)
         assert error.errno is not None
         assert (twin.errno, twin.filename) == (error.errno, error.filename)
+
+
+def test_the_kind_stands_once_in_a_traceback(path: str) -> None:
+    load = f"import tensorizer_ops; tensorizer_ops.load({path!r})"
+    ended = subprocess.run([sys.executable, "-c", load], env=environment(), stderr=subprocess.PIPE)
+    last = ended.stderr.decode().splitlines()[-1]
+    assert last.startswith(f"tensorizer_ops.errors.NotFound: cannot open '{path}': No such ")
 
 
 def test_hash_mismatch_is_an_exception_of_our_own() -> None:
@@ -183,7 +193,7 @@ def test_errors_of_workers_arrive_as_themselves(path: str) -> None:
     Path(path).write_bytes(data)
     for threads in (1, 2, 8):
         for copy in (False, True):
-            with pytest.raises(errors.HashMismatch, match=r"^tensorizer\.HashMismatch: "):
+            with pytest.raises(errors.HashMismatch):
                 ops.load(path, verify="all", copy=copy, threads=threads)
 
 
@@ -298,12 +308,12 @@ def test_other_arguments_of_wrong_types_show_no_secret(path: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_what_python_raises_says_its_kind_as_well(path: str) -> None:
+def test_what_python_raises_is_of_the_same_classes(path: str) -> None:
     frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(2, 2).eval()))
-    with pytest.raises(errors.InvalidArgument, match=r"^tensorizer\.InvalidArgument: "):
+    with pytest.raises(errors.InvalidArgument):
         tensorizer_ops.externalize(frozen, path)
     tensorizer_ops.save(path, {})
-    with pytest.raises(errors.InvalidFormat, match=r"^tensorizer\.InvalidFormat: "):
+    with pytest.raises(errors.InvalidFormat):
         tensorizer_ops.TensorDeserializer(path)
 
 

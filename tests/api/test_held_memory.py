@@ -159,5 +159,5 @@ def test_a_file_that_is_cut_while_it_is_read(path: str, what: str) -> None:
     Path(path).write_bytes(pack([block], index_size=4096 - INDEX_START, terminator=b""))
     os.truncate(path, os.path.getsize(path) + size + 8)
     text = run_python(CUT, path, what).stdout.decode()
-    assert text.startswith(f"tensorizer.InvalidFormat: '{path}' ends at byte ")
+    assert text.startswith(f"'{path}' ends at byte ")
     assert "it was truncated since" in text

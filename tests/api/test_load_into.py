@@ -204,7 +204,7 @@ def test_one_output_for_two_tensors(path: str) -> None:
 def test_names_and_outputs_must_pair(saved: str) -> None:
     out = torch.zeros(60, 80)
     for names in (["m", "i"], []):
-        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
+        with pytest.raises(tensorizer_ops.errors.InvalidArgument):
             ops.load_into(saved, names, [out])
     with pytest.raises(KeyError, match="missing"):
         ops.load_into(saved, ["m", "missing"], [out, out.clone()])
@@ -266,5 +266,5 @@ def test_a_mismatch_found_while_reading_names_the_tensor(saved: str) -> None:
     data = bytearray(Path(saved).read_bytes())
     data[parse(bytes(data))["m"].data_offset] ^= 1
     Path(saved).write_bytes(data)
-    with pytest.raises(Exception, match=r"^tensorizer\.HashMismatch: .*'m'"):
+    with pytest.raises(tensorizer_ops.errors.HashMismatch, match=r"'m'"):
         ops.load_into(saved, ["m"], [torch.zeros(80, 60).t()], verify="crc32")

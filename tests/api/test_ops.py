@@ -67,7 +67,6 @@ def test_missing_names(path: str) -> None:
     ):
         with pytest.raises(KeyError) as caught:
             attempt()
-        assert str(caught.value).startswith("tensorizer.NoSuchTensor: ")
         assert "'missing\\x0a'" in str(caught.value)
         assert path in str(caught.value)
 
@@ -130,7 +129,7 @@ def test_verify_finds_one_wrong_bit(path: str, what: str, mode: str, copy: bool)
         lambda: ops.load_into(path, ["y"], [out], verify=mode),
         lambda: ops.verify(path),
     ):
-        with pytest.raises(HashMismatch, match=r"^tensorizer\.HashMismatch: .*'y'") as caught:
+        with pytest.raises(HashMismatch, match=r"'y'") as caught:
             attempt()
         assert path in str(caught.value)
 
@@ -140,7 +139,7 @@ def test_nothing_to_verify(path: str, mode: str) -> None:
     ops.save(path, {"x": torch.ones(3)}, hashes="none")
     assert same(ops.load(path)["x"], torch.ones(3))
     for attempt in (lambda: ops.load(path, verify=mode), lambda: ops.verify(path)):
-        with pytest.raises(ValueError, match=r"tensorizer\.\w+: .*'x'.*verify"):
+        with pytest.raises(tensorizer_ops.errors.Error, match=r"'x'.*verify"):
             attempt()
 
 
@@ -158,7 +157,7 @@ def test_verify_uses_the_hash_that_is_there(path: str, mode: str, hashes: str) -
 def test_unknown_verify(path: str, mode: str) -> None:
     ops.save(path, {"x": torch.ones(3), "y": torch.ones(3)})
     for read in ("load", "load_tensors", "front"):
-        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*none.*crc32.*all"):
+        with pytest.raises(tensorizer_ops.errors.InvalidArgument, match=r"none.*crc32.*all"):
             READS[read](path, verify=mode)
 
 
@@ -171,7 +170,7 @@ def test_threads(path: str, read: str) -> None:
         loaded = list(loaded.values()) if isinstance(loaded, dict) else loaded
         assert [raw(tensor) for tensor in loaded] == [raw(t) for t in tensors.values()]
     for threads in (-1, 1025):
-        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*threads"):
+        with pytest.raises(tensorizer_ops.errors.InvalidArgument, match=r"threads"):
             READS[read](path, threads=threads)
 
 
@@ -179,10 +178,10 @@ def test_threads(path: str, read: str) -> None:
 def test_unknown_options(path: str, read: str) -> None:
     ops.save(path, {"x": torch.ones(3), "y": torch.ones(3)})
     READS[read](path, options={})
-    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*'no such'"):
+    with pytest.raises(tensorizer_ops.errors.InvalidArgument, match=r"'no such'"):
         READS[read](path, options={"no such": "1"})
     for attempt in (ops.names, ops.verify):
-        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*'no such'"):
+        with pytest.raises(tensorizer_ops.errors.InvalidArgument, match=r"'no such'"):
             attempt(path, options={"no such": "1"})
 
 

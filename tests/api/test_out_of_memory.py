@@ -35,7 +35,6 @@ def names_the_tensor(name, work, size):
         assert isinstance(error, Error) and isinstance(error, MemoryError)
         assert isinstance(error, torch.OutOfMemoryError)
         text = str(error)
-        assert text.startswith("tensorizer.OutOfMemory: "), text
         assert "tensor 'big' (index entry 1)" in text and f"{size} bytes of memory" in text, text
     else:
         raise AssertionError(name)
@@ -83,6 +82,6 @@ def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
 def test_the_class_is_also_those_of_python_and_torch() -> None:
     assert issubclass(OutOfMemory, (Error, MemoryError))
     assert issubclass(OutOfMemory, torch.OutOfMemoryError)
-    error = tensorizer_ops.errors._make("OutOfMemory", b"tensorizer.OutOfMemory: x", 0, b"")
+    error = tensorizer_ops.errors._make("OutOfMemory", b"x", 0, b"")
     assert type(error) is OutOfMemory
-    assert str(pickle.loads(pickle.dumps(error))) == "tensorizer.OutOfMemory: x"
+    assert str(pickle.loads(pickle.dumps(error))) == "x"

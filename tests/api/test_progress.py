@@ -121,6 +121,13 @@ def test_draws_a_bar(
     assert "12.0M/12.0M" in capsys.readouterr().err
 
 
+def test_draws_a_bar_of_the_bytes_that_move(saved: str, capfd: pytest.CaptureFixture[str]) -> None:
+    tensorizer_ops.load(saved, progress=True)
+    assert capfd.readouterr().err == ""  # it is mapped
+    tensorizer_ops.load(saved, copy=True, progress=True)
+    assert "100%" in capfd.readouterr().err
+
+
 def test_draws_nothing_without_tqdm(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with pytest.raises(ImportError, match="tqdm, which is not installed"):

@@ -15,6 +15,7 @@ import torch
 from support.process import feed, ticking
 from support.raw_parse import parse
 from support.samples import assert_same, random_bytes, same, sample, zoo
+from tensorizer_ops import errors
 
 ops = torch.ops.tensorizer
 Reader = torch.classes.tensorizer.Reader
@@ -35,7 +36,7 @@ def test_reader_tells_what_is_there(path: str) -> None:
         assert reader.shape(name) == list(tensor.shape)
         assert same_dtype(reader.dtype(name), tensor.dtype)
     for attempt in (reader.shape, reader.dtype, reader.stored):
-        with pytest.raises(KeyError, match=r"tensorizer\.NoSuchTensor: .*'missing'"):
+        with pytest.raises(errors.NoSuchTensor, match=r"'missing'"):
             attempt("missing")
 
 
@@ -101,11 +102,11 @@ def test_reader_arguments_are_checked(path: str) -> None:
     ops.save(path, zoo())
     reader = Reader(path, None)
     for changes in ({"verify": "md5"}, {"threads": -1}):
-        with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: "):
+        with pytest.raises(errors.InvalidArgument):
             load(reader, **changes)
-    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*'no such'"):
+    with pytest.raises(errors.InvalidArgument, match=r"'no such'"):
         Reader(path, {"no such": "1"}).names()
-    with pytest.raises(ValueError, match=r"tensorizer\.InvalidArgument: .*'no such'"):
+    with pytest.raises(errors.InvalidArgument, match=r"'no such'"):
         Writer(path + ".new", {"no such": "1"})
     assert not os.path.exists(path + ".new")
 
@@ -154,7 +155,7 @@ def test_use_after_close(path: str) -> None:
     reader.close()
     assert_same(loaded, zoo())
     for attempt in (reader.names, lambda: load(reader), lambda: reader.shape("int8")):
-        with pytest.raises((ValueError, RuntimeError), match=r"tensorizer\.\w+: .*closed"):
+        with pytest.raises(errors.Error, match=r"closed"):
             attempt()
 
 
@@ -187,7 +188,7 @@ def test_cancel_from_another_thread(tmp_path: Path, end: str) -> None:
     canceller.start()
     try:
         with ticking() as ticks:
-            with pytest.raises(RuntimeError, match=r"tensorizer\.Cancelled: "):
+            with pytest.raises(errors.Cancelled):
                 load(reader)
             assert ticks() - asked <= 10
     finally:
@@ -244,5 +245,5 @@ def test_names_through_a_pipe_then_load(tmp_path: Path) -> None:
         reader = Reader(fifo, None)
         assert reader.names() == list(zoo())
         assert_same(load(reader), zoo())
-        with pytest.raises((ValueError, RuntimeError, OSError), match=r"tensorizer\."):
+        with pytest.raises(errors.Error):
             load(reader)

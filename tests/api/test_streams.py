@@ -16,6 +16,7 @@ from support.process import Drain, feed, run_python
 from support.raw_parse import parse
 from support.samples import assert_same, raw, same, sample, zoo
 from support.specimen import load_all
+from tensorizer_ops import errors
 
 ops = torch.ops.tensorizer
 Reader = torch.classes.tensorizer.Reader
@@ -58,7 +59,7 @@ def test_descriptors_from_their_position(path: str, before: int) -> None:
 def test_descriptor_that_is_closed() -> None:
     descriptor = os.open("/dev/null", os.O_RDONLY)
     os.close(descriptor)
-    with pytest.raises(OSError, match=r"tensorizer\.") as caught:
+    with pytest.raises(errors.Error) as caught:
         ops.load(f"fd:{descriptor}")
     assert caught.value.errno == 9
 
@@ -100,7 +101,7 @@ def test_truncated_pipes(tmp_path: Path) -> None:
     data = (tmp_path / "file").read_bytes()
     for size in (0, 3, 72, 73, 1000, len(data) // 2, len(data) - 2000):
         fifo = str(tmp_path / f"fifo {size}")
-        with feed(fifo, data[:size]), pytest.raises(ValueError, match=r"tensorizer\.Inval"):
+        with feed(fifo, data[:size]), pytest.raises(errors.InvalidFormat):
             ops.load(fifo)
 
 
@@ -153,7 +154,7 @@ def test_saving_into_a_descriptor_of_a_pipe(tmp_path: Path) -> None:
 
 def test_writer_needs_a_file(tmp_path: Path) -> None:
     fifo = str(tmp_path / "fifo")
-    with Drain(fifo), pytest.raises((ValueError, OSError), match=r"tensorizer\.\w+: .{20,}"):
+    with Drain(fifo), pytest.raises(errors.Error, match=r".{20,}"):
         writer = Writer(fifo, None)
         writer.add("x", torch.ones(3))
         writer.close()

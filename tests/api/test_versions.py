@@ -170,7 +170,7 @@ def test_encrypted_files_are_told_apart(path: str, version: int, flags: int) -> 
     Path(path).write_bytes(pack(stored, version=version, flags=flags))
     assert ops.names(path) == ["secret"]
     for copy in (False, True):
-        with pytest.raises(Crypto, match=r"^tensorizer\.Crypto: .*encrypted"):
+        with pytest.raises(Crypto, match=r"encrypted"):
             ops.load(path, copy=copy)
 
 

@@ -124,8 +124,7 @@ def ends_right(content: bytes, seed: int) -> bool:
         try:
             assert_same(load(server), TENSORS)
             return True
-        except (tensorizer_ops.errors.Error, OSError) as error:
-            assert str(error).startswith("tensorizer."), error
+        except tensorizer_ops.errors.Error:
             return False
 
 

@@ -14,11 +14,9 @@ from support.raw_format import pack
 from support.raw_parse import parse
 from support.samples import raw
 from support.specimen import SHORTS, blocks, from_bytes, load_all
-from tensorizer_ops.errors import Error
+from tensorizer_ops.errors import Error, HashMismatch, InvalidFormat
 
 ops = torch.ops.tensorizer
-
-INVALID = r"tensorizer\.InvalidFormat"
 
 
 def test_truncated_anywhere(path: str) -> None:
@@ -26,11 +24,11 @@ def test_truncated_anywhere(path: str) -> None:
     end = parse(whole).end - 8
     for size in range(end):
         Path(path).write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=INVALID):
+        with pytest.raises(InvalidFormat):
             ops.load(path)
-        with pytest.raises(ValueError, match=INVALID):
+        with pytest.raises(InvalidFormat):
             ops.load(path, copy=True)
-        with pytest.raises(ValueError, match=INVALID):
+        with pytest.raises(InvalidFormat):
             load_all(from_bytes(whole[:size] or b"|"))
 
 
@@ -71,7 +69,7 @@ def test_headers_that_disagree(path: str, fields: dict[str, Any]) -> None:
         lambda: ops.load_tensors(path, ["b"], verify="all"),
         lambda: ops.load_into(path, ["b"], [torch.zeros(4, dtype=torch.int16)], verify="all"),
     ):
-        with pytest.raises(ValueError, match=INVALID) as caught:
+        with pytest.raises(InvalidFormat) as caught:
             attempt()
         assert "tensor 'b'" in str(caught.value)
         assert re.search(r"offset \d+", str(caught.value))
@@ -86,12 +84,11 @@ def test_every_changed_byte_of_a_tensor_is_found() -> None:
         for mask in (1, 0x80, 0xFF):
             data = bytearray(whole)
             data[offset] ^= mask
-            with pytest.raises(Exception, match=r"tensorizer\.(InvalidFormat|HashMismatch)"):
+            with pytest.raises((InvalidFormat, HashMismatch)):
                 load_all(from_bytes(data), verify="all")
 
 
 def test_no_changed_byte_of_the_index_does_harm() -> None:
-    errors: list[str] = []
     for version in (1, 4, 5):
         whole = pack(blocks(long=version == 5), version=version, index_size=160)
         for offset in range(parse(whole).index_end):
@@ -101,10 +98,9 @@ def test_no_changed_byte_of_the_index_does_harm() -> None:
                 try:
                     loaded = load_all(from_bytes(data))
                 except Error as error:
-                    errors.append(str(error))
+                    assert str(error)
                 else:
                     assert sum(len(raw(tensor)) for tensor in loaded.values()) <= len(data)
-    assert all(error.startswith("tensorizer.") for error in errors)
 
 
 def test_what_must_not_be_trusted_is_not(path: str) -> None:
@@ -147,7 +143,7 @@ for uri in sys.argv[1:]:
         try:
             attempt(uri)
         except ValueError as error:
-            assert "tensorizer.InvalidFormat" in str(error), error
+            assert isinstance(error, tensorizer_ops.errors.InvalidFormat), error
         else:
             raise AssertionError(uri)
         assert time.process_time() - began < 2

@@ -13,7 +13,7 @@ namespace tensorizer {
 // Sets the exception that `make` (tensorizer_ops.errors._make) returns for an error, or the one
 // that `make` raises. The caller holds the GIL.
 inline void set_exception(PyObject* make, const Error& error) {
-  const std::string_view text = error.what();
+  const std::string_view text = error.message();
   const std::string kind(kind_name(error.kind()));
   PyObject* exception = PyObject_CallFunction(
       make, "sy#iy#", kind.c_str(), text.data(), static_cast<Py_ssize_t>(text.size()),
