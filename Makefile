@@ -7,6 +7,7 @@
 #   make lint    checks formatting, types, and the dependencies between layers of C++ and Python
 #   make bench   compares loads and saves with other libraries and with the machine's limit, and
 #                draws the chart of the README
+#   make bench-curves   draws times by way, connections, threads, number and size, and memory
 #   make bench-remote   does the same for loads and saves over the network
 #   make bench-classic  compares code written for tensorizer, run with tensorizer and with this
 #   make bench-gpu      compares loads onto and saves from an accelerator
@@ -43,7 +44,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-remote bench-classic bench-gpu fuzz soak asan tsan aarch64 site clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-classic bench-gpu fuzz soak asan tsan aarch64 site clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -98,6 +99,13 @@ pytest: build $(STAMPS)/test
 
 bench: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/chart.py
+
+bench-curves: build $(STAMPS)/bench | test-packages
+	@$(BIN)/python benchmarks/ways.py
+	@$(BIN)/python benchmarks/scaling.py
+	@$(BIN)/python benchmarks/sizes.py
+	@$(BIN)/python benchmarks/footprint.py
 	@$(BIN)/python benchmarks/chart.py
 
 bench-remote: build $(STAMPS)/bench | test-packages

@@ -29,6 +29,7 @@ def measured(
     size: tuple[str, int, int],
     rounds: int,
     measure: Callable[[Path, int, int], Results],
+    kind: str = "",
 ) -> Results:
     """Measure as the command line says, and write the results to the file that it names.
 
@@ -38,6 +39,7 @@ def measured(
             ``--quick``.
         rounds: the default of ``--rounds``.
         measure: is called with a temporary folder, the size, and the number of rounds.
+        kind: if given, a run that is not quick writes benchmarks/results/DATE-CPU-KIND.json.
     """
     name, usual, small = size
     parser = argparse.ArgumentParser(
@@ -53,6 +55,8 @@ def measured(
     with tempfile.TemporaryDirectory(dir=given.directory) as folder:
         machine = runs.machine(Path(folder), THREADS, ("tensorizer_ops", "torch"))
         found = measure(Path(folder), *asked)
+    if kind and given.json is None and not given.quick:
+        given.json = runs.path_of(machine, kind)
     if given.json:
         given.json.write_text(json.dumps({"machine": machine, "found": found}, indent=1) + "\n")
     return found

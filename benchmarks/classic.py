@@ -216,7 +216,7 @@ def main() -> None:
             del every, wanted, state
     verdicts = judge_classic(results)
     print(report.verdicts(verdicts, arguments.markdown))
-    runs.leave(arguments, about, results, verdicts, kind="-classic")
+    runs.leave(arguments, about, results, verdicts, kind="classic")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 //   read-crc32   also a CRC32 of every piece while it is in cache
 //   read-all     also a SHA-256 of every range by libcrypto
 //   write        pwrite of the same number of bytes, from memory without huge pages, to a new file
-//                at PATH, which is never synced
+//                at PATH, whose blocks are allocated first, and which is never synced
 //   write-crc32, write-all    also these checksums, computed before the piece is written
 //   read-encrypted    pread of every chunk into fresh memory with huge pages, and decryption in
 //                     place with libsodium's secretbox
@@ -247,6 +247,10 @@ double seconds_of(const Job& job, const std::vector<Range>& turns, std::size_t m
   {
     const bare::Clock clock;
     const Descriptor file(job.output, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
+    // ext4 writes faster into allocated blocks. Where it is not possible, it is not needed either.
+    std::uint64_t end = 0;
+    for (const Range& turn : turns) end = std::max(end, turn.file_offset + turn.size);
+    static_cast<void>(::fallocate(file.number(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(end)));
     seen += run_threads(job, turns, file.number(), memory.data());
     seconds = clock.seconds();
   }

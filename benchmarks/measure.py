@@ -40,6 +40,8 @@ class Timing:
     seconds: float  # until the call returned
     ready: float  # until every page of every mapped tensor was touched as well
     memory: int | None  # the peak of private memory beyond the tensors; None if not watched
+    # The private memory beyond that before the call, by the seconds since then, if it was watched.
+    course: tuple[tuple[float, int], ...] = ()
 
 
 def nothing() -> None:
@@ -155,11 +157,15 @@ def measure(
         return value
 
     try:
-        baseline = peak = receive()
+        baseline = receive()
         reserve.lend(lend)
+        course: list[tuple[float, int]] = []
         here.send("go")
-        while watch and not here.poll(0.002):
-            peak = max(peak, private_memory(str(process.pid)))
+        start = perf_counter()
+        while watch:
+            course.append((perf_counter() - start, private_memory(str(process.pid)) - baseline))
+            if here.poll(0.002):
+                break
         tensors = receive()
         seconds, ready = receive()
     except (EOFError, OSError):
@@ -172,7 +178,9 @@ def measure(
             process.join()
         here.close()
         reserve.take_back()
-    return Timing(seconds, ready, max(0, peak - baseline - tensors) if watch else None)
+    peak = max((memory for _, memory in course), default=0)
+    memory = max(0, peak - tensors) if watch else None
+    return Timing(seconds, ready, memory, tuple(course))
 
 
 def _reason(exit_code: int | None) -> str:

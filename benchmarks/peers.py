@@ -100,7 +100,7 @@ def _tensorizer_save(key: bytes = b"") -> Save:
     return save
 
 
-def _torch_load(mmap: bool) -> Load:
+def torch_load(mmap: bool) -> Load:
     return lambda path: torch.load(path, weights_only=True, mmap=mmap)
 
 
@@ -159,7 +159,7 @@ def streamer_load(**environment: str) -> Load:
 # Our options name keys instead of containing them, so the keys are environment variables.
 KEY = bytes(range(32))
 os.environ |= {"BENCHMARK_KEY": KEY.hex(), "BENCHMARK_PASSPHRASE": "correct horse battery staple"}
-_KEYED = {"key": "env:BENCHMARK_KEY"}
+KEYED = {"key": "env:BENCHMARK_KEY"}
 _DERIVED = {"key": "passphrase-env:BENCHMARK_PASSPHRASE"}
 
 US = Library("tensorizer_ops", "tensorizer_ops", ".ours.tensors", ops_save("all"))
@@ -167,7 +167,7 @@ US_ENCRYPTED = Library(
     "tensorizer_ops, encrypted",
     "tensorizer_ops",
     ".ours.encrypted.tensors",
-    ops_save("all", options=_KEYED),
+    ops_save("all", options=KEYED),
 )
 US_PASSPHRASE = Library(
     "tensorizer_ops, passphrase",
@@ -223,11 +223,11 @@ PEERS = (
     Peer("us, zero-copy, verify all", US, load=ops_load(copy=False, verify="all"), hashes=True),
     _tensorizer_peer("tensorizer"),
     _tensorizer_peer("tensorizer, verify_hash", verify=True),
-    Peer("us, encrypted", US_ENCRYPTED, load=ops_load(options=_KEYED), hashes=True),
+    Peer("us, encrypted", US_ENCRYPTED, load=ops_load(options=KEYED), hashes=True),
     PASSPHRASE,
     _tensorizer_peer("tensorizer, encrypted", TENSORIZER_ENCRYPTED, key=KEY),
-    Peer("torch.load", TORCH, load=_torch_load(mmap=False)),
-    Peer("torch.load, mmap", TORCH, load=_torch_load(mmap=True), repeats=_MAPPED),
+    Peer("torch.load", TORCH, load=torch_load(mmap=False)),
+    Peer("torch.load, mmap", TORCH, load=torch_load(mmap=True), repeats=_MAPPED),
     Peer("safetensors", SAFETENSORS, load=safetensors_load, repeats=_MAPPED),
     Peer("flashpack", FLASHPACK, load=_flashpack_load(parallel=False), repeats=_MAPPED),
     Peer("flashpack, parallel read", FLASHPACK, load=_flashpack_load(parallel=True)),
@@ -254,10 +254,10 @@ PEERS = (
 CHECKERS: dict[str, Load] = {
     US.name: ops_load(copy=True),
     US_SAFETENSORS.name: ops_load(copy=True),
-    US_ENCRYPTED.name: ops_load(options=_KEYED),
+    US_ENCRYPTED.name: ops_load(options=KEYED),
     TENSORIZER.name: tensorizer_load(2),
     TENSORIZER_ENCRYPTED.name: tensorizer_load(2, key=KEY),
-    TORCH.name: _torch_load(mmap=False),
+    TORCH.name: torch_load(mmap=False),
     SAFETENSORS.name: safetensors_load,
     FLASHPACK.name: _flashpack_load(parallel=False),
 }

@@ -102,7 +102,7 @@ def main() -> None:
             print(report.results(title, results[name], arguments.markdown), end="\n\n", flush=True)
     verdicts = judge_remote(results)
     print(report.verdicts(verdicts, arguments.markdown))
-    runs.leave(arguments, about, results, verdicts, kind="-remote")
+    runs.leave(arguments, about, results, verdicts, kind="remote")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,12 @@ def machine(directory: Path, threads: int, packages: Sequence[str]) -> dict[str,
     }
 
 
+def path_of(about: dict[str, object], kind: str) -> Path:
+    """Return where the results of a run belong."""
+    slug = re.sub(r"[^a-z0-9]+", "-", str(about["cpu"]).lower()).strip("-")
+    return RESULTS / f"{datetime.date.today().isoformat()}-{slug}{'-' * bool(kind)}{kind}.json"
+
+
 def leave(
     arguments: argparse.Namespace,
     about: dict[str, object],
@@ -96,8 +102,7 @@ def leave(
     """Write the JSON of a run if the run is complete or --json is given."""
     path: Path | None = arguments.json
     if path is None and not (arguments.quick or arguments.only_some):
-        slug = re.sub(r"[^a-z0-9]+", "-", str(about["cpu"]).lower()).strip("-")
-        path = RESULTS / f"{datetime.date.today().isoformat()}-{slug}{kind}.json"
+        path = path_of(about, kind)
     if path is None:
         return
     content = {

@@ -113,6 +113,38 @@ def test_many_tensors_are_measured(tmp_path: Path) -> None:
     assert all(seconds > 0 for seconds in found["seconds"].values())
 
 
+def test_ways_are_measured(tmp_path: Path) -> None:
+    found = results_of("ways.py", tmp_path)["found"]
+    ways = {"eager", "lazy", "module", "plaid", "encrypted", "HTTP", "S3", "Redis"}
+    assert ways == found["seconds"].keys()
+    for seconds in found["seconds"].values():
+        assert len(seconds["tensorizer_ops"]) == len(seconds["tensorizer"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "curves"),
+    [
+        ("scaling.py", {"tensorizer_ops", "tensorizer", "limit, bare libcurl"}),
+        ("sizes.py", {"tensorizer_ops, mapped", "tensorizer", "safetensors, mapped"}),
+        ("footprint.py", {"tensorizer_ops, copy", "tensorizer", "torch"}),
+    ],
+)
+def test_curves_are_measured(tmp_path: Path, benchmark: str, curves: set[str]) -> None:
+    panels = results_of(benchmark, tmp_path)["found"]["panels"]
+    found = {curve for panel in panels for curve in panel["curves"]}
+    assert curves <= found
+    assert all(len(points) > 0 for panel in panels for points in panel["curves"].values())
+
+
+def test_letter_values_leave_the_tails_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from letter_values import letter_values
+
+    assert letter_values([1.0, 2.0, 3.0, 4.0, 5.0]) == [(2.0, 4.0)]
+    boxes = letter_values([float(i) for i in range(33)])
+    assert boxes == [(2.0, 30.0), (4.0, 28.0), (8.0, 24.0)]
+
+
 def test_the_chart_shows_the_newest_results() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "chart.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
@@ -121,10 +153,11 @@ def test_the_chart_shows_the_newest_results() -> None:
 
 def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import chart
+    from bars import bar_chart
+    from recorded import Run
     from verdicts import Row
 
-    def run(date: str, cpu: str, **rows: dict[str, float]) -> chart.Run:
+    def run(date: str, machine: str, **rows: dict[str, float]) -> Run:
         results = {
             workload: {
                 name: Row(2_000_000_000, ready={"warm": [seconds, 4.0], "cold": []})
@@ -132,19 +165,21 @@ def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
             }
             for workload, seconds_of in rows.items()
         }
-        return chart.Run(date, cpu, 2, results)
+        return Run("", date, machine, results, {})
 
     runs = [
         run("2026-03-04", "A", transformer={"us, copy": 0.1}),  # has fewer bars
         run("2026-03-03", "B", http={"us, load": 0.5}),
-        run("2026-03-02", "A", transformer={"us, copy": 1.0, "tensorizer": 2.0}),
+        run(
+            "2026-03-02", "A", transformer={"us, copy": 1.0, "tensorizer": 2.0, "limit, pread": 0.5}
+        ),
         run("2026-03-01", "A", transformer={"us, copy": 0.5}, s3={"us, load": 2.0}),
     ]
-    text = chart.chart_of(runs).text()
-    assert "tensorizer_ops: 2.00\n  tensorizer: 1.00\n" in text
+    text = bar_chart(runs).text()
+    assert "tensorizer_ops: 2.00 (bare work: 4.00)\n  tensorizer: 1.00 (bare" in text
     assert "Load from S3 (1.86 GiB from rclone):\n  tensorizer_ops: 1.00\n" in text
     assert "HTTP" not in text and "Save" not in text
-    assert "A, 2 CPUs, best of 2 rounds, 2026-03-01 and 2026-03-02." in text
+    assert "A, best of 2 rounds, 2026-03-01 and 2026-03-02." in text
 
 
 def test_small_tensors_take_two_requests_in_a_row(tmp_path: Path) -> None:
