@@ -14,7 +14,7 @@ import torch
 from local_servers.s3_server import S3, s3_server
 from support.process import ROOT, environment, run_python
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = {"sh", "bash", "shell", "console"}
 
