@@ -88,9 +88,10 @@ def test_the_readme_shows_python_and_torchscript() -> None:
     assert any("torch.ops.tensorizer" in text or "tensorizer_ops" in text for text in readme)
 
 
-def test_the_reference_is_that_of_the_docstrings() -> None:
-    tool = ROOT / "tools" / "make_reference.py"
-    subprocess.run([sys.executable, "-W", "ignore", tool, "--check"], env=environment(), check=True)
+@pytest.mark.parametrize("tool", ["make_reference.py", "make_cpp_reference.py"])
+def test_the_reference_is_that_of_the_sources(tool: str) -> None:
+    command = [sys.executable, "-W", "ignore", ROOT / "tools" / tool, "--check"]
+    subprocess.run(command, env=environment(), check=True)
 
 
 def test_every_make_target_that_is_named_exists() -> None:
