@@ -3,8 +3,8 @@
     python tools/messages.py [--list]
 
 A message is what its literals say, with … for each value in it. Every message in the sources must
-be an item of a list on the page, and every such item must be a message in the sources. --list
-prints the messages of the sources, with their files.
+be an item of a list on the page, with an anchor of its own, and every such item must be a message
+in the sources. --list prints the messages of the sources, with their files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "troubleshooting.md"
-ITEM = re.compile(r'^- (?:<a id="[\w-]+"></a>)?(`+) ?(.+?) ?\1$', re.MULTILINE)
+ITEM = re.compile(r'^- <a id="([\w-]+)"></a>(`+) ?(.+?) ?\2$', re.MULTILINE)
 
 # Files whose texts are no errors: schemas of operators, documents and requests for servers.
 NO_ERRORS = {
@@ -147,6 +147,12 @@ def messages() -> dict[str, list[str]]:
     return found
 
 
+def item(text: str) -> str:
+    """Return the line that the page needs for a message."""
+    words = re.findall(r"[a-z0-9]+", text.lower().replace("'", ""))
+    return f'- <a id="msg-{"-".join(words[:7])}"></a>`{text}`'
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -157,11 +163,16 @@ def main() -> None:
         for text, files in sorted(found.items(), key=lambda each: each[1]):
             print(f"{', '.join(sorted(set(files)))}\t{text}")
         return
-    shown = [text for _, text in ITEM.findall(PAGE.read_text())]
-    missing = [f"{text}  ({', '.join(found[text])})" for text in found if text not in shown]
+    items = ITEM.findall(PAGE.read_text())
+    anchors, shown = [anchor for anchor, _, _ in items], [text for _, _, text in items]
+    missing = [
+        f"{item(text)} ({', '.join(sorted(set(found[text])))})"
+        for text in found
+        if text not in shown
+    ]
     gone = [text for text in shown if text not in found]
-    twice = sorted({text for text in shown if shown.count(text) > 1})
-    for title, texts in (("misses", missing), ("has too much", gone), ("has twice", twice)):
+    twice = sorted({text for each in (anchors, shown) for text in each if each.count(text) > 1})
+    for title, texts in (("lacks", missing), ("has too much", gone), ("has twice", twice)):
         for text in texts:
             print(f"{PAGE.name} {title}: {text}", file=sys.stderr)
     if missing or gone or twice:
