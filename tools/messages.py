@@ -41,6 +41,8 @@ TOKEN = re.compile(
     r"'(?:[^'\\\n]|\\.)+'|\w+|::|->|<<|[^\s\w]",
     re.DOTALL,
 )
+# A literal that is a std::string, so that + joins it.
+WRAPPED = re.compile(r'\bstd::string\(\s*((?:"(?:[^"\\\n]|\\.)*"\s*)+)\)')
 BETWEEN = {",", ";", "{", "}", "?", ":", "=", "return", "throw", "<<", "&", "|"}
 
 
@@ -61,6 +63,7 @@ class Cpp:
     """Finds the texts in one file: literals that are joined by +, with … for what is not one."""
 
     def __init__(self, source: str) -> None:
+        source = WRAPPED.sub(r"\1", source)
         self.tokens = [t for t in TOKEN.findall(source) if not t.startswith(("//", "/*", "#"))]
         self.at = 0
         self.found: list[str] = []
