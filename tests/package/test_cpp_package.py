@@ -23,11 +23,15 @@ HOST = ROOT / "tests" / "cpp" / "package" / "host.cpp"
 HEADERS = Path(tensorizer_ops.__file__).parent / "include" / "tensorizer_ops"
 # The public headers that a file without torch may include.
 WITHOUT_TORCH = {"error", "hooks", "keys", "options", "secrets", "stored_tensor", "version"}
-PROGRAMS = {
-    "of_the_readme": "README.md",
-    "with_a_key": "docs/security.md",
-    "with_reader_and_writer": "docs/dispatcher.md",
+# The pages that show C++, and how many programs each of them has.
+PAGES = {
+    "README.md": 1,
+    "docs/cpp.md": 2,
+    "docs/dispatcher.md": 1,
+    "docs/guides/torchscript-and-cpp.md": 2,
+    "docs/security.md": 1,
 }
+PROGRAMS = [f"{Path(page).stem}_{i}" for page, count in PAGES.items() for i in range(count)]
 
 
 def shown(page: str, language: str) -> list[str]:
@@ -42,8 +46,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, project, dirs_exist_ok=True)
     (package,) = shown("docs/installing.md", "cmake")
     with (project / "CMakeLists.txt").open("a") as file:
-        for name, page in PROGRAMS.items():
-            (program,) = shown(page, "cpp")
+        texts = [text for page in PAGES for text in shown(page, "cpp")]
+        for name, program in zip(PROGRAMS, texts, strict=True):
             (project / f"{name}.cpp").write_text(program)
             file.write(f"add_executable({name} {name}.cpp)\n{package.replace('program', name)}")
         file.write(f"add_executable(host {HOST})\n{package.replace('program', 'host')}")
@@ -69,8 +73,16 @@ def serve(programs: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.usefixtures("model")  # which some of them serve: weights.pt and weights.tensors
 def test_programs_that_are_shown_run(programs: Path, tmp_path: Path, name: str) -> None:
     subprocess.run([programs / name], cwd=tmp_path, check=True)
+
+
+def test_every_page_that_shows_cpp_is_compiled() -> None:
+    pages = {
+        str(page.relative_to(ROOT)) for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    }
+    assert {page for page in pages if shown(page, "cpp")} == set(PAGES)
 
 
 def test_public_headers_include_nothing_private() -> None:

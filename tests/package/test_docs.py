@@ -14,8 +14,10 @@ import torch
 from local_servers.s3_server import S3, s3_server
 from support.process import ROOT, environment, run_python
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# A program, and what it prints, where the page shows that.
+PRINTS = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = {"sh", "bash", "shell", "console"}
 
 
@@ -25,11 +27,12 @@ def blocks(languages: set[str]) -> list[tuple[str, str]]:
     for page in PAGES:
         for number, (language, text) in enumerate(BLOCK.findall(page.read_text())):
             if language in languages:
-                found.append((f"{page.name}-{number}", text))
+                found.append((f"{page.relative_to(ROOT)}-{number}", text))
     return found
 
 
 PYTHON = blocks({"python", "py"})
+PRINTED = dict(found for page in PAGES for found in PRINTS.findall(page.read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +43,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.mark.parametrize("text", [text for _, text in PYTHON], ids=[name for name, _ in PYTHON])
 def test_python_blocks_run(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
 ) -> None:
+    printed = PRINTED.get(text)
     if "s3://" in text:
         # The page assumes a machine that has a bucket, and its keys in the environment.
         for name, value in request.getfixturevalue("s3").environment().items():
@@ -64,6 +72,9 @@ def test_python_blocks_run(
     finally:
         sys.modules.pop("shown", None)
     assert torch.get_default_dtype() == torch.float32
+    if printed is not None:
+        # The pages show a server at a port that is easy to read.
+        assert re.sub(r"(?<=127\.0\.0\.1:)\d+", "8000", capsys.readouterr().out) == printed
 
 
 def test_the_pages_are_there() -> None:
@@ -77,9 +88,10 @@ def test_the_readme_shows_python_and_torchscript() -> None:
     assert any("torch.ops.tensorizer" in text or "tensorizer_ops" in text for text in readme)
 
 
-def test_the_reference_is_that_of_the_docstrings() -> None:
-    tool = ROOT / "tools" / "make_reference.py"
-    subprocess.run([sys.executable, "-W", "ignore", tool, "--check"], env=environment(), check=True)
+@pytest.mark.parametrize("tool", ["make_reference.py", "make_cpp_reference.py"])
+def test_the_reference_is_that_of_the_sources(tool: str) -> None:
+    command = [sys.executable, "-W", "ignore", ROOT / "tools" / tool, "--check"]
+    subprocess.run(command, env=environment(), check=True)
 
 
 def test_every_make_target_that_is_named_exists() -> None:
@@ -99,3 +111,7 @@ def test_links_lead_somewhere() -> None:
         pictures = re.findall(r'\b(?:src|srcset)="([^":]+)"', text)
         for target in [*pictures, *re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_troubleshooting_lists_all_messages() -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "messages.py"], check=True)
