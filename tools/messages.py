@@ -124,8 +124,8 @@ def of_python(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Raise) and node.exc is not None:
             calls = [call for call in ast.walk(node.exc) if isinstance(call, ast.Call)]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            calls = [node] if node.func.attr == "_new" else []
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("errors."):
+            calls = [node]
         else:
             continue
         for call in calls:
