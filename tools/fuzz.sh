@@ -7,6 +7,10 @@ seconds=$1
 tools/cpp_build.sh asan --target fuzzers
 python3 tests/cpp/make_corpus.py build/fuzz/seeds
 
+inputs() {
+    grep -h number_of_executed_units "$@" | awk '{ sum += $2 } END { print sum }'
+}
+
 fuzz() {
     mkdir -p "build/fuzz/corpus/$1"
     log="build/fuzz/$1.log"
@@ -18,9 +22,10 @@ fuzz() {
         tail -n 100 "$log"
         return 1
     fi
-    echo "$1: $(grep number_of_executed_units "$log" | tr -dc 0-9) inputs in $seconds s"
+    echo "$1: $(inputs "$log") inputs"
 }
 
+echo "fuzzing for $seconds s"
 running=
 for source in tests/cpp/fuzz_*.cpp; do
     fuzz "$(basename "$source" .cpp)" &
@@ -30,4 +35,5 @@ failed=0
 for one in $running; do
     wait "$one" || failed=1
 done
+echo "all: $(inputs build/fuzz/*.log) inputs"
 exit $failed

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <unordered_set>
 #include <utility>
@@ -13,13 +12,10 @@
 #include "engine/read_arriving.h"
 #include "engine/read_catalogue.h"
 #include "format/name.h"
+#include "fuzz_text.h"
 #include "io/source.h"
 
 namespace tensorizer {
-
-inline void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // Returns whether an Error is one that refuses a file before anything of it is loaded. Errors in
 // the description of the encryption have a kind of their own.

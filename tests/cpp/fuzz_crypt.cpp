@@ -20,14 +20,11 @@
 #include "format/tensors/index.h"
 #include "format/tensors/layout.h"
 #include "format/tensors/records.h"
+#include "fuzz_text.h"
 #include "io/source.h"
 
 namespace tensorizer {
 namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // ---- parsing
 

@@ -31,6 +31,15 @@ TEST(HttpAnswer, KnowsItsRange) {
   EXPECT_FALSE(answer_of("Content-Range: bytes 0-0/*").object.size);
 }
 
+TEST(HttpAnswer, TakesTheLastOfSeveralHeaders) {
+  HttpAnswer answer;
+  for (const char* const line : {"ETag: \"a\"", "Other: b", "etag: \"c\""})
+    answer.take_header(line);
+  EXPECT_EQ(answer.object.etag, "\"c\"");
+  EXPECT_EQ(answer.header("etag"), "\"c\"");
+  EXPECT_EQ(answer.header("none"), "");
+}
+
 TEST(HttpAnswer, TakesNoNonsenseForARange) {
   for (const std::string_view value :
        {"", "bytes", "bytes ", "bytes 5", "bytes 5-", "bytes -5/9", "bytes 9-5/10", "bytes a-b/c",

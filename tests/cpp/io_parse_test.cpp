@@ -189,6 +189,8 @@ TEST(Xml, RefusesEverythingElse) {
                                       "<Code",
                                       "<Code>",
                                       "<Code>x",
+                                      "an error: <Code>x</Code>",
+                                      "</R><Code>x</Code>",
                                       "<Code>x</",
                                       "<Code>x</Code",
                                       "</Code>",

@@ -85,6 +85,15 @@ TEST(UriTest, ParsesDescriptors) {
   }
 }
 
+TEST_F(IoTest, KnowsTheNamesOfFiles) {
+  EXPECT_EQ(file_name_of("a/b.safetensors"), "b.safetensors");
+  EXPECT_EQ(file_name_of("s3://bucket/a/b"), "b");
+  for (const std::string uri :
+       {"none/", "s3://bucket/a/", "/dev/null", "fd:3", "/", "redis://h/p"}) {
+    EXPECT_FALSE(file_name_of(uri)) << uri;
+  }
+}
+
 TEST_F(IoTest, UnknownSchemesListTheKnownOnesAndNoSecret) {
   for (const std::function<void()>& open :
        {std::function<void()>([&] { source("ftp://user:secret@host/x"); }),

@@ -13,6 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from text_seeds import SEEDS
+
 from support.raw_format import BUFFER, CRC32, PARAMETER, SHA256, Block, pack
 
 FRAME = b"|TZX|"
@@ -154,6 +156,7 @@ def main() -> None:
         ("fuzz_crypt", crypt_seeds()),
         ("fuzz_safetensors", safetensors_seeds()),
         ("fuzz_shard_index", shard_index_seeds()),
+        *SEEDS.items(),
     ):
         directory = Path(sys.argv[1]) / target
         directory.mkdir(parents=True, exist_ok=True)

@@ -270,7 +270,7 @@ def test_files_that_end_early(
         return  # a file without keys does not exist
     with (
         SOURCES[source_kind](world, data[:cut]) as place,
-        pytest.raises(ValueError, match="InvalidFormat") as error,
+        pytest.raises(tensorizer_ops.errors.InvalidFormat) as error,
     ):
         ops.load(place.uri, options=place.options)
     assert place.uri.removeprefix("file://") in str(error.value)

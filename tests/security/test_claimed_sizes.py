@@ -25,7 +25,7 @@ GIB = 1 << 30
 PREAMBLE = """
 import sys, torch, tensorizer_ops
 from pathlib import Path
-from tensorizer_ops.errors import Error
+from tensorizer_ops.errors import Error, InvalidFormat
 
 ops = torch.ops.tensorizer
 Reader = torch.classes.tensorizer.Reader
@@ -51,7 +51,7 @@ def refused(work):
         try:
             work()
         except Error as error:
-            assert "InvalidFormat" in str(error), error
+            assert isinstance(error, InvalidFormat), error
         else:
             raise AssertionError("nothing was refused")
     return most_taken(attempt)

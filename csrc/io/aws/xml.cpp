@@ -116,6 +116,7 @@ std::string xml_root(std::string_view document) {
 }
 
 std::optional<std::string> xml_text(std::string_view document, std::string_view element) {
+  if (xml_root(document).empty()) return std::nullopt;
   std::size_t at = document.find('<');
   while (at != std::string_view::npos) {
     const std::optional<std::size_t> behind = skip_aside(document, at);

@@ -87,10 +87,9 @@ void HttpAnswer::take_header(std::string_view line) {
 }
 
 std::string_view HttpAnswer::header(std::string_view name) const {
-  for (const auto& [known, value] : headers) {
-    if (known == name) return value;
-  }
-  return {};
+  const auto found = std::find_if(headers.rbegin(), headers.rend(),
+                                  [&](const auto& header) { return header.first == name; });
+  return found == headers.rend() ? std::string_view() : found->second;
 }
 
 }  // namespace tensorizer

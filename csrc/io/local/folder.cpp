@@ -24,7 +24,8 @@ std::optional<std::string> local_file_name(const std::string& uri) {
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0;
   if ((exists && !S_ISREG(status.st_mode)) || descriptor_alias(path) >= 0) return std::nullopt;
-  return path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+  const std::string name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+  return name.empty() ? std::nullopt : std::optional(name);
 }
 
 void remove_local_file(const std::string& uri, const SinkOptions&, Cancel&) {

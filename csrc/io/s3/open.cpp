@@ -56,7 +56,8 @@ std::string s3_sibling(const std::string& uri, const std::string& name, const Op
 }
 
 std::optional<std::string> s3_file_name(const std::string& uri) {
-  return uri.substr(uri.rfind('/') + 1);
+  const std::string name = uri.substr(uri.rfind('/') + 1);
+  return name.empty() ? std::nullopt : std::optional(name);
 }
 
 std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptions& options,
