@@ -14,6 +14,8 @@
 #   make site    builds the site of the documentation in build/site/html, without dead links
 #   make fuzz    fuzzes the code that reads files for FUZZ_SECONDS (600)
 #   make soak    loads and saves in every way for SOAK_SECONDS (600)
+#   make coverage  measures which lines the tests run, and lists the others
+#   make mutants   changes single expressions, and lists the changes that no C++ test notices
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
 #   make wheels  builds the source distribution and the wheel of a release, and tests the wheel
@@ -44,7 +46,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-classic bench-gpu fuzz soak asan tsan aarch64 site clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-classic bench-gpu fuzz soak asan tsan aarch64 site coverage mutants clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -93,6 +95,12 @@ fuzz: | test-packages
 
 soak: build $(STAMPS)/test
 	@PYTHONPATH=.:tests $(BIN)/python -m soak --seconds $(SOAK_SECONDS) $(if $(SOAK_SEED),--seed $(SOAK_SEED))
+
+coverage: build $(STAMPS)/test $(STAMPS)/coverage | test-packages
+	@$(BIN)/python tools/line_coverage.py
+
+mutants: $(STAMPS)/build | test-packages
+	@$(BIN)/python tools/mutants.py $(MUTANTS)
 
 pytest: build $(STAMPS)/test
 	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup tests
@@ -158,6 +166,10 @@ $(STAMPS)/test: tools/requirements-test.txt tools/requirements-demo.txt $(STAMPS
 	@touch $@
 
 $(STAMPS)/bench: benchmarks/requirements.txt $(STAMPS)/torch
+	@$(PIP) install -qq $(TORCH) -r $<
+	@touch $@
+
+$(STAMPS)/coverage: tools/requirements-coverage.txt $(STAMPS)/torch
 	@$(PIP) install -qq $(TORCH) -r $<
 	@touch $@
 

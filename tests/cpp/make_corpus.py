@@ -1,7 +1,8 @@
 """Writes the seed inputs for fuzzing: python make_corpus.py DIRECTORY
 
-Writes a folder for each target, with small inputs of every version and feature. All of them are
-valid, so that mutations of them reach all of the parser.
+Writes a folder for each target, with small inputs of every version and feature, which are valid, so
+that mutations of them reach all of the parser; and with the inputs that earlier runs have found
+(tools/keep_corpus.sh).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -162,6 +164,10 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (directory / name).write_bytes(data)
+        found = Path(__file__).with_name("corpus") / f"{target}.zip"
+        if found.exists():
+            with zipfile.ZipFile(found) as inputs:
+                inputs.extractall(directory)
 
 
 if __name__ == "__main__":
