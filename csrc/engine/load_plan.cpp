@@ -93,7 +93,7 @@ LoadPlan plan_load(const LoadJob& job) {
   plan.move.threads = settings.threads;
   plan.move.moves_in_flight = 1;
   if (!sequential && settings.threads > 1) {
-    plan.move.moves_in_flight = std::max(settings.threads, hints.reads_in_flight);
+    plan.move.moves_in_flight = hints.reads_for(settings.threads);
   }
   plan.move.crc32 = job.verifies() && !job.hashes_chunks();
   plan.move.sha256 = job.digests() && !job.hashes_chunks();

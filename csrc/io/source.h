@@ -5,6 +5,7 @@
 // beginning of the object that is read, in which the file begins at start().
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -24,6 +25,8 @@ namespace tensorizer {
 struct ReadHints {
   // Concurrent reads; 0 if more than the computing threads never help.
   int reads_in_flight = 0;
+  // The most concurrent reads that the user allows, whatever the number of threads.
+  int most_reads = std::numeric_limits<int>::max();
   // Bytes of one read.
   std::uint64_t read_size = 4 << 20;
   // Bytes to read before they are digested, while they are in the processor's cache: the smallest
@@ -32,6 +35,11 @@ struct ReadHints {
   // The cost of one more read, in bytes: a smaller gap between wanted bytes is read along with
   // them.
   std::uint64_t read_cost = 16 << 10;
+
+  // Returns the number of concurrent reads of a job that computes on `threads` threads.
+  int reads_for(int threads) const {
+    return std::min(std::max(threads, reads_in_flight), most_reads);
+  }
 };
 
 // The read_size of a source that is in memory already. Several huge pages, because a page that two

@@ -176,7 +176,7 @@ void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds ha
   settings.memory_ceiling = options.memory_ceiling;
   settings.moves_in_flight = threads;
   if (const std::optional<std::uint64_t> size = source.size()) {
-    settings.moves_in_flight = std::max(threads, source.hints(0, *size).reads_in_flight);
+    settings.moves_in_flight = source.hints(0, *size).reads_for(threads);
   }
   settings.open_access = [&] {
     return TensorAccess{.reader = std::make_unique<OriginReader>(origin)};

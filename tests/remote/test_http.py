@@ -246,6 +246,20 @@ def test_tls(web: Web) -> None:
     assert_same(ops.load(members, options=certificate), zoo())
 
 
+@pytest.mark.parametrize("connections", [1, 2])
+def test_connections_are_a_limit(web: Web, tmp_path: Path, connections: int) -> None:
+    """However many threads compute."""
+    tensors = {f"x{i}": torch.full((1 << 18,), float(i)) for i in range(16)}
+    tensorizer_ops.save(web.root / "many.tensors", tensors)
+    options = {"connections": str(connections), "chunk_size": "65536"}
+    with tensorizer_ops.Reader(web.url("many.tensors"), options=options) as reader:
+        assert_same(reader.load(verify="all", threads=8), tensors)
+        assert reader.stats()["connections"] == connections
+    copy = tmp_path / "copy.tensors"
+    tensorizer_ops.convert(web.url("many.tensors"), copy, source_options=options, threads=8)
+    assert_same(tensorizer_ops.load(copy), tensors)
+
+
 def test_options_are_checked(web: Web) -> None:
     for name, value in (
         ("connections", "0"),

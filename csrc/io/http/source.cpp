@@ -61,7 +61,7 @@ class HttpSource final : public Source {
   bool remote() const override { return !sequential(); }
   ReadHints hints(std::uint64_t, std::uint64_t) override {
     ReadHints hints;
-    hints.reads_in_flight = client_.options().connections;
+    hints.reads_in_flight = hints.most_reads = client_.options().connections;
     hints.read_size = client_.options().chunk_size;
     const SourceStats stats = client_.stats();
     const double wait =

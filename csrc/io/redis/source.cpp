@@ -65,7 +65,7 @@ class RedisSource final : public Source {
   bool remote() const override { return true; }
   ReadHints hints(std::uint64_t, std::uint64_t) override {
     ReadHints hints;
-    hints.reads_in_flight = client_.options().connections;
+    hints.reads_in_flight = hints.most_reads = client_.options().connections;
     hints.read_cost = kReadCost;
     return hints;
   }
