@@ -5,7 +5,7 @@
 Files of 10 to 1,000,000 tensors of 4 elements, and files of 1 MiB to 20 GiB in tensors of up to
 32 MiB, without checksums. Every load is a process of its own; the best of the rounds counts. Every
 loaded byte is compared with the original, outside of the timing. A library is not measured with
-larger files once a load has taken a minute.
+files of which a load would probably take more than a minute.
 
   mapped   until the call returns; nothing is read
   copy     until the values are in memory of their own
@@ -112,7 +112,7 @@ def measure_files(
     reserve = Reserve(size if small else MIB)
     for curve, (suffix, load) in LOADS.items():
         points = panel.curves.get(curve, [])
-        if suffix not in paths or (points and points[-1][1] * 3 > LONGEST):
+        if suffix not in paths or (points and points[-1][1] * x / points[-1][0] > LONGEST):
             continue
         if small:
             make_warm(paths[suffix])
