@@ -15,9 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from text_seeds import SEEDS
-
 from support.raw_format import BUFFER, CRC32, PARAMETER, SHA256, Block, pack
+from support.text_seeds import SEEDS
 
 FRAME = b"|TZX|"
 ARGON2 = struct.pack("<HQQiH", 1, 1, 8192, 2, 16) + bytes(16)

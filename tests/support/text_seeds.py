@@ -1,4 +1,4 @@
-"""Valid inputs of the fuzz targets of texts, which make_corpus.py writes."""
+"""Valid inputs of the fuzz targets of texts, which tests/cpp/make_corpus.py writes."""
 
 from __future__ import annotations
 
