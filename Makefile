@@ -110,7 +110,7 @@ bench: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/chart.py
 
 bench-curves: build $(STAMPS)/bench | test-packages
-	@$(BIN)/python benchmarks/ways.py
+	@$(BIN)/python benchmarks/load_ways.py
 	@$(BIN)/python benchmarks/scaling.py
 	@$(BIN)/python benchmarks/sizes.py
 	@$(BIN)/python benchmarks/footprint.py

@@ -27,6 +27,7 @@ from best import THREADS, Results, measured
 from contenders import nothing_of
 from curves import Panel, as_found
 from letter_values import quantile
+from load_ways import tensors
 from measure import Task, check, measure
 from memory import Reserve, State, make_warm, size_of
 from peers import (
@@ -45,7 +46,6 @@ from peers import (
     why_not,
 )
 from servers import web_server
-from ways import tensors
 
 MIB = 1 << 20
 

@@ -43,7 +43,7 @@ class LetterValueChart:
 
     @staticmethod
     def of(found: Mapping[str, Any], machine: str) -> LetterValueChart:
-        """Make the chart from the JSON of ways.py."""
+        """Make the chart from the JSON of load_ways.py."""
         seconds = found["seconds"]
         count = len(next(iter(next(iter(seconds.values())).values())))
         title = f"Milliseconds to load {found['bytes'] / (1 << 20):.0f} MiB, {count} times each"

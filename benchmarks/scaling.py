@@ -35,12 +35,12 @@ from best import THREADS, Best, Results, measured
 from contenders import TINY
 from curves import Panel, as_found, short
 from footprint import saving
+from load_ways import tensors
 from measure import Task, check, measure
 from memory import Reserve, make_warm, size_of
 from peers import KEY, KEYED, US, US_ENCRYPTED, Load, ops_load, ops_save, tensorizer_load, why_not
 from servers import web_server
 from theme import LIMIT
-from ways import tensors
 
 CONNECTIONS = (1, 2, 4, 8, 16, 32)
 NUMBERS_OF_THREADS = (1, 2, 4, 8)

@@ -114,7 +114,7 @@ def test_many_tensors_are_measured(tmp_path: Path) -> None:
 
 
 def test_ways_are_measured(tmp_path: Path) -> None:
-    found = results_of("ways.py", tmp_path)["found"]
+    found = results_of("load_ways.py", tmp_path)["found"]
     ways = {"eager", "lazy", "module", "plaid", "encrypted", "HTTP", "S3", "Redis"}
     assert ways == found["seconds"].keys()
     for seconds in found["seconds"].values():

@@ -1,6 +1,6 @@
 """Repeats the ways in which programs load a model, with tensorizer and with tensorizer_ops.
 
-    python benchmarks/ways.py [--quick] [--mib 256] [--rounds 25] [--json FILE]
+    python benchmarks/load_ways.py [--quick] [--mib 256] [--rounds 25] [--json FILE]
 
 All ways are code for tensorizer, which runs with both libraries. Every load is a process of its
 own, onto the CPU. A round measures each way once with each library. Every loaded byte is compared
