@@ -219,7 +219,7 @@ def test_damage_is_noticed(path: str, real_device: str, large: dict[str, torch.T
         with pytest.raises(tensorizer_ops.errors.HashMismatch):
             ops.load(path, device=real_device, verify=verify)
     Path(path).write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match="InvalidFormat"):
+    with pytest.raises(tensorizer_ops.errors.InvalidFormat):
         ops.load(path, device=real_device)
 
 
