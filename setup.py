@@ -53,7 +53,6 @@ if "build_ext" in sys.argv or os.environ.get("TENSORIZER_OPS_WERROR"):
 COMPILER_PROBE = """
 #include <bit>
 #include <concepts>
-#include <semaphore>
 #include <span>
 static_assert(__cplusplus >= 202002L);
 static_assert(std::bit_ceil(3u) == 4u);

@@ -273,6 +273,20 @@ class Scheduler {
 
 }  // namespace
 
+void ComputeSlots::acquire() {
+  std::unique_lock lock(mutex_);
+  released_.wait(lock, [&] { return free_ > 0; });
+  --free_;
+}
+
+void ComputeSlots::release() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++free_;
+  }
+  released_.notify_one();
+}
+
 void SliceDigest::update(ConstBytes bytes) {
   if (!wanted_) return;
   const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);

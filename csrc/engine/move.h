@@ -10,9 +10,10 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <limits>
-#include <semaphore>
+#include <mutex>
 #include <vector>
 
 #include "base/bytes.h"
@@ -39,24 +40,27 @@ struct Progress {
 
 // Lets at most `threads` workers compute at a time, so that the others only wait for bytes, and
 // measures how long they compute. Thread-safe.
+//
+// Not a std::counting_semaphore: that of GCC 12 can block for ever although a slot is free, when
+// two threads wait and a third one releases between their last look and their wait.
 class ComputeSlots {
  public:
   enum class Work : std::uint8_t { Digest, Copy, Cipher };
 
   // Limits nothing if there are no more workers than threads.
-  ComputeSlots(int threads, int workers) : limited_(workers > threads), slots_(threads) {}
+  ComputeSlots(int threads, int workers) : limited_(workers > threads), free_(threads) {}
 
   // Blocks until a slot is free, and holds it for the lifetime of this object.
   class Slot {
    public:
     Slot(ComputeSlots& slots, Work work) : slots_(slots), work_(work) {
-      if (slots_.limited_) slots_.slots_.acquire();
+      if (slots_.limited_) slots_.acquire();
       begin_ = Clock::now();
     }
     ~Slot() {
       const std::chrono::nanoseconds spent = Clock::now() - begin_;
       slots_.spent_[static_cast<std::size_t>(work_)] += static_cast<std::uint64_t>(spent.count());
-      if (slots_.limited_) slots_.slots_.release();
+      if (slots_.limited_) slots_.release();
     }
     Slot(const Slot&) = delete;
     Slot& operator=(const Slot&) = delete;
@@ -77,8 +81,13 @@ class ComputeSlots {
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool limited_;
-  std::counting_semaphore<> slots_;
+  void acquire();
+  void release();
+
+  const bool limited_;
+  std::mutex mutex_;
+  std::condition_variable released_;
+  int free_;
   std::array<std::atomic<std::uint64_t>, 3> spent_{};  // nanoseconds
 };
 

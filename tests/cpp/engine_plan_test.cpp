@@ -300,6 +300,31 @@ MoveSettings random_settings(Dice& dice) {
   return settings;
 }
 
+// Short rounds, because only the last release of a round could leave a worker asleep for ever.
+TEST(ComputeSlots, LetSoManyWorkersComputeAtATime) {
+  for (int round = 0; round < 500; ++round) {
+    ComputeSlots slots(2, 4);
+    std::atomic<int> now{0};
+    std::atomic<int> most{0};
+    std::vector<std::jthread> workers;
+    for (int i = 0; i < 4; ++i) {
+      workers.emplace_back([&] {
+        for (int turn = 0; turn < 20; ++turn) {
+          const ComputeSlots::Slot slot(slots, ComputeSlots::Work::Digest);
+          const int computing = ++now;
+          int before = most;
+          while (computing > before && !most.compare_exchange_weak(before, computing)) {
+          }
+          std::this_thread::yield();
+          --now;
+        }
+      });
+    }
+    workers.clear();
+    ASSERT_LE(most, 2);
+  }
+}
+
 TEST(Move, MovesAndDigestsEverything) {
   Dice dice(41);
   for (int round = 0; round < 150; ++round) {
