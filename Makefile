@@ -12,6 +12,7 @@
 #   make bench-classic  compares code written for tensorizer, run with tensorizer and with this
 #   make bench-gpu      compares loads onto and saves from an accelerator
 #   make site    builds the site of the documentation in build/site/html, without dead links
+#   make look    builds it, and opens every page in Chromium, narrow and wide, light and dark
 #   make fuzz    fuzzes the code that reads files for FUZZ_SECONDS (600)
 #   make soak    loads and saves in every way for SOAK_SECONDS (600)
 #   make coverage  measures which lines the tests run, and lists the others
@@ -28,6 +29,9 @@ FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 600
 PYTEST_WORKERS ?= 2
 export MAX_JOBS ?= $(shell nproc)
+# Another clone, or a copy of this folder, finds what the compiler has made of the same sources.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,7 +50,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-classic bench-gpu fuzz soak asan tsan aarch64 site coverage mutants clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-classic bench-gpu fuzz soak asan tsan aarch64 site look coverage mutants clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -59,7 +63,7 @@ demo: build $(DEMO)/model.pt2 | test-packages
 # is at the end of the output.
 test: build $(STAMPS)/test | test-packages
 	$(STEP) lint $(RUN) lint
-	$(STEP) site $(RUN) site
+	$(STEP) site $(RUN) look
 	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
 	$(STEP) fuzzing $(RUN) fuzz FUZZ_SECONDS=60
@@ -76,6 +80,10 @@ lint: $(STAMPS)/test
 
 site: $(STAMPS)/site
 	@$(BIN)/python tools/site/build.py
+
+look: site
+	@tools/install_packages.sh tools/packages-site.txt
+	@$(BIN)/python tools/site/look.py $(if $(PICTURES),--pictures $(PICTURES))
 
 cpp-test: | test-packages
 	@tools/cpp_tests.sh tests

@@ -1,5 +1,5 @@
 // What a misspelt name was meant to be.
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -74,10 +74,11 @@ TEST(DidYouMean, TakesLittleTimeForHostileNames) {
   }
   Names many;
   for (std::size_t i = 0; i < 1'000'000; ++i) many.push_back(other[i % other.size()]);
-  const auto begin = std::chrono::steady_clock::now();
+  // Of the processor, because other processes may use it as well.
+  const std::clock_t begin = std::clock();
   EXPECT_NE(did_you_mean(longest, many), "");
-  // A tenth of that without sanitizers.
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  // A third of a second without sanitizers, and sixty times that if every name is compared.
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 10);
 }
 
 }  // namespace

@@ -19,6 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ROOT / "build" / "site" / "pages"
 # In a table, GitHub wants `a \| b` for what Python's Markdown writes as `a | b`.
 CODE = re.compile(r"`[^`\n]*`")
+# GitHub picks the picture by the theme of the system, the site by that of the page.
+PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img src="([^"]+)"([^>]*)>\s*</picture>'
+)
+IMAGES = r'<img src="\2#only-light"\3><img src="\1#only-dark"\3>'
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
 
 
@@ -58,6 +63,7 @@ def main() -> None:
             return link[0]
 
         text = CODE.sub(lambda code: code[0].replace(r"\|", "|"), source.read_text())
+        text = PICTURE.sub(IMAGES, text)
         target.write_text(LINK.sub(lead, text))
     for folder in folders:
         page = PAGES / folder.relative_to(ROOT) / "README.md"
