@@ -17,6 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ROOT / "build" / "site" / "pages"
+# Whoever searches for a message wants its explanation, not a page that happens to quote it.
+MESSAGES = ROOT / "docs" / "troubleshooting.md"
+FIRST_IN_SEARCH = "---\nsearch:\n  boost: 10\n---\n\n"
 # In a table, GitHub wants `a \| b` for what Python's Markdown writes as `a | b`.
 CODE = re.compile(r"`[^`\n]*`")
 # GitHub picks the picture by the theme of the system, the site by that of the page.
@@ -40,7 +43,7 @@ def listing(folder: Path) -> str:
 
 def main() -> None:
     shutil.rmtree(PAGES.parent, ignore_errors=True)
-    wanted = [*ROOT.glob("*.md"), *files_of(ROOT / "docs")]
+    wanted = [*ROOT.glob("*.md"), *files_of(ROOT / "docs"), ROOT / "tools" / "site" / "site.css"]
     folders: set[Path] = set()
     while wanted:
         source = wanted.pop()
@@ -64,7 +67,8 @@ def main() -> None:
 
         text = CODE.sub(lambda code: code[0].replace(r"\|", "|"), source.read_text())
         text = PICTURE.sub(IMAGES, text)
-        target.write_text(LINK.sub(lead, text))
+        text = LINK.sub(lead, text)
+        target.write_text(FIRST_IN_SEARCH + text if source == MESSAGES else text)
     for folder in folders:
         page = PAGES / folder.relative_to(ROOT) / "README.md"
         if not page.exists():
