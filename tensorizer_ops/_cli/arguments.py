@@ -12,6 +12,14 @@ def _option(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _place(text: str) -> str:
+    if text == "-":
+        raise argparse.ArgumentTypeError(
+            "'-' is no file: write /dev/stdin or /dev/stdout, or ./- for a file of that name"
+        )
+    return text
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
@@ -68,8 +76,12 @@ def _computes(parser: argparse.ArgumentParser) -> None:
 
 def _writes(parser: argparse.ArgumentParser, hashes: str | None = "all") -> None:
     """Add the arguments of all commands that write a file."""
-    parser.add_argument("source", metavar="SOURCE", help="the path or URI of the file to read")
-    parser.add_argument("target", metavar="TARGET", help="the path or URI of the file to write")
+    parser.add_argument(
+        "source", type=_place, metavar="SOURCE", help="the path or URI of the file to read"
+    )
+    parser.add_argument(
+        "target", type=_place, metavar="TARGET", help="the path or URI of the file to write"
+    )
     _named(
         parser,
         "--target-option",
@@ -85,7 +97,7 @@ def _writes(parser: argparse.ArgumentParser, hashes: str | None = "all") -> None
 
 
 def _uris(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("uri", nargs="+", metavar="URI", help="a path or a URI")
+    parser.add_argument("uri", nargs="+", type=_place, metavar="URI", help="a path or a URI")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from tensorizer_ops import _python
 from tensorizer_ops._cli.info import hashes_of
-from tensorizer_ops._cli.options import reading
+from tensorizer_ops._cli.options import reading, refuse_stream
 from tensorizer_ops._cli.output import bar, note, print_table, size_text
 from tensorizer_ops._cli.parsers import UsageError
 from tensorizer_ops._inspection import File
@@ -43,6 +43,7 @@ Stats = dict[str, float]
 
 
 def bench(given: Namespace) -> int:
+    refuse_stream(given.uri, "bench reads it several times")
     options = reading(given)
     path = local_path(given.uri)
     if path is not None and not os.path.isdir(path) and not os.path.isfile(path):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from argparse import Namespace
 
 from tensorizer_ops import errors
-from tensorizer_ops._cli.main import describe, status_of
-from tensorizer_ops._cli.options import reading
+from tensorizer_ops._cli.main import report, status_of
+from tensorizer_ops._cli.options import is_encrypted, reading
 from tensorizer_ops._cli.output import bar, name_of
-from tensorizer_ops._cli.parsers import DIFFERENT, PROGRAM
+from tensorizer_ops._cli.parsers import DIFFERENT
 from tensorizer_ops._inspection import File
 from tensorizer_ops._progress import reported
 
@@ -24,8 +24,12 @@ def verify(given: Namespace) -> int:
             with reported(file, bar(given.quiet)):
                 file.verify(given.check, given.threads)
         except errors.Error as error:
-            print(f"{PROGRAM}: {describe(error)}", file=sys.stderr)
-            damaged = isinstance(error, errors.InvalidFormat | errors.Crypto)
+            report(error, given.verbose)
+            damaged = isinstance(error, errors.InvalidFormat) or (
+                isinstance(error, errors.Crypto)
+                and "key" in options
+                and _is_encrypted(uri, options)
+            )
             worst = max(worst, DIFFERENT if damaged else status_of(error))
         else:
             if not given.quiet:
@@ -33,11 +37,24 @@ def verify(given: Namespace) -> int:
     return worst
 
 
+def _is_encrypted(uri: str, options: dict[str, str]) -> bool:
+    with contextlib.suppress(errors.Error):
+        return is_encrypted(uri, options)
+    return True
+
+
 def digest(given: Namespace) -> int:
+    """Print the digests of all files, and go on after one that has none."""
     options = reading(given)
+    worst = 0
     for uri in given.uri:
-        file = File(uri, options)
-        with reported(file, bar(given.quiet)):
-            found = file.digest(given.threads, given.version, given.listed)
-        print(found if len(given.uri) == 1 else f"{found}  {name_of(file)}")
-    return 0
+        try:
+            file = File(uri, options)
+            with reported(file, bar(given.quiet)):
+                found = file.digest(given.threads, given.version, given.listed)
+        except errors.Error as error:
+            report(error, given.verbose)
+            worst = max(worst, status_of(error))
+        else:
+            print(found if len(given.uri) == 1 else f"{found}  {name_of(file)}")
+    return worst

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +16,14 @@ from tensorizer_ops import errors
 from tensorizer_ops._targets import local_path
 
 _INDEX = "pytorch_model.bin.index.json"
-_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".bin.index.json")
+ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".bin.index.json")
+# Where trainers put the weights, next to those of the optimizer and others.
+_USUAL = ("state_dict", "model_state_dict", "model")
+# How deep entries are searched for tensors, and how many an error names.
+_DEEPEST = 5
+_MOST_NAMES = 10
+# What torch says about a type that it does not load.
+_GLOBAL = re.compile(r"GLOBAL (?:'|`)?([\w.]+)")
 # An index is a few hundred bytes a tensor.
 _LONGEST_INDEX = 100_000_000
 
@@ -35,22 +44,37 @@ def find(source: str) -> str | None:
             if name in names:
                 return os.path.join(path, name)
         return None
-    if not path.endswith(_ENDINGS) or not os.path.isfile(path) or _is_tensors(path):
+    if not path.endswith(ENDINGS) or not os.path.isfile(path) or _is_tensors(path):
         return None
     return path
 
 
 def load(path: str, entry: str | None) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """Load the tensors of a checkpoint, mapped if possible; return also what is left out."""
-    if not path.endswith(".json"):
-        return _tensors_of(path, _load_file(path), entry)
+    """Load the tensors of a checkpoint, mapped if possible; return also what a user should know."""
     tensors: dict[str, torch.Tensor] = {}
-    left_out: list[str] = []
-    for shard in _shards(path):
-        found, others = _tensors_of(shard, _load_file(shard), entry)
+    notes: list[str] = []
+    for file in _shards(path) if path.endswith(".json") else [path]:
+        loaded = _load_file(file)
+        if not isinstance(loaded, Mapping):
+            raise _refused(file, f"it holds {type(loaded).__name__}, and no dict of tensors")
+        chosen, others = _choose(file, loaded, entry)
+        if others:
+            notes.append(f"took {chosen!r}; --entry takes another one: {', '.join(others)}")
+        values = _at(loaded, chosen)
+        found = {str(k): v for k, v in values.items() if isinstance(v, torch.Tensor)}
+        if not found:
+            raise _refused(file, "it has no tensors")
         tensors.update(found)
-        left_out += others
-    return tensors, left_out
+        left_out = [str(key) for key in values if str(key) not in found]
+        if chosen:
+            first = chosen.partition(".")[0]
+            entries = [key for key in map(str, loaded) if key not in (first, *others)]
+            left_out = entries + left_out
+        if left_out:
+            notes.append(f"left out, because it is no tensor: {', '.join(left_out)}")
+    if bare := [name for name, tensor in tensors.items() if tensor.is_meta]:
+        notes.append(f"without data, because they are on the meta device: {', '.join(bare)}")
+    return tensors, notes
 
 
 def _is_tensors(path: str) -> bool:
@@ -61,52 +85,75 @@ def _is_tensors(path: str) -> bool:
 
 
 def _load_file(path: str) -> object:
+    mapped = False
     try:
         # Only checkpoints in zip files can be mapped, which torch has written since 1.6.
         mapped = zipfile.is_zipfile(path)
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an error is one line
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except OSError:
         raise
     except Exception as error:
-        # Torch's message is several lines, with advice to run the code in the file.
-        raise errors.InvalidFormat(
-            f"{path!r} cannot be loaded as a PyTorch checkpoint of tensors alone: "
-            + str(error).partition("\n")[0],
+        raise _refused(
+            path,
+            f"it cannot be loaded as a PyTorch checkpoint of tensors alone: "
+            f"{_why_not(path, mapped, str(error))}",
         ) from error
 
 
-def _tensors_of(
-    path: str, loaded: object, entry: str | None
-) -> tuple[dict[str, torch.Tensor], list[str]]:
-    if not isinstance(loaded, Mapping):
-        raise _refused(path, f"it holds {type(loaded).__name__}, and no dict of tensors")
+def _why_not(path: str, zipped: bool, text: str) -> str:
+    """Say in one sentence what torch says in several, with advice to run the code in the file."""
+    if os.path.getsize(path) == 0:
+        return "the file is empty"
+    if zipped and any("/code/" in name for name in zipfile.ZipFile(path).namelist()):
+        return "it is a TorchScript program; save the state_dict() of what torch.jit.load() returns"
+    if named := _GLOBAL.search(text):
+        return f"it has an object of {named[1]}; save a state_dict, which has tensors alone"
+    return "it is damaged, or torch.save did not write it"
+
+
+def _choose(path: str, loaded: Mapping[Any, Any], entry: str | None) -> tuple[str, list[str]]:
+    """Return the entry that has the tensors, as keys joined by dots, and others that have some."""
     if entry is not None:
-        if not isinstance(loaded.get(entry), Mapping):
+        if not isinstance(_at(loaded, entry), Mapping):
             raise _refused(path, f"it has no dict of tensors in {entry!r}")
-        return _split(path, loaded[entry])
-    if any(isinstance(value, torch.Tensor) for value in loaded.values()):
-        return _split(path, loaded)
-    nested = [key for key, value in loaded.items() if _has_tensors(value)]
-    for usual in ("state_dict", "model_state_dict", "model"):
-        if usual in nested:
-            nested = [usual]
-    if len(nested) != 1:
-        known = ", ".join(repr(key) for key in nested) or "none"
-        raise _refused(path, f"choose the entry that has the tensors by --entry (found: {known})")
-    tensors, others = _split(path, loaded[nested[0]])
-    return tensors, [str(key) for key in loaded if key != nested[0]] + others
+        return entry, []
+    level = {"": loaded}
+    for _ in range(_DEEPEST):
+        having = [name for name, value in level.items() if _has_tensors(value)]
+        usual = [name for name in _USUAL if name in having]
+        if usual or len(having) == 1:
+            chosen = (usual or having)[0]
+            return chosen, [name for name in having if name != chosen]
+        if having:
+            names = ", ".join(map(repr, having[:_MOST_NAMES]))
+            raise _refused(path, f"choose the entry that has the tensors by --entry: {names}")
+        level = {
+            f"{name}.{key}" if name else str(key): value
+            for name, values in level.items()
+            for key, value in values.items()
+            if isinstance(value, Mapping)
+        }
+    raise _refused(path, "it has no dict of tensors")
 
 
-def _has_tensors(value: object) -> bool:
-    return isinstance(value, Mapping) and any(isinstance(v, torch.Tensor) for v in value.values())
+def _at(loaded: Any, entry: str) -> Any:
+    """Return what is at an entry: a key, or keys joined by dots; None if there is nothing."""
+    if not entry:
+        return loaded
+    if not isinstance(loaded, Mapping):
+        return None
+    for key, value in loaded.items():
+        if str(key) == entry:
+            return value
+        if entry.startswith(f"{key}.") and (found := _at(value, entry[len(str(key)) + 1 :])):
+            return found
+    return None
 
 
-def _split(path: str, values: Mapping[Any, Any]) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """Return the tensors, and the names of everything else."""
-    tensors = {str(key): value for key, value in values.items() if isinstance(value, torch.Tensor)}
-    if not tensors:
-        raise _refused(path, "it has no tensors")
-    return tensors, [str(key) for key, value in values.items() if str(key) not in tensors]
+def _has_tensors(value: Mapping[Any, Any]) -> bool:
+    return any(isinstance(v, torch.Tensor) for v in value.values())
 
 
 def _shards(index: str) -> list[str]:

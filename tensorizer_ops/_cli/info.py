@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from tensorizer_ops import errors
+from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import reading
-from tensorizer_ops._cli.output import name_of, print_table, safe, size_text
+from tensorizer_ops._cli.output import name_of, name_text, print_table, safe, size_text
 from tensorizer_ops._inspection import Digests, File, StoredTensor
 
 # How much of a text of the metadata is shown; --json has all of it.
@@ -18,29 +19,39 @@ _MOST_TEXT = 200
 
 
 def info(given: Namespace) -> int:
+    """Show all files, and go on after one that cannot be opened."""
     options = reading(given)
+    worst = 0
     for number, uri in enumerate(given.uri):
-        file = File(uri, options)
-        globs = given.filter or ["*"]
-        tensors = [t for t in file.index() if any(fnmatchcase(t.name, glob) for glob in globs)]
-        if given.json:
-            print(json.dumps(_facts(file, tensors)))
-        elif given.names:
-            for tensor in tensors:
-                print(safe(tensor.name))
-        else:
-            if number:
-                print()
-            if len(given.uri) > 1:
-                print(name_of(file))
-            _print_summary(file, tensors)
-            if given.by_prefix is not None:
-                print()
-                _print_prefixes(tensors, given.by_prefix)
-            elif tensors:
-                print()
-                _print_tensors(tensors)
-    return 0
+        try:
+            _show(given, File(uri, options), number)
+        except errors.Error as error:
+            report(error, given.verbose)
+            worst = max(worst, status_of(error))
+    return worst
+
+
+def _show(given: Namespace, file: File, number: int) -> None:
+    globs = given.filter or ["*"]
+    tensors = [t for t in file.index() if any(fnmatchcase(t.name, glob) for glob in globs)]
+    if given.json:
+        print(json.dumps(_facts(file, tensors)))
+        return
+    if given.names:
+        for tensor in tensors:
+            print(name_text(tensor.name))
+        return
+    if number:
+        print()
+    if len(given.uri) > 1:
+        print(name_of(file))
+    _print_summary(file, tensors)
+    if given.by_prefix is not None:
+        print()
+        _print_prefixes(tensors, given.by_prefix)
+    elif tensors:
+        print()
+        _print_tensors(tensors)
 
 
 def hashes_of(file: File) -> list[str]:
@@ -154,13 +165,13 @@ def _dtypes(tensors: Sequence[StoredTensor]) -> str:
 
 def _print_prefixes(tensors: Sequence[StoredTensor], depth: int) -> None:
     totals = _totals(tensors, lambda tensor: ".".join(tensor.name.split(".")[:depth]))
-    rows = [(safe(name), str(count), size_text(size)) for name, count, size in totals]
+    rows = [(name_text(name), str(count), size_text(size)) for name, count, size in totals]
     print_table(("prefix", "tensors", "size"), rows, right=(1, 2))
 
 
 def _print_tensors(tensors: Sequence[StoredTensor]) -> None:
     rows = [
-        (safe(t.name), t.dtype or "unknown", str(list(t.shape)), size_text(t.memory_size))
+        (name_text(t.name), t.dtype or "unknown", str(list(t.shape)), size_text(t.memory_size))
         for t in tensors
     ]
     print_table(("name", "dtype", "shape", "size"), rows, right=(3,))

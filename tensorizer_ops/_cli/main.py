@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with the arguments of this process, and return its exit status."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            # It was closed, as by `>&-`. A file to write must not get its descriptor.
+            # It was closed, as by `>&-`: the lowest free descriptor. No other file must get that,
+            # and a copy to fd:1 must fail.
+            os.open(os.devnull, os.O_RDONLY)
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         # Names may have characters that the locale lacks.
         getattr(sys, name).reconfigure(errors="backslashreplace")
@@ -37,35 +39,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run = getattr(importlib.import_module(f"tensorizer_ops._cli.{given.file}"), given.run)
             status: int = run(given)
         finally:
-            sys.stdout.flush()  # where it can fail in a way that is reported here
+            flush()
     except KeyboardInterrupt:
         # On a terminal, ^C is at the begin of the line.
         print(f"{chr(10) * sys.stderr.isatty()}{PROGRAM}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
         if isinstance(error, BrokenPipeError) and not isinstance(error, errors.Error):
-            # Nobody reads the output any more, as in `tensorizer-ops info ... | head`. At exit
-            # Python would flush it once more.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # Nobody reads the output any more, as in `tensorizer-ops info ... | head`.
             return 128 + signal.SIGPIPE
-        if verbose:
-            for line in "".join(traceback.format_exception(error)).split("\n"):
-                print(safe(line), file=sys.stderr)
-        print(f"{PROGRAM}: {describe(error)}", file=sys.stderr)
+        report(error, verbose)
         return status_of(error)
     return status
 
 
-def describe(error: Exception) -> str:
-    """Return the message of an error in one line."""
-    text = " ".join(str(error).split("\n"))
-    if isinstance(error, errors.Error):
-        return safe(text)
-    if isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename!r}: {error.strerror}"
-    elif not isinstance(error, OSError | UsageError | ImportError | ValueError):
+def flush() -> None:
+    """Write what was printed, here where a failure is reported."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # At exit Python would flush it once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+def report(error: Exception, verbose: bool) -> None:
+    """Print the message of an error, in one line for each thing that is damaged."""
+    if verbose:
+        for line in "".join(traceback.format_exception(error)).split("\n"):
+            print(safe(line), file=sys.stderr)
+    for line in describe(error):
+        print(f"{PROGRAM}: {safe(line)}", file=sys.stderr)
+
+
+def describe(error: Exception) -> list[str]:
+    lines = str(error).split("\n")
+    if isinstance(error, errors.HashMismatch):
+        return lines
+    text = " ".join(lines)
+    if isinstance(error, OSError) and not isinstance(error, errors.Error):
+        text = f"{error.filename!r}: {error.strerror}" if error.filename is not None else text
+    elif not isinstance(error, errors.Error | UsageError | ImportError | ValueError):
         text = f"{type(error).__name__}: {text}"
-    return safe(text)
+    return [text]
 
 
 def status_of(error: Exception) -> int:

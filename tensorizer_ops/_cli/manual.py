@@ -23,7 +23,11 @@ def manual(given: Namespace) -> int:
     ]
     for command in COMMANDS:
         actions = actions_of(command)
-        places = [str(a.metavar or a.dest) for a in actions if not a.option_strings]
+        places = [
+            f"{a.metavar or a.dest}{' ...' if a.nargs == '+' else ''}"
+            for a in actions
+            if not a.option_strings
+        ]
         lines += [
             f".SS {_text(' '.join([command.name, *places]))}",
             _text(command.description()),
@@ -43,7 +47,9 @@ def _names(action: argparse.Action) -> str:
     names = ", ".join(action.option_strings)
     if action.choices:
         return f"{names} {'|'.join(map(str, action.choices))}"
-    return names if action.nargs == 0 else f"{names} {action.metavar}"
+    if action.nargs == 0:
+        return names
+    return f"{names} [{action.metavar}]" if action.nargs == "?" else f"{names} {action.metavar}"
 
 
 def _text(text: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import getpass
 import os
+import stat
 from argparse import Namespace
 
 from tensorizer_ops._cli.parsers import UsageError
+from tensorizer_ops._inspection import File
+from tensorizer_ops._targets import local_path
 
 
 def reading(given: Namespace) -> dict[str, str]:
@@ -14,8 +17,29 @@ def reading(given: Namespace) -> dict[str, str]:
     options: dict[str, str] = dict(given.option)
     key = key_name(given)
     if key is not None:
+        if "key" in options:
+            raise UsageError("there are two keys: one is an option, and one an argument of its own")
         options["key"] = key
     return options
+
+
+def is_encrypted(uri: str, options: dict[str, str]) -> bool:
+    """Return whether a file is encrypted, which is an error to read with a key if it is not."""
+    without = {name: value for name, value in options.items() if name != "key"}
+    return File(uri, without).format().encrypted
+
+
+def refuse_stream(source: str, instead: str) -> None:
+    """Raise an error for a pipe or a terminal, which has its bytes only once."""
+    name = source.removeprefix("fd:")
+    try:
+        path = int(name) if name != source else local_path(source)
+        stream = path is not None and not stat.S_ISREG(os.stat(path).st_mode)
+        folder = path is not None and stat.S_ISDIR(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return  # the library says what is wrong with it
+    if stream and not folder:
+        raise UsageError(f"{source!r} can be read only once, and {instead}")
 
 
 def key_name(given: Namespace, new: str = "", ask: bool = False, twice: bool = False) -> str | None:

@@ -19,6 +19,11 @@ def safe(text: str) -> str:
     )
 
 
+def name_text(name: str) -> str:
+    """Return the name of a tensor, so that no two names are shown alike."""
+    return safe(name.replace("\\", "\\\\"))
+
+
 def name_of(file: File) -> str:
     """Return the path or URI of a file for output: without secrets and without quotes."""
     label = file.label()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
@@ -21,7 +22,7 @@ FAILED = 3
 
 STATUSES = (
     "Exit status: 0 success, 1 a difference or a failed verification, 2 wrong usage, 3 any other "
-    "error, 130 after Ctrl-C."
+    "error, 130 after Ctrl-C, 141 if nobody reads what it prints."
 )
 
 
@@ -34,6 +35,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"{PROGRAM}: {safe(message)} (see {self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse ignores errors here.
+        (file or sys.stderr).write(message)
 
     def parse_known_args(self, *arguments: Any, **more: Any) -> tuple[Any, list[str]]:
         given, unknown = super().parse_known_args(*arguments, **more)

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from tensorizer_ops._cli import checkpoints
 from tensorizer_ops._cli.info import hashes_of, key_cost_of
-from tensorizer_ops._cli.options import reading
+from tensorizer_ops._cli.options import reading, refuse_stream
 from tensorizer_ops._cli.output import bar, note, safe, size_text
 from tensorizer_ops._cli.parsers import UsageError
 from tensorizer_ops._inspection import File
@@ -27,12 +27,17 @@ def convert(given: Namespace) -> int:
 
     options = reading(given)
     target_options = dict(given.target_option)
+    if given.target.endswith(checkpoints.ENDINGS):
+        raise UsageError(
+            f"{given.target!r} would be a .tensors file, whatever its name: name it .tensors or "
+            ".safetensors"
+        )
     if found := checkpoints.find(given.source):
         if options:
             raise UsageError("a PyTorch checkpoint is read without options and without a key")
-        tensors, left_out = checkpoints.load(found, given.entry)
-        if left_out:
-            note(given.quiet, f"left out, because it is no tensor: {safe(', '.join(left_out))}")
+        tensors, notes = checkpoints.load(found, given.entry)
+        for text in notes:
+            note(given.quiet, safe(text))
         save(
             given.target,
             tensors,
@@ -60,6 +65,7 @@ def convert(given: Namespace) -> int:
 def copy(given: Namespace) -> int:
     from tensorizer_ops._rewrite import convert, update
 
+    refuse_stream(given.source, "copy looks at it first: use convert")
     options = reading(given)
     if given.update:
         if given.target_option or given.hashes:

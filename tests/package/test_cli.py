@@ -238,12 +238,14 @@ def test_wrong_usage_gets_advice(arguments: list[str], advice: str) -> None:
 def test_output_that_cannot_be_written(model: Path) -> None:
     full = shell("info $1 > /dev/full", model)
     assert full.returncode == 3 and full.stderr.count("\n") == 1 and "space" in full.stderr
+    assert shell("info --help > /dev/full", model).returncode == 3
     # A closed stream is no error, and what is written later does not end up in another file.
     before = model.read_bytes()
     for closed in (">&-", "2>&-", ">&- 2>&-"):
         assert shell(f"verify $1 {closed}", model).returncode == 0
         assert shell(f"info -v $1.none {closed}", model).returncode == 3
         assert shell(f"convert $1 $1.safetensors {closed}", model).returncode == 0
+    assert shell("copy $1 fd:1 >&-", model).returncode == 3
     assert model.read_bytes() == before
     assert run("diff", model, f"{model}.safetensors").returncode == 0
 
@@ -324,3 +326,41 @@ def test_bench_of_a_server(model: Path, tmp_path: Path) -> None:
         found = json.loads(run("bench", web.url("m.tensors"), "--json").stdout)
     assert found["measured"]["bare read"]["bytes"] == model.stat().st_size
     assert found["measured"]["load"]["requests"] >= 1
+
+
+def test_all_damaged_tensors_have_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    tensorizer_ops.save(path, {name: torch.full((100,), 3.0) for name in "abc"})
+    data = bytearray(path.read_bytes())
+    for tensor in File(path).index():
+        if tensor.name != "b":
+            data[tensor.data_offset] ^= 1
+    path.write_bytes(data)
+    lines = run("verify", path, status=1).stderr.splitlines()
+    assert len(lines) == 2 and "'a'" in lines[0] and "'c'" in lines[1]
+    assert "Traceback" in shell("verify -v $1", path).stderr
+
+
+def test_missing_keys_are_no_damage(model: Path, tmp_path: Path) -> None:
+    key, secret = tmp_path / "key", tmp_path / "s.tensors"
+    run("keygen", key)
+    run("encrypt", model, secret, "--key-file", key)
+    run("verify", secret, status=3)
+    run("verify", model, "--key-file", key, status=3)
+    run("verify", model, "--key-file", key, "-o", f"key=file:{key}", status=2)
+
+
+def test_one_missing_file_does_not_hide_the_others(model: Path, tmp_path: Path) -> None:
+    for command, shown in (("info", "layers"), ("digest", "model.tensors")):
+        done = run(command, tmp_path / "missing", model, status=3)
+        assert "missing" in done.stderr and shown in done.stdout
+
+
+def test_different_names_are_shown_differently(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    tensorizer_ops.save(path, {"a\nb": torch.ones(1), "a\\nb": torch.ones(1)})
+    assert run("info", path, "--names").stdout.splitlines() == ["a\\nb", "a\\\\nb"]
+
+
+def test_a_dash_is_no_file(model: Path) -> None:
+    assert "/dev/stdout" in run("copy", model, "-", status=2).stderr

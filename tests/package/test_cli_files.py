@@ -7,6 +7,7 @@ import math
 import os
 import re
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import torch
 
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
-from support.command import run
+from support.command import COMMAND, run
+from support.process import environment
 from support.samples import assert_same, flip, zoo
 from support.shards import split, write_shards
 from tensorizer_ops._cli import diff
@@ -52,6 +54,61 @@ def test_convert_a_checkpoint(tmp_path: Path, legacy: bool) -> None:
     assert_same(tensorizer_ops.load(tmp_path / "m.safetensors", names=["a", "b"]), TENSORS)
     assert tensorizer_ops.metadata(tmp_path / "m.safetensors") == {"format": "pt"}
     assert run("convert", tmp_path / "m.pt", tmp_path / "m.tensors", "-q").stderr == ""
+
+
+def test_weights_beside_others_are_taken_and_named(tmp_path: Path) -> None:
+    moments = {"state": {0: {"exp_avg": torch.ones(2)}}}
+    torch.save(
+        {"model": TENSORS, "ema": {"c": torch.ones(1)}, "optimizer": moments}, tmp_path / "m.pt"
+    )
+    done = run("convert", tmp_path / "m.pt", tmp_path / "m.tensors")
+    assert done.stderr.splitlines() == [
+        "took 'model'; --entry takes another one: ema",
+        "left out, because it is no tensor: optimizer",
+    ]
+    assert_same(tensorizer_ops.load(tmp_path / "m.tensors"), TENSORS)
+
+
+def test_deep_entries_of_a_checkpoint(tmp_path: Path) -> None:
+    torch.save({"run": {"net": TENSORS}}, tmp_path / "one.pt")
+    run("convert", tmp_path / "one.pt", tmp_path / "m.tensors")
+    assert_same(tensorizer_ops.load(tmp_path / "m.tensors"), TENSORS)
+    torch.save({"net": {"enc": TENSORS, "dec.x": {"c": torch.ones(1)}}}, tmp_path / "two.pt")
+    error = run("convert", tmp_path / "two.pt", tmp_path / "m.tensors", status=3).stderr
+    assert "--entry: 'net.enc', 'net.dec.x'" in error
+    run("convert", tmp_path / "two.pt", tmp_path / "m.tensors", "--entry", "net.dec.x")
+    assert tensorizer_ops.names(tmp_path / "m.tensors") == ["c"]
+
+
+def test_checkpoints_that_are_none(tmp_path: Path) -> None:
+    target = tmp_path / "m.tensors"
+    layer = torch.nn.Linear(2, 2)
+    torch.jit.script(layer).save(str(tmp_path / "jit.pt"))
+    torch.save(layer, tmp_path / "module.pt")
+    (tmp_path / "empty.pt").touch()
+    (tmp_path / "text.pt").write_text("hello")
+    for name, why in (
+        ("jit", "TorchScript program"),
+        ("module", "an object of torch.nn.modules.linear.Linear"),
+        ("empty", "the file is empty"),
+        ("text", "torch.save did not write it"),
+    ):
+        error = run("convert", tmp_path / f"{name}.pt", target, status=3).stderr
+        assert error.count("\n") == 1 and why in error and "weights_only" not in error
+    assert not target.exists()
+
+
+def test_convert_writes_no_file_that_is_named_as_a_checkpoint(tmp_path: Path) -> None:
+    torch.save(TENSORS, tmp_path / "m.pt")
+    before = (tmp_path / "m.pt").read_bytes()
+    assert "m.pt" in run("convert", tmp_path / "m.pt", tmp_path / "m.pt", status=2).stderr
+    assert (tmp_path / "m.pt").read_bytes() == before
+
+
+def test_tensors_without_data_are_named(tmp_path: Path) -> None:
+    torch.save({"a": torch.empty(2, device="meta"), "b": torch.ones(1)}, tmp_path / "m.pt")
+    done = run("convert", tmp_path / "m.pt", tmp_path / "m.tensors")
+    assert done.stderr == "without data, because they are on the meta device: a\n"
 
 
 def test_the_entry_of_a_checkpoint_is_chosen(tmp_path: Path) -> None:
@@ -253,3 +310,54 @@ def test_keys(model: Path, tmp_path: Path) -> None:
     assert File(copied).format().encrypted
     run("decrypt", copied, plain, "-o", f"key=file:{new}")
     assert_same(tensorizer_ops.load(plain, verify="all"), TENSORS)
+
+
+def test_diff_is_exact_for_integers_and_names_bits(tmp_path: Path) -> None:
+    one, two = tmp_path / "1.tensors", tmp_path / "2.tensors"
+    big = torch.tensor([2**53, -(2**63)])
+    unsigned = torch.tensor([0, 2**64 - 1], dtype=torch.uint64)
+    tensorizer_ops.save(one, {"i": big, "u": unsigned, "z": torch.zeros(2)})
+    tensorizer_ops.save(
+        two,
+        {"i": big + 1, "u": torch.tensor([2**64 - 1, 0], dtype=torch.uint64), "z": -torch.zeros(2)},
+    )
+    assert run("diff", one, two, status=1).stdout.splitlines() == [
+        "i: largest difference 1",
+        f"u: largest difference {2**64 - 1}",
+        "z: different bits of equal values",
+        "3 of 3 tensors differ",
+    ]
+
+
+def test_json_of_diff_has_no_numbers_that_json_lacks(tmp_path: Path) -> None:
+    one, two = tmp_path / "1.tensors", tmp_path / "2.tensors"
+    tensorizer_ops.save(one, {"n": torch.tensor([math.nan]), "f": torch.tensor([math.inf])})
+    tensorizer_ops.save(two, {"n": torch.tensor([1.0]), "f": torch.tensor([1.0])})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = json.loads(run("diff", one, two, "--json", status=1).stdout, parse_constant=refuse)
+    assert [d["largest_difference"] for d in found["differences"]] == ["nan", "inf"]
+
+
+def test_diff_of_a_file_with_its_encrypted_copy(model: Path, tmp_path: Path) -> None:
+    key, secret = tmp_path / "key", tmp_path / "s.tensors"
+    run("keygen", key)
+    run("encrypt", model, secret, "--key-file", key)
+    for pair in ((model, secret), (secret, model), (secret, secret)):
+        assert "agree" in run("diff", *pair, "--key-file", key).stdout
+
+
+@pytest.mark.parametrize("command", ["copy", "diff", "bench"])
+def test_streams_that_would_be_read_twice_are_refused(
+    command: str, model: Path, tmp_path: Path
+) -> None:
+    target = {"copy": [tmp_path / "new"], "diff": [model], "bench": []}[command]
+    for stream in ("/dev/stdin", "fd:0"):
+        arguments = [*COMMAND, command, stream, *target]
+        done = subprocess.run(
+            arguments, input=model.read_bytes(), capture_output=True, env=environment()
+        )
+        assert done.returncode == 2 and b"only once" in done.stderr
+        assert not (tmp_path / "new").exists()
