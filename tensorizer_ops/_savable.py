@@ -18,12 +18,9 @@ from tensorizer_ops._arguments import is_unicode, kind_of, not_unicode, wrong
 def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     if isinstance(tensors, torch.nn.Module):
         raise wrong("tensors", tensors, "a dict of tensors: give its state_dict()")
-    try:
-        return dict(tensors)
-    except (TypeError, ValueError):
-        if isinstance(tensors, Mapping):
-            raise
-        raise wrong("tensors", tensors, "a dict of tensors, such as a state_dict()") from None
+    if not isinstance(tensors, Mapping):
+        raise wrong("tensors", tensors, "a dict of tensors, such as a state_dict()")
+    return dict(tensors)
 
 
 def refuse_other_metadata(metadata: Mapping[str, str] | None) -> None:

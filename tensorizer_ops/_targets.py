@@ -11,6 +11,9 @@ from typing import Protocol, TypeGuard
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import is_unicode, not_unicode
 
+# What pathlib makes of a URI.
+_URI_AS_PATH = re.compile(r"(?:https?|s3|gs|rediss?|unix|file):/", re.IGNORECASE)
+
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
@@ -51,6 +54,11 @@ def to_uri(target: Target) -> str:
         raise errors.InvalidArgument(
             f"{len(target)} bytes that hold a NUL were given as a path: if they are a file, give "
             "io.BytesIO() of them",
+        )
+    if isinstance(target, os.PathLike) and (lost := _URI_AS_PATH.match(os.fsdecode(target))):
+        raise errors.InvalidArgument(
+            f"the path begins with {lost[0]!r}: a URI that becomes a path loses a slash, so give "
+            "it as str",
         )
     # os.fsdecode() turns bytes that are not UTF-8 into surrogates, which the ops do not accept.
     if isinstance(target, str) and is_unicode(target):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import checked
+from tensorizer_ops._arguments import checked, wrong
 from tensorizer_ops._file_objects import Output, label, tensors_in_words
 from tensorizer_ops._options import Hashes, Options, as_text
 from tensorizer_ops._savable import refuse_other_metadata, refuse_others
@@ -103,6 +103,8 @@ class Writer:
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Write a tensor. Raises ``ValueError`` for a name that was added before."""
+        if not isinstance(name, str):
+            raise wrong("name", name, "str: the order is add(name, tensor)")
         refuse_others([name], [tensor])
         with torch._C.DisableTorchFunctionSubclass():
             self._output.writer.add(name, tensor)

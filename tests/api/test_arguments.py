@@ -355,7 +355,7 @@ def test_numbers_that_are_too_large(path: str) -> None:
 def test_what_converts_is_accepted(path: str) -> None:
     tensors = OrderedDict(x=torch.ones(3), y=torch.zeros(3))
     untyped: Any = tensorizer_ops
-    untyped.save(Path(path), tensors.items(), threads=numpy.int64(1))
+    untyped.save(Path(path), tensors, threads=numpy.int64(1))
     untyped.save(path.encode(), tensors, threads=True)
     for copy in (1, numpy.bool_(True), False):
         assert list(untyped.load(path, names=tensors.keys(), copy=copy)) == ["x", "y"]
@@ -369,3 +369,28 @@ def test_functions_show_what_they_take() -> None:
     assert tensorizer_ops.load.__name__ == "load"
     assert tensorizer_ops.load.__doc__
     assert list(inspect.signature(tensorizer_ops.save).parameters)[:2] == ["uri", "tensors"]
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3:/bucket/k", "gs:bucket/k", " s3://bucket/k", Path("s3://bucket/k")], ids=repr
+)
+def test_a_uri_that_lost_its_slashes_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str | Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"slash|begins with"):
+        tensorizer_ops.save(uri, {"a": torch.ones(1)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pairs_of_names_and_tensors_are_no_dict(tmp_path: Path) -> None:
+    pairs = [("a", torch.ones(1)), ("a", torch.zeros(1))]
+    with pytest.raises(TypeError, match="tensors is list"):
+        tensorizer_ops.save(tmp_path / "m", pairs)  # type: ignore[arg-type]
+
+
+def test_swapped_arguments_of_a_writer(tmp_path: Path) -> None:
+    with tensorizer_ops.Writer(tmp_path / "m") as writer:
+        with pytest.raises(TypeError, match=r"the order is add\(name, tensor\)"):
+            writer.add(torch.ones(2), "a")  # type: ignore[arg-type]
+        writer["a"] = torch.ones(2)

@@ -21,8 +21,8 @@ TEST(UriTest, SplitsOnlyALeadingScheme) {
   EXPECT_EQ(split_uri("s3+v.2-a://b//c").scheme, "s3+v.2-a");
   EXPECT_EQ(split_uri("s3://b//c").rest, "b//c");
   EXPECT_EQ(split_uri("fd:12").rest, "12");
-  for (const char* path : {"a:b", "C:/x", "./a://b", "a b://c", "1a://b", "://x", "/a//b:c", "fd",
-                           "file:/x", "FD:1"}) {
+  for (const char* path :
+       {"a:b", "C:/x", "./a://b", "a b://c", "1a://b", "://x", "/a//b:c", "fd", "FD:1"}) {
     EXPECT_EQ(split_uri(path).scheme, "") << path;
     EXPECT_EQ(split_uri(path).rest, path);
   }
@@ -37,14 +37,16 @@ TEST(UriTest, SplitsOnlyALeadingScheme) {
 }
 
 TEST(UriTest, TakesNoBrokenUrlForAPath) {
-  for (const char* uri :
-       {"http:/u:secret@h/x", "HTTPS:u:secret@h", " http://u:secret@h/x", "http:"}) {
+  for (const char* uri : {"http:/u:secret@h/x", "HTTPS:u:secret@h", " http://u:secret@h/x",
+                          "http:", "s3:/secret/k", "gs:secret/k", "redis:/:secret@h/p",
+                          "rediss:secret", "unix:/secret", " s3://secret/k", "file:/secret"}) {
     const Error error = error_of([&] { split_uri(uri); });
     EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument) << uri;
     EXPECT_EQ(std::string_view(error.what()).find("secret"), std::string_view::npos);
   }
   EXPECT_EQ(split_uri("./http:x").scheme, "");
   EXPECT_EQ(split_uri("http-model").scheme, "");
+  EXPECT_EQ(split_uri("s3-model:1").scheme, "");
 }
 
 TEST(UriTest, DecodesFileUris) {
