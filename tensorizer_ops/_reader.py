@@ -17,7 +17,7 @@ from tensorizer_ops._options import Hashes, Options, Verify, as_text
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._rewrite import Updated
 from tensorizer_ops._slices import Slices
-from tensorizer_ops._targets import Source, Target, to_uri
+from tensorizer_ops._targets import Source, Target, is_target, to_uri
 
 
 class _Defaults(NamedTuple):
@@ -64,6 +64,7 @@ class Reader(Mapping[str, torch.Tensor]):
         self._reader = opened.reader
         self._defaults = _Defaults(device, dtype, verify, copy, threads or opened.threads)
         self._label = label(source)
+        self._has_place = is_target(source)
         self._names: dict[str, None] | None = None
         self._format = ""
         self._is_closed = False
@@ -113,6 +114,8 @@ class Reader(Mapping[str, torch.Tensor]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
+        if not self._has_place:  # the descriptor of a file object may be of another file later
+            raise errors.InvalidArgument("only a Reader that was opened by its URI can be pickled")
         return {**self.__dict__, "_names": None, "_is_closed": False}
 
     def _ipython_key_completions_(self) -> list[str]:

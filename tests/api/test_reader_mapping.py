@@ -223,6 +223,11 @@ def test_it_pickles_what_it_was_made_of(saved: str) -> None:
         pickle.dumps(Reader("https://user:hidden@localhost/x"))
     with pytest.raises(ValueError, match="only a Reader that was opened by its URI"):
         pickle.dumps(Reader(io.BytesIO(Path(saved).read_bytes())))
+    with (
+        open(saved, "rb") as file,
+        pytest.raises(ValueError, match="only a Reader that was opened by its URI"),
+    ):
+        pickle.dumps(Reader(file))
 
 
 def test_scripts_use_the_torch_object(saved: str) -> None:
