@@ -11,7 +11,7 @@ from typing import Protocol, TypeGuard
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import is_unicode, not_unicode
 
-# What pathlib makes of a URI.
+# The start of a URI that was converted to a path: pathlib drops the second slash.
 _URI_AS_PATH = re.compile(r"(?:https?|s3|gs|rediss?|unix|file):/", re.IGNORECASE)
 
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]

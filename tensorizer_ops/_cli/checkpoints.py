@@ -22,7 +22,7 @@ _USUAL = ("state_dict", "model_state_dict", "model")
 # How deep entries are searched for tensors, and how many an error names.
 _DEEPEST = 5
 _MOST_NAMES = 10
-# What torch says about a type that it does not load.
+# The part of torch's message that names a type which weights_only refuses.
 _GLOBAL = re.compile(r"GLOBAL (?:'|`)?([\w.]+)")
 # An index is a few hundred bytes a tensor.
 _LONGEST_INDEX = 100_000_000

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     except Exception as error:
         if isinstance(error, BrokenPipeError) and not isinstance(error, errors.Error):
-            # Nobody reads the output any more, as in `tensorizer-ops info ... | head`.
+            # The reader of the output has closed it, as in `tensorizer-ops info ... | head`.
             return 128 + signal.SIGPIPE
         report(error, verbose)
         return status_of(error)

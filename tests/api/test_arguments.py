@@ -386,11 +386,11 @@ def test_a_uri_that_lost_its_slashes_makes_no_folder(
 def test_pairs_of_names_and_tensors_are_no_dict(tmp_path: Path) -> None:
     pairs = [("a", torch.ones(1)), ("a", torch.zeros(1))]
     with pytest.raises(TypeError, match="tensors is list"):
-        tensorizer_ops.save(tmp_path / "m", pairs)  # type: ignore[arg-type]
+        tensorizer_ops.save(tmp_path / "m", pairs)
 
 
 def test_swapped_arguments_of_a_writer(tmp_path: Path) -> None:
     with tensorizer_ops.Writer(tmp_path / "m") as writer:
         with pytest.raises(TypeError, match=r"the order is add\(name, tensor\)"):
-            writer.add(torch.ones(2), "a")  # type: ignore[arg-type]
+            writer.add(torch.ones(2), "a")
         writer["a"] = torch.ones(2)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ROOT / "build" / "site" / "pages"
-# Whoever searches for a message wants its explanation, not a page that happens to quote it.
+# A search for an error message should find this page before pages that quote the message.
 MESSAGES = ROOT / "docs" / "troubleshooting.md"
 FIRST_IN_SEARCH = "---\nsearch:\n  boost: 10\n---\n\n"
 # In a table, GitHub wants `a \| b` for what Python's Markdown writes as `a | b`.
