@@ -62,6 +62,13 @@ def not_unicode(what: str) -> errors.InvalidArgument:
     return errors.InvalidArgument(f"{what} has {_NOT_UNICODE}")
 
 
+def meant(given: str, known: Iterable[str]) -> str:
+    """Return ": did you mean 'x'?" with the nearest known names, or nothing."""
+    from tensorizer_ops import _core  # which is loaded after this module
+
+    return _core.did_you_mean(given.encode(errors="replace"), list(known))
+
+
 def check_names(argument: str, names: Iterable[object]) -> None:
     """Raise for a name of a tensor that no file can have."""
     for name in names:
@@ -120,6 +127,7 @@ class _Rule(typing.NamedTuple):
     types: tuple[type, ...]
     others: tuple[Callable[[object], bool], ...]  # for values of other types
     wanted: str
+    words: tuple[str, ...]  # the only texts that it may be; any if there are none
 
     def accepts(self, value: object) -> bool:
         return isinstance(value, self.types) or any(accepts(value) for accepts in self.others)
@@ -130,6 +138,10 @@ class _Rule(typing.NamedTuple):
             # to_uri() checks paths, which need not be Unicode.
             if os.PathLike not in self.types and not is_unicode(value):
                 raise not_unicode(name)
+            if self.words and value not in self.words:
+                raise errors.InvalidArgument(
+                    f"{name} is {value!r}, and must be {self.wanted}{meant(value, self.words)}",
+                )
         elif int in self.types and _is_index(value) and not _fits(value):
             raise errors.InvalidArgument(f"{name} is a number that does not fit 64 bits")
 
@@ -152,6 +164,7 @@ def _rule(annotation: object) -> _Rule | None:
     found: list[typing.Any] = []
     others: list[Callable[[object], bool]] = []
     words: list[str] = []
+    texts: tuple[str, ...] = ()
     for member in _members(annotation):
         if member is typing.Any:
             return None
@@ -159,6 +172,7 @@ def _rule(annotation: object) -> _Rule | None:
         if origin is typing.Literal:
             found.append(type(of[0]))
             words += map(repr, of)
+            texts = tuple(word for word in of if isinstance(word, str))
             continue
         kind = origin or member
         # The functions say more themselves of what cannot be saved.
@@ -183,7 +197,7 @@ def _rule(annotation: object) -> _Rule | None:
     others += [_CONVERTED[kind] for kind in found if kind in _CONVERTED and kind not in exact]
     # A str is a Sequence, and no list.
     kinds = tuple(list if kind is collections.abc.Sequence else kind for kind in found)
-    return _Rule(kinds, tuple(others), _listed(words))
+    return _Rule(kinds, tuple(others), _listed(words), texts)
 
 
 class _Signature(typing.NamedTuple):
@@ -219,10 +233,8 @@ class _Signature(typing.NamedTuple):
         return error
 
     def unknown(self, name: str) -> TypeError:
-        from tensorizer_ops import _core  # which is loaded after this module
-
-        meant = _core.did_you_mean(name.encode(errors="replace"), list(self.rules))
-        return TypeError(f"{self.called}() got an unexpected keyword argument {name!r}{meant}")
+        question = meant(name, self.rules)
+        return TypeError(f"{self.called}() got an unexpected keyword argument {name!r}{question}")
 
 
 def _signature(function: Callable[..., object]) -> _Signature:

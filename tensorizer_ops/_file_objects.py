@@ -319,4 +319,7 @@ def _check_binary(stream: Any, ability: str, method: str) -> None:
     if isinstance(stream, io.TextIOBase) or not _can(stream, ability):
         mode = getattr(stream, "mode", None)
         known = f", and its mode is {mode!r}" if isinstance(mode, str) else ""
-        raise ValueError(f"the file object must be {ability} and binary{known}")
+        raise ValueError(
+            f"the file object must be {ability} and binary{known}: open it with "
+            f"{'rb' if ability == 'readable' else 'wb'!r}"
+        )

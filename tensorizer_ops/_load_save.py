@@ -259,6 +259,8 @@ def run_save(
 
 def _uri_in_graph(place: object, progress: Progress | None) -> str:
     """Return the URI of a load or save in a graph; raise for what a graph cannot do."""
+    if place is None or isinstance(place, Mapping | int):
+        raise wrong("uri", place, "str or os.PathLike")
     if progress:
         raise errors.InvalidArgument("progress= is not supported in a compiled graph")
     if not is_target(place):

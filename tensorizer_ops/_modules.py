@@ -20,6 +20,7 @@ from tensorizer_ops._memory import identity, plain_storage
 from tensorizer_ops._options import Hashes, Options, Verify, as_pairs
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._refill import refill
+from tensorizer_ops._savable import refuse_uninitialized
 from tensorizer_ops._targets import Source, Target, local_path, to_uri
 
 
@@ -63,9 +64,9 @@ def load_into(
     Tensors that have memory are filled in place. Tensors without memory (of a module on the meta
     device, or of one that :func:`externalize` wrote) are replaced by new tensors, which on the CPU
     are made without a copy unless they are cast. Tensors that move to another device or type keep
-    their object and get new memory. Tied weights stay tied. Non-persistent buffers are filled if
-    the file contains them, and must be in the file if they have no memory. Works for any module,
-    scripted ones included.
+    their object and get new memory. Tied weights stay tied, so the file must have the same values
+    under all of their names. Non-persistent buffers are filled if the file contains them, and must
+    be in the file if they have no memory. Works for any module, scripted ones included.
 
     Args:
         module: the module to fill, whose tensors have the names of its ``state_dict()``; or a dict
@@ -85,7 +86,7 @@ def load_into(
     Raises:
         TypeError: ``module`` is neither a module nor a dict of tensors.
         ValueError: missing, unexpected or different tensors, all of them listed. The module is
-            unchanged then.
+            unchanged then, unless only the values of tied weights differ, which a load shows.
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     opened = open_source(uri, options)
@@ -125,6 +126,8 @@ def fill(
             names.append(name)
             tensors.append(tensor)
             puts.append(functools.partial(module.__setitem__, name))
+    for name, tensor in zip(names, tensors, strict=True):
+        refuse_uninitialized(name, tensor, "filled")
     given = [tensor.detach() for tensor in tensors]
     with torch._C.DisableTorchFunctionSubclass():
         filled = reader._fill(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -32,12 +33,14 @@ class _Bar:
             ) from None
         self._make: Any = tqdm
         self._bar: Any = None
+        self._begin = time.time()  # tqdm's clock
 
     def __call__(self, done: int, total: int) -> None:
         if total == 0:
             return
         if self._bar is None:
-            self._bar = self._make(unit="B", unit_scale=True, unit_divisor=1024)
+            self._bar = self._make(total=total, unit="B", unit_scale=True, unit_divisor=1024)
+            self._bar.start_t = self._bar.last_print_t = self._begin
         self._bar.total = total
         self._bar.update(done - self._bar.n)
 

@@ -21,7 +21,7 @@ from tensorizer_ops._targets import Source, Target, is_target, to_uri
 
 
 class _Defaults(NamedTuple):
-    device: torch.device | str | int | None
+    device: torch.device | None
     dtype: torch.dtype | None
     verify: Verify
     copy: bool
@@ -60,9 +60,10 @@ class Reader(Mapping[str, torch.Tensor]):
         copy: bool = False,
         threads: int = 0,
     ) -> None:
+        where = None if device is None else torch.device(device)
         opened = open_source(source, options, lazy=True)
         self._reader = opened.reader
-        self._defaults = _Defaults(device, dtype, verify, copy, threads or opened.threads)
+        self._defaults = _Defaults(where, dtype, verify, copy, threads or opened.threads)
         self._label = label(source)
         self._has_place = is_target(source)
         self._names: dict[str, None] | None = None
@@ -115,7 +116,9 @@ class Reader(Mapping[str, torch.Tensor]):
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._has_place:  # the descriptor of a file object may be of another file later
-            raise errors.InvalidArgument("only a Reader that was opened by its URI can be pickled")
+            raise errors.InvalidArgument(
+                "only a Reader that was opened by its path or URI can be pickled",
+            )
         return {**self.__dict__, "_names": None, "_is_closed": False}
 
     def _ipython_key_completions_(self) -> list[str]:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping
 
 import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
@@ -51,13 +53,17 @@ def refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None
                 "a DTensor, of which each rank has a part: gather it with .full_tensor() on all "
                 "ranks, and save the result on one",
             )
+        if isinstance(tensor, FakeTensor) and detect_fake_mode() is None:
+            raise _unsavable(name, "a FakeTensor, which has no values")
         refuse_uninitialized(name, tensor)
 
 
-def refuse_uninitialized(name: str, tensor: torch.Tensor) -> None:
+def refuse_uninitialized(name: str, tensor: torch.Tensor, done: str = "saved") -> None:
     """Raise for an uninitialized tensor of a lazy module, which the ops would take for empty."""
     if is_lazy(tensor):
-        raise _unsavable(name, "not initialized until its module runs")
+        raise errors.InvalidArgument(
+            f"tensor {name!r} cannot be {done}: it is not initialized until its module runs",
+        )
 
 
 def _unsavable(name: str, what: str) -> errors.InvalidArgument:
@@ -70,8 +76,8 @@ def _advice(name: str, value: object) -> str:
         return ", a module: save its state_dict()"
     if isinstance(value, Mapping):
         return (
-            f", as in a nested checkpoint: save tensors[{name!r}] alone, or give what is in "
-            f"it names such as {name + '.KEY'!r}"
+            f", as in a nested checkpoint: save that dict alone, or give what is in it names such "
+            f"as {name + '.KEY'!r}"
         )
     if isinstance(value, str):
         return ": give texts as metadata="

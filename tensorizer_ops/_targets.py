@@ -11,8 +11,9 @@ from typing import Protocol, TypeGuard
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import is_unicode, not_unicode
 
-# The start of a URI that was converted to a path: pathlib drops the second slash.
-_URI_AS_PATH = re.compile(r"(?:https?|s3|gs|rediss?|unix|file):/", re.IGNORECASE)
+# Perhaps a URI that was converted to a path, which drops the second slash. The library knows the
+# schemes, and refuses them in a str.
+_URI_AS_PATH = re.compile(r"(?!fd:)[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -55,11 +56,8 @@ def to_uri(target: Target) -> str:
             f"{len(target)} bytes that hold a NUL were given as a path: if they are a file, give "
             "io.BytesIO() of them",
         )
-    if isinstance(target, os.PathLike) and (lost := _URI_AS_PATH.match(os.fsdecode(target))):
-        raise errors.InvalidArgument(
-            f"the path begins with {lost[0]!r}: a URI that becomes a path loses a slash, so give "
-            "it as str",
-        )
+    if isinstance(target, os.PathLike) and _URI_AS_PATH.match(text := os.fsdecode(target)):
+        target = text
     # os.fsdecode() turns bytes that are not UTF-8 into surrogates, which the ops do not accept.
     if isinstance(target, str) and is_unicode(target):
         return target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -27,8 +27,9 @@ class Writer:
     Any thread may use a writer. A call waits until the call of another thread has ended.
 
     Args:
-        target: as for :func:`tensorizer_ops.save`, but not a pipe: the index comes first in the
-            file and is known last.
+        target: as for :func:`tensorizer_ops.save`. The index comes first in the file and is known
+            last, so no path or descriptor of a pipe; a file object of one is written at the end,
+            from a temporary file.
         hashes: as for :func:`tensorizer_ops.save`.
         metadata: as for :func:`tensorizer_ops.save`.
         threads: as for :func:`tensorizer_ops.save`.
@@ -77,6 +78,9 @@ class Writer:
     def __repr__(self) -> str:
         state, count = self._output.writer._state()
         return f"<tensorizer_ops.Writer to {self._label}: {tensors_in_words(count)}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Writer cannot be copied or pickled: it is a file that is being written")
 
     def __enter__(self) -> Writer:
         state, _ = self._output.writer._state()

@@ -18,6 +18,7 @@ constexpr std::size_t kMostCompared = 1 << 16;
 constexpr std::size_t kMostRows = 1 << 21;  // of edits()
 constexpr std::size_t kMostEdits = 3;
 constexpr std::size_t kMostNames = 3;
+constexpr std::size_t kLeastStart = 4;
 
 // Removes what both texts begin with.
 void remove_common_start(std::string_view& a, std::string_view& b) {
@@ -66,6 +67,11 @@ bool is_end_of(std::string_view end, std::string_view name) {
          name[name.size() - end.size() - 1] == '.';
 }
 
+bool is_start_of(std::string_view start, std::string_view name) {
+  return start.size() >= kLeastStart && name.starts_with(start) &&
+         name.find('.', start.size()) == std::string_view::npos;
+}
+
 }  // namespace
 
 std::string did_you_mean(std::string_view given, std::span<const std::string_view> known) {
@@ -79,10 +85,13 @@ std::string did_you_mean(std::string_view given, std::span<const std::string_vie
     if (name.size() > kLongest) continue;
     const std::string lower = lower_case(name);
     const std::size_t limit = std::min(fewest, std::max(wanted.size(), lower.size()) / 3);
-    const std::size_t count = is_end_of(wanted, lower) || is_end_of(lower, wanted)
-                                  ? 0
-                                  : edits(wanted, lower, limit, work);
-    if (count > limit) continue;
+    std::size_t count = is_end_of(wanted, lower) || is_end_of(lower, wanted)
+                            ? 0
+                            : edits(wanted, lower, limit, work);
+    if (count > limit) {
+      if (fewest < kMostEdits || !is_start_of(wanted, lower)) continue;
+      count = kMostEdits;
+    }
     if (count < fewest) nearest.clear();
     fewest = count;
     if (nearest.size() < kMostNames) nearest.push_back(name);

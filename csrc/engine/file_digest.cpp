@@ -52,6 +52,10 @@ void verify_file(OpenFile& file, Verify verify, int threads, Progress& progress,
   settings.names_all_damage = true;
   std::optional<DataDigests> pinned;
   if (file.options().digest) settings.data_digests = &pinned.emplace(file.pinned_digests());
+  if (settings.verify == Verify::None && !pinned && !file.catalogue().encrypted()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "verify is 'none', which compares nothing: give 'crc32' or 'all'");
+  }
   read_all(file, settings, progress, cancel);
   file.source().confirm(cancel);
   // A list of digests in the file was checked when the file was opened.

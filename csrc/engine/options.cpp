@@ -1,5 +1,7 @@
 #include "engine/options.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/number.h"
 #include "base/suggest.h"
@@ -73,10 +75,10 @@ std::vector<Option> load_options(LoadOptions& load) {
   known.push_back(memory_option("memory_ceiling", load.memory_ceiling));
   known.push_back(memory_option("staging", load.staging));
   known.push_back(key_option(load.key));
-  known.push_back(
-      {"kdf_limit", "PASSES,BYTES", [&load](const std::string&, const std::string& text) {
-         return take_cost(text, load.kdf_limit);
-       }});
+  known.push_back({"kdf_limit", "PASSES,BYTES, with 8192 bytes or more",
+                   [&load](const std::string&, const std::string& text) {
+                     return take_cost(text, load.kdf_limit);
+                   }});
   known.push_back(bool_option("require_authenticated", load.require_authenticated));
   known.push_back(digest_option(load.digest));
   return known;
@@ -121,20 +123,53 @@ std::vector<Option> save_options(SaveOptions& save) {
   return known;
 }
 
+std::vector<Option> all_save_options(SaveOptions& save) {
+  std::vector<Option> known = save_options(save);
+  known.push_back(
+      number_option("max_shard_size", "a number of bytes, 1 or more", save.max_shard_size, 1));
+  return known;
+}
+
+// Adds the options of the other use, so that messages can say that they are.
+std::vector<Option> with_those_of(std::vector<Option> known, OptionUse use,
+                                  std::vector<Option> others) {
+  for (Option& other : others) {
+    if (find_option(known, other.name)) continue;
+    other.use = use;
+    known.push_back(std::move(other));
+  }
+  return known;
+}
+
+// Throws for an option that is an argument of the functions which take options.
+void refuse_arguments(const OptionList& options,
+                      std::initializer_list<std::string_view> arguments) {
+  for (const auto& [name, value] : options) {
+    if (std::find(arguments.begin(), arguments.end(), name) == arguments.end()) continue;
+    refuse(quote(name) + " is an argument, and not among the options: give " + name + "=");
+  }
+}
+
 }  // namespace
 
 LoadOptions parse_load_options(const OptionList& options) {
+  refuse_arguments(options,
+                   {"names", "slices", "device", "dtype", "verify", "copy", "threads", "progress"});
   LoadOptions parsed;
-  apply_options(options, load_options(parsed), OptionUse::Load);
+  SaveOptions unused;
+  apply_options(options,
+                with_those_of(load_options(parsed), OptionUse::Save, all_save_options(unused)),
+                OptionUse::Load);
   return parsed;
 }
 
 SaveOptions parse_save_options(const OptionList& options) {
+  refuse_arguments(options, {"hashes", "metadata", "threads", "progress"});
   SaveOptions parsed;
-  std::vector<Option> known = save_options(parsed);
-  known.push_back(
-      number_option("max_shard_size", "a number of bytes, 1 or more", parsed.max_shard_size, 1));
-  apply_options(options, known, OptionUse::Save);
+  LoadOptions unused;
+  apply_options(options,
+                with_those_of(all_save_options(parsed), OptionUse::Load, load_options(unused)),
+                OptionUse::Save);
   return parsed;
 }
 

@@ -24,8 +24,11 @@ constexpr std::uint64_t kFirstRead = 64 << 10;
 [[noreturn]] void refuse(ConstBytes first, const FileLocation& location) {
   if (first.empty()) {
     throw Error(ErrorKind::InvalidFormat,
-                std::string(location.label) + ": the file is empty: it ends at offset " +
-                    std::to_string(location.start) + ", where its header should begin");
+                std::string(location.label) +
+                    (location.start == 0
+                         ? ": the file is empty"
+                         : ": nothing is left to read at the current position of the file, " +
+                               std::to_string(location.start) + ": go to its beginning first"));
   }
   const std::string_view text = as_text(first);
   const bool cut = first.size() < kSafetensorsStart;
@@ -53,7 +56,7 @@ SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes,
   const std::uint64_t size = kSafetensorsLength + safetensors_header_size(bytes, location);
   if (!read_on(source, source.start(), bytes, size, cancel)) {
     throw Error(ErrorKind::InvalidFormat,
-                std::string(location.label) + ": the file ends at offset " +
+                std::string(location.label) + ": the file is truncated: it ends at offset " +
                     std::to_string(source.start() + bytes.size()) + ", inside its header of " +
                     std::to_string(size - kSafetensorsLength) + " bytes");
   }

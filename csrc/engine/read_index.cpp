@@ -23,7 +23,7 @@ void resolve_dtypes(Source& source, Index& index, const FileLocation& location, 
     if (!read_on(source, entry.header_offset, header, entry.header_size(), cancel)) {
       throw Error(ErrorKind::InvalidFormat,
                   std::string(location.label) + ": " + describe(entry.name, i) +
-                      ": the file ends at offset " +
+                      ": the file is truncated: it ends at offset " +
                       std::to_string(entry.header_offset + header.size()) + ", inside its header");
     }
     index.set_dtype(i, index.details(i, header, location).dtype);
@@ -72,7 +72,7 @@ Index read_index(Source& source, std::vector<std::byte> bytes, FileKeys* keys, C
   const std::uint64_t wanted = kFileHeaderSize + header.index_size;
   if (!read_on(source, source.start(), bytes, wanted, cancel)) {
     throw Error(ErrorKind::InvalidFormat,
-                std::string(location.label) + ": the file ends at offset " +
+                std::string(location.label) + ": the file is truncated: it ends at offset " +
                     std::to_string(source.start() + bytes.size()) + ", inside its index of " +
                     std::to_string(header.index_size) + " bytes");
   }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/suggest.h"
+#include "base/text.h"
 #include "io/http/open.h"
 #include "io/local/open.h"
 #include "io/redis/open.h"
@@ -143,10 +144,27 @@ void check_exclusive(const Scheme& scheme, const OptionList& given) {
   });
 }
 
+// Throws for a path that is a URI without its slashes or with leading spaces. It may hold a
+// password, which messages about a path would quote, and a save would make a folder "s3:".
+void refuse_broken_uri(std::string_view path) {
+  const std::string_view text = trimmed(path);
+  const std::string begin = lower_case(text.substr(0, text.find(':') + 1));
+  for (const Scheme& scheme : kSchemes) {
+    const std::string_view written = scheme.written;
+    if (!written.ends_with("://") || begin != std::string(scheme.name) + ":") continue;
+    throw Error(ErrorKind::InvalidArgument,
+                "a URI begins with " + std::string(written) +
+                    ", without spaces in front, and is no pathlib.Path: write that, or the whole "
+                    "path of a file whose name begins with \"" +
+                    begin + "\"");
+  }
+}
+
 const Scheme& scheme_for(const std::string& uri, const OptionList& given) {
   const std::string name = split_uri(uri).scheme;
   const Scheme* scheme = find_scheme(name);
   if (!scheme) throw_unknown(name);
+  if (name.empty()) refuse_broken_uri(uri);
   check_exclusive(*scheme, given);
   return *scheme;
 }

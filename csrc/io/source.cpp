@@ -16,7 +16,8 @@ void Source::read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& c
 
 void throw_source_ended(const std::string& label, std::uint64_t end, std::uint64_t missing) {
   throw Error(ErrorKind::InvalidFormat, label + " ends at byte " + std::to_string(end) +
-                                            ", expected " + std::to_string(missing) + " more");
+                                            ", expected " + std::to_string(missing) +
+                                            " more: it is truncated");
 }
 
 SourceStats operator+(const SourceStats& one, const SourceStats& other) {

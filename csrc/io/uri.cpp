@@ -3,7 +3,6 @@
 #include <pwd.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
@@ -27,20 +26,6 @@ std::size_t scheme_length(std::string_view uri) {
     ++length;
   }
   return uri.substr(length).starts_with("://") ? length : 0;
-}
-
-// Returns the scheme of a URI that lacks slashes or has leading spaces; empty if `text` is none. It
-// may hold a password, so it must not be used as a path, which messages quote. A save to it would
-// make a folder "s3:".
-std::string_view scheme_of_broken_uri(std::string_view text) {
-  // Those of the table in open.cpp that take "://".
-  constexpr std::array<std::string_view, 8> kSchemes{"http",  "https",  "s3",   "gs",
-                                                     "redis", "rediss", "unix", "file"};
-  const std::string begin = lower_case(trimmed(text).substr(0, 7));
-  for (const std::string_view scheme : kSchemes) {
-    if (begin.starts_with(scheme) && begin.substr(scheme.size()).starts_with(':')) return scheme;
-  }
-  return {};
 }
 
 std::optional<int> parse_descriptor_number(std::string_view digits) {
@@ -85,13 +70,6 @@ Uri split_uri(std::string_view uri) {
     return {lower_case(uri.substr(0, length)), std::string(uri.substr(length + 3))};
   }
   if (uri.starts_with("fd:")) return {"fd", std::string(uri.substr(3))};
-  if (const std::string_view scheme = scheme_of_broken_uri(uri); !scheme.empty()) {
-    const std::string begin(scheme);
-    throw Error(ErrorKind::InvalidArgument,
-                "a URI begins with " + begin +
-                    "://, without spaces in front: write that, or ./ in " +
-                    "front of the name of a file that begins with \"" + begin + ":\"");
-  }
   return {"", std::string(uri)};
 }
 

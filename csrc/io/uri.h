@@ -15,8 +15,7 @@ struct Uri {
   std::string rest;    // what follows "scheme://" or "fd:", or the path
 };
 
-// Splits a URI. Throws InvalidArgument for an empty URI, for one that holds a NUL, and for a
-// malformed http: or https: URL, which would otherwise be a path.
+// Splits a URI. Throws InvalidArgument for an empty URI and for one that holds a NUL.
 Uri split_uri(std::string_view uri);
 
 // Returns `text` with every percent-escape decoded; null if a '%' is not followed by two

@@ -57,9 +57,9 @@ c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
 
 ReaderClass::State ReaderClass::state() const {
   translate_errors([&] {
-    if (reader_.is_given()) {
+    if (reader_.is_given() || reader_.uri().starts_with("fd:")) {
       throw Error(ErrorKind::InvalidArgument,
-                  "only a Reader that was opened by its URI can be pickled");
+                  "only a Reader that was opened by its path or URI can be pickled");
     }
     refuse_secrets(reader_.uri(), reader_.options(), "a pickled Reader");
   });

@@ -112,6 +112,11 @@ c10::ScalarType FileReader::dtype(const std::string& name) {
   return scalar_type(open->dtype(open->find(name)));
 }
 
+bool FileReader::are_tied(const std::string& name, const std::string& other) {
+  const std::shared_ptr<OpenFile> open = file();
+  return open->entry_number(open->find(name)) == open->entry_number(open->find(other));
+}
+
 StoredTensor FileReader::stored(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
   const std::uint32_t number = open->find(name);

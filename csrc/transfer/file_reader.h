@@ -41,6 +41,8 @@ class FileReader {
   std::vector<std::string> names();
   std::vector<std::int64_t> shape(const std::string& name);
   c10::ScalarType dtype(const std::string& name);
+  // Returns whether the file stores the data of both names once.
+  bool are_tied(const std::string& name, const std::string& other);
   StoredTensor stored(const std::string& name);
   std::vector<ListedTensor> list();
   FormatInfo format();

@@ -1,12 +1,15 @@
 #include "transfer/fill.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "transfer/dtype.h"
+#include "transfer/memory.h"
 #include "transfer/ties.h"
 #include "transfer/tracing.h"
 
@@ -31,11 +34,17 @@ bool is_placeholder(const at::Tensor& tensor) {
   return tensor.is_meta() || tensor.storage().nbytes() < tensor.nbytes();
 }
 
+[[noreturn]] void throw_does_not_fit(FileReader& reader, const std::string& complaints) {
+  throw Error(ErrorKind::InvalidArgument, reader.label() + " does not fit:" + complaints);
+}
+
 // One tensor of the module, with all of its names.
 struct ModuleTensor {
   at::Tensor memory;
   std::vector<std::size_t> numbers;
-  std::string in_file;  // empty when the file has none of its names
+  // Its names in the file, one of each group that the file ties. The data of the first fills the
+  // tensor, and the others must have the same.
+  std::vector<std::string> in_file;
 };
 
 std::vector<ModuleTensor> match_tensors(FileReader& reader, const std::vector<std::string>& names,
@@ -52,7 +61,10 @@ std::vector<ModuleTensor> match_tensors(FileReader& reader, const std::vector<st
     const auto found = used.find(names[i]);
     if (found == used.end()) continue;
     found->second = true;
-    if (tensor.in_file.empty()) tensor.in_file = names[i];
+    const auto is_tied = [&](const std::string& other) { return reader.are_tied(other, names[i]); };
+    if (std::none_of(tensor.in_file.begin(), tensor.in_file.end(), is_tied)) {
+      tensor.in_file.push_back(names[i]);
+    }
   }
 
   Complaint missing("missing in the file");
@@ -65,13 +77,15 @@ std::vector<ModuleTensor> match_tensors(FileReader& reader, const std::vector<st
       missing.add(quote(names[first]));
       continue;
     }
-    const c10::ScalarType type = reader.dtype(tensor.in_file);
-    const std::vector<std::int64_t> shape = reader.shape(tensor.in_file);
     const c10::ScalarType here = tensor.memory.scalar_type();
-    castable = castable || (type != here && fits(type, here, true));
-    if (!fits(type, here, request.cast) || tensor.memory.sizes() != at::IntArrayRef(shape)) {
-      different.add(quote(tensor.in_file) + " (" + describe_shape(type, shape) + " in the file, " +
-                    describe_shape(here, tensor.memory.sizes()) + " here)");
+    for (const std::string& name : tensor.in_file) {
+      const c10::ScalarType type = reader.dtype(name);
+      const std::vector<std::int64_t> shape = reader.shape(name);
+      castable = castable || (type != here && fits(type, here, true));
+      if (!fits(type, here, request.cast) || tensor.memory.sizes() != at::IntArrayRef(shape)) {
+        different.add(quote(name) + " (" + describe_shape(type, shape) + " in the file, " +
+                      describe_shape(here, tensor.memory.sizes()) + " here)");
+      }
     }
     matched.push_back(std::move(tensor));
   }
@@ -82,10 +96,59 @@ std::vector<ModuleTensor> match_tensors(FileReader& reader, const std::vector<st
                                  (request.names == Names::Same ? unexpected.text() : "") +
                                  different.text() +
                                  (castable && !request.cast ? "\n  cast=True casts types" : "");
-  if (!complaints.empty()) {
-    throw Error(ErrorKind::InvalidArgument, reader.label() + " does not fit:" + complaints);
-  }
+  if (!complaints.empty()) throw_does_not_fit(reader, complaints);
   return matched;
+}
+
+using ModuleTensors = std::vector<const ModuleTensor*>;
+
+std::vector<std::string> names_in_file(const ModuleTensors& tensors) {
+  std::vector<std::string> names;
+  for (const ModuleTensor* const tensor : tensors) {
+    names.insert(names.end(), tensor->in_file.begin(), tensor->in_file.end());
+  }
+  return names;
+}
+
+// Returns the memory of each tensor, and new memory for each further name.
+std::vector<at::Tensor> outputs_for(const ModuleTensors& tensors) {
+  std::vector<at::Tensor> outputs;
+  for (const ModuleTensor* const tensor : tensors) {
+    const at::Tensor& memory = tensor->memory;
+    outputs.push_back(memory);
+    for (std::size_t i = 1; i < tensor->in_file.size(); ++i) {
+      outputs.push_back(taking_memory(memory.nbytes(), "memory on " + memory.device().str(),
+                                      [&] { return at::empty(memory.sizes(), memory.options()); }));
+    }
+  }
+  return outputs;
+}
+
+bool has_same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_meta()) return true;
+  const auto bytes = [](const at::Tensor& tensor) {
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte);
+  };
+  return bytes(a).equal(bytes(b));
+}
+
+// Returns what was loaded for the first name of each tensor. `loaded` belongs to names_in_file().
+// Throws if another name of the same tensor has other data, which the module would lose.
+std::vector<at::Tensor> one_for_each(FileReader& reader, const ModuleTensors& tensors,
+                                     const std::vector<at::Tensor>& loaded) {
+  Complaint different("different in the file, and one tensor here");
+  std::vector<at::Tensor> first;
+  auto next = loaded.begin();
+  for (const ModuleTensor* const tensor : tensors) {
+    const std::vector<std::string>& names = tensor->in_file;
+    first.push_back(*next++);
+    for (std::size_t i = 1; i < names.size(); ++i) {
+      if (has_same_bytes(first.back(), *next++)) continue;
+      different.add(quote(names.front()) + " and " + quote(names[i]));
+    }
+  }
+  if (!different.text().empty()) throw_does_not_fit(reader, different.text());
+  return first;
 }
 
 }  // namespace
@@ -99,10 +162,8 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
                 "dtype is " + dtype_name(*request.dtype) + ", and must be a real floating type");
   }
   // New tensors, by device and by the dtype that real floating tensors are cast to.
-  std::map<std::pair<std::string, std::optional<c10::ScalarType>>, std::vector<const ModuleTensor*>>
-      fresh;
-  std::vector<std::string> kept_names;
-  std::vector<at::Tensor> kept;
+  std::map<std::pair<std::string, std::optional<c10::ScalarType>>, ModuleTensors> fresh;
+  ModuleTensors kept;
   for (const ModuleTensor& tensor : matched) {
     const c10::Device here =
         tensor.memory.is_meta() ? c10::Device(c10::kCPU) : tensor.memory.device();
@@ -113,29 +174,29 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
       const bool casts = request.cast && is_castable(wanted);
       fresh[{device.str(), casts ? std::optional(wanted) : std::nullopt}].push_back(&tensor);
     } else {
-      kept_names.push_back(tensor.in_file);
-      kept.push_back(tensor.memory);
+      kept.push_back(&tensor);
     }
   }
   std::vector<at::Tensor> filled = tensors;
-  // Some file digests can only be checked by loading all tensors at once, so an empty selection
-  // must not be loaded. But the digest of an empty file is checked.
-  if (!kept.empty() || fresh.empty()) {
-    reader.load_into(kept_names, kept, request.verify, request.threads, request.cast);
-  }
   for (const auto& [target, wanted] : fresh) {
-    std::vector<std::string> wanted_names;
-    for (const ModuleTensor* tensor : wanted) wanted_names.push_back(tensor->in_file);
     LoadRequest load;
     load.device = c10::Device(target.first);
     load.dtype = target.second;
     load.verify = request.verify;
     load.threads = request.threads;
     // The module decides which of its tensors are tied, not the file.
-    const std::vector<at::Tensor> loaded = reader.load(wanted_names, load, {}, Ties::Apart);
+    const std::vector<at::Tensor> made =
+        one_for_each(reader, wanted, reader.load(names_in_file(wanted), load, {}, Ties::Apart));
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      for (const std::size_t number : wanted[i]->numbers) filled[number] = loaded[i];
+      for (const std::size_t number : wanted[i]->numbers) filled[number] = made[i];
     }
+  }
+  // Some file digests can only be checked by loading all tensors at once, so an empty selection
+  // must not be loaded. But the digest of an empty file is checked.
+  if (!kept.empty() || fresh.empty()) {
+    const std::vector<at::Tensor> outputs = outputs_for(kept);
+    reader.load_into(names_in_file(kept), outputs, request.verify, request.threads, request.cast);
+    one_for_each(reader, kept, outputs);
   }
   return filled;
 }

@@ -126,9 +126,8 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
       request_(request),
       device_(request.device.value_or(c10::Device(c10::kCPU))) {
   if (request.dtype && !is_castable(*request.dtype)) {
-    throw Error(ErrorKind::InvalidArgument, std::string("dtype is ") +
-                                                c10::toString(*request.dtype) +
-                                                ", and must be a real floating type");
+    throw Error(ErrorKind::InvalidArgument,
+                "dtype is " + dtype_name(*request.dtype) + ", and must be a real floating type");
   }
   tensors_.reserve(selected.size());
   Pace pace(cancel);

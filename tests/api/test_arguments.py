@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tensorizer_ops
-from tensorizer_ops import keys, safetensors
+from tensorizer_ops import Reader, keys, safetensors
 
 # No message may show a value: it could be a secret, or gigabytes of tensors.
 HIDDEN = "hidden"
@@ -213,7 +215,7 @@ def test_swapped_arguments(path: str) -> None:
 def test_what_is_no_tensor_says_what_to_do(path: str) -> None:
     inner = {"w": torch.ones(2)}
     for value, advice in {
-        "nested": (inner, "save tensors['t'] alone, or give what is in it names such as 't.KEY'"),
+        "nested": (inner, "save that dict alone, or give what is in it names such as 't.KEY'"),
         "module": (torch.nn.Linear(2, 2), "save its state_dict()"),
         "number": (3, "save torch.as_tensor() of it"),
         "list": ([1, 2], "save torch.as_tensor() of it"),
@@ -378,7 +380,7 @@ def test_a_uri_that_lost_its_slashes_makes_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str | Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"slash|begins with"):
+    with pytest.raises(ValueError, match=r"a URI begins with (s3|gs)://"):
         tensorizer_ops.save(uri, {"a": torch.ones(1)})
     assert list(tmp_path.iterdir()) == []
 
@@ -394,3 +396,69 @@ def test_swapped_arguments_of_a_writer(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"the order is add\(name, tensor\)"):
             writer.add(torch.ones(2), "a")
         writer["a"] = torch.ones(2)
+
+
+def test_options_of_another_kind_are_recognised(path: str) -> None:
+    tensors = {"a": torch.ones(1)}
+    tensorizer_ops.save(path, tensors)
+    for refused_call, message in (
+        (lambda: tensorizer_ops.load(path, options={"threads": 4}), "give threads="),
+        (lambda: tensorizer_ops.save(path, tensors, options={"hashes": "all"}), "give hashes="),
+        (lambda: tensorizer_ops.load(path, options={"fsync": True}), "is saved only"),
+        (lambda: tensorizer_ops.save(path, tensors, options={"kdf_limit": "1,8192"}), "is loaded"),
+        (lambda: tensorizer_ops.save(path, tensors, options={"max_shard": 4}), "max_shard_size"),
+    ):
+        assert message in refused(refused_call)
+
+
+@pytest.mark.parametrize("takes", ["load", "Reader", "verify"])
+def test_words_are_checked_before_the_file_is_opened(takes: str) -> None:
+    take: Any = getattr(tensorizer_ops, takes)
+    assert refused(lambda: take("missing", verify="crc3")) == (
+        "verify is 'crc3', and must be 'none', 'crc32' or 'all': did you mean 'crc32'?"
+    )
+
+
+def test_verify_refuses_to_compare_nothing(path: str) -> None:
+    tensorizer_ops.save(path, {"a": torch.ones(1)})
+    reader = Reader(path)
+    for compare in (
+        lambda: tensorizer_ops.verify(path, verify="none"),
+        lambda: reader.verify("none"),
+    ):
+        assert "compares nothing" in refused(compare)
+    options = {"digest": tensorizer_ops.digest(path)}
+    tensorizer_ops.verify(path, verify="none", options=options)
+
+
+def test_what_has_no_values_is_neither_saved_nor_filled(path: str) -> None:
+    fake = FakeTensorMode().from_tensor(torch.ones(3))
+    assert "a FakeTensor" in refused(lambda: tensorizer_ops.save(path, {"x": fake}))
+    assert not Path(path).exists()
+    tensorizer_ops.save(path, {"weight": torch.ones(2, 3), "bias": torch.ones(2)})
+    lazy = torch.nn.LazyLinear(2)
+    message = "tensor 'weight' cannot be filled: it is not initialized until its module runs"
+    assert refused(lambda: tensorizer_ops.load_into(lazy, path)) == message
+
+
+def test_a_file_object_at_its_end(path: str) -> None:
+    buffer = io.BytesIO()
+    tensorizer_ops.save(buffer, {"a": torch.ones(1)})
+    assert "go to its beginning first" in refused(lambda: tensorizer_ops.load(buffer))
+    assert "the file is empty" in refused(lambda: tensorizer_ops.load(io.BytesIO()))
+
+
+def test_text_files_are_refused(path: str) -> None:
+    Path(path).write_text("text")
+    with open(path) as file:
+        assert "open it with 'rb'" in refused(lambda: tensorizer_ops.load(file))
+
+
+def test_a_dict_in_place_of_the_path_of_a_compiled_save(path: str) -> None:
+    def save(x: torch.Tensor) -> None:
+        tensorizer_ops.save({"x": x}, path)
+
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"uri is dict, and must be str or os.PathLike"):
+        torch.compile(save, backend="eager", fullgraph=True)(torch.ones(1))
+    torch.compiler.reset()

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.samples import assert_same, zoo
+from support.samples import assert_same, same, zoo
+from support.tied import SHARE, WEIGHT, tied
 from tensorizer_ops import errors
 
 
@@ -77,3 +78,54 @@ def test_what_is_no_tensor_is_refused(saved: str) -> None:
     ):
         with pytest.raises(TypeError, match=words):
             tensorizer_ops.load_into(other, saved)
+
+
+# ---- names of one tensor
+
+
+def test_names_of_one_tensor_need_the_same_shape(path: str) -> None:
+    tensorizer_ops.save(path, {"a": torch.ones(2, 3), "b": torch.ones(3)})
+    one = torch.zeros(2, 3)
+    with pytest.raises(errors.InvalidArgument, match=r"different: 'b' \(.*3.* in the file, .*here"):
+        tensorizer_ops.load_into({"a": one, "b": one}, path)
+    assert not one.any()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_names_of_one_tensor_need_the_same_data(
+    path: str, device: str, strict: bool, dtype: torch.dtype | None
+) -> None:
+    one = torch.zeros(2, 3, device=device)
+    other = torch.tensor([[1.0, 1, 1], [1, 1, 2]])
+    tensorizer_ops.save(path, {"a": torch.ones(2, 3), "b": other, "c": torch.ones(2, 3)})
+    out = {"a": one, "b": one, "c": one}
+    with pytest.raises(errors.InvalidArgument, match=r"one tensor here: 'a' and 'b'$"):
+        tensorizer_ops.load_into(out, path, strict=strict, dtype=dtype)
+    assert all(tensor is one for tensor in out.values())
+    del out["b"]
+    tensorizer_ops.load_into(out, path, strict=False, dtype=dtype)
+    assert out["a"] is out["c"]
+    assert torch.equal(out["a"].float(), torch.ones(2, 3))
+
+
+def test_names_of_one_tensor_are_compared_bit_by_bit(path: str) -> None:
+    nan = torch.tensor([float("nan"), 1 - 2j, -0.0], dtype=torch.complex64)
+    tensorizer_ops.save(path, {"a": nan, "b": nan})
+    mirrored = torch.zeros(6, dtype=torch.complex64)[::2].conj()
+    tensorizer_ops.load_into({"a": mirrored, "b": mirrored}, path)
+    assert same(mirrored.resolve_conj(), nan)
+    tensorizer_ops.save(path, {"a": torch.tensor(0.0), "b": torch.tensor(-0.0)})
+    one = torch.ones(())
+    with pytest.raises(errors.InvalidArgument, match="'a' and 'b'"):
+        tensorizer_ops.load_into({"a": one, "b": one}, path)
+
+
+def test_names_that_the_file_ties_are_read_once(path: str) -> None:
+    tensorizer_ops.save(path, tied(), options=SHARE)
+    one = torch.zeros_like(WEIGHT)
+    with tensorizer_ops.Reader(path) as reader:
+        reader.load_into({"w": one, "w.2": one, "w.3": one}, strict=False)
+        assert reader.stats()["bytes"] == WEIGHT.nbytes
+    assert same(one, WEIGHT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import threading
@@ -125,7 +126,12 @@ def test_draws_a_bar_of_the_bytes_that_move(saved: str, capfd: pytest.CaptureFix
     tensorizer_ops.load(saved, progress=True)
     assert capfd.readouterr().err == ""  # it is mapped
     tensorizer_ops.load(saved, copy=True, progress=True)
-    assert "100%" in capfd.readouterr().err
+    drawn = capfd.readouterr().err
+    assert "100%" in drawn
+    rates = re.findall(r"([\d.]+)([kMGT]?)B/s", drawn)
+    seconds = [WEIGHT.nbytes / (float(n) * 1024 ** " kMGT".index(unit or " ")) for n, unit in rates]
+    assert seconds, drawn
+    assert min(seconds) > 1e-4, "the time begins with the load, not with the bar"
 
 
 def test_draws_nothing_without_tqdm(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:

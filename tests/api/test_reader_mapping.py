@@ -221,13 +221,18 @@ def test_it_pickles_what_it_was_made_of(saved: str) -> None:
         assert len(twin) == len(zoo())
     with pytest.raises(ValueError, match="secret"):
         pickle.dumps(Reader("https://user:hidden@localhost/x"))
-    with pytest.raises(ValueError, match="only a Reader that was opened by its URI"):
+    with pytest.raises(ValueError, match="only a Reader that was opened by its path or URI"):
         pickle.dumps(Reader(io.BytesIO(Path(saved).read_bytes())))
     with (
         open(saved, "rb") as file,
-        pytest.raises(ValueError, match="only a Reader that was opened by its URI"),
+        pytest.raises(ValueError, match="only a Reader that was opened by its path or URI"),
     ):
         pickle.dumps(Reader(file))
+    with (
+        open(saved, "rb") as file,
+        pytest.raises(ValueError, match="only a Reader that was opened by its path or URI"),
+    ):
+        pickle.dumps(Reader(f"fd:{file.fileno()}"))
 
 
 def test_scripts_use_the_torch_object(saved: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -162,3 +164,10 @@ def test_it_writes_file_objects(path: str, kind: str) -> None:
     with Reader(io.BytesIO(data), verify="all") as reader:
         assert_same(dict(reader), zoo())
         assert reader.metadata() == {"step": "7"}
+
+
+def test_it_is_neither_copied_nor_pickled(path: str) -> None:
+    with Writer(path) as writer:
+        for take in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="a Writer cannot be copied or pickled"):
+                take(writer)

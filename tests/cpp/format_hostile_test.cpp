@@ -36,11 +36,11 @@ RawFile two_tensors() {
 
 TEST(HostileFile, CutAnywhereIsRefused) {
   const RawFile file = two_tensors();
-  for (std::size_t size = 0; size < file.data_end; ++size) {
+  for (std::size_t size = 1; size < file.data_end; ++size) {
     const std::vector<std::byte> cut(file.bytes.begin(),
                                      file.bytes.begin() + static_cast<std::ptrdiff_t>(size));
     const std::string message = refusal(cut);
-    EXPECT_TRUE(contains(message, "offset") || contains(message, "ends at")) << message;
+    EXPECT_TRUE(contains(message, "truncated") || contains(message, "only the first")) << message;
     if (size >= file.index_end) continue;
     EXPECT_EQ(kind_of([&] { read_unsized(cut); }), ErrorKind::InvalidFormat) << size;
   }
@@ -91,8 +91,9 @@ TEST(HostileFile, IsNotBelievedTheLengthOfAHeader) {
   const MemoryWatch watch;
   const Error error = error_of([&] { read_unsized(file.bytes); });
   EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
-  EXPECT_TRUE(contains(error.what(), "tensor 'weight' (index entry 0): the file ends at offset " +
-                                         std::to_string(file.bytes.size())))
+  EXPECT_TRUE(contains(
+      error.what(), "tensor 'weight' (index entry 0): the file is truncated: it ends at offset " +
+                        std::to_string(file.bytes.size())))
       << error.what();
   EXPECT_LT(watch.peak(), 40U << 20);
   file.set("0.data_offset", file.index_end + (std::uint64_t{1} << 55));
@@ -274,8 +275,8 @@ TEST(HostileFile, StartsWithTheMagicAndAVersion) {
   file.set_text("magic", "|TZQ|");
   EXPECT_TRUE(contains(refusal(file),
                        "this is not a .tensors or safetensors file: it starts with '|TZQ|'"));
-  EXPECT_TRUE(contains(refusal(bytes_of("")), "the file is empty: it ends at offset 0, where"));
-  EXPECT_TRUE(contains(refusal(bytes_of("|TZ")), "the file ends inside its header, 3 of 73"));
+  EXPECT_TRUE(contains(refusal(bytes_of("")), "the file is empty"));
+  EXPECT_TRUE(contains(refusal(bytes_of("|TZ")), "it ends inside its header, 3 of 73"));
   for (const std::uint32_t version : {0U, 6U, 0xffffffffU}) {
     RawFile other({});
     other.set("version", version);

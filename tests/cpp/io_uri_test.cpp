@@ -40,13 +40,13 @@ TEST(UriTest, TakesNoBrokenUrlForAPath) {
   for (const char* uri : {"http:/u:secret@h/x", "HTTPS:u:secret@h", " http://u:secret@h/x",
                           "http:", "s3:/secret/k", "gs:secret/k", "redis:/:secret@h/p",
                           "rediss:secret", "unix:/secret", " s3://secret/k", "file:/secret"}) {
-    const Error error = error_of([&] { split_uri(uri); });
+    const Error error = error_of([&] { is_local(uri); });
     EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument) << uri;
     EXPECT_EQ(std::string_view(error.what()).find("secret"), std::string_view::npos);
   }
-  EXPECT_EQ(split_uri("./http:x").scheme, "");
-  EXPECT_EQ(split_uri("http-model").scheme, "");
-  EXPECT_EQ(split_uri("s3-model:1").scheme, "");
+  for (const char* path : {"./http:x", "http-model", "s3-model:1", "fds:1", " fd:1"}) {
+    EXPECT_TRUE(is_local(path)) << path;
+  }
 }
 
 TEST(UriTest, DecodesFileUris) {

@@ -306,7 +306,8 @@ struct SafetensorsHeader::Parser {
     header.end_ = end;
     if (location.size && end > *location.size) {
       fail(location, "its tensors end at offset " + std::to_string(end) +
-                         ", but the file ends at " + std::to_string(*location.size));
+                         ", but the file ends at " + std::to_string(*location.size) +
+                         ": it is truncated");
     }
     if (location.size && end < *location.size) {
       fail(location, "it has " + std::to_string(*location.size - end) +

@@ -29,7 +29,8 @@ std::uint64_t safetensors_header_size(ConstBytes first, const FileLocation& loca
                        " are allowed in a safetensors file");
   }
   if (location.size && location.start + kSafetensorsLength + size > *location.size) {
-    fail(location, claim + ", but the file ends at " + std::to_string(*location.size));
+    fail(location, claim + ", but the file ends at " + std::to_string(*location.size) +
+                       ", truncated or damaged");
   }
   return size;
 }

@@ -40,8 +40,9 @@ FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
   header.tensor_count = cursor.take<std::uint64_t>();
   header.index_size = cursor.take<std::uint64_t>();
   if (!cursor.ok()) {
-    fail(location, "the file ends inside its header, " + std::to_string(bytes.size()) + " of " +
-                       std::to_string(kFileHeaderSize) + " bytes" + at(location.start));
+    fail(location, "the file is truncated: it ends inside its header, " +
+                       std::to_string(bytes.size()) + " of " + std::to_string(kFileHeaderSize) +
+                       " bytes" + at(location.start));
   }
   if (header.version < kOldestVersion || header.version > kNewestVersion) {
     fail(location, "format version " + std::to_string(header.version) + at(location.start) +
@@ -61,9 +62,11 @@ FileHeader parse_file_header(ConstBytes bytes, const FileLocation& location) {
   const std::uint64_t index_start = location.start + kFileHeaderSize;
   if (header.index_size > kMaxSigned - index_start ||
       (location.size && index_start + header.index_size > *location.size)) {
-    fail(location,
-         "the index" + at(index_start) + " claims " + std::to_string(header.index_size) + " bytes" +
-             (location.size ? ", but the file ends at " + std::to_string(*location.size) : ""));
+    fail(location, "the index" + at(index_start) + " claims " + std::to_string(header.index_size) +
+                       " bytes" +
+                       (location.size ? ", but the file ends at " + std::to_string(*location.size) +
+                                            ", truncated or damaged"
+                                      : ""));
   }
   const std::uint64_t most = kMostRoom / kLargestEntry + header.tensor_count;
   if (header.index_size / kLargestEntry > most) {

@@ -142,7 +142,9 @@ struct Index::Parser {
       fail_entry(entry, begin,
                  "its " + std::to_string(entry.data_size) + " bytes of data" +
                      at(entry.data_offset) + " go past the end of the file" +
-                     (location.size ? ", which is at " + std::to_string(*location.size) : ""));
+                     (location.size
+                          ? ", which is at " + std::to_string(*location.size) + ": it is truncated"
+                          : ""));
     }
   }
 
