@@ -85,6 +85,6 @@ def describe(error: Exception) -> list[str]:
 
 
 def status_of(error: Exception) -> int:
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | errors.InvalidArgument):
         return WRONG_USAGE
     return DIFFERENT if isinstance(error, errors.HashMismatch) else FAILED
