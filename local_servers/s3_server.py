@@ -50,7 +50,7 @@ class S3:
         folder = self.root / bucket
         return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
-    def uploads(self, bucket: str = "bucket") -> list[str]:
+    def uploads(self, bucket: str = "bucket", *, abort: bool = False) -> list[str]:
         """Return the keys of the unfinished uploads, whose parts the server still has."""
         import boto3
 
@@ -65,6 +65,10 @@ class S3:
             found = client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
         except client.exceptions.NoSuchUpload:  # what rclone says before the first upload
             return []
+        for upload in found if abort else ():
+            client.abort_multipart_upload(
+                Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+            )
         return [upload["Key"] for upload in found]
 
 

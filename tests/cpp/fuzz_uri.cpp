@@ -35,9 +35,10 @@ void any(const std::string& text) {
   if (uri.scheme.empty()) {
     require(uri.rest == text);
   } else {
-    const Uri again = split_uri(uri.scheme + (uri.scheme == "fd" ? ":" : "://") + uri.rest);
+    const Uri again = split_uri(uri.scheme + "://" + uri.rest);
     require(again.scheme == uri.scheme && again.rest == uri.rest);
   }
+  if (accepts({kInvalid}, [&] { is_local(text); })) require(!folder_of(text).empty());
   if (uri.scheme == "file") {
     accepts({kInvalid}, [&] {
       const std::string path = decode_file_uri(uri.rest);

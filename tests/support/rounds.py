@@ -19,6 +19,7 @@ import tensorizer_ops
 from support.faults import FAULTS, faulty_server
 from support.places import SINKS, SOURCES, From, World
 from support.process import fork, run_python, wait
+from support.relay import relay
 from support.samples import random_model, same
 
 KEY = {"key": "named:soak"}
@@ -80,6 +81,21 @@ def compare(loaded: Mapping[str, torch.Tensor], model: Model) -> None:
     assert loaded.keys() == model.tensors.keys()
     for name, tensor in model.tensors.items():
         assert same(loaded[name], tensor), f"{name!r} has other bits"
+
+
+def compare_one_of(source: From, models: list[Model]) -> Model:
+    """Loads a file, compares it with the model that it has by its names, and returns that."""
+    for model in models:
+        try:
+            options = {**model.reads(), **source.options}
+            loaded = tensorizer_ops.load(source.uri, options=options, copy=True)
+        except tensorizer_ops.errors.Crypto:  # another model, with a key or without
+            assert models[0].encrypted != models[1].encrypted
+            continue
+        if loaded.keys() == model.tensors.keys():
+            compare(loaded, model)
+            return model
+    raise AssertionError("the file has none of the models")
 
 
 def load(dice: random.Random, model: Model, source: From) -> None:
@@ -193,34 +209,59 @@ def cancelled(world: World, dice: random.Random) -> None:
 
 def killed(world: World, dice: random.Random) -> None:
     """Kills a process that saves again and again; the file is always one of the two models."""
-    models = [draw(dice), draw(dice)]
-    path = world.folder / "target"
-    models[0].save(str(path), {})
+    kind = dice.choice(["file", "file", "s3", "redis"])
+    models = [draw(dice, safetensors=kind != "redis") for _ in range(2)]
+    with SINKS[kind](world) as place:
+        models[0].save(place.uri, place.options)
 
-    def child() -> None:
-        while True:
-            for model in models:
-                model.save(str(path), {})
+        def child() -> None:
+            while True:
+                for model in models:
+                    model.save(place.uri, place.options)
 
-    pid = fork(child)
-    time.sleep(dice.random() / 4)
-    os.kill(pid, signal.SIGKILL)
-    assert wait(pid) == -signal.SIGKILL
-    # A kill between the two system calls that put a file in its place leaves its hidden name.
-    hidden = list(world.folder.glob(f".tensorizer-{pid}-*"))
-    assert len(hidden) <= 1
-    for name in hidden:
-        name.unlink()
-    for number, model in enumerate(models):
-        try:
-            loaded = tensorizer_ops.load(path, options=model.reads(), copy=True)
-        except tensorizer_ops.errors.Crypto:  # the other model, with a key or without
-            assert models[0].encrypted != models[1].encrypted
-            continue
-        if loaded.keys() == model.tensors.keys():
-            compare(loaded, model)
-            break
-        assert number == 0, "the file has neither model"
+        pid = fork(child)
+        time.sleep(dice.random() / 4)
+        os.kill(pid, signal.SIGKILL)
+        assert wait(pid) == -signal.SIGKILL
+        time.sleep(0.2)  # a server may still complete what it has received
+        # A kill between the two system calls that put a file in its place leaves its hidden name.
+        hidden = list(world.folder.glob(f".tensorizer-{pid}-*"))
+        assert len(hidden) <= 1
+        for name in hidden:
+            name.unlink()
+        compare_one_of(From(place.uri, place.options), models)
+    # What was sent before the kill stays.
+    if kind == "s3":
+        world.s3.uploads(abort=True)
+    if kind == "redis":
+        world.redis.clear()
+
+
+def broken(world: World, dice: random.Random) -> None:
+    """Replaces a file in S3 or Redis, and loads it, while connections to the server end."""
+    kind = dice.choice(["s3", "redis"])
+    models = [draw(dice, safetensors=False), draw(dice, safetensors=False)]
+    port = getattr(world, kind).port
+    with SINKS[kind](world) as place, relay(port) as between:
+
+        def through(text: str) -> str:
+            return text.replace(f"127.0.0.1:{port}/", f"127.0.0.1:{between.port}/")
+
+        def end_later() -> None:
+            between.after(dice.randrange(1 << dice.randrange(8, 25)), between.end_all)
+
+        options = {name: through(text + "/")[:-1] for name, text in place.options.items()}
+        options |= {"retries": str(dice.randrange(3))}
+        models[0].save(place.uri, place.options)
+        end_later()
+        with contextlib.suppress(tensorizer_ops.errors.Error):
+            models[1].save(through(place.uri), options, threads=dice.randrange(4))
+        model = compare_one_of(From(place.uri, place.options), models)
+        end_later()
+        with contextlib.suppress(tensorizer_ops.errors.Error):
+            load(dice, model, From(through(place.uri), options))
+    # The response that has the name of an upload may be lost.
+    assert len(world.s3.uploads(abort=True)) <= 1
 
 
 def faulty(world: World, dice: random.Random) -> None:
@@ -266,6 +307,7 @@ ROUNDS: dict[Callable[[World, random.Random], None], int] = {
     in_a_process: 1,
     cancelled: 4,
     killed: 2,
+    broken: 3,
     faulty: 4,
     damaged: 4,
 }
