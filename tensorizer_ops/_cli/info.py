@@ -38,8 +38,9 @@ def _show(given: Namespace, file: File, number: int) -> None:
         print(json.dumps(_facts(file, tensors)))
         return
     if given.names:
+        place = f"{name_of(file)}: " if len(given.uri) > 1 else ""
         for tensor in tensors:
-            print(name_text(tensor.name))
+            print(f"{place}{name_text(tensor.name)}")
         return
     if number:
         print()

@@ -9,6 +9,8 @@ from typing import Literal
 
 from tensorizer_ops._inspection import File
 
+_WIDEST = 80
+
 
 def safe(text: str) -> str:
     """Escape what a terminal might act on: control characters, and those that reorder text."""
@@ -42,9 +44,15 @@ def size_text(size: int) -> str:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int]) -> None:
-    """Print rows in columns; ``right`` are the columns that are aligned to the right."""
+    """Print rows in columns; ``right`` are the columns that are aligned to the right.
+
+    A very long cell moves the rest of its own row only.
+    """
     lines = [header, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [
+        max(len(cell) for cell in column if len(cell) <= _WIDEST or cell == column[0])
+        for column in zip(*lines, strict=True)
+    ]
     to_right = set(right)
     for line in lines:
         cells = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 
 from tensorizer_ops._cli import checkpoints
@@ -19,6 +20,9 @@ _WHOLE: dict[tuple[str, ...], Hashes] = {
     ("sha256",): "sha256",
     ("crc32", "sha256"): "all",
 }
+
+
+_ENDINGS = (".tensors", ".safetensors")
 
 
 def convert(given: Namespace) -> int:
@@ -79,7 +83,7 @@ def copy(given: Namespace) -> int:
         )
         note(given.quiet, f"fetched {size_text(fetched)}, kept {size_text(kept)}")
         return 0
-    hashes, same = _like(given.source, options)
+    hashes, same = _like(given.source, options, given.target)
     convert(
         given.source,
         given.target,
@@ -92,10 +96,15 @@ def copy(given: Namespace) -> int:
     return 0
 
 
-def _like(source: str, options: dict[str, str]) -> tuple[Hashes, dict[str, str]]:
+def _like(source: str, options: dict[str, str], target: str) -> tuple[Hashes, dict[str, str]]:
     """Return the hashes and the options of a save that writes a file like the source."""
     file = File(source, options)
     form = file.format()
+    ending = os.path.splitext(target)[1].lower()
+    if ending in _ENDINGS and ending != f".{form.name}":
+        raise UsageError(
+            f"copy keeps the format of the source, which is {form.name}: convert makes {ending}"
+        )
     kinds = hashes_of(file)
     same = {"format": form.name}
     if form.name == "tensors" and form.keeps_digests:

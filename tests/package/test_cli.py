@@ -50,6 +50,9 @@ def test_info_shows_the_tensors(model: Path) -> None:
 
 
 def test_info_filters_and_adds_up(model: Path) -> None:
+    assert run("info", model, model, "--names", "--filter", "*.bias").stdout.splitlines() == (
+        [f"{model}: layers.0.bias"] * 2
+    )
     assert run("info", model, "--names", "--filter", "*.weight").stdout.split() == [
         "layers.0.weight",
         "layers.1.weight",
@@ -123,7 +126,7 @@ def test_files_on_a_server(model: Path, tmp_path: Path) -> None:
         assert run("verify", uri, "-o", "connections=2", model).stdout.count(": OK\n") == 2
         run("copy", uri, tmp_path / "copied.tensors")
         assert run("diff", uri, tmp_path / "copied.tensors", "-q").stdout == ""
-        unknown = run("info", uri, "-o", "conections=2", status=3).stderr
+        unknown = run("info", uri, "-o", "conections=2", status=2).stderr
         assert "conections" in unknown and unknown.startswith("tensorizer-ops: ")
 
 
@@ -151,7 +154,7 @@ def test_verify_holds_a_file_against_a_pinned_digest(model: Path) -> None:
 def test_digests(model: Path, tmp_path: Path) -> None:
     assert run("digest", model).stdout == tensorizer_ops.digest(model) + "\n"
     assert run("digest", model, "--version", 2).stdout.startswith("v2:")
-    run("digest", model, "--listed", status=3)
+    run("digest", model, "--listed", status=2)
     shown = run("digest", model, model).stdout.splitlines()
     assert shown == [f"{tensorizer_ops.digest(model)}  {model}"] * 2
 
@@ -245,7 +248,7 @@ def test_output_that_cannot_be_written(model: Path) -> None:
         assert shell(f"verify $1 {closed}", model).returncode == 0
         assert shell(f"info -v $1.none {closed}", model).returncode == 3
         assert shell(f"convert $1 $1.safetensors {closed}", model).returncode == 0
-    assert shell("copy $1 fd:1 >&-", model).returncode == 3
+    assert shell("copy $1 fd:1 >&-", model).returncode == 2
     assert model.read_bytes() == before
     assert run("diff", model, f"{model}.safetensors").returncode == 0
 

@@ -195,6 +195,15 @@ def test_a_copy_has_the_format_and_hashes_of_its_source(tmp_path: Path, hashes: 
     assert_same(tensorizer_ops.load(target), zoo())
 
 
+def test_a_copy_has_no_name_of_another_format(model: Path, tmp_path: Path) -> None:
+    safetensors = tmp_path / "m.safetensors"
+    run("convert", model, safetensors)
+    for source, target in ((model, "x.SafeTensors"), (safetensors, "x.tensors")):
+        assert "convert makes" in run("copy", source, tmp_path / target, status=2).stderr
+        assert not (tmp_path / target).exists()
+    run("copy", safetensors, tmp_path / "x.safetensors")
+
+
 def test_copies_to_and_from_a_server(redis: RedisServer, model: Path, tmp_path: Path) -> None:
     safetensors = tmp_path / "m.safetensors"
     run("convert", model, safetensors)
