@@ -182,6 +182,8 @@ class Destination:
                 spool.seek(0)
                 while piece := spool.read(_PIECE):
                     _write_all(self.stream, piece)
+        elif type(self.stream) is io.BytesIO:
+            self.stream.truncate()  # as a file is
 
     def synchronize(self) -> None:
         """Move the file object to the position of its descriptor."""

@@ -52,12 +52,11 @@ bool take_cost(const std::string& text, Argon2Cost& cost) {
   return is_possible(cost);
 }
 
-Option kdf_option(Argon2Cost& cost) {
+Option kdf_option(std::optional<Argon2Cost>& cost) {
   return {"kdf", "'min', 'interactive', 'moderate', 'sensitive', or PASSES,BYTES",
           [&cost](const std::string&, const std::string& text) {
-            const std::optional<Argon2Cost> named = named_cost(text);
-            if (named) cost = *named;
-            return named || take_cost(text, cost);
+            cost = named_cost(text);
+            return cost || take_cost(text, cost.emplace());
           }};
 }
 

@@ -34,7 +34,7 @@ struct LoadOptions {
 struct SaveOptions {
   SinkOptions sink;
   std::string key;
-  Argon2Cost kdf = *named_cost("moderate");
+  std::optional<Argon2Cost> kdf;  // how to derive a key; "moderate" if not given
   bool digests = false;
   std::optional<std::uint64_t> digest_chunk;
   bool plain_digests = false;    // whether an encrypted file lists the digests of its plain chunks

@@ -13,6 +13,7 @@
 #include "transfer/dtype.h"
 #include "transfer/held_memory.h"
 #include "transfer/memory.h"
+#include "transfer/overlaps.h"
 #include "transfer/rewrite.h"
 #include "transfer/tracing.h"
 #include "transfer/update.h"
@@ -314,10 +315,19 @@ void FileReader::load_into(const std::vector<std::string>& names,
   const std::vector<std::uint32_t> selected = open->select(names);
   const HeldMemory held(outputs);
   Job job(*this);
-  Targets targets =
-      given_tensors(*open, selected, outputs, open->checked(verify), cast, job.cancel);
+  check_outputs(*open, selected, outputs, cast, job.cancel);
+  std::vector<at::Tensor> loaded = outputs;
+  const OverlappingOutputs overlapping(loaded);
+  Targets targets = given_tensors(*open, selected, loaded, open->checked(verify));
   run(*open, targets, open->checked(verify), threads, job);
   copy_tied(targets, job.cancel);
+  const std::size_t wrong = overlapping.fill(job.cancel);
+  if (wrong != OverlappingOutputs::none) {
+    throw Error(ErrorKind::InvalidArgument,
+                open->describe_entry(selected[wrong]) +
+                    " has an output that overlaps that of a tensor with different data: give each "
+                    "tensor memory of its own");
+  }
 }
 
 void FileReader::verify(Verify verify, std::int64_t threads) {

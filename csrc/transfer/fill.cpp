@@ -124,14 +124,6 @@ std::vector<at::Tensor> outputs_for(const ModuleTensors& tensors) {
   return outputs;
 }
 
-bool has_same_bytes(const at::Tensor& a, const at::Tensor& b) {
-  if (a.is_meta()) return true;
-  const auto bytes = [](const at::Tensor& tensor) {
-    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte);
-  };
-  return bytes(a).equal(bytes(b));
-}
-
 // Returns what was loaded for the first name of each tensor. `loaded` belongs to names_in_file().
 // Throws if another name of the same tensor has other data, which the module would lose.
 std::vector<at::Tensor> one_for_each(FileReader& reader, const ModuleTensors& tensors,

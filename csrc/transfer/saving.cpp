@@ -44,8 +44,10 @@ std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
 std::uint64_t listed_chunk(HashKinds hashes, const SaveOptions& options) {
   const auto refuse = [](const std::string& why) { throw Error(ErrorKind::InvalidArgument, why); };
   const bool encrypts = !options.key.empty();
-  if (options.plain_digests && !encrypts) {
-    refuse("option 'plain_digests' is for encrypted files, and no key is given");
+  for (const auto& [name, is_given] : {std::pair("kdf", options.kdf.has_value()),
+                                       std::pair("plain_digests", options.plain_digests)}) {
+    if (!is_given || encrypts) continue;
+    refuse("option '" + std::string(name) + "' is for encrypted files, and no key is given");
   }
   const char* const given = options.plain_digests ? "plain_digests" : "digest_chunk";
   if ((options.digest_chunk || options.plain_digests) && !hashes.chunked) {
@@ -84,7 +86,7 @@ FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const Sa
   if (source.derivation) encryption.derivation = *source.derivation;
   if (source.passphrase) {
     KeyDerivation& derivation = encryption.derivation.emplace();
-    derivation.cost = options.kdf;
+    derivation.cost = options.kdf.value_or(*named_cost("moderate"));
     fill_random(derivation.salt);
     encryption.key = derive_key(source.secret->bytes(), derivation, cancel);
   }

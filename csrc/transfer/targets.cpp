@@ -68,9 +68,7 @@ bool is_same(const at::Tensor& a, const at::Tensor& b) {
          a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
-// Throws if two outputs are the same tensor, which would hold a mix of both, unless the file ties
-// them. Outputs that share memory in another way may be correct, as in a module that also keeps a
-// view of one of its tensors.
+// Throws if two outputs are the same tensor, unless the file ties them.
 void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selected,
                     std::span<const at::Tensor> outputs) {
   std::unordered_multimap<const void*, std::size_t> places;
@@ -278,15 +276,18 @@ std::vector<at::Tensor> NewTensors::finish(Cancel& cancel) {
   return std::move(tensors_);
 }
 
-Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                      std::span<const at::Tensor> outputs, Verify verify, bool cast,
-                      Cancel& cancel) {
+void check_outputs(const OpenFile& file, std::span<const std::uint32_t> selected,
+                   std::span<const at::Tensor> outputs, bool cast, Cancel& cancel) {
   Pace pace(cancel);
   for (std::size_t i = 0; i < selected.size(); ++i) {
     pace.step();
     check_output(file, selected[i], outputs[i], cast);
   }
   check_distinct(file, selected, outputs);
+}
+
+Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
+                      std::span<const at::Tensor> outputs, Verify verify) {
   const at::NoGradGuard no_grad;
   Targets targets;
   const auto loaded = outputs_to_load(file, selected, outputs);

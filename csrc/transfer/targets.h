@@ -84,12 +84,14 @@ class NewTensors {
   std::vector<std::pair<std::size_t, std::size_t>> copies_;  // the places to copy to and from
 };
 
-// Returns targets for tensors that the caller passes. Checks every shape, dtype and output before
-// it modifies any of them. With `cast`, a real floating tensor fits an output of any real floating
-// dtype.
+// Throws for an output that cannot be filled. With `cast`, a real floating tensor fits an output of
+// any real floating dtype.
+void check_outputs(const OpenFile& file, std::span<const std::uint32_t> selected,
+                   std::span<const at::Tensor> outputs, bool cast, Cancel& cancel);
+
+// Returns targets for tensors that the caller passes, after check_outputs().
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                      std::span<const at::Tensor> outputs, Verify verify, bool cast,
-                      Cancel& cancel);
+                      std::span<const at::Tensor> outputs, Verify verify);
 
 // Sets the outputs of the given entries to zero, because they may hold incomplete or unverified
 // data, and those that still have to be copied. Ignores failures: the caller already has an error

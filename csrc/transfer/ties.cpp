@@ -40,6 +40,14 @@ at::Tensor same_memory(const at::Tensor& tensor) {
   return other;
 }
 
+bool has_same_bytes(const at::Tensor& tensor, const at::Tensor& other) {
+  if (tensor.is_meta() || tensor.numel() == 0) return true;
+  const auto bytes = [](const at::Tensor& each) {
+    return each.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte);
+  };
+  return bytes(tensor).equal(bytes(other));
+}
+
 void copy_elements(const at::Tensor& to, const at::Tensor& from, Cancel& cancel) {
   cancel.check();
   const auto sizes = to.sizes();

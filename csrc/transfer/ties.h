@@ -18,6 +18,10 @@ std::vector<std::size_t> find_ties(std::span<const at::Tensor> tensors);
 // Returns another tensor over the memory of this one. Autograd sees changes through either.
 at::Tensor same_memory(const at::Tensor& tensor);
 
+// Returns whether both have the same elements, bit by bit. They must have the same shape, dtype and
+// device. Tensors without memory have.
+bool has_same_bytes(const at::Tensor& tensor, const at::Tensor& other);
+
 // Copies all elements, in pieces, so that a cancel does not wait for a large tensor.
 void copy_elements(const at::Tensor& to, const at::Tensor& from, Cancel& cancel);
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
+from tensorizer_ops._arguments import kind_of
 from tensorizer_ops._targets import local_path
 
 _INDEX = "pytorch_model.bin.index.json"
@@ -53,25 +54,27 @@ def load(path: str, entry: str | None) -> tuple[dict[str, torch.Tensor], list[st
     """Load the tensors of a checkpoint, mapped if possible; return also what a user should know."""
     tensors: dict[str, torch.Tensor] = {}
     notes: list[str] = []
-    for file in _shards(path) if path.endswith(".json") else [path]:
+    listed = _listed(path) if path.endswith(".json") else None
+    for file in sorted(set(listed.values())) if listed is not None else [path]:
         loaded = _load_file(file)
         if not isinstance(loaded, Mapping):
             raise _refused(file, f"it holds {type(loaded).__name__}, and no dict of tensors")
         chosen, others = _choose(file, loaded, entry)
         if others:
-            notes.append(f"took {chosen!r}; --entry takes another one: {', '.join(others)}")
+            names = ", ".join(map(repr, others))
+            notes.append(f"took {chosen!r}; --entry takes another one: {names}")
         values = _at(loaded, chosen)
-        found = {str(k): v for k, v in values.items() if isinstance(v, torch.Tensor)}
-        if not found:
-            raise _refused(file, "it has no tensors")
+        found = _by_name(file, values)
+        if listed is not None:
+            _compare(path, file, found, listed)
         tensors.update(found)
-        left_out = [str(key) for key in values if str(key) not in found]
+        left_out = [str(key) for key, value in values.items() if str(key) not in found]
         if chosen:
             first = chosen.partition(".")[0]
             entries = [key for key in map(str, loaded) if key not in (first, *others)]
             left_out = entries + left_out
         if left_out:
-            notes.append(f"left out, because it is no tensor: {', '.join(left_out)}")
+            notes.append(f"left out: {', '.join(left_out)}")
     if bare := [name for name, tensor in tensors.items() if tensor.is_meta]:
         notes.append(f"without data, because they are on the meta device: {', '.join(bare)}")
     return tensors, notes
@@ -114,28 +117,44 @@ def _why_not(path: str, zipped: bool, text: str) -> str:
 
 
 def _choose(path: str, loaded: Mapping[Any, Any], entry: str | None) -> tuple[str, list[str]]:
-    """Return the entry that has the tensors, as keys joined by dots, and others that have some."""
+    """Return the entry that has the tensors, as keys joined by dots, and others that have some.
+
+    The entry ``""`` is the checkpoint itself.
+    """
     if entry is not None:
-        if not isinstance(_at(loaded, entry), Mapping):
+        within = _at(loaded, entry)
+        if not isinstance(within, Mapping):
             raise _refused(path, f"it has no dict of tensors in {entry!r}")
-        return entry, []
-    level = {"": loaded}
+        if _has_tensors(within):
+            return entry, []
+        chosen, others = _choose(path, within, None)
+        return _joined(entry, chosen), [_joined(entry, other) for other in others]
+    having = [""] if _has_tensors(loaded) else []
+    level: dict[str, Mapping[Any, Any]] = {"": loaded}
+    found: list[str] = []
     for _ in range(_DEEPEST):
-        having = [name for name, value in level.items() if _has_tensors(value)]
-        usual = [name for name in _USUAL if name in having]
-        if usual or len(having) == 1:
-            chosen = (usual or having)[0]
-            return chosen, [name for name in having if name != chosen]
-        if having:
-            names = ", ".join(map(repr, having[:_MOST_NAMES]))
-            raise _refused(path, f"choose the entry that has the tensors by --entry: {names}")
         level = {
-            f"{name}.{key}" if name else str(key): value
+            _joined(name, str(key)): value
             for name, values in level.items()
             for key, value in values.items()
             if isinstance(value, Mapping)
         }
-    raise _refused(path, "it has no dict of tensors")
+        found = [name for name, value in level.items() if _has_tensors(value)]
+        if found:
+            break
+    having += found
+    usual = [name for name in _USUAL if name in found]
+    if not usual and len(having) > 1:
+        names = ", ".join(map(repr, having[:_MOST_NAMES]))
+        raise _refused(path, f"choose the entry that has the tensors by --entry: {names}")
+    if not having:
+        raise _refused(path, "it has no dict of tensors")
+    chosen = (usual or having)[0]
+    return chosen, [name for name in having if name != chosen]
+
+
+def _joined(entry: str, key: str) -> str:
+    return f"{entry}.{key}" if entry else key
 
 
 def _at(loaded: Any, entry: str) -> Any:
@@ -156,19 +175,47 @@ def _has_tensors(value: Mapping[Any, Any]) -> bool:
     return any(isinstance(v, torch.Tensor) for v in value.values())
 
 
-def _shards(index: str) -> list[str]:
+def _by_name(path: str, values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for key, value in values.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        if not isinstance(key, str | int) or isinstance(key, bool):
+            raise _refused(path, f"the key of a tensor is {kind_of(key)}, and no name")
+        if str(key) in tensors:
+            raise _refused(path, f"two of its tensors would have the name {str(key)!r}")
+        tensors[str(key)] = value
+    return tensors
+
+
+def _listed(index: str) -> dict[str, str]:
+    """Return the path of the shard that has each tensor, as an index says."""
     with open(index, "rb") as file:
         text = file.read(_LONGEST_INDEX + 1)
     try:
         if len(text) > _LONGEST_INDEX:
             raise ValueError("it is too long")
-        names = sorted(set(json.loads(text)["weight_map"].values()))
+        shards = dict(json.loads(text)["weight_map"].items())
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise _refused(index, f"it is not the index of a sharded checkpoint ({error})") from None
-    for name in names:
+    if not shards:
+        raise _refused(index, "it lists no tensors")
+    for name in shards.values():
         if not isinstance(name, str) or os.path.basename(name) != name or not name.strip("."):
             raise _refused(index, f"the shard {name!r} is not a file beside it")
-    return [os.path.join(os.path.dirname(index), name) for name in names]
+    folder = os.path.dirname(index)
+    return {tensor: os.path.join(folder, name) for tensor, name in shards.items()}
+
+
+def _compare(
+    index: str, shard: str, tensors: Mapping[str, torch.Tensor], listed: Mapping[str, str]
+) -> None:
+    """Raise if a shard has other tensors than its index says."""
+    wanted = {name for name, file in listed.items() if file == shard}
+    for name in sorted(wanted ^ tensors.keys()):
+        if name in wanted:
+            raise _refused(shard, f"it lacks the tensor {name!r}, which {index!r} lists for it")
+        raise _refused(shard, f"it has the tensor {name!r}, which {index!r} does not list for it")
 
 
 def _refused(path: str, why: str) -> errors.InvalidFormat:

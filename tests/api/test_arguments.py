@@ -441,6 +441,12 @@ def test_what_has_no_values_is_neither_saved_nor_filled(path: str) -> None:
     assert refused(lambda: tensorizer_ops.load_into(lazy, path)) == message
 
 
+def test_how_to_derive_a_key_without_a_key(path: str) -> None:
+    save = lambda: tensorizer_ops.save(path, {"x": torch.ones(1)}, options={"kdf": "min"})  # noqa: E731
+    assert refused(save) == "option 'kdf' is for encrypted files, and no key is given"
+    assert not Path(path).exists()
+
+
 def test_a_file_object_at_its_end(path: str) -> None:
     buffer = io.BytesIO()
     tensorizer_ops.save(buffer, {"a": torch.ones(1)})

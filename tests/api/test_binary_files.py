@@ -285,3 +285,12 @@ def test_a_file_object_is_not_taken_for_its_path(path: str, data: bytes) -> None
     file.commit()
     with fsspec.filesystem("file").open(path, "rb") as back:
         assert_same(tensorizer_ops.load(back, verify="all"), zoo())
+
+
+@pytest.mark.parametrize("form", ["tensors", "safetensors"])
+def test_a_shorter_file_replaces_all_of_a_buffer(form: str) -> None:
+    buffer = io.BytesIO(b"x" * 100_000)
+    tensorizer_ops.save(buffer, {"a": torch.ones(3)}, options={"format": form})
+    assert buffer.tell() == len(buffer.getvalue())
+    buffer.seek(0)
+    assert torch.equal(tensorizer_ops.load(buffer)["a"], torch.ones(3))

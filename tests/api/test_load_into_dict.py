@@ -12,6 +12,13 @@ from support.samples import assert_same, same, zoo
 from support.tied import SHARE, WEIGHT, tied
 from tensorizer_ops import errors
 
+KEY = {"key": "named:of load_into"}
+
+
+@pytest.fixture(autouse=True)
+def key() -> None:
+    tensorizer_ops.keys.add("of load_into", key=bytes(range(32)))
+
 
 @pytest.fixture
 def saved(path: str) -> str:
@@ -129,3 +136,57 @@ def test_names_that_the_file_ties_are_read_once(path: str) -> None:
         reader.load_into({"w": one, "w.2": one, "w.3": one}, strict=False)
         assert reader.stats()["bytes"] == WEIGHT.nbytes
     assert same(one, WEIGHT)
+
+
+# ---- tensors that share some of their memory
+
+LONG = torch.arange(300_000.0)
+OVERLAPS: dict[str, Any] = {
+    "part": lambda x: x[100_000:200_000],
+    "matrix": lambda x: x.view(300, 1000),
+    "transposed": lambda x: x.view(300, 1000).t(),
+    "every second": lambda x: x[::2],
+    "bits": lambda x: x.view(torch.int32),
+}
+
+
+@pytest.mark.parametrize("view", OVERLAPS.values(), ids=OVERLAPS)
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_views_are_filled_with_what_they_view(path: str, view: Any, encrypted: bool) -> None:
+    options = KEY if encrypted else None
+    tensorizer_ops.save(path, {"x": LONG, "v": view(LONG)}, options=options)
+    for verify in ("none", "all"):
+        out = torch.zeros_like(LONG)
+        tensorizer_ops.load_into({"v": view(out), "x": out}, path, verify=verify, options=options)
+        assert same(out, LONG)
+
+
+@pytest.mark.parametrize("view", OVERLAPS.values(), ids=OVERLAPS)
+def test_views_with_other_data_are_refused(path: str, view: Any) -> None:
+    tensorizer_ops.save(path, {"x": LONG, "v": view(LONG.clone()) + 1})
+    out = torch.zeros_like(LONG)
+    with pytest.raises(errors.InvalidArgument, match="overlaps that of a tensor with different"):
+        tensorizer_ops.load_into({"x": out, "v": view(out)}, path, verify="all")
+
+
+def test_views_beside_each_other_are_filled_in_place(path: str) -> None:
+    tensorizer_ops.save(path, {"even": LONG[::2], "odd": LONG[1::2], "rest": LONG})
+    out = torch.zeros(2 * len(LONG))
+    with tensorizer_ops.Reader(path) as reader:
+        reader.load_into(
+            {"even": out[: len(LONG) : 2], "odd": out[1 : len(LONG) : 2]}, strict=False
+        )
+        reader.load_into({"rest": out[len(LONG) :]}, strict=False)
+    assert same(out, LONG.repeat(2))
+
+
+def test_elements_that_overlap_need_the_same_data(path: str) -> None:
+    windows = torch.arange(9.0).unfold(0, 4, 1)
+    out = torch.zeros(9)
+    for x in (windows, windows * 2):
+        tensorizer_ops.save(path, {"x": x})
+        torch.ops.tensorizer.load_into(path, ["x"], [out.unfold(0, 4, 1)])
+        assert same(out.unfold(0, 4, 1), x)
+    tensorizer_ops.save(path, {"x": torch.rand(6, 4)})
+    with pytest.raises(errors.InvalidArgument, match="overlaps"):
+        torch.ops.tensorizer.load_into(path, ["x"], [out.unfold(0, 4, 1)])

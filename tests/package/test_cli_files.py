@@ -63,8 +63,8 @@ def test_weights_beside_others_are_taken_and_named(tmp_path: Path) -> None:
     )
     done = run("convert", tmp_path / "m.pt", tmp_path / "m.tensors")
     assert done.stderr.splitlines() == [
-        "took 'model'; --entry takes another one: ema",
-        "left out, because it is no tensor: optimizer",
+        "took 'model'; --entry takes another one: 'ema'",
+        "left out: optimizer",
     ]
     assert_same(tensorizer_ops.load(tmp_path / "m.tensors"), TENSORS)
 
@@ -135,6 +135,33 @@ def test_no_code_of_a_checkpoint_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists() and not (tmp_path / "m.tensors").exists()
 
 
+def test_no_weights_are_lost_beside_other_tensors(tmp_path: Path) -> None:
+    rest = {"rng_state": torch.ones(5), "optimizer": {}, "step": 5}
+    for name in ("model", "state_dict", "model_state_dict"):
+        torch.save({**rest, name: TENSORS}, tmp_path / "m.pt")
+        done = run("convert", tmp_path / "m.pt", tmp_path / "m.tensors")
+        assert f"took {name!r}; --entry takes another one: ''" in done.stderr
+        assert_same(tensorizer_ops.load(tmp_path / "m.tensors"), TENSORS)
+    torch.save({"a": torch.ones(1), "net": {"enc": TENSORS, "dec": TENSORS}}, tmp_path / "m.pt")
+    error = run("convert", tmp_path / "m.pt", tmp_path / "x.tensors", status=3).stderr
+    assert "--entry: '', 'net.enc', 'net.dec'" in error
+    error = run("convert", tmp_path / "m.pt", tmp_path / "x", "--entry", "net", status=3).stderr
+    assert "--entry: 'enc', 'dec'" in error
+    run("convert", tmp_path / "m.pt", tmp_path / "x.tensors", "--entry", "")
+    assert tensorizer_ops.names(tmp_path / "x.tensors") == ["a"]
+
+
+def test_keys_that_are_no_names(tmp_path: Path) -> None:
+    for keys in (1, "1"), ("a", None), ("a", ("b", 1)):
+        torch.save({key: torch.ones(1) for key in keys}, tmp_path / "m.pt")
+        assert (
+            "tensor" in run("convert", tmp_path / "m.pt", tmp_path / "m.tensors", status=3).stderr
+        )
+    torch.save({1: torch.ones(1), 2: torch.ones(1)}, tmp_path / "m.pt")
+    run("convert", tmp_path / "m.pt", tmp_path / "m.tensors")
+    assert tensorizer_ops.names(tmp_path / "m.tensors") == ["1", "2"]
+
+
 def bin_folder(folder: Path, shards: list[dict[str, torch.Tensor]]) -> Path:
     folder.mkdir()
     weights = {}
@@ -145,6 +172,16 @@ def bin_folder(folder: Path, shards: list[dict[str, torch.Tensor]]) -> Path:
     index = folder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": weights}))
     return index
+
+
+def test_an_index_lists_what_its_shards_have(tmp_path: Path) -> None:
+    index = bin_folder(tmp_path / "m", [{"a": torch.ones(1)}, {"b": torch.ones(1)}])
+    one, two = json.loads(index.read_text())["weight_map"].values()
+    for lie in {"a": one, "b": two, "c": one}, {"b": two, "c": one}, {}, {"a": two, "b": one}:
+        index.write_text(json.dumps({"weight_map": lie}))
+        error = run("convert", tmp_path / "m", tmp_path / "m.tensors", status=3).stderr
+        assert "list" in error and error.count("\n") == 1
+        assert not (tmp_path / "m.tensors").exists()
 
 
 def test_convert_a_hugging_face_folder(tmp_path: Path) -> None:
