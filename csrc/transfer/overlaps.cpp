@@ -34,6 +34,7 @@ Span span_of(std::size_t place, const at::Tensor& output) {
 
 // Returns false only if no two elements of a tensor share memory.
 bool may_overlap_itself(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return false;
   std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;  // stride and size
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) > 1) dimensions.emplace_back(tensor.stride(i), tensor.size(i));
@@ -83,7 +84,8 @@ OverlappingOutputs::OverlappingOutputs(std::vector<at::Tensor>& outputs) {
   for (std::size_t begin = 0; begin < spans.size();) {
     const std::span group = std::span(spans).subspan(begin, group_size(spans, begin));
     begin += group.size();
-    if (are_one_tensor(group, outputs) && !may_overlap_itself(outputs[group[0].place])) continue;
+    const bool is_one = group.size() == 1 || are_one_tensor(group, outputs);
+    if (is_one && !may_overlap_itself(outputs[group[0].place])) continue;
     for (const Span& span : group) {
       at::Tensor& output = outputs[span.place];
       const at::Tensor loaded =

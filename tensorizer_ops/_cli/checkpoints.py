@@ -65,16 +65,20 @@ def load(path: str, entry: str | None) -> tuple[dict[str, torch.Tensor], list[st
             notes.append(f"took {chosen!r}; --entry takes another one: {names}")
         values = _at(loaded, chosen)
         found = _by_name(file, values)
-        if listed is not None:
-            _compare(path, file, found, listed)
+        for name in found:
+            if name in tensors:
+                raise _refused(path, f"two of its shards have the tensor {name!r}")
         tensors.update(found)
-        left_out = [str(key) for key, value in values.items() if str(key) not in found]
+        left_out = [str(key) for key in values if str(key) not in found]
         if chosen:
             first = chosen.partition(".")[0]
             entries = [key for key in map(str, loaded) if key not in (first, *others)]
             left_out = entries + left_out
         if left_out:
             notes.append(f"left out: {', '.join(left_out)}")
+    for name, file in (listed or {}).items():
+        if name not in tensors:
+            raise _refused(file, f"it lacks the tensor {name!r}, which {path!r} lists")
     if bare := [name for name, tensor in tensors.items() if tensor.is_meta]:
         notes.append(f"without data, because they are on the meta device: {', '.join(bare)}")
     return tensors, notes
@@ -205,17 +209,6 @@ def _listed(index: str) -> dict[str, str]:
             raise _refused(index, f"the shard {name!r} is not a file beside it")
     folder = os.path.dirname(index)
     return {tensor: os.path.join(folder, name) for tensor, name in shards.items()}
-
-
-def _compare(
-    index: str, shard: str, tensors: Mapping[str, torch.Tensor], listed: Mapping[str, str]
-) -> None:
-    """Raise if a shard has other tensors than its index says."""
-    wanted = {name for name, file in listed.items() if file == shard}
-    for name in sorted(wanted ^ tensors.keys()):
-        if name in wanted:
-            raise _refused(shard, f"it lacks the tensor {name!r}, which {index!r} lists for it")
-        raise _refused(shard, f"it has the tensor {name!r}, which {index!r} does not list for it")
 
 
 def _refused(path: str, why: str) -> errors.InvalidFormat:
