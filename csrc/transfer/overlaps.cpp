@@ -8,6 +8,7 @@
 #include <span>
 #include <tuple>
 
+#include "transfer/blocks.h"
 #include "transfer/memory.h"
 #include "transfer/ties.h"
 
@@ -104,6 +105,15 @@ std::size_t OverlappingOutputs::fill(Cancel& cancel) const {
     if (!has_same_bytes(output.memory, output.loaded)) return output.place;
   }
   return none;
+}
+
+void OverlappingOutputs::blank() const noexcept {
+  for (const Output& output : outputs_) {
+    try {
+      make_zero(output.memory);
+    } catch (...) {
+    }
+  }
 }
 
 }  // namespace tensorizer

@@ -23,6 +23,9 @@ class OverlappingOutputs {
   // another one has different data for the same memory; `none` if there is no such output.
   std::size_t fill(Cancel& cancel) const;
 
+  // Sets the outputs to zero. Ignores failures: the caller already has an error to report.
+  void blank() const noexcept;
+
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
 
  private:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,6 +168,25 @@ def test_views_with_other_data_are_refused(path: str, view: Any) -> None:
     out = torch.zeros_like(LONG)
     with pytest.raises(errors.InvalidArgument, match="overlaps that of a tensor with different"):
         tensorizer_ops.load_into({"x": out, "v": view(out)}, path, verify="all")
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_views_are_zero_after_a_load_that_is_not_right(path: str, encrypted: bool) -> None:
+    options = KEY if encrypted else None
+    tensorizer_ops.save(path, {"x": LONG, "v": LONG[9:] + 1}, options=options)
+    verify: Any = "none" if encrypted else "all"
+    for error in (errors.InvalidArgument, (errors.HashMismatch, errors.Crypto)):
+        out = torch.ones_like(LONG)
+        with pytest.raises(error):
+            tensorizer_ops.load_into({"x": out, "v": out[9:]}, path, verify=verify, options=options)
+        assert not out.any()
+        damage(path)
+
+
+def damage(path: str) -> None:
+    data = bytearray(Path(path).read_bytes())
+    data[len(data) // 4] ^= 1
+    Path(path).write_bytes(data)
 
 
 def test_views_beside_each_other_are_filled_in_place(path: str) -> None:
