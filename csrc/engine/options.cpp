@@ -192,7 +192,13 @@ WriterOptions parse_writer_options(const OptionList& options) {
 }
 
 void refuse_secrets(const std::string& uri, const OptionList& options, const std::string& keeper) {
-  std::string what = holds_secret(uri) ? "the URI " + quote(without_secrets(uri)) : "";
+  if (holds_secret(uri)) {
+    refuse("the URI " + quote(without_secrets(uri)) + " may hold a secret, which " + keeper +
+           " would keep: pass it as an argument when the code runs, or replace a password by an "
+           "option that names it, such as redis_password=env:NAME or "
+           "header.Authorization=env:NAME");
+  }
+  std::string what;
   LoadOptions unused;
   const std::vector<Option> known = load_options(unused);
   for (const auto& [name, value] : options) {

@@ -61,14 +61,14 @@ void check_metadata(Metadata& metadata, Cancel& cancel) {
     throw Error(ErrorKind::InvalidArgument, "the metadata cannot be saved: " + why);
   };
   std::uint64_t size = 0;
-  for (const auto& [key, value] : metadata) {
-    size += key.size() + value.size();
-    if (!is_utf8(key)) refuse("the key " + quote(key) + " is not UTF-8");
-    if (!is_utf8(value)) refuse("the value of " + quote(key) + " is not UTF-8");
-  }
+  for (const auto& [key, value] : metadata) size += key.size() + value.size();
   if (size > kMostMetadata) {
     refuse("it has " + std::to_string(size) + " bytes, and at most " +
            std::to_string(kMostMetadata) + " are allowed");
+  }
+  for (const auto& [key, value] : metadata) {
+    if (!is_utf8(key)) refuse("the key " + quote(key) + " is not UTF-8");
+    if (!is_utf8(value)) refuse("the value of " + quote(key) + " is not UTF-8");
   }
   if (const auto key = repeated_key(metadata, cancel)) {
     refuse("the key " + quote(*key) + " appears twice");

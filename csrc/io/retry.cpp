@@ -33,7 +33,8 @@ void sleep_unless_cancelled(std::chrono::milliseconds time, Cancel& cancel) {
 }  // namespace
 
 std::string Tries::described() const {
-  return all_ > 0 ? ", after " + std::to_string(all_) + " more tries" : "";
+  if (all_ == 0) return {};
+  return ", after " + std::to_string(all_) + " more " + (all_ == 1 ? "try" : "tries");
 }
 
 void Tries::wait(Cancel& cancel, std::chrono::milliseconds least,

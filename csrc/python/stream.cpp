@@ -107,8 +107,16 @@ std::size_t read_into(RemoteBytes& source, std::uint64_t offset, const pybind11:
 }
 
 pybind11::object read(RemoteBytes& source, std::uint64_t offset, std::size_t size) {
-  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
-  if (bytes == nullptr) throw pybind11::error_already_set();
+  PyObject* bytes = nullptr;
+  if (size <= static_cast<std::size_t>(PY_SSIZE_T_MAX)) {
+    bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+  }
+  if (bytes == nullptr) {  // a server may state any size
+    const std::string message = "there is no memory for the " + std::to_string(size) +
+                                " bytes of " + source.ahead.source()->label();
+    PyErr_SetString(PyExc_MemoryError, message.c_str());
+    throw pybind11::error_already_set();
+  }
   auto owner = pybind11::reinterpret_steal<pybind11::object>(bytes);
   auto* const memory = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes));
   const std::size_t done = read_bytes(source, offset, {memory, size});

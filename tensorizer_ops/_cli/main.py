@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tensorizer_ops import errors
 from tensorizer_ops._cli.output import safe
@@ -36,14 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             given = make_parser().parse_args(arguments)
             verbose = given.verbose
-            run = getattr(importlib.import_module(f"tensorizer_ops._cli.{given.file}"), given.run)
-            status: int = run(given)
+            with interrupts_that_end():
+                module = importlib.import_module(f"tensorizer_ops._cli.{given.file}")
+            status: int = getattr(module, given.run)(given)
         finally:
             flush()
     except KeyboardInterrupt:
-        # On a terminal, ^C is at the begin of the line.
-        print(f"{chr(10) * sys.stderr.isatty()}{PROGRAM}: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return interrupted()
     except Exception as error:
         if isinstance(error, BrokenPipeError) and not isinstance(error, errors.Error):
             # The reader of the output has closed it, as in `tensorizer-ops info ... | head`.
@@ -51,6 +51,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report(error, verbose)
         return status_of(error)
     return status
+
+
+@contextmanager
+def interrupts_that_end() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, while there is nothing to undo.
+
+    A KeyboardInterrupt would be lost in some places of the import of torch.
+    """
+
+    def end(number: int, frame: object) -> None:
+        status = interrupted()
+        sys.stderr.flush()
+        os._exit(status)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # such as ignored ones of background jobs
+        yield
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupted() -> int:
+    """Say that Ctrl-C has ended the command, and return its exit status."""
+    # On a terminal, ^C is at the begin of the line.
+    print(f"{chr(10) * sys.stderr.isatty()}{PROGRAM}: interrupted", file=sys.stderr)
+    return 128 + signal.SIGINT
 
 
 def flush() -> None:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <vector>
 
 #include "memory_file.h"
@@ -18,13 +19,14 @@ class CountingSource final : public UnsizedSource {
     UnsizedSource::read(offset, pieces, cancel);
     const std::lock_guard lock(mutex_);
     for (const Bytes piece : pieces) {
-      for (std::size_t i = 0; i < piece.size(); ++i) ++reads_[offset++];
+      count(offset, piece.size());
+      offset += piece.size();
     }
   }
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
     const std::size_t got = UnsizedSource::read_up_to(offset, out, cancel);
     const std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i < got; ++i) ++reads_[offset + i];
+    count(offset, got);
     return got;
   }
 
@@ -32,12 +34,16 @@ class CountingSource final : public UnsizedSource {
   // Returns how often the byte at an offset was read.
   int times_read(std::uint64_t offset) const { return reads_[offset]; }
   std::uint64_t total() const {
-    std::uint64_t sum = 0;
-    for (const int count : reads_) sum += static_cast<std::uint64_t>(count);
-    return sum;
+    return std::accumulate(reads_.begin(), reads_.end(), std::uint64_t{0});
   }
 
  private:
+  void count(std::uint64_t offset, std::size_t size) {
+    // A plain pointer: with a sanitizer, a vector's operators take longer than the code under test.
+    int* const reads = reads_.data() + offset;
+    for (std::size_t i = 0; i < size; ++i) ++reads[i];
+  }
+
   std::mutex mutex_;
   std::vector<int> reads_;
 };

@@ -149,12 +149,21 @@ TEST(Chunks, ShowDamageWhereverItIs) {
   }
 }
 
+// Whether a byte need not be damaged because it is one of many zeros. Most of a prefix is such
+// padding, of which one byte in 64 is tried.
+bool is_like_its_neighbours(ConstBytes file, std::uint64_t at) {
+  if (at % 64 == 0 || at < 16 || at + 16 > file.size()) return false;
+  const ConstBytes around = file.subspan(at - 16, 32);
+  return std::ranges::count(around, std::byte{0}) == 32;
+}
+
 TEST(Chunks, ComeWithTheDigestsOfHeaders) {
   const std::vector<Sample> samples{sample("t", 3 * kChunk)};
   for (const HashKinds hashes : {HashKinds{}, HashKinds{true, true}}) {
     std::vector<std::byte> file = saved_as(samples, chunked(kChunk, hashes));
     const Entry entry = read(file).entries()[0];
     for (std::uint64_t at = entry.header_offset; at < entry.data_offset; ++at) {
+      if (is_like_its_neighbours(file, at)) continue;
       file[at] ^= std::byte{1};
       LoadSettings settings;
       settings.verify = Verify::All;
@@ -226,6 +235,7 @@ TEST(Chunks, CoverEachBitOfAFile) {
   settings.verify = Verify::All;
   load_in(Way::Memory, file, settings);
   for (std::uint64_t bit = 0; bit < 8 * file.size(); ++bit) {
+    if (is_like_its_neighbours(file, bit / 8)) continue;
     file[bit / 8] ^= std::byte{1} << (bit % 8);
     const ErrorKind kind_of_error = error_of([&] { load_in(Way::Memory, file, settings); }).kind();
     EXPECT_TRUE(kind_of_error == ErrorKind::InvalidFormat ||

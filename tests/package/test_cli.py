@@ -101,6 +101,32 @@ def test_torch_is_not_imported(model: Path, command: str) -> None:
     run_python(WITHOUT_TORCH, command, str(path))
 
 
+# An import that is interrupted, and ignores it: imports of torch do so in some places.
+INTERRUPTED = """
+import os, signal, sys, time
+from tensorizer_ops._cli.main import main
+
+class Deaf:
+    def find_spec(self, name, path, target=None):
+        if name == "tensorizer_ops._cli.rewriting":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(1)
+            except KeyboardInterrupt:
+                pass
+
+sys.meta_path.insert(0, Deaf())
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_interrupted_imports_end(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy.tensors"
+    done = run_python(INTERRUPTED, "copy", str(model), str(target), check=False)
+    assert (done.returncode, done.stderr) == (130, b"tensorizer-ops: interrupted\n")
+    assert not target.exists()
+
+
 TIMED = """
 import sys, time
 from tensorizer_ops._cli.main import main

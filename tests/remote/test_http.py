@@ -142,7 +142,7 @@ def test_answers_that_are_errors(web: Web, path: str, kind: type[Exception], tex
 
 def test_servers_that_are_not_there() -> None:
     options = {"retries": "1", "connect_timeout": "1"}
-    with pytest.raises(ConnectionError, match="after 1 more tries"):
+    with pytest.raises(ConnectionError, match="after 1 more try"):
         ops.load(f"http://127.0.0.1:{free_port()}/x", options=options)
     # Without a network, looking up a name may take long.
     with pytest.raises((ConnectionError, TimeoutError), match=r"(?i)resolv"):
@@ -210,10 +210,10 @@ def test_nothing_keeps_a_secret(web: Web) -> None:
     for place, options in ((url, secret), (url + "?sig=sesame", None), (url + "?x", {})):
         reader = torch.classes.tensorizer.Reader(place, options)
         assert reader.names() == list(zoo())
-        with pytest.raises(ValueError, match="a pickled Reader would keep: name it") as error:
+        with pytest.raises(ValueError, match="a pickled Reader would keep") as error:
             pickle.dumps(reader)
         assert "sesame" not in str(error.value)
-        with pytest.raises(Exception, match="a traced program would keep: name it") as traced:
+        with pytest.raises(Exception, match="a traced program would keep") as traced:
             torch.compile(
                 lambda place=place, options=options: ops.load(place, options=options)["bool"],
                 backend="eager",

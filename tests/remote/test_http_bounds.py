@@ -35,7 +35,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         ("404 Not Found", FileNotFoundError),
         ("403 Forbidden", PermissionError),
         ("503 Busy", ConnectionError),
-        ("416 Range Not Satisfiable", ValueError),
+        ("416 Range Not Satisfiable", ConnectionError),
     ],
 )
 def test_refusals_of_a_load(status: str, kind: type[Exception], pace: tuple[bytes, float]) -> None:
@@ -157,6 +157,32 @@ def test_heads(head: bytes, piece: bytes) -> None:
         with pytest.raises(ConnectionError, match="headers have more than 262144 bytes"):
             ops.load(server.url())
         assert not server.drained and len(server.asked) == 1
+
+
+@pytest.mark.parametrize("interim", [False, True])
+def test_slow_heads(interim: bool) -> None:
+    line = b"HTTP/1.1 100 Continue\r\n\r\n" if interim else b"X-Header: " + b"y" * 200 + b"\r\n"
+
+    def answer(asked: Asked) -> None:
+        if not interim:
+            asked.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        asked.never_end(line, 0.005)
+
+    with scripted(answer) as server:
+        with pytest.raises(TimeoutError, match="headers are not complete after 0 s"):
+            ops.load(server.url(), options={"stall_timeout": "0.5", "retries": "0"})
+        assert not server.drained
+
+
+def test_a_long_line_of_a_head() -> None:
+    def answer(asked: Asked) -> None:
+        asked.wfile.write(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000 + b"\r\n\r\n")
+
+    with (
+        scripted(answer) as server,
+        pytest.raises(ConnectionError, match="a line of its headers is too long"),
+    ):
+        ops.load(server.url())
 
 
 def test_what_stands_behind_a_body_is_no_head(tmp_path: Path) -> None:

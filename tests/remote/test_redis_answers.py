@@ -111,7 +111,7 @@ def test_a_server_that_is_not_ready_is_asked_again() -> None:
 
 def test_servers_that_are_not_there() -> None:
     place = f"redis://127.0.0.1:{free_port()}/m"
-    with pytest.raises(ConnectionError, match="refused, after 1 more tries"):
+    with pytest.raises(ConnectionError, match="refused, after 1 more try"):
         ops.load(place, options={"retries": "1"})
     with pytest.raises(ConnectionError, match="refused"):
         ops.save(place, {"x": torch.ones(3)})

@@ -275,7 +275,7 @@ def test_what_sockets_refuse(local: tuple[RedisServer, Path], tmp_path: Path) ->
         with pytest.raises(PermissionError) as error:
             ops.load(unix(path, "prefix=m", wrong))
         assert "sesame" not in str(error.value) and "prefix=m" in str(error.value)
-    with pytest.raises(ValueError, match="would keep: name it"):
+    with pytest.raises(ValueError, match="would keep: pass it as an argument"):
         pickle.dumps(Reader(unix(path, "prefix=m"), None))
     missing = unix(tmp_path / "missing", "prefix=m", "")
     with pytest.raises(ConnectionError, match=r"missing\?prefix=m': No such file"):

@@ -69,7 +69,7 @@ def test_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # A pickled reader contains no secret.
         assert pickle.loads(pickle.dumps(Reader(server.url("m"), options))).names() == ["x"]
         for place, given in ((url, None), (server.url("m"), {"redis_password": "sesame"})):
-            with pytest.raises(ValueError, match="would keep: name it") as refused:
+            with pytest.raises(ValueError, match="would keep") as refused:
                 pickle.dumps(Reader(place, given))
             assert "sesame" not in str(refused.value) and "%40me" not in str(refused.value)
 

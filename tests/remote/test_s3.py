@@ -237,7 +237,7 @@ def test_a_completion_that_fails_late_is_asked_again(s3: S3, recorded: Recorder)
     assert_same(ops.load("s3://bucket/late", verify="all", options=s3.options()), LARGE)
 
     recorded.answers = lambda request: failing("InternalError") if is_completion(request) else None
-    with pytest.raises(ConnectionError, match="after 1 more tries: 'InternalError: again'"):
+    with pytest.raises(ConnectionError, match="after 1 more try: 'InternalError: again'"):
         ops.save("s3://bucket/late", LARGE, options=through(s3, recorded, retries="1"))
     assert not s3.uploads()
     (s3.root / "bucket" / "late").unlink()

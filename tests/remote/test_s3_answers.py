@@ -82,7 +82,7 @@ def test_what_is_no_answer_of_s3_is_no_success(
     ops.save("s3://bucket/m", OLD, options=s3.options())
     tensors = SMALL if asked is puts else LARGE
     recorded.answers = lambda request: ANSWERS[said] if asked(request) else None
-    with pytest.raises(ConnectionError, match="1 more tries: 'this response is not") as error:
+    with pytest.raises(ConnectionError, match="1 more try: 'this response is not") as error:
         ops.save("s3://bucket/m", tensors, options=through(s3, recorded, retries="1"))
     assert "ABC123" not in str(error.value)
     assert_same(ops.load("s3://bucket/m", options=s3.options()), OLD)

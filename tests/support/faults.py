@@ -41,6 +41,12 @@ def cut(request: Request, dice: random.Random) -> Iterator[bytes]:
     yield b""
 
 
+def cut_head(request: Request, dice: random.Random) -> Iterator[bytes]:
+    head = request.head()
+    yield head[: dice.randrange(len(head) - 1)]
+    yield b""
+
+
 def reset(request: Request, dice: random.Random) -> Iterator[bytes]:
     yield b""
 
@@ -113,11 +119,11 @@ def garbage(request: Request, dice: random.Random) -> Iterator[bytes]:
 
 
 FAULTS: list[Fault] = [
-    *(cut, reset, stall, trickle, busy, repeat, flip),
+    *(cut, cut_head, reset, stall, trickle, busy, repeat, flip),
     *(another_range, another_begin, another_size, another_file, no_range, nonsense, garbage),
 ]
 # The faults after which a load must still succeed.
-HARMLESS: list[Fault] = [cut, reset, stall, trickle, busy, garbage]
+HARMLESS: list[Fault] = [cut, cut_head, reset, stall, trickle, busy, garbage]
 
 
 class FaultyServer:

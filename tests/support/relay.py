@@ -29,6 +29,9 @@ class Relay:
         self._meanwhile: Callable[[], None] = self.end_all
         self._strand_at: bytes | None = None
         self._stranded: list[tuple[Pair, bytes]] = []
+        self._swallow_at: bytes | None = None
+        self._swallow_last = False
+        self._refuses = False
         self._lock = threading.Lock()
         self._pairs: list[Pair] = []
         self._closed = False
@@ -55,6 +58,20 @@ class Relay:
         keeps the data that the server has not received yet."""
         with self._lock:
             self._strand_at = mark
+
+    def swallow(self, mark: bytes, last: bool = False) -> None:
+        """When `mark` is sent to the server, ends the connection at the response to it, once.
+        If that is the `last` one, no connection is accepted from then on."""
+        with self._lock:
+            self._swallow_at, self._swallow_last = mark, last
+
+    def swallows(self, data: bytes) -> bool:
+        with self._lock:
+            found = self._swallow_at is not None and self._swallow_at in data
+            if found:
+                self._swallow_at = None
+                self._refuses = self._swallow_last
+            return found
 
     def strands(self, pair: Pair, data: bytes) -> bool:
         with self._lock:
@@ -92,6 +109,9 @@ class Relay:
                 client.close()
                 return
             self.connections += 1
+            if self._refuses:
+                client.close()
+                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
@@ -136,6 +156,7 @@ class Pair:
 
     def __init__(self, relay: Relay, client: socket.socket, server: socket.socket) -> None:
         self._relay = relay
+        self._is_mute = False
         self._ends = [client, server]
         self._threads = [
             threading.Thread(target=self._copy, args=(client, server, False)),
@@ -169,6 +190,10 @@ class Pair:
                 if not answer and self._relay.strands(self, data):
                     source.shutdown(socket.SHUT_RDWR)
                     return
+                if answer and self._is_mute:
+                    self.end()
+                    return
+                self._is_mute = self._is_mute or (not answer and self._relay.swallows(data))
                 end = len(data) if answer else self._relay.until_cut(data)
                 target.sendall(self._relay.let_pass(self, data[:end], answer))
                 if end < len(data):

@@ -28,10 +28,11 @@ std::optional<std::chrono::seconds> parse_retry_after(const std::string& value) 
   return std::chrono::seconds(std::min<std::uint64_t>(seconds, 3600));
 }
 
-// Parses "bytes 0-99/1234" or "bytes 0-99/*".
+// Parses "bytes 0-99/1234", "bytes 0-99/*", or "bytes */1234", which refuses a range.
 void parse_content_range(std::string_view text, HttpAnswer& answer) {
   if (!text.starts_with("bytes ")) return;
   text = trimmed(text.substr(6));
+  if (text.starts_with("*/")) answer.object.size = parse_number(text.substr(2));
   const std::size_t dash = text.find('-');
   const std::size_t slash = text.find('/');
   if (dash == std::string_view::npos || slash == std::string_view::npos || dash > slash) return;
@@ -90,6 +91,11 @@ std::string_view HttpAnswer::header(std::string_view name) const {
   const auto found = std::find_if(headers.rbegin(), headers.rend(),
                                   [&](const auto& header) { return header.first == name; });
   return found == headers.rend() ? std::string_view() : found->second;
+}
+
+bool is_page(std::string_view body) {
+  const std::string begin = lower_case(body.substr(0, 256));
+  return begin.find("<!doctype html") != begin.npos || begin.find("<html") != begin.npos;
 }
 
 }  // namespace tensorizer

@@ -50,4 +50,7 @@ struct HttpAnswer {
   std::string_view header(std::string_view name) const;
 };
 
+// Returns true for a body that is an HTML page.
+bool is_page(std::string_view body);
+
 }  // namespace tensorizer

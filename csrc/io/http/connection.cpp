@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <exception>
+#include <thread>
 
 #include "base/error.h"
 #include "io/curl_handles.h"
@@ -26,6 +27,10 @@ constexpr int kMostRedirects = 10;
 
 using Clock = std::chrono::steady_clock;
 
+Clock::duration seconds(double count) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
+}
+
 }  // namespace
 
 void HttpRequest::ask_for_range(std::uint64_t begin, std::uint64_t end) {
@@ -34,9 +39,12 @@ void HttpRequest::ask_for_range(std::uint64_t begin, std::uint64_t end) {
 
 class HttpConnection::Impl {
  public:
-  Impl(const HttpOptions& options, std::shared_ptr<CurlShare> share,
+  Impl(const HttpOptions& options, Bandwidth& bandwidth, std::shared_ptr<CurlShare> share,
        std::shared_ptr<HttpStats> stats)
-      : options_(options), stats_(std::move(stats)), handles_(std::move(share)) {
+      : options_(options),
+        bandwidth_(bandwidth),
+        stats_(std::move(stats)),
+        handles_(std::move(share)) {
     set_up();
   }
   ~Impl() {
@@ -52,8 +60,7 @@ class HttpConnection::Impl {
     receiver_ = &receiver;
     redirects_ = 0;
     head_size_ = 0;
-    refusal_time_ = std::chrono::duration_cast<Clock::duration>(
-        std::chrono::duration<double>(options_.stall_timeout));
+    refusal_time_ = seconds(options_.stall_timeout);
     start();
     return run(cancel);
   }
@@ -181,7 +188,8 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_NOBODY, request_.method == "HEAD" ? 1L : 0L);
     set(easy_, CURLOPT_CUSTOMREQUEST, request_.method.c_str());
     answer_ = {};
-    headed_ = wanted_ = dropped_ = false;
+    has_head_ = headed_ = wanted_ = dropped_ = false;
+    head_since_.reset();
     passed_ = body_size_ = 0;
     exception_ = nullptr;
     error_[0] = '\0';
@@ -189,15 +197,21 @@ class HttpConnection::Impl {
 
   // Blocks until the response is complete, was dropped, or the request pauses.
   std::optional<ConnectionFailure> wait(Cancel& cancel) {
-    StallWatch watch(options_.stall_timeout + request_.patience, passed_);
+    const double patience = options_.stall_timeout + request_.patience;
+    StallWatch watch(patience, passed_);
     while (!dropped_) {
-      const bool running = handles_.run();
+      const Clock::duration pause = bandwidth_.wait();
+      const bool running = pause > Clock::duration::zero() || handles_.run();
       if (exception_) std::rethrow_exception(exception_);
       if (!running || dropped_) break;
       paused_ = paused_ || receiver_->has_enough();
       if (paused_) return {};
       cancel.check();
       const Clock::time_point now = Clock::now();
+      if (pause > Clock::duration::zero()) {  // the server is not to blame
+        watch = StallWatch(patience, passed_);
+        if (head_since_) head_since_ = now;
+      }
       const bool late = request_.deadline && now >= *request_.deadline;
       if (is_refusal()) {
         // The rest of a refusal's body is not worth more time.
@@ -208,20 +222,37 @@ class HttpConnection::Impl {
         return ConnectionFailure{
             .what = "it takes longer than its time limit", .temporary = true, .timed_out = true};
       }
+      if (head_since_ && now >= *head_since_ + seconds(patience)) {
+        return ConnectionFailure{.what = "its headers are not complete after " +
+                                         std::to_string(static_cast<int>(patience)) + " s",
+                                 .temporary = true,
+                                 .timed_out = true};
+      }
       if (watch.has_stalled(passed_)) {
         return ConnectionFailure{.what = "nothing or almost nothing was transferred for " +
                                          std::to_string(static_cast<int>(watch.waited())) + " s",
                                  .temporary = true,
                                  .timed_out = true};
       }
-      handles_.wait();
+      if (pause > Clock::duration::zero()) {
+        std::this_thread::sleep_for(std::min<Clock::duration>(pause, kPollInterval));
+      } else {
+        handles_.wait();
+      }
     }
     if (head_size_ > kLongestHead) {
       return ConnectionFailure{.what = "its headers have more than " +
                                        std::to_string(kLongestHead) + " bytes"};
     }
     const CURLcode code = handles_.result();
+    if (code == CURLE_OUT_OF_MEMORY && !headed_) {  // libcurl's limit is 100 KiB
+      return ConnectionFailure{.what = "a line of its headers is too long"};
+    }
     if (code != CURLE_OK && !dropped_ && !is_refusal()) return failure_of(code, error_.data());
+    if (!has_head_) {  // libcurl takes what came for the whole response
+      return ConnectionFailure{.what = "the connection ended within the headers",
+                               .temporary = true};
+    }
     if (!headed_) hand_over_head();
     if (!leads_on()) receiver_->ended(answer_);
     return {};
@@ -241,6 +272,7 @@ class HttpConnection::Impl {
       answer_.end = answer_.object.size = answer_.content_length;
     }
     headed_ = true;
+    head_since_.reset();
     wanted_ = !leads_on() && receiver_->head(answer_);
     refusal_ends_ = Clock::now() + refusal_time_;
   }
@@ -248,6 +280,7 @@ class HttpConnection::Impl {
   static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self) {
     auto& impl = *static_cast<Impl*>(self);
     const std::string_view line(data, size * count);
+    if (!impl.headed_ && !impl.head_since_) impl.head_since_ = Clock::now();
     impl.passed_ += line.size();
     impl.head_size_ += line.size();
     if (impl.head_size_ > kLongestHead) return 0;
@@ -264,10 +297,12 @@ class HttpConnection::Impl {
     if (headed_) return;              // a trailer, behind the body
     if (line.starts_with("HTTP/")) {  // also after the head of a 100
       answer_ = {};
+      has_head_ = false;
       return;
     }
     answer_.take_header(line);
     if (line != "\r\n" && line != "\n") return;
+    has_head_ = true;
     long status = 0;
     curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
     // After a 417, libcurl repeats the request without "Expect".
@@ -290,6 +325,7 @@ class HttpConnection::Impl {
         return CURL_WRITEFUNC_PAUSE;
       }
       impl.passed_ += bytes.size();
+      impl.bandwidth_.count(bytes.size());
       impl.body_size_ += kept.size();
       impl.dropped_ = kept.size() < bytes.size();
       return impl.dropped_ ? 0 : bytes.size();
@@ -306,7 +342,9 @@ class HttpConnection::Impl {
       const auto given =
           impl.request_.body->give({reinterpret_cast<std::byte*>(data), size * count});
       impl.paused_ = !given;
+      impl.head_since_.reset();  // what came before was a 100
       impl.passed_ += given.value_or(0);
+      impl.bandwidth_.count(given.value_or(0));
       return given ? *given : CURL_READFUNC_PAUSE;
     } catch (...) {
       impl.exception_ = std::current_exception();
@@ -321,6 +359,7 @@ class HttpConnection::Impl {
   }
 
   const HttpOptions& options_;
+  Bandwidth& bandwidth_;
   std::shared_ptr<HttpStats> stats_;
   std::array<char, CURL_ERROR_SIZE> error_{};
   curl_slist* headers_ = nullptr;
@@ -334,20 +373,22 @@ class HttpConnection::Impl {
   HttpReceiver* receiver_ = nullptr;
   int redirects_ = 0;
   HttpAnswer answer_;
+  bool has_head_ = false;           // the empty line behind the headers has come
   bool headed_ = false;             // the receiver has the head
   bool wanted_ = false;             // and wants the body
   Clock::duration refusal_time_{};  // left for the bodies of redirects and of the refusal
   Clock::time_point refusal_ends_;  // the end of that time, while the body is not wanted
   bool dropped_ = false;            // the body was longer than wanted, or took too long
   std::uint64_t head_size_ = 0;     // of the responses of all redirects together
+  std::optional<Clock::time_point> head_since_;  // its first line came, and it is not complete
   std::uint64_t body_size_ = 0;
   std::uint64_t passed_ = 0;  // bytes sent and received
   std::exception_ptr exception_;
 };
 
-HttpConnection::HttpConnection(const HttpOptions& options, std::shared_ptr<CurlShare> share,
-                               std::shared_ptr<HttpStats> stats)
-    : impl_(std::make_unique<Impl>(options, std::move(share), std::move(stats))) {}
+HttpConnection::HttpConnection(const HttpOptions& options, Bandwidth& bandwidth,
+                               std::shared_ptr<CurlShare> share, std::shared_ptr<HttpStats> stats)
+    : impl_(std::make_unique<Impl>(options, bandwidth, std::move(share), std::move(stats))) {}
 
 HttpConnection::~HttpConnection() = default;
 

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "io/bandwidth.h"
 #include "io/curl.h"
 #include "io/http/answer.h"
 #include "io/http/options.h"
@@ -95,8 +96,8 @@ class HttpReceiver {
 // parent, which does not affect them in the parent.
 class HttpConnection {
  public:
-  // Keeps a reference to the options. Its requests count in `stats`.
-  HttpConnection(const HttpOptions& options, std::shared_ptr<CurlShare> share,
+  // Keeps references to the options and the bandwidth. Its requests count in `stats`.
+  HttpConnection(const HttpOptions& options, Bandwidth& bandwidth, std::shared_ptr<CurlShare> share,
                  std::shared_ptr<HttpStats> stats);
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;

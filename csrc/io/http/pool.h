@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "io/bandwidth.h"
 #include "io/curl_share.h"
 #include "io/http/connection.h"
 #include "io/http/options.h"
@@ -16,7 +17,8 @@ namespace tensorizer {
 // Serves one file, or several with the same options, such as the shards of a model. Thread-safe.
 class HttpPool {
  public:
-  explicit HttpPool(HttpOptions options) : options_(std::move(options)) {}
+  explicit HttpPool(HttpOptions options)
+      : options_(std::move(options)), bandwidth_(options_.max_bandwidth) {}
 
   const HttpOptions& options() const noexcept { return options_; }
 
@@ -27,6 +29,7 @@ class HttpPool {
 
  private:
   const HttpOptions options_;
+  Bandwidth bandwidth_;
   PerProcess<CurlShare> share_;
   IdlePool<HttpConnection> idle_;
 };

@@ -86,11 +86,16 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
 void HttpTries::give_up(const HttpOutcome& outcome) const {
   const std::string tries = tries_.described();
   if (!outcome.failure) {
+    const int status = outcome.answer.status;
+    if (status == 206) {
+      throw Error(ErrorKind::Unavailable,
+                  "the server of " + client_.label() + " sends less than was requested" + tries);
+    }
     const std::string why =
         refusal_.what.empty() ? "" : ": " + quote(redacted(refusal_.what, secrets_));
-    throw Error(refusal_.kind.value_or(kind_of(outcome.answer.status)),
-                "the server of " + client_.label() + " answers with status " +
-                    std::to_string(outcome.answer.status) + tries + why);
+    throw Error(refusal_.kind.value_or(kind_of(status)), "the server of " + client_.label() +
+                                                             " answers with status " +
+                                                             std::to_string(status) + tries + why);
   }
   const ErrorKind kind = outcome.failure->is_argument ? ErrorKind::InvalidArgument
                          : outcome.failure->timed_out ? ErrorKind::TimedOut

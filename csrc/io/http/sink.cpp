@@ -148,8 +148,21 @@ class HttpSink final : public Sink {
     body_.source = nullptr;
     if (connection_->paused()) return;
     const int status = outcome.answer.status;
-    const bool done = body_.complete() && status >= 200 && status < 300;
-    if (outcome.failure || !done) tries_->failed(outcome, 0, cancel);
+    if (outcome.failure || status < 200 || status > 299) tries_->failed(outcome, 0, cancel);
+    if (!body_.complete()) {
+      throw_wrong("answers with status " + std::to_string(status) +
+                  " before it has received the whole file");
+    }
+    // Apache's response to a PUT is a page as well, with status 201.
+    if (status == 200 && is_page(receiver_.text)) {
+      throw_wrong(
+          "answers with status 200 and an HTML page, as proxies and login pages do: the file is "
+          "probably not there");
+    }
+  }
+
+  [[noreturn]] void throw_wrong(const std::string& what) const {
+    throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
   }
 
   HttpClient client_;

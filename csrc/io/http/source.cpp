@@ -174,25 +174,32 @@ class HttpSource final : public Source {
     std::unique_ptr<HttpConnection> connection = client_.take();
     HttpTries tries(client_, "load");
     HttpAnswer answer;
-    std::uint64_t end = 0;
+    bool whole = false;  // without a range
     for (;;) {
-      end = begin_ + std::min(last - begin_, kFirstRequest);
+      const std::uint64_t end = begin_ + std::min(last - begin_, kFirstRequest);
       HttpRequest request;
-      request.ask_for_range(begin_, end);
+      if (!whole) request.ask_for_range(begin_, end);
       stream_ = Stream(begin_);
       const HttpOutcome outcome = tries.ask(*connection, request, stream_, cancel);
       answer = outcome.answer;
       if (!outcome.failure) {
-        if (answer.status == 416) {
-          if (begin_ == 0) break;  // an empty file has no first byte
-          // The file ends before begin_. A request from byte 0 tells its size.
+        if (answer.status == 416 && !whole) {
+          // An empty file has no first byte.
+          if (begin_ == 0 && answer.object.size == 0) break;
+          // A request from byte 0 tells the size of a file that ends before begin_. If the server
+          // refuses that as well, and does not say that the file is empty, it is asked for all.
+          whole = begin_ == 0;
           begin_ = 0;
           continue;
         }
         const bool file = answer.status == 200 || answer.status == 206;
         if (file && answer.encoded) throw_wrong("sends the file encoded");
-        if (stream_.is_good(answer)) break;
-        if (file) throw_wrong("sends a different range than was requested");
+        if (file && !stream_.is_good(answer)) {
+          throw_wrong("sends a different range than was requested");
+        }
+        const std::uint64_t there = std::min(end, answer.object.size.value_or(begin_));
+        const bool cut = answer.status == 206 && begin_ + stream_.held.size() < there;
+        if (file && !cut) break;
       }
       // The next try starts again, so the bytes received are no progress.
       tries.failed(outcome, 0, cancel);
@@ -207,9 +214,6 @@ class HttpSource final : public Source {
     }
     if (answer.status != 206) object_.size = stream_.held.size();
     if (!object_.size) throw_wrong("does not tell the size of the file");
-    if (begin_ + stream_.held.size() < std::min(end, *object_.size)) {
-      throw_wrong("sends less than was requested");
-    }
     if (stream_.held.size() > *object_.size) throw_wrong("sends more than was requested");
     client_.give_back(std::move(connection));
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <map>
+#include <optional>
 #include <random>
 
 #include "base/error.h"
@@ -124,9 +125,18 @@ class RedisSink final : public Sink {
     for (const auto& [offset, value] : values_) {
       moves.push_back({value.key, redis_key(prefix, value.name, head_size_ + offset), value.size});
     }
-    use_connection(cancel, [&](RedisConnection& connection) {
-      commit_redis_keys(connection, client_.address(), client_.options(), moves, cancel);
-    });
+    try {
+      use_connection(cancel, [&](RedisConnection& connection) {
+        commit_redis_keys(connection, client_.address(), client_.options(), moves, cancel);
+      });
+    } catch (const TemporaryError& error) {
+      const std::optional<bool> moved = have_moved(moves.front(), cancel);
+      if (!moved) {
+        throw Error(error.kind(),
+                    std::string(error.message()) + ": whether the new file is there is not known");
+      }
+      if (!*moved) throw;
+    }
     over_ = true;
   }
 
@@ -291,6 +301,26 @@ class RedisSink final : public Sink {
     lock.lock();
     value.state = Value::State::Made;
     made_.notify_all();
+  }
+
+  // Returns whether the transaction has run whose response was lost; null if that stays unknown.
+  std::optional<bool> have_moved(const RedisMove& head, Cancel& cancel) {
+    client_.idle().clear();
+    try {
+      const std::unique_ptr<RedisConnection> connection = client_.connect(cancel);
+      // So that it does not run after this.
+      for (const std::string& id : broken_) connection->add({"CLIENT", "KILL", "ID", id});
+      connection->add({"EXISTS", head.from});
+      connection->add({"EXISTS", head.to});
+      connection->send(cancel);
+      for (std::size_t i = 0; i < broken_.size(); ++i) connection->receive_any(cancel);
+      const bool waits = connection->receive_number(cancel) == 1;
+      const bool there = connection->receive_number(cancel) == 1;
+      if (!waits && !there) return std::nullopt;
+      return !waits;
+    } catch (const TemporaryError&) {
+      return std::nullopt;
+    }
   }
 
   std::vector<std::string_view> sent_keys() const {

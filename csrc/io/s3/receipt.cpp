@@ -89,9 +89,7 @@ std::string fault_of_answer(const HttpAnswer& answer, std::string_view body,
       (root.empty() ? has_etag && body.empty() : is_receipt(body, found, root))) {
     return {};
   }
-  const bool is_page = lower_case(found) == "html" ||
-                       lower_case(body.substr(0, 64)).find("<!doctype html") != std::string::npos;
-  const std::string what = is_page         ? "an HTML page"
+  const std::string what = is_page(body)   ? "an HTML page"
                            : !body.empty() ? "text"
                            : has_etag      ? "no text"
                                            : "neither text nor an ETag";
