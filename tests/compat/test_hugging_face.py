@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import runpy
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,7 +22,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.s3_server import s3_server
-from support.process import ROOT, TIMEOUT, environment, run_example, run_python
+from support.process import ROOT, TIMEOUT, environment, run_python
 from support.samples import same
 from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
 from tensorizer_ops.utils import no_init_or_tensor
@@ -225,8 +227,26 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     assert 0.9 < float(run_python(IN_MEMORY, "load", *files).stdout) < 1.2
 
 
+Example = Callable[..., None]
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Example:
+    """Runs the example in this process, because a new one would import transformers first."""
+
+    def run(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["hugging_face.py", *arguments])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runpy.run_path(str(ROOT / "examples" / "hugging_face.py"), run_name="__main__")
+
+    return run
+
+
 @pytest.mark.parametrize("where", ["folder", "s3"])
-def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Example, where: str
+) -> None:
     """Saves and loads a model with a tokenizer. A second save keeps existing files."""
     source, back = tmp_path / "source", tmp_path / "back"
     model = new(llama)
@@ -243,20 +263,20 @@ def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
             for name, value in server.environment().items():
                 monkeypatch.setenv(name, value)
             prefix = "s3://bucket/models/llama"
-        run_example(tmp_path, "hugging_face.py", "save", str(source), prefix, "--validate", "-q")
+        example("save", str(source), prefix, "--validate", "-q")
         if where == "folder":
             (tmp_path / "prefix" / "tokenizer.zip").unlink()
             before = (tmp_path / "prefix" / "model.tensors").stat().st_ino
-            run_example(tmp_path, "hugging_face.py", "save", str(source), prefix)
+            example("save", str(source), prefix)
             assert (tmp_path / "prefix" / "model.tensors").stat().st_ino == before
-        run_example(tmp_path, "hugging_face.py", "load", prefix, str(back))
+        example("load", prefix, str(back))
     assert_same_model(transformers.LlamaForCausalLM.from_pretrained(back).eval(), model)
     loaded = transformers.AutoTokenizer.from_pretrained(back)
     assert loaded("few words")["input_ids"] == [2, 3]
     assert transformers.GenerationConfig.from_pretrained(back).max_new_tokens == 7
 
 
-def test_the_example_takes_what_the_other_one_wrote(tmp_path: Path) -> None:
+def test_the_example_takes_what_the_other_one_wrote(tmp_path: Path, example: Example) -> None:
     """A folder of hf_serialization.py: half precision, unlike its config, and no other files."""
     model = new(gpt2)
     prefix = tmp_path / "prefix"
@@ -267,7 +287,7 @@ def test_the_example_takes_what_the_other_one_wrote(tmp_path: Path) -> None:
     serializer.write_module(model.half(), include_non_persistent_buffers=False)
     serializer.close()
     back = tmp_path / "back"
-    run_example(tmp_path, "hugging_face.py", "load", str(prefix), str(back))
+    example("load", str(prefix), str(back))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(back, dtype="auto").eval()
     assert loaded.dtype == torch.float16
     assert_same_model(loaded, model)
@@ -305,17 +325,17 @@ def stable_diffusion(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("index", [True, False], ids=["ours", "as the other example writes it"])
-def test_the_example_takes_pipelines(tmp_path: Path, index: bool) -> None:
+def test_the_example_takes_pipelines(tmp_path: Path, example: Example, index: bool) -> None:
     import diffusers
 
     pipeline = stable_diffusion(tmp_path)
     source, prefix, back = (tmp_path / name for name in ("source", "prefix", "back"))
     pipeline.save_pretrained(source)
     arguments = ("save", str(source), str(prefix), "--validate")
-    run_example(tmp_path, "hugging_face.py", *arguments)
+    example(*arguments)
     if not index:
         (prefix / "model_index.json").unlink()
-    run_example(tmp_path, "hugging_face.py", "load", str(prefix), str(back))
+    example("load", str(prefix), str(back))
     again = diffusers.DiffusionPipeline.from_pretrained(back)
     assert parts_of_pipeline(again).keys() == parts_of_pipeline(pipeline).keys()
     for name in ("vae", "unet", "text_encoder"):

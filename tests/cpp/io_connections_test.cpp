@@ -7,6 +7,7 @@
 #include <functional>
 #include <thread>
 
+#include "io/bandwidth.h"
 #include "io/idle_pool.h"
 #include "io/per_process.h"
 #include "io/retry.h"
@@ -16,6 +17,19 @@ namespace tensorizer {
 namespace {
 
 using namespace std::chrono_literals;
+
+TEST(Bandwidth, IsThatOfAllTransfersTogether) {
+  using std::chrono::milliseconds;
+  Bandwidth bandwidth(1'000'000);
+  EXPECT_EQ(bandwidth.wait(), milliseconds(0));
+  for (int i = 0; i < 10; ++i) bandwidth.count(100'000);
+  // Up to 200 ms of what went before are made up for.
+  EXPECT_GT(bandwidth.wait(), milliseconds(500));
+  EXPECT_LE(bandwidth.wait(), milliseconds(1000));
+  Bandwidth unlimited(0);
+  unlimited.count(std::uint64_t{1} << 60);
+  EXPECT_EQ(unlimited.wait(), milliseconds(0));
+}
 
 TEST(StallWatch, EndsWhereNextToNothingMoves) {
   StallWatch watch(0.1, 1000);
@@ -106,7 +120,7 @@ TEST(Tries, DoNotWaitPastADeadline) {
   EXPECT_EQ(tries.described(), "");
   EXPECT_TRUE(tries.wait_before(begin + 60s, cancel));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 50ms);
-  EXPECT_EQ(tries.described(), ", after 1 more tries");
+  EXPECT_EQ(tries.described(), ", after 1 more try");
 }
 
 TEST(Tries, WaitUntilTheDeadlineAtMost) {

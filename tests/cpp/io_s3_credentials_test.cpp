@@ -335,7 +335,7 @@ TEST_F(MachineTest, HasNothingToSay) {
   credentials_ = "sesame";
   EXPECT_TRUE(contains(refusal(), "no credentials"));
   silent_ = true;
-  EXPECT_TRUE(contains(refusal(), "after 1 more tries"));
+  EXPECT_TRUE(contains(refusal(), "after 1 more try"));
   expect_cancelled_soon([&] { get(); });
 }
 

@@ -51,6 +51,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (project / f"{name}.cpp").write_text(program)
             file.write(f"add_executable({name} {name}.cpp)\n{package.replace('program', name)}")
         file.write(f"add_executable(host {HOST})\n{package.replace('program', 'host')}")
+        # The headers of torch take most of the time. Those of this package are compiled each.
+        file.write("target_precompile_headers(host PRIVATE <torch/script.h>)\n")
+        file.write(f"foreach(program {' '.join(PROGRAMS)} load serve serve_package)\n")
+        file.write("target_precompile_headers(${program} REUSE_FROM host)\nendforeach()\n")
         file.write(f"add_library(headers OBJECT)\n{package.replace('program', 'headers')}")
         file.write("add_library(without_torch OBJECT)\n")
         file.write("target_compile_features(without_torch PRIVATE cxx_std_20)\n")
