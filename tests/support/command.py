@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -38,6 +39,8 @@ class Terminal:
     def __init__(self, *arguments: object) -> None:
         self.pid, self._master = pty.fork()
         if self.pid == 0:
+            # Shells ignore it for what they start in the background.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve(sys.executable, [*COMMAND, *map(str, arguments)], environment())
         # 24 lines of 80 columns; without a size, no bar is drawn.
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
