@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ import torch
 
 import tensorizer_ops  # noqa: F401  (loads the ops)
 from local_servers.redis_server import RedisServer, redis_server
+
+# A shell starts background jobs with SIGINT ignored, which new processes would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _open_below(directory: Path) -> list[str]:

@@ -17,9 +17,6 @@ ops = torch.ops.tensorizer
 PREAMBLE = """
 import fcntl, mmap, os, select, signal, sys, termios, time, torch, tensorizer_ops
 
-# A shell starts background jobs with SIGINT ignored, and this interpreter would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 ops = torch.ops.tensorizer
 Reader, Writer = torch.classes.tensorizer.Reader, torch.classes.tensorizer.Writer
 directory, big = sys.argv[1:]

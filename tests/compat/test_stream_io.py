@@ -229,15 +229,6 @@ def test_a_child_reads_on(web: Web) -> None:
         assert stream.read() == BYTES[3 << 20 :]
 
 
-@pytest.fixture
-def sigint() -> Iterator[None]:
-    """Enables Ctrl-C: a shell starts background jobs with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("sigint")
 def test_ctrl_c() -> None:
     sent: int | None = None
 

@@ -106,9 +106,6 @@ INTERRUPTED = """
 import os, signal, sys, time
 from tensorizer_ops._cli.main import main
 
-# Shells ignore it for what they start in the background.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 class Deaf:
     def find_spec(self, name, path, target=None):
         if name == "tensorizer_ops._cli.rewriting":

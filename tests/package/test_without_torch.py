@@ -206,8 +206,6 @@ except torch.OutOfMemoryError as error:
 STOP = """
 import signal, sys
 from tensorizer_ops._inspection import File
-# A shell starts background jobs with SIGINT ignored, and this interpreter would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 print("begins", flush=True)
 try:
     File(sys.argv[1])

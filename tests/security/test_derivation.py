@@ -19,9 +19,6 @@ PREAMBLE = """
 import os, signal, sys, threading, time, torch, tensorizer_ops
 from pathlib import Path
 
-# A shell starts background jobs with SIGINT ignored, and this interpreter would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 ops = torch.ops.tensorizer
 Reader, Writer = torch.classes.tensorizer.Reader, torch.classes.tensorizer.Writer
 hard, easy = sys.argv[1:]

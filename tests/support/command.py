@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
-import signal
 import struct
 import subprocess
 import sys
@@ -13,21 +12,14 @@ import termios
 import time
 
 from support.process import TIMEOUT, environment
+from support.warm import warm_command
 
 COMMAND = [sys.executable, "-W", "ignore", "-m", "tensorizer_ops"]
 
 
 def run(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs the command without a terminal, and asserts its exit status."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        start_new_session=True,  # without a terminal to ask on
-    )
+    """Runs the command without a terminal and without input, and asserts its exit status."""
+    done = warm_command().run([*map(str, arguments)], environment(), TIMEOUT)
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -39,8 +31,6 @@ class Terminal:
     def __init__(self, *arguments: object) -> None:
         self.pid, self._master = pty.fork()
         if self.pid == 0:
-            # Shells ignore it for what they start in the background.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve(sys.executable, [*COMMAND, *map(str, arguments)], environment())
         # 24 lines of 80 columns; without a size, no bar is drawn.
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
