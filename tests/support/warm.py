@@ -7,8 +7,11 @@ than what most tests do with it.
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
+import runpy
+import signal
 import socket
 import struct
 import subprocess
@@ -17,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 
-_STATUS = struct.Struct("i")
+_NUMBER = struct.Struct("i")
 
 
 class WarmCommand:
@@ -37,14 +40,24 @@ class WarmCommand:
             with open(os.devnull) as nothing:
                 descriptors = [nothing.fileno(), out.fileno(), err.fileno()]
                 self._socket.settimeout(timeout)
-                socket.send_fds(self._socket, [struct.pack("i", len(request))], descriptors)
+                socket.send_fds(self._socket, [_NUMBER.pack(len(request))], descriptors)
                 self._socket.sendall(request)
-            (status,) = _STATUS.unpack(self._socket.recv(_STATUS.size, socket.MSG_WAITALL))
+            child = self._number()
+            try:
+                status = self._number()
+            except TimeoutError:  # the next command must not read this one's status
+                os.kill(child, signal.SIGKILL)
+                self._number()
+                raise
             texts = []
             for file in (out, err):
                 file.seek(0)
                 texts.append(file.read().decode())
         return subprocess.CompletedProcess(arguments, status, *texts)
+
+    def _number(self) -> int:
+        (number,) = _NUMBER.unpack(self._socket.recv(_NUMBER.size, socket.MSG_WAITALL))
+        return int(number)
 
     def close(self) -> None:
         self._socket.close()
@@ -63,10 +76,10 @@ def warm_command() -> WarmCommand:
 def _next_request(connection: socket.socket) -> list[str]:
     """Returns the arguments of the next command in a process of its own."""
     while True:
-        head, descriptors, _, _ = socket.recv_fds(connection, _STATUS.size, 3)
+        head, descriptors, _, _ = socket.recv_fds(connection, _NUMBER.size, 3)
         if not head:
             sys.exit()
-        (size,) = _STATUS.unpack(head)
+        (size,) = _NUMBER.unpack(head)
         request = connection.recv(size, socket.MSG_WAITALL)
         child = os.fork()
         if child == 0:
@@ -82,14 +95,12 @@ def _next_request(connection: socket.socket) -> list[str]:
             return list(arguments)
         for descriptor in descriptors:
             os.close(descriptor)
+        connection.sendall(_NUMBER.pack(child))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        connection.sendall(_STATUS.pack(status))
+        connection.sendall(_NUMBER.pack(status))
 
 
 if __name__ == "__main__":
-    import gc
-    import runpy
-
     import torch  # noqa: F401
 
     import tensorizer_ops
