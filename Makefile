@@ -62,10 +62,11 @@ demo: build $(DEMO)/model.pt2 | test-packages
 # which find everything that the plain tests would. The Python tests come last, so that their result
 # is at the end of the output.
 test: build $(STAMPS)/test | test-packages
-	$(STEP) "lint and site" $(RUN) -j2 lint look
+	$(STEP) "lint and site" tools/together.sh "$(RUN) lint" "$(RUN) look"
 	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
-	$(STEP) "fuzzing and soak" $(RUN) -j2 fuzz soak FUZZ_SECONDS=60 SOAK_SECONDS=60 SOAK_SEED=1
+	$(STEP) "fuzzing and soak" tools/together.sh "$(RUN) fuzz FUZZ_SECONDS=60" \
+		"$(RUN) soak SOAK_SECONDS=60 SOAK_SEED=1"
 	$(STEP) "Python tests" $(RUN) pytest
 
 lint: $(STAMPS)/test
