@@ -207,13 +207,18 @@ def test_secrets_that_are_named(web: Web, tmp_path: Path, monkeypatch: pytest.Mo
 def test_nothing_keeps_a_secret(web: Web) -> None:
     url = web.url("zoo.tensors")
     secret = {"header.X-Secret": "sesame"}
-    for place, options in ((url, secret), (url + "?sig=sesame", None), (url + "?x", {})):
+    argument = "pass it as an argument"
+    for place, options, advice in (
+        (url, secret, "name it"),
+        (url + "?sig=sesame", None, argument),
+        (url + "?x", {}, argument),
+    ):
         reader = torch.classes.tensorizer.Reader(place, options)
         assert reader.names() == list(zoo())
-        with pytest.raises(ValueError, match="a pickled Reader would keep") as error:
+        with pytest.raises(ValueError, match=f"a pickled Reader would keep: {advice}") as error:
             pickle.dumps(reader)
         assert "sesame" not in str(error.value)
-        with pytest.raises(Exception, match="a traced program would keep") as traced:
+        with pytest.raises(Exception, match=f"a traced program would keep: {advice}") as traced:
             torch.compile(
                 lambda place=place, options=options: ops.load(place, options=options)["bool"],
                 backend="eager",

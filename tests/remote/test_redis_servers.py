@@ -68,8 +68,11 @@ def test_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ops.load(server.url("m", login="reader@"))
         # A pickled reader contains no secret.
         assert pickle.loads(pickle.dumps(Reader(server.url("m"), options))).names() == ["x"]
-        for place, given in ((url, None), (server.url("m"), {"redis_password": "sesame"})):
-            with pytest.raises(ValueError, match="would keep") as refused:
+        for place, given, advice in (
+            (url, None, "pass it as an argument"),
+            (server.url("m"), {"redis_password": "sesame"}, "name it"),
+        ):
+            with pytest.raises(ValueError, match=f"would keep: {advice}") as refused:
                 pickle.dumps(Reader(place, given))
             assert "sesame" not in str(refused.value) and "%40me" not in str(refused.value)
 

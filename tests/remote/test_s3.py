@@ -143,7 +143,7 @@ def test_an_error_leaves_the_old_object(s3: S3, recorded: Recorder) -> None:
     recorded.breaks = lambda request: request.query.get("partNumber") == "3"
     with pytest.raises(ConnectionError, match="cannot save 's3://bucket/old'"):
         ops.save("s3://bucket/old", LARGE, options=through(s3, recorded, retries="1"))
-    assert "DELETE" in [request.method for request in recorded.requests]
+    assert recorded.requests[-1].method == "DELETE"
     assert not s3.uploads()
     assert ops.load("s3://bucket/old", options=s3.options())["x"].tolist() == [0, 0, 0]
     (s3.root / "bucket" / "old").unlink()
@@ -272,7 +272,8 @@ def test_who_gives_up_does_not_wait_for_a_server_that_hangs(s3: S3, recorded: Re
     with pytest.raises(ConnectionError, match="cannot save"):
         ops.save("s3://bucket/x", LARGE, options=options)
     assert 1.5 < time.monotonic() - start < 100
-    assert "DELETE" in [request.method for request in recorded.requests]
+    # A part that was under way may be recorded after it.
+    assert [request.method for request in recorded.requests].count("DELETE") == 1
 
 
 ERRORS = [
