@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "io/seconds.h"
+
 namespace tensorizer {
 
 // Thread-safe. A transfer counts when it is over, and the next one waits for its time: so no bytes
@@ -19,11 +21,9 @@ class Bandwidth {
 
   void count(std::uint64_t bytes) noexcept {
     if (rate_ == 0) return;
-    const std::chrono::duration<double> time(static_cast<double>(bytes) /
-                                             static_cast<double>(rate_));
+    const Clock::duration time = seconds(static_cast<double>(bytes) / static_cast<double>(rate_));
     const std::lock_guard lock(mutex_);
-    next_ = std::max(next_, Clock::now() - kCatchUp) +
-            std::chrono::duration_cast<Clock::duration>(time);
+    next_ = std::max(next_, Clock::now() - kCatchUp) + time;
   }
 
   // Returns how long to wait before the next transfer, or zero.

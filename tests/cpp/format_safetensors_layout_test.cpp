@@ -1,4 +1,4 @@
-// What a safetensors file cannot hold is refused before anything is written.
+// The layout of a safetensors file refuses what the format cannot hold.
 #include "format/safetensors/layout.h"
 
 #include <string>

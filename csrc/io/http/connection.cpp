@@ -12,6 +12,7 @@
 #include "io/curl_handles.h"
 #include "io/http/easy.h"
 #include "io/http/stats.h"
+#include "io/seconds.h"
 #include "io/stall.h"
 #include "io/url.h"
 
@@ -26,10 +27,6 @@ constexpr std::uint64_t kLongestHead = 256 << 10;
 constexpr int kMostRedirects = 10;
 
 using Clock = std::chrono::steady_clock;
-
-Clock::duration seconds(double count) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
-}
 
 }  // namespace
 
@@ -201,14 +198,15 @@ class HttpConnection::Impl {
     StallWatch watch(patience, passed_);
     while (!dropped_) {
       const Clock::duration pause = bandwidth_.wait();
-      const bool running = pause > Clock::duration::zero() || handles_.run();
+      const bool throttled = pause > Clock::duration::zero();
+      const bool running = throttled || handles_.run();
       if (exception_) std::rethrow_exception(exception_);
       if (!running || dropped_) break;
       paused_ = paused_ || receiver_->has_enough();
       if (paused_) return {};
       cancel.check();
       const Clock::time_point now = Clock::now();
-      if (pause > Clock::duration::zero()) {  // the server is not to blame
+      if (throttled) {  // the server is not to blame
         watch = StallWatch(patience, passed_);
         if (head_since_) head_since_ = now;
       }
@@ -234,7 +232,7 @@ class HttpConnection::Impl {
                                  .temporary = true,
                                  .timed_out = true};
       }
-      if (pause > Clock::duration::zero()) {
+      if (throttled) {
         std::this_thread::sleep_for(std::min<Clock::duration>(pause, kPollInterval));
       } else {
         handles_.wait();

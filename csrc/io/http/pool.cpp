@@ -6,8 +6,9 @@ namespace tensorizer {
 
 std::unique_ptr<HttpConnection> HttpPool::take(std::shared_ptr<HttpStats> stats) {
   std::unique_ptr<HttpConnection> connection = idle_.take();
-  if (!connection)
+  if (!connection) {
     return std::make_unique<HttpConnection>(options_, bandwidth_, share_.get(), stats);
+  }
   connection->count_in(std::move(stats));
   return connection;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "io/seconds.h"
 
 namespace tensorizer {
 
@@ -13,10 +14,6 @@ using Clock = std::chrono::steady_clock;
 // After so many recoveries, a failure is no longer believed to be recovered: its cause comes back.
 constexpr int kMostRecoveries = 3;
 constexpr std::chrono::milliseconds kLongestWanted{60000};
-
-Clock::duration seconds(double count) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
-}
 
 ErrorKind kind_of(int status) {
   switch (status) {
