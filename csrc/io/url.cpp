@@ -18,6 +18,9 @@ class Url {
   // `location` may be relative to `base`.
   explicit Url(const std::string& base, const std::string& location = "") : handle_(curl_url()) {
     status_ = set(CURLUPART_URL, base);
+    // Decoding may leave a host that is another spelling of an address ("%32" is 0.0.0.2), which
+    // libcurl sees only when it parses the URL again.
+    if (status_ == CURLUE_OK) status_ = set(CURLUPART_URL, get(CURLUPART_URL).value_or(""));
     if (status_ == CURLUE_OK && !location.empty()) status_ = set(CURLUPART_URL, location);
   }
   ~Url() { curl_url_cleanup(handle_); }

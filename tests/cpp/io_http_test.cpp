@@ -169,6 +169,7 @@ TEST(HttpUrl, KnowsItsOrigin) {
   EXPECT_EQ(origin_of("HTTPS://me:pass@Host/x?y"), "https://host:443");
   EXPECT_EQ(origin_of("http://host:80/x"), origin_of("http:///host"));
   EXPECT_NE(origin_of("http://host"), origin_of("https://host"));
+  EXPECT_EQ(origin_of("http://%32"), "http://0.0.0.2:80");
   for (const char* url : {"", "host", "ftp://host", "file:///x", "http://", "http://a b/"}) {
     EXPECT_EQ(origin_of(url), "") << url;
   }

@@ -12,8 +12,7 @@
 #include "io/curl_handles.h"
 #include "io/http/easy.h"
 #include "io/http/stats.h"
-#include "io/seconds.h"
-#include "io/stall.h"
+#include "io/http/time_limits.h"
 #include "io/url.h"
 
 namespace tensorizer {
@@ -57,7 +56,7 @@ class HttpConnection::Impl {
     receiver_ = &receiver;
     redirects_ = 0;
     head_size_ = 0;
-    refusal_time_ = seconds(options_.stall_timeout);
+    limits_ = TimeLimits(options_.stall_timeout + request.patience, options_.stall_timeout);
     start();
     return run(cancel);
   }
@@ -133,7 +132,7 @@ class HttpConnection::Impl {
     if (++redirects_ > kMostRedirects) {
       return refuse("more than " + std::to_string(kMostRedirects) + " redirects in a row");
     }
-    refusal_time_ = refusal_ends_ - Clock::now();
+    limits_.refusal_ends();
     if (request_.body != nullptr && !request_.body->rewind()) {
       return refuse("it redirects after more bytes were sent than are kept to be sent again");
     }
@@ -186,7 +185,7 @@ class HttpConnection::Impl {
     set(easy_, CURLOPT_CUSTOMREQUEST, request_.method.c_str());
     answer_ = {};
     has_head_ = headed_ = wanted_ = dropped_ = false;
-    head_since_.reset();
+    limits_.headers_end();
     passed_ = body_size_ = 0;
     exception_ = nullptr;
     error_[0] = '\0';
@@ -194,8 +193,7 @@ class HttpConnection::Impl {
 
   // Blocks until the response is complete, was dropped, or the request pauses.
   std::optional<ConnectionFailure> wait(Cancel& cancel) {
-    const double patience = options_.stall_timeout + request_.patience;
-    StallWatch watch(patience, passed_);
+    limits_.start(request_.deadline, passed_);
     while (!dropped_) {
       const Clock::duration pause = bandwidth_.wait();
       const bool throttled = pause > Clock::duration::zero();
@@ -205,39 +203,21 @@ class HttpConnection::Impl {
       paused_ = paused_ || receiver_->has_enough();
       if (paused_) return {};
       cancel.check();
-      const Clock::time_point now = Clock::now();
-      if (throttled) {  // the server is not to blame
-        watch = StallWatch(patience, passed_);
-        if (head_since_) head_since_ = now;
-      }
-      const bool late = request_.deadline && now >= *request_.deadline;
-      if (is_refusal()) {
-        // The rest of a refusal's body is not worth more time.
-        dropped_ = late || watch.is_over() || now >= refusal_ends_;
-        if (dropped_) break;
-      }
-      if (late) {
-        return ConnectionFailure{
-            .what = "it takes longer than its time limit", .temporary = true, .timed_out = true};
-      }
-      if (head_since_ && now >= *head_since_ + seconds(patience)) {
-        return ConnectionFailure{.what = "its headers are not complete after " +
-                                         std::to_string(static_cast<int>(patience)) + " s",
-                                 .temporary = true,
-                                 .timed_out = true};
-      }
-      if (watch.has_stalled(passed_)) {
-        return ConnectionFailure{.what = "nothing or almost nothing was transferred for " +
-                                         std::to_string(static_cast<int>(watch.waited())) + " s",
-                                 .temporary = true,
-                                 .timed_out = true};
-      }
+      if (throttled) limits_.excuse(passed_);
+      dropped_ = is_refusal() && limits_.is_refusal_over();
+      if (dropped_) break;
+      if (auto failure = limits_.exceeded(passed_)) return failure;
       if (throttled) {
         std::this_thread::sleep_for(std::min<Clock::duration>(pause, kPollInterval));
       } else {
         handles_.wait();
       }
     }
+    return end();
+  }
+
+  // Hands over the end of a response, or returns why it has none.
+  std::optional<ConnectionFailure> end() {
     if (head_size_ > kLongestHead) {
       return ConnectionFailure{.what = "its headers have more than " +
                                        std::to_string(kLongestHead) + " bytes"};
@@ -270,15 +250,15 @@ class HttpConnection::Impl {
       answer_.end = answer_.object.size = answer_.content_length;
     }
     headed_ = true;
-    head_since_.reset();
+    limits_.headers_end();
     wanted_ = !leads_on() && receiver_->head(answer_);
-    refusal_ends_ = Clock::now() + refusal_time_;
+    if (!wanted_) limits_.refusal_begins();
   }
 
   static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self) {
     auto& impl = *static_cast<Impl*>(self);
     const std::string_view line(data, size * count);
-    if (!impl.headed_ && !impl.head_since_) impl.head_since_ = Clock::now();
+    if (!impl.headed_) impl.limits_.headers_arrive();
     impl.passed_ += line.size();
     impl.head_size_ += line.size();
     if (impl.head_size_ > kLongestHead) return 0;
@@ -340,7 +320,7 @@ class HttpConnection::Impl {
       const auto given =
           impl.request_.body->give({reinterpret_cast<std::byte*>(data), size * count});
       impl.paused_ = !given;
-      impl.head_since_.reset();  // what came before was a 100
+      impl.limits_.headers_end();  // what came before was a 100
       impl.passed_ += given.value_or(0);
       impl.bandwidth_.count(given.value_or(0));
       return given ? *given : CURL_READFUNC_PAUSE;
@@ -371,14 +351,12 @@ class HttpConnection::Impl {
   HttpReceiver* receiver_ = nullptr;
   int redirects_ = 0;
   HttpAnswer answer_;
-  bool has_head_ = false;           // the empty line behind the headers has come
-  bool headed_ = false;             // the receiver has the head
-  bool wanted_ = false;             // and wants the body
-  Clock::duration refusal_time_{};  // left for the bodies of redirects and of the refusal
-  Clock::time_point refusal_ends_;  // the end of that time, while the body is not wanted
-  bool dropped_ = false;            // the body was longer than wanted, or took too long
-  std::uint64_t head_size_ = 0;     // of the responses of all redirects together
-  std::optional<Clock::time_point> head_since_;  // its first line came, and it is not complete
+  TimeLimits limits_{0, 0};
+  bool has_head_ = false;        // the empty line behind the headers has come
+  bool headed_ = false;          // the receiver has the head
+  bool wanted_ = false;          // and wants the body
+  bool dropped_ = false;         // the body was longer than wanted, or took too long
+  std::uint64_t head_size_ = 0;  // of the responses of all redirects together
   std::uint64_t body_size_ = 0;
   std::uint64_t passed_ = 0;  // bytes sent and received
   std::exception_ptr exception_;
