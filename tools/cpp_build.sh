@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the C++ unit tests in build/NAME: cpp_build.sh tests|asan|tsan [OPTION of cmake --build...]
-# The asan build also has the fuzz targets, and therefore needs clang.
+# The asan build also has the fuzz targets, and therefore needs clang, which also compiles and runs the
+# tsan build in two thirds of GCC's time.
 set -eu
 name=$1
 shift
@@ -8,7 +9,7 @@ shift
 case $name in
 tests) options= ;;
 asan) options="-DSANITIZE=address -DCMAKE_CXX_COMPILER=clang++-14" ;;
-tsan) options="-DSANITIZE=thread" ;;
+tsan) options="-DSANITIZE=thread -DCMAKE_CXX_COMPILER=clang++-14" ;;
 *)
     echo "cpp_build.sh: unknown build '$name' (tests, asan or tsan)" >&2
     exit 2

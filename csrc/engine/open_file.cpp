@@ -8,6 +8,7 @@
 #include "engine/read_ahead.h"
 #include "engine/read_arriving.h"
 #include "engine/read_catalogue.h"
+#include "format/tensors/crypt_info.h"
 
 namespace tensorizer {
 
@@ -101,6 +102,18 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
 std::shared_ptr<Source> OpenFile::source_for(std::uint64_t begin, std::uint64_t end,
                                              Cancel& cancel) {
   return ahead_ ? ahead_->source_for(begin, end, true, cancel) : source_;
+}
+
+void OpenFile::need_until(std::uint32_t number, std::uint64_t size) {
+  const Entry& stored = entry(number);
+  if (ahead_) ahead_->need_until(stored.data_offset + std::min(size, stored.data_size));
+}
+
+std::uint64_t OpenFile::part_size(Verify asked) const {
+  const Verify verify = checked(asked);
+  if (verify == Verify::None) return catalogue_->encrypted() ? kCryptChunk : 1;
+  const bool in_chunks = compares_chunks(*catalogue_, verify, nullptr);
+  return in_chunks && !catalogue_->encrypted() ? catalogue_->chunk_digests().chunk_size() : 0;
 }
 
 std::uint32_t OpenFile::find(std::string_view name) {

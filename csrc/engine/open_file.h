@@ -31,12 +31,19 @@ class OpenFile {
   // the file's own source. `at_once` says whether several reads may run at the same time.
   std::shared_ptr<Source> source_for(std::span<const LoadItem> items, bool at_once, Cancel& cancel);
   std::shared_ptr<Source> source_for(std::uint64_t begin, std::uint64_t end, Cancel& cancel);
+  // Says that nothing behind the first `size` bytes of a tensor's data will be needed, so that it
+  // is not read ahead.
+  void need_until(std::uint32_t number, std::uint64_t size);
   Catalogue& catalogue() noexcept { return *catalogue_; }
   const LoadOptions& options() const noexcept { return options_; }
   // Returns the whole file in memory; null if it cannot be mapped, or its data is encrypted.
   std::shared_ptr<Mapping> map() { return catalogue_->encrypted() ? nullptr : source_->map(); }
   // Returns what a load checks: everything if the options ask for the file's digest.
   Verify checked(Verify asked) const noexcept { return options_.digest ? Verify::All : asked; }
+  // Returns a number of bytes: a range of a tensor that starts and ends at multiples of it, or with
+  // the tensor, is decrypted and verified without the bytes beside it. 0 if only whole tensors can
+  // be verified.
+  std::uint64_t part_size(Verify asked) const;
   // Returns the keys of the file; null if no key was given.
   FileKeys* keys() noexcept { return keys_.get(); }
   // Returns the names as in a state_dict. The methods below take the number of a name in this list;

@@ -71,7 +71,12 @@ class ReadAhead::Window final : public Source {
 };
 
 ReadAhead::ReadAhead(std::shared_ptr<Source> source, std::uint64_t end, std::uint64_t most)
-    : source_(std::move(source)), end_(end), most_(std::max(most, kSmallestWindow)) {}
+    : source_(std::move(source)), end_(end), most_(std::max(most, kSmallestWindow)), needed_(end) {}
+
+void ReadAhead::need_until(std::uint64_t offset) {
+  const std::lock_guard lock(mutex_);
+  needed_ = offset;
+}
 
 std::shared_ptr<Source> ReadAhead::source_for(std::uint64_t begin, std::uint64_t end, bool at_once,
                                               Cancel& cancel) {
@@ -156,7 +161,7 @@ std::optional<ReadAhead::Span> ReadAhead::plan(Span wanted) const {
       passed_ < most_ / kGrowth ? std::max(passed_ * kGrowth, kSmallestWindow) : most_;
   if (wanted.size() > size / 2) return std::nullopt;
   if (backwards_) return Span{wanted.end - std::min(wanted.end, size), wanted.end};
-  const std::uint64_t end = std::min(end_, source_->size().value_or(end_));
+  const std::uint64_t end = std::min({end_, needed_, source_->size().value_or(end_)});
   if (wanted.end > end) return std::nullopt;
   return Span{wanted.begin, wanted.begin + std::min(size, end - wanted.begin)};
 }

@@ -32,6 +32,9 @@ class ReadAhead {
 
   const std::shared_ptr<Source>& source() const { return source_; }
 
+  // Says that the caller needs no byte from `offset` on: none of these is read ahead.
+  void need_until(std::uint64_t offset);
+
   // Returns the source for a caller that is about to read from `begin` to `end`: memory that holds
   // these bytes, which this call may read ahead, or the file's source. `at_once` says whether
   // several reads may run at the same time.
@@ -80,6 +83,7 @@ class ReadAhead {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable fetched_;
+  std::uint64_t needed_;  // the end of what is read ahead
   Span last_;
   std::uint64_t passed_ = 0;  // bytes accessed in order until now, gaps included
   bool backwards_ = false;

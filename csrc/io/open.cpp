@@ -48,6 +48,10 @@ struct Scheme {
                                          Cancel& cancel);
   std::unique_ptr<Sink> (*open_sink)(const std::string& uri, const SinkOptions& options,
                                      Cancel& cancel);
+  // Opens a sink that several processes write; or null.
+  std::unique_ptr<SharedSink> (*open_shared_sink)(const std::string& uri,
+                                                  const std::optional<std::string>& joined,
+                                                  const SinkOptions& options, Cancel& cancel);
   // Returns the URI of a file beside another one (sibling_uri()); or null.
   std::string (*sibling)(const std::string& uri, const std::string& name, const OptionList& given);
   // Returns the name of a file that can be saved with others beside it (file_name_of()); or null.
@@ -57,26 +61,26 @@ struct Scheme {
 };
 
 constexpr Scheme kSchemes[] = {
-    {"", "a plain path", "local", nullptr, &open_local_source, &open_local_sink, &local_sibling,
-     &local_file_name, &remove_local_file},
-    {"file", "file://", "local", nullptr, &open_local_source, &open_local_sink, &local_sibling,
-     &local_file_name, &remove_local_file},
-    {"fd", "fd:N", "local", nullptr, &open_local_source, &open_local_sink, nullptr, nullptr,
-     nullptr},
-    {"http", "http://", "http", &checks<&http_options>, &open_http_source, &open_http_sink,
+    {"", "a plain path", "local", nullptr, &open_local_source, &open_local_sink,
+     &open_shared_local_sink, &local_sibling, &local_file_name, &remove_local_file},
+    {"file", "file://", "local", nullptr, &open_local_source, &open_local_sink,
+     &open_shared_local_sink, &local_sibling, &local_file_name, &remove_local_file},
+    {"fd", "fd:N", "local", nullptr, &open_local_source, &open_local_sink, &open_shared_local_sink,
+     nullptr, nullptr, nullptr},
+    {"http", "http://", "http", &checks<&http_options>, &open_http_source, &open_http_sink, nullptr,
      &http_sibling, nullptr, nullptr},
     {"https", "https://", "http", &checks<&http_options>, &open_http_source, &open_http_sink,
-     &http_sibling, nullptr, nullptr},
-    {"s3", "s3://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink, &s3_sibling,
-     &s3_file_name, &remove_s3_object},
-    {"gs", "gs://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink, &s3_sibling,
-     &s3_file_name, &remove_s3_object},
+     nullptr, &http_sibling, nullptr, nullptr},
+    {"s3", "s3://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink,
+     &open_shared_s3_sink, &s3_sibling, &s3_file_name, &remove_s3_object},
+    {"gs", "gs://", "s3", &checks<&s3_options>, &open_s3_source, &open_s3_sink,
+     &open_shared_s3_sink, &s3_sibling, &s3_file_name, &remove_s3_object},
     {"redis", "redis://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
-     nullptr, nullptr, nullptr},
+     nullptr, nullptr, nullptr, nullptr},
     {"rediss", "rediss://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
-     nullptr, nullptr, nullptr},
+     nullptr, nullptr, nullptr, nullptr},
     {"unix", "unix://", "redis", &checks<&redis_options>, &open_redis_source, &open_redis_sink,
-     nullptr, nullptr, nullptr},
+     nullptr, nullptr, nullptr, nullptr},
 };
 
 const Scheme* find_scheme(std::string_view name) {
@@ -210,6 +214,20 @@ std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& optio
                                 Cancel& cancel) {
   cancel.check();
   return scheme_for(uri, options.given).open_sink(uri, options, cancel);
+}
+
+std::unique_ptr<SharedSink> open_shared_sink(const std::string& uri,
+                                             const std::optional<std::string>& joined,
+                                             const SinkOptions& options, Cancel& cancel) {
+  cancel.check();
+  const Scheme& scheme = scheme_for(uri, options.given);
+  if (scheme.open_shared_sink == nullptr) {
+    throw Error(ErrorKind::InvalidArgument,
+                quote(without_secrets(uri), 4096) +
+                    " cannot be written by several processes: save to a path that all of them "
+                    "share, or to S3");
+  }
+  return scheme.open_shared_sink(uri, joined, options, cancel);
 }
 
 std::vector<Option> place_options(OptionList& given) {

@@ -11,6 +11,7 @@
 #include "base/cancel.h"
 #include "io/option.h"
 #include "io/options.h"
+#include "io/shared_sink.h"
 #include "io/sink.h"
 #include "io/source.h"
 
@@ -52,6 +53,13 @@ std::optional<std::vector<std::string>> files_in(const std::string& uri, std::st
 // Opens `uri` for writing; otherwise like open_source(). Creates missing parent directories of a
 // file.
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options, Cancel& cancel);
+
+// Opens `uri` for several processes to write; otherwise like open_sink(). `joined` is what share()
+// has returned in another process, and null in the first one. Throws InvalidArgument if that cannot
+// be done there.
+std::unique_ptr<SharedSink> open_shared_sink(const std::string& uri,
+                                             const std::optional<std::string>& joined,
+                                             const SinkOptions& options, Cancel& cancel);
 
 // Returns the options of all folders of io. Each one checks its value as its own folder does,
 // whichever URI is opened, and appends its name and text to `given`, to which it keeps a reference.

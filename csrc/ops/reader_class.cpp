@@ -136,6 +136,31 @@ void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor
       [&] { reader_.load_into(string_vector(names), out, parse_verify(verify), threads, cast); });
 }
 
+void ReaderClass::load_ranges(c10::List<std::string> names, Integers starts,
+                              std::vector<at::Tensor> outputs, std::string verify,
+                              std::int64_t threads) {
+  translate_errors([&] {
+    reader_.load_ranges(string_vector(names), starts, outputs, parse_verify(verify), threads);
+  });
+}
+
+void ReaderClass::need_until(std::string name, std::int64_t element) {
+  translate_errors([&] { reader_.need_until(name, element); });
+}
+
+std::int64_t ReaderClass::part_size(std::string verify) {
+  return translate_errors(
+      [&] { return static_cast<std::int64_t>(reader_.part_size(parse_verify(verify))); });
+}
+
+std::optional<std::string> ReaderClass::remote_version() {
+  return translate_errors([&] { return reader_.remote_version(); });
+}
+
+bool ReaderClass::can_map() {
+  return translate_errors([&] { return reader_.can_map(); });
+}
+
 std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
                                           std::vector<at::Tensor> tensors,
                                           std::optional<c10::Device> device, bool strict,
@@ -321,6 +346,11 @@ void define_reader(torch::Library& library) {
       .def("_bytes", &ReaderClass::bytes)
       .def("_type_name", &ReaderClass::type_name)
       .def("_verify", &ReaderClass::verify)
+      .def("_load_ranges", &ReaderClass::load_ranges)
+      .def("_need_until", &ReaderClass::need_until)
+      .def("_part_size", &ReaderClass::part_size)
+      .def("_remote_version", &ReaderClass::remote_version)
+      .def("_can_map", &ReaderClass::can_map)
       .def("_traced_version", &ReaderClass::traced_version)
       .def("_trace", &ReaderClass::trace)
       .def("stats", &ReaderClass::stats)

@@ -66,6 +66,13 @@ class ReaderClass final : public torch::CustomClassHolder {
   // The next two serve tensorizer_ops.Reader. Returns torch's name of the type, "float32".
   std::string type_name(std::string name);
   void verify(std::string verify, std::int64_t threads);
+  // The next four serve tensorizer_ops.distributed.
+  void need_until(std::string name, std::int64_t element);
+  void load_ranges(c10::List<std::string> names, Integers starts, std::vector<at::Tensor> outputs,
+                   std::string verify, std::int64_t threads);
+  std::int64_t part_size(std::string verify);
+  std::optional<std::string> remote_version();
+  bool can_map();
   std::string digest(std::int64_t threads, std::int64_t version, bool listed);
   std::tuple<std::int64_t, std::int64_t> update(std::string uri, std::int64_t threads);
   void rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,

@@ -31,6 +31,7 @@
 #include "ops/writer_class.h"
 #include "python/core/exception.h"
 #include "python/files.h"
+#include "python/shared_save.h"
 #include "python/stream.h"
 #include "tensorizer_ops/constants.h"
 #include "tensorizer_ops/hooks.h"
@@ -257,6 +258,7 @@ PYBIND11_MODULE(_python, module) {
   tensorizer::set_interrupt_hook(&stop_on_signal);
   tensorizer::set_log_hook(&log_in_python);
   tensorizer::define_streams(module);
+  tensorizer::define_shared_save(module);
   module.def("set_key",
              [](const std::string& name, const pybind11::bytes& secret, bool passphrase) {
                tensorizer::set_key(name, key_source(secret, passphrase));

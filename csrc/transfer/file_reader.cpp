@@ -338,6 +338,37 @@ void FileReader::load_into(const std::vector<std::string>& names,
   }
 }
 
+void FileReader::load_ranges(const std::vector<std::string>& names,
+                             const std::vector<std::int64_t>& starts,
+                             const std::vector<at::Tensor>& outputs, Verify verify,
+                             std::int64_t threads) {
+  if (names.size() != outputs.size() || names.size() != starts.size()) {
+    throw Error(ErrorKind::Internal, "ranges without a name, a start or an output");
+  }
+  const std::shared_ptr<OpenFile> open = file();
+  const std::vector<std::uint32_t> selected = open->select(names);
+  const HeldMemory held(outputs);
+  Job job(*this);
+  Targets targets = ranges_of_tensors(*open, selected, starts, outputs);
+  run(*open, targets, open->checked(verify), threads, job);
+}
+
+void FileReader::need_until(const std::string& name, std::int64_t element) {
+  const std::shared_ptr<OpenFile> open = file();
+  const std::uint32_t number = open->find(name);
+  const std::uint64_t size = dtype_info(open->dtype(number)).size;
+  open->need_until(number, static_cast<std::uint64_t>(element) * size);
+}
+
+std::uint64_t FileReader::part_size(Verify verify) { return file()->part_size(verify); }
+
+std::optional<std::string> FileReader::remote_version() {
+  const std::shared_ptr<OpenFile> open = file();
+  return open->source().remote() ? open->source().version() : std::nullopt;
+}
+
+bool FileReader::can_map() { return file()->map() != nullptr; }
+
 void FileReader::verify(Verify verify, std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);

@@ -72,6 +72,17 @@ class FileReader {
   at::Tensor bytes(std::uint64_t offset, std::uint64_t size);
   void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,
                  Verify verify, std::int64_t threads, bool cast);
+  // Serve loads that several processes share. load_ranges() fills contiguous outputs with ranges of
+  // elements, counted in row-major order from `starts` on. part_size() is that of OpenFile.
+  void load_ranges(const std::vector<std::string>& names, const std::vector<std::int64_t>& starts,
+                   const std::vector<at::Tensor>& outputs, Verify verify, std::int64_t threads);
+  std::uint64_t part_size(Verify verify);
+  // Says that no element of the file from this one on will be needed.
+  void need_until(const std::string& name, std::int64_t element);
+  // Returns the version of a file on a server; null if there is none.
+  std::optional<std::string> remote_version();
+  // Returns whether tensors on the CPU can share pages with the file.
+  bool can_map();
   void verify(Verify verify, std::int64_t threads);
   std::string digest(std::int64_t threads, std::int64_t version, bool listed);
   void rewrite(const std::string& to, HashKinds hashes, const OptionList& options,

@@ -2,6 +2,7 @@
 
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <utility>
@@ -176,6 +177,29 @@ SaveSettings save_settings(const SaveOptions& options, int threads, const Stagin
   settings.moves_in_flight = staging.is_pinned() ? 2 * threads : threads;
   settings.open_access = [&staging] { return TensorAccess{.port = staging.open_port()}; };
   return settings;
+}
+
+std::unique_ptr<SharedSave> shared_save(std::string uri, std::vector<std::string> names,
+                                        std::span<const at::Tensor> tensors, HashKinds hashes,
+                                        const OptionList& options,
+                                        std::optional<Metadata> metadata) {
+  const SaveOptions parsed = parse_save_options(options);
+  const Format format = parsed.format.value_or(format_of(uri));
+  Cancel cancel;
+  FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
+  Staging staging;
+  std::vector<TensorSpec> specs;
+  specs.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    specs.push_back(prepare_saving(std::move(names[i]), tensors[i], staging).spec);
+    specs.back().meta = false;
+  }
+  if (format == Format::Safetensors) {
+    std::stable_sort(specs.begin(), specs.end(), comes_first_in_safetensors);
+  }
+  std::unique_ptr<Layout> layout = new_layout(format, std::move(kind), 0);
+  for (TensorSpec& spec : specs) layout->add(std::move(spec));
+  return std::make_unique<SharedSave>(std::move(uri), std::move(layout), parsed);
 }
 
 void check_not_overwritten(const Sink& sink, std::span<const Saving> savings) {

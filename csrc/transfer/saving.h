@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "engine/options.h"
 #include "engine/save.h"
+#include "engine/shared_save.h"
 #include "io/sink.h"
 #include "io/source.h"
 #include "transfer/staging.h"
@@ -45,6 +47,13 @@ FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> meta
 
 // Returns the settings of a save. Call after staging.begin(). `staging` must outlive the settings.
 SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);
+
+// Returns a save of one file by several processes. `tensors` say the shapes and dtypes of the whole
+// tensors, and may be on the meta device. Throws what prepare_saving() and SharedSave throw.
+std::unique_ptr<SharedSave> shared_save(std::string uri, std::vector<std::string> names,
+                                        std::span<const at::Tensor> tensors, HashKinds hashes,
+                                        const OptionList& options,
+                                        std::optional<Metadata> metadata);
 
 // Throws Error(InvalidArgument) if the sink writes in place to the file that a tensor is mapped
 // from, because that would overwrite the tensor while it is read.

@@ -49,6 +49,19 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
   }
 }
 
+// Makes an output the destination of an item.
+void set_output(const at::Tensor& output, c10::ScalarType stored, LoadItem& item,
+                Targets& targets) {
+  if (output.device().is_cpu() && output.is_contiguous() && !output.is_conj() && !output.is_neg() &&
+      output.scalar_type() == stored) {
+    item.memory = tensor_bytes(output);
+  } else {
+    item.staged = StagedRange{targets.staging.add(output, stored)};
+  }
+  output.unsafeGetTensorImpl()->bump_version();
+  targets.outputs.emplace_back(item.entry, output);
+}
+
 // Sets an output to zero. One output that cannot be zeroed must not keep the others from it.
 void blank(const at::Tensor& output) noexcept {
   try {
@@ -307,19 +320,43 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
     if (entry.meta) {
       make_zero(output);
     } else if (entry.data_size > 0 && !output.is_meta()) {
-      const c10::ScalarType stored = scalar_type(*entry.dtype);
-      if (output.device().is_cpu() && output.is_contiguous() && !output.is_conj() &&
-          !output.is_neg() && output.scalar_type() == stored) {
-        item.memory = tensor_bytes(output);
-      } else {
-        item.staged = StagedRange{targets.staging.add(output, stored)};
-      }
-      output.unsafeGetTensorImpl()->bump_version();
-      targets.outputs.emplace_back(item.entry, output);
+      set_output(output, scalar_type(*entry.dtype), item, targets);
     }
     const bool moves = item.staged || !item.memory.empty();
     const bool checked = verify != Verify::None && entry.data_size == 0;
     if (moves || checked) targets.items.push_back(item);
+  }
+  return targets;
+}
+
+Targets ranges_of_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
+                          std::span<const std::int64_t> starts,
+                          std::span<const at::Tensor> outputs) {
+  const at::NoGradGuard no_grad;
+  Targets targets;
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    const Entry& entry = file.entry(selected[i]);
+    const at::Tensor& output = outputs[i];
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) + " " + why);
+    };
+    const c10::ScalarType stored = scalar_type(file.dtype(selected[i]));
+    const std::uint64_t element_size = c10::elementSize(stored);
+    const std::uint64_t elements = entry.data_size / element_size;
+    const auto start = static_cast<std::uint64_t>(starts[i]);
+    const auto count = static_cast<std::uint64_t>(output.numel());
+    if (starts[i] < 0 || start > elements || count > elements - start) {
+      refuse("has " + std::to_string(elements) + " elements, and not " + std::to_string(count) +
+             " from " + std::to_string(starts[i]) + " on");
+    }
+    if (!fits(stored, output.scalar_type(), /*cast=*/true)) {
+      refuse("is " + dtype_name(stored) + ", and its output is " +
+             dtype_name(output.scalar_type()));
+    }
+    LoadItem item{file.entry_number(selected[i]), {start * element_size, count * element_size}};
+    if (item.size() == 0) continue;
+    if (!output.is_meta()) set_output(output, stored, item, targets);
+    targets.items.push_back(item);
   }
   return targets;
 }

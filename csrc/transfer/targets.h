@@ -93,6 +93,13 @@ void check_outputs(const OpenFile& file, std::span<const std::uint32_t> selected
 Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
                       std::span<const at::Tensor> outputs, Verify verify);
 
+// Returns targets for ranges of elements, counted in row-major order, each from a start on to the
+// size of its output. Outputs may have another real floating dtype. Ranges with an output on the
+// meta device are only checked.
+Targets ranges_of_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
+                          std::span<const std::int64_t> starts,
+                          std::span<const at::Tensor> outputs);
+
 // Sets the outputs of the given entries to zero, because they may hold incomplete or unverified
 // data, and those that still have to be copied. Ignores failures: the caller already has an error
 // to report.

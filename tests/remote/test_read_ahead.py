@@ -14,7 +14,7 @@ import torch
 import tensorizer_ops
 from local_servers.s3_server import S3, s3_server
 from local_servers.web import Web
-from support.process import run_python
+from support.process import fork_python
 from support.recorder import recorder
 from support.samples import assert_same, same
 from support.small_tensors import KEY, NAMES, SMALL, load, make_old, small_server
@@ -235,7 +235,7 @@ load(names[100])
 load(names[300])
 assert resident() - before < 4 << 20, resident() - before
 """
-    run_python(code, web.url("large.tensors"))
+    fork_python(code, web.url("large.tensors"))
 
 
 def test_large_tensors_are_read_as_ever(web: Web) -> None:

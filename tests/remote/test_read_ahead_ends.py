@@ -12,7 +12,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.web import Web
-from support.process import fork, run_python, wait
+from support.process import fork, fork_python, wait
 from support.samples import same
 from support.small_tensors import NAMES, SMALL, load, small_server
 from tensorizer_ops.stream_io import open_stream
@@ -104,7 +104,7 @@ thread.join()
 assert 3 <= len(done) < len(names)
 assert reader.load([names[0]], None, None, "none", True, 0)
 """
-    run_python(code, web.url("slow/large.tensors"))
+    fork_python(code, web.url("slow/large.tensors"))
 
 
 def test_parts_that_are_not_where_they_should(web: Web) -> None:

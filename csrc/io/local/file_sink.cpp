@@ -32,7 +32,7 @@ bool is_ext4(int file) {
   return fstatfs(file, &status) == 0 && status.f_type == EXT4_SUPER_MAGIC;
 }
 
-class FileSink : public Sink {
+class FileSink final : public SharedSink {
  public:
   FileSink(std::unique_ptr<Replacement> replacement, const std::string& name,
            const SinkOptions& options)
@@ -41,6 +41,14 @@ class FileSink : public Sink {
         label_(quote(name, 4096)),
         fsync_(options.fsync),
         allocated_(is_ext4(replacement_->file()) ? kAllocateFrom : kAllocateNothing) {}
+
+  // Makes a sink that several processes write.
+  FileSink(std::unique_ptr<Replacement> shared, const std::string& name, bool fsync)
+      : replacement_(std::move(shared)),
+        name_(name),
+        label_(quote(name, 4096)),
+        fsync_(fsync),
+        allocated_(kAllocateNothing) {}
 
   FileSink(Descriptor file, std::uint64_t start, InPlaceEnd end, const std::string& name,
            const SinkOptions& options)
@@ -54,8 +62,9 @@ class FileSink : public Sink {
 
   bool sequential() const override { return false; }
   std::uint64_t start() const override { return start_; }
-  void begin(std::uint64_t head_size, std::optional<std::uint64_t>) override {
+  void begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) override {
     head_size_ = head_size;
+    body_size_ = body_size;
   }
 
   // A longer head moves the body up.
@@ -117,6 +126,29 @@ class FileSink : public Sink {
   }
 
   const std::string& label() const override { return label_; }
+
+  std::uint64_t unit() const override { return 1; }
+
+  // Allocates all blocks, in place of allocate_ahead(), of which others would cut off theirs.
+  std::string share(Cancel&) override {
+    const std::uint64_t size = head_size_ + body_size_.value_or(0);
+    if (size >= kAllocateFrom && is_ext4(file())) {
+      static_cast<void>(fallocate(file(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size)));
+    }
+    return replacement_->name();
+  }
+
+  std::string hand_in(std::uint64_t body_size, Cancel& cancel) override {
+    prepare(body_size, cancel);
+    return {};
+  }
+
+  void take_in(std::string_view) override {}
+
+  void leave() noexcept override {
+    if (replacement_) replacement_->leave();
+    abort();
+  }
 
  private:
   int file() const noexcept { return replacement_ ? replacement_->file() : in_place_.get(); }
@@ -209,6 +241,7 @@ class FileSink : public Sink {
   bool cuts_ = false;
   bool prepared_ = false;
   std::uint64_t head_size_ = 0;
+  std::optional<std::uint64_t> body_size_;
   std::atomic<std::uint64_t> written_{0};  // the end of the last bytes of the body
   std::mutex allocating_;
   std::atomic<std::uint64_t> allocated_;  // the end of the allocated blocks
@@ -220,6 +253,15 @@ std::unique_ptr<Sink> replacing_sink(const std::string& path, const SinkOptions&
   std::unique_ptr<Replacement> replacement = Replacement::create(path);
   if (!replacement) return nullptr;
   return std::make_unique<FileSink>(std::move(replacement), path, options);
+}
+
+std::unique_ptr<SharedSink> shared_file_sink(const std::string& path,
+                                             const std::optional<std::string>& joined,
+                                             const SinkOptions& options) {
+  std::unique_ptr<Replacement> replacement =
+      joined ? Replacement::join(path, *joined) : Replacement::create(path, true);
+  if (!replacement) return nullptr;
+  return std::make_unique<FileSink>(std::move(replacement), path, options.fsync);
 }
 
 std::unique_ptr<Sink> in_place_sink(Descriptor file, std::uint64_t start, InPlaceEnd end,

@@ -106,11 +106,15 @@ std::unique_ptr<Sink> open_in_place(const std::string& path, InPlaceEnd end,
   return in_place_sink(std::move(file), 0, end, path, options);
 }
 
-std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions& options) {
-  // Replacing a file needs no right to write it, so it would bypass a write protection.
+// Replacing a file needs no right to write it, so it would bypass a write protection.
+void must_be_writable(const std::string& path) {
   if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) {
     throw system_error(errno, "cannot save to", path);
   }
+}
+
+std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions& options) {
+  must_be_writable(path);
   if (const std::string target = follow_links(path); !target.empty()) {
     if (std::unique_ptr<Sink> sink = replacing_sink(target, options)) return sink;
   }
@@ -214,6 +218,30 @@ std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions&
   const Uri split = split_uri(uri);
   if (split.scheme == "fd") return open_descriptor_sink(parse_descriptor(split.rest), uri, options);
   return open_path_sink(local_path(split), options, cancel);
+}
+
+std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
+                                                   const std::optional<std::string>& joined,
+                                                   const SinkOptions& options, Cancel&) {
+  const Uri split = split_uri(uri);
+  if (split.scheme != "fd") {
+    const std::string path = local_path(split);
+    struct stat status;
+    const bool exists = stat(path.c_str(), &status) == 0;
+    if (!exists && errno != ENOENT) throw system_error(errno, "cannot save to", path);
+    if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
+    if (!exists || S_ISREG(status.st_mode)) {
+      if (exists) must_be_writable(path);
+      const std::string target = follow_links(path);
+      if (!target.empty()) {
+        if (auto sink = shared_file_sink(target, joined, options)) return sink;
+      }
+    }
+  }
+  throw Error(ErrorKind::InvalidArgument,
+              quote(uri, 4096) +
+                  " is written in place, which several processes cannot do: save to a file that "
+                  "can be replaced, or to S3");
 }
 
 }  // namespace tensorizer

@@ -13,6 +13,7 @@
 #include "base/cancel.h"
 #include "io/descriptor.h"
 #include "io/options.h"
+#include "io/shared_sink.h"
 #include "io/sink.h"
 #include "io/source.h"
 
@@ -23,6 +24,10 @@ std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOp
                                           Cancel& cancel);
 std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,
                                       Cancel& cancel);
+// Opens a sink that several processes write (open_shared_sink() in io/open.h).
+std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
+                                                   const std::optional<std::string>& joined,
+                                                   const SinkOptions& options, Cancel& cancel);
 
 // Returns the path of the file `name` beside the one that `uri`, a plain path or file://, names
 // (sibling_uri() in io/open.h).
@@ -49,6 +54,12 @@ std::unique_ptr<Source> stream_source(Descriptor stream, const std::string& name
 // Returns a sink that replaces the file `path` (not a symbolic link) in finish(); null if there is
 // a target that cannot be replaced (Replacement::create()).
 std::unique_ptr<Sink> replacing_sink(const std::string& path, const SinkOptions& options);
+
+// Does the same for a file that several processes write. `joined`: what share() has returned in
+// another one.
+std::unique_ptr<SharedSink> shared_file_sink(const std::string& path,
+                                             const std::optional<std::string>& joined,
+                                             const SinkOptions& options);
 
 // What finish() does with a target that was written in place.
 enum class InPlaceEnd : std::uint8_t {

@@ -21,10 +21,12 @@ bool is_refusal(int system_errno) {
   return system_errno == EACCES || system_errno == EPERM || system_errno == EROFS;
 }
 
+constexpr const char* kPrefix = ".tensorizer-";
+
 std::string temporary_name() {
   std::random_device random;
   char text[64];
-  std::snprintf(text, sizeof(text), ".tensorizer-%d-%08x%08x", static_cast<int>(getpid()),
+  std::snprintf(text, sizeof(text), "%s%d-%08x%08x", kPrefix, static_cast<int>(getpid()),
                 static_cast<unsigned>(random()), static_cast<unsigned>(random()));
   return text;
 }
@@ -59,13 +61,16 @@ Descriptor open_folder(int start, const std::string& path) {
 Replacement::Replacement(const std::string& path, std::string folder, std::string name)
     : path_(path), folder_(std::move(folder)), name_(std::move(name)) {}
 
-std::unique_ptr<Replacement> Replacement::create(const std::string& path) {
+std::unique_ptr<Replacement> Replacement::of(const std::string& path) {
   if (path.ends_with('/')) throw system_error(EISDIR, "cannot save to", path);
   const std::size_t slash = path.rfind('/');
   std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  std::unique_ptr<Replacement> made(
+  return std::unique_ptr<Replacement>(
       new Replacement(path, std::move(folder), path.substr(slash + 1)));  // npos + 1 is 0
+}
 
+std::unique_ptr<Replacement> Replacement::create(const std::string& path, bool named) {
+  std::unique_ptr<Replacement> made = of(path);
   made->folder_descriptor_ = open_descriptor(AT_FDCWD, made->folder_, O_PATH | O_DIRECTORY);
   if (!made->folder_descriptor_) {
     if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
@@ -84,9 +89,29 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path) {
   if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
   if (exists && !may_be_replaced(parent, made->name_, status)) return nullptr;
   // Only the owner may open it until it has the access rights of the target.
-  if (!made->create_file(exists, exists ? 0600 : 0666)) return nullptr;
+  if (!made->create_file(exists, exists ? 0600 : 0666, named)) return nullptr;
   if (exists) keep_access(target.get(), path, made->file());
   return made;
+}
+
+std::unique_ptr<Replacement> Replacement::join(const std::string& path, const std::string& name) {
+  if (!name.starts_with(kPrefix) || name.find('/') != std::string::npos) {
+    throw Error(ErrorKind::InvalidArgument, quote(name) + " is no file that is being saved");
+  }
+  std::unique_ptr<Replacement> joined = of(path);
+  joined->folder_descriptor_ = open_descriptor(AT_FDCWD, joined->folder_, O_PATH | O_DIRECTORY);
+  if (joined->folder_descriptor_) {
+    joined->file_ = open_descriptor(joined->folder_descriptor_.get(), name, O_RDWR | O_NOFOLLOW);
+  }
+  if (!joined->file_) {
+    if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
+    throw system_error(ENOENT,
+                       "this process does not see what another one has begun to save, in the "
+                       "folder of",
+                       path);
+  }
+  joined->temporary_ = name;
+  return joined;
 }
 
 Replacement::~Replacement() {
@@ -116,10 +141,10 @@ void Replacement::create_folders() {
 }
 
 // Returns false if the system refuses and there is a target (`exists`). Throws if there is none.
-bool Replacement::create_file(bool exists, unsigned mode) {
+bool Replacement::create_file(bool exists, unsigned mode, bool named) {
   const int parent = folder_descriptor_.get();
   // An unnamed file can be linked to a name only through /proc.
-  if (access("/proc/self/fd", X_OK) == 0) {
+  if (!named && access("/proc/self/fd", X_OK) == 0) {
     file_ = open_descriptor(parent, ".", O_TMPFILE | O_RDWR, mode);
   }
   while (!file_) {

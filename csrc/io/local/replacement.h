@@ -18,8 +18,13 @@ class Replacement {
   // Creates the file for the target `path`, which must not be a symbolic link, and missing folders
   // on the way. It gets the access rights of an existing target (io/local/access.h). Returns null
   // if there is a target that cannot be replaced: the process may not create files in its folder,
-  // it belongs to another user in a sticky folder, or it is a mount point.
-  static std::unique_ptr<Replacement> create(const std::string& path);
+  // it belongs to another user in a sticky folder, or it is a mount point. `named`: the file has a
+  // hidden name at once, so that others can open it.
+  static std::unique_ptr<Replacement> create(const std::string& path, bool named = false);
+
+  // Opens the file that another process has created for the same target, with `named`, and that is
+  // called `name` until it is committed there. Throws NotFound if this process does not see it.
+  static std::unique_ptr<Replacement> join(const std::string& path, const std::string& name);
 
   ~Replacement();
   Replacement(const Replacement&) = delete;
@@ -31,11 +36,17 @@ class Replacement {
   // Gives the file the target's name. With `fsync`, the name is on stable storage afterwards.
   void commit(bool fsync);
 
+  // Returns the hidden name of the file; empty if it has none.
+  const std::string& name() const noexcept { return temporary_; }
+  // Leaves the file to the process that commits it.
+  void leave() noexcept { committed_ = true; }
+
  private:
   Replacement(const std::string& path, std::string folder, std::string name);
+  static std::unique_ptr<Replacement> of(const std::string& path);
 
   void create_folders();
-  bool create_file(bool exists, unsigned mode);
+  bool create_file(bool exists, unsigned mode, bool named);
   void publish();
 
   const std::string path_;

@@ -73,6 +73,14 @@ std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& op
                  http_pool(options.access.get(), http), options.part_size);
 }
 
+std::unique_ptr<SharedSink> open_shared_s3_sink(const std::string& uri,
+                                                const std::optional<std::string>& joined,
+                                                const SinkOptions& options, Cancel&) {
+  const HttpOptions http = options_from(options.given, &http_options);
+  return shared_s3_sink(endpoint_of(uri, options.given, http, options.access),
+                        http_pool(options.access.get(), http), joined);
+}
+
 void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
   const HttpOptions http = options_from(options.given, &http_options);
   HttpClient client(endpoint_of(uri, options.given, http, options.access),

@@ -12,6 +12,7 @@
 #include "io/http/endpoint.h"
 #include "io/http/options.h"
 #include "io/options.h"
+#include "io/shared_sink.h"
 #include "io/sink.h"
 #include "io/source.h"
 
@@ -46,6 +47,10 @@ std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptio
 // Returns a sink that uploads an object in parts, or in one request if it is small.
 std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& options,
                                    Cancel& cancel);
+// Opens a sink that several processes write (open_shared_sink() in io/open.h).
+std::unique_ptr<SharedSink> open_shared_s3_sink(const std::string& uri,
+                                                const std::optional<std::string>& joined,
+                                                const SinkOptions& options, Cancel& cancel);
 // Removes an object (remove_file() in io/open.h).
 void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 

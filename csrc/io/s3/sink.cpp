@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "codec/crc32.h"
 #include "codec/hmac.h"
 #include "io/aws/sign.h"
@@ -49,11 +50,17 @@ class ReplyReceiver final : public TextReceiver {
   }
 };
 
-class S3Sink final : public Sink {
+class S3Sink final : public SharedSink {
  public:
   S3Sink(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool,
          std::uint64_t part_size)
       : client_(std::move(endpoint), std::move(pool)), part_size_(part_size) {}
+  // Makes a sink that several processes write.
+  S3Sink(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool,
+         std::optional<std::string> joined)
+      : client_(std::move(endpoint), std::move(pool)),
+        shared_(true),
+        upload_id_(std::move(joined).value_or("")) {}
   ~S3Sink() override { abort(); }
 
   bool sequential() const override { return false; }
@@ -111,8 +118,46 @@ class S3Sink final : public Sink {
       }
       send(std::move(rest), cancel);
     }
+    must_be_whole(head_size_ + size);
     complete(head_size_ + size, cancel);
     upload_id_.clear();
+  }
+
+  std::uint64_t unit() const override { return part_size_; }
+
+  // A file of one part is written by one process, in one request.
+  std::string share(Cancel& cancel) override {
+    return total_ && *total_ <= part_size_ ? std::string() : upload_name(cancel);
+  }
+
+  std::string hand_in(std::uint64_t size, Cancel& cancel) override {
+    if (total_ && *total_ <= part_size_) return {};
+    prepare(size, cancel);
+    std::string text;
+    for (const auto& [number, part] : stored_) {
+      text += std::to_string(number) + ' ' + std::to_string(part.crc32) + ' ' + part.etag + '\n';
+    }
+    return text;
+  }
+
+  void take_in(std::string_view handed_in) override {
+    while (!handed_in.empty()) {
+      const std::string_view line = handed_in.substr(0, handed_in.find('\n'));
+      handed_in.remove_prefix(std::min(line.size() + 1, handed_in.size()));
+      const std::size_t first = line.find(' ');
+      const std::size_t second = line.find(' ', first + 1);
+      const auto number = parse_number(line.substr(0, first));
+      const auto crc32 = parse_number(line.substr(first + 1, second - first - 1));
+      if (!number || !crc32 || second == std::string_view::npos) {
+        throw Error(ErrorKind::Internal, "another process has handed in no parts of " + label());
+      }
+      stored_[*number] = {std::string(line.substr(second + 1)), static_cast<std::uint32_t>(*crc32)};
+    }
+  }
+
+  void leave() noexcept override {
+    upload_id_.clear();
+    abort();
   }
 
   void abort() noexcept override {
@@ -163,7 +208,7 @@ class S3Sink final : public Sink {
     if (!queue_) {
       UploadLimits limits;
       limits.at_once = client_.options().connections;
-      if (total_) limits.ahead = kAhead;
+      if (total_ && !shared_) limits.ahead = kAhead;
       limits.copied = kCopies * part_size_;
       queue_ = std::make_unique<UploadQueue>(
           limits, [this](const UploadPart& part, Cancel& cancel) { upload(part, cancel); });
@@ -227,6 +272,13 @@ class S3Sink final : public Sink {
     if (!theirs.empty() && theirs != checksum) throw_wrong("has stored different bytes");
     stored.etag = answer.header("etag");
     return stored;
+  }
+
+  // A server would make an object of the parts that it is told of.
+  void must_be_whole(std::uint64_t size) const {
+    const std::uint64_t parts = (size + part_size_ - 1) / part_size_;
+    if (stored_.size() == parts && stored_.rbegin()->first == parts) return;
+    throw Error(ErrorKind::Internal, label() + " lacks parts that nobody has handed in");
   }
 
   void complete(std::uint64_t size, Cancel& cancel) {
@@ -306,7 +358,8 @@ class S3Sink final : public Sink {
   }
 
   HttpClient client_;
-  std::uint64_t part_size_;
+  const bool shared_ = false;
+  std::uint64_t part_size_ = 0;
   std::uint64_t head_size_ = 0;
   std::optional<std::uint64_t> total_;
   bool prepared_ = false;
@@ -326,6 +379,12 @@ class S3Sink final : public Sink {
 std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint,
                               std::shared_ptr<HttpPool> pool, std::uint64_t part_size) {
   return std::make_unique<S3Sink>(std::move(endpoint), std::move(pool), part_size);
+}
+
+std::unique_ptr<SharedSink> shared_s3_sink(std::unique_ptr<HttpEndpoint> endpoint,
+                                           std::shared_ptr<HttpPool> pool,
+                                           const std::optional<std::string>& joined) {
+  return std::make_unique<S3Sink>(std::move(endpoint), std::move(pool), joined);
 }
 
 }  // namespace tensorizer

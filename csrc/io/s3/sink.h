@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "io/http/endpoint.h"
 #include "io/http/pool.h"
-#include "io/sink.h"
+#include "io/shared_sink.h"
 
 namespace tensorizer {
 
@@ -14,5 +16,11 @@ namespace tensorizer {
 // for uploads whose size is not known in begin().
 std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint,
                               std::shared_ptr<HttpPool> pool, std::uint64_t part_size);
+
+// Returns a sink for an upload that several processes write. `joined`: what share() has returned in
+// another one.
+std::unique_ptr<SharedSink> shared_s3_sink(std::unique_ptr<HttpEndpoint> endpoint,
+                                           std::shared_ptr<HttpPool> pool,
+                                           const std::optional<std::string>& joined);
 
 }  // namespace tensorizer
