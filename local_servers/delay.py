@@ -1,10 +1,14 @@
-"""A proxy that adds latency to a server and records the exchanges over it.
+"""A proxy that adds latency to a server, limits its rate, and records the exchanges over it.
 
-    python local_servers/delay.py PORT SECONDS
+    python local_servers/delay.py PORT SECONDS BYTES_PER_SECOND
 
 listens on a free port of this machine, which it prints, and forwards everything to PORT and back,
-each time SECONDS later. It is a separate process, so that no other Python code delays it. A line on
-stdin requests the exchanges since the previous such request; the proxy exits when stdin is closed.
+each time SECONDS later. All connections together receive BYTES_PER_SECOND at most. It is a separate
+process, so that no other Python code delays it. A line on stdin is a command; the proxy exits when
+stdin is closed.
+
+  exchanges  prints the exchanges since the previous such command
+  break      breaks the connection that has received something last
 
 An exchange is a request with its response. It begins with the first bytes from the client after a
 response, and ends with the last bytes to the client before its next request. So requests on a
@@ -16,9 +20,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -56,12 +61,18 @@ class Delay:
         self._process.stdin.flush()
         return [(begin, end) for begin, end in json.loads(self._process.stdout.readline())]
 
+    def break_one(self) -> None:
+        """Break the connection that has received something last."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("break\n")
+        self._process.stdin.flush()
+
 
 @contextmanager
-def delay(port: int, seconds: float) -> Iterator[Delay]:
+def delay(port: int, seconds: float, bytes_per_second: float = math.inf) -> Iterator[Delay]:
     """Start a proxy for `port`; a response takes at least `2 * seconds` from its request."""
     process = subprocess.Popen(
-        [sys.executable, __file__, str(port), str(seconds)],
+        [sys.executable, __file__, str(port), str(seconds), str(bytes_per_second)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -78,9 +89,12 @@ def delay(port: int, seconds: float) -> Iterator[Delay]:
 
 
 class Proxy:
-    def __init__(self, port: int, seconds: float) -> None:
+    def __init__(self, port: int, seconds: float, bytes_per_second: float) -> None:
         self._port = port
         self._seconds = seconds
+        self._bytes_per_second = bytes_per_second
+        self._free = 0.0  # when the bytes that were sent to clients so far are due to have arrived
+        self._last: asyncio.StreamWriter | None = None
         self._exchanges: list[list[float]] = []
         self._now = asyncio.get_running_loop().time
 
@@ -88,6 +102,10 @@ class Proxy:
         ended = [exchange for exchange in self._exchanges if len(exchange) == 2]
         self._exchanges = [exchange for exchange in self._exchanges if len(exchange) == 1]
         return json.dumps(ended)
+
+    def break_one(self) -> None:
+        if self._last is not None:
+            self._last.transport.abort()
 
     async def serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         try:
@@ -97,18 +115,24 @@ class Proxy:
             return
         current: list[float] = []
 
+        async def passes(size: int) -> None:
+            pass
+
         def asked() -> None:
             nonlocal current
             if len(current) != 1:
                 current = [self._now()]
                 self._exchanges.append(current)
 
-        def answered() -> None:
+        async def answered(size: int) -> None:
+            self._free = max(self._free, self._now()) + size / self._bytes_per_second
+            await asyncio.sleep(self._free - self._now())
+            self._last = to_client
             if current:
                 current[1:] = [self._now()]
 
         ways = (
-            self._pass_on(client, to_server, asked, lambda: None),
+            self._pass_on(client, to_server, asked, passes),
             self._pass_on(server, to_client, lambda: None, answered),
         )
         # If one side breaks its connection, the other one is closed as well.
@@ -122,7 +146,7 @@ class Proxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         came: Callable[[], None],
-        goes: Callable[[], None],
+        goes: Callable[[int], Awaitable[None]],
     ) -> None:
         """Forward pieces, each delayed on its own, so that delays do not add up."""
         way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(PIECES_ON_THE_WAY)
@@ -134,7 +158,7 @@ class Proxy:
                 if not piece:
                     writer.write_eof()
                     return
-                goes()
+                await goes(len(piece))
                 writer.write(piece)
                 await writer.drain()
 
@@ -151,16 +175,19 @@ class Proxy:
             delivery.cancel()
 
 
-async def main(port: int, seconds: float) -> None:
-    proxy = Proxy(port, seconds)
+async def main(port: int, seconds: float, bytes_per_second: float) -> None:
+    proxy = Proxy(port, seconds, bytes_per_second)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=PIECE, backlog=256)
     over = asyncio.Event()
 
     def command() -> None:
-        if sys.stdin.readline():
-            print(proxy.report(), flush=True)
-        else:
-            over.set()
+        match sys.stdin.readline().strip():
+            case "exchanges":
+                print(proxy.report(), flush=True)
+            case "break":
+                proxy.break_one()
+            case _:
+                over.set()
 
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), command)
     print(server.sockets[0].getsockname()[1], flush=True)
@@ -168,4 +195,4 @@ async def main(port: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), *map(float, sys.argv[2:])))

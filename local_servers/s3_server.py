@@ -50,6 +50,15 @@ class S3:
         folder = self.root / bucket
         return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
+    def settle(self) -> None:
+        """Block until the server has put into place what it has received.
+
+        It goes on when the client has left, and removes an object before the new one is there. An
+        upload that was cut off may leave a temporary file, which does not grow any more.
+        """
+        while any(_is_written(path) for path in self.root.rglob(".rclone_temp_*")):
+            time.sleep(0.01)
+
     def uploads(self, bucket: str = "bucket", *, abort: bool = False) -> list[str]:
         """Return the keys of the unfinished uploads, whose parts the server still has."""
         import boto3
@@ -70,6 +79,13 @@ class S3:
                 Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
             )
         return [upload["Key"] for upload in found]
+
+
+def _is_written(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < 0.3
+    except FileNotFoundError:
+        return False
 
 
 def rclone() -> str:

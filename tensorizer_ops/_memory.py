@@ -45,3 +45,13 @@ def identity(tensor: torch.Tensor) -> object:
         return id(tensor)
     bits = tensor.is_conj(), tensor.is_neg()  # views with other values over the same memory
     return tensor.data_ptr(), tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()
+
+
+def copyable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements in a type that torch can copy: integers of the same size, or complex.
+
+    Conjugate and negative bits are resolved, because integers have none, and because torch would
+    resolve them on the CPU before an asynchronous copy has arrived.
+    """
+    tensor = tensor.resolve_conj().resolve_neg()
+    return tensor if tensor.is_complex() else tensor.view(INTEGERS[tensor.itemsize])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
@@ -28,6 +28,20 @@ class SlicedDimensions(NamedTuple):
     # For each name: the dimensions with an integer, the last one first. Lists, because compilers
     # cannot look into a dict of the same content.
     dropped: list[tuple[int, ...]]
+
+
+def of_boxes(boxes: Iterable[tuple[Sequence[int], Sequence[int]]]) -> SlicedDimensions:
+    """Return the slices that take one box of each tensor: starts and lengths by dimension."""
+    sliced = SlicedDimensions([], [], [], [], [], [])
+    for place, (starts, lengths) in enumerate(boxes):
+        for dim, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            sliced.tensors.append(place)
+            sliced.dims.append(dim)
+            sliced.starts.append(start)
+            sliced.lengths.append(length)
+            sliced.steps.append(1)
+        sliced.dropped.append(())
+    return sliced
 
 
 def without(

@@ -11,15 +11,14 @@ import sys
 import termios
 import time
 
-from support.process import TIMEOUT, environment
-from support.warm import warm_command
+from support.process import TIMEOUT, environment, warm_python
 
 COMMAND = [sys.executable, "-W", "ignore", "-m", "tensorizer_ops"]
 
 
 def run(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
     """Runs the command without a terminal and without input, and asserts its exit status."""
-    done = warm_command().run([*map(str, arguments)], environment(), TIMEOUT)
+    done = warm_python().run([*COMMAND[-2:], *map(str, arguments)], environment(), TIMEOUT)
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -47,8 +47,11 @@ class World:
         return f"{self.folder.name}.tensors"
 
 
-def _content(path: Path) -> Callable[[], bytes | None]:
-    return lambda: path.read_bytes() if path.exists() else None
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager
@@ -130,7 +133,7 @@ SOURCES: dict[str, Callable[[World, bytes], AbstractContextManager[From]]] = {
 @contextmanager
 def _to_file(world: World) -> Iterator[To]:
     path = world.folder / "target"
-    yield To(str(path), _content(path))
+    yield To(str(path), lambda: _content(path))
 
 
 @contextmanager
@@ -165,7 +168,7 @@ def _to_pipe(world: World) -> Iterator[To]:
 def _to_web(world: World) -> Iterator[To]:
     path = world.web.root / "put" / world.name()
     try:
-        yield To(world.web.url(f"put/{world.name()}"), _content(path), ascending=True)
+        yield To(world.web.url(f"put/{world.name()}"), lambda: _content(path), ascending=True)
     finally:
         path.unlink(missing_ok=True)
 
@@ -173,8 +176,15 @@ def _to_web(world: World) -> Iterator[To]:
 @contextmanager
 def _to_s3(world: World) -> Iterator[To]:
     path = world.s3.root / "bucket" / world.name()
+
+    def read() -> bytes | None:
+        if (data := _content(path)) is not None:
+            return data
+        world.s3.settle()
+        return _content(path)
+
     try:
-        yield To(f"s3://bucket/{world.name()}", _content(path), world.s3.options())
+        yield To(f"s3://bucket/{world.name()}", read, world.s3.options())
     finally:
         path.unlink(missing_ok=True)
 

@@ -18,7 +18,7 @@ import torch
 import tensorizer_ops
 from support.faults import FAULTS, faulty_server
 from support.places import SINKS, SOURCES, From, World
-from support.process import fork, run_python, wait
+from support.process import fork, fork_python, wait
 from support.relay import relay
 from support.samples import random_model, same
 
@@ -177,7 +177,7 @@ def in_a_process(world: World, dice: random.Random) -> None:
     """Loads in another process, from a server."""
     model = replace(draw(dice), hashes="all", encrypted=False, options={})
     with SOURCES["http"](world, model.stored(world.folder)) as source:
-        run_python(LOAD, source.uri, "all")
+        fork_python(LOAD, source.uri, "all")
 
 
 def cancelled(world: World, dice: random.Random) -> None:
@@ -224,6 +224,7 @@ def killed(world: World, dice: random.Random) -> None:
         os.kill(pid, signal.SIGKILL)
         assert wait(pid) == -signal.SIGKILL
         time.sleep(0.2)  # a server may still complete what it has received
+        world.s3.settle()
         # A kill between the two system calls that put a file in its place leaves its hidden name.
         hidden = list(world.folder.glob(f".tensorizer-{pid}-*"))
         assert len(hidden) <= 1

@@ -1,4 +1,4 @@
-"""Runs the command ``tensorizer-ops`` in processes that need not import torch first.
+"""Runs Python programs in processes that need not import torch first.
 
 Each is a fork of a process that has imported torch and done nothing else: the import takes longer
 than what most tests do with it.
@@ -17,13 +17,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Sequence
-from functools import cache
 
 _NUMBER = struct.Struct("i")
 
 
-class WarmCommand:
+class WarmPython:
     def __init__(self, environment: dict[str, str]) -> None:
         here, there = socket.socketpair()
         command = [sys.executable, "-W", "ignore", "-m", "support.warm", str(there.fileno())]
@@ -32,10 +33,17 @@ class WarmCommand:
         self._socket = here
 
     def run(
-        self, arguments: Sequence[str], environment: dict[str, str], timeout: float
+        self,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        timeout: float,
+        folder: str | os.PathLike[str] = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the command in a session of its own, without input."""
-        request = json.dumps([os.getcwd(), environment, arguments]).encode()
+        """Runs ``python`` with these arguments in a session of its own, without input.
+
+        The first arguments are ``-m MODULE``, ``-c CODE``, or the path of a program.
+        """
+        request = json.dumps([os.fspath(folder) or os.getcwd(), environment, arguments]).encode()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with open(os.devnull) as nothing:
                 descriptors = [nothing.fileno(), out.fileno(), err.fileno()]
@@ -45,7 +53,7 @@ class WarmCommand:
             child = self._number()
             try:
                 status = self._number()
-            except TimeoutError:  # the next command must not read this one's status
+            except TimeoutError:  # the next program must not read this one's status
                 os.kill(child, signal.SIGKILL)
                 self._number()
                 raise
@@ -64,17 +72,8 @@ class WarmCommand:
         self._process.wait()
 
 
-@cache
-def warm_command() -> WarmCommand:
-    from support.process import environment
-
-    command = WarmCommand(environment())
-    atexit.register(command.close)
-    return command
-
-
 def _next_request(connection: socket.socket) -> list[str]:
-    """Returns the arguments of the next command in a process of its own."""
+    """Returns the arguments of the next program in a process of its own."""
     while True:
         head, descriptors, _, _ = socket.recv_fds(connection, _NUMBER.size, 3)
         if not head:
@@ -100,21 +99,43 @@ def _next_request(connection: socket.socket) -> list[str]:
         connection.sendall(_NUMBER.pack(status))
 
 
+def _run(program: str, *arguments: str) -> None:
+    """Runs a program as the interpreter does."""
+    if program == "-m":
+        sys.argv = [program, *arguments[1:]]
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif program == "-c":
+        sys.argv = [program, *arguments[1:]]
+        exec(compile(arguments[0], "<string>", "exec"), vars(sys.modules["__main__"]))
+    else:
+        sys.argv = [program, *arguments]
+        sys.path.insert(0, os.path.dirname(program))
+        runpy.run_path(program, run_name="__main__")
+
+
 if __name__ == "__main__":
     import torch  # noqa: F401
 
     import tensorizer_ops
+    import tensorizer_ops.checkpoint
+    import tensorizer_ops.distributed
 
-    _ = tensorizer_ops.load  # imported when it is used
+    # Imported when they are used.
+    _ = tensorizer_ops.load, tensorizer_ops.checkpoint.TensorizerStorageWriter
     gc.freeze()
     arguments = _next_request(socket.socket(fileno=int(sys.argv[1])))
-    sys.argv[1:] = arguments
     status = 1
     try:
-        runpy.run_module("tensorizer_ops", run_name="__main__", alter_sys=True)
+        _run(*arguments)
+        status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
     # As at the end of an interpreter, but for the objects of torch, whose end takes long.
+    threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

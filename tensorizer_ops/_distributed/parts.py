@@ -1,0 +1,215 @@
+"""Which rank has which part of the tensors that several ranks save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+
+from tensorizer_ops import errors
+from tensorizer_ops._distributed.placed import shard
+
+
+class Box(NamedTuple):
+    """A part of a tensor: where it starts, and how long it is, in each dimension."""
+
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.lengths)
+
+    def common(self, other: Box) -> Box | None:
+        """Return what both boxes have, if there is anything."""
+        starts, lengths = [], []
+        for start, length, begin, size in zip(*self, *other, strict=True):
+            first = max(start, begin)
+            left = min(start + length, begin + size) - first
+            if left <= 0:
+                return None
+            starts.append(first)
+            lengths.append(left)
+        return Box(tuple(starts), tuple(lengths))
+
+
+class Holder(NamedTuple):
+    """A part, and the ranks that have it."""
+
+    box: Box
+    ranks: list[int]
+
+
+class Saved(NamedTuple):
+    """A tensor of the file. All numbers are bytes: the last dimension counts them."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    holders: list[Holder]
+
+    def boxes(self, start: int, stop: int) -> Iterator[Box]:
+        """Yield the boxes that are these bytes of the data, in their order."""
+        return _boxes(self.shape, self.strides, start, stop)
+
+    def position(self, starts: Sequence[int]) -> int:
+        """Return the place of an element among the bytes of the data."""
+        return sum(map(int.__mul__, starts, self.strides))
+
+
+def _boxes(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    start: int,
+    stop: int,
+    before: tuple[int, ...] = (),
+) -> Iterator[Box]:
+    row = strides[0]
+    ones = (1,) * len(before)
+    inside = (0,) * (len(shape) - 1)
+
+    def rows(first: int, count: int) -> Box:
+        return Box((*before, first, *inside), (*ones, count, *shape[1:]))
+
+    def part(of: int, begin: int, end: int) -> Iterator[Box]:
+        return _boxes(shape[1:], strides[1:], begin, end, (*before, of))
+
+    first, skipped = divmod(start, row)
+    last, rest = divmod(stop, row)
+    if first == last:
+        yield from part(first, skipped, rest)
+        return
+    if skipped:
+        yield from part(first, skipped, row)
+        first += 1
+    if last > first:
+        yield rows(first, last - first)
+    if rest:
+        yield from part(last, 0, rest)
+
+
+def local_part(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
+    """Return what this rank has of a tensor in memory, and where in the whole it is."""
+    if isinstance(tensor, DTensor):
+        if any(placement.is_partial() for placement in tensor.placements):
+            raise errors.InvalidArgument(
+                f"tensor {name!r} cannot be saved: its placements are {tensor.placements}, and the "
+                "values of Partial are not added up yet: redistribute() it"
+            )
+        local = tensor.to_local()
+        if isinstance(local, AsyncCollectiveTensor):
+            local = local.wait()
+        if tensor.device_mesh.get_coordinate() is None:
+            box = Box((0,) * tensor.dim(), (0,) * tensor.dim())
+        else:
+            starts, lengths = shard(tensor.shape, tensor.device_mesh, tensor.placements)
+            box = Box(tuple(starts), tuple(lengths))
+            if tuple(local.shape) != box.lengths:
+                raise errors.InvalidArgument(
+                    f"tensor {name!r} cannot be saved: this rank has {list(local.shape)} of it, "
+                    f"and {tensor.placements} of {list(tensor.shape)} are {list(box.lengths)}"
+                )
+    else:
+        local, box = tensor, Box((0,) * tensor.dim(), tuple(tensor.shape))
+    if local.layout != torch.strided or local.is_nested or local.is_quantized:
+        raise errors.InvalidArgument(
+            f"tensor {name!r} cannot be saved by several ranks: only strided tensors can"
+        )
+    if local.is_meta:
+        raise errors.InvalidArgument(
+            f"tensor {name!r} cannot be saved: it is on the meta device, and has no values"
+        )
+    return local.detach().resolve_conj().resolve_neg(), box
+
+
+def announcement(tensors: Mapping[str, torch.Tensor], boxes: Mapping[str, Box]) -> list[Any]:
+    """Return what this rank tells the others."""
+    return [
+        [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), *boxes[name]]
+        for name, tensor in tensors.items()
+    ]
+
+
+def merged(everyone: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return what all ranks announce: name, dtype, shape, and who has which part, by tensor."""
+    kinds: dict[str, tuple[Any, Any]] = {}
+    parts: dict[str, dict[Box, list[int]]] = {}
+    for rank, announced in enumerate(everyone):
+        for name, dtype, shape, starts, lengths in announced:
+            kind = kinds.setdefault(name, (dtype, shape))
+            if kind != (dtype, shape):
+                raise errors.InvalidArgument(
+                    f"tensor {name!r} is {dtype} {shape} on rank {rank}, and {kind[0]} {kind[1]} "
+                    "on another one"
+                )
+            box = Box(tuple(starts), tuple(lengths))
+            parts.setdefault(name, {}).setdefault(box, []).append(rank)
+    return [
+        [name, dtype, shape, _tiling(name, shape, parts[name])]
+        for name, (dtype, shape) in kinds.items()
+    ]
+
+
+def _tiling(name: str, shape: list[int], parts: Mapping[Box, list[int]]) -> list[Holder]:
+    """Return parts that make up the tensor."""
+    whole = Box((0,) * len(shape), tuple(shape))
+    if whole in parts:
+        return [Holder(whole, parts[whole])]
+    holders = [Holder(box, ranks) for box, ranks in parts.items() if box.size > 0]
+    held = sum(holder.box.size for holder in holders)
+    if held != whole.size:
+        raise errors.InvalidArgument(
+            f"tensor {name!r} cannot be saved: it has {whole.size} elements, and the parts of all "
+            f"ranks have {held}"
+        )
+    return holders
+
+
+def in_bytes(shape: Sequence[int], itemsize: int, holders: Sequence[Any]) -> Saved:
+    """Return a tensor of :func:`merged`, measured in bytes."""
+    scaled = _scaled(shape, itemsize)
+    strides, step = [], 1
+    for size in reversed(scaled):
+        strides.append(step)
+        step *= max(size, 1)
+    return Saved(
+        scaled,
+        tuple(reversed(strides)),
+        [
+            Holder(Box(_scaled_starts(starts, itemsize), _scaled(lengths, itemsize)), ranks)
+            for (starts, lengths), ranks in holders
+        ],
+    )
+
+
+def _scaled(lengths: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    return (*lengths[:-1], lengths[-1] * itemsize) if lengths else (itemsize,)
+
+
+def _scaled_starts(starts: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    return (*starts[:-1], starts[-1] * itemsize) if starts else (0,)
+
+
+class LocalBytes:
+    """The bytes of what this rank has of a tensor."""
+
+    def __init__(self, local: torch.Tensor, box: Box) -> None:
+        self._itemsize = local.itemsize
+        self._local = local if local.dim() else local.reshape(1)
+        self._starts = _scaled_starts(box.starts, local.itemsize)
+
+    def part(self, box: Box) -> torch.Tensor:
+        """Return a box of the whole tensor that is in the part of this rank. May copy it."""
+        part = self._local
+        *outer, last = [start - own for start, own in zip(box.starts, self._starts, strict=True)]
+        for dim, start in enumerate(outer):
+            part = part.narrow(dim, start, box.lengths[dim])
+        length, item = box.lengths[-1], self._itemsize
+        first, end = last // item, -(-(last + length) // item)
+        part = part.narrow(-1, first, end - first)
+        if part.stride(-1) != 1:
+            part = part.contiguous()
+        return part.view(torch.uint8).narrow(-1, last - first * item, length)

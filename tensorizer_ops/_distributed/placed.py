@@ -1,0 +1,130 @@
+"""Tensors on a device mesh: what of them this rank has, and where the file has that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from tensorizer_ops import errors
+from tensorizer_ops._arguments import kind_of
+
+Placements: TypeAlias = Placement | Sequence[Placement]
+
+
+class Stored(NamedTuple):
+    """What the file has under a name."""
+
+    shape: list[int]
+    dtype: torch.dtype
+
+
+class Part(NamedTuple):
+    """A part of a tensor in the file."""
+
+    name: str
+    starts: list[int]
+    lengths: list[int]
+
+
+class Placed(NamedTuple):
+    """A tensor on a mesh, and the parts of the file that are this rank's shard of it."""
+
+    parts: list[Part]
+    join: Callable[[list[torch.Tensor]], torch.Tensor]
+    shape: list[int]
+    mesh: DeviceMesh
+    placements: list[Placement]
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether every rank of the mesh has the same, which is one tensor of the file."""
+        return self.join is only and all(each.is_replicate() for each in self.placements)
+
+    def assembled(self, local: torch.Tensor) -> DTensor:
+        """Return the tensor of which this rank has a shard."""
+        stride, step = [], 1
+        for size in reversed(self.shape):
+            stride.append(step)
+            step *= max(size, 1)
+        return DTensor.from_local(
+            local,
+            self.mesh,
+            self.placements,
+            run_check=False,
+            shape=torch.Size(self.shape),
+            stride=tuple(reversed(stride)),
+        )
+
+
+def only(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Return the only tensor of a list."""
+    (tensor,) = tensors
+    return tensor
+
+
+def place(
+    name: str, shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]
+) -> Placed:
+    """Place a tensor of the file as it is."""
+    part = Part(name, *shard(shape, mesh, placements))
+    return Placed([part], only, list(shape), mesh, list(placements))
+
+
+def shard(
+    shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]
+) -> tuple[list[int], list[int]]:
+    """Return the starts and lengths of this rank's shard, cut as torch cuts it."""
+    coordinate = mesh.get_coordinate()
+    if coordinate is None or not all(type(each) in (Shard, Replicate) for each in placements):
+        found = compute_local_shape_and_global_offset(torch.Size(shape), mesh, placements)
+        # An empty shard may start behind the end.
+        return [min(start, size) for start, size in zip(found[1], shape, strict=True)], list(
+            found[0]
+        )
+    # Torch's function makes a list of all places in a dimension.
+    starts, lengths = [0] * len(shape), list(shape)
+    for number, (here, placement) in enumerate(zip(coordinate, placements, strict=True)):
+        if isinstance(placement, Shard):
+            dim, size = placement.dim, lengths[placement.dim]
+            chunk = -(-size // mesh.size(number))
+            start = min(here * chunk, size)
+            starts[dim] += start
+            lengths[dim] = min(chunk, size - start)
+    return starts, lengths
+
+
+def checked_placements(
+    where: str, given: object, mesh: DeviceMesh, shape: Sequence[int]
+) -> list[Placement]:
+    """Return a placement for every dimension of a mesh, or raise an error that says ``where``."""
+    placements = [given] if isinstance(given, Placement) else given
+    if not isinstance(placements, Sequence) or isinstance(placements, str):
+        raise TypeError(
+            f"{where} is {kind_of(given)}, and must be a placement, a list of them, a "
+            "ParallelStyle, Fused or Stacked"
+        )
+    checked: list[Placement] = []
+    for each in placements:
+        if not isinstance(each, Placement):
+            raise TypeError(f"{where} has {kind_of(each)} in its list, and must have placements")
+        if each.is_partial():
+            raise errors.InvalidArgument(
+                f"{where} is {each!r}: tensors can be loaded as Shard or Replicate only"
+            )
+        if isinstance(each, Shard):
+            if not -len(shape) <= each.dim < len(shape):
+                raise errors.InvalidArgument(
+                    f"{where} has {each!r} for a tensor of the shape {list(shape)}"
+                )
+            each = Shard(each.dim % len(shape))
+        checked.append(each)
+    if len(checked) != mesh.ndim:
+        raise errors.InvalidArgument(
+            f"{where} has {len(checked)} placements, and the mesh {mesh.ndim} dimensions"
+        )
+    return checked

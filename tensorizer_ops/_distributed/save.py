@@ -1,0 +1,90 @@
+"""Saves the tensors of several ranks into one file that all of them write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tensorizer_ops import _python, errors
+from tensorizer_ops._distributed.exchange import Exchange, assigned
+from tensorizer_ops._distributed.parts import (
+    LocalBytes,
+    announcement,
+    in_bytes,
+    local_part,
+    merged,
+)
+from tensorizer_ops._distributed.peers import Peers
+from tensorizer_ops._file_objects import label
+
+
+def save_shared(
+    uri: str,
+    tensors: Mapping[str, torch.Tensor],
+    peers: Peers,
+    hashes: str,
+    options: list[tuple[str, str]],
+    metadata: Mapping[str, str] | None,
+) -> None:
+    """Save what all ranks have, each a part. All of them return when the file is there."""
+    local, boxes = {}, {}
+    for name, tensor in tensors.items():
+        local[name], boxes[name] = local_part(name, tensor)
+    told = announcement(tensors, boxes)
+    whole: list[Any] = peers.agree(told, merged)
+    names = [each[0] for each in whole]
+    likes = [
+        torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        for _, dtype, shape, _ in whole
+    ]
+    texts = None if metadata is None else list(metadata.items())
+    shared = _python.SharedSave(uri, names, likes, hashes, options, texts)
+    try:
+        _start(shared, uri, peers)
+        saved = {
+            name: in_bytes(like.shape, like.itemsize, holders)
+            for like, (name, _, _, holders) in zip(likes, whole, strict=True)
+        }
+        order = shared.names()
+        placed = [saved[name] for name in order]
+        mine = {
+            number: LocalBytes(local[name], boxes[name])
+            for number, name in enumerate(order)
+            if name in local
+        }
+        sections = assigned(shared, placed, peers.size)
+        Exchange(peers, shared, placed, mine, sections).run()
+        _finish(shared, peers)
+    finally:
+        shared.abort()
+
+
+def _start(shared: _python.SharedSave, uri: str, peers: Peers) -> None:
+    """Open the target on rank 0, and then on all others."""
+    first = peers.rank == 0
+    opened = shared.start(None) if first else ""
+    joined = peers.agree(opened, lambda given: given[0])
+    if not first:
+        shared.start(joined)
+    plans: list[str] = peers.agree(shared.plan(), list)
+    same = [*(plan == plans[0] for plan in plans), False].index(False)
+    if same < peers.size:
+        raise errors.InvalidArgument(
+            f"rank {same} saves another file to {label(uri)} than rank 0: all ranks must save with "
+            "the same arguments"
+        )
+
+
+def _finish(shared: _python.SharedSave, peers: Peers) -> None:
+    handed: list[str] = []
+    own = peers.run(shared.hand_in, shared.cancel)
+    peers.agree(own, handed.extend)  # which only rank 0 needs
+    if peers.rank == 0:
+        for text in handed[1:]:
+            shared.take_in(text)
+        peers.run(shared.finish, shared.cancel)
+    peers.agree(None, bool)  # the file is there
+    if peers.rank != 0:
+        shared.leave()

@@ -1,0 +1,35 @@
+"""Loads the shards that this rank has of tensors on a device mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tensorizer_ops._distributed.gather import synchronize
+from tensorizer_ops._distributed.placed import Placed
+from tensorizer_ops._slices import of_boxes
+
+
+def load_shards(
+    reader: Any,
+    placed: Mapping[str, Placed],
+    device: torch.device,
+    dtype: torch.dtype | None,
+    verify: str,
+    threads: int,
+) -> dict[str, torch.Tensor]:
+    """Load the parts of all tensors at once, and put them together. Sends nothing."""
+    parts = [part for one in placed.values() for part in one.parts]
+    sliced = of_boxes((part.starts, part.lengths) for part in parts)
+    names = [part.name for part in parts]
+    loaded = reader.load_slices(names, *sliced[:5], device, dtype, verify, False, threads)
+    loaded.reverse()
+    result = {}
+    for name, one in placed.items():
+        # What has been put together is let go, so that few tensors are in memory twice.
+        own = [loaded.pop() for _ in one.parts]
+        result[name] = one.join(own)
+    synchronize(device)
+    return result

@@ -1,0 +1,87 @@
+"""Runs code on several ranks: processes of one ``torch.distributed`` group with Gloo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support.process import fork_python
+
+_PREAMBLE = """
+import datetime, json, os, signal, socket, sys, time, traceback
+import torch, torch.distributed as dist
+import tensorizer_ops
+from tensorizer_ops import distributed
+folder, count, keeper, *given = sys.argv[1:]
+count, keeper = int(count), int(keeper)
+timeout = datetime.timedelta(seconds=60)
+listening = socket.create_server(("127.0.0.1", 0))
+port = listening.getsockname()[1]
+
+def body(rank, size, given):
+    {body}
+
+def report(value):
+    with open(f"{{folder}}/{{dist.get_rank()}}.json", "w") as file:
+        json.dump(value, file)
+
+def store(keeps):
+    return dist.TCPStore(
+        "127.0.0.1", port, count, keeps, timeout, wait_for_workers=False,
+        master_listen_fd=os.dup(listening.fileno()) if keeps else None)
+
+def main(rank):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", store=store(rank == keeper), rank=rank, world_size=count, timeout=timeout)
+    body(rank, count, given)
+    dist.destroy_process_group()
+
+processes = []
+for rank in range(count):
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            main(rank)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    processes.append(pid)
+kept = store(True) if keeper == -1 else None
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in processes]
+print(json.dumps(codes))
+"""
+
+
+class Ranks:
+    """The outcome of code that ran on every rank."""
+
+    def __init__(self, folder: Path, statuses: list[int]) -> None:
+        self.statuses = statuses
+        self.reports: list[Any] = []
+        for rank in range(len(statuses)):
+            file = folder / f"{rank}.json"
+            self.reports.append(json.loads(file.read_text()) if file.exists() else None)
+
+
+def run_ranks(
+    folder: Path, body: str, *given: object, count: int = 4, keeper: int | None = None
+) -> Ranks:
+    """Runs the body of a function of ``rank``, ``size`` and ``given`` on every rank.
+
+    What it passes to ``report()`` is in the result. Asserts that every rank ends well, unless its
+    process is killed. The store of the group is kept by the process that starts the ranks, as
+    torchrun does, or by one of them.
+    """
+    folder.mkdir()
+    lines = body.strip("\n").splitlines()
+    code = _PREAMBLE.format(body="\n    ".join(lines))
+    done = fork_python(code, folder, count, -1 if keeper is None else keeper, *given)
+    outcome = Ranks(folder, json.loads(done.stdout.splitlines()[-1]))
+    assert all(status <= 0 for status in outcome.statuses), done.stderr
+    return outcome
