@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from tensorizer_ops import _python
 from tensorizer_ops._arguments import checked
 from tensorizer_ops._load_save import run_save
-from tensorizer_ops._memory import INTEGERS, has_memory, identity
+from tensorizer_ops._memory import copyable, has_memory, identity
 from tensorizer_ops._options import Hashes, Options, as_text
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._savable import as_dict
@@ -71,17 +71,13 @@ class _Snapshot:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    # Resolved here because the integer views below have no conjugate and negative bits, and
-    # because torch would resolve them on the CPU before an asynchronous copy has arrived.
-    tensor = tensor.resolve_conj().resolve_neg()
-    # Torch cannot copy some element types, but can always copy integers of the same size.
-    elements = tensor if tensor.is_complex() else tensor.view(INTEGERS[tensor.itemsize])
+    elements = copyable(tensor)
     if tensor.is_cpu:
         copied = elements.clone()
     else:
         copied = torch.empty_like(elements, device="cpu", pin_memory=True)
         copied.copy_(elements, non_blocking=True)
-    return copied if tensor.is_complex() else copied.view(tensor.dtype)
+    return copied.view(tensor.dtype)
 
 
 @checked

@@ -1,0 +1,1 @@
+"""Storage, planners and staging for ``torch.distributed.checkpoint``."""

@@ -1,0 +1,125 @@
+"""What a checkpoint of many ranks consists of, as a text of JSON.
+
+The text is in the metadata of a file that has no tensors, ``checkpoint.tensors``. The data is in
+other files beside it, at least one for every rank.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from tensorizer_ops._nested import dtype_named, flattened, rebuilt
+
+KEY = "tensorizer_ops.distributed_checkpoint"
+FILE = "checkpoint.tensors"
+# The files of ranks. No other names are read, or deleted.
+DATA_FILE = re.compile(r"rank-\d{1,9}-[0-9a-f]{16}\.tensors")
+_VERSION = 1
+
+
+class Place(NamedTuple):
+    """Where a tensor, or the bytes of another value, are."""
+
+    file: str
+    name: str  # in the file
+
+
+def described(metadata: Metadata, places: Mapping[MetadataIndex, Place]) -> str:
+    """Return the text for what a planner has planned and writers have written."""
+    files: dict[str, int] = {}
+
+    def place(index: MetadataIndex) -> list[Any]:
+        file, name = places[index]
+        return [files.setdefault(file, len(files)), name]
+
+    tensors, values = {}, {}
+    for name, stored in metadata.state_dict_metadata.items():
+        if isinstance(stored, BytesStorageMetadata):
+            values[name] = place(MetadataIndex(name))
+            continue
+        tensors[name] = {
+            "dtype": str(stored.properties.dtype).removeprefix("torch."),
+            "requires_grad": stored.properties.requires_grad,
+            "size": list(stored.size),
+            "chunks": [
+                [list(chunk.offsets), list(chunk.sizes), *place(MetadataIndex(name, chunk.offsets))]
+                for chunk in stored.chunks
+            ],
+        }
+    planned, planner = flattened(metadata.planner_data)
+    if planned:
+        raise TypeError("the planner's data has tensors")
+    return json.dumps(
+        {
+            "version": _VERSION,
+            "tensors": tensors,
+            "values": values,
+            "files": list(files),
+            "planner": planner,
+        }
+    )
+
+
+def understood(text: str) -> Metadata:
+    """Return what a text describes; ``storage_data`` has the place of everything.
+
+    Raises one of ``DAMAGE`` of ``_nested`` for a damaged text.
+    """
+    found = json.loads(text)
+    if found["version"] != _VERSION:
+        raise ValueError(f"it has version {found['version']!r}, and this release reads {_VERSION}")
+    files = found["files"]
+    for file in files:
+        if not DATA_FILE.fullmatch(file):
+            raise ValueError(f"it names {file!r}, which is no file of a rank")
+    stored: dict[str, Any] = {}
+    places: dict[MetadataIndex, Place] = {}
+    for name, one in found["tensors"].items():
+        size = _size(one["size"])
+        chunks = []
+        for offsets, sizes, file, inner in one["chunks"]:
+            chunk = ChunkStorageMetadata(_size(offsets), _size(sizes))
+            if len(chunk.offsets) != len(size) or any(
+                offset + length > whole
+                for offset, length, whole in zip(chunk.offsets, chunk.sizes, size, strict=True)
+            ):
+                raise ValueError(f"a part of tensor {name!r} is outside of it")
+            chunks.append(chunk)
+            places[MetadataIndex(name, chunk.offsets)] = _place(files, file, inner)
+        if sum(math.prod(chunk.sizes) for chunk in chunks) < math.prod(size):
+            raise ValueError(f"it lacks parts of tensor {name!r}")
+        properties = TensorProperties(
+            dtype=dtype_named(one["dtype"]), requires_grad=bool(one["requires_grad"])
+        )
+        stored[name] = TensorStorageMetadata(properties, size, chunks)
+    for name, (file, inner) in found["values"].items():
+        stored[name] = BytesStorageMetadata()
+        places[MetadataIndex(name)] = _place(files, file, inner)
+    planner = rebuilt(found["planner"], {})
+    return Metadata(stored, planner_data=planner, storage_data=places)
+
+
+def _size(numbers: list[int]) -> torch.Size:
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+        raise ValueError("it has a size that is none")
+    return torch.Size(numbers)
+
+
+def _place(files: list[str], number: int, name: str) -> Place:
+    if type(number) is not int or not 0 <= number < len(files) or not isinstance(name, str):
+        raise ValueError("it refers to no file")
+    return Place(files[number], name)

@@ -1,0 +1,63 @@
+"""Planners that save values which are no tensors without pickle."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemType
+
+from tensorizer_ops import errors
+from tensorizer_ops._nested import DAMAGE, flattened, rebuilt
+
+# No pickle and no zip file of torch.save begins so.
+_BEGIN = b"tensorizer_ops JSON\n"
+
+
+class JsonSavePlanner(DefaultSavePlanner):
+    """Torch's default planner, but what is no tensor becomes JSON, and nothing is pickled.
+
+    It takes the values that :func:`save_checkpoint` takes. Other values raise ``TypeError``, and
+    the last checkpoint stays.
+    """
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:
+        """Return a tensor as it is, and the bytes of any other value."""
+        if write_item.type != WriteItemType.BYTE_IO:
+            return super().transform_object(write_item, object)
+        tensors, text = flattened(object, (write_item.index.fqn,))
+        if tensors:
+            raise TypeError(
+                f"state[{write_item.index.fqn!r}] is {type(object).__name__} with tensors in it: "
+                "use a dict or a list"
+            )
+        return io.BytesIO(_BEGIN + text.encode())
+
+
+class JsonLoadPlanner(DefaultLoadPlanner):
+    """Torch's default planner, but no value in the checkpoint can run code.
+
+    Reads what :class:`JsonSavePlanner` has saved, and of values that torch's own planner has
+    pickled those that ``torch.load(weights_only=True)`` takes.
+    """
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put a value that is no tensor into the state."""
+        name = read_item.dest_index.fqn
+        loaded = _value(name, value.getvalue())
+        if self.flatten_state_dict:
+            set_element(self.original_state_dict, self.mappings[name], loaded)
+        else:
+            self.state_dict[name] = loaded
+
+
+def _value(name: str, data: bytes) -> Any:
+    if not data.startswith(_BEGIN):
+        return torch.load(io.BytesIO(data), weights_only=True)
+    try:
+        return rebuilt(data[len(_BEGIN) :].decode(), {})
+    except DAMAGE as error:
+        raise errors.InvalidFormat(f"state[{name!r}] is damaged: {error}") from error

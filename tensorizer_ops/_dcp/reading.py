@@ -1,0 +1,139 @@
+"""Reads parts of the tensors in one file into tensors that are there."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
+
+from tensorizer_ops import errors
+from tensorizer_ops._load_save import first_use
+from tensorizer_ops._slices import of_boxes
+
+# Bytes of parts that are loaded at a time and then copied.
+_BATCH = 64 << 20
+
+
+class Wanted(NamedTuple):
+    """What to read of a file."""
+
+    name: str
+    item: ReadItem
+
+
+class _Direct(NamedTuple):
+    """A run of elements that is loaded into its place."""
+
+    name: str
+    start: int
+    target: torch.Tensor
+
+
+def fill(
+    uri: str,
+    items: Sequence[Wanted],
+    planner: LoadPlanner,
+    verify: str,
+    threads: int,
+    options: dict[str, str],
+) -> None:
+    """Read all items of a file, and give them to the planner."""
+    reader = torch.classes.tensorizer.Reader(uri, options)
+    direct: list[_Direct] = []
+    taken: set[str] = set()  # the names in `direct`, each once
+    copied: list[tuple[Wanted, torch.Tensor]] = []
+    cut: list[tuple[Wanted, torch.Tensor]] = []  # parts that can be verified only with the rest
+    parts_verify = reader._part_size(verify) > 0
+    filled: list[tuple[ReadItem, torch.Tensor]] = []
+    for wanted in items:
+        if wanted.item.type == LoadItemType.BYTE_IO:
+            continue
+        target = planner.resolve_tensor(wanted.item).detach()
+        lengths = list(wanted.item.lengths)
+        if list(target.shape) != lengths:
+            raise errors.InvalidArgument(
+                f"state[{wanted.item.dest_index.fqn!r}] has a part of the shape "
+                f"{list(target.shape)}, and the checkpoint one of {lengths}"
+            )
+        filled.append((wanted.item, target))
+        if target.numel() == 0:
+            continue
+        first_use(target.device)
+        shape = reader.shape(wanted.name)
+        start = _start_of_run(shape, wanted.item.storage_offsets, lengths)
+        same = str(target.dtype) == f"torch.{reader._type_name(wanted.name)}"
+        if not parts_verify and lengths != shape:
+            cut.append((wanted, target))
+        elif start is not None and same and target.is_contiguous() and wanted.name not in taken:
+            taken.add(wanted.name)
+            direct.append(_Direct(wanted.name, start, target.view(-1)))
+        else:
+            copied.append((wanted, target))
+    if direct:
+        names, starts, targets = map(list, zip(*direct, strict=True))
+        reader._load_ranges(names, starts, targets, verify, threads)
+    for batch in _batches(copied):
+        _load_and_copy(reader, batch, verify, threads)
+    for wanted, target in cut:
+        whole = _load(reader, [wanted.name], verify, threads)[wanted.name]
+        part = narrow_tensor_by_index(whole, wanted.item.storage_offsets, wanted.item.lengths)
+        target.copy_(part)
+    for item, target in filled:
+        planner.commit_tensor(item, target)
+    values = [wanted for wanted in items if wanted.item.type == LoadItemType.BYTE_IO]
+    if values:
+        names = [wanted.name for wanted in values]
+        loaded = _load(reader, names, verify, threads)
+        for wanted in values:
+            data = bytes(loaded[wanted.name].view(torch.uint8).numpy())
+            planner.load_bytes(wanted.item, io.BytesIO(data))
+
+
+def _load(reader: Any, names: list[str], verify: str, threads: int) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = reader.load(
+        names, torch.device("cpu"), None, verify, False, threads
+    )
+    return loaded
+
+
+def _start_of_run(
+    shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]
+) -> int | None:
+    """Return the first element of a part that is one run of elements; ``None`` for others."""
+    partial = [dim for dim, length in enumerate(lengths) if length != shape[dim]]
+    if partial and math.prod(lengths[: partial[-1]]) != 1:
+        return None
+    start = 0
+    for size, offset in zip(shape, offsets, strict=True):
+        start = start * size + offset
+    return start
+
+
+def _batches(
+    parts: Sequence[tuple[Wanted, torch.Tensor]],
+) -> list[list[tuple[Wanted, torch.Tensor]]]:
+    batches: list[list[tuple[Wanted, torch.Tensor]]] = []
+    size = _BATCH
+    for part in parts:
+        if size >= _BATCH:
+            batches.append([])
+            size = 0
+        batches[-1].append(part)
+        size += part[1].numel() * part[1].itemsize
+    return batches
+
+
+def _load_and_copy(
+    reader: Any, batch: Sequence[tuple[Wanted, torch.Tensor]], verify: str, threads: int
+) -> None:
+    names = [wanted.name for wanted, _ in batch]
+    sliced = of_boxes((wanted.item.storage_offsets, wanted.item.lengths) for wanted, _ in batch)
+    cpu = torch.device("cpu")
+    loaded = reader.load_slices(names, *sliced[:5], cpu, None, verify, False, threads)
+    for (_, target), tensor in zip(batch, loaded, strict=True):
+        target.copy_(tensor)

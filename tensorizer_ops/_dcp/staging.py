@@ -1,0 +1,105 @@
+"""Copies of states on the CPU, in memory that is used again for later copies."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from tensorizer_ops._memory import copyable, has_memory, identity
+
+# The size of memory, and whether it is pinned.
+_Kind = tuple[int, bool]
+
+
+class Copies:
+    """Makes copies of states, which change no more. Used by one thread at a time.
+
+    Memory is used again when no tensor of an earlier copy is left, whatever became of its save.
+    What one copy does not use again is let go, so this takes as much as the copies in use.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[tuple[_Kind, torch.Tensor]] = []
+        self._arrivals: dict[torch.device, torch.Event] = {}
+
+    def copy(self, state: Any) -> Any:
+        """Return a copy of a state. Tied tensors share one."""
+        free: dict[_Kind, list[torch.Tensor]] = {}
+        used = []
+        for kind, memory in self._made:
+            if _is_free(memory):
+                free.setdefault(kind, []).append(memory)
+            else:
+                used.append((kind, memory))
+        self._made = used
+        devices: set[torch.device] = set()
+        copied = self._copied(state, free, {}, devices)
+        for device in devices:
+            arrival = torch.Event(device)
+            arrival.record(torch.accelerator.current_stream(device))
+            self._arrivals[device] = arrival
+        return copied
+
+    def wait(self) -> None:
+        """Block until all copies from devices have arrived."""
+        for arrival in list(self._arrivals.values()):
+            arrival.synchronize()
+
+    def clear(self) -> None:
+        """Let go of the memory."""
+        self._made.clear()
+
+    def _copied(
+        self,
+        value: Any,
+        free: dict[_Kind, list[torch.Tensor]],
+        copies: dict[object, torch.Tensor],
+        devices: set[torch.device],
+    ) -> Any:
+        if isinstance(value, DTensor):
+            local = self._copied(value.to_local().detach(), free, copies, devices)
+            return DTensor(local, value._spec, requires_grad=False)
+        if isinstance(value, torch.Tensor):
+            if not has_memory(value):
+                return value.detach().cpu().clone()
+            tied = identity(value)
+            if tied not in copies:
+                copies[tied] = self._copy(value.detach(), free)
+                if not value.is_cpu:
+                    devices.add(value.device)
+            return copies[tied]
+        if isinstance(value, Mapping) and hasattr(value, "copy"):
+            copied = value.copy()
+            for key, each in value.items():
+                copied[key] = self._copied(each, free, copies, devices)
+            return copied
+        if type(value) in (list, tuple):
+            return type(value)(self._copied(each, free, copies, devices) for each in value)
+        return copy.deepcopy(value)
+
+    def _copy(self, tensor: torch.Tensor, free: dict[_Kind, list[torch.Tensor]]) -> torch.Tensor:
+        elements = copyable(tensor)
+        kind = elements.numel() * elements.itemsize, not tensor.is_cpu
+        size, pinned = kind
+        if found := free.get(kind):
+            memory = found.pop()
+        else:
+            memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+        self._made.append((kind, memory))
+        copied = memory.view(elements.dtype).view(elements.shape)
+        copied.copy_(elements, non_blocking=pinned)
+        return copied.view(tensor.dtype)
+
+
+def _users(memory: torch.Tensor) -> int:
+    users: int = torch._C._storage_Use_Count(memory.untyped_storage()._cdata)
+    return users
+
+
+def _is_free(memory: torch.Tensor) -> bool:
+    """Return whether no other tensor, of whatever program or thread, has this memory."""
+    return _users(memory) <= _users(torch.empty(1, device="cpu"))

@@ -1,0 +1,281 @@
+"""Where ``torch.distributed.checkpoint`` writes to and reads from: a file for every rank."""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    SavePlan,
+    SavePlanner,
+)
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from tensorizer_ops import errors
+from tensorizer_ops._arguments import checked
+from tensorizer_ops._dcp.description import DATA_FILE, FILE, KEY, Place, described, understood
+from tensorizer_ops._dcp.reading import Wanted, fill
+from tensorizer_ops._dcp.staging import Copies
+from tensorizer_ops._folder import Folder
+from tensorizer_ops._inspection import metadata as texts_of
+from tensorizer_ops._load_save import save
+from tensorizer_ops._nested import DAMAGE
+from tensorizer_ops._options import Hashes, Options, Verify, kept
+from tensorizer_ops._targets import Target
+
+
+class _Place:
+    """Where a checkpoint is: what the writer and the reader have in common."""
+
+    def __init__(self, path: Target | None, options: Options | None) -> None:
+        super().__init__()
+        self._base = path
+        self._options = kept(options)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether something can be the place of a checkpoint."""
+        return isinstance(checkpoint_id, str | os.PathLike)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin to save or load a checkpoint."""
+        if checkpoint_id is not None:
+            self._base = checkpoint_id
+
+    def _folder(self) -> Folder:
+        if self._base is None:
+            raise errors.InvalidArgument(f"{type(self).__name__} needs a path or a checkpoint_id")
+        return Folder(self._base)
+
+
+class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
+    """Writes checkpoints of ``torch.distributed.checkpoint``: to a folder, S3 or Redis.
+
+    Each rank writes one ``.tensors`` file, and then rank 0 the file ``checkpoint.tensors``, which
+    lists what is in them. So a save that does not end leaves the checkpoint that was there before.
+    In a local folder, the files of that are deleted afterwards.
+
+    ``async_save`` copies the state into memory of the writer. Pass the same writer to all saves, so
+    that they use the same memory.
+
+    Args:
+        path: a folder, ``s3://bucket/prefix`` or ``redis://host/prefix``. ``checkpoint_id`` of a
+            save replaces it.
+        hashes: which hashes to write with every tensor; by default ``"crc32"``, or ``"chunked"`` in
+            encrypted files.
+        threads: how many threads each rank computes with; 0 means one for every CPU, and one in an
+            ``async_save``.
+        options: as for :func:`tensorizer_ops.save`. In local folders, ``fsync`` is ``"true"`` if
+            they do not say otherwise.
+    """
+
+    _synchronize_after_execute = False
+
+    @checked
+    def __init__(
+        self,
+        path: Target | None = None,
+        *,
+        hashes: Hashes | None = None,
+        threads: int = 0,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__(path, options)
+        self._threads = threads
+        self._hashes: Hashes = hashes or ("chunked" if "key" in self._options else "crc32")
+        self._rank = 0
+        self._save_id = ""
+        self._copies = Copies()
+        self._in_background = False
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin to save a checkpoint."""
+        super().reset(checkpoint_id)
+        self._save_id = secrets.token_hex(8)
+
+    def storage_meta(self) -> StorageMeta:
+        """Return what planners may know of the storage."""
+        return StorageMeta(checkpoint_id=self._folder().name, save_id=self._save_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Receive the rank of this process."""
+        if not kwargs.get("use_collectives", True):
+            raise errors.InvalidArgument(
+                "TensorizerStorageWriter needs use_collectives=True: one file lists the files of "
+                "all ranks"
+            )
+        self._rank = kwargs.get("rank") or 0
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Return the plan."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Return the plans."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write the file of this rank."""
+        # A new name, because the last checkpoint stays until this one is complete.
+        file = f"rank-{self._rank}-{secrets.token_hex(8)}.tensors"
+        self._copies.wait()
+        tensors: dict[str, torch.Tensor] = {}
+        results = []
+        for item in plan.items:
+            data = planner.resolve_data(item)
+            tensor = data.detach() if isinstance(data, torch.Tensor) else _as_tensor(data)
+            name = _name(item.index, tensors)
+            tensors[name] = tensor
+            size = tensor.numel() * tensor.itemsize
+            results.append(WriteResult(item.index, size, Place(file, name)))
+        if tensors:
+            self._save(file, tensors, self._threads or int(self._in_background))
+        written: Future[list[WriteResult]] = Future()
+        written.set_result(results)
+        return written
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write what lists the files of all ranks: from here on, this is the checkpoint."""
+        places = {one.index: one.storage_data for of_rank in results for one in of_rank}
+        self._save(FILE, {}, 1, {KEY: described(metadata, places)})
+        folder = self._folder().path
+        if folder is not None:
+            _delete_others(Path(folder), {place.file for place in places.values()})
+
+    def stage(self, state_dict: Any) -> Any:
+        """Return a copy of a state on the CPU."""
+        self._in_background = True
+        return self._copies.copy(state_dict)
+
+    def synchronize_staging(self) -> None:
+        """Do nothing: copies from devices are awaited before they are written."""
+
+    def close(self) -> None:
+        """Let go of the memory for copies."""
+        self._copies.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copies": Copies()}
+
+    def _save(
+        self,
+        file: str,
+        tensors: Mapping[str, torch.Tensor],
+        threads: int,
+        texts: Mapping[str, str] | None = None,
+    ) -> None:
+        folder = self._folder()
+        options = dict(self._options)
+        if folder.path is not None:
+            options.setdefault("fsync", "true")
+        save(
+            folder.uri(file),
+            tensors,
+            hashes=self._hashes,
+            threads=threads,
+            options=options,
+            metadata=texts,
+        )
+
+
+class TensorizerStorageReader(_Place, StorageReader):
+    """Reads what :class:`TensorizerStorageWriter` has written, from wherever tensors are loaded.
+
+    Each rank reads the parts that it needs, whatever the number of ranks that saved them.
+
+    Args:
+        path: as for the writer, or ``https://``. ``checkpoint_id`` of a load replaces it.
+        verify: which hashes to compare.
+        threads: how many threads each rank computes with; 0 means one for every CPU.
+        options: as for :func:`tensorizer_ops.load`.
+    """
+
+    @checked
+    def __init__(
+        self,
+        path: Target | None = None,
+        *,
+        verify: Verify = "none",
+        threads: int = 0,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__(path, options)
+        self._verify = verify
+        self._threads = threads
+        self._places: dict[MetadataIndex, Place] = {}
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Return what is in the checkpoint."""
+        folder = self._folder()
+        text = texts_of(folder.uri(FILE), options=self._options).get(KEY)
+        if text is None:
+            raise errors.InvalidFormat(f"{FILE!r} in {folder.label} lists no files of a checkpoint")
+        try:
+            metadata = understood(text)
+        except DAMAGE as error:
+            raise errors.InvalidFormat(
+                f"{FILE!r} in {folder.label}: the list of files is damaged: {error}"
+            ) from error
+        metadata.storage_meta = StorageMeta(checkpoint_id=folder.name)
+        return metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Receive what is in the checkpoint."""
+        self._places = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Return the plan."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Return the plans."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fill the tensors of this rank, from one file after another."""
+        wanted: dict[str, list[Wanted]] = {}
+        for item in plan.items:
+            file, name = self._places[item.storage_index]
+            wanted.setdefault(file, []).append(Wanted(name, item))
+        folder = self._folder()
+        for file, items in wanted.items():
+            fill(folder.uri(file), items, planner, self._verify, self._threads, self._options)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+def _as_tensor(file: io.BytesIO) -> torch.Tensor:
+    data = bytearray(file.getvalue())
+    return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _name(index: MetadataIndex, taken: Mapping[str, torch.Tensor]) -> str:
+    """Return what an item is called in the file of its rank."""
+    name = index.fqn
+    if index.offset is not None and any(index.offset):
+        name += f" from {list(index.offset)}"
+    count = 1
+    while name in taken:  # another tensor is called so
+        count += 1
+        name = f"{index.fqn} ({count})"
+    return name
+
+
+def _delete_others(folder: Path, kept: set[str]) -> None:
+    """Delete the data of earlier checkpoints, and of saves that did not end."""
+    for path in folder.iterdir():
+        if DATA_FILE.fullmatch(path.name) and path.name not in kept:
+            path.unlink(missing_ok=True)

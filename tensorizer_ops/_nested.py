@@ -1,0 +1,183 @@
+"""Nested states as named tensors and a text of JSON, and back.
+
+In the text, a list is a list, and texts, finite numbers, true, false and null are themselves.
+Anything else is an object with one key, which says what it is::
+
+    {"dict": [[key, value], …]}    {"tensor": "its name in the file"}    {"tuple": […]}
+
+``_PLAIN`` and ``_READ`` list all of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import numbers
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+# What reading a damaged text may raise.
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError)
+METADATA_KEY = "tensorizer_ops.checkpoint"
+# Python's own functions for JSON take about a thousand levels, and a dict has three of them.
+_DEEPEST = 200
+# Keys of one hash take a time that grows with the square of their number.
+_MOST_COLLISIONS = 100
+# Python neither writes nor reads longer integers in decimal.
+_MOST_BITS = 14_000
+
+
+def flattened(state: Any, path: tuple[object, ...] = ()) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors of a state by name, and the text that says where they belong.
+
+    ``path`` is where the state is in a larger one, for names and messages.
+    """
+    writer = _Writer()
+    return writer.tensors, json.dumps(writer.node(state, path))
+
+
+def rebuilt(text: str, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Return the state. Raises one of ``DAMAGE`` for a damaged text."""
+    return _value(json.loads(text), tensors, 0)
+
+
+# Values whose parts are values again, by type: what each is called, and what it is written as.
+_PLAIN: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    dict: ("dict", lambda value: [list(pair) for pair in value.items()]),
+    OrderedDict: ("ordered dict", lambda value: [list(pair) for pair in value.items()]),
+    # Its function for missing keys is code, which a file must not hold.
+    defaultdict: ("dict", lambda value: [list(pair) for pair in value.items()]),
+    Counter: ("counter", lambda value: [list(pair) for pair in value.items()]),
+    tuple: ("tuple", list),
+    torch.Size: ("size", list),
+    complex: ("complex", lambda value: [value.real, value.imag]),
+    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
+    torch.dtype: ("dtype", lambda value: str(value).removeprefix("torch.")),
+    torch.device: ("device", str),
+}
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """Return the type of elements; raise ``ValueError`` if torch has none of this name."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"torch has no dtype {name!r}")
+    return found
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("a list is missing in it")
+    return value
+
+
+def _pairs(value: Any) -> list[Any]:
+    """Return the keys and values of a dict, unless the keys are made to take long."""
+    pairs = _listed(value)
+    if any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
+        raise ValueError("a dict in it has an entry that is not a key and a value")
+    if len(pairs) - len({hash(key) for key, _ in pairs}) > _MOST_COLLISIONS:
+        raise ValueError("the keys of a dict in it have the same hash")
+    return pairs
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "dict": lambda pairs: dict(_pairs(pairs)),
+    "ordered dict": lambda pairs: OrderedDict(_pairs(pairs)),
+    "counter": lambda pairs: Counter(dict(_pairs(pairs))),
+    "tuple": lambda parts: tuple(_listed(parts)),
+    "size": torch.Size,
+    "complex": lambda parts: complex(*parts),
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+    "dtype": dtype_named,
+    "device": torch.device,
+    "float": float,
+}
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._names: dict[object, str] = {}
+
+    def node(self, value: Any, path: tuple[object, ...]) -> Any:
+        """Return the JSON of a value, which is at this path in the state."""
+        if len(path) > _DEEPEST:
+            raise ValueError(f"the state is nested more than {_DEEPEST} deep, or holds itself")
+        if type(value).__module__ == "numpy" and isinstance(value, numbers.Number):
+            value = value.item()  # type: ignore[attr-defined]
+        kind = type(value)
+        if kind is int and value.bit_length() > _MOST_BITS:
+            raise ValueError(f"state{_where(path)} is an integer of {value.bit_length()} bits")
+        if value is None or kind in (bool, int, str):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"float": str(value)}
+        if isinstance(value, torch.Tensor):
+            return {"tensor": self._name_of(value, path)}
+        if kind is list:
+            return [self.node(each, (*path, place)) for place, each in enumerate(value)]
+        if kind not in _PLAIN:
+            raise TypeError(
+                f"state{_where(path)} is {kind.__module__}.{kind.__qualname__}, which only pickle "
+                "could save: save what it is made of"
+            )
+        name, write = _PLAIN[kind]
+        written = write(value)
+        if name in ("dict", "ordered dict"):
+            return {name: [self._pair(key, each, path) for key, each in written]}
+        return {name: self.node(written, path)}
+
+    def _pair(self, key: Any, value: Any, path: tuple[object, ...]) -> list[Any]:
+        inside = (*path, key)
+        return [self.node(key, inside), self.node(value, inside)]
+
+    def _name_of(self, tensor: torch.Tensor, path: tuple[object, ...]) -> str:
+        """Return the name of a tensor in the file. One that is in the state twice has one name."""
+        identity = _identity(tensor)
+        if identity in self._names:
+            return self._names[identity]
+        plain = ".".join(map(str, path)) or "tensor"
+        name = plain
+        for count in range(2, len(self.tensors) + 3):
+            if name not in self.tensors:
+                break
+            name = f"{plain} ({count})"
+        self.tensors[name] = tensor
+        self._names[identity] = name
+        return name
+
+
+def _where(path: tuple[object, ...]) -> str:
+    return "".join(f"[{key!r:.100}]" for key in path)
+
+
+def _identity(tensor: torch.Tensor) -> object:
+    """Return the same for tensors that are the same memory, as tied weights in a state_dict."""
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.numel() == 0:
+        return id(tensor)
+    kind = (tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), kind)
+
+
+def _value(node: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
+    if depth > 3 * _DEEPEST + 3:
+        raise ValueError("it is nested too deep")
+    if isinstance(node, list):
+        return [_value(each, tensors, depth + 1) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if len(node) != 1:
+        raise ValueError(f"an object in it has {len(node)} keys in place of one")
+    ((kind, content),) = node.items()
+    if kind == "tensor":
+        if content not in tensors:
+            raise ValueError(f"it refers to tensor {content!r}, which the file does not have")
+        return tensors[content]
+    if kind not in _READ:
+        raise ValueError(f"it has a value of the unknown kind {kind!r}")
+    return _READ[kind](_value(content, tensors, depth + 1))
