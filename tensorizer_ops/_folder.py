@@ -1,0 +1,99 @@
+"""Small files in a folder, on this machine or on a server."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Callable
+from typing import TypeVar
+
+from tensorizer_ops import _python, errors
+from tensorizer_ops._options import Options, as_pairs
+from tensorizer_ops._targets import Target, local_path, to_uri
+
+_Result = TypeVar("_Result")
+
+# The largest file that is read. The largest tokenizers have 40 MB.
+LIMIT = 100_000_000
+_READ_AHEAD = 1 << 20
+
+
+class Folder:
+    """A folder, given by a path, or by a URI whose last segment is the name of the folder.
+
+    Attributes:
+        path: the path, or ``None`` if the folder is on a server.
+        name: the path, or the URI without secrets.
+        label: the name as errors show it: in quotes.
+    """
+
+    def __init__(self, uri: Target, options: Options | None = None) -> None:
+        self._uri = to_uri(uri)
+        if self._uri.startswith("fd:"):
+            raise errors.InvalidArgument("uri is an open descriptor, and must be a folder")
+        self.path = local_path(uri)
+        self.name = self.path or _python.without_secrets(self._uri)
+        self.label = repr(self.name)
+        self._options = as_pairs(options)
+
+    def uri(self, name: str) -> str:
+        """Return the URI of a file in the folder."""
+        refuse_path(name)
+        if self.path is not None:
+            return to_uri(os.path.join(self.path, name))
+        scheme, _, rest = self._uri.partition("://")
+        if scheme.lower() not in ("http", "https"):
+            return f"{self._uri.rstrip('/')}/{name}"
+        place, mark, query = rest.partition("#")[0].partition("?")
+        return f"{scheme}://{place.rstrip('/')}/{urllib.parse.quote(name)}{mark}{query}"
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
+        source = _python.RemoteBytes(self.uri(name), self._options, 0, LIMIT + 1, _READ_AHEAD)
+        size = source.size()
+        found = bytearray()
+        while size is None or len(found) < min(size, LIMIT + 1):
+            piece = source.read(len(found), _READ_AHEAD)
+            if not piece:
+                break
+            found += piece
+        if len(found) > LIMIT:
+            raise errors.InvalidFormat(
+                f"{name!r} in {self.label} has more than {LIMIT} bytes, too many for a file of "
+                "this kind"
+            )
+        return bytes(found)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of this name."""
+        options = self._options
+        open_file = _python.RemoteBytes
+        return self.if_there(lambda: open_file(self.uri(name), options, 0, 1, 1)) is not None
+
+    def read_if_there(self, name: str) -> bytes | None:
+        """Return the bytes of a file, or ``None`` if it does not exist."""
+        return self.if_there(lambda: self.read(name))
+
+    def if_there(self, read: Callable[[], _Result]) -> _Result | None:
+        """Return the result of a function, or ``None`` if it finds no file.
+
+        S3 denies access to objects that do not exist, if the keys may not list the bucket.
+        """
+        try:
+            return read()
+        except FileNotFoundError:
+            return None
+        except PermissionError:
+            if self._uri.lower().startswith(("s3://", "gs://")):
+                return None
+            raise
+
+    def write(self, name: str, path: str) -> None:
+        """Copy a file of this machine into the folder, under a name."""
+        _python.upload(to_uri(path), self.uri(name), self._options)
+
+
+def refuse_path(name: str) -> None:
+    """Raise for a name that is not one of a file in its folder."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise errors.InvalidArgument(f"{name!r} is not the name of a file in a folder")

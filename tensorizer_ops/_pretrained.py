@@ -1,0 +1,257 @@
+"""What a folder of transformers or diffusers has, and how its configs ask for a model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensorizer_ops import errors
+from tensorizer_ops._arguments import kind_of
+from tensorizer_ops._folder import Folder
+from tensorizer_ops._reader import Reader
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+OWN_WEIGHTS = "model.tensors"
+# Where weights are looked for, in this order.
+WEIGHTS = (
+    OWN_WEIGHTS,
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "diffusion_pytorch_model.safetensors.index.json",
+    "diffusion_pytorch_model.safetensors",
+)
+# The files that save_pretrained() of tokenizers, processors and schedulers writes.
+SMALL_FILES = (
+    CONFIG,
+    GENERATION_CONFIG,
+    TOKENIZER_CONFIG,
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "scheduler_config.json",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "video_preprocessor_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+TOKENIZER_FILES = (TOKENIZER_CONFIG, "tokenizer.json")
+_SEVERAL_DEVICES = ("auto", "balanced", "balanced_low_0", "sequential")
+
+
+def devices_of(
+    device: torch.device | str | int | None, device_map: Any
+) -> tuple[torch.device | None, Any]:
+    """Return the device of all weights, or ``None`` if they are divided, and the device map."""
+    if device is not None and device_map is not None:
+        raise errors.InvalidArgument("device and device_map are both given: give one of them")
+    given = device_map if device is None else device
+    if given is None:
+        return torch.get_default_device(), None
+    if isinstance(given, str) and given in _SEVERAL_DEVICES:
+        return None, given
+    if isinstance(given, Mapping):
+        devices = set(map(str, given.values()))
+        if len(devices) != 1 or devices == {"disk"}:
+            return None, given
+        given = next(iter(given.values()))
+    try:
+        where = torch.device(given)
+    except (RuntimeError, TypeError):
+        shown = repr(given) if isinstance(given, str) else kind_of(given)
+        raise errors.InvalidArgument(f"device_map is {shown}, and must be of devices") from None
+    if where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
+    # A device map takes accelerate, which models on the CPU do without.
+    plain = where == torch.get_default_device() == torch.device("cpu")
+    return where, None if plain else {"": where}
+
+
+def read_object(folder: Folder, name: str) -> dict[str, Any]:
+    """Return the content of a JSON file that holds an object."""
+    try:
+        fields = json.loads(folder.read(name))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, errors.Error):
+            raise
+        raise errors.InvalidFormat(f"{name} in {folder.label} is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise errors.InvalidFormat(
+            f"{name} in {folder.label} holds {kind_of(fields)}, and must hold an object"
+        )
+    return fields
+
+
+def found_weights(folder: Folder) -> str:
+    for name in WEIGHTS:
+        if folder.has(name):
+            return name
+    raise errors.NotFound(f"{folder.label} has no weights: none of {', '.join(WEIGHTS)}")
+
+
+def configs_of(
+    folder: Folder, fields: dict[str, Any], model_class: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Return the config and the generation config. Takes the values of the config from kwargs."""
+    import transformers
+
+    if model_class is not None and not hasattr(model_class, "from_pretrained"):
+        raise TypeError(
+            f"model_class is {kind_of(model_class)}, and must be of transformers or diffusers"
+        )
+    apart = {name: kwargs.pop(name) for name in ("quantization_config",) if name in kwargs}
+    kind = getattr(model_class, "config_class", None) or transformers.AutoConfig
+    # A folder with nothing else in it: transformers reads no other file, on no other machine.
+    with tempfile.TemporaryDirectory() as made:
+        Path(made, CONFIG).write_text(json.dumps(fields))
+        try:
+            config, unused = kind.from_pretrained(
+                made,
+                return_unused_kwargs=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                **kwargs,
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise errors.InvalidFormat(
+                f"transformers does not take the config of {folder.label}: "
+                + str(error).replace(made, folder.name)
+            ) from error
+    unused.pop("trust_remote_code", None)
+    kwargs.clear()
+    kwargs |= unused | apart
+    return config, _generation_config(folder, fields)
+
+
+def _generation_config(folder: Folder, fields: dict[str, Any]) -> Any:
+    """Return the generation config; one of the same values in the config if there is no file."""
+    import transformers
+
+    kind: Any = transformers.GenerationConfig
+    if folder.has(GENERATION_CONFIG):
+        return kind.from_dict(read_object(folder, GENERATION_CONFIG))
+    known = kind().to_dict()
+    values = {name: value for name, value in fields.items() if name in known}
+    return kind.from_dict(values)
+
+
+def class_of(config: Any, model_class: type[Any] | None) -> Any:
+    """Return the class of transformers for a config.
+
+    Of an Auto class, that is what it stands for: it takes no state dict itself.
+    """
+    import transformers
+
+    named = [each for each in getattr(config, "architectures", None) or () if type(each) is str]
+    if model_class is None:
+        for name in named:
+            found = getattr(transformers, name, None)
+            if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+                return found
+        auto: Any = transformers.AutoModel
+        if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+            auto = transformers.AutoModelForCausalLM
+    elif not hasattr(model_class, "_model_mapping"):
+        return model_class
+    else:
+        auto = model_class
+    try:
+        known = auto._model_mapping[type(config)]
+    except KeyError:
+        raise errors.InvalidArgument(
+            f"{auto.__name__} has no model for a {type(config).__name__}"
+        ) from None
+    classes = known if isinstance(known, tuple) else (known,)
+    return next((each for each in classes if each.__name__ in named), classes[0])
+
+
+def dtype_of(dtype: torch.dtype | str, config: Any, reader: Reader) -> torch.dtype:
+    """Return the type to give the weights: the one asked for, in the config, or in the file."""
+    if dtype == "auto":
+        dtype = getattr(config, "dtype", None) or _stored_dtype(reader)
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype, dtype)
+    if not isinstance(dtype, torch.dtype):
+        raise errors.InvalidArgument(f"dtype is {dtype!r}, and must be 'auto' or a torch.dtype")
+    return dtype
+
+
+def _stored_dtype(reader: Reader) -> torch.dtype:
+    """Return the type of the first floating-point tensor."""
+    types = (reader.dtype(name) for name in reader)
+    return next((t for t in types if t.is_floating_point), torch.get_default_dtype())
+
+
+def takes_each(
+    dtype: torch.dtype,
+    config: Any,
+    reader: Reader,
+    device: torch.device | None,
+    kwargs: Mapping[str, Any],
+) -> bool:
+    """Return whether transformers changes all tensors that it is given, and takes them one by one.
+
+    Then loading all of them at once would take the memory for the file as well.
+    """
+    import transformers
+
+    if int(transformers.__version__.partition(".")[0]) < 5:
+        return False
+    divided = any(kwargs.get(name) for name in ("distributed_config", "tp_plan", "tp_size"))
+    quantized = kwargs.get("quantization_config") or getattr(config, "quantization_config", None)
+    cast = all(reader.dtype(name) != dtype for name in reader)
+    return device is None or divided or bool(quantized) or cast
+
+
+def state_of(model: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors of a model under the names that its own save_pretrained() gives them."""
+    state: dict[str, torch.Tensor] = model.state_dict()
+    if not hasattr(model, "save_config"):  # which models of diffusers have
+        with contextlib.suppress(ImportError):  # transformers 4 renames nothing
+            from transformers.core_model_loading import revert_weight_conversion
+
+            state = revert_weight_conversion(model, state)
+    return state
+
+
+def save_config(model: Any, folder: str) -> None:
+    """Write the configs of a model."""
+    if hasattr(model, "save_config"):  # diffusers
+        model.save_config(folder)
+        return
+    model.config.dtype = model.dtype
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    if model.can_generate():
+        model.generation_config.save_pretrained(folder)
+
+
+def vocabulary_files(tokenizer_config: bytes | None) -> set[str]:
+    """Return the names of the files that the class in a tokenizer's config reads."""
+    import transformers
+
+    try:
+        named = json.loads(tokenizer_config or b"{}").get("tokenizer_class")
+    except (ValueError, RecursionError, AttributeError):
+        return set()  # AutoTokenizer says what is wrong
+    kind = getattr(transformers, named, None) if isinstance(named, str) else None
+    try:
+        names: Mapping[str, str] = getattr(kind, "vocab_files_names", {})
+    except ImportError:  # of what the tokenizer needs, which AutoTokenizer says
+        return set()
+    return set(names.values())

@@ -1,0 +1,287 @@
+"""The weights of a model for servers of models, such as vLLM: which files have them, and tensors
+that are read when they are used."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
+
+from tensorizer_ops import errors
+from tensorizer_ops._arguments import wrong
+from tensorizer_ops._file_objects import label
+from tensorizer_ops._folder import Folder
+from tensorizer_ops._iterate import iterate
+from tensorizer_ops._options import SecretOptions, as_text
+from tensorizer_ops._reader import Reader
+from tensorizer_ops._targets import local_path
+
+# What the command lines of the servers call this library.
+LOAD_FORMAT = "tensorizer_ops"
+_ARGUMENT = "--model-loader-extra-config"
+
+# Tensors below this size, in bytes, are loaded whole: a request for a part takes longer.
+_SMALL = 1 << 20
+
+# The names that the files of a model have in a folder on a server.
+_USUAL_NAMES = ("model.safetensors.index.json", "model.safetensors", "model.tensors")
+_IS_FILE = re.compile(r"\.(tensors|safetensors|json)$")
+
+
+class Settings:
+    """What ``--model-loader-extra-config`` says: where the weights are, and how to load them."""
+
+    def __init__(self, given: object) -> None:
+        if not isinstance(given, Mapping):
+            raise wrong(_ARGUMENT, given, "a dict")
+        known = ("uri", "verify", "threads", "options")
+        if unknown := sorted(given.keys() - set(known)):
+            raise errors.InvalidArgument(
+                f"{_ARGUMENT} has {unknown[0]!r}, which is none of {', '.join(known)}",
+            )
+        self.uri = given.get("uri")
+        if not isinstance(self.uri, str | None):
+            raise wrong(f"uri in {_ARGUMENT}", self.uri, "str")
+        self.options = SecretOptions(as_text(given.get("options", {})))
+        # Checked by what they are passed to.
+        how = {name: given[name] for name in ("verify", "threads") if name in given}
+        self.how: dict[str, Any] = {**how, "options": self.options, "device": "cpu"}
+
+
+def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the name and the tensor of each, of the files of a model, in the order of the files.
+
+    If several ranks load the model, large tensors are a :class:`Weight`: each rank reads only the
+    parts that it takes. Otherwise the next tensors are loaded while the caller uses those before.
+
+    Args:
+        model: the place of the files, unless the settings have one.
+    """
+    alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+    places: dict[str, str] = {}
+    for place in _files(settings.uri or model, settings.options):
+        found = iterate(place, **settings.how) if alone else _in_parts(place, settings.how)
+        for name, tensor in found:
+            if name in places:
+                raise errors.InvalidArgument(
+                    f"the tensor {name!r} is in {label(places[name])} and in {label(place)}: give "
+                    f"the URI of one file as uri in {_ARGUMENT}",
+                )
+            places[name] = place
+            yield name, tensor
+
+
+def _files(uri: str, options: Mapping[str, str]) -> list[str]:
+    """Return the URIs of the files of a model: of a file, a folder, or a prefix on a server."""
+    path = local_path(uri)
+    if path is not None:
+        if not os.path.exists(path):
+            raise errors.NotFound(
+                f"{label(uri)} is no file or folder of this machine: give the URI of the weights "
+                f"as uri in {_ARGUMENT}",
+            )
+        inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
+        return [os.path.join(path, name) for name in inside if name.endswith(".tensors")] or [uri]
+    parts = urllib.parse.urlsplit(uri)
+    has_folders = parts.scheme.lower() in ("http", "https", "s3", "gs")
+    if not has_folders or parts.query or _IS_FILE.search(parts.path):
+        return [uri]
+    folder = Folder(uri)
+    for name in _USUAL_NAMES:
+        place = folder.uri(name)
+        try:
+            with Reader(place, options=options) as reader:
+                len(reader)
+        except (errors.NotFound, errors.PermissionDenied) as error:
+            last = error  # S3 denies access to what does not exist, if it may not be listed
+        else:
+            return [place]
+    raise errors.NotFound(
+        f"{label(uri)} has no {', no '.join(_USUAL_NAMES)}: give the URI of a file as uri in "
+        f"{_ARGUMENT}",
+    ) from last
+
+
+def _in_parts(place: str, how: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    reader = Reader(place, **how)
+    sizes = dict(zip(reader, reader.script_object._list()[5], strict=True))
+    small = [name for name, size in sizes.items() if size < _SMALL]
+    loaded = iterate(place, names=small, **how) if small else iter(())
+    for name, size in sizes.items():
+        yield next(loaded) if size < _SMALL else (name, Weight(_Stored(reader, name)))
+
+
+Index = tuple[range | int, ...]  # a part of a tensor, by dimension
+
+
+class _Stored:
+    """A tensor of a file, which all its parts share."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self.name = name
+        self.everything: Index = tuple(map(range, reader.shape(name)))
+        self.dtype = reader.dtype(name)
+        self._reader = reader
+        self._whole: torch.Tensor | None = None
+
+    def load(self, index: Index, device: torch.device | str) -> torch.Tensor:
+        """Load a part."""
+        # Hashes of whole tensors cannot verify a part.
+        slices = {} if index == self.everything else {self.name: _as_slices(index)}
+        return self._reader.load([self.name], slices=slices, device=device)[self.name]
+
+    def whole(self) -> torch.Tensor:
+        """Load the tensor, once."""
+        if self._whole is None:
+            self._whole = self.load(self.everything, "cpu")
+        return self._whole
+
+    def loaded(self, index: Index) -> torch.Tensor | None:
+        """Return a part of the tensor if that has been loaded."""
+        return None if self._whole is None else self._whole[_as_slices(index)]
+
+
+def _as_slices(index: Index) -> tuple[slice | int, ...]:
+    return tuple(
+        slice(part.start, part.stop, part.step) if isinstance(part, range) else part
+        for part in index
+    )
+
+
+class Weight(torch.Tensor):
+    """A tensor of a file, or a part of it, which is read when an operation needs its elements.
+
+    Slices, indices and the parts of ``split``, ``chunk`` and ``unbind`` are again such tensors, and
+    read nothing. ``copy_`` from one reads it onto the device of its destination; any other
+    operation reads it once, onto the CPU, and goes on with a plain tensor. What is written to a
+    tensor or a part is seen by all parts of it.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    _stored: _Stored
+    _index: Index
+    _part: torch.Tensor | None
+
+    @staticmethod
+    def __new__(cls, stored: _Stored, index: Index | None = None) -> Weight:
+        index = stored.everything if index is None else index
+        shape = [len(part) for part in index if isinstance(part, range)]
+        made: Weight = torch.Tensor._make_wrapper_subclass(
+            cls, shape, dtype=stored.dtype, device=torch.device("cpu")
+        )
+        made._stored, made._index, made._part = stored, index, None
+        return made
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__()
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        return f"<weight {self._stored.name!r}: {self.dtype}, {list(self.shape)}>"
+
+    def _read(self) -> torch.Tensor:
+        """Return the elements as a plain tensor on the CPU."""
+        if self._index == self._stored.everything:
+            return self._stored.whole()
+        part = self._stored.loaded(self._index)
+        if part is None:
+            if self._part is None:
+                self._part = self._stored.load(self._index, "cpu")
+            part = self._part
+        return part
+
+    def _to_write(self) -> torch.Tensor:
+        """Return the elements in memory that all parts of the tensor share."""
+        self._stored.whole()
+        return self._read()
+
+    def _to_copy(self, device: torch.device) -> torch.Tensor:
+        """Return the elements on a device, and keep nothing."""
+        if device.type == "meta":
+            return torch.empty(self.shape, dtype=self.dtype, device=device)
+        part = self._stored.loaded(self._index) if self._part is None else self._read()
+        return self._stored.load(self._index, device) if part is None else part
+
+    def _indexed(self, dim: int, index: slice | int) -> Weight:
+        place = [i for i, part in enumerate(self._index) if isinstance(part, range)][dim]
+        part = cast(range, self._index[place])[index]
+        if isinstance(part, range) and not part:
+            part = range(0)
+        return Weight(self._stored, (*self._index[:place], part, *self._index[place + 1 :]))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _VIEWS and not kwargs:
+            return _VIEWS[func](*args)
+        if func is torch.ops.aten.copy_.default and not isinstance(args[0], Weight):
+            target, source, *rest = args
+            return func(target, source._to_copy(target.device), *rest, **kwargs)
+        declared = func._schema.arguments
+        written = {argument.name for argument in declared if _is_written(argument)}
+        names = [argument.name for argument in declared]
+        plain = [_plain(value, name in written) for name, value in zip(names, args, strict=False)]
+        return func(*plain, **{n: _plain(value, n in written) for n, value in kwargs.items()})
+
+
+def _plain(value: Any, written: bool) -> Any:
+    """Replace each weight in an argument by a plain tensor."""
+    return tree_map_only(Weight, Weight._to_write if written else Weight._read, value)
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _split(weight: Weight, sizes: Sequence[int], dim: int = 0) -> list[Weight]:
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    ends = zip(starts, sizes, strict=True)
+    return [weight._indexed(dim, slice(start, start + size)) for start, size in ends]
+
+
+def _split_evenly(weight: Weight, size: int, dim: int = 0) -> list[Weight]:
+    length = weight.shape[dim]
+    return [weight._indexed(dim, slice(i, i + size)) for i in range(0, max(length, 1), size or 1)]
+
+
+_aten = torch.ops.aten
+# The operations that read nothing.
+_VIEWS: dict[Any, Callable[..., Weight | list[Weight]]] = {
+    _aten.alias.default: lambda weight: Weight(weight._stored, weight._index),
+    _aten.detach.default: lambda weight: Weight(weight._stored, weight._index),
+    _aten.select.int: lambda weight, dim, i: weight._indexed(dim, i),
+    _aten.slice.Tensor: lambda weight, dim=0, start=None, end=None, step=1: weight._indexed(
+        dim, slice(start, end, step)
+    ),
+    _aten.split.Tensor: _split_evenly,
+    _aten.split_with_sizes.default: _split,
+    _aten.unbind.int: lambda weight, dim=0: [
+        weight._indexed(dim, i) for i in range(weight.shape[dim])
+    ],
+}
+
+
+def _after_reading(name: str) -> Callable[..., Any]:
+    def call(weight: Weight, *args: Any, **kwargs: Any) -> Any:
+        return getattr(weight._read(), name)(*args, **kwargs)
+
+    return call
+
+
+# Methods that look into the memory of a tensor and are no operations.
+for _name in (
+    *("__array__", "__deepcopy__", "__dlpack__", "__reduce_ex__", "data_ptr", "numpy", "tolist"),
+    *("storage", "untyped_storage"),
+):
+    setattr(Weight, _name, _after_reading(_name))

@@ -1,0 +1,280 @@
+"""Models of transformers and diffusers in a folder, in S3 or on a web server.
+
+A folder has ``config.json``, ``model.tensors``, and the files of the tokenizer. A folder of the
+Hugging Face Hub with safetensors files is loaded as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensorizer_ops import _pretrained as pretrained
+from tensorizer_ops import errors
+from tensorizer_ops._arguments import checked, wrong
+from tensorizer_ops._folder import Folder
+from tensorizer_ops._load_save import save
+from tensorizer_ops._memory import identity
+from tensorizer_ops._options import Hashes, Options, Verify
+from tensorizer_ops._pretrained import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
+from tensorizer_ops._progress import Progress
+from tensorizer_ops._reader import Reader
+from tensorizer_ops._state_dict import AllAtOnce, one_by_one
+from tensorizer_ops._targets import Target
+from tensorizer_ops.utils import no_init_or_tensor
+
+__all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
+
+# Requests for small files at the same time.
+_REQUESTS = 8
+
+
+@checked
+def from_pretrained(
+    uri: Target,
+    model_class: type[Any] | None = None,
+    *,
+    weights: str | None = None,
+    device: torch.device | str | int | None = None,
+    device_map: torch.device | str | int | Mapping[str, Any] | None = None,
+    dtype: torch.dtype | str = "auto",
+    verify: Verify = "none",
+    copy: bool = False,
+    threads: int = 0,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Load a model of transformers or of diffusers, in evaluation mode.
+
+    The model is made without memory for its weights. They are then loaded onto their device, all at
+    once, and on the CPU they are pages of a local file. ``from_pretrained`` of transformers puts
+    them into the model: it converts names, ties weights, and reports what is missing, as always.
+    Code in the folder is never executed.
+
+    Weights that are cast, quantized, or divided among devices or ranks are loaded one by one, so
+    that few of them are in memory twice; unless ``verify`` or ``progress`` is given.
+
+    Args:
+        uri: the folder: a path, or a URI such as ``s3://bucket/model`` or ``https://host/model``.
+        model_class: a class of transformers, such as ``AutoModelForCausalLM``, or of diffusers; by
+            default the class that the config names, or else ``AutoModelForCausalLM``.
+        weights: the name of the file with the weights, or of its index; by default
+            ``model.tensors``, or else one of the names that transformers and diffusers give.
+        device: the device of the model; torch's default device if omitted.
+        device_map: devices of the parts of the model, as in transformers, instead of ``device``.
+        dtype: the type of the weights; ``"auto"`` is the type in the config, or else in the file.
+        verify, copy, threads, options, progress: as for :func:`tensorizer_ops.load`.
+        kwargs: passed on to transformers: values of the config, ``attn_implementation``,
+            ``quantization_config``, ``output_loading_info`` and so on.
+
+    Raises:
+        FileNotFoundError: the folder has no config, or no weights.
+        ValueError: a file is malformed, or the config is of a model that the library lacks.
+        TypeError: ``model_class`` is not of these libraries.
+    """
+    folder = Folder(uri, options)
+    if kwargs.pop("trust_remote_code", False):
+        raise errors.InvalidArgument("trust_remote_code=True: code in a folder is never executed")
+    dtype = kwargs.pop("torch_dtype", dtype)  # the older name
+    where, device_map = pretrained.devices_of(device, device_map)
+    fields = pretrained.read_object(folder, CONFIG)
+    with Reader(
+        folder.uri(weights or pretrained.found_weights(folder)),
+        options=options,
+        device=where or "cpu",
+        verify=verify,
+        copy=copy,
+        threads=threads,
+    ) as reader:
+        if hasattr(model_class, "load_config"):
+            if where is None or kwargs:
+                given = [*kwargs, *(["device_map"] if where is None else [])]
+                raise errors.InvalidArgument(f"models of diffusers take no {', '.join(given)}")
+            return _of_diffusers(model_class, fields, reader, where, dtype, progress)
+        config, generation_config = pretrained.configs_of(folder, fields, model_class, kwargs)
+        wanted = pretrained.dtype_of(dtype, config, reader)
+        if (
+            verify == "none"
+            and not progress
+            and pretrained.takes_each(wanted, config, reader, where, kwargs)
+        ):
+            state: Mapping[str, Any] = one_by_one(reader)
+        else:
+            state = AllAtOnce(reader, lambda: reader.load(progress=progress))
+        made = pretrained.class_of(config, model_class).from_pretrained(
+            None,
+            config=config,
+            state_dict=state,
+            dtype=wanted,
+            device_map=device_map,
+            trust_remote_code=False,
+            **kwargs,
+        )
+    model = made[0] if isinstance(made, tuple) else made
+    model.config.name_or_path = folder.name
+    if generation_config is not None and model.can_generate():
+        model.generation_config = generation_config
+    return made
+
+
+@checked
+def save_pretrained(
+    model: torch.nn.Module,
+    uri: Target,
+    tokenizer: Any = None,
+    *,
+    weights: str = OWN_WEIGHTS,
+    hashes: Hashes = "all",
+    threads: int = 0,
+    options: Options | None = None,
+    metadata: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Save a model of transformers or of diffusers, and its tokenizer, to a folder.
+
+    Writes the weights, ``config.json``, ``generation_config.json`` and the files of the tokenizer.
+    The weights have the names that ``save_pretrained`` of transformers gives them, and tied weights
+    are stored once.
+
+    Args:
+        model: the model.
+        uri: as for :func:`from_pretrained`; missing directories are created.
+        tokenizer: a tokenizer or a processor, whose files are saved as well.
+        weights: the name of the file with the weights, which decides about its format as in
+            :func:`tensorizer_ops.save`: ``model.safetensors`` can be loaded by transformers, too.
+        hashes, threads, options, metadata, progress: as for :func:`tensorizer_ops.save`.
+
+    Raises:
+        TypeError: ``model`` is not of these libraries.
+        ValueError: the model is quantized, or the folder already has weights under another name.
+    """
+    folder = Folder(uri, options)
+    target = folder.uri(weights)
+    if not hasattr(model, "config") or not hasattr(model, "save_pretrained"):
+        raise wrong("model", model, "a model of transformers or diffusers")
+    if not (tokenizer is None or hasattr(tokenizer, "save_pretrained")):
+        raise wrong("tokenizer", tokenizer, "a tokenizer, a processor or None")
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise errors.InvalidArgument(
+            "the model is quantized: call its own save_pretrained(), and convert() the folder"
+        )
+    for name in set(pretrained.WEIGHTS) - {weights, f"{weights}.index.json"}:
+        with contextlib.suppress(OSError):
+            if folder.has(name):
+                raise errors.InvalidArgument(
+                    f"{folder.label} already has weights in {name!r}: remove that file, or give "
+                    "its name as weights="
+                )
+    state = pretrained.state_of(model)
+    usual = {"share": "true"}
+    if weights.endswith(".safetensors"):  # such files would have the data of every tied name
+        first = {identity(tensor): name for name, tensor in reversed(state.items())}
+        state = {name: state[name] for name in first.values()}
+        usual = {}
+    save(
+        target,
+        state,
+        hashes=hashes,
+        threads=threads,
+        options={**usual, **(options or {})},
+        metadata={"format": "pt", **(metadata or {})},  # which transformers asks for
+        progress=progress,
+    )
+    with tempfile.TemporaryDirectory() as made:
+        pretrained.save_config(model, made)
+        if tokenizer is not None:
+            # Several templates would be a folder, whose files a server does not list.
+            several = isinstance(getattr(tokenizer, "chat_template", None), dict)
+            tokenizer.save_pretrained(made, **({"save_jinja_files": False} if several else {}))
+        for path in sorted(Path(made).iterdir()):
+            if path.is_file():
+                folder.write(path.name, str(path))
+
+
+@checked
+def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> Any:
+    """Return the tokenizer in the folder of a model.
+
+    Args:
+        uri, options: as for :func:`from_pretrained`.
+        kwargs: passed on to ``AutoTokenizer.from_pretrained``.
+    """
+    if kwargs.pop("trust_remote_code", False):
+        raise errors.InvalidArgument("trust_remote_code=True: code in a folder is never executed")
+    import transformers
+
+    folder = Folder(uri, options)
+    with tempfile.TemporaryDirectory() as made:
+        place = fetch(uri, made, options=options) if folder.path is None else folder.path
+        if not any(
+            os.path.exists(os.path.join(place, name)) for name in pretrained.TOKENIZER_FILES
+        ):
+            raise errors.NotFound(f"{folder.label} has no tokenizer")
+        found = transformers.AutoTokenizer.from_pretrained(
+            place, trust_remote_code=False, local_files_only=True, **kwargs
+        )
+    found.name_or_path = folder.name
+    return found
+
+
+@checked
+def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str:
+    """Copy what a model has beside its weights to a folder on this machine.
+
+    These are the configs and the files of tokenizers, processors and schedulers, as far as they
+    have the names that the libraries give them. Each has 100 MB at most.
+
+    Args:
+        uri, options: as for :func:`from_pretrained`.
+        target: the path of the folder to copy to; missing directories are created.
+
+    Returns:
+        The path, for ``AutoProcessor.from_pretrained`` and others.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    folder = Folder(uri, options)
+    place = Folder(target).path
+    if place is None:
+        raise errors.InvalidArgument("target is not a path: the files are copied to this machine")
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        found = dict(
+            zip(
+                pretrained.SMALL_FILES,
+                pool.map(folder.read_if_there, pretrained.SMALL_FILES),
+                strict=True,
+            )
+        )
+        more = sorted(pretrained.vocabulary_files(found[TOKENIZER_CONFIG]) - found.keys())
+        found |= dict(zip(more, pool.map(folder.read_if_there, more), strict=True))
+    files = {name: content for name, content in found.items() if content is not None}
+    if not files:
+        raise errors.NotFound(f"{folder.label} has neither {CONFIG} nor files of a tokenizer")
+    os.makedirs(place, exist_ok=True)
+    for name, content in files.items():
+        Path(place, name).write_bytes(content)
+    return place
+
+
+def _of_diffusers(
+    model_class: Any,
+    fields: dict[str, Any],
+    reader: Reader,
+    device: torch.device,
+    dtype: torch.dtype | str,
+    progress: Progress | None,
+) -> Any:
+    """Load a model of diffusers, whose own from_pretrained() takes no tensors."""
+    model = no_init_or_tensor(lambda: model_class.from_config(fields))
+    model.to(pretrained.dtype_of(dtype, None, reader))
+    reader.load_into(model, device=device, cast=True, progress=progress)
+    return model.to(device).eval()

@@ -1,0 +1,51 @@
+"""The load format ``tensorizer_ops`` of vLLM: see ``docs/guides/vllm.md``.
+
+vLLM calls :func:`register` in each of its processes. It finds the function as a plugin, by the
+metadata of the installed package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from tensorizer_ops import errors
+from tensorizer_ops._serving import LOAD_FORMAT, Settings, weights
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Make ``--load-format tensorizer_ops`` known to vLLM."""
+    from vllm.config import LoadConfig, ModelConfig
+    from vllm.model_executor import model_loader as vllm
+
+    class TensorizerOpsLoader(vllm.BaseModelLoader):  # type: ignore[misc]
+        """Loads the weights of a model with tensorizer_ops."""
+
+        def __init__(self, load_config: LoadConfig) -> None:
+            super().__init__(load_config)
+            self._settings = Settings(load_config.model_loader_extra_config)
+
+        def download_model(self, model_config: ModelConfig) -> None:
+            """Do nothing: weights are read from where they are."""
+
+        def get_all_weights(
+            self, model_config: ModelConfig, model: torch.nn.Module
+        ) -> Iterator[tuple[str, torch.Tensor]]:
+            return weights(self._settings, model_config.model_weights or model_config.model)
+
+        def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
+            if getattr(model, "secondary_weights", None):
+                raise errors.InvalidArgument(
+                    f"{type(model).__name__} takes weights from two places, which the load format "
+                    f"{LOAD_FORMAT} cannot do: use another load format",
+                )
+            found = self.get_all_weights(model_config, model)
+            loaded: set[str] | None = model.load_weights(found)  # type: ignore[operator]
+            if loaded is not None and model_config.quantization is None:
+                # As for vLLM's own formats: raises for what the files do not have.
+                vllm.DefaultModelLoader(LoadConfig()).track_weights_loading(model, loaded)
+
+    vllm.register_model_loader(LOAD_FORMAT)(TensorizerOpsLoader)
