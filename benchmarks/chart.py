@@ -31,6 +31,7 @@ CURVES = {
     "scaling": "Speed by the number of connections and threads",
     "sizes": "Time by the number and the size of tensors",
     "footprint": "Memory during loads and saves",
+    "scale": "Simulated starts of 1 to 1,000 nodes",
 }
 
 
