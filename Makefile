@@ -9,7 +9,9 @@
 #                draws the chart of the README
 #   make bench-curves   draws times by way, connections, threads, number and size, and memory
 #   make bench-remote   does the same for loads and saves over the network
+#   make bench-scale    simulates 1 to 1,000 nodes that load a model, after measuring what that needs
 #   make bench-classic  compares code written for tensorizer, run with tensorizer and with this
+#   make bench-checkpoints  compares checkpoints of several ranks with those of torch
 #   make bench-gpu      compares loads onto and saves from an accelerator
 #   make site    builds the site of the documentation in build/site/html, without dead links
 #   make look    builds it, and opens every page in Chromium, narrow and wide, light and dark
@@ -27,7 +29,7 @@ PYTHON ?= python3
 TORCH := torch==2.13.0
 FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 600
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 3
 export MAX_JOBS ?= $(shell nproc)
 # Another clone, or a copy of this folder, finds what the compiler has made of the same sources.
 export CCACHE_BASEDIR ?= $(CURDIR)
@@ -50,7 +52,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-classic bench-gpu fuzz soak asan tsan aarch64 site look coverage mutants clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-gpu fuzz soak asan tsan aarch64 site look coverage mutants clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -62,8 +64,8 @@ demo: build $(DEMO)/model.pt2 | test-packages
 # which find everything that the plain tests would. The Python tests come last, so that their result
 # is at the end of the output.
 test: build $(STAMPS)/test | test-packages
-	$(STEP) "lint and site" tools/together.sh "$(RUN) lint" "$(RUN) look"
-	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
+	$(STEP) "lint, site and C++ tests, AddressSanitizer" tools/together.sh \
+		"$(RUN) lint look" "$(RUN) asan"
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
 	$(STEP) "fuzzing and soak" tools/together.sh "$(RUN) fuzz FUZZ_SECONDS=60" \
 		"$(RUN) soak SOAK_SECONDS=60 SOAK_SEED=1"
@@ -127,8 +129,16 @@ bench-remote: build $(STAMPS)/bench | test-packages
 	@$(BIN)/python benchmarks/remote.py
 	@$(BIN)/python benchmarks/chart.py
 
+bench-scale: build $(STAMPS)/bench | test-packages
+	@$(BIN)/python benchmarks/calibrate.py
+	@$(BIN)/python benchmarks/scale.py
+	@$(BIN)/python benchmarks/chart.py
+
 bench-classic: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/classic.py
+
+bench-checkpoints: build $(STAMPS)/bench
+	@$(BIN)/python benchmarks/checkpoints.py
 
 bench-gpu: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/gpu.py

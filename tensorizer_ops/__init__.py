@@ -20,6 +20,9 @@ __version__ = "0.1.0"
 
 if _typing.TYPE_CHECKING:
     from tensorizer_ops import (  # noqa: F401
+        checkpoint,
+        distributed,
+        hf,
         keys,
         protobuf,
         safetensors,
@@ -31,6 +34,7 @@ if _typing.TYPE_CHECKING:
     )
     from tensorizer_ops._background import Save, save_async
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
+    from tensorizer_ops._iterate import iterate
     from tensorizer_ops._load_save import load, load_slices, save
     from tensorizer_ops._modules import externalize, load_constants, load_into
     from tensorizer_ops._reader import Reader
@@ -60,6 +64,7 @@ _LATER = {
     for module, names in {
         "_background": ("Save", "save_async"),
         "_compat.as_tensorizer": ("install_as_tensorizer",),
+        "_iterate": ("iterate",),
         "_load_save": ("load", "load_slices", "save"),
         "_modules": ("externalize", "load_constants", "load_into"),
         "_reader": ("Reader",),
@@ -87,6 +92,9 @@ _LATER = {
 }
 _MODULES_LATER = frozenset(
     (
+        "checkpoint",
+        "distributed",
+        "hf",
         "keys",
         "protobuf",
         "safetensors",
@@ -159,15 +167,19 @@ __all__ = [
     "Verify",
     "Writer",
     "__version__",
+    "checkpoint",
     "cmake_prefix_path",
     "convert",
     "decrypt",
     "digest",
+    "distributed",
     "encrypt",
     "errors",
     "externalize",
+    "hf",
     "info",
     "install_as_tensorizer",
+    "iterate",
     "keys",
     "load",
     "load_constants",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections.abc
 import functools
+import inspect
 import operator
 import os
 import sys
@@ -32,6 +33,7 @@ _WORDS = {
     "dict": "a dict",
     "MutableMapping": "a dict of tensors",
     "Callable": "a function",
+    "type": "a class",
     "Readable": _FILE_OBJECT,
     "Writable": _FILE_OBJECT,
     "NoneType": "None",
@@ -206,6 +208,7 @@ class _Signature(typing.NamedTuple):
     called: str
     positional: tuple[str, ...]
     rules: dict[str, _Rule | None]
+    takes_others: bool  # **kwargs
 
     def check(self, given: tuple[object, ...], keywords: dict[str, object]) -> None:
         for name, value in (*zip(self.positional, given, strict=False), *keywords.items()):
@@ -214,7 +217,7 @@ class _Signature(typing.NamedTuple):
                 if not isinstance(value, rule.types) and not rule.accepts(value):
                     raise self.refusal(name, value, rule, given)
                 rule.check_value(name, value)
-            elif name not in self.rules:
+            elif name not in self.rules and not self.takes_others:
                 raise self.unknown(name)
 
     def refusal(
@@ -243,7 +246,8 @@ def _signature(function: Callable[..., object]) -> _Signature:
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     rules = {name: _rule(hints.get(name, typing.Any)) for name in names}
     called = function.__qualname__.removesuffix(".__init__")
-    return _Signature(called, names[: code.co_argcount], rules)
+    others = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return _Signature(called, names[: code.co_argcount], rules, others)
 
 
 def checked(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:

@@ -24,7 +24,7 @@ class SecretOptions(dict[str, str]):
         return f"<options: {', '.join(self)}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("the options of a stream cannot be pickled: they may contain secrets")
+        raise TypeError("options cannot be pickled: they may contain secrets")
 
 
 class _SecretPairs(list[tuple[str, str]]):
@@ -64,3 +64,14 @@ def as_pairs(options: Options | None) -> list[tuple[str, str]]:
     Their bindings print arguments of the wrong type; the repr of these pairs shows only names.
     """
     return _SecretPairs(as_text({} if options is None else options).items())
+
+
+def memory_ceiling(options: Options | None) -> int:
+    """Return the bytes that a load may take beyond its tensors, of options that a reader took."""
+    return int((options or {}).get("memory_ceiling", 48 << 20))
+
+
+def kept(options: Options | None) -> dict[str, str]:
+    """Return options for later, whose repr shows no values; they cannot be pickled if any."""
+    given = as_text(options or {})
+    return SecretOptions(given) if given else given

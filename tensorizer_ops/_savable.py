@@ -36,8 +36,13 @@ def refuse_other_metadata(metadata: Mapping[str, str] | None) -> None:
             raise not_unicode(f"metadata[{key!r}]")
 
 
-def refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
-    """Raise for a value that is not a tensor with memory, or a name that is not a text."""
+def refuse_others(
+    names: Iterable[str], tensors: Iterable[torch.Tensor], *, shards: bool = False
+) -> None:
+    """Raise for a value that is not a tensor with memory, or a name that is not a text.
+
+    ``shards``: tensors of which this process has a part are no others.
+    """
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(name, str):
             raise errors.InvalidArgument(
@@ -47,11 +52,11 @@ def refuse_others(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None
             raise not_unicode(f"tensor {name!r} cannot be saved: its name")
         if not isinstance(tensor, torch.Tensor):
             raise _unsavable(name, f"{kind_of(tensor)}{_advice(name, tensor)}")
-        if _is_distributed(tensor):
+        if _is_distributed(tensor) and not shards:
             raise _unsavable(
                 name,
-                "a DTensor, of which each rank has a part: gather it with .full_tensor() on all "
-                "ranks, and save the result on one",
+                "a DTensor, of which each rank has a part: save with "
+                "tensorizer_ops.distributed.save() on all ranks",
             )
         if isinstance(tensor, FakeTensor) and detect_fake_mode() is None:
             raise _unsavable(name, "a FakeTensor, which has no values")

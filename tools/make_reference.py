@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, ForwardRef
 
 import tensorizer_ops
-from tensorizer_ops import errors, keys, safetensors
+from tensorizer_ops import checkpoint, distributed, errors, hf, keys, safetensors
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 
@@ -35,7 +35,7 @@ that `tensorizer` has too.
 
 # The functions and classes of the package, in the order in which a reader meets them.
 SECTIONS = {
-    "Loading": ["load", "load_into", "load_slices", "load_constants"],
+    "Loading": ["load", "iterate", "load_into", "load_slices", "load_constants"],
     "Saving": ["save", "save_async", "Save", "externalize"],
     "Looking into a file": [
         "names",
@@ -55,7 +55,17 @@ ELSEWHERE = {
     *("CryptographyError", "DecryptionParams", "EncryptionParams", "FilterFuncType"),
     *("TensorDeserializer", "TensorSerializer", "TensorType"),
     *("Hashes", "Options", "Progress", "Sink", "Slices", "Source", "Target", "Verify"),
-    *("__version__", "errors", "keys", "stream_io", "torch_compat", "utils"),
+    *(
+        "__version__",
+        "checkpoint",
+        "distributed",
+        "errors",
+        "hf",
+        "keys",
+        "stream_io",
+        "torch_compat",
+        "utils",
+    ),
 }
 ROLE = re.compile(r":\w+:`~?([^`]+)`")
 ARGUMENT = re.compile(r"^    ((?:\w+, )*\w+): (.*)$")
@@ -227,6 +237,12 @@ def of_keys() -> Iterator[str]:
     yield from of_names(keys, public(keys))
 
 
+def of_module(module: ModuleType) -> Iterator[str]:
+    yield f"## {module.__name__}\n"
+    yield f"{prose(inspect.getdoc(module) or '')}\n"
+    yield from of_names(module, module.__all__)
+
+
 def of_safetensors() -> Iterator[str]:
     yield f"## {safetensors.__name__}\n"
     yield "What `safetensors` and `safetensors.torch` have, with the same arguments.\n"
@@ -264,7 +280,14 @@ def page() -> str:
     for title, names in SECTIONS.items():
         lines.append(f"## {title}\n")
         lines += of_names(tensorizer_ops, names)
-    lines += [*of_keys(), *of_safetensors(), *of_errors()]
+    lines += [
+        *of_keys(),
+        *of_module(checkpoint),
+        *of_module(distributed),
+        *of_module(hf),
+        *of_safetensors(),
+        *of_errors(),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -17,7 +17,7 @@ import torch
 import tensorizer_ops
 from local_servers.web import nginx
 from support.file_objects import InOrder, OnlyRead, Reads
-from support.process import run_python
+from support.process import fork_python
 from support.samples import assert_same, same, zoo
 from tensorizer_ops import errors
 
@@ -229,7 +229,7 @@ for job in (
 
 
 def test_ctrl_c_ends_a_blocked_method() -> None:
-    run_python(BLOCKED)
+    fork_python(BLOCKED)
 
 
 def test_a_body_of_a_response_is_loaded(tmp_path: Path) -> None:

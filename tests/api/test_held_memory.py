@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.process import run_python
+from support.process import fork_python
 from support.raw_format import INDEX_START, Block, pack, pack_header
 from support.samples import random_bytes, same
 
@@ -158,6 +158,6 @@ def test_a_file_that_is_cut_while_it_is_read(path: str, what: str) -> None:
     block.padding = -len(pack_header(block)) % 4096
     Path(path).write_bytes(pack([block], index_size=4096 - INDEX_START, terminator=b""))
     os.truncate(path, os.path.getsize(path) + size + 8)
-    text = run_python(CUT, path, what).stdout.decode()
+    text = fork_python(CUT, path, what).stdout
     assert text.startswith(f"'{path}' ends at byte ")
     assert "it was truncated since" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.process import run_python
+from support.process import fork_python
 from support.raw_format import INDEX_START, Block, pack, pack_header
 
 ops = torch.ops.tensorizer
@@ -263,7 +263,7 @@ os.waitpid(clock_pid, 0)
 
 def run(tmp_path: Path, code: str) -> None:
     (tmp_path / "work").mkdir()
-    run_python(PREAMBLE + code + ENDS, str(tmp_path / "work"), str(tmp_path / "big"))
+    fork_python(PREAMBLE + code + ENDS, str(tmp_path / "work"), str(tmp_path / "big"))
 
 
 @pytest.mark.parametrize("code", [LOADS, SAVES, NOBODY], ids=["loads", "saves", "nobody"])
@@ -290,4 +290,4 @@ def test_while_busy(tmp_path: Path) -> None:
 def test_while_many_tensors_are_made(tmp_path: Path) -> None:
     path = tmp_path / "many"
     ops.save(str(path), {str(i): torch.zeros(0) for i in range(300_000)}, hashes="none")
-    run_python(MANY, str(path))
+    fork_python(MANY, str(path))

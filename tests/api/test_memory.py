@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.process import run_python
+from support.process import fork_python
 
 # Runs in a separate interpreter, because peak resident memory is counted per process.
 PREAMBLE = """
@@ -114,4 +114,4 @@ beyond("writer", write)
 
 @pytest.mark.parametrize("code", [LOADS, SAVES], ids=["loads", "saves"])
 def test_peak(tmp_path: Path, code: str) -> None:
-    run_python(PREAMBLE + code + "\nassert not failures, failures\n", str(tmp_path / "model"))
+    fork_python(PREAMBLE + code + "\nassert not failures, failures\n", str(tmp_path / "model"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from support.process import resident, run_python
+from support.process import fork_python, resident
 from support.samples import assert_same
 
 ops = torch.ops.tensorizer
@@ -98,7 +98,7 @@ del loaded["1"]
 assert before - resident() > 63 << 20, (before, resident())
 assert all(bool((loaded[str(i)] == i).all()) for i in (0, 2))
 """
-    run_python(code, path)
+    fork_python(code, path)
 
 
 def test_less_than_a_huge_page_is_not_mapped(path: str) -> None:

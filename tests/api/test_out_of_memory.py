@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import tensorizer_ops
-from support.process import run_python
+from support.process import fork_python
 from support.raw_format import INDEX_START, Block, pack, pack_header
 from tensorizer_ops.errors import Error, OutOfMemory
 
@@ -76,7 +76,7 @@ def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
     os.truncate(path, path.stat().st_size + GIB + 8)
     assert len(pack_header(big)) < 4096
     meta.write_bytes(pack([small, Block("big", "|u1", (GIB,))], version=4))
-    run_python(WITH_LITTLE, str(path), str(meta))
+    fork_python(WITH_LITTLE, str(path), str(meta))
 
 
 def test_the_class_is_also_those_of_python_and_torch() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.process import run_python
+from support.process import fork_python
 
 PREAMBLE = """
 import io, os, signal, sys, threading, torch, tensorizer_ops
@@ -57,7 +57,7 @@ large = torch.zeros(1 << 15, 1 << 14)
 
 
 def run(folder: Path, code: str) -> None:
-    run_python(PREAMBLE + code, str(folder))
+    fork_python(PREAMBLE + code, str(folder))
 
 
 @pytest.mark.parametrize("call", ["abort", "close"])

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 import tensorizer_ops
-from support.process import feed, run_python
+from support.process import feed, fork_python
 from support.samples import DTYPES, SAFETENSORS_NAMES, SHAPES, assert_same, raw, sample
 
 ops = torch.ops.tensorizer
@@ -277,7 +277,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 file = File({path!r})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-    grown = int(run_python(code).stdout) * 1024
+    grown = int(fork_python(code).stdout) * 1024
     assert grown < 400 * count
 
 

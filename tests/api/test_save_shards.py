@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, safe_open, save_file
 
 import tensorizer_ops
-from support.process import feed, run_python
+from support.process import feed, fork_python
 from support.samples import assert_same, random_model, sample
 from support.shards import Tensors
 
@@ -259,7 +259,7 @@ try:
 except OSError as error:
     print("refused")
 """
-    assert run_python(code).stdout.strip() == b"refused"
+    assert fork_python(code).stdout.strip() == "refused"
     assert {name: (tmp_path / name).read_bytes() for name in names_in(tmp_path)} == before
 
 
@@ -280,7 +280,7 @@ torch.ops.tensorizer.save({str(tmp_path / "model.safetensors")!r}, model,
                           options={{"max_shard_size": "16"}})
 assert len(torch.ops.tensorizer.load({str(tmp_path)!r})) == 200
 """
-    run_python(code)
+    fork_python(code)
 
 
 def test_a_folder_with_an_older_index_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tensorizer_ops
-from support.process import run_python
+from support.process import fork_python
 from support.samples import DTYPES, SAFETENSORS_NAMES, assert_same, random_model, raw, sample
 from support.shards import Tensors, split, write_shards
 
@@ -270,7 +270,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ops.tensorizer.digest({str(path)!r}, options={{"memory_ceiling": str(8 << 20)}})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-    assert int(run_python(code).stdout) < 24 << 10
+    assert int(fork_python(code).stdout) < 24 << 10
 
 
 def test_interrupts_are_seen_while_shards_open(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ try:
 except KeyboardInterrupt:
     print("stopped")
 """
-    assert run_python(code).stdout.strip() == b"stopped"
+    assert fork_python(code).stdout.strip() == "stopped"
 
 
 def test_raw_bytes_are_those_of_the_shards(index: str) -> None:

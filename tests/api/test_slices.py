@@ -311,7 +311,7 @@ def test_a_pipe_gives_parts_in_order(tmp_path: Path, path: str) -> None:
 
 
 def test_a_column_of_many_rows_takes_little_memory(path: str) -> None:
-    from support.process import run_python
+    from support.process import fork_python
 
     ops.save(path, {"x": torch.arange(2_000_000 * 32, dtype=torch.int32).view(2_000_000, 32)})
     script = f"""
@@ -323,7 +323,7 @@ grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
 assert torch.equal(x, torch.arange(2_000_000, dtype=torch.int32) * 32 + 5)
 assert grown < 8_000_000 + (24 << 20), grown
 """
-    run_python(script)
+    fork_python(script)
     with open("/proc/self/io") as counters:
         reads = int(counters.read().split("syscr: ")[1].split()[0])
     tensorizer_ops.load(path, slices={"x": (slice(None), 5)})

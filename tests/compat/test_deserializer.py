@@ -12,7 +12,7 @@ import torch
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
 from support.modules import Model
-from support.process import run_python
+from support.process import fork_python
 from support.samples import assert_same, raw, same, sample, zoo
 from tensorizer_ops import TensorDeserializer, TensorSerializer
 from tensorizer_ops._compat import values
@@ -320,7 +320,7 @@ def test_performance_is_counted_where_it_is_wanted(
     with pytest.raises(RuntimeError):
         tensorizer_ops.serialization._get_perf_stats()
     monkeypatch.setenv("TENSORIZER_ENABLE_PERF_STATS", "1")
-    assert run_python(PERFORMANCE, path).stdout == b"4000\n"
+    assert fork_python(PERFORMANCE, path).stdout == "4000\n"
 
 
 def test_cuda_is_the_current_one_at_each_load(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

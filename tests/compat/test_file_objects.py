@@ -21,7 +21,7 @@ import tensorizer_ops
 from local_servers.s3_server import s3_server
 from local_servers.web import nginx
 from support.file_objects import TENSORS, OnlyRead, Reads, check, written_by
-from support.process import run_python
+from support.process import fork_python
 from tensorizer_ops import TensorDeserializer, TensorSerializer
 
 
@@ -210,7 +210,7 @@ print((after - before) * 1024 - size)
 
 
 def test_a_load_takes_no_memory_for_the_file(path: str) -> None:
-    assert int(run_python(MEMORY, path).stdout) < 64 << 20
+    assert int(fork_python(MEMORY, path).stdout) < 64 << 20
 
 
 INTERRUPTED = """
@@ -241,7 +241,7 @@ except KeyboardInterrupt:
 
 def test_an_object_that_stalls_is_interrupted(path: str) -> None:
     tensorizer_ops.save(path, TENSORS)
-    assert run_python(INTERRUPTED, path).stdout == b"interrupted\n"
+    assert fork_python(INTERRUPTED, path).stdout == "interrupted\n"
 
 
 def test_a_web_server(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.s3_server import s3_server
-from support.process import ROOT, TIMEOUT, environment, run_python
+from support.process import ROOT, TIMEOUT, environment, fork_python
 from support.samples import same
 from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
 from tensorizer_ops.utils import no_init_or_tensor
@@ -223,8 +223,8 @@ else:
 
 def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     files = [str(tmp_path / "small"), str(tmp_path / "large")]
-    run_python(IN_MEMORY, "save", *files)
-    assert 0.9 < float(run_python(IN_MEMORY, "load", *files).stdout) < 1.2
+    fork_python(IN_MEMORY, "save", *files)
+    assert 0.9 < float(fork_python(IN_MEMORY, "load", *files).stdout) < 1.2
 
 
 Example = Callable[..., None]

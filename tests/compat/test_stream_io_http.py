@@ -11,7 +11,7 @@ import pytest
 import tensorizer.stream_io as classic
 
 from local_servers.web import PASSWORD, Web
-from support.process import run_python
+from support.process import fork_python
 from support.streams import BYTES, SMALL, stream_server
 from tensorizer_ops import stream_io
 from tensorizer_ops.stream_io import CAInfo, CURLStreamFile, RedisStreamFile, open_stream
@@ -69,7 +69,7 @@ assert peak() - before < 40 << 20, peak() - before
 """
     with (web.root / "huge").open("wb") as file:
         file.truncate(300 << 20)
-    run_python(code, web.url("huge"))
+    fork_python(code, web.url("huge"))
 
 
 def test_certificates(web: Web) -> None:

@@ -14,7 +14,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.s3_server import KEY_ID, S3, SECRET
-from support.process import fork, run_python, wait
+from support.process import fork, fork_python, wait
 from support.recorder import Recorder, recorder
 from support.s3_streams import BYTES, forget_settings, keys, stored, stream_store
 from tensorizer_ops import stream_io
@@ -122,7 +122,7 @@ stream = open_stream(
 )
 stream.write(b"at exit")
 """
-    run_python(code, KEY_ID, SECRET, f"127.0.0.1:{s3.port}")
+    fork_python(code, KEY_ID, SECRET, f"127.0.0.1:{s3.port}")
     assert stored(s3, "at-exit") == b"at exit"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,15 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.samples import same
-from tensorizer_ops import DecryptionParams, EncryptionParams, TensorDeserializer, TensorSerializer
+from support.samples import assert_same, same
+from tensorizer_ops import (
+    DecryptionParams,
+    EncryptionParams,
+    TensorDeserializer,
+    TensorSerializer,
+    stream_io,
+)
+from tensorizer_ops.utils import convert_bytes, get_mem_usage, no_init_or_tensor
 
 
 def model() -> torch.nn.Module:
@@ -20,6 +29,11 @@ def model() -> torch.nn.Module:
     marker = torch.nn.Parameter(torch.tensor((1,), device="meta"), requires_grad=False)
     module.register_parameter("vllm_tensorized_marker", marker)
     return module
+
+
+def causal_model(transformers: Any) -> Any:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 8}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
 
 
 def test_a_server_of_models_saves_and_loads(path: str) -> None:
@@ -91,3 +105,42 @@ def test_a_test_replaces_what_a_class_does(monkeypatch: pytest.MonkeyPatch, path
     monkeypatch.setattr(tensorizer_ops.serialization.TensorSerializer, "__init__", replaced)
     TensorSerializer(path, limit_cpu_concurrency=1).close()
     assert seen == [{"limit_cpu_concurrency": 1}]
+
+
+def test_predictors_make_a_model_from_an_empty_state_dict(path: str, tmp_path: Path) -> None:
+    """As predictors of cog do: transformers gets a config, no name and no weights."""
+    transformers = pytest.importorskip("transformers")
+    saved = causal_model(transformers).half()
+    saved.config.save_pretrained(tmp_path)
+    serializer = TensorSerializer(path)
+    serializer.write_module(saved)
+    serializer.close()
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    kind = transformers.GPT2LMHeadModel  # an Auto class of transformers 5 needs a name
+    made = no_init_or_tensor(
+        lambda: kind.from_pretrained(None, config=config, state_dict=OrderedDict())
+    )
+    deserializer = TensorDeserializer(path, plaid_mode=True, device="cpu")
+    deserializer.load_into_module(made)
+    assert_same(made.state_dict(), saved.state_dict())
+
+
+def test_a_service_loads_from_a_volume_and_reports(path: str, tmp_path: Path) -> None:
+    """As predictors of KServe do: a path or a stream, and how long it took."""
+    transformers = pytest.importorskip("transformers")
+    saved = causal_model(transformers)
+    saved.config.save_pretrained(tmp_path)
+    with TensorSerializer(path) as serializer:
+        serializer.write_module(saved)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "config.json")
+    for opened in (path, stream_io.open_stream(path, "rb")):
+        with no_init_or_tensor():
+            made = transformers.AutoModelForCausalLM.from_config(config)
+        start = time.time()
+        deserializer = TensorDeserializer(opened, plaid_mode=True, device="cpu")
+        assert deserializer.load_into_module(made) == len(deserializer)
+        took = max(time.time() - start, 1e-9)
+        total = deserializer.total_tensor_bytes
+        deserializer.close()
+        assert convert_bytes(total / took).endswith("B") and "CPU" in get_mem_usage()
+        assert_same(made.to(dtype=torch.float32).state_dict(), saved.state_dict())

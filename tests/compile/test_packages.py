@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.process import run_python
+from support.process import fork_python
 from support.samples import same
 
 ops = torch.ops.tensorizer
@@ -217,6 +217,6 @@ def test_there_is_no_second_copy(path: str, tmp_path: Path) -> None:
     assert place.stat().st_size < 8 << 20
     tensorizer_ops.save(path, module.state_dict())
     size = 64 << 20
-    ours, torchs = (int(run_python(MEMORY, str(place), path, how).stdout) for how in ("ours", "-"))
+    ours, torchs = (int(fork_python(MEMORY, str(place), path, how).stdout) for how in ("ours", "-"))
     assert size < ours < 1.2 * size
     assert torchs > 1.8 * size

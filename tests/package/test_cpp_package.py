@@ -34,6 +34,11 @@ PAGES = {
 PROGRAMS = [f"{Path(page).stem}_{i}" for page, count in PAGES.items() for i in range(count)]
 
 
+def each_alone() -> set[Path]:
+    """Returns the headers but the one that only includes all others."""
+    return {header for header in HEADERS.iterdir() if header.name != "tensorizer.h"}
+
+
 def shown(page: str, language: str) -> list[str]:
     text = (ROOT / page).read_text()
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -59,13 +64,15 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.write("add_library(without_torch OBJECT)\n")
         file.write("target_compile_features(without_torch PRIVATE cxx_std_20)\n")
         file.write(f"target_include_directories(without_torch PRIVATE {HEADERS.parent})\n")
-        for header in sorted(HEADERS.iterdir()):
+        for header in sorted(each_alone()):
             alone = project / f"alone_{header.stem}.cpp"
             alone.write_text(f"#include <tensorizer_ops/{header.name}>\n")
             target = "without_torch" if header.stem in WITHOUT_TORCH else "headers"
             file.write(f"target_sources({target} PRIVATE {alone.name})\n")
     prefixes = f"{torch.utils.cmake_prefix_path};{tensorizer_ops.cmake_prefix_path()}"
-    configure = ["cmake", "-S", str(project), "-B", str(project / "build"), "-G", "Ninja"]
+    # clang uses precompiled headers in less than half of GCC's time.
+    compiler = "-DCMAKE_CXX_COMPILER=clang++-14"
+    configure = ["cmake", "-S", str(project), "-B", str(project / "build"), "-G", "Ninja", compiler]
     subprocess.run([*configure, f"-DCMAKE_PREFIX_PATH={prefixes}"], check=True)
     subprocess.run(["cmake", "--build", str(project / "build")], check=True)
     return project / "build"
@@ -111,7 +118,7 @@ def test_public_headers_include_nothing_private() -> None:
 
 def test_public_headers_compile_alone(programs: Path) -> None:
     compiled = {path.name for path in programs.rglob("alone_*.o")}
-    assert compiled == {f"alone_{path.stem}.cpp.o" for path in HEADERS.iterdir()}
+    assert compiled == {f"alone_{path.stem}.cpp.o" for path in each_alone()}
 
 
 def test_a_program_can_use_all_of_the_public_api(programs: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.process import feed, run_python
+from support.process import feed, fork_python
 from support.raw_crypt import crypt_info
 from support.raw_format import INDEX_START, Block, pack, pack_header
 from tensorizer_ops.errors import InvalidArgument, InvalidFormat
@@ -108,7 +108,7 @@ def test_a_size_that_is_only_claimed(tmp_path: Path, claim: object, calls: list[
     for call in calls:
         fifo = tmp_path / call
         with feed(str(fifo), data):
-            run_python(PREAMBLE + CLAIMS, str(fifo), call)
+            fork_python(PREAMBLE + CLAIMS, str(fifo), call)
 
 
 def test_a_header_that_is_longer_than_its_tensor_can_need(path: str) -> None:
@@ -209,7 +209,7 @@ def test_memory_for_nested_names(path: str) -> None:
     with Path(path).open("wb") as file:
         file.write(head + struct.pack("<Q", len(index)) + index)
         file.truncate(offset + 8)
-    run_python(
+    fork_python(
         PREAMBLE + NAMES.replace("stat().st_size", f"stat().st_size * 0 + {len(index)}"), path
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.process import feed, run_python
+from support.process import feed, fork_python
 from support.raw_format import pack
 from support.raw_parse import parse
 from support.samples import raw
@@ -156,7 +156,7 @@ def test_declared_sizes_allocate_nothing(tmp_path: Path) -> None:
     for number, data in enumerate(HUGE.values()):
         paths.append(str(tmp_path / f"{number}.tensors"))
         Path(paths[-1]).write_bytes(data)
-    run_python(LOAD_HUGE, *paths)
+    fork_python(LOAD_HUGE, *paths)
 
 
 @pytest.mark.parametrize("data", HUGE.values(), ids=HUGE)

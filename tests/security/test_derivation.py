@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import tensorizer_ops
-from support.process import run_python
+from support.process import fork_python
 
 ops = torch.ops.tensorizer
 
@@ -151,16 +151,16 @@ def files(tmp_path: Path) -> tuple[str, str]:
 def test_a_signal_ends_the_wait_for_a_key(tmp_path: Path) -> None:
     hard, easy = files(tmp_path)
     for work in CALLS.values():
-        run_python(PREAMBLE + INTERRUPTED.format(work=work), hard, easy)
+        fork_python(PREAMBLE + INTERRUPTED.format(work=work), hard, easy)
 
 
 def test_a_cancel_ends_the_wait_for_a_key(tmp_path: Path) -> None:
-    run_python(PREAMBLE + CANCELLED, *files(tmp_path))
+    fork_python(PREAMBLE + CANCELLED, *files(tmp_path))
 
 
 def test_a_handler_loads_while_a_key_is_derived(tmp_path: Path) -> None:
-    run_python(PREAMBLE + HANDLED, *files(tmp_path))
+    fork_python(PREAMBLE + HANDLED, *files(tmp_path))
 
 
 def test_a_derivation_that_nobody_waits_for_gives_its_memory_back(tmp_path: Path) -> None:
-    run_python(PREAMBLE + RELEASED, *files(tmp_path))
+    fork_python(PREAMBLE + RELEASED, *files(tmp_path))

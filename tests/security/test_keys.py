@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.process import run_python
+from support.process import fork_python
 from tensorizer_ops import keys
 from tensorizer_ops.errors import Crypto, InvalidArgument, NotFound
 
@@ -241,7 +241,7 @@ assert found == 1, found
 
 def test_keys_are_in_no_core_dump(encrypted: str) -> None:
     """Covers the library's own memory. Python's bytes objects are not excluded from dumps."""
-    run_python(DUMPED, encrypted, KEY.hex())
+    fork_python(DUMPED, encrypted, KEY.hex())
 
 
 def test_the_order_of_keys_and_options(path: str) -> None:
