@@ -117,9 +117,9 @@ def save(
     Args:
         uri: a path on a file system that all ranks share, or an object in S3, which each rank
             uploads parts of.
-        tensors: the tensors by name: DTensors, each rank with its shard, or plain tensors, which
-            are the same on all ranks that have them. A rank need not have all tensors: the file
-            has those of all ranks.
+        tensors: the tensors by name: DTensors, each rank with its shard, or plain tensors. Of what
+            several ranks have, the bytes of one of them are saved; they are not compared. A rank
+            need not have all tensors: the file has those of all ranks.
         group: the ranks; all ranks by default. A mesh stands for its ranks. Without
             ``torch.distributed`` one process saves its tensors.
         hashes: which hashes to write with every tensor. SHA-256 of whole tensors is computed in
@@ -130,8 +130,8 @@ def save(
 
     Raises:
         ConnectionError: another rank has ended, or the connection to it.
-        ValueError: a tensor cannot be stored, has ``Partial`` placements, or is not the same on all
-            ranks; or the target cannot be written by several processes.
+        ValueError: a tensor cannot be stored, has ``Partial`` placements, or has another type,
+            shape or cut on another rank; or the target cannot be written by several processes.
         Exception: what :func:`tensorizer_ops.save` raises; if one rank fails, all of them raise its
             error within seconds.
     """
@@ -164,6 +164,10 @@ def _group(given: object) -> dist.ProcessGroup | None:
         return group_of(given)
     if given is None or isinstance(given, dist.ProcessGroup):
         return given
+    if given is dist.GroupMember.NON_GROUP_MEMBER:
+        raise errors.InvalidArgument(
+            f"rank {dist.get_rank()} is not in the group: its ranks make this call, and no others"
+        )
     raise wrong("group", given, "ProcessGroup, DeviceMesh or None")
 
 

@@ -12,13 +12,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from tensorizer_ops import errors
+from tensorizer_ops._distributed.cut import count_shards, shard
 from tensorizer_ops._distributed.placed import (
     Part,
     Placed,
     Placements,
     Stored,
     checked_placements,
-    shard,
 )
 
 _FIRST = Shard(0)
@@ -83,13 +83,12 @@ class Fused:
                         f"{where}: {taken} of tensor {name!r} {_described(stored[name])} cannot be "
                         f"fused with {names[0]!r} {_described(first)}"
                     )
-                for i, each in enumerate(placements):
-                    if each.is_shard(dim) and shape[dim] % mesh.size(i):
-                        raise errors.InvalidArgument(
-                            f"{where}: {shape[dim]} rows of tensor {name!r} cannot be divided "
-                            f"evenly among {mesh.size(i)} ranks"
-                        )
-                starts, lengths = shard(shape, mesh, placements)
+                if shape[dim] % (ranks := count_shards(dim, mesh, placements)):
+                    raise errors.InvalidArgument(
+                        f"{where}: {shape[dim]} rows of tensor {name!r} cannot be divided evenly "
+                        f"among {ranks} ranks"
+                    )
+                starts, lengths = shard(where, shape, mesh, placements)
                 starts[dim] += start
                 parts.append(Part(name, starts, lengths))
                 rows += shape[dim]
@@ -141,7 +140,7 @@ class Stacked:
                     )
             shape = [len(names), *first.shape]
             placements = checked_placements(where, self.placements, mesh, shape)
-            (start, *starts), (count, *lengths) = shard(shape, mesh, placements)
+            (start, *starts), (count, *lengths) = shard(where, shape, mesh, placements)
             parts = [Part(name, starts, lengths) for name in names[start : start + count]]
             join = torch.stack
             if not parts:

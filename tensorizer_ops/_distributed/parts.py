@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +13,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
 from tensorizer_ops import errors
-from tensorizer_ops._distributed.placed import shard
+from tensorizer_ops._distributed.cut import shard
 
 
 class Box(NamedTuple):
@@ -102,16 +104,14 @@ def local_part(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
         local = tensor.to_local()
         if isinstance(local, AsyncCollectiveTensor):
             local = local.wait()
-        if tensor.device_mesh.get_coordinate() is None:
-            box = Box((0,) * tensor.dim(), (0,) * tensor.dim())
-        else:
-            starts, lengths = shard(tensor.shape, tensor.device_mesh, tensor.placements)
-            box = Box(tuple(starts), tuple(lengths))
-            if tuple(local.shape) != box.lengths:
-                raise errors.InvalidArgument(
-                    f"tensor {name!r} cannot be saved: this rank has {list(local.shape)} of it, "
-                    f"and {tensor.placements} of {list(tensor.shape)} are {list(box.lengths)}"
-                )
+        what = f"tensor {name!r} cannot be saved: it"
+        starts, lengths = shard(what, tensor.shape, tensor.device_mesh, tensor.placements)
+        box = Box(tuple(starts), tuple(lengths))
+        if tuple(local.shape) != box.lengths and (local.numel() or box.size):
+            raise errors.InvalidArgument(
+                f"tensor {name!r} cannot be saved: this rank has {list(local.shape)} of it, "
+                f"and {tensor.placements} of {list(tensor.shape)} are {list(box.lengths)}"
+            )
     else:
         local, box = tensor, Box((0,) * tensor.dim(), tuple(tensor.shape))
     if local.layout != torch.strided or local.is_nested or local.is_quantized:
@@ -159,13 +159,36 @@ def _tiling(name: str, shape: list[int], parts: Mapping[Box, list[int]]) -> list
     if whole in parts:
         return [Holder(whole, parts[whole])]
     holders = [Holder(box, ranks) for box, ranks in parts.items() if box.size > 0]
+    cut = [dim for dim, size in enumerate(shape) if any(b.box.lengths[dim] < size for b in holders)]
+    if _corners((holder.box for holder in holders), cut) == _corners([whole], cut):
+        return holders
+    for one, other in combinations(holders, 2):
+        if one.box.common(other.box):
+            raise errors.InvalidArgument(
+                f"tensor {name!r} cannot be saved: ranks {one.ranks[0]} and {other.ranks[0]} cut "
+                f"it in different ways: {list(one.box.lengths)} at {list(one.box.starts)}, and "
+                f"{list(other.box.lengths)} at {list(other.box.starts)}, of {shape}"
+            )
     held = sum(holder.box.size for holder in holders)
-    if held != whole.size:
-        raise errors.InvalidArgument(
-            f"tensor {name!r} cannot be saved: it has {whole.size} elements, and the parts of all "
-            f"ranks have {held}"
-        )
-    return holders
+    ranks = sorted(rank for holder in holders for rank in holder.ranks)
+    raise errors.InvalidArgument(
+        f"tensor {name!r} cannot be saved: it has {whole.size} elements, and the parts of all "
+        f"ranks have {held}; these have parts: {', '.join(map(str, ranks)) or 'none'}"
+    )
+
+
+def _corners(boxes: Iterable[Box], dims: Sequence[int]) -> dict[tuple[int, ...], int]:
+    """Return the corners of boxes in some dimensions, with signs, but those that cancel out.
+
+    Boxes that have the same elements as others, each as often, have the same corners, and no other
+    boxes have them: corners are the derivative of how often an element is in the boxes.
+    """
+    signs: Counter[tuple[int, ...]] = Counter()
+    for starts, lengths in boxes:
+        sides = [((starts[dim], 1), (starts[dim] + lengths[dim], -1)) for dim in dims]
+        for corner in product(*sides):
+            signs[tuple(place for place, _ in corner)] += math.prod(sign for _, sign in corner)
+    return {corner: sign for corner, sign in signs.items() if sign}
 
 
 def in_bytes(shape: Sequence[int], itemsize: int, holders: Sequence[Any]) -> Saved:

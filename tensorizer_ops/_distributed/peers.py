@@ -66,6 +66,7 @@ class Peers:
         # An error that another rank has published, and one that all ranks raise at the same place.
         self._told: BaseException | None = None
         self._agreed: BaseException | None = None
+        self._loss: errors.Unavailable | None = None  # of another rank, as this one saw it
 
     def __enter__(self) -> Peers:
         try:
@@ -218,7 +219,9 @@ class Peers:
         return self._agreed
 
     def _described(self, error: BaseException) -> dict[str, Any]:
-        return {"rank": self.rank, "kind": type(error).__name__, "text": str(error)}
+        kind = type(error).__name__
+        rank = None if error is self._loss else self.rank  # its text names the rank
+        return {"rank": rank, "kind": kind, "text": str(error) or kind}
 
     def _error(self, described: Any) -> BaseException:
         """Return an error that a rank has described."""
@@ -226,7 +229,7 @@ class Peers:
         kind = getattr(errors, found["kind"], None) or getattr(builtins, found["kind"], None)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             kind = errors.Unavailable
-        whose = "" if found["rank"] == self.rank else f"rank {found['rank']}: "
+        whose = "" if found["rank"] in (None, self.rank) else f"rank {found['rank']}: "
         return kind(f"{whose}{found['text']}")
 
     def _publish(self, error: BaseException) -> None:
@@ -269,7 +272,8 @@ class Peers:
             self._heartbeat = None
 
     def _has_ended(self, rank: int) -> errors.Unavailable:
-        return errors.Unavailable(f"rank {rank} has ended in the middle of this call")
+        self._loss = errors.Unavailable(f"rank {rank} has ended in the middle of this call")
+        return self._loss
 
     def _failure(self) -> BaseException | None:
         """Return the failure of another rank, if there is one. Looks a few times a second."""
@@ -306,12 +310,12 @@ class Peers:
             if found := self._failure():
                 return self._known(found)
             time.sleep(_LONGEST)
-        broken = errors.Unavailable(
+        self._loss = errors.Unavailable(
             f"rank {self.rank} has lost its connection to another rank, which has perhaps ended "
             f"({first_line(error)})"
         )
-        self._publish(broken)
-        return self._known(broken)
+        self._publish(self._loss)
+        return self._known(self._loss)
 
     def _known(self, error: BaseException) -> BaseException:
         self._told = error

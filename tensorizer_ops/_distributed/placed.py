@@ -8,10 +8,11 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import kind_of
+from tensorizer_ops._distributed.cut import shard
 
 Placements: TypeAlias = Placement | Sequence[Placement]
 
@@ -71,31 +72,8 @@ def place(
     name: str, shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> Placed:
     """Place a tensor of the file as it is."""
-    part = Part(name, *shard(shape, mesh, placements))
+    part = Part(name, *shard(f"tensor {name!r}", shape, mesh, placements))
     return Placed([part], only, list(shape), mesh, list(placements))
-
-
-def shard(
-    shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]
-) -> tuple[list[int], list[int]]:
-    """Return the starts and lengths of this rank's shard, cut as torch cuts it."""
-    coordinate = mesh.get_coordinate()
-    if coordinate is None or not all(type(each) in (Shard, Replicate) for each in placements):
-        found = compute_local_shape_and_global_offset(torch.Size(shape), mesh, placements)
-        # An empty shard may start behind the end.
-        return [min(start, size) for start, size in zip(found[1], shape, strict=True)], list(
-            found[0]
-        )
-    # Torch's function makes a list of all places in a dimension.
-    starts, lengths = [0] * len(shape), list(shape)
-    for number, (here, placement) in enumerate(zip(coordinate, placements, strict=True)):
-        if isinstance(placement, Shard):
-            dim, size = placement.dim, lengths[placement.dim]
-            chunk = -(-size // mesh.size(number))
-            start = min(here * chunk, size)
-            starts[dim] += start
-            lengths[dim] = min(chunk, size - start)
-    return starts, lengths
 
 
 def checked_placements(
@@ -112,17 +90,15 @@ def checked_placements(
     for each in placements:
         if not isinstance(each, Placement):
             raise TypeError(f"{where} has {kind_of(each)} in its list, and must have placements")
-        if each.is_partial():
+        if not isinstance(each, Shard | Replicate | _StridedShard):
             raise errors.InvalidArgument(
                 f"{where} is {each!r}: tensors can be loaded as Shard or Replicate only"
             )
-        if isinstance(each, Shard):
-            if not -len(shape) <= each.dim < len(shape):
-                raise errors.InvalidArgument(
-                    f"{where} has {each!r} for a tensor of the shape {list(shape)}"
-                )
-            each = Shard(each.dim % len(shape))
-        checked.append(each)
+        if not isinstance(each, Replicate) and not -len(shape) <= each.dim < len(shape):
+            raise errors.InvalidArgument(
+                f"{where} has {each!r} for a tensor of the shape {list(shape)}"
+            )
+        checked.append(Shard(each.dim % len(shape)) if type(each) is Shard else each)
     if len(checked) != mesh.ndim:
         raise errors.InvalidArgument(
             f"{where} has {len(checked)} placements, and the mesh {mesh.ndim} dimensions"

@@ -68,7 +68,9 @@ def _start(shared: _python.SharedSave, uri: str, peers: Peers) -> None:
     joined = peers.agree(opened, lambda given: given[0])
     if not first:
         shared.start(joined)
-    plans: list[str] = peers.agree(shared.plan(), list)
+    # A file system that all share may have another path on another host.
+    name = label(uri).rpartition("/")[2]
+    plans: list[str] = peers.agree(f"{name} {shared.plan()}", list)
     same = [*(plan == plans[0] for plan in plans), False].index(False)
     if same < peers.size:
         raise errors.InvalidArgument(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterator
@@ -149,6 +150,8 @@ def test_each_of_two_ranks_reads_half_of_the_bytes(tmp_path: Path, name: str) ->
     }
     with nginx(tmp_path) as web:  # nothing is mapped, so that every byte is counted
         tensorizer_ops.save(web.root / name, tensors, hashes="chunked")
+        # The beginning of a new file is read again, to see that it is unchanged.
+        os.utime(web.root / name, (1e9, 1e9))
         web.requests()
         run_ranks(tmp_path / "r", HALVES, json.dumps({"uri": web.url(name)}), count=2)
         sent = sum(int(line.split('"')[2].split()[-1]) for line in web.requests())
