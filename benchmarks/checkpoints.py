@@ -12,10 +12,13 @@ round does everything once, in turn; the median of the rounds counts.
   bare    write() and fsync() of the same bytes, by four processes: the bound of `save`
   train   products of matrices and all-reduces, with an async_save during them; `lost` is
           what they take longer than without
+  one     distributed.save() into one file, of shards by rows and by columns, which are exchanged
+  gather  full_tensor() of all, and save() on rank 0: the file must be the same
 """
 
 from __future__ import annotations
 
+import filecmp
 import json
 import logging
 import os
@@ -39,7 +42,8 @@ from best import Results, measured
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from tensorizer_ops import checkpoint
+import tensorizer_ops
+from tensorizer_ops import checkpoint, distributed
 
 RANKS, TENSORS = 4, 16
 STEPS, SAVED_AT, REDUCED_EVERY = 300, 20, 10
@@ -66,6 +70,10 @@ class Rank:
         self.saved = [torch.randn(rows, 1024, generator=generator) for _ in range(TENSORS)]
         self.state: dict[str, Any] = {
             f"layer.{i}.weight": DTensor.from_local(local.clone(), mesh, [Shard(0)])
+            for i, local in enumerate(self.saved)
+        }
+        self.columns: dict[str, Any] = {
+            f"layer.{i}.weight": DTensor.from_local(local.t().contiguous(), mesh, [Shard(1)])
             for i, local in enumerate(self.saved)
         }
         self.writer = checkpoint.TensorizerStorageWriter()
@@ -133,6 +141,19 @@ class Rank:
         for tensor, saved in zip(self.state.values(), self.saved, strict=True):
             tensor.to_local().copy_(saved)
 
+    def save_at_once(self, how: str, state: dict[str, Any]) -> None:
+        one, gathered = self.folder / "ours" / "one.tensors", self.folder / "theirs" / "all.tensors"
+        self.clean()
+        self.timed(f"one, {how}", lambda: distributed.save(one, state))
+        self.timed(f"gather, {how}", lambda: self.gather_and_save(gathered, state))
+        if self.rank == 0:
+            assert filecmp.cmp(one, gathered, shallow=False), "another file was written"
+
+    def gather_and_save(self, path: Path, state: dict[str, Any]) -> None:
+        full = {name: tensor.full_tensor() for name, tensor in state.items()}
+        if self.rank == 0:
+            tensorizer_ops.save(path, full, hashes="chunked")
+
     def round(self) -> None:
         ours, theirs = self.folder / "ours", self.folder / "theirs"
         self.clean()
@@ -147,6 +168,8 @@ class Rank:
         self.timed("load, theirs", lambda: dcp.load(self.state, storage_reader=reader))
         self.check()
         self.restore()
+        self.save_at_once("rows", self.state)
+        self.save_at_once("columns", self.columns)
         for save in (None, self.ours, self.theirs):
             self.clean()
             self.train(save)
@@ -194,6 +217,8 @@ def measure_all(folder: Path, mebibytes: int, rounds: int) -> Results:
         "save, of the bound, theirs": seconds["bare"] / seconds["save, theirs"],
         "load": seconds["load, theirs"] / seconds["load, ours"],
         "lost": lost["ours"] / lost["theirs"],
+        "one file, rows": seconds["gather, rows"] / seconds["one, rows"],
+        "one file, columns": seconds["gather, columns"] / seconds["one, columns"],
     }
     return {"mib": mebibytes, "ranks": RANKS, "seconds": seconds, "lost": lost, "ratios": ratios}
 
@@ -207,6 +232,10 @@ def main() -> None:
         ["load", f"{seconds['load, ours']:.3f}", f"{seconds['load, theirs']:.3f}", ratios["load"]],
         ["lost", f"{lost['ours']:.3f}", f"{lost['theirs']:.3f}", lost["theirs"] / lost["ours"]],
     ]
+    for how in ("rows", "columns"):
+        one, gather = seconds[f"one, {how}"], seconds[f"gather, {how}"]
+        ratio = ratios[f"one file, {how}"]
+        lines.append([f"one file, {how}", f"{one:.3f}", f"{gather:.3f} (gathered)", ratio])
     rows = [[*line[:-1], f"{line[-1]:.2f}"] for line in lines]
     print(report.table(["", "ours, s", "theirs, s", "ratio"], rows, 1, markdown=False))
     print(f"bare writing: {seconds['bare']:.3f} s")

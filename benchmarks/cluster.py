@@ -89,12 +89,8 @@ class Cluster:
     @property
     def piece(self) -> int:
         """Bytes that a rank sends at a time (_distributed/gather)."""
-        return min(32 * MIB, self.ceiling // 4)
-
-    @property
-    def ahead(self) -> int:
-        """Bytes that a rank reads ahead (engine/read_ahead)."""
-        return self.ceiling // 2
+        most = min(32 * MIB, self.ceiling // 4)
+        return most - most % (8 * MIB) or most
 
     @property
     def window(self) -> int:

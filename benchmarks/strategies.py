@@ -7,18 +7,16 @@ and its slowest rank decides.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 from random import Random
-from typing import NamedTuple
 
-from cluster import MIB, Cluster
+from cluster import Cluster
 from shared_link import Simulation
 
 HOUR = 3600.0
-# engine/read_ahead: bytes of the smallest request.
-SMALLEST = 2 * MIB
+# In how many parts a share is simulated: pieces are sent when their part has arrived.
+PARTS = 256
 
 
 @dataclass(frozen=True)
@@ -48,20 +46,18 @@ class Node:
                 slow += 1
         return Node(speed, slow)
 
-    def whole(self, cluster: Cluster, broken: int = 0) -> float:
-        """Return the rate at which a node reads when its connections never wait for each other."""
-        connections = cluster.connections * cluster.gpus - broken
+    def rate(self, cluster: Cluster, size: float, broken: int = 0) -> float:
+        """Return the rate at which the ranks of a node read, each `size` bytes in all.
+
+        Their connections never wait for each other.
+        """
+        at_once = min(cluster.connections, math.ceil(size / cluster.request))
+        connections = at_once * cluster.gpus - broken
         rate = cluster.store.connection
         busy = cluster.request / rate
         one = rate * busy / (busy + cluster.first_byte())
         slowed = one * (connections - self.slow * (1 - cluster.slow_connection))
         return min(cluster.network * self.speed, max(slowed, 0.0))
-
-    def batch(self, cluster: Cluster, requests: int) -> float:
-        """Return the rate at which a node reads a batch, which ends with its slowest request."""
-        rate = cluster.store.connection * (cluster.slow_connection if self.slow else 1.0)
-        at_once = min(requests, cluster.connections) * cluster.gpus
-        return min(cluster.network * self.speed, rate * at_once)
 
 
 class Accidents:
@@ -84,7 +80,7 @@ class Accidents:
 
 
 class Fleet:
-    """Nodes that each fetch `size` bytes over one link, whatever the others do."""
+    """Nodes that each fetch `size` bytes over one link, in parts, whatever the others do."""
 
     def __init__(
         self, cluster: Cluster, nodes: int, random: Random, capacity: float, size: float
@@ -96,21 +92,27 @@ class Fleet:
         self.lives = [0] * nodes
         self.ready: set[int] = set()
         self.restarts = 0
+        self.parts = 1
+        self.read: list[list[float]] = [[] for _ in range(nodes)]  # when each part had arrived
         # How fast a node fetches. May change with time: call `changed()`.
         self.limit: Callable[[int], float] = self.read_limit
 
     def read_limit(self, node: int) -> float:
-        return self.nodes[node].whole(self.cluster, self.broken[node])
+        size = self.size / self.cluster.gpus
+        return self.nodes[node].rate(self.cluster, size, self.broken[node])
 
-    def run(self, breaks: bool) -> float:
+    def run(self, breaks: bool, wait: float = 0.0) -> float:
         cluster, simulation = self.cluster, self.simulation
         accidents = Accidents(simulation, self.random, len(self.nodes))
         for node in range(len(self.nodes)):
-            self._start(node, cluster.first_byte())
+            self._start(node, wait + cluster.first_byte())
         accidents.happen(cluster.deaths, self._die)
         if breaks:
             accidents.happen(cluster.breaks * cluster.connections * cluster.gpus, self._break)
-        return simulation.run(lambda: len(self.ready) == len(self.nodes))
+        return simulation.run(self.is_over)
+
+    def is_over(self) -> bool:
+        return len(self.ready) == len(self.nodes)
 
     def changed(self, node: int) -> None:
         self.simulation.link.limit(node, self.limit(node))
@@ -120,9 +122,17 @@ class Fleet:
 
         def begin() -> None:
             if life == self.lives[node]:
-                limit = self.limit(node)
-                self.simulation.transfer(node, self.size, limit, lambda: self.ready.add(node))
+                part = self.size / self.parts
+                self.simulation.transfer(node, part, self.limit(node), arrived)
 
+        def arrived() -> None:
+            self.read[node].append(self.simulation.now)
+            if len(self.read[node]) < self.parts:
+                begin()
+            else:
+                self.ready.add(node)
+
+        self.read[node] = []
         self.simulation.after(seconds, begin)
 
     def _die(self, node: int) -> None:
@@ -157,35 +167,6 @@ def read_all(cluster: Cluster, nodes: int, random: Random, copies: float) -> Out
     return Outcome(seconds, sent, sent / cluster.request, fleet.restarts)
 
 
-class Batch(NamedTuple):
-    """Requests of a rank that run at the same time. The next batch waits for all of them."""
-
-    size: float  # bytes
-    requests: int
-    rounds: int  # requests in a row on one connection
-
-
-def batches(cluster: Cluster, share: float) -> Iterator[Batch]:
-    """Yield what a rank reads of its share.
-
-    The first piece is read by itself. From then on the reader reads ahead over all connections, and
-    again when that is used up.
-    """
-    first = min(share, cluster.piece)
-    yield _batch(cluster, first, cluster.request)
-    done = first
-    while done < share - 1:
-        size = min(cluster.ahead, share - done)
-        one = min(max(size / cluster.connections, SMALLEST), cluster.request)
-        yield _batch(cluster, size, one)
-        done += size
-
-
-def _batch(cluster: Cluster, size: float, request: float) -> Batch:
-    requests = math.ceil(size / request)
-    return Batch(size, requests, math.ceil(requests / cluster.connections))
-
-
 def seconds_of_broadcast(cluster: Cluster, nodes: int, speed: float) -> float:
     """Return the seconds between two pieces on the fabric, when all of them are read.
 
@@ -207,7 +188,7 @@ def gather(cluster: Cluster, nodes: int, random: Random) -> Outcome:
     restarts = 0
     while True:
         attempt = _Gather(cluster, nodes, random)
-        seconds = attempt.run()
+        seconds = attempt.attempt()
         sent += attempt.simulation.link.carried
         requests += attempt.requests
         if not attempt.dead:
@@ -216,59 +197,32 @@ def gather(cluster: Cluster, nodes: int, random: Random) -> Outcome:
         restarts += 1
 
 
-class _Gather:
+class _Gather(Fleet):
     """One attempt; it is over when all have the model, or when a node has died."""
 
     def __init__(self, cluster: Cluster, nodes: int, random: Random) -> None:
-        self.cluster, self.random = cluster, random
-        self.nodes = [Node.draw(cluster, random) for _ in range(nodes)]
         self.share = cluster.size / cluster.gpus / nodes
-        index = Batch(cluster.index, 1, 1)
-        self.batches = [index, *batches(cluster, self.share)]
-        asked = sum(batch.requests for batch in self.batches)
-        read = sum(batch.size for batch in self.batches)
-        self.simulation = Simulation(cluster.store_rate(read / asked))
-        self.read: list[list[float]] = [[] for _ in range(nodes)]  # when each batch had arrived
-        self.requests = float(nodes * cluster.gpus * asked)
+        rate = cluster.store_rate(cluster.request)
+        super().__init__(cluster, nodes, random, rate, self.share * cluster.gpus)
+        self.pieces = math.ceil(self.share / cluster.piece)
+        self.parts = min(self.pieces, PARTS)
+        self.requests = nodes * cluster.gpus * (1 + self.share / cluster.request)
         self.dead = False
-        self.done = 0  # nodes that have read their shares
 
-    def run(self) -> float:
-        cluster, simulation, count = self.cluster, self.simulation, len(self.nodes)
-        start = meeting(cluster, count)
-        for node in range(count):
-            self._fetch(node, start)
-        accidents = Accidents(simulation, self.random, count)
-        accidents.happen(cluster.deaths, self._die)
-        accidents.happen(cluster.breaks * cluster.connections * cluster.gpus, self._break)
-        simulation.run(lambda: self.dead or self.done == count)
+    def attempt(self) -> float:
+        cluster, count = self.cluster, len(self.nodes)
+        index = cluster.first_byte() + cluster.index / cluster.store.connection
+        self.run(breaks=True, wait=meeting(cluster, count) + index)
+        self.simulation.link.carried += cluster.index * cluster.gpus * count
         if self.dead:
-            return simulation.now
+            return self.simulation.now
         end = self._sent()
         # Nodes may also die between the last read and the end.
-        simulation.after(end - simulation.now, lambda: None)
-        return simulation.run(lambda: self.dead or simulation.now >= end)
+        self.simulation.after(end - self.simulation.now, lambda: None)
+        return self.simulation.run(lambda: self.dead or self.simulation.now >= end)
 
-    def _fetch(self, node: int, wait: float) -> None:
-        """Read a batch after another, each when the last one has arrived."""
-        batch = self.batches[len(self.read[node])]
-
-        def begin() -> None:
-            limit = self.nodes[node].batch(self.cluster, batch.requests)
-            self.simulation.transfer(node, batch.size * self.cluster.gpus, limit, arrived)
-
-        def arrived() -> None:
-            self.read[node].append(self.simulation.now)
-            if len(self.read[node]) < len(self.batches):
-                self._fetch(node, 0.0)
-            else:
-                self.done += 1
-
-        self.simulation.after(wait + batch.rounds * self.cluster.first_byte(), begin)
-
-    def _break(self, node: int) -> None:
-        """A request of a batch goes on where it broke, and the batch waits for it."""
-        self.simulation.pause(node, self.cluster.break_seconds + self.cluster.first_byte())
+    def is_over(self) -> bool:
+        return self.dead or super().is_over()
 
     def _die(self, node: int) -> None:
         self.dead = True
@@ -277,13 +231,11 @@ class _Gather:
         """Return when the last piece has been sent, in the order that all ranks keep."""
         cluster = self.cluster
         step = seconds_of_broadcast(cluster, len(self.nodes), min(n.speed for n in self.nodes))
-        ends = list(accumulate(batch.size for batch in self.batches[1:]))
-        clock, batch = 0.0, 0
-        for number in range(math.ceil(self.share / cluster.piece)):
-            while ends[batch] < min((number + 1) * cluster.piece, self.share) - 1:
-                batch += 1
+        clock = 0.0
+        for number in range(self.pieces):
+            part = number * self.parts // self.pieces
             for read in self.read:
-                clock = max(clock, read[batch + 1]) + step
+                clock = max(clock, read[part]) + step
         return clock
 
 
@@ -295,7 +247,7 @@ def swarm(cluster: Cluster, nodes: int, random: Random) -> Outcome:
     """
     egress = nodes * cluster.network * cluster.peer_efficiency
     fleet = Fleet(cluster, nodes, random, egress, cluster.size + cluster.gpus * cluster.index)
-    together = sum(node.whole(cluster) for node in fleet.nodes)
+    together = sum(node.rate(cluster, cluster.size) for node in fleet.nodes)
     release = min(cluster.store_rate(cluster.request), together)
     until = cluster.first_byte() + cluster.size / release
 

@@ -35,6 +35,9 @@ struct LoadItem {
   std::optional<StagedRange> staged{};
   // If set, only these bytes of the range are loaded. Must outlive the load; `range` is theirs.
   const Runs* runs = nullptr;
+  // If set, becomes 1, atomically, when the destination has all bytes and they are known to be
+  // right, while other items still move.
+  std::uint8_t* arrived = nullptr;
 
   // Returns how many bytes are loaded.
   std::uint64_t size() const noexcept { return runs != nullptr ? runs->size() : range.size; }

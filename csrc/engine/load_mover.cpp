@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 
 #include "base/error.h"
@@ -38,12 +39,14 @@ void LoadMover::move_bundle(const Task& task, Worker& worker) try {
   if (first.runs != nullptr || job_.is_part_of_chunks(first)) {
     move_part(first, worker);
     complete_[task.first] = 1;
+    tell(items, worker);
     return;
   }
   if (items.size() == 1 && first.staged &&
       extent(first).header_size + extent(first).data_size > plan_.piece_size) {
     move_staged(first, worker);
     complete_[task.first] = 1;
+    tell(items, worker);
     return;
   }
   const std::vector<BundledItem> bundle = read_bundle(items, worker);
@@ -60,6 +63,7 @@ void LoadMover::move_bundle(const Task& task, Worker& worker) try {
     moved(items[i].size());
     complete_[task.first + i] = 1;
   }
+  tell(items, worker);
 } catch (...) {
   rethrow_naming(location(job_.items[task.first]));
 }
@@ -102,7 +106,11 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
   }
   if (item.in_place || encrypted_) digest.update(target);
   if (is_plain) check_chunks(item, task.position, target, worker);
-  if (item.staged) put(item, task.position, target, worker);
+  if (item.staged) {
+    put(item, task.position, target, worker);
+    // The worker that completes the item cannot wait for this one's copies.
+    if (item.arrived != nullptr) worker.access.port->wait();
+  }
   moved(task.size);
   return target;
 } catch (...) {
@@ -151,6 +159,16 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
   }
   sliced_[tensor].reset();
   complete_[tensor] = 1;
+  tell({&item, 1}, worker);
+}
+
+void LoadMover::tell(std::span<const LoadItem> items, Worker& worker) {
+  const auto waits = [](const LoadItem& item) { return item.staged && item.arrived != nullptr; };
+  if (std::ranges::any_of(items, waits)) worker.access.port->wait();
+  for (const LoadItem& item : items) {
+    if (item.arrived == nullptr) continue;
+    std::atomic_ref(*item.arrived).store(1, std::memory_order_release);
+  }
 }
 
 void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {

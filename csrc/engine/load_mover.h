@@ -65,6 +65,8 @@ class LoadMover final : public Mover {
   bool has_whole_chunks(const SlicedDetails& sliced) const {
     return plan_.slice_size % sliced.details->crypt.chunk_size == 0;
   }
+  // Tells of complete items of this worker, if anybody wants to know.
+  void tell(std::span<const LoadItem> items, Worker& worker);
   void moved(std::uint64_t bytes) { progress_.done.fetch_add(bytes, std::memory_order_relaxed); }
 
   // Reads the extents of the bundle in file order: data into its destinations, staged data into

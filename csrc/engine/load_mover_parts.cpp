@@ -51,9 +51,13 @@ std::unique_ptr<TensorSource> LoadMover::open_part(const LoadItem& item, Cancel&
 }
 
 void LoadMover::move_pieces(const LoadItem& item, const ReadData& read, Worker& worker) {
-  for (std::uint64_t at = 0; at < item.size(); at += plan_.piece_size) {
+  // Only pieces that pass through memory of the job must be small: a server is asked for much.
+  const bool direct = !item.memory.empty() && item.runs == nullptr;
+  const std::uint64_t most =
+      direct ? std::max(plan_.piece_size, plan_.slice_size) : plan_.piece_size;
+  for (std::uint64_t at = 0; at < item.size(); at += most) {
     worker.cancel.check();
-    const std::uint64_t size = std::min(plan_.piece_size, item.size() - at);
+    const std::uint64_t size = std::min(most, item.size() - at);
     // Bytes that are only checked pass through memory of the port as well.
     const Bytes piece =
         item.memory.empty() ? worker.access.port->take(size) : item.memory.subspan(at, size);

@@ -52,14 +52,14 @@ class TensorPort {
   virtual Bytes take(std::size_t size) = 0;
 
   // Copies `bytes`, which are in memory of the last take(), to the tensor from `position` on. The
-  // tensor has them when the job has ended.
+  // tensor has them after wait(), or when the job has ended.
   virtual void put(std::uint32_t tensor, std::uint64_t position, Bytes bytes) = 0;
 
   // Copies bytes of the tensor from `position` on to `out`, in memory of the last take(). They have
   // arrived after wait().
   virtual void get(std::uint32_t tensor, std::uint64_t position, Bytes out) = 0;
 
-  // Blocks until the bytes of all get() calls have arrived.
+  // Blocks until the bytes of all put() and get() calls have arrived.
   virtual void wait() = 0;
 
   // Returns the codec of this tensor's device, owned by the port; null if the host digests,

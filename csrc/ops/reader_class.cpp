@@ -137,10 +137,11 @@ void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor
 }
 
 void ReaderClass::load_ranges(c10::List<std::string> names, Integers starts,
-                              std::vector<at::Tensor> outputs, std::string verify,
-                              std::int64_t threads) {
+                              std::vector<at::Tensor> outputs, std::optional<at::Tensor> arrived,
+                              std::string verify, std::int64_t threads) {
   translate_errors([&] {
-    reader_.load_ranges(string_vector(names), starts, outputs, parse_verify(verify), threads);
+    reader_.load_ranges(string_vector(names), starts, outputs, arrived, parse_verify(verify),
+                        threads);
   });
 }
 

@@ -69,7 +69,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   // The next four serve tensorizer_ops.distributed.
   void need_until(std::string name, std::int64_t element);
   void load_ranges(c10::List<std::string> names, Integers starts, std::vector<at::Tensor> outputs,
-                   std::string verify, std::int64_t threads);
+                   std::optional<at::Tensor> arrived, std::string verify, std::int64_t threads);
   std::int64_t part_size(std::string verify);
   std::optional<std::string> remote_version();
   bool can_map();

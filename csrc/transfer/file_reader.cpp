@@ -340,16 +340,24 @@ void FileReader::load_into(const std::vector<std::string>& names,
 
 void FileReader::load_ranges(const std::vector<std::string>& names,
                              const std::vector<std::int64_t>& starts,
-                             const std::vector<at::Tensor>& outputs, Verify verify,
+                             const std::vector<at::Tensor>& outputs,
+                             const std::optional<at::Tensor>& arrived, Verify verify,
                              std::int64_t threads) {
   if (names.size() != outputs.size() || names.size() != starts.size()) {
     throw Error(ErrorKind::Internal, "ranges without a name, a start or an output");
+  }
+  std::span<std::uint8_t> flags;
+  if (arrived) {
+    const bool fits = arrived->is_cpu() && arrived->scalar_type() == at::kByte &&
+                      arrived->is_contiguous() && arrived->nbytes() == names.size();
+    if (!fits) throw Error(ErrorKind::Internal, "ranges without a byte each");
+    flags = {arrived->mutable_data_ptr<std::uint8_t>(), names.size()};
   }
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);
   const HeldMemory held(outputs);
   Job job(*this);
-  Targets targets = ranges_of_tensors(*open, selected, starts, outputs);
+  Targets targets = ranges_of_tensors(*open, selected, starts, outputs, flags);
   run(*open, targets, open->checked(verify), threads, job);
 }
 

@@ -331,7 +331,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
 
 Targets ranges_of_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
                           std::span<const std::int64_t> starts,
-                          std::span<const at::Tensor> outputs) {
+                          std::span<const at::Tensor> outputs, std::span<std::uint8_t> arrived) {
   const at::NoGradGuard no_grad;
   Targets targets;
   for (std::size_t i = 0; i < selected.size(); ++i) {
@@ -354,6 +354,10 @@ Targets ranges_of_tensors(OpenFile& file, std::span<const std::uint32_t> selecte
              dtype_name(output.scalar_type()));
     }
     LoadItem item{file.entry_number(selected[i]), {start * element_size, count * element_size}};
+    if (!arrived.empty()) {
+      item.arrived = &arrived[i];
+      *item.arrived = item.size() == 0 ? 1 : 0;
+    }
     if (item.size() == 0) continue;
     if (!output.is_meta()) set_output(output, stored, item, targets);
     targets.items.push_back(item);

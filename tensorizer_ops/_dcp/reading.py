@@ -76,7 +76,7 @@ def fill(
             copied.append((wanted, target))
     if direct:
         names, starts, targets = map(list, zip(*direct, strict=True))
-        reader._load_ranges(names, starts, targets, verify, threads)
+        reader._load_ranges(names, starts, targets, None, verify, threads)
     for batch in _batches(copied):
         _load_and_copy(reader, batch, verify, threads)
     for wanted, target in cut:

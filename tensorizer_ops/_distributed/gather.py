@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +15,9 @@ from tensorizer_ops._distributed.peers import Peers
 from tensorizer_ops._distributed.shares import Extent, Range, divide, pieces
 from tensorizer_ops._job import Job
 
-# Bytes: of a piece, if the memory ceiling allows it; and of a range that is sent by itself, without
-# a copy.
-_PIECE, _ALONE = 32 << 20, 1 << 20
+# Bytes: of a piece, if the memory ceiling allows it; of a usual request to a server, of which a
+# piece consists; and of a range that is sent by itself, without a copy.
+_PIECE, _REQUEST, _ALONE = 32 << 20, 8 << 20, 1 << 20
 # Pieces that may be under way at a time.
 _WINDOW = 3
 
@@ -34,11 +35,19 @@ class Shared(NamedTuple):
         return flat.narrow(0, part.start, part.length)
 
 
-def load_ranges(reader: Any, shared: Shared, ranges: Sequence[Range], *how: Any) -> None:
-    """Load ranges of different tensors into their outputs."""
+def load_ranges(
+    reader: Any,
+    shared: Shared,
+    ranges: Sequence[Range],
+    verify: str,
+    threads: int,
+    arrived: torch.Tensor | None = None,
+) -> None:
+    """Load ranges of tensors into their outputs. A byte of each in ``arrived`` becomes 1 then."""
     names = [shared.names[part.tensor] for part in ranges]
     starts = [part.start for part in ranges]
-    reader._load_ranges(names, starts, [shared.range_of(part) for part in ranges], *how)
+    outputs = [shared.range_of(part) for part in ranges]
+    reader._load_ranges(names, starts, outputs, arrived, verify, threads)
 
 
 def need_only(reader: Any, shared: Shared, share: Sequence[Range]) -> None:
@@ -49,38 +58,41 @@ def need_only(reader: Any, shared: Shared, share: Sequence[Range]) -> None:
 
 
 class _Loader:
-    """Loads the pieces of this rank, one after another, in a thread of its own."""
+    """Loads all pieces of this rank in a thread of its own, and knows which have arrived."""
 
     def __init__(
         self, reader: Any, shared: Shared, mine: list[list[Range]], verify: str, threads: int
     ) -> None:
         self._reader = reader
         self._shared = shared
-        self._pieces = mine
         self._how = (verify, threads)
-        self._loaded = 0
+        self._ranges = [part for piece in mine for part in piece]
+        self._ends = list(accumulate(map(len, mine), initial=0))  # of the ranges of each piece
+        self._arrived = torch.zeros(len(self._ranges), dtype=torch.uint8, device="cpu")
+        # All at once, so that connections never wait for each other. But whole tensors that are
+        # hashed arrive in another order than they are sent.
+        in_order = reader._part_size(verify) > 0
+        self._calls = [0, self._ends[-1]] if in_order else self._ends
         self._stopped = threading.Event()
         self._job = Job(self._run)
 
     def _run(self) -> None:
-        for piece in self._pieces:
-            if self._stopped.is_set():
+        for begin, end in pairwise(self._calls):
+            if self._stopped.is_set() or begin == end:
                 return
-            load_ranges(self._reader, self._shared, piece, *self._how)
-            synchronize(self._shared.outputs[piece[0].tensor].device)
-            self._loaded += 1
+            ranges, arrived = self._ranges[begin:end], self._arrived[begin:end]
+            load_ranges(self._reader, self._shared, ranges, *self._how, arrived)
 
     def has(self, number: int) -> bool:
         """Return whether a piece is loaded, or never will be."""
-        return self._loaded > number or self._job.is_done()
+        begin, end = self._ends[number : number + 2]
+        # The last piece waits for what is checked in the end: that the file is still the same.
+        is_last = end == len(self._ranges)
+        return self._job.is_done() or not is_last and bool(self._arrived[begin:end].all())
 
     @property
     def error(self) -> BaseException | None:
         return self._job.error
-
-    def failure(self, number: int) -> BaseException | None:
-        """Return why a piece is not loaded, after :meth:`has`."""
-        return self._job.error if self._loaded <= number else None
 
     def stop(self) -> None:
         self._stopped.set()
@@ -108,6 +120,7 @@ def gather(
     still be used.
     """
     most = max(min(_PIECE, ceiling // (_WINDOW + 1)), 64 << 10)
+    most = most - most % _REQUEST or most
     shares = divide(shared.extents, peers.size)
     need_only(reader, shared, shares[peers.rank])
     cut = [pieces(share, shared.extents, most) for share in shares]
@@ -135,7 +148,7 @@ def _send(
     device = views[0].device
     if rank == peers.rank:
         peers.wait(lambda: loader.has(number))
-        failure = loader.failure(number)
+        failure = loader.error
         if failure is not None:
             peers.explain(failure)
         state = torch.tensor([failure is not None], dtype=torch.uint8, device=device)

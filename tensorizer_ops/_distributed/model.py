@@ -101,6 +101,6 @@ def _content(reader: Any) -> str:
         samples.append(torch.empty(count, dtype=kind, device="cpu"))
     if not samples:
         return ""
-    reader._load_ranges(names, starts, samples, "none", 1)
+    reader._load_ranges(names, starts, samples, None, "none", 1)
     data = torch.cat([sample.view(torch.uint8) for sample in samples])
     return hashlib.sha256(bytes(data.numpy())).hexdigest()

@@ -106,6 +106,25 @@ def test_a_load_waits_in_order(saved: str, tensors: dict[str, torch.Tensor], ver
     assert is_right(dict(zip(names, copies, strict=True)), tensors)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("start", [0, 1])
+def test_ranges_that_have_arrived_are_on_the_device(
+    saved: str, tensors: dict[str, torch.Tensor], start: int, threads: int
+) -> None:
+    outputs = [torch.empty_like(tensor[start:], device="sim") for tensor in tensors.values()]
+    torch.accelerator.synchronize()
+    reader = torch.classes.tensorizer.Reader(saved, SMALL)
+    arrived = torch.zeros(len(outputs), dtype=torch.uint8)
+    starts = [start] * len(outputs)
+    reader._load_ranges(list(tensors), starts, outputs, arrived, "none", threads)
+    assert arrived.all()
+    with sim.use(torch.Stream("sim")):  # which waits for no copy
+        copies = [output.cpu() for output in outputs]
+    for copy, tensor in zip(copies, tensors.values(), strict=True):
+        assert same(copy, tensor[start:])
+    assert not sim.violations()
+
+
 def test_on_a_stream_of_the_caller(saved: str, tensors: dict[str, torch.Tensor]) -> None:
     side = torch.Stream("sim")
     with sim.use(side):

@@ -88,8 +88,10 @@ def test_a_server_sends_the_file_once(tmp_path: Path, verify: str) -> None:
             web.requests()
             how = json.dumps({"verify": verify, "gathers": gathers})
             run_ranks(tmp_path / str(gathers), ALONE, web.url("model.tensors"), how)
-            sent = sum(int(line.split('"')[2].split()[-1]) for line in web.requests())
+            requests = web.requests()
+            sent = sum(int(line.split('"')[2].split()[-1]) for line in requests)
             assert 0 <= sent - path.stat().st_size < 4 * (2 << 20)
+            assert len(requests) <= 4 * (1 + 5 + 2), "they ask for less than 8 MiB at a time"
 
 
 ALONE = """

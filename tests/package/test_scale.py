@@ -95,11 +95,10 @@ def test_calm_clusters_take_the_times_computed_by_hand() -> None:
     assert read_all(CALM, 1, Random(0), 1).seconds == pytest.approx(8, rel=1e-6)
     assert read_all(CALM, 4, Random(0), 1).seconds == pytest.approx(16, rel=1e-6)
     assert read_all(CALM, 4, Random(0), 1).sent == pytest.approx(4 * 800e6, rel=1e-6)
-    # The store sends the file once, and up to what is read ahead at the end of each share.
+    # The store sends the file once.
     shared = gather(CALM, 4, Random(0))
-    beyond = 4 * CALM.ahead / 200e6
-    assert 4 <= shared.seconds <= 4 + beyond
-    assert 800e6 - 4 <= shared.sent <= 800e6 + 4 * CALM.ahead
+    assert shared.seconds == pytest.approx(4, rel=1e-6)
+    assert shared.sent == pytest.approx(800e6, rel=1e-6)
     # Every node receives the file over its own network.
     assert swarm(CALM, 4, Random(0)).seconds == pytest.approx(8, rel=0.2)
 
