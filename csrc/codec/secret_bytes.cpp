@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <new>
 
+#include "codec/raw.h"
+
 namespace tensorizer {
 
 namespace {
@@ -13,10 +15,6 @@ namespace {
 void start_sodium() {
   static const int started = sodium_init();
   if (started < 0) throw std::bad_alloc();
-}
-
-const unsigned char* raw(ConstBytes bytes) noexcept {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "codec/raw.h"
 #include "codec/secret_bytes.h"
 
 namespace tensorizer {
@@ -19,11 +20,6 @@ constexpr std::size_t kBlock = 64;
 constexpr std::size_t kFirst = 32;
 // The size of a piece, which is encrypted and then authenticated while it is in the nearest cache.
 constexpr std::size_t kPiece = 16 << 10;
-
-const unsigned char* raw(ConstBytes bytes) noexcept {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
-}
-unsigned char* raw(Bytes bytes) noexcept { return reinterpret_cast<unsigned char*>(bytes.data()); }
 
 // libcrypto's Poly1305 is nearly twice as fast as libsodium's.
 class Poly1305 {

@@ -34,12 +34,12 @@ void announce(Sink& sink, std::span<const PlacedTensor> tensors) {
 }
 
 // How many workers there are at most, and how many bytes each may hold in one piece.
-struct Shares {
+struct WorkerShares {
   int workers;
   std::uint64_t share;
 };
 
-Shares shares_of(const SaveJob& job) {
+WorkerShares shares_of(const SaveJob& job) {
   KeptUntil kept = KeptUntil::End;
   for (std::size_t i = 0; i < job.items.size(); ++i) kept = std::min(kept, job.kept_until(i));
   const int workers = std::max(
@@ -71,7 +71,7 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   const SaveSettings& settings = job.settings;
   const HashKinds hashes = job.hashes();
   const bool encrypted = job.encryption().has_value();
-  const Shares shares = shares_of(job);
+  const WorkerShares shares = shares_of(job);
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, shares.share);
   limits.slice_size = slice_size_of(job, shares.share);

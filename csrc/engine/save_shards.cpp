@@ -47,7 +47,7 @@ void sort_group(Group& group, std::span<const TensorSpec> specs) {
   });
 }
 
-[[noreturn]] void refuse(const std::string& why) {
+[[noreturn]] void refuse_shards(const std::string& why) {
   throw Error(ErrorKind::InvalidArgument, "option 'max_shard_size' " + why);
 }
 
@@ -67,8 +67,8 @@ class ShardedSave {
     check_names(model.specs);
     std::vector<Group> groups = grouped(model.specs, most_);
     if (groups.size() > kMostShards) {
-      refuse("is so small that there would be " + std::to_string(groups.size()) +
-             " files, and a model can have " + std::to_string(kMostShards));
+      refuse_shards("is so small that there would be " + std::to_string(groups.size()) +
+                    " files, and a model can have " + std::to_string(kMostShards));
     }
     for (std::size_t i = 0; i < groups.size(); ++i) {
       if (sorted) sort_group(groups[i], model.specs);
@@ -100,16 +100,16 @@ class ShardedSave {
 
   static std::string stem_of(const std::string& uri, const SaveOptions& options) {
     if (options.format.value_or(format_of(uri)) != Format::Safetensors) {
-      refuse("is for safetensors files, and this save writes a .tensors file");
+      refuse_shards("is for safetensors files, and this save writes a .tensors file");
     }
     const std::optional<std::string> name = file_name_of(uri);
     if (!name) {
-      refuse(
+      refuse_shards(
           "needs a target that others can be saved beside: a file in a folder, or an object in "
           "S3");
     }
     if (!name->ends_with(kSuffix) || name->size() == kSuffix.size()) {
-      refuse(
+      refuse_shards(
           "needs a target whose name ends with .safetensors, as the names of its files are made "
           "of it");
     }
@@ -149,8 +149,8 @@ class ShardedSave {
   void write(Shard& shard, const SaveSettings& settings, Progress& progress) {
     shard.sink = open_sink(shards_.size() == 1 ? uri_ : uri_of(shard.name), sink_options_, cancel_);
     if (shard.sink->in_place()) {
-      refuse("needs a folder in which new files can be made, and " + shard.sink->label() +
-             " can only be written in place");
+      refuse_shards("needs a folder in which new files can be made, and " + shard.sink->label() +
+                    " can only be written in place");
     }
     write_file(*shard.sink, *shard.layout, shard.items, settings, progress, cancel_);
     if (shards_.size() > 1) shard.sink->prepare(shard.layout->file_size(), cancel_);

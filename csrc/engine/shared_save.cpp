@@ -22,7 +22,7 @@ constexpr std::uint64_t kSmallestSection = 1 << 20;
 // on their way.
 constexpr std::uint64_t kHeld = 4;
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_shared(const std::string& what) {
   throw Error(ErrorKind::InvalidArgument, "several processes cannot save " + what);
 }
 
@@ -34,11 +34,12 @@ SharedSave::SharedSave(std::string uri, std::unique_ptr<Layout> layout, const Sa
       layout_(std::move(layout)),
       prefix_size_(layout_->prefix_size()) {
   const FileKind& kind = layout_->kind();
-  if (kind.header.encryption) refuse("an encrypted file: leave out option 'key'");
-  if (kind.share) refuse("names that share data: leave out option 'share'");
-  if (options_.max_shard_size > 0) refuse("several files: leave out option 'max_shard_size'");
+  if (kind.header.encryption) refuse_shared("an encrypted file: leave out option 'key'");
+  if (kind.share) refuse_shared("names that share data: leave out option 'share'");
+  if (options_.max_shard_size > 0)
+    refuse_shared("several files: leave out option 'max_shard_size'");
   if (kind.header.hashes.sha256 || kind.data_digests) {
-    refuse(
+    refuse_shared(
         "SHA-256 of whole tensors, which is computed in order: use 'chunked', 'crc32' or 'none' as "
         "hashes, and leave out option 'digests'");
   }

@@ -330,8 +330,8 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
 }
 
 Targets ranges_of_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                          std::span<const std::int64_t> starts,
-                          std::span<const at::Tensor> outputs, std::span<std::uint8_t> arrived) {
+                          std::span<const std::int64_t> starts, std::span<const at::Tensor> outputs,
+                          std::span<std::uint8_t> arrived) {
   const at::NoGradGuard no_grad;
   Targets targets;
   for (std::size_t i = 0; i < selected.size(); ++i) {

@@ -97,8 +97,8 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
 // size of its output. Outputs may have another real floating dtype. Ranges with an output on the
 // meta device are only checked. Without `arrived`, or with a LoadItem::arrived for each range.
 Targets ranges_of_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
-                          std::span<const std::int64_t> starts,
-                          std::span<const at::Tensor> outputs, std::span<std::uint8_t> arrived);
+                          std::span<const std::int64_t> starts, std::span<const at::Tensor> outputs,
+                          std::span<std::uint8_t> arrived);
 
 // Sets the outputs of the given entries to zero, because they may hold incomplete or unverified
 // data, and those that still have to be copied. Ignores failures: the caller already has an error

@@ -88,7 +88,7 @@ class _Loader:
         begin, end = self._ends[number : number + 2]
         # The last piece waits for what is checked in the end: that the file is still the same.
         is_last = end == len(self._ranges)
-        return self._job.is_done() or not is_last and bool(self._arrived[begin:end].all())
+        return self._job.is_done() or (not is_last and bool(self._arrived[begin:end].all()))
 
     @property
     def error(self) -> BaseException | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.process import ROOT, TIMEOUT, run_python
+from support.process import ROOT, TIMEOUT, environment, run_python, warm_python
 
 RUN = """
 import runpy, sys
@@ -33,9 +31,9 @@ def test_devices_are_measured(tmp_path: Path) -> None:
 
 def results_of(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
     result = folder / "result.json"
-    command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks" / benchmark), "--quick"]
-    command += ["--directory", str(folder), "--json", str(result)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=TIMEOUT)
+    program = [str(ROOT / "benchmarks" / benchmark), "--quick", "--directory", str(folder)]
+    arguments = [*program, "--json", str(result), *options]
+    done = warm_python().run(arguments, environment(), TIMEOUT)
     assert done.returncode == 0, done.stderr
     results: dict[str, Any] = json.loads(result.read_text())
     return results
@@ -151,8 +149,8 @@ def test_letter_values_leave_the_tails_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_chart_shows_the_newest_results() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "chart.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    program = [str(ROOT / "benchmarks" / "chart.py"), "--check"]
+    done = warm_python().run(program, environment(), TIMEOUT)
     assert done.returncode == 0, done.stderr
 
 

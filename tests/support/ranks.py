@@ -23,8 +23,10 @@ def body(rank, size, given):
     {body}
 
 def report(value):
-    with open(f"{{folder}}/{{dist.get_rank()}}.json", "w") as file:
+    path = f"{{folder}}/{{dist.get_rank()}}.json"
+    with open(path + ".part", "w") as file:
         json.dump(value, file)
+    os.rename(path + ".part", path)  # also if it is killed meanwhile
 
 def store(keeps):
     return dist.TCPStore(

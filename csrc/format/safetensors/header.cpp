@@ -28,7 +28,7 @@ namespace json = simdjson::ondemand;
 constexpr std::size_t kShortestTensor =
     std::string_view(R"("":{"dtype":"I8","shape":[],"data_offsets":[0,1]},)").size();
 // The header, a tensor, and its shape.
-constexpr std::size_t kDeepest = 3;
+constexpr std::size_t kDeepestHeader = 3;
 
 // The text of a list of digests.
 struct ListText {
@@ -110,7 +110,7 @@ struct SafetensorsHeader::Parser {
     json::parser parser;
     json::document document;
     json::object tensors;
-    check_json(parser.allocate(text.size(), kDeepest), 0);
+    check_json(parser.allocate(text.size(), kDeepestHeader), 0);
     check_json(parser.iterate(text).get(document), 0);
     check_json(document.get_object().get(tensors), 0);
     bool has_metadata = false;

@@ -22,7 +22,7 @@ namespace {
 namespace json = simdjson::ondemand;
 
 // Programs store values of some levels beside the map of the tensors.
-constexpr std::size_t kDeepest = 32;
+constexpr std::size_t kDeepestIndex = 32;
 
 // Returns why a shard cannot have this name; null if it can.
 const char* fault_of(std::string_view shard) {
@@ -75,7 +75,7 @@ struct ShardIndex::Parser {
     json::parser parser;
     json::document document;
     json::object members;
-    check_json(parser.allocate(size, kDeepest));
+    check_json(parser.allocate(size, kDeepestIndex));
     check_json(parser
                    .iterate(simdjson::padded_string_view(
                        reinterpret_cast<const char*>(bytes.data()), size, bytes.size()))

@@ -15,9 +15,9 @@ using std::chrono::sys_seconds;
 constexpr sys_seconds kLatest = sys_days(std::chrono::year(2200) / 1 / 1);
 
 // Takes fields off the front of a text. After a mismatch, ended_well() returns false.
-class Parser {
+class TimestampParser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit TimestampParser(std::string_view text) : text_(text) {}
 
   int take_number(std::size_t digits) {
     int number = 0;
@@ -60,7 +60,7 @@ class Parser {
 }  // namespace
 
 std::optional<std::chrono::system_clock::time_point> parse_timestamp(std::string_view text) {
-  Parser parser(text);
+  TimestampParser parser(text);
   const int year = parser.take_number(4);
   parser.require("-");
   const int month = parser.take_number(2);
