@@ -8,8 +8,8 @@ the slowest.
 
   ranks    each of 2, 4 and 8 ranks loads the file, and then they share the load with
            `distributed.load`, as on several hosts: each rank has a PID namespace of its own, and
-           Gloo sends between them. From a server whose connections share 64 MB/s, and from one that
-           gives each connection 16 MB/s
+           Gloo sends between them. From a server whose connections share 64 MB/s, from one that is
+           100 ms away, and from one that gives each connection 16 MB/s
   ranges   one connection loads in requests of 1 MiB, with and without a round trip of 50 ms
   breaks   one connection loads at 8 MB/s, and is broken
 """
@@ -43,16 +43,18 @@ import tensorizer_ops
 RANKS = (2, 4, 8)
 SHARED, EACH = 64e6, 16e6
 CONNECTIONS = 4  # of a rank: nginx has 256
-ROUND_TRIP = 0.05
+ROUND_TRIP, FAR = 0.05, 0.1
 NAME = "model.tensors"
 
 
-def modelled(ranks: int, size: int, store: Store) -> dict[str, float]:
+def modelled(ranks: int, size: int, store: Store, chunk: int) -> dict[str, float]:
     """Return the seconds that the simulation gives for the same loads."""
     cluster = Cluster(
         size=size,
         gpus=1,
         connections=CONNECTIONS,
+        chunk=chunk,
+        staging=1 << 40,  # nothing is staged on the way to the CPU
         network=1e9,
         fabric=1e9,
         slow_nodes=0,
@@ -72,20 +74,24 @@ def sent_by(web: Web) -> int:
 
 def ranks_of(folder: Path, size: int, rounds: int, state: dict[str, torch.Tensor]) -> list[Any]:
     lines = []
-    shared = Store(SHARED, 1e9, 1e9, 0.002)
     each = Store(1e9, 1e9, EACH, 0.002)
-    for kind, store in (("connections share 64 MB/s", shared), ("16 MB/s each", each)):
-        rate = None if store is shared else int(EACH)
-        with web_server(folder / ("shared" if store is shared else "each"), rate) as web:
+    stores = {
+        "connections share 64 MB/s": (Store(SHARED, 1e9, 1e9, 0.002), 8 * MIB),
+        "100 ms away, in requests of 1 MiB": (Store(1e12, 1e9, 1e9, FAR), MIB),
+        "16 MB/s each": (each, 8 * MIB),
+    }
+    for number, (kind, (store, chunk)) in enumerate(stores.items()):
+        rate = int(EACH) if store is each else None
+        with web_server(folder / str(number), rate) as web:
             tensorizer_ops.save(web.root / NAME, state, hashes="none")
-            limit = SHARED if store is shared else 1e12
-            with delay(web.port, 0.001, limit) as proxy:
+            with delay(web.port, store.first_byte / 2, store.bandwidth) as proxy:
                 # A connection that is paced must reach the client as it is.
-                url = replace(web, port=proxy.port).url(NAME) if store is shared else web.url(NAME)
+                url = web.url(NAME) if store is each else replace(web, port=proxy.port).url(NAME)
+                options = {"connections": CONNECTIONS, "chunk_size": chunk}
                 for count in RANKS:
                     web.requests()
-                    found = run_ranks(count, url, rounds, {"connections": CONNECTIONS})
-                    expected = modelled(count, size, store)
+                    found = run_ranks(count, url, rounds, options)
+                    expected = modelled(count, size, store, chunk)
                     line = {"server": kind, "ranks": count, "modelled": expected, **found}
                     # Without the loads before the first round, which read the index.
                     sent = sent_by(web) - 2 * count * MIB

@@ -61,7 +61,8 @@ class Cluster:
         0.8, "of the network", "assumed: what peers reach that find each other"
     )
     connections: int = _is(16, "per rank", "the default of the option `connections`")
-    request: int = _is(8 * MIB, "MiB", "the default of the option `chunk_size`", MIB)
+    chunk: int = _is(8 * MIB, "MiB", "the default of the option `chunk_size`", MIB)
+    staging: int = _is(128 * MIB, "MiB", "the default of the option `staging`", MIB)
     ceiling: int = _is(48 * MIB, "MiB", "the default of the option `memory_ceiling`", MIB)
     index: int = _is(2 * MIB, "MiB", "the first request of every rank, at most", MIB)
     group_requests: float = _is(
@@ -85,6 +86,11 @@ class Cluster:
     replace: float = _is(120.0, "s", "assumed: a spare node takes the place, processes start")
     gpu_price: float = _is(3.0, "$ per GPU and hour", "assumed, November 2026")
     store: Store = S3
+
+    @property
+    def request(self) -> int:
+        """Bytes of a request: each connection has two of them in pinned memory."""
+        return min(self.chunk, self.staging // (2 * self.connections))
 
     @property
     def piece(self) -> int:

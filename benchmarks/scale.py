@@ -31,7 +31,7 @@ from strategies import Outcome, gather, read_all, swarm
 NODES = (1, 4, 16, 64, 256, 1000)
 STORES = {"S3": S3, "one HTTP server": HTTP}
 FEW = 3  # seeds of a smoke test
-AHEAD = 512 * MIB
+STAGING = 256 * MIB
 Strategy = Callable[[Cluster, int, Random], Outcome]
 US = "tensorizer_ops, gather"
 STRATEGIES: dict[str, Strategy] = {
@@ -42,8 +42,8 @@ STRATEGIES: dict[str, Strategy] = {
         cluster, nodes, random, cluster.received
     ),
     US: gather,
-    f"{US}, ceiling 512 MiB": lambda cluster, nodes, random: gather(
-        replace(cluster, ceiling=AHEAD), nodes, random
+    f"{US}, staging 256 MiB": lambda cluster, nodes, random: gather(
+        replace(cluster, staging=STAGING), nodes, random
     ),
     "peer to peer, not built": swarm,
 }
