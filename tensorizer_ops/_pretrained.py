@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import kind_of
 from tensorizer_ops._folder import Folder
+from tensorizer_ops._memory import identity
+from tensorizer_ops._options import Options
 from tensorizer_ops._reader import Reader
 
 CONFIG = "config.json"
@@ -218,9 +221,62 @@ def takes_each(
     return device is None or divided or bool(quantized) or cast
 
 
+def replaced_files(weights: str, size: int, options: Options | None) -> set[str]:
+    """Return the files that a save of so many bytes replaces or removes."""
+    most = str((options or {}).get("max_shard_size", ""))
+    if not most.isdigit():
+        return {weights}
+    index = f"{weights}.index.json"
+    return {weights, index} if size <= int(most) else {index}
+
+
+def is_model(model: Any) -> bool:
+    """Return whether a model is of transformers or of diffusers."""
+    return any(
+        kind.__name__ in ("PreTrainedModel", "ModelMixin")
+        and kind.__module__.partition(".")[0] in ("transformers", "diffusers")
+        for kind in type(model).__mro__
+    )
+
+
+def stays_in_float32(model: Any, name: str, dtype: torch.dtype) -> bool:
+    """Return whether diffusers keeps a weight in float32 when the model has a smaller type."""
+    parts = set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return dtype in (torch.float16, torch.bfloat16) and not parts.isdisjoint(name.split("."))
+
+
+def without_ties(model: Any, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return one name of every tensor: the others are those that the model ties to it."""
+    tied = getattr(model, "all_tied_weights_keys", None)  # of transformers 5
+    patterns = [re.escape(name) for name in tied] if isinstance(tied, dict) else _tied(model)
+    groups: dict[object, list[str]] = {}
+    for name, tensor in state.items():
+        groups.setdefault(identity(tensor), []).append(name)
+    names = set()
+    for group in groups.values():
+        own = [n for n in group if not any(re.fullmatch(each, n) for each in patterns)]
+        if len(own) > 1:
+            raise errors.InvalidArgument(
+                f"tensors {own[0]!r} and {own[1]!r} share memory, which a safetensors file cannot "
+                f"say, and the model does not tie them: save {OWN_WEIGHTS} instead"
+            )
+        names.add((own or group)[0])
+    return {name: tensor for name, tensor in state.items() if name in names}
+
+
+def _tied(model: Any) -> list[str]:
+    """Return patterns of the names that transformers 4 ties."""
+    return [f".*{each}" for each in getattr(model, "_tied_weights_keys", None) or ()]
+
+
 def state_of(model: Any) -> dict[str, torch.Tensor]:
     """Return the tensors of a model under the names that its own save_pretrained() gives them."""
     state: dict[str, torch.Tensor] = model.state_dict()
+    for name, tensor in state.items():
+        if tensor.is_meta:
+            raise errors.InvalidArgument(
+                f"{name!r} is on the meta device: its values are offloaded, or were never loaded"
+            )
     if not hasattr(model, "save_config"):  # which models of diffusers have
         with contextlib.suppress(ImportError):  # transformers 4 renames nothing
             from transformers.core_model_loading import revert_weight_conversion

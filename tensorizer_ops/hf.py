@@ -21,7 +21,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._arguments import checked, wrong
 from tensorizer_ops._folder import Folder
 from tensorizer_ops._load_save import save
-from tensorizer_ops._memory import identity
+from tensorizer_ops._option_uses import for_loads, for_saves
 from tensorizer_ops._options import Hashes, Options, Verify
 from tensorizer_ops._pretrained import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._progress import Progress
@@ -32,6 +32,9 @@ from tensorizer_ops.utils import no_init_or_tensor
 
 __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
 
+# Arguments of transformers that say what to load; and how to ask the Hub, which is never asked.
+_PLACES = ("config", "revision", "state_dict", "subfolder", "variant")
+_OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token")
 # Requests for small files at the same time.
 _REQUESTS = 8
 
@@ -71,9 +74,11 @@ def from_pretrained(
         device: the device of the model; torch's default device if omitted.
         device_map: devices of the parts of the model, as in transformers, instead of ``device``.
         dtype: the type of the weights; ``"auto"`` is the type in the config, or else in the file.
+            Models of diffusers have no type in the config, and may have several in the file.
         verify, copy, threads, options, progress: as for :func:`tensorizer_ops.load`.
         kwargs: passed on to transformers: values of the config, ``attn_implementation``,
-            ``quantization_config``, ``output_loading_info`` and so on.
+            ``quantization_config``, ``output_loading_info`` and so on. Those that say how to ask
+            the Hub are ignored.
 
     Raises:
         FileNotFoundError: the folder has no config, or no weights.
@@ -83,12 +88,20 @@ def from_pretrained(
     folder = Folder(uri, options)
     if kwargs.pop("trust_remote_code", False):
         raise errors.InvalidArgument("trust_remote_code=True: code in a folder is never executed")
+    for name in _PLACES:
+        if name in kwargs:
+            raise errors.InvalidArgument(
+                f"{name}= cannot be given: uri is the folder, and weights= a file in it"
+            )
+    for name in (*_OF_THE_HUB, "use_safetensors", "weights_only"):
+        kwargs.pop(name, None)
+    given_generation = kwargs.pop("generation_config", None)
     dtype = kwargs.pop("torch_dtype", dtype)  # the older name
     where, device_map = pretrained.devices_of(device, device_map)
     fields = pretrained.read_object(folder, CONFIG)
     with Reader(
         folder.uri(weights or pretrained.found_weights(folder)),
-        options=options,
+        options=for_loads(options),
         device=where or "cpu",
         verify=verify,
         copy=copy,
@@ -119,9 +132,9 @@ def from_pretrained(
             **kwargs,
         )
     model = made[0] if isinstance(made, tuple) else made
-    model.config.name_or_path = folder.name
+    model.name_or_path = model.config.name_or_path = folder.name
     if generation_config is not None and model.can_generate():
-        model.generation_config = generation_config
+        model.generation_config = given_generation or generation_config
     return made
 
 
@@ -154,46 +167,56 @@ def save_pretrained(
 
     Raises:
         TypeError: ``model`` is not of these libraries.
-        ValueError: the model is quantized, or the folder already has weights under another name.
+        ValueError: the model is quantized, has adapters or offloaded weights, or shares tensors in
+            a way that a safetensors file cannot say; or the folder has weights under another name.
     """
     folder = Folder(uri, options)
     target = folder.uri(weights)
-    if not hasattr(model, "config") or not hasattr(model, "save_pretrained"):
+    if weights in pretrained.SMALL_FILES or weights.endswith(".json"):
+        raise errors.InvalidArgument(f"weights is {weights!r}, which is the name of another file")
+    model = getattr(model, "_orig_mod", model)  # of torch.compile()
+    if not pretrained.is_model(model):
         raise wrong("model", model, "a model of transformers or diffusers")
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise errors.InvalidArgument(
+            "the model has adapters: merge them into it, or call its own save_pretrained()"
+        )
     if not (tokenizer is None or hasattr(tokenizer, "save_pretrained")):
         raise wrong("tokenizer", tokenizer, "a tokenizer, a processor or None")
     if getattr(model, "hf_quantizer", None) is not None:
         raise errors.InvalidArgument(
             "the model is quantized: call its own save_pretrained(), and convert() the folder"
         )
-    for name in set(pretrained.WEIGHTS) - {weights, f"{weights}.index.json"}:
+    state = pretrained.state_of(model)
+    size = sum(tensor.nbytes for tensor in state.values())
+    replaced = pretrained.replaced_files(weights, size, options)
+    for name in {*pretrained.WEIGHTS, weights, f"{weights}.index.json"} - replaced:
         with contextlib.suppress(OSError):
             if folder.has(name):
                 raise errors.InvalidArgument(
                     f"{folder.label} already has weights in {name!r}: remove that file, or give "
                     "its name as weights="
                 )
-    state = pretrained.state_of(model)
     usual = {"share": "true"}
     if weights.endswith(".safetensors"):  # such files would have the data of every tied name
-        first = {identity(tensor): name for name, tensor in reversed(state.items())}
-        state = {name: state[name] for name in first.values()}
+        state = pretrained.without_ties(model, state)
         usual = {}
-    save(
-        target,
-        state,
-        hashes=hashes,
-        threads=threads,
-        options={**usual, **(options or {})},
-        metadata={"format": "pt", **(metadata or {})},  # which transformers asks for
-        progress=progress,
-    )
     with tempfile.TemporaryDirectory() as made:
+        # First, because the libraries may refuse them.
         pretrained.save_config(model, made)
         if tokenizer is not None:
             # Several templates would be a folder, whose files a server does not list.
-            several = isinstance(getattr(tokenizer, "chat_template", None), dict)
-            tokenizer.save_pretrained(made, **({"save_jinja_files": False} if several else {}))
+            templates = isinstance(getattr(tokenizer, "chat_template", None), dict)
+            tokenizer.save_pretrained(made, **({"save_jinja_files": False} if templates else {}))
+        save(
+            target,
+            state,
+            hashes=hashes,
+            threads=threads,
+            options={**usual, **for_saves(options)},
+            metadata={"format": "pt", **(metadata or {})},  # which transformers asks for
+            progress=progress,
+        )
         for path in sorted(Path(made).iterdir()):
             if path.is_file():
                 folder.write(path.name, str(path))
@@ -275,6 +298,11 @@ def _of_diffusers(
 ) -> Any:
     """Load a model of diffusers, whose own from_pretrained() takes no tensors."""
     model = no_init_or_tensor(lambda: model_class.from_config(fields))
-    model.to(pretrained.dtype_of(dtype, None, reader))
+    wanted = None if dtype == "auto" else pretrained.dtype_of(dtype, None, reader)
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if tensor.is_floating_point() and name in reader:
+            stored = reader.dtype(name)
+            kept = wanted is not None and pretrained.stays_in_float32(model, name, wanted)
+            tensor.data = tensor.data.to(torch.float32 if kept else wanted or stored)
     reader.load_into(model, device=device, cast=True, progress=progress)
     return model.to(device).eval()

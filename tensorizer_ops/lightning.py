@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops._arguments import checked, wrong
+from tensorizer_ops._option_uses import for_loads, for_saves
 from tensorizer_ops._options import Hashes, Options, Verify, kept
 from tensorizer_ops.checkpoint import load_checkpoint, save_checkpoint
 
@@ -43,8 +44,10 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
     ``TypeError`` that says where it is.
 
     Args:
-        hashes, threads, options: as for :func:`tensorizer_ops.save`.
+        hashes, threads: as for :func:`tensorizer_ops.save`.
         verify: as for :func:`tensorizer_ops.load`.
+        options: of :func:`tensorizer_ops.save` and :func:`tensorizer_ops.load`, which take what
+            applies to them.
     """
 
     @checked
@@ -74,7 +77,7 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
             checkpoint,
             hashes=self._hashes,
             threads=self._threads,
-            options={**self._options, **(storage_options or {})},
+            options=for_saves({**self._options, **(storage_options or {})}),
         )
 
     def load_checkpoint(
@@ -94,7 +97,7 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
             device="cpu" if map_location is None else map_location,
             verify=self._verify,
             threads=self._threads,
-            options=self._options,
+            options=for_loads(self._options),
         )
         return loaded
 

@@ -23,6 +23,7 @@ LAYERS = {
     "native": ["_build", "_core", "_python"],
     "base": [
         "_arguments",
+        "_boxes",
         "_file_objects",
         "_folder",
         "_import_hook",
@@ -30,6 +31,7 @@ LAYERS = {
         "_library",
         "_memory",
         "_nested",
+        "_option_uses",
         "_options",
         "_progress",
         "_refill",

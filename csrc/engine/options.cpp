@@ -172,6 +172,24 @@ SaveOptions parse_save_options(const OptionList& options) {
   return parsed;
 }
 
+OptionList options_for(OptionUse use, const OptionList& options) {
+  LoadOptions load;
+  SaveOptions save;
+  const std::vector<Option> loads = load_options(load);
+  const std::vector<Option> saves = all_save_options(save);
+  const auto applies = [&](OptionUse to, const std::string& name) {
+    const Option* const match = find_option(to == OptionUse::Load ? loads : saves, name);
+    return match != nullptr && (match->use == OptionUse::Any || match->use == to);
+  };
+  const OptionUse other = use == OptionUse::Load ? OptionUse::Save : OptionUse::Load;
+  OptionList kept;
+  for (const auto& option : options) {
+    // An unknown option stays: whoever parses them says so.
+    if (applies(use, option.first) || !applies(other, option.first)) kept.push_back(option);
+  }
+  return kept;
+}
+
 WriterOptions parse_writer_options(const OptionList& options) {
   WriterOptions parsed;
   std::vector<Option> known = save_options(parsed.save);

@@ -7,6 +7,7 @@
 
 #include "codec/argon2.h"
 #include "engine/load.h"
+#include "io/option.h"
 #include "io/options.h"
 #include "tensorizer_ops/options.h"
 
@@ -61,6 +62,9 @@ struct WriterOptions {
 LoadOptions parse_load_options(const OptionList& options);
 SaveOptions parse_save_options(const OptionList& options);
 WriterOptions parse_writer_options(const OptionList& options);
+
+// Returns the options without those that apply to the other use only, for what loads and saves.
+OptionList options_for(OptionUse use, const OptionList& options);
 
 // Throws Error(InvalidArgument) if the URI or an option may hold a secret instead of the name of
 // one. `keeper` ("a pickled Reader") says in the message what would keep the secret.

@@ -179,6 +179,9 @@ void define_streams(pybind11::module_& module) {
     translate_errors([&] { refuse_secrets(uri, options, "a traced program"); });
   });
   module.def("scheme_folders", &scheme_folders);
+  module.def("options_for", [](bool saves, const OptionList& options) {
+    return options_for(saves ? OptionUse::Save : OptionUse::Load, options);
+  });
   module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
 }
 

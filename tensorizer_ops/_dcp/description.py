@@ -7,9 +7,8 @@ other files beside it, at least one for every rank.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from tensorizer_ops._boxes import make_up
 from tensorizer_ops._nested import dtype_named, flattened, rebuilt
 
 KEY = "tensorizer_ops.distributed_checkpoint"
@@ -36,6 +36,9 @@ class Place(NamedTuple):
 
     file: str
     name: str  # in the file
+    # What a tensor of that name must be.
+    shape: Sequence[int] = ()
+    dtype: str = ""
 
 
 def described(metadata: Metadata, places: Mapping[MetadataIndex, Place]) -> str:
@@ -43,8 +46,8 @@ def described(metadata: Metadata, places: Mapping[MetadataIndex, Place]) -> str:
     files: dict[str, int] = {}
 
     def place(index: MetadataIndex) -> list[Any]:
-        file, name = places[index]
-        return [files.setdefault(file, len(files)), name]
+        found = places[index]
+        return [files.setdefault(found.file, len(files)), found.name]
 
     tensors, values = {}, {}
     for name, stored in metadata.state_dict_metadata.items():
@@ -99,9 +102,12 @@ def understood(text: str) -> Metadata:
             ):
                 raise ValueError(f"a part of tensor {name!r} is outside of it")
             chunks.append(chunk)
-            places[MetadataIndex(name, chunk.offsets)] = _place(files, file, inner)
-        if sum(math.prod(chunk.sizes) for chunk in chunks) < math.prod(size):
-            raise ValueError(f"it lacks parts of tensor {name!r}")
+            place = _place(files, file, inner)
+            places[MetadataIndex(name, chunk.offsets)] = place._replace(
+                shape=list(chunk.sizes), dtype=one["dtype"]
+            )
+        if not make_up(size, [(chunk.offsets, chunk.sizes) for chunk in chunks]):
+            raise ValueError(f"the parts of tensor {name!r} overlap, or lack some of it")
         properties = TensorProperties(
             dtype=dtype_named(one["dtype"]), requires_grad=bool(one["requires_grad"])
         )

@@ -12,6 +12,7 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
 from tensorizer_ops import errors
+from tensorizer_ops._dcp.description import Place
 from tensorizer_ops._load_save import first_use
 from tensorizer_ops._slices import of_boxes
 
@@ -22,8 +23,12 @@ _BATCH = 64 << 20
 class Wanted(NamedTuple):
     """What to read of a file."""
 
-    name: str
+    place: Place
     item: ReadItem
+
+    @property
+    def name(self) -> str:
+        return self.place.name
 
 
 class _Direct(NamedTuple):
@@ -65,8 +70,14 @@ def fill(
             continue
         first_use(target.device)
         shape = reader.shape(wanted.name)
+        stored = reader._type_name(wanted.name)
+        if [shape, stored] != [wanted.place.shape, wanted.place.dtype]:
+            raise errors.InvalidFormat(
+                f"tensor {wanted.name!r} in {wanted.place.file!r} is {stored} {shape}, and the "
+                f"list of files says {wanted.place.dtype} {wanted.place.shape}"
+            )
         start = _start_of_run(shape, wanted.item.storage_offsets, lengths)
-        same = str(target.dtype) == f"torch.{reader._type_name(wanted.name)}"
+        same = str(target.dtype) == f"torch.{stored}"
         if not parts_verify and lengths != shape:
             cut.append((wanted, target))
         elif start is not None and same and target.is_contiguous() and wanted.name not in taken:

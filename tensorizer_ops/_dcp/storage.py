@@ -6,6 +6,7 @@ import io
 import os
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ from tensorizer_ops._nested import DAMAGE
 from tensorizer_ops._options import Hashes, Options, Verify, kept
 from tensorizer_ops._targets import Target
 
+# Files that are looked for at the same time.
+_REQUESTS = 8
+
 
 class _Place:
     """Where a checkpoint is: what the writer and the reader have in common."""
@@ -55,7 +59,7 @@ class _Place:
     def _folder(self) -> Folder:
         if self._base is None:
             raise errors.InvalidArgument(f"{type(self).__name__} needs a path or a checkpoint_id")
-        return Folder(self._base)
+        return Folder(self._base, self._options)
 
 
 class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
@@ -147,10 +151,21 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write what lists the files of all ranks: from here on, this is the checkpoint."""
         places = {one.index: one.storage_data for of_rank in results for one in of_rank}
+        self._check_files({place.file for place in places.values()})
         self._save(FILE, {}, 1, {KEY: described(metadata, places)})
         folder = self._folder().path
         if folder is not None:
             _delete_others(Path(folder), {place.file for place in places.values()})
+
+    def _check_files(self, files: set[str]) -> None:
+        folder = self._folder()
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            for file, there in zip(files, pool.map(folder.has, files), strict=True):
+                if not there:
+                    raise errors.NotFound(
+                        f"{folder.label} lacks {file!r}, which a rank has saved: all ranks must "
+                        "save to the same place, and see it"
+                    )
 
     def stage(self, state_dict: Any) -> Any:
         """Return a copy of a state on the CPU."""
@@ -247,8 +262,8 @@ class TensorizerStorageReader(_Place, StorageReader):
         """Fill the tensors of this rank, from one file after another."""
         wanted: dict[str, list[Wanted]] = {}
         for item in plan.items:
-            file, name = self._places[item.storage_index]
-            wanted.setdefault(file, []).append(Wanted(name, item))
+            place = self._places[item.storage_index]
+            wanted.setdefault(place.file, []).append(Wanted(place, item))
         folder = self._folder()
         for file, items in wanted.items():
             fill(folder.uri(file), items, planner, self._verify, self._threads, self._options)

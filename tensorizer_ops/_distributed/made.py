@@ -76,9 +76,11 @@ class Fused:
             for name, taken in sources:
                 shape, kind = _stored(where, name, stored)
                 start, stop, step = taken.indices(shape[dim])
+                given = [each for each in (taken.start, taken.stop) if each is not None]
+                outside = any(abs(each) > shape[dim] for each in given) or stop < start
                 shape = [*shape[:dim], max(stop - start, 0), *shape[dim + 1 :]]
                 alike = [*shape[:dim], first.shape[dim], *shape[dim + 1 :]]
-                if Stored(alike, kind) != first or step != 1:
+                if Stored(alike, kind) != first or step != 1 or outside:
                     raise errors.InvalidArgument(
                         f"{where}: {taken} of tensor {name!r} {_described(stored[name])} cannot be "
                         f"fused with {names[0]!r} {_described(first)}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
 from tensorizer_ops import errors
+from tensorizer_ops._boxes import make_up
 from tensorizer_ops._distributed.cut import shard
 
 
@@ -159,8 +159,7 @@ def _tiling(name: str, shape: list[int], parts: Mapping[Box, list[int]]) -> list
     if whole in parts:
         return [Holder(whole, parts[whole])]
     holders = [Holder(box, ranks) for box, ranks in parts.items() if box.size > 0]
-    cut = [dim for dim, size in enumerate(shape) if any(b.box.lengths[dim] < size for b in holders)]
-    if _corners((holder.box for holder in holders), cut) == _corners([whole], cut):
+    if make_up(shape, [holder.box for holder in holders]):
         return holders
     for one, other in combinations(holders, 2):
         if one.box.common(other.box):
@@ -175,20 +174,6 @@ def _tiling(name: str, shape: list[int], parts: Mapping[Box, list[int]]) -> list
         f"tensor {name!r} cannot be saved: it has {whole.size} elements, and the parts of all "
         f"ranks have {held}; these have parts: {', '.join(map(str, ranks)) or 'none'}"
     )
-
-
-def _corners(boxes: Iterable[Box], dims: Sequence[int]) -> dict[tuple[int, ...], int]:
-    """Return the corners of boxes in some dimensions, with signs, but those that cancel out.
-
-    Boxes that have the same elements as others, each as often, have the same corners, and no other
-    boxes have them: corners are the derivative of how often an element is in the boxes.
-    """
-    signs: Counter[tuple[int, ...]] = Counter()
-    for starts, lengths in boxes:
-        sides = [((starts[dim], 1), (starts[dim] + lengths[dim], -1)) for dim in dims]
-        for corner in product(*sides):
-            signs[tuple(place for place, _ in corner)] += math.prod(sign for _, sign in corner)
-    return {corner: sign for corner, sign in signs.items() if sign}
 
 
 def in_bytes(shape: Sequence[int], itemsize: int, holders: Sequence[Any]) -> Saved:

@@ -53,6 +53,14 @@ def new(**others: Any) -> Linear:
     return Linear(**others)
 
 
+def test_options_of_saves_and_of_loads(tmp_path: Path) -> None:
+    from tensorizer_ops.lightning import TensorizerCheckpointIO
+
+    plugin = TensorizerCheckpointIO(options={"fsync": True, "kdf_limit": "3,1073741824"})
+    plugin.save_checkpoint({"w": torch.ones(3)}, tmp_path / "a.ckpt")
+    assert same(plugin.load_checkpoint(tmp_path / "a.ckpt")["w"], torch.ones(3))
+
+
 def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     from tensorizer_ops.lightning import TensorizerCheckpointIO
 

@@ -374,6 +374,8 @@ def changed_tensor(**changes: Any) -> str:
         changed_tensor(chunks=[[[0], [4, 4], 0, "w"]]),
         changed_tensor(chunks=[[[0], [4], 0]]),
         changed_tensor(chunks=[]),
+        changed_tensor(chunks=[[[0], [2], 0, "w"], [[0], [2], 0, "w"]]),
+        changed_tensor(chunks=[[[0], [3], 0, "w"], [[1], [3], 0, "w"]]),
     ],
 )
 def test_hostile_lists(tmp_path: Path, text: str) -> None:
@@ -386,14 +388,40 @@ def test_hostile_lists(tmp_path: Path, text: str) -> None:
         reader.read_metadata()
 
 
-def test_a_part_of_another_shape_than_listed(tmp_path: Path) -> None:
-    """The list promises more than the file has."""
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.ones(3),
+        torch.ones(5),
+        torch.ones(2, 2),
+        torch.ones(4, 1),
+        torch.ones(()),
+        torch.ones(4, dtype=torch.int32),
+        torch.ones(4, dtype=torch.float64),
+    ],
+)
+def test_a_part_that_is_another_tensor_than_listed(tmp_path: Path, other: torch.Tensor) -> None:
     checkpoint.save({"w": torch.ones(4)}, checkpoint_id=tmp_path)
     (file,) = tmp_path.glob("rank-*")
-    tensorizer_ops.save(file, {"w": torch.ones(3)})
+    tensorizer_ops.save(file, {"w": other})
     for wanted in (torch.zeros(4), torch.zeros(4).to(torch.float64)):
-        with pytest.raises(CheckpointException, match="InvalidArgument"):
+        with pytest.raises(CheckpointException, match=r"the list of files says float32 \[4\]"):
             checkpoint.load({"w": wanted}, checkpoint_id=tmp_path)
+
+
+APART = """
+from tensorizer_ops import checkpoint
+try:
+    checkpoint.save({f"w{rank}": torch.ones(4)}, checkpoint_id=f"{given[0]}/{rank}")
+except BaseException as error:
+    report(str(error))
+"""
+
+
+def test_ranks_that_save_to_other_folders(tmp_path: Path) -> None:
+    reports = run_ranks(tmp_path / "ranks", APART, tmp_path, count=2).reports
+    assert all("all ranks must save to the same place" in str(report) for report in reports)
+    assert not list(tmp_path.glob("*/checkpoint.tensors"))
 
 
 def test_places_that_are_no_checkpoint(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ plan = {
     "scalar": ((), torch.float64, None, None),
     "scalar on a mesh": ((), torch.int64, line, [Replicate()]),
     "empty": ((0, 4), torch.float32, line, [Shard(0)]),
+    "empty columns": ((0, 4), torch.float32, line, [Shard(1)]),
+    "empty rows": ((5, 0), torch.float32, line, [Shard(0)]),
     "a/long" + "g" * 200: ((3,), torch.complex64, line, [Shard(0)]),
 }
 full, tensors = {}, {}

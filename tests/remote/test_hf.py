@@ -275,6 +275,65 @@ def test_diffusers(tmp_path: Path) -> None:
         from_pretrained(tmp_path / weights, type(model), device_map="auto", use_x=1)
 
 
+def test_diffusers_keeps_the_types_of_a_file(tmp_path: Path) -> None:
+    diffusers = pytest.importorskip("diffusers")
+
+    class Kept(diffusers.AutoencoderKL):
+        _keep_in_fp32_modules = ("conv_in",)
+
+    model = Kept(block_out_channels=(32,)).eval()
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.to(torch.float32 if "conv_in" in name else torch.bfloat16)
+    save_pretrained(model, tmp_path)
+    for dtype in ("auto", torch.bfloat16):
+        loaded = from_pretrained(tmp_path, Kept, dtype=dtype).state_dict()
+        for name, tensor in model.state_dict().items():
+            assert same(loaded[name], tensor), name
+
+
+def test_models_that_are_more_than_their_weights(tmp_path: Path) -> None:
+    """They are saved as what they are, or not at all."""
+    expected = new(llama)
+    save_pretrained(torch.compile(expected), tmp_path / "compiled")
+    loaded = from_pretrained(tmp_path / "compiled")
+    assert_same(loaded, expected)
+    assert loaded.name_or_path == str(tmp_path / "compiled")
+
+    def refused(match: str, model: Any, **given: Any) -> None:
+        with pytest.raises((ValueError, TypeError), match=match):
+            save_pretrained(model, tmp_path / "new", **given)
+        assert not (tmp_path / "new").exists()
+
+    shared = new(llama)
+    shared.model.layers[1].mlp.up_proj.weight = shared.model.layers[0].mlp.up_proj.weight
+    refused("share memory, which a safetensors file", shared, weights="model.safetensors")
+    shared._hf_peft_config_loaded = True
+    refused("the model has adapters", shared)
+    with torch.device("meta"):
+        refused("is on the meta device: its values are offloaded", llama())
+    refused("name of another file", expected, weights="config.json")
+    expected.generation_config.temperature = 0.5  # without do_sample
+    refused("temperature", expected)
+
+
+def test_weights_are_in_a_folder_once(tmp_path: Path) -> None:
+    """Whatever options say, a load finds what was saved last."""
+    old, model = new(llama), new(gpt2)
+    one, index = "model.safetensors", "model.safetensors.index.json"
+    small, large = ({"max_shard_size": size, "fsync": True} for size in (20_000, 1 << 30))
+    save_pretrained(old, tmp_path, weights=one, options=small)
+    assert (tmp_path / index).exists() and not (tmp_path / one).exists()
+    with pytest.raises(ValueError, match=f"already has weights in '{index}'"):
+        save_pretrained(model, tmp_path, weights=one)
+    save_pretrained(model, tmp_path, weights=one, options=small)
+    assert_same(from_pretrained(tmp_path), model)
+    save_pretrained(old, tmp_path, weights=one, options=large)
+    assert not (tmp_path / index).exists()
+    assert_same(from_pretrained(tmp_path), old)
+    with pytest.raises(ValueError, match=f"already has weights in '{one}'"):
+        save_pretrained(model, tmp_path, weights=one, options=small)
+
+
 def test_wrong_folders(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     save_pretrained(new(llama), folder)
@@ -297,6 +356,11 @@ def test_wrong_folders(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["os", "logging"]}))
     assert type(from_pretrained(folder)) is transformers.LlamaForCausalLM
     refused(ValueError, "never executed", trust_remote_code=True)
+    for name in ("variant", "subfolder", "revision", "config", "state_dict"):
+        refused(ValueError, f"{name}= cannot be given", **{name: "fp16"})
+    settings = transformers.GenerationConfig(max_length=77)
+    made = from_pretrained(folder, generation_config=settings, local_files_only=True, token="x")
+    assert made.generation_config.max_length == 77
     refused(ValueError, "both given", device="cpu", device_map="auto")
     refused(ValueError, "device_map is 'gpu'", device_map="gpu")
     refused(ValueError, "dtype is 'half4'", dtype="half4")
