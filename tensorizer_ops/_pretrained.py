@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tensorizer_ops._reader import Reader
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 OWN_WEIGHTS = "model.tensors"
 # Where weights are looked for, in this order.
 WEIGHTS = (
@@ -38,7 +39,7 @@ SMALL_FILES = (
     GENERATION_CONFIG,
     TOKENIZER_CONFIG,
     "added_tokens.json",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
     "chat_template.json",
     "merges.txt",
     "preprocessor_config.json",
@@ -117,6 +118,12 @@ def configs_of(
         raise TypeError(
             f"model_class is {kind_of(model_class)}, and must be of transformers or diffusers"
         )
+    for kernel in _kernels(fields):
+        if "/" in kernel:  # and downloaded it would be
+            raise errors.InvalidFormat(
+                f"{CONFIG} in {folder.label} asks for {kernel!r} as its attention, which is code: "
+                "give attn_implementation= if you want it"
+            )
     apart = {name: kwargs.pop(name) for name in ("quantization_config",) if name in kwargs}
     kind = getattr(model_class, "config_class", None) or transformers.AutoConfig
     # A folder with nothing else in it: transformers reads no other file, on no other machine.
@@ -130,7 +137,7 @@ def configs_of(
                 local_files_only=True,
                 **kwargs,
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except Exception as error:
             raise errors.InvalidFormat(
                 f"transformers does not take the config of {folder.label}: "
                 + str(error).replace(made, folder.name)
@@ -139,6 +146,18 @@ def configs_of(
     kwargs.clear()
     kwargs |= unused | apart
     return config, _generation_config(folder, fields)
+
+
+def _kernels(fields: dict[str, Any]) -> Iterator[str]:
+    """Yield what a config, and those in it, name as the implementation of attention."""
+    left = [fields]
+    while left:
+        for name, value in left.pop().items():
+            if name.endswith("attn_implementation"):
+                chosen = value.values() if isinstance(value, dict) else [value]
+                yield from (one for one in chosen if isinstance(one, str))
+            if isinstance(value, dict):
+                left.append(value)
 
 
 def _generation_config(folder: Folder, fields: dict[str, Any]) -> Any:

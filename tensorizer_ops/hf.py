@@ -23,7 +23,7 @@ from tensorizer_ops._folder import Folder
 from tensorizer_ops._load_save import save
 from tensorizer_ops._option_uses import for_loads, for_saves
 from tensorizer_ops._options import Hashes, Options, Verify
-from tensorizer_ops._pretrained import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
+from tensorizer_ops._pretrained import CHAT_TEMPLATE, CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._progress import Progress
 from tensorizer_ops._reader import Reader
 from tensorizer_ops._state_dict import AllAtOnce, one_by_one
@@ -208,6 +208,11 @@ def save_pretrained(
             # Several templates would be a folder, whose files a server does not list.
             templates = isinstance(getattr(tokenizer, "chat_template", None), dict)
             tokenizer.save_pretrained(made, **({"save_jinja_files": False} if templates else {}))
+            if not Path(made, CHAT_TEMPLATE).exists() and folder.has(CHAT_TEMPLATE):
+                raise errors.InvalidArgument(
+                    f"{folder.label} already has {CHAT_TEMPLATE!r}, which would hide the templates "
+                    "of this tokenizer: remove that file"
+                )
         save(
             target,
             state,

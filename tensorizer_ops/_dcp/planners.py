@@ -56,7 +56,13 @@ class JsonLoadPlanner(DefaultLoadPlanner):
 
 def _value(name: str, data: bytes) -> Any:
     if not data.startswith(_BEGIN):
-        return torch.load(io.BytesIO(data), weights_only=True)
+        try:
+            return torch.load(io.BytesIO(data), weights_only=True)
+        except Exception:  # whose text advises to run code from the file
+            raise errors.InvalidFormat(
+                f"state[{name!r}] is damaged, or was pickled and is more than "
+                "torch.load(weights_only=True) takes"
+            ) from None
     try:
         return rebuilt(data[len(_BEGIN) :].decode(), {})
     except DAMAGE as error:

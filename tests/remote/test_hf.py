@@ -316,6 +316,21 @@ def test_models_that_are_more_than_their_weights(tmp_path: Path) -> None:
     refused("temperature", expected)
 
 
+def test_no_older_chat_template_stays(tmp_path: Path) -> None:
+    words = word_tokenizer()
+    words.chat_template = "old"
+    save_pretrained(new(llama), tmp_path, words)
+    words.chat_template = "new"
+    save_pretrained(new(llama), tmp_path, words)
+    assert hf.tokenizer(tmp_path).chat_template == "new"
+    words.chat_template = {"default": "newer", "tool": "other"}
+    with pytest.raises(ValueError, match="would hide the templates of this tokenizer"):
+        save_pretrained(new(llama), tmp_path, words)
+    (tmp_path / "chat_template.jinja").unlink()
+    save_pretrained(new(llama), tmp_path, words)
+    assert hf.tokenizer(tmp_path).chat_template == words.chat_template
+
+
 def test_weights_are_in_a_folder_once(tmp_path: Path) -> None:
     """Whatever options say, a load finds what was saved last."""
     old, model = new(llama), new(gpt2)
@@ -349,6 +364,8 @@ def test_wrong_folders(tmp_path: Path) -> None:
         "[]": "holds list, and must hold an object",
         '{"model_type": "unheard"}': "does not take the config .*unheard",
         "[" * 100_000: "is not JSON",
+        json.dumps({**config, "dtype": "load"}): "does not take the config",
+        json.dumps({**config, "text_config": {"_attn_implementation": "evil/x"}}): "'evil/x'.*code",
         json.dumps({**config, "model_type": "x", "auto_map": {"AutoConfig": "a.B"}}): "custom code",
     }.items():
         (folder / "config.json").write_text(text)
