@@ -245,6 +245,7 @@ class Exchange:
             self._job = job
             raise
         if job.error is not None:
+            self._peers.check()  # an upload that another rank has ended is not the cause
             self._failure = job.error
             self._peers.explain(job.error)
             return

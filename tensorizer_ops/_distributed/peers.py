@@ -161,6 +161,12 @@ class Peers:
             time.sleep(pause)
             pause = min(2 * pause, longest)
 
+    def check(self) -> None:
+        """Raise what another rank has raised, if one has."""
+        self._looked = 0.0
+        if found := self._failure():
+            raise self._known(found)
+
     def run(self, work: Callable[[], _Result], cancel: Callable[[], None]) -> _Result:
         """Return ``work()``, which runs in a thread. ``cancel()`` makes it end early."""
         job = Job(work)
@@ -171,6 +177,8 @@ class Peers:
             raise
         finally:
             job.join()
+        if job.error is not None:
+            self.check()  # it may be the cause
         return job.result()
 
     def broadcast(self, tensor: Any, rank: int) -> dist.Work:
