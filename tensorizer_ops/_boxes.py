@@ -13,6 +13,15 @@ Box = tuple[Sequence[int], Sequence[int]]
 _MOST = 8
 
 
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
 def make_up(shape: Sequence[int], boxes: Sequence[Box]) -> bool:
     """Return whether boxes make up a whole: no element is in two of them, or in none."""
     boxes = [box for box in boxes if 0 not in box[1]]

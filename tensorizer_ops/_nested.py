@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-# What reading a damaged text may raise.
+# The errors that a damaged text leads to.
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError)
 METADATA_KEY = "tensorizer_ops.checkpoint"
 # Python's own functions for JSON take about a thousand levels, and a dict has three of them.

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/signals.h"
+#include "codec/raw.h"
 #include "codec/secretbox.h"
 
 namespace tensorizer {
@@ -101,9 +102,8 @@ std::string describe(const Argon2Cost& cost) {
 SharedSecret derive(ConstBytes passphrase, const KeyDerivation& derivation) {
   auto key = std::make_shared<SecretBytes>(kKeySize);
   const int status = crypto_pwhash_argon2id(
-      reinterpret_cast<unsigned char*>(key->bytes().data()), kKeySize,
-      reinterpret_cast<const char*>(passphrase.data()), passphrase.size(),
-      reinterpret_cast<const unsigned char*>(derivation.salt.data()), derivation.cost.passes,
+      raw(key->bytes()), kKeySize, reinterpret_cast<const char*>(passphrase.data()),
+      passphrase.size(), raw(ConstBytes(derivation.salt)), derivation.cost.passes,
       derivation.cost.memory, crypto_pwhash_argon2id_ALG_ARGON2ID13);
   return status == 0 ? key : nullptr;
 }

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "codec/raw.h"
 #include "codec/secret_bytes.h"
 
 namespace tensorizer {
@@ -44,10 +45,8 @@ Sha256Digest hmac(ConstBytes key, ConstBytes message) noexcept {
 
 std::array<std::byte, 20> hmac_sha1(ConstBytes key, ConstBytes message) {
   std::array<std::byte, 20> digest;
-  const unsigned char* done =
-      HMAC(EVP_sha1(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
-           reinterpret_cast<unsigned char*>(digest.data()), nullptr);
+  const unsigned char* done = HMAC(EVP_sha1(), key.data(), static_cast<int>(key.size()),
+                                   raw(message), message.size(), raw(Bytes(digest)), nullptr);
   if (done != nullptr) return digest;
   throw Error(ErrorKind::Unavailable,
               "libcrypto provides no SHA-1, which signatures of version 2 need");
@@ -66,8 +65,7 @@ std::string to_hex(ConstBytes bytes) {
 
 std::string to_base64(ConstBytes bytes) {
   std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                     reinterpret_cast<const unsigned char*>(bytes.data()),
+  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), raw(bytes),
                                      static_cast<int>(bytes.size()));
   text.resize(static_cast<std::size_t>(length));
   return text;

@@ -66,7 +66,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   // The next two serve tensorizer_ops.Reader. Returns torch's name of the type, "float32".
   std::string type_name(std::string name);
   void verify(std::string verify, std::int64_t threads);
-  // The next four serve tensorizer_ops.distributed.
+  // The next five serve tensorizer_ops.distributed.
   void need_until(std::string name, std::int64_t element);
   void load_ranges(c10::List<std::string> names, Integers starts, std::vector<at::Tensor> outputs,
                    std::optional<at::Tensor> arrived, std::string verify, std::int64_t threads);

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
     file: str
     name: str  # in the file
-    # What a tensor of that name must be.
+    # Of a tensor, as the list has them; the file must have the same.
     shape: Sequence[int] = ()
     dtype: str = ""
 

@@ -83,7 +83,7 @@ class Exchange:
         self._local = local
         self._sections = sections
         self._device = _device_of(peers)
-        # What writes the last section; at first, what is known of the file already.
+        # The first job says which sections are this rank's, and each later one writes a section.
         self._job: Job[torch.Tensor | None] | None = Job(self._begin)
         self._digests: dict[int, torch.Tensor] = {}  # by round, of own sections
         self._failure: BaseException | None = None
@@ -120,7 +120,7 @@ class Exchange:
     def _round(self, number: int) -> None:
         peers = self._peers
         mine = peers.rank
-        # What goes to each rank, and what comes from each: its first byte is 1 after a failure.
+        # The first byte that a rank sends is 1 if it has failed.
         state = torch.tensor([self._failure is not None], dtype=torch.uint8)
         outgoing: list[list[torch.Tensor]] = [[state] for _ in range(peers.size)]
         incoming: list[list[Travel]] = [[] for _ in range(peers.size)]

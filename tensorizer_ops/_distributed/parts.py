@@ -12,7 +12,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
 from tensorizer_ops import errors
-from tensorizer_ops._boxes import make_up
+from tensorizer_ops._boxes import make_up, strides_of
 from tensorizer_ops._distributed.cut import shard
 
 
@@ -179,13 +179,9 @@ def _tiling(name: str, shape: list[int], parts: Mapping[Box, list[int]]) -> list
 def in_bytes(shape: Sequence[int], itemsize: int, holders: Sequence[Any]) -> Saved:
     """Return a tensor of :func:`merged`, measured in bytes."""
     scaled = _scaled(shape, itemsize)
-    strides, step = [], 1
-    for size in reversed(scaled):
-        strides.append(step)
-        step *= max(size, 1)
     return Saved(
         scaled,
-        tuple(reversed(strides)),
+        strides_of(scaled),
         [
             Holder(Box(_scaled_starts(starts, itemsize), _scaled(lengths, itemsize)), ranks)
             for (starts, lengths), ranks in holders

@@ -163,9 +163,13 @@ class Peers:
 
     def check(self) -> None:
         """Raise what another rank has raised, if one has."""
+        if cause := self._cause():
+            raise cause
+
+    def _cause(self) -> BaseException | None:
         self._looked = 0.0
-        if found := self._failure():
-            raise self._known(found)
+        found = self._failure()
+        return found and self._known(found)
 
     def run(self, work: Callable[[], _Result], cancel: Callable[[], None]) -> _Result:
         """Return ``work()``, which runs in a thread. ``cancel()`` makes it end early."""
@@ -314,9 +318,8 @@ class Peers:
         """Return the error for connections that are gone: why, if the other rank can still say."""
         end = time.monotonic() + _GRACE
         while time.monotonic() < end:
-            self._looked = 0.0
-            if found := self._failure():
-                return self._known(found)
+            if cause := self._cause():
+                return cause
             time.sleep(_LONGEST)
         self._loss = errors.Unavailable(
             f"rank {self.rank} has lost its connection to another rank, which has perhaps ended "

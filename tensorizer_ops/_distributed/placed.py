@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import kind_of
+from tensorizer_ops._boxes import strides_of
 from tensorizer_ops._distributed.cut import shard
 
 Placements: TypeAlias = Placement | Sequence[Placement]
@@ -48,17 +49,13 @@ class Placed(NamedTuple):
 
     def assembled(self, local: torch.Tensor) -> DTensor:
         """Return the tensor of which this rank has a shard."""
-        stride, step = [], 1
-        for size in reversed(self.shape):
-            stride.append(step)
-            step *= max(size, 1)
         return DTensor.from_local(
             local,
             self.mesh,
             self.placements,
             run_check=False,
             shape=torch.Size(self.shape),
-            stride=tuple(reversed(stride)),
+            stride=strides_of(self.shape),
         )
 
 

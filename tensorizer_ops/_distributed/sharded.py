@@ -28,7 +28,7 @@ def load_shards(
     loaded.reverse()
     result = {}
     for name, one in placed.items():
-        # What has been put together is let go, so that few tensors are in memory twice.
+        # pop() lets go of the parts once they are joined, so that few are in memory twice.
         own = [loaded.pop() for _ in one.parts]
         result[name] = one.join(own)
     synchronize(device)

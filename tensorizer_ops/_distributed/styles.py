@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from tensorizer_ops import errors
 
-# What the names of embeddings have; their shapes are those of linear layers.
+# An embedding is told from a linear layer by its name, because their weights look alike.
 _EMBEDDING = re.compile(r"emb|wte|wpe", re.IGNORECASE)
 
 
