@@ -13,12 +13,16 @@ from __future__ import annotations
 import base64
 import json
 import math
-import numbers
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+
+class Damaged(ValueError):
+    """Says what is wrong with a text."""
+
 
 # The errors that a damaged text leads to.
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError)
@@ -45,6 +49,13 @@ def rebuilt(text: str, tensors: Mapping[str, torch.Tensor]) -> Any:
     return _value(json.loads(text), tensors, 0)
 
 
+def damage(error: Exception) -> str:
+    """Return what one of ``DAMAGE`` says about a text."""
+    if isinstance(error, Damaged):
+        return str(error)
+    return "it is not JSON" if isinstance(error, json.JSONDecodeError) else "no save writes such"
+
+
 # Values whose parts are values again, by type: what each is called, and what it is written as.
 _PLAIN: dict[type, tuple[str, Callable[[Any], Any]]] = {
     dict: ("dict", lambda value: [list(pair) for pair in value.items()]),
@@ -62,16 +73,16 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], Any]]] = {
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """Return the type of elements; raise ``ValueError`` if torch has none of this name."""
+    """Return the type of elements; raise ``Damaged`` if torch has none of this name."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"torch has no dtype {name!r}")
+        raise Damaged(f"torch has no dtype {name!r}")
     return found
 
 
 def _listed(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("a list is missing in it")
+        raise Damaged("it lacks a list")
     return value
 
 
@@ -79,9 +90,9 @@ def _pairs(value: Any) -> list[Any]:
     """Return the keys and values of a dict, unless the keys are made to take long."""
     pairs = _listed(value)
     if any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
-        raise ValueError("a dict in it has an entry that is not a key and a value")
+        raise Damaged("it has a dict with an entry that is not a key and a value")
     if len(pairs) - len({hash(key) for key, _ in pairs}) > _MOST_COLLISIONS:
-        raise ValueError("the keys of a dict in it have the same hash")
+        raise Damaged("it has a dict whose keys have the same hash")
     return pairs
 
 
@@ -108,9 +119,10 @@ class _Writer:
         """Return the JSON of a value, which is at this path in the state."""
         if len(path) > _DEEPEST:
             raise ValueError(f"the state is nested more than {_DEEPEST} deep, or holds itself")
-        if type(value).__module__ == "numpy" and isinstance(value, numbers.Number):
-            value = value.item()  # type: ignore[attr-defined]
         kind = type(value)
+        if any(f"{each.__module__}.{each.__name__}" == "numpy.generic" for each in kind.__mro__):
+            value = value.item()
+            kind = type(value)
         if kind is int and value.bit_length() > _MOST_BITS:
             raise ValueError(f"state{_where(path)} is an integer of {value.bit_length()} bits")
         if value is None or kind in (bool, int, str):
@@ -166,18 +178,18 @@ def _identity(tensor: torch.Tensor) -> object:
 
 def _value(node: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
     if depth > 3 * _DEEPEST + 3:
-        raise ValueError("it is nested too deep")
+        raise Damaged("it is nested too deep")
     if isinstance(node, list):
         return [_value(each, tensors, depth + 1) for each in node]
     if not isinstance(node, dict):
         return node
     if len(node) != 1:
-        raise ValueError(f"an object in it has {len(node)} keys in place of one")
+        raise Damaged(f"it has an object with {len(node)} keys in place of one")
     ((kind, content),) = node.items()
     if kind == "tensor":
         if content not in tensors:
-            raise ValueError(f"it refers to tensor {content!r}, which the file does not have")
+            raise Damaged(f"it refers to tensor {content!r}, which the file does not have")
         return tensors[content]
     if kind not in _READ:
-        raise ValueError(f"it has a value of the unknown kind {kind!r}")
+        raise Damaged(f"it has a value of the unknown kind {kind!r}")
     return _READ[kind](_value(content, tensors, depth + 1))

@@ -13,7 +13,7 @@ from tensorizer_ops._arguments import checked
 from tensorizer_ops._background import Save, save_async
 from tensorizer_ops._file_objects import label
 from tensorizer_ops._load_save import save as save_tensors
-from tensorizer_ops._nested import DAMAGE, METADATA_KEY, flattened, rebuilt
+from tensorizer_ops._nested import DAMAGE, METADATA_KEY, damage, flattened, rebuilt
 from tensorizer_ops._options import Hashes, Options, Verify
 from tensorizer_ops._progress import Progress
 from tensorizer_ops._reader import Reader
@@ -172,4 +172,6 @@ def load_checkpoint(
     try:
         return rebuilt(text, tensors)
     except DAMAGE as error:
-        raise errors.InvalidFormat(f"{label(uri)}: the nested state is damaged: {error}") from error
+        raise errors.InvalidFormat(
+            f"{label(uri)}: the nested state is damaged: {damage(error)}"
+        ) from error

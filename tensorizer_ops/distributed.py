@@ -80,7 +80,7 @@ def load(
     alone = group is None and not (dist.is_available() and dist.is_initialized())
     mesh = group if isinstance(group, DeviceMesh) else None
     # Also for wrong arguments, so that the other ranks learn of them.
-    with nullcontext() if alone else Peers(_group(group)) as peers:
+    with nullcontext() if alone else Peers(_group(group), "distributed.load") as peers:
         return _load(
             uri,
             peers=peers,
@@ -136,7 +136,7 @@ def save(
             error within seconds.
     """
     alone = group is None and not (dist.is_available() and dist.is_initialized())
-    with nullcontext() if alone else Peers(_group(group)) as peers:
+    with nullcontext() if alone else Peers(_group(group), "distributed.save") as peers:
         _save(uri, tensors, peers=peers, hashes=hashes, options=options, metadata=metadata)
 
 

@@ -22,10 +22,12 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from tensorizer_ops._boxes import make_up
-from tensorizer_ops._nested import dtype_named, flattened, rebuilt
+from tensorizer_ops._nested import Damaged, dtype_named, flattened, rebuilt
 
 KEY = "tensorizer_ops.distributed_checkpoint"
 FILE = "checkpoint.tensors"
+# The metadata of a data file has its name, so that no other file can take its place.
+NAME_KEY = "tensorizer_ops.distributed_checkpoint.file"
 # The files of ranks. No other names are read, or deleted.
 DATA_FILE = re.compile(r"rank-\d{1,9}-[0-9a-f]{16}\.tensors")
 _VERSION = 1
@@ -84,11 +86,11 @@ def understood(text: str) -> Metadata:
     """
     found = json.loads(text)
     if found["version"] != _VERSION:
-        raise ValueError(f"it has version {found['version']!r}, and this release reads {_VERSION}")
+        raise Damaged(f"it has version {found['version']!r}, and this release reads {_VERSION}")
     files = found["files"]
     for file in files:
-        if not DATA_FILE.fullmatch(file):
-            raise ValueError(f"it names {file!r}, which is no file of a rank")
+        if not isinstance(file, str) or not DATA_FILE.fullmatch(file):
+            raise Damaged(f"it names {file!r}, which is no file of a rank")
     stored: dict[str, Any] = {}
     places: dict[MetadataIndex, Place] = {}
     for name, one in found["tensors"].items():
@@ -100,14 +102,14 @@ def understood(text: str) -> Metadata:
                 offset + length > whole
                 for offset, length, whole in zip(chunk.offsets, chunk.sizes, size, strict=True)
             ):
-                raise ValueError(f"a part of tensor {name!r} is outside of it")
+                raise Damaged(f"it has a part outside of tensor {name!r}")
             chunks.append(chunk)
             place = _place(files, file, inner)
             places[MetadataIndex(name, chunk.offsets)] = place._replace(
                 shape=list(chunk.sizes), dtype=one["dtype"]
             )
         if not make_up(size, [(chunk.offsets, chunk.sizes) for chunk in chunks]):
-            raise ValueError(f"the parts of tensor {name!r} overlap, or lack some of it")
+            raise Damaged(f"it has parts of tensor {name!r} that overlap, or lacks some of it")
         properties = TensorProperties(
             dtype=dtype_named(one["dtype"]), requires_grad=bool(one["requires_grad"])
         )
@@ -121,11 +123,11 @@ def understood(text: str) -> Metadata:
 
 def _size(numbers: list[int]) -> torch.Size:
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-        raise ValueError("it has a size that is none")
+        raise Damaged("it has a size that is none")
     return torch.Size(numbers)
 
 
 def _place(files: list[str], number: int, name: str) -> Place:
     if type(number) is not int or not 0 <= number < len(files) or not isinstance(name, str):
-        raise ValueError("it refers to no file")
+        raise Damaged("it refers to no file")
     return Place(files[number], name)

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemType
 
 from tensorizer_ops import errors
-from tensorizer_ops._nested import DAMAGE, flattened, rebuilt
+from tensorizer_ops._nested import DAMAGE, damage, flattened, rebuilt
 
 # No pickle and no zip file of torch.save begins so.
 _BEGIN = b"tensorizer_ops JSON\n"
@@ -66,4 +66,4 @@ def _value(name: str, data: bytes) -> Any:
     try:
         return rebuilt(data[len(_BEGIN) :].decode(), {})
     except DAMAGE as error:
-        raise errors.InvalidFormat(f"state[{name!r}] is damaged: {error}") from error
+        raise errors.InvalidFormat(f"state[{name!r}] is damaged: {damage(error)}") from error

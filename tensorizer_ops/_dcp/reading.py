@@ -12,7 +12,7 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
 from tensorizer_ops import errors
-from tensorizer_ops._dcp.description import Place
+from tensorizer_ops._dcp.description import NAME_KEY, Place
 from tensorizer_ops._load_save import first_use
 from tensorizer_ops._slices import of_boxes
 
@@ -47,8 +47,13 @@ def fill(
     threads: int,
     options: dict[str, str],
 ) -> None:
-    """Read all items of a file, and give them to the planner."""
+    """Read all items, which are of one file, and give them to the planner."""
     reader = torch.classes.tensorizer.Reader(uri, options)
+    file = items[0].place.file
+    if reader.metadata().get(NAME_KEY) != file:
+        raise errors.InvalidFormat(
+            f"{file!r} is not the file that a rank has saved under this name: it was replaced"
+        )
     direct: list[_Direct] = []
     taken: set[str] = set()  # the names in `direct`, each once
     copied: list[tuple[Wanted, torch.Tensor]] = []

@@ -24,13 +24,21 @@ from torch.futures import Future
 
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import checked
-from tensorizer_ops._dcp.description import DATA_FILE, FILE, KEY, Place, described, understood
+from tensorizer_ops._dcp.description import (
+    DATA_FILE,
+    FILE,
+    KEY,
+    NAME_KEY,
+    Place,
+    described,
+    understood,
+)
 from tensorizer_ops._dcp.reading import Wanted, fill
 from tensorizer_ops._dcp.staging import Copies
 from tensorizer_ops._folder import Folder
 from tensorizer_ops._inspection import metadata as texts_of
 from tensorizer_ops._load_save import save
-from tensorizer_ops._nested import DAMAGE
+from tensorizer_ops._nested import DAMAGE, damage
 from tensorizer_ops._options import Hashes, Options, Verify, kept
 from tensorizer_ops._targets import Target
 
@@ -143,7 +151,8 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
             size = tensor.numel() * tensor.itemsize
             results.append(WriteResult(item.index, size, Place(file, name)))
         if tensors:
-            self._save(file, tensors, self._threads or int(self._in_background))
+            threads = self._threads or int(self._in_background)
+            self._save(file, tensors, threads, {NAME_KEY: file})
         written: Future[list[WriteResult]] = Future()
         written.set_result(results)
         return written
@@ -187,7 +196,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         file: str,
         tensors: Mapping[str, torch.Tensor],
         threads: int,
-        texts: Mapping[str, str] | None = None,
+        texts: Mapping[str, str],
     ) -> None:
         folder = self._folder()
         options = dict(self._options)
@@ -225,6 +234,8 @@ class TensorizerStorageReader(_Place, StorageReader):
         options: Options | None = None,
     ) -> None:
         super().__init__(path, options)
+        if "key" in self._options:  # what a writer has encrypted is always authenticated
+            self._options.setdefault("require_authenticated", "true")
         self._verify = verify
         self._threads = threads
         self._places: dict[MetadataIndex, Place] = {}
@@ -239,7 +250,7 @@ class TensorizerStorageReader(_Place, StorageReader):
             metadata = understood(text)
         except DAMAGE as error:
             raise errors.InvalidFormat(
-                f"{FILE!r} in {folder.label}: the list of files is damaged: {error}"
+                f"{FILE!r} in {folder.label}: the list of files is damaged: {damage(error)}"
             ) from error
         metadata.storage_meta = StorageMeta(checkpoint_id=folder.name)
         return metadata

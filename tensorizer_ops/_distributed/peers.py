@@ -44,10 +44,11 @@ class Peers:
     """The ranks of a group during one call that all of them make.
 
     A context manager: it ends when all ranks have ended, and publishes the error of its body, which
-    all of them raise. Used by one thread.
+    all of them raise. Used by one thread. ``call`` is the name of the function that they call.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, call: str) -> None:
+        self._call = call
         self.group = group or distributed_c10d._get_default_group()
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         _calls[self.group.group_name] += 1
@@ -126,13 +127,18 @@ class Peers:
         """
         self._heartbeat = Heartbeat(self._store, self.rank, self.size)
         here = host()
-        self._give([here, os.getpid()])
+        self._give([self._call, here, os.getpid()])
         if "cpu:gloo" in dist.get_backend_config(self.group):
             nothing = torch.zeros(1, device="cpu")
             self._greeting = dist.all_reduce(nothing, group=self.group, async_op=True)
         if self.rank == 0:
             hosts: dict[str, list[tuple[int, int]]] = {}
-            for rank, (where, pid) in enumerate(self._given()):
+            for rank, (call, where, pid) in enumerate(self._given()):
+                if call != self._call:
+                    raise errors.InvalidArgument(
+                        f"rank {rank} calls {call}, and rank 0 {self._call}: all ranks of a group "
+                        "make the same calls in the same order"
+                    )
                 hosts.setdefault(where, []).append((rank, pid))
             for where, processes in hosts.items():
                 self._say(f"host/{where}", processes)

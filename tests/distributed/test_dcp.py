@@ -8,6 +8,7 @@ import os
 import pickle
 import pickletools
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -384,8 +385,10 @@ def test_hostile_lists(tmp_path: Path, text: str) -> None:
     tensorizer_ops.save(tmp_path / "checkpoint.tensors", {}, metadata={key: json.dumps(GOOD)})
     assert reader.read_metadata().state_dict_metadata.keys() == {"w", "epoch"}
     tensorizer_ops.save(tmp_path / "checkpoint.tensors", {}, metadata={key: text})
-    with pytest.raises(errors.InvalidFormat, match="the list of files is damaged"):
+    with pytest.raises(errors.InvalidFormat, match="the list of files is damaged: ") as caught:
         reader.read_metadata()
+    said = str(caught.value).partition("is damaged: ")[2]
+    assert re.match(r"it |torch has no|no save writes such$", said)
 
 
 @pytest.mark.parametrize(
@@ -403,10 +406,26 @@ def test_hostile_lists(tmp_path: Path, text: str) -> None:
 def test_a_part_that_is_another_tensor_than_listed(tmp_path: Path, other: torch.Tensor) -> None:
     checkpoint.save({"w": torch.ones(4)}, checkpoint_id=tmp_path)
     (file,) = tmp_path.glob("rank-*")
-    tensorizer_ops.save(file, {"w": other})
+    tensorizer_ops.save(file, {"w": other}, metadata=tensorizer_ops.metadata(file))
     for wanted in (torch.zeros(4), torch.zeros(4).to(torch.float64)):
         with pytest.raises(CheckpointException, match=r"the list of files says float32 \[4\]"):
             checkpoint.load({"w": wanted}, checkpoint_id=tmp_path)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_file_in_the_place_of_another(tmp_path: Path, encrypted: bool) -> None:
+    """Of an older checkpoint, by somebody who can write to the folder and does not have the key."""
+    tensorizer_ops.keys.add("checkpoints", key=bytes(range(32)))
+    options = {"key": "named:checkpoints"} if encrypted else {}
+    for value in (1, 2):
+        writer = checkpoint.TensorizerStorageWriter(tmp_path / str(value), options=options)
+        checkpoint.save({"w": torch.full((4,), value)}, storage_writer=writer)
+    (old,) = (tmp_path / "1").glob("rank-*")
+    (new,) = (tmp_path / "2").glob("rank-*")
+    new.write_bytes(old.read_bytes())
+    reader = checkpoint.TensorizerStorageReader(tmp_path / "2", options=options)
+    with pytest.raises(CheckpointException, match=f"{new.name}' is not the file that a rank has"):
+        checkpoint.load({"w": torch.zeros(4)}, storage_reader=reader)
 
 
 APART = """

@@ -256,6 +256,10 @@ others = [dist.new_group([other]) for other in (1, 0)]
 refused(path, {"w": shard}, group=others[rank])
 refused(path, {"w": DTensor.from_local(torch.ones(2, 2), mesh, [_StridedShard(1, split_factor=2)],
                                        run_check=False, shape=(2, 4), stride=(4, 1))})
+try:
+    distributed.load(path) if rank else distributed.save(path, {"w": shard})
+except Exception as error:
+    texts.append([type(error).__name__, str(error)])
 distributed.save(f"{folder}/new.tensors", {"w": shard})  # the group is as it was
 report(texts)
 """
@@ -291,6 +295,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("InvalidArgument", "rank 1 saves another file to"),
         ("InvalidArgument", "rank [01] is not in the group"),
         ("InvalidArgument", "the shards of a rank are not one part"),
+        ("InvalidArgument", "rank 1 calls distributed.load, and rank 0 distributed.save"),
     ]
     for rank, texts in enumerate(outcome.reports):
         assert len(texts) == len(expected)
