@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ def devices_of(
         shown = repr(given) if isinstance(given, str) else kind_of(given)
         raise errors.InvalidArgument(f"device_map is {shown}, and must be of devices") from None
     if where.type == "cuda" and where.index is None:
-        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
+        current = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", current)))
     # A device map takes accelerate, which models on the CPU do without.
     plain = where == torch.get_default_device() == torch.device("cpu")
     return where, None if plain else {"": where}
@@ -105,7 +106,10 @@ def found_weights(folder: Folder) -> str:
     for name in WEIGHTS:
         if folder.has(name):
             return name
-    raise errors.NotFound(f"{folder.label} has no weights: none of {', '.join(WEIGHTS)}")
+    raise errors.NotFound(
+        f"{folder.label} has no weights: none of {', '.join(WEIGHTS)}; give another name as "
+        "weights="
+    )
 
 
 def configs_of(
@@ -114,9 +118,14 @@ def configs_of(
     """Return the config and the generation config. Takes the values of the config from kwargs."""
     import transformers
 
-    if model_class is not None and not hasattr(model_class, "from_pretrained"):
+    if not (
+        model_class is None
+        or hasattr(model_class, "_model_mapping")
+        or (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel))
+    ):
         raise TypeError(
-            f"model_class is {kind_of(model_class)}, and must be of transformers or diffusers"
+            f"model_class is {kind_of(model_class)}, and must be the class of a model of "
+            "transformers or diffusers"
         )
     for kernel in _kernels(fields):
         if "/" in kernel:  # and downloaded it would be
@@ -166,7 +175,13 @@ def _generation_config(folder: Folder, fields: dict[str, Any]) -> Any:
 
     kind: Any = transformers.GenerationConfig
     if folder.has(GENERATION_CONFIG):
-        return kind.from_dict(read_object(folder, GENERATION_CONFIG))
+        given = read_object(folder, GENERATION_CONFIG)
+        try:
+            return kind.from_dict(given)
+        except Exception as error:
+            raise errors.InvalidFormat(
+                f"transformers does not take {GENERATION_CONFIG} in {folder.label}: {error}"
+            ) from error
     known = kind().to_dict()
     values = {name: value for name, value in fields.items() if name in known}
     return kind.from_dict(values)
@@ -179,7 +194,8 @@ def class_of(config: Any, model_class: type[Any] | None) -> Any:
     """
     import transformers
 
-    named = [each for each in getattr(config, "architectures", None) or () if type(each) is str]
+    given = getattr(config, "architectures", None)
+    named = [each for each in given if type(each) is str] if isinstance(given, list) else []
     if model_class is None:
         for name in named:
             found = getattr(transformers, name, None)
@@ -202,14 +218,28 @@ def class_of(config: Any, model_class: type[Any] | None) -> Any:
     return next((each for each in classes if each.__name__ in named), classes[0])
 
 
+def made_of(folder: Folder, make: Callable[[], Any]) -> Any:
+    """Return the model that is made of the config; raise if it cannot be made."""
+    try:
+        return make()
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise errors.InvalidFormat(
+            f"no model can be made of {CONFIG} in {folder.label}: {type(error).__name__}: {error}"
+        ) from error
+
+
 def dtype_of(dtype: torch.dtype | str, config: Any, reader: Reader) -> torch.dtype:
     """Return the type to give the weights: the one asked for, in the config, or in the file."""
+    what = "dtype"
     if dtype == "auto":
+        what = f"dtype in {CONFIG}"
         dtype = getattr(config, "dtype", None) or _stored_dtype(reader)
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype, dtype)
     if not isinstance(dtype, torch.dtype):
-        raise errors.InvalidArgument(f"dtype is {dtype!r}, and must be 'auto' or a torch.dtype")
+        raise errors.InvalidArgument(f"{what} is {dtype!r}, and must be 'auto' or a torch.dtype")
     return dtype
 
 

@@ -90,7 +90,7 @@ def _files(uri: str, options: Mapping[str, str]) -> list[str]:
         return [os.path.join(path, name) for name in inside if name.endswith(".tensors")] or [uri]
     parts = urllib.parse.urlsplit(uri)
     has_folders = parts.scheme.lower() in ("http", "https", "s3", "gs")
-    if not has_folders or parts.query or _IS_FILE.search(parts.path):
+    if not has_folders or _IS_FILE.search(parts.path):
         return [uri]
     folder = Folder(uri)
     for name in _USUAL_NAMES:
@@ -102,6 +102,8 @@ def _files(uri: str, options: Mapping[str, str]) -> list[str]:
             last = error  # S3 denies access to what does not exist, if it may not be listed
         else:
             return [place]
+    if parts.query:  # which may be what names a file
+        return [uri]
     raise errors.NotFound(
         f"{label(uri)} has no {', no '.join(_USUAL_NAMES)}: give the URI of a file as uri in "
         f"{_ARGUMENT}",

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,13 @@ def from_pretrained(
         copy=copy,
         threads=threads,
     ) as reader:
-        if hasattr(model_class, "load_config"):
+        if model_class is not None and hasattr(model_class, "load_config"):
             if where is None or kwargs:
                 given = [*kwargs, *(["device_map"] if where is None else [])]
                 raise errors.InvalidArgument(f"models of diffusers take no {', '.join(given)}")
-            return _of_diffusers(model_class, fields, reader, where, dtype, progress)
+            make = partial(no_init_or_tensor, partial(model_class.from_config, fields))
+            model = pretrained.made_of(folder, make)
+            return _filled(model, reader, where, dtype, progress)
         config, generation_config = pretrained.configs_of(folder, fields, model_class, kwargs)
         wanted = pretrained.dtype_of(dtype, config, reader)
         if (
@@ -122,15 +125,27 @@ def from_pretrained(
             state: Mapping[str, Any] = one_by_one(reader)
         else:
             state = AllAtOnce(reader, lambda: reader.load(progress=progress))
-        made = pretrained.class_of(config, model_class).from_pretrained(
-            None,
-            config=config,
-            state_dict=state,
-            dtype=wanted,
-            device_map=device_map,
-            trust_remote_code=False,
-            **kwargs,
-        )
+        kind = pretrained.class_of(config, model_class)
+        try:
+            made = kind.from_pretrained(
+                None,
+                config=config,
+                state_dict=state,
+                dtype=wanted,
+                device_map=device_map,
+                trust_remote_code=False,
+                **kwargs,
+            )
+        except (errors.Error, MemoryError):
+            raise
+        except Exception as error:
+            # The config may be at fault, if not the weights and the arguments.
+            pretrained.made_of(folder, partial(no_init_or_tensor, partial(kind, config)))
+            if "ignore_mismatched_sizes" in str(error):  # transformers logs which
+                raise errors.InvalidFormat(
+                    f"tensors in {folder.label} have other shapes than {CONFIG} there gives them"
+                ) from error
+            raise
     model = made[0] if isinstance(made, tuple) else made
     model.name_or_path = model.config.name_or_path = folder.name
     if generation_config is not None and model.can_generate():
@@ -293,16 +308,14 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
     return place
 
 
-def _of_diffusers(
-    model_class: Any,
-    fields: dict[str, Any],
+def _filled(
+    model: Any,
     reader: Reader,
     device: torch.device,
     dtype: torch.dtype | str,
     progress: Progress | None,
 ) -> Any:
-    """Load a model of diffusers, whose own from_pretrained() takes no tensors."""
-    model = no_init_or_tensor(lambda: model_class.from_config(fields))
+    """Load a model of diffusers without weights, whose own from_pretrained() takes no tensors."""
     wanted = None if dtype == "auto" else pretrained.dtype_of(dtype, None, reader)
     for name, tensor in model.state_dict(keep_vars=True).items():
         if tensor.is_floating_point() and name in reader:

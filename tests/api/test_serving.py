@@ -188,11 +188,15 @@ def test_the_files_of_a_prefix_on_a_server(tmp_path: Path) -> None:
         tensorizer_ops.save(web.root / "a" / "model.tensors", tensors)
         shards = {"max_shard_size": str(9000)}
         tensorizer_ops.save(web.root / "b" / "model.safetensors", tensors, options=shards)
-        for place in ("a", "a/", "a/model.tensors", "b", "b/model.safetensors.index.json"):
+        tensorizer_ops.save(web.root / "c", tensors)
+        for place in (
+            *("a", "a/", "a/model.tensors", "b", "b/model.safetensors.index.json"),
+            *("a?signature=1", "a/?signature=1", "a/model.tensors?signature=1", "c?file=1"),
+        ):
             assert_same(read_all({"uri": web.url(place)}), tensors)
-        message = "/c' has no model.safetensors.index.json, no model.safetensors, no model.tensors"
+        message = "/d' has no model.safetensors.index.json, no model.safetensors, no model.tensors"
         with pytest.raises(FileNotFoundError, match=re.escape(message)):
-            read_all({"uri": web.url("c")})
+            read_all({"uri": web.url("d")})
 
 
 def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

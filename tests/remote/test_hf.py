@@ -367,12 +367,15 @@ def test_wrong_folders(tmp_path: Path) -> None:
         json.dumps({**config, "dtype": "load"}): "does not take the config",
         json.dumps({**config, "text_config": {"_attn_implementation": "evil/x"}}): "'evil/x'.*code",
         json.dumps({**config, "model_type": "x", "auto_map": {"AutoConfig": "a.B"}}): "custom code",
+        json.dumps({**config, "dtype": 7}): "dtype in config.json is 7",
+        json.dumps({**config, "hidden_act": "x"}): "no model can be made of config.json in .*m': ",
+        json.dumps({**config, "vocab_size": 7}): "other shapes than config.json there gives them",
     }.items():
         (folder / "config.json").write_text(text)
         refused(ValueError, match)
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["os", "logging"]}))
-    assert type(from_pretrained(folder)) is transformers.LlamaForCausalLM
-    refused(ValueError, "never executed", trust_remote_code=True)
+    for named in (["os", "logging"], 7):
+        (folder / "config.json").write_text(json.dumps({**config, "architectures": named}))
+        refused(ValueError, "never executed", trust_remote_code=True)
     for name in ("variant", "subfolder", "revision", "config", "state_dict"):
         refused(ValueError, f"{name}= cannot be given", **{name: "fp16"})
     settings = transformers.GenerationConfig(max_length=77)
@@ -381,7 +384,8 @@ def test_wrong_folders(tmp_path: Path) -> None:
     refused(ValueError, "both given", device="cpu", device_map="auto")
     refused(ValueError, "device_map is 'gpu'", device_map="gpu")
     refused(ValueError, "dtype is 'half4'", dtype="half4")
-    refused(TypeError, "model_class is the class int", model_class=int)
+    for other in (int, transformers.AutoConfig, transformers.AutoTokenizer):
+        refused(TypeError, f"model_class is the class .*{other.__name__}", model_class=other)
     vision = transformers.AutoModelForImageClassification
     refused(ValueError, "has no model for a LlamaConfig", model_class=vision)
     for name in ("../m/model.tensors", "..", "", "a\0"):
@@ -399,6 +403,10 @@ def test_wrong_folders(tmp_path: Path) -> None:
         save_pretrained(torch.nn.Linear(2, 2), folder)
     (folder / "model.tensors").unlink()
     refused(FileNotFoundError, "has no weights")
+    save_pretrained(new(llama), folder)
+    settings_file = folder / "generation_config.json"
+    settings_file.write_text('{"watermarking_config": 5}')
+    refused(ValueError, "does not take generation_config.json")
 
 
 def test_a_server_that_sends_too_much() -> None:
