@@ -53,6 +53,8 @@ class Peers:
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         _calls[self.group.group_name] += 1
         self._store = Store(self.group, f"tensorizer_ops/{_calls[self.group.group_name]}")
+        # Called in the end, when the others can know of a failure.
+        self.cleanup = contextlib.ExitStack()
         self._exchanges = 0
         self._said: list[str] = []  # keys that rank 0 deletes in the end
         self._greeting: dist.Work | None = None
@@ -92,6 +94,7 @@ class Peers:
             self._stop_heartbeat()
             for descriptor in self._watched:
                 os.close(descriptor)
+            self.cleanup.close()
 
     def agree(self, value: Any, outcome: Callable[[list[Any]], _Result]) -> _Result:
         """Return ``outcome()`` of what all ranks pass to this method, by rank.

@@ -41,24 +41,23 @@ def save_shared(
     ]
     texts = None if metadata is None else list(metadata.items())
     shared = _python.SharedSave(uri, names, likes, hashes, options, texts)
-    try:
-        _start(shared, uri, peers)
-        saved = {
-            name: in_bytes(like.shape, like.itemsize, holders)
-            for like, (name, _, _, holders) in zip(likes, whole, strict=True)
-        }
-        order = shared.names()
-        placed = [saved[name] for name in order]
-        mine = {
-            number: LocalBytes(local[name], boxes[name])
-            for number, name in enumerate(order)
-            if name in local
-        }
-        sections = assigned(shared, placed, peers.size)
-        Exchange(peers, shared, placed, mine, sections).run()
-        _finish(shared, peers)
-    finally:
-        shared.abort()
+    # In the end, because a rank whose upload has ended must learn why.
+    peers.cleanup.callback(shared.abort)
+    _start(shared, uri, peers)
+    saved = {
+        name: in_bytes(like.shape, like.itemsize, holders)
+        for like, (name, _, _, holders) in zip(likes, whole, strict=True)
+    }
+    order = shared.names()
+    placed = [saved[name] for name in order]
+    mine = {
+        number: LocalBytes(local[name], boxes[name])
+        for number, name in enumerate(order)
+        if name in local
+    }
+    sections = assigned(shared, placed, peers.size)
+    Exchange(peers, shared, placed, mine, sections).run()
+    _finish(shared, peers)
 
 
 def _start(shared: _python.SharedSave, uri: str, peers: Peers) -> None:

@@ -391,9 +391,7 @@ def test_a_rank_that_is_killed_at_any_moment(tmp_path: Path, s3: S3, place: str)
         for report in outcome.reports:
             if report is not None:
                 kind, text, took = report
-                # Another rank may have ended the upload before this one knows why.
-                ended = place == "s3" and "NoSuchUpload" in text
-                assert ended or issubclass(getattr(errors, kind), ConnectionError), text
+                assert issubclass(getattr(errors, kind), ConnectionError), text
                 assert took < 20, (moment, text)
         loaded = tensorizer_ops.load(uri, options=options, verify="crc32")
         assert sorted(loaded) in (["old"], ["0", "1", "2"])
