@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import wrong
+from tensorizer_ops._boxes import strides_of
 from tensorizer_ops._file_objects import label
 from tensorizer_ops._folder import Folder
 from tensorizer_ops._iterate import iterate
@@ -127,7 +128,9 @@ class _Stored:
 
     def __init__(self, reader: Reader, name: str) -> None:
         self.name = name
-        self.everything: Index = tuple(map(range, reader.shape(name)))
+        shape = reader.shape(name)
+        self.everything: Index = tuple(map(range, shape))
+        self.strides = strides_of(shape)
         self.dtype = reader.dtype(name)
         self._reader = reader
         self._whole: torch.Tensor | None = None
@@ -160,9 +163,9 @@ class Weight(torch.Tensor):
     """A tensor of a file, or a part of it, which is read when an operation needs its elements.
 
     Slices, indices and the parts of ``split``, ``chunk`` and ``unbind`` are again such tensors, and
-    read nothing. ``copy_`` from one reads it onto the device of its destination; any other
-    operation reads it once, onto the CPU, and goes on with a plain tensor. What is written to a
-    tensor or a part is seen by all parts of it.
+    read nothing. ``copy_`` from one reads it onto the device of its destination, and keeps nothing.
+    Any other operation reads it once, onto the CPU, and goes on with a plain tensor. It reads the
+    whole tensor if it writes to the part, or returns a view of it, because all parts share memory.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -173,10 +176,22 @@ class Weight(torch.Tensor):
     @staticmethod
     def __new__(cls, stored: _Stored, index: Index | None = None) -> Weight:
         index = stored.everything if index is None else index
-        shape = [len(part) for part in index if isinstance(part, range)]
-        made: Weight = torch.Tensor._make_wrapper_subclass(
-            cls, shape, dtype=stored.dtype, device=torch.device("cpu")
-        )
+        shape, strides, offset = [], [], 0
+        for part, stride in zip(index, stored.strides, strict=True):
+            if isinstance(part, range):
+                shape.append(len(part))
+                strides.append(part.step * stride)
+            offset += (part.start if isinstance(part, range) else part) * stride
+        # A tensor that is made in inference mode cannot be a view of one that is not.
+        with torch.inference_mode(False):
+            made: Weight = torch.Tensor._make_wrapper_subclass(
+                cls,
+                shape,
+                strides=strides,
+                storage_offset=offset,
+                dtype=stored.dtype,
+                device=torch.device("cpu"),
+            )
         made._stored, made._index, made._part = stored, index, None
         return made
 
@@ -187,7 +202,7 @@ class Weight(torch.Tensor):
         return f"<weight {self._stored.name!r}: {self.dtype}, {list(self.shape)}>"
 
     def _read(self) -> torch.Tensor:
-        """Return the elements as a plain tensor on the CPU."""
+        """Return the elements as a plain tensor on the CPU, to be read only."""
         if self._index == self._stored.everything:
             return self._stored.whole()
         part = self._stored.loaded(self._index)
@@ -197,17 +212,21 @@ class Weight(torch.Tensor):
             part = self._part
         return part
 
-    def _to_write(self) -> torch.Tensor:
+    def _shared(self) -> torch.Tensor:
         """Return the elements in memory that all parts of the tensor share."""
-        self._stored.whole()
-        return self._read()
+        return self._stored.whole()[_as_slices(self._index)]
 
     def _to_copy(self, device: torch.device) -> torch.Tensor:
         """Return the elements on a device, and keep nothing."""
         if device.type == "meta":
             return torch.empty(self.shape, dtype=self.dtype, device=device)
-        part = self._stored.loaded(self._index) if self._part is None else self._read()
+        part = self._stored.loaded(self._index)
+        if part is None:
+            part = self._part
         return self._stored.load(self._index, device) if part is None else part
+
+    def _on_meta(self) -> torch.Tensor:
+        return torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
 
     def _indexed(self, dim: int, index: slice | int) -> Weight:
         place = [i for i, part in enumerate(self._index) if isinstance(part, range)][dim]
@@ -225,25 +244,26 @@ class Weight(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        # In inference mode, operations come here that are otherwise divided into others before.
+        divided = func.decompose(*args, **kwargs)
+        if divided is not NotImplemented:
+            return divided
         if func in _VIEWS and not kwargs:
+            func(args[0]._on_meta(), *args[1:])  # raises for wrong arguments
             return _VIEWS[func](*args)
         if func is torch.ops.aten.copy_.default and not isinstance(args[0], Weight):
             target, source, *rest = args
             return func(target, source._to_copy(target.device), *rest, **kwargs)
         declared = func._schema.arguments
-        written = {argument.name for argument in declared if _is_written(argument)}
+        shared = {argument.name for argument in declared if argument.alias_info is not None}
         names = [argument.name for argument in declared]
-        plain = [_plain(value, name in written) for name, value in zip(names, args, strict=False)]
-        return func(*plain, **{n: _plain(value, n in written) for n, value in kwargs.items()})
+        plain = [_plain(value, name in shared) for name, value in zip(names, args, strict=False)]
+        return func(*plain, **{n: _plain(value, n in shared) for n, value in kwargs.items()})
 
 
-def _plain(value: Any, written: bool) -> Any:
+def _plain(value: Any, shared: bool) -> Any:
     """Replace each weight in an argument by a plain tensor."""
-    return tree_map_only(Weight, Weight._to_write if written else Weight._read, value)
-
-
-def _is_written(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
+    return tree_map_only(Weight, Weight._shared if shared else Weight._read, value)
 
 
 def _split(weight: Weight, sizes: Sequence[int], dim: int = 0) -> list[Weight]:
@@ -274,16 +294,18 @@ _VIEWS: dict[Any, Callable[..., Weight | list[Weight]]] = {
 }
 
 
-def _after_reading(name: str) -> Callable[..., Any]:
+def _on_plain(name: str, shared: bool) -> Callable[..., Any]:
     def call(weight: Weight, *args: Any, **kwargs: Any) -> Any:
-        return getattr(weight._read(), name)(*args, **kwargs)
+        return getattr(_plain(weight, shared), name)(*_plain(args, False), **kwargs)
 
     return call
 
 
 # Methods that look into the memory of a tensor and are no operations.
+for _name in ("__deepcopy__", "__reduce_ex__", "tolist"):
+    setattr(Weight, _name, _on_plain(_name, shared=False))
 for _name in (
-    *("__array__", "__deepcopy__", "__dlpack__", "__reduce_ex__", "data_ptr", "numpy", "tolist"),
-    *("storage", "untyped_storage"),
+    *("__array__", "__dlpack__", "apply_", "data_ptr", "map2_", "map_", "numpy", "storage"),
+    "untyped_storage",
 ):
-    setattr(Weight, _name, _after_reading(_name))
+    setattr(Weight, _name, _on_plain(_name, shared=True))

@@ -55,6 +55,10 @@ READS: list[Callable[[torch.Tensor], Any]] = [
     lambda x: torch.from_numpy(x[3].numpy()),
     lambda x: torch.tensor(x[3:5].tolist()),
     lambda x: torch.nn.Parameter(x, requires_grad=False) * 2,
+    lambda x: x[:, 2:10].contiguous().view(-1),
+    lambda x: x.narrow(1, 3, 7).reshape(-1),
+    lambda x: x[2].view(2, -1).t(),
+    lambda x: x[:4].clone().apply_(lambda value: value + 1),
     lambda x: copy.deepcopy(x[1]),
     lambda x: pickle.loads(pickle.dumps(x[:, 1])),
 ]
@@ -75,11 +79,40 @@ def make(tmp_path: Path, plain: torch.Tensor) -> Iterator[Callable[[], Weight]]:
 def test_operations_give_what_those_of_plain_tensors_give(
     make: Callable[[], Weight], plain: torch.Tensor
 ) -> None:
+    read = make()
+    read.t()
     for number, operation in enumerate([*VIEWS, *READS]):
-        found, expected = operation(make()), operation(plain)
-        assert isinstance(found, Weight) == (operation in VIEWS), number
-        assert found.shape == expected.shape and found.dtype == expected.dtype, number
-        assert torch.equal(found.clone(), expected), number
+        expected = operation(plain)
+        for weight in (make(), read):
+            found = operation(weight)
+            assert isinstance(found, Weight) == (operation in VIEWS), number
+            assert found.shape == expected.shape and found.dtype == expected.dtype, number
+            assert torch.equal(found.clone(), expected), number
+            if operation in VIEWS and found.numel():
+                assert found.is_contiguous() == expected.is_contiguous(), number
+                assert found.stride() == expected.stride(), number
+                assert found.storage_offset() == expected.storage_offset(), number
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x.split([10, 10]),
+        lambda x: x.split([-1, 65]),
+        lambda x: x.split([10, 54, 5]),
+        lambda x: x.split(0),
+        lambda x: x[0, 0].split(1),
+        lambda x: x.narrow(0, 60, 5),
+        lambda x: torch.ops.aten.slice.Tensor(x, 0, 0, 4, -1),
+    ],
+)
+def test_wrong_views_raise_what_plain_tensors_raise(
+    make: Callable[[], Weight], plain: torch.Tensor, operation: Callable[[torch.Tensor], Any]
+) -> None:
+    with pytest.raises(RuntimeError) as expected:
+        operation(plain)
+    with pytest.raises(RuntimeError, match=re.escape(str(expected.value).partition("\n")[0])):
+        operation(make())
 
 
 def test_only_parts_are_read(
@@ -105,6 +138,13 @@ def test_only_parts_are_read(
     half = weight[:, :24]
     assert half.sum() == half.sum()
     assert read[1:] == [ROWS * 24]  # once
+    read.clear()
+    with torch.inference_mode():
+        for loaded in (weight, make()):
+            target.copy_(loaded.narrow(0, 16, 24).chunk(3)[1])
+            assert read == [8 * COLUMNS] and torch.equal(target, plain[24:32])
+            assert loaded[1:3].reshape(-1).shape == (2 * COLUMNS,)
+            read.clear()
 
 
 def test_what_is_written_is_seen_by_all_parts(make: Callable[[], Weight]) -> None:
@@ -117,6 +157,29 @@ def test_what_is_written_is_seen_by_all_parts(make: Callable[[], Weight]) -> Non
     assert (row.clone() == 7).all()
     torch.add(torch.ones(COLUMNS), 1, out=row)
     assert (weight[3].clone() == 2).all()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x[3].view(2, -1).mul_(2),
+        lambda x: x[:4].t().zero_(),
+        lambda x: x[5].apply_(lambda value: 2.0),
+        lambda x: x[:, 1].map_(torch.zeros(ROWS), lambda one, other: other),
+        lambda x: x[6:8].numpy().fill(3),
+        lambda x: x.narrow(1, 4, 2).unsqueeze(0).copy_(torch.ones(1, ROWS, 2)),
+    ],
+)
+def test_what_is_written_through_a_view_is_seen(
+    make: Callable[[], Weight], plain: torch.Tensor, write: Callable[[torch.Tensor], Any]
+) -> None:
+    weight, expected = make(), plain.clone()
+    seen = weight[2:9]
+    seen.clone()  # has been read before
+    write(weight)
+    write(expected)
+    assert torch.equal(seen.clone(), expected[2:9])
+    assert torch.equal(weight.clone(), expected) and not torch.equal(expected, plain)
 
 
 # Each rank takes half of the rows of one weight, and half of the columns of another.
