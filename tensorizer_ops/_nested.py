@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops import errors
+
 
 class Damaged(ValueError):
     """Says what is wrong with a text."""
@@ -70,6 +72,14 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], Any]]] = {
     torch.dtype: ("dtype", lambda value: str(value).removeprefix("torch.")),
     torch.device: ("device", str),
 }
+
+
+def refuse_meta(tensor: torch.Tensor, *path: object) -> None:
+    """Raise for a tensor without values, which is at a path in the state."""
+    if tensor.is_meta:
+        raise errors.InvalidArgument(
+            f"state{_where(path)} is on the meta device, and has no values"
+        )
 
 
 def dtype_named(name: str) -> torch.dtype:
@@ -130,6 +140,7 @@ class _Writer:
         if kind is float:
             return value if math.isfinite(value) else {"float": str(value)}
         if isinstance(value, torch.Tensor):
+            refuse_meta(value, *path)
             return {"tensor": self._name_of(value, path)}
         if kind is list:
             return [self.node(each, (*path, place)) for place, each in enumerate(value)]
@@ -170,7 +181,7 @@ def _where(path: tuple[object, ...]) -> str:
 
 def _identity(tensor: torch.Tensor) -> object:
     """Return the same for tensors that are the same memory, as tied weights in a state_dict."""
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.numel() == 0:
+    if tensor.layout != torch.strided or tensor.numel() == 0:
         return id(tensor)
     kind = (tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), kind)

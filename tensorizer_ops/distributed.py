@@ -18,6 +18,7 @@ from tensorizer_ops._distributed.host_memory import HostMemory
 from tensorizer_ops._distributed.made import Fused, Stacked
 from tensorizer_ops._distributed.meshes import device_of, group_of
 from tensorizer_ops._distributed.model import Model
+from tensorizer_ops._distributed.parts import local_part
 from tensorizer_ops._distributed.peers import Peers
 from tensorizer_ops._distributed.placed import Placed, Stored
 from tensorizer_ops._distributed.plan import Plan, resolve
@@ -150,11 +151,13 @@ def _save(
     options: Options | None,
     metadata: Mapping[str, str] | None,
 ) -> None:
-    if peers is None:
-        save_tensors(uri, tensors, hashes=hashes, options=options, metadata=metadata)
-        return
     named = as_dict(tensors)
     refuse_others(named, named.values(), shards=True)
+    if peers is None:
+        for name, tensor in named.items():
+            local_part(name, tensor)  # raises for what several ranks could not save
+        save_tensors(uri, named, hashes=hashes, options=options, metadata=metadata)
+        return
     refuse_other_metadata(metadata)
     save_shared(to_uri(uri), named, peers, hashes, as_pairs(options), metadata)
 

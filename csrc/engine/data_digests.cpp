@@ -8,7 +8,8 @@
 namespace tensorizer {
 
 const char* how_to_list(DigestVersion version) noexcept {
-  return version == DigestVersion::Tensors ? "save the file with the option 'digests'"
+  return version == DigestVersion::Tensors ? "save the file with the option 'digests', or with "
+                                             "hashes=\"chunked\" and use its digest of version 2"
                                            : "save the file with hashes=\"chunked\" and chunks of "
                                              "1048576 bytes, and an encrypted "
                                              "one with the option 'plain_digests' as well";

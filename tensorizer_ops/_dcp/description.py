@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from tensorizer_ops._arguments import is_unicode
 from tensorizer_ops._boxes import make_up
 from tensorizer_ops._nested import Damaged, dtype_named, flattened, rebuilt
 
@@ -29,7 +32,7 @@ FILE = "checkpoint.tensors"
 # The metadata of a data file has its name, so that no other file can take its place.
 NAME_KEY = "tensorizer_ops.distributed_checkpoint.file"
 # The files of ranks. No other names are read, or deleted.
-DATA_FILE = re.compile(r"rank-\d{1,9}-[0-9a-f]{16}\.tensors")
+DATA_FILE = re.compile(r"rank-[0-9]{1,9}-[0-9a-f]{16}\.tensors")
 _VERSION = 1
 
 
@@ -41,6 +44,29 @@ class Place(NamedTuple):
     # Of a tensor, as the list has them; the file must have the same.
     shape: Sequence[int] = ()
     dtype: str = ""
+
+
+class Places:
+    """Where everything in a checkpoint is."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Place] = {}
+        # Sorted, and no dict: whoever wrote them can choose offsets whose hashes are equal.
+        self._parts: dict[str, list[tuple[Sequence[int], Place]]] = {}
+
+    def add_value(self, name: str, place: Place) -> None:
+        self._values[name] = place
+
+    def add_parts(self, name: str, parts: list[tuple[Sequence[int], Place]]) -> None:
+        """Add the parts of a tensor, by their offsets."""
+        # Empty parts come behind another one with the same offsets, which find() returns.
+        self._parts[name] = sorted(parts, key=lambda part: (part[0], 0 in part[1].shape))
+
+    def find(self, index: MetadataIndex) -> Place:
+        if index.offset is None:
+            return self._values[index.fqn]
+        parts = self._parts[index.fqn]
+        return parts[bisect_left(parts, list(index.offset), key=itemgetter(0))][1]
 
 
 def described(metadata: Metadata, places: Mapping[MetadataIndex, Place]) -> str:
@@ -80,7 +106,7 @@ def described(metadata: Metadata, places: Mapping[MetadataIndex, Place]) -> str:
 
 
 def understood(text: str) -> Metadata:
-    """Return what a text describes; ``storage_data`` has the place of everything.
+    """Return what a text describes; ``storage_data`` has the :class:`Places`.
 
     Raises one of ``DAMAGE`` of ``_nested`` for a damaged text.
     """
@@ -90,12 +116,13 @@ def understood(text: str) -> Metadata:
     files = found["files"]
     for file in files:
         if not isinstance(file, str) or not DATA_FILE.fullmatch(file):
-            raise Damaged(f"it names {file!r}, which is no file of a rank")
+            raise Damaged(f"it names {file!r:.100}, which is no file of a rank")
     stored: dict[str, Any] = {}
-    places: dict[MetadataIndex, Place] = {}
+    places = Places()
     for name, one in found["tensors"].items():
         size = _size(one["size"])
         chunks = []
+        parts: list[tuple[Sequence[int], Place]] = []
         for offsets, sizes, file, inner in one["chunks"]:
             chunk = ChunkStorageMetadata(_size(offsets), _size(sizes))
             if len(chunk.offsets) != len(size) or any(
@@ -105,18 +132,17 @@ def understood(text: str) -> Metadata:
                 raise Damaged(f"it has a part outside of tensor {name!r}")
             chunks.append(chunk)
             place = _place(files, file, inner)
-            places[MetadataIndex(name, chunk.offsets)] = place._replace(
-                shape=list(chunk.sizes), dtype=one["dtype"]
-            )
+            parts.append((offsets, place._replace(shape=sizes, dtype=one["dtype"])))
         if not make_up(size, [(chunk.offsets, chunk.sizes) for chunk in chunks]):
             raise Damaged(f"it has parts of tensor {name!r} that overlap, or lacks some of it")
         properties = TensorProperties(
             dtype=dtype_named(one["dtype"]), requires_grad=bool(one["requires_grad"])
         )
         stored[name] = TensorStorageMetadata(properties, size, chunks)
+        places.add_parts(name, parts)
     for name, (file, inner) in found["values"].items():
         stored[name] = BytesStorageMetadata()
-        places[MetadataIndex(name)] = _place(files, file, inner)
+        places.add_value(name, _place(files, file, inner))
     planner = rebuilt(found["planner"], {})
     return Metadata(stored, planner_data=planner, storage_data=places)
 
@@ -128,6 +154,8 @@ def _size(numbers: list[int]) -> torch.Size:
 
 
 def _place(files: list[str], number: int, name: str) -> Place:
-    if type(number) is not int or not 0 <= number < len(files) or not isinstance(name, str):
+    if type(number) is not int or not 0 <= number < len(files):
         raise Damaged("it refers to no file")
+    if not isinstance(name, str) or not is_unicode(name):
+        raise Damaged("it has a name that is none")
     return Place(files[number], name)

@@ -106,7 +106,13 @@ def fill(
         names = [wanted.name for wanted in values]
         loaded = _load(reader, names, verify, threads)
         for wanted in values:
-            data = bytes(loaded[wanted.name].view(torch.uint8).numpy())
+            stored = loaded[wanted.name]
+            if stored.dtype != torch.uint8 or stored.dim() != 1:
+                raise errors.InvalidFormat(
+                    f"tensor {wanted.name!r} in {wanted.place.file!r} is {stored.dtype} "
+                    f"{list(stored.shape)}, and must be the bytes of a value"
+                )
+            data = bytes(stored.numpy())
             planner.load_bytes(wanted.item, io.BytesIO(data))
 
 

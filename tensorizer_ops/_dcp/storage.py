@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import secrets
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ from tensorizer_ops._dcp.description import (
     KEY,
     NAME_KEY,
     Place,
+    Places,
     described,
     understood,
 )
@@ -38,7 +40,7 @@ from tensorizer_ops._dcp.staging import Copies
 from tensorizer_ops._folder import Folder
 from tensorizer_ops._inspection import metadata as texts_of
 from tensorizer_ops._load_save import save
-from tensorizer_ops._nested import DAMAGE, damage
+from tensorizer_ops._nested import DAMAGE, damage, refuse_meta
 from tensorizer_ops._options import Hashes, Options, Verify, kept
 from tensorizer_ops._targets import Target
 
@@ -46,13 +48,26 @@ from tensorizer_ops._targets import Target
 _REQUESTS = 8
 
 
+class _Current(threading.local):
+    """What one save or load keeps. Torch calls all methods for one in the same thread."""
+
+    place: Target | None = None
+    save_id = ""
+    rank = 0
+    places = Places()
+
+    def __reduce__(self) -> tuple[type[_Current], tuple[()]]:
+        return _Current, ()
+
+
 class _Place:
     """Where a checkpoint is: what the writer and the reader have in common."""
 
     def __init__(self, path: Target | None, options: Options | None) -> None:
         super().__init__()
-        self._base = path
+        self._path = path
         self._options = kept(options)
+        self._current = _Current()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -61,13 +76,13 @@ class _Place:
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin to save or load a checkpoint."""
-        if checkpoint_id is not None:
-            self._base = checkpoint_id
+        self._current.place = self._path if checkpoint_id is None else checkpoint_id
 
     def _folder(self) -> Folder:
-        if self._base is None:
+        place = self._current.place or self._path
+        if place is None:
             raise errors.InvalidArgument(f"{type(self).__name__} needs a path or a checkpoint_id")
-        return Folder(self._base, self._options)
+        return Folder(place, self._options)
 
 
 class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
@@ -105,19 +120,17 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         super().__init__(path, options)
         self._threads = threads
         self._hashes: Hashes = hashes or ("chunked" if "key" in self._options else "crc32")
-        self._rank = 0
-        self._save_id = ""
         self._copies = Copies()
         self._in_background = False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin to save a checkpoint."""
         super().reset(checkpoint_id)
-        self._save_id = secrets.token_hex(8)
+        self._current.save_id = secrets.token_hex(8)
 
     def storage_meta(self) -> StorageMeta:
         """Return what planners may know of the storage."""
-        return StorageMeta(checkpoint_id=self._folder().name, save_id=self._save_id)
+        return StorageMeta(checkpoint_id=self._folder().name, save_id=self._current.save_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Receive the rank of this process."""
@@ -126,7 +139,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
                 "TensorizerStorageWriter needs use_collectives=True: one file lists the files of "
                 "all ranks"
             )
-        self._rank = kwargs.get("rank") or 0
+        self._current.rank = kwargs.get("rank") or 0
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan."""
@@ -139,19 +152,21 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write the file of this rank."""
         # A new name, because the last checkpoint stays until this one is complete.
-        file = f"rank-{self._rank}-{secrets.token_hex(8)}.tensors"
+        file = f"rank-{self._current.rank}-{secrets.token_hex(8)}.tensors"
         self._copies.wait()
+        in_background, self._in_background = self._in_background, False
         tensors: dict[str, torch.Tensor] = {}
         results = []
         for item in plan.items:
             data = planner.resolve_data(item)
             tensor = data.detach() if isinstance(data, torch.Tensor) else _as_tensor(data)
+            refuse_meta(tensor, item.index.fqn)
             name = _name(item.index, tensors)
             tensors[name] = tensor
             size = tensor.numel() * tensor.itemsize
             results.append(WriteResult(item.index, size, Place(file, name)))
         if tensors:
-            threads = self._threads or int(self._in_background)
+            threads = self._threads or int(in_background)
             self._save(file, tensors, threads, {NAME_KEY: file})
         written: Future[list[WriteResult]] = Future()
         written.set_result(results)
@@ -238,7 +253,6 @@ class TensorizerStorageReader(_Place, StorageReader):
             self._options.setdefault("require_authenticated", "true")
         self._verify = verify
         self._threads = threads
-        self._places: dict[MetadataIndex, Place] = {}
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return what is in the checkpoint."""
@@ -259,7 +273,7 @@ class TensorizerStorageReader(_Place, StorageReader):
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
         """Receive what is in the checkpoint."""
-        self._places = metadata.storage_data
+        self._current.places = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Return the plan."""
@@ -273,7 +287,7 @@ class TensorizerStorageReader(_Place, StorageReader):
         """Fill the tensors of this rank, from one file after another."""
         wanted: dict[str, list[Wanted]] = {}
         for item in plan.items:
-            place = self._places[item.storage_index]
+            place = self._current.places.find(item.storage_index)
             wanted.setdefault(place.file, []).append(Wanted(place, item))
         folder = self._folder()
         for file, items in wanted.items():

@@ -78,9 +78,14 @@ class Fused:
                 start, stop, step = taken.indices(shape[dim])
                 given = [each for each in (taken.start, taken.stop) if each is not None]
                 outside = any(abs(each) > shape[dim] for each in given) or stop < start
-                shape = [*shape[:dim], max(stop - start, 0), *shape[dim + 1 :]]
+                if outside or step != 1:
+                    raise errors.InvalidArgument(
+                        f"{where}: tensor {name!r} {_described(stored[name])} has no rows {taken}, "
+                        "which must be within it, without a step"
+                    )
+                shape = [*shape[:dim], stop - start, *shape[dim + 1 :]]
                 alike = [*shape[:dim], first.shape[dim], *shape[dim + 1 :]]
-                if Stored(alike, kind) != first or step != 1 or outside:
+                if Stored(alike, kind) != first:
                     raise errors.InvalidArgument(
                         f"{where}: {taken} of tensor {name!r} {_described(stored[name])} cannot be "
                         f"fused with {names[0]!r} {_described(first)}"
@@ -165,7 +170,8 @@ def matching(where: str, pattern: str, names: Iterable[str]) -> dict[tuple[str, 
         if match := regex.fullmatch(name):
             found.setdefault(match.groups(), []).append(name)
     if not found:
-        raise errors.InvalidArgument(f"{where}: the file has no tensor {pattern!r}")
+        number = ", with a number in place of {}" if "{}" in pattern else ""
+        raise errors.InvalidArgument(f"{where}: the file has no tensor {pattern!r}{number}")
     return found
 
 

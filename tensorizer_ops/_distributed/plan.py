@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from tensorizer_ops import errors
+from tensorizer_ops._arguments import kind_of
 from tensorizer_ops._distributed.made import Fused, Stacked, matching
 from tensorizer_ops._distributed.placed import (
     Placed,
@@ -33,6 +34,9 @@ def resolve(plan: Plan, mesh: DeviceMesh, stored: Mapping[str, Stored]) -> dict[
     if isinstance(plan, torch.nn.Module):
         placed.update(_as_in_module(plan, stored))
         return placed
+    for key in plan:
+        if not isinstance(key, str):
+            raise TypeError(f"plan has a key that is {kind_of(key)}, and must be str")
     shapes = {name: one.shape for name, one in stored.items()}
     styles = {key: value for key, value in plan.items() if isinstance(value, ParallelStyle)}
     for name, placements in placements_of_styles(styles, mesh, shapes).items():
@@ -61,7 +65,10 @@ def _as_in_module(
     module: torch.nn.Module, stored: Mapping[str, Stored]
 ) -> Iterator[tuple[str, Placed]]:
     """Yield the tensors that torch has put on a mesh in a module."""
-    for name, tensor in module.state_dict(keep_vars=True).items():
+    state = module.state_dict(keep_vars=True)
+    if not any(isinstance(tensor, DTensor) for tensor in state.values()):
+        raise errors.InvalidArgument("plan is a module without DTensors: torch has not divided it")
+    for name, tensor in state.items():
         if not isinstance(tensor, DTensor) or name not in stored:
             continue
         shape = stored[name].shape

@@ -146,6 +146,11 @@ def test_what_would_need_pickle(
     assert not list(tmp_path.iterdir())
 
 
+def test_tensors_without_values(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"state\['w'\]\[0\] is on the meta device"):
+        save_checkpoint(tmp_path / "c.tensors", {"w": [torch.ones(2, device="meta")]})
+
+
 def test_a_state_that_holds_itself(tmp_path: Path) -> None:
     state: dict[str, Any] = {}
     state["self"] = state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import pickle
@@ -213,6 +214,29 @@ def test_a_save_in_the_background_is_of_its_moment(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_saves_with_one_writer_at_the_same_time(tmp_path: Path) -> None:
+    """Each goes on in its own folder."""
+    writer = checkpoint.TensorizerStorageWriter()
+    for delay in range(20):
+        saves = []
+        for number in range(2):
+            saves.append(
+                checkpoint.async_save(
+                    {"w": torch.full((1000,), number)},
+                    checkpoint_id=tmp_path / str(number),
+                    storage_writer=writer,
+                    no_dist=True,
+                )
+            )
+            time.sleep(delay / 2000)
+        for save in saves:
+            save.result()
+        for number in range(2):
+            loaded = {"w": torch.zeros(1000, dtype=torch.int64)}
+            checkpoint.load(loaded, checkpoint_id=tmp_path / str(number), no_dist=True)
+            assert (loaded["w"] == number).all()
+
+
 def saves_again_and_again(uri: str | Path, options: dict[str, str]) -> None:
     value = 0
     while True:
@@ -276,6 +300,7 @@ def test_what_needs_pickle_is_refused(tmp_path: Path) -> None:
     for value, text in (
         (Path("x"), r"state\['optimizer.path'\] is pathlib.*only pickle could save"),
         ((torch.ones(2), 3), r"state\['optimizer.path'\] is tuple with tensors in it"),
+        (torch.ones(2, device="meta"), r"state\['optimizer.path'\] is on the meta device"),
     ):
         with pytest.raises(CheckpointException, match=text):
             checkpoint.save({"optimizer": {"path": value}}, checkpoint_id=tmp_path)
@@ -362,6 +387,7 @@ def changed_tensor(**changes: Any) -> str:
         changed(values={"epoch": [-1, "epoch"]}),
         changed(values={"epoch": [True, "epoch"]}),
         changed(values={"epoch": [0, 3]}),
+        changed(values={"epoch": [0, "\ud800"]}),
         changed(planner='{"tensor": "w"}'),
         changed(planner="{"),
         changed_tensor(dtype="nn"),
@@ -389,6 +415,30 @@ def test_hostile_lists(tmp_path: Path, text: str) -> None:
         reader.read_metadata()
     said = str(caught.value).partition("is damaged: ")[2]
     assert re.match(r"it |torch has no|no save writes such$", said)
+
+
+@pytest.mark.parametrize("dims", [8, 40])
+def test_offsets_of_the_same_hash(tmp_path: Path, dims: int) -> None:
+    """As keys of a dict, they would take minutes."""
+    same = 2**61 - 1
+    parts = itertools.islice(itertools.product(range(4), repeat=dims), 8192)
+    chunks = [[[i * same for i in part], [1] * dims, 0, "w"] for part in parts]
+    text = changed_tensor(size=[2**63 - 1] * dims, chunks=chunks)
+    metadata = {"tensorizer_ops.distributed_checkpoint": text}
+    tensorizer_ops.save(tmp_path / "checkpoint.tensors", {}, metadata=metadata)
+    begin = time.process_time()
+    with pytest.raises(errors.InvalidFormat, match="overlap, or lacks"):
+        checkpoint.TensorizerStorageReader(tmp_path).read_metadata()
+    assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize("other", [torch.ones(()), torch.ones(2, 2, dtype=torch.uint8)])
+def test_a_value_that_is_another_tensor(tmp_path: Path, other: torch.Tensor) -> None:
+    checkpoint.save({"epoch": 3}, checkpoint_id=tmp_path)
+    (file,) = tmp_path.glob("rank-*")
+    tensorizer_ops.save(file, {"epoch": other}, metadata=tensorizer_ops.metadata(file))
+    with pytest.raises(CheckpointException, match="must be the bytes of a value"):
+        checkpoint.load({"epoch": 0}, checkpoint_id=tmp_path)
 
 
 @pytest.mark.parametrize(
