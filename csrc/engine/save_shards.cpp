@@ -83,7 +83,7 @@ class ShardedSave {
     const std::vector<std::string> old = old_shards();
     if (shards_.size() == 1) {
       finish(shards_.front(), cancel_);
-      remove_index();
+      remove_index(false);
     } else {
       publish();
     }
@@ -208,7 +208,7 @@ class ShardedSave {
   void remove_old(std::span<const std::string> old) const {
     for (const std::string& name : old) {
       if (std::ranges::find(shards_, name, &Shard::name) == shards_.end()) {
-        remove(name, cancel_);
+        remove(name, false, cancel_);
       }
     }
   }
@@ -229,10 +229,10 @@ class ShardedSave {
 
   // Removes the index of an older model. Stores with versions remember removals, so that nothing is
   // removed there that does not exist.
-  void remove_index() const {
+  void remove_index(bool follow) const {
     if (!is_local(uri_) && !has_index()) return;
     try {
-      remove(index_name(), cancel_);
+      remove(index_name(), follow, cancel_);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PermissionDenied) throw;
       throw Error(error.kind(),
@@ -243,8 +243,8 @@ class ShardedSave {
     }
   }
 
-  void remove(const std::string& name, Cancel& cancel) const {
-    remove_file(uri_of(name), sink_options_, cancel);
+  void remove(const std::string& name, bool follow, Cancel& cancel) const {
+    remove_file(uri_of(name), follow, sink_options_, cancel);
   }
 
   // Without the old index, nobody opens shards of two saves together (engine/open_model).
@@ -253,7 +253,7 @@ class ShardedSave {
     const std::string text = index_text();
     const std::unique_ptr<Sink> index = write_index(text);
     cancel_.check();
-    remove_index();
+    remove_index(true);  // a link to it stays, because the new one is written to where it points
     // Files of this machine only get their names now, which nothing should interrupt.
     Cancel unattended{Cancel::Unattended{}};
     Cancel& cancel = local ? unattended : cancel_;
@@ -268,14 +268,14 @@ class ShardedSave {
       if (local) withdraw(published, cancel);
       throw;
     }
-    if (local) remove_file(uri_, sink_options_, cancel);
+    if (local) remove_file(uri_, false, sink_options_, cancel);
   }
 
   void withdraw(std::span<const std::uint8_t> published, Cancel& cancel) const {
     for (std::size_t i = 0; i < published.size(); ++i) {
       if (published[i] == 0) continue;
       try {
-        remove(shards_[i].name, cancel);
+        remove(shards_[i].name, false, cancel);
       } catch (const Error&) {
         // The caller has an error to report already.
       }

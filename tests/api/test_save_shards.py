@@ -295,3 +295,21 @@ def test_a_folder_with_an_older_index_is_refused(tmp_path: Path) -> None:
     assert_same(tensorizer_ops.load(f"{file}.index.json"), older)
     tensorizer_ops.save(file, newer, options={"max_shard_size": "1000000"})
     assert_same(tensorizer_ops.load(tmp_path), newer)
+
+
+def test_an_index_that_is_a_link(tmp_path: Path) -> None:
+    """As in the cache of the Hub. The link stays, and what it points to is the new index."""
+    target, folder = tmp_path / "blob", tmp_path / "model"
+    tensors = {f"t{i}": torch.full((100,), i) for i in range(3)}
+    options = {"max_shard_size": "1000"}
+    tensorizer_ops.save(folder / "model.safetensors", tensors, options=options)
+    index = folder / "model.safetensors.index.json"
+    index.rename(target)
+    index.symlink_to("../blob")
+    new = {f"t{i}": torch.full((100,), -i) for i in range(4)}
+    tensorizer_ops.save(folder / "model.safetensors", new, options=options)
+    assert index.is_symlink() and not target.is_symlink()
+    assert_same(tensorizer_ops.load(folder), new)
+    tensorizer_ops.save(folder / "model.safetensors", new, options={"max_shard_size": "10000"})
+    assert not index.is_symlink() and target.exists()
+    assert_same(tensorizer_ops.load(folder / "model.safetensors"), new)

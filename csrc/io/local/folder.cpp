@@ -28,8 +28,9 @@ std::optional<std::string> local_file_name(const std::string& uri) {
   return name.empty() ? std::nullopt : std::optional(name);
 }
 
-void remove_local_file(const std::string& uri, const SinkOptions&, Cancel&) {
-  const std::string path = local_path(split_uri(uri));
+void remove_local_file(const std::string& uri, bool follow, const SinkOptions&, Cancel&) {
+  std::string path = local_path(split_uri(uri));
+  if (follow) path = follow_links(std::move(path));
   if (unlink(path.c_str()) != 0 && errno != ENOENT)
     throw system_error(errno, "cannot remove", path);
 }

@@ -65,28 +65,6 @@ bool is_in_proc(const std::string& path) {
   return stat("/proc", &proc) == 0 && lstat(path.c_str(), &link) == 0 && link.st_dev == proc.st_dev;
 }
 
-// Follows the symbolic links at the end of `path`. The result need not exist. Returns an empty
-// string for a link in /proc: its target may have no name, or not the one that the link shows.
-std::string follow_links(std::string path) {
-  for (int links = 0; links < kMostLinks; ++links) {
-    char text[PATH_MAX];
-    const ssize_t length = readlink(path.c_str(), text, sizeof(text));
-    if (length < 0) {
-      if (errno == EINVAL || errno == ENOENT) return path;
-      throw system_error(errno, "cannot save to", path);
-    }
-    if (is_in_proc(path)) return {};
-    std::string target(text, static_cast<std::size_t>(length));
-    if (target.starts_with('/')) {
-      path = std::move(target);
-    } else {
-      path.resize(path.rfind('/') + 1);  // npos + 1 is 0
-      path += target;
-    }
-  }
-  throw system_error(ELOOP, "cannot save to", path);
-}
-
 Descriptor open_fifo_for_writing(const std::string& path, Cancel& cancel) {
   for (;;) {
     cancel.check();
@@ -206,6 +184,26 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
 }
 
 }  // namespace
+
+std::string follow_links(std::string path) {
+  for (int links = 0; links < kMostLinks; ++links) {
+    char text[PATH_MAX];
+    const ssize_t length = readlink(path.c_str(), text, sizeof(text));
+    if (length < 0) {
+      if (errno == EINVAL || errno == ENOENT) return path;
+      throw system_error(errno, "cannot save to", path);
+    }
+    if (is_in_proc(path)) return {};
+    std::string target(text, static_cast<std::size_t>(length));
+    if (target.starts_with('/')) {
+      path = std::move(target);
+    } else {
+      path.resize(path.rfind('/') + 1);  // npos + 1 is 0
+      path += target;
+    }
+  }
+  throw system_error(ELOOP, "cannot save to", path);
+}
 
 std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions&, Cancel&) {
   const Uri split = split_uri(uri);

@@ -37,8 +37,13 @@ std::string local_sibling(const std::string& uri, const std::string& name, const
 // stream, a device or a descriptor.
 std::optional<std::string> local_file_name(const std::string& uri);
 
-// Removes the file `uri`, if it exists.
-void remove_local_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
+// Follows the symbolic links at the end of `path`. The result need not exist. Returns an empty
+// string for a link in /proc: its target may have no name, or not the one that the link shows.
+std::string follow_links(std::string path);
+
+// Removes the file `uri`, if it exists (remove_file() in io/open.h).
+void remove_local_file(const std::string& uri, bool follow, const SinkOptions& options,
+                       Cancel& cancel);
 
 // Returns the names of the files in the folder `uri` that end with `suffix`, sorted; null if
 // `uri` is no folder of this machine.
