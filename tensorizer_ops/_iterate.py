@@ -74,7 +74,8 @@ def _batches(
 ) -> list[list[str]]:
     """Return the names in groups of tensors that have at most ``most`` bytes, or are one."""
     every = reader.names()
-    sizes = dict(zip(every, reader._list()[5], strict=True))
+    listed = reader._list()
+    places, sizes = (dict(zip(every, listed[column], strict=True)) for column in (3, 5))
     if dtype is not None:
         for name in every:
             kind: torch.dtype = getattr(torch, reader._type_name(name))
@@ -84,8 +85,7 @@ def _batches(
     for name in chosen:
         if name not in sizes:
             reader.shape(name)  # raises the error
-    if names is not None and order == "file":
-        places = {name: place for place, name in enumerate(every)}
+    if order == "file":  # that of the data, not of the list
         chosen.sort(key=places.__getitem__)
     batches: list[list[str]] = []
     size = most

@@ -54,7 +54,23 @@ SMALL_FILES = (
     "vocab.json",
     "vocab.txt",
 )
-TOKENIZER_FILES = (TOKENIZER_CONFIG, "tokenizer.json")
+TOKENIZER_FILES = (
+    TOKENIZER_CONFIG,
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+)
+# Files that only some tokenizers, or releases of transformers, write, and all read.
+NOT_ALWAYS_SAVED = (
+    "added_tokens.json",
+    CHAT_TEMPLATE,
+    "chat_template.json",
+    "special_tokens_map.json",
+)
 _SEVERAL_DEVICES = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
@@ -133,6 +149,7 @@ def configs_of(
                 f"{CONFIG} in {folder.label} asks for {kernel!r} as its attention, which is code: "
                 "give attn_implementation= if you want it"
             )
+    _refuse_other_models(folder, fields)
     apart = {name: kwargs.pop(name) for name in ("quantization_config",) if name in kwargs}
     kind = getattr(model_class, "config_class", None) or transformers.AutoConfig
     # A folder with nothing else in it: transformers reads no other file, on no other machine.
@@ -157,16 +174,69 @@ def configs_of(
     return config, _generation_config(folder, fields)
 
 
+def _objects(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a config and those in it."""
+    left: list[Any] = [fields]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            yield value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+
+
 def _kernels(fields: dict[str, Any]) -> Iterator[str]:
     """Yield what a config, and those in it, name as the implementation of attention."""
-    left = [fields]
-    while left:
-        for name, value in left.pop().items():
+    for each in _objects(fields):
+        for name, value in each.items():
             if name.endswith("attn_implementation"):
                 chosen = value.values() if isinstance(value, dict) else [value]
                 yield from (one for one in chosen if isinstance(one, str))
-            if isinstance(value, dict):
-                left.append(value)
+
+
+def _refuse_other_models(folder: Folder, fields: dict[str, Any]) -> None:
+    """Raise for a config that transformers would fetch another one for, from the Hub.
+
+    The names of timm's models are no names on the Hub. Their weights would come from there.
+    """
+    for each in _objects(fields):
+        backbone = each.get("backbone")
+        of_timm = each.get("use_timm_backbone") is True or each.get("model_type") == "timm_backbone"
+        if isinstance(backbone, str) and not (of_timm and re.fullmatch(r"[\w.-]+", backbone)):
+            raise errors.InvalidFormat(
+                f"{CONFIG} in {folder.label} names {backbone!r:.100} as its backbone, which is "
+                "another model: its config must have a backbone_config"
+            )
+        if each.get("use_pretrained_backbone"):
+            each["use_pretrained_backbone"] = False
+
+
+def check_tokenizer_class(folder: Folder, place: str) -> None:
+    """Raise if a config names something as the class of the tokenizer that is none.
+
+    Of another class of transformers, AutoTokenizer would call what loads that.
+    """
+    import transformers
+
+    for file in (TOKENIZER_CONFIG, CONFIG):
+        try:
+            fields = json.loads(Path(place, file).read_bytes())
+        except FileNotFoundError:
+            continue
+        except (ValueError, RecursionError) as error:
+            raise errors.InvalidFormat(f"{file} in {folder.label} is not JSON: {error}") from None
+        name = fields.get("tokenizer_class") if isinstance(fields, dict) else None
+        if not isinstance(name, str | None):
+            raise errors.InvalidFormat(f"{file} in {folder.label}: tokenizer_class is no text")
+        found = getattr(transformers, name or "PreTrainedTokenizerBase", None)
+        if found is None:
+            continue  # AutoTokenizer says so, or finds the one with "Fast" behind the name
+        base = transformers.PreTrainedTokenizerBase
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise errors.InvalidFormat(
+                f"{file} in {folder.label} names {name!r} as its tokenizer, which is none"
+            )
 
 
 def _generation_config(folder: Folder, fields: dict[str, Any]) -> Any:
@@ -326,6 +396,11 @@ def state_of(model: Any) -> dict[str, torch.Tensor]:
             raise errors.InvalidArgument(
                 f"{name!r} is on the meta device: its values are offloaded, or were never loaded"
             )
+    if any(hasattr(part, "_orig_mod") for part in model.modules()):  # of torch.compile()
+        state = {
+            ".".join(part for part in name.split(".") if part != "_orig_mod"): tensor
+            for name, tensor in state.items()
+        }
     if not hasattr(model, "save_config"):  # which models of diffusers have
         with contextlib.suppress(ImportError):  # transformers 4 renames nothing
             from transformers.core_model_loading import revert_weight_conversion

@@ -24,7 +24,7 @@ from tensorizer_ops._folder import Folder
 from tensorizer_ops._load_save import save
 from tensorizer_ops._option_uses import for_loads, for_saves
 from tensorizer_ops._options import Hashes, Options, Verify
-from tensorizer_ops._pretrained import CHAT_TEMPLATE, CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
+from tensorizer_ops._pretrained import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._progress import Progress
 from tensorizer_ops._reader import Reader
 from tensorizer_ops._state_dict import AllAtOnce, one_by_one
@@ -126,16 +126,19 @@ def from_pretrained(
         else:
             state = AllAtOnce(reader, lambda: reader.load(progress=progress))
         kind = pretrained.class_of(config, model_class)
+        # Transformers makes buffers on the default device, and copies them.
+        on_meta = torch.get_default_device().type == "meta" and str(where) != "meta"
         try:
-            made = kind.from_pretrained(
-                None,
-                config=config,
-                state_dict=state,
-                dtype=wanted,
-                device_map=device_map,
-                trust_remote_code=False,
-                **kwargs,
-            )
+            with torch.device("cpu") if on_meta else contextlib.nullcontext():
+                made = kind.from_pretrained(
+                    None,
+                    config=config,
+                    state_dict=state,
+                    dtype=wanted,
+                    device_map=device_map,
+                    trust_remote_code=False,
+                    **kwargs,
+                )
         except (errors.Error, MemoryError):
             raise
         except Exception as error:
@@ -223,11 +226,12 @@ def save_pretrained(
             # Several templates would be a folder, whose files a server does not list.
             templates = isinstance(getattr(tokenizer, "chat_template", None), dict)
             tokenizer.save_pretrained(made, **({"save_jinja_files": False} if templates else {}))
-            if not Path(made, CHAT_TEMPLATE).exists() and folder.has(CHAT_TEMPLATE):
-                raise errors.InvalidArgument(
-                    f"{folder.label} already has {CHAT_TEMPLATE!r}, which would hide the templates "
-                    "of this tokenizer: remove that file"
-                )
+            for name in pretrained.NOT_ALWAYS_SAVED:
+                if not Path(made, name).exists() and folder.has(name):
+                    raise errors.InvalidArgument(
+                        f"{folder.label} already has {name!r}, which would change this tokenizer: "
+                        "remove that file"
+                    )
         save(
             target,
             state,
@@ -249,6 +253,10 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
     Args:
         uri, options: as for :func:`from_pretrained`.
         kwargs: passed on to ``AutoTokenizer.from_pretrained``.
+
+    Raises:
+        FileNotFoundError: the folder has no tokenizer.
+        ValueError: a file of the tokenizer is malformed, or names something that is no tokenizer.
     """
     if kwargs.pop("trust_remote_code", False):
         raise errors.InvalidArgument("trust_remote_code=True: code in a folder is never executed")
@@ -261,9 +269,18 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
             os.path.exists(os.path.join(place, name)) for name in pretrained.TOKENIZER_FILES
         ):
             raise errors.NotFound(f"{folder.label} has no tokenizer")
-        found = transformers.AutoTokenizer.from_pretrained(
-            place, trust_remote_code=False, local_files_only=True, **kwargs
-        )
+        pretrained.check_tokenizer_class(folder, place)
+        try:
+            found = transformers.AutoTokenizer.from_pretrained(
+                place, trust_remote_code=False, local_files_only=True, **kwargs
+            )
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:
+            raise errors.InvalidFormat(
+                f"transformers does not take the tokenizer of {folder.label}: "
+                f"{type(error).__name__}: " + str(error).replace(place, folder.name)
+            ) from error
     found.name_or_path = folder.name
     return found
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops import errors
 from tensorizer_ops._arguments import checked, wrong
 from tensorizer_ops._option_uses import for_loads, for_saves
-from tensorizer_ops._options import Hashes, Options, Verify, kept
+from tensorizer_ops._options import Hashes, Options, Verify, as_text, kept
 from tensorizer_ops.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["TensorizerCheckpointIO"]
@@ -60,6 +61,10 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
         options: Options | None = None,
     ) -> None:
         super().__init__()
+        if not 0 <= threads <= 1024:
+            raise errors.InvalidArgument(
+                f"threads is {threads}, and must be from 0 (every CPU) to 1024"
+            )
         self._hashes: Hashes = hashes
         self._verify: Verify = verify
         self._threads = threads
@@ -77,7 +82,7 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
             checkpoint,
             hashes=self._hashes,
             threads=self._threads,
-            options=for_saves({**self._options, **(storage_options or {})}),
+            options=for_saves({**self._options, **as_text(storage_options or {})}),
         )
 
     def load_checkpoint(

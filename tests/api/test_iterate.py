@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import threading
 from pathlib import Path
 
@@ -41,6 +42,16 @@ def test_names_and_their_order(tmp_path: Path) -> None:
     assert by_file == ["t3", "t7", "t20"] and by_names == names
     with pytest.raises(KeyError, match="no tensor 't77x'"):
         tensorizer_ops.iterate(path, names=["t7", "t77x"])
+
+
+def test_data_that_is_listed_in_another_order(tmp_path: Path) -> None:
+    places = {"b": [8, 16], "a": [0, 8], "c": [16, 24]}
+    header = {n: {"dtype": "F32", "shape": [2], "data_offsets": at} for n, at in places.items()}
+    text = json.dumps(header).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(24))
+    for names in (None, ["c", "b", "a"]):
+        assert [name for name, _ in tensorizer_ops.iterate(path, names=names)] == ["a", "b", "c"]
 
 
 def test_the_arguments_of_a_load(tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 def test_what_a_plugin_refuses(tmp_path: Path) -> None:
     from tensorizer_ops.lightning import TensorizerCheckpointIO
 
+    with pytest.raises(ValueError, match="threads is -1"):
+        TensorizerCheckpointIO(threads=-1)
     plugin = TensorizerCheckpointIO(options={"memory_ceiling": 1 << 20})
     path = tmp_path / "m.ckpt"
     with pytest.raises(TypeError, match=r"\['hyper_parameters'\]\['seen'\] is .*only pickle"):
@@ -96,6 +98,8 @@ def test_what_a_plugin_refuses(tmp_path: Path) -> None:
     assert not path.exists()
     with pytest.raises(ValueError, match="no_such_option"):
         plugin.save_checkpoint({"a": 1}, path, storage_options={"no_such_option": 1})
+    with pytest.raises(TypeError, match="options is int"):
+        plugin.save_checkpoint({"a": 1}, path, storage_options=5)
     plugin.save_checkpoint({"a": torch.ones(2)}, path)
     assert plugin.load_checkpoint(path, map_location="cpu", weights_only=False)["a"].sum() == 2
     with pytest.raises(TypeError, match="map_location is function"):

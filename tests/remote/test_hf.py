@@ -297,6 +297,11 @@ def test_models_that_are_more_than_their_weights(tmp_path: Path) -> None:
     save_pretrained(torch.compile(expected), tmp_path / "compiled")
     loaded = from_pretrained(tmp_path / "compiled")
     assert_same(loaded, expected)
+    for weights in ("model.tensors", "model.safetensors"):
+        layers = new(llama)
+        layers.model.layers[0] = torch.compile(layers.model.layers[0])
+        save_pretrained(layers, tmp_path / weights, weights=weights)
+        assert_same(from_pretrained(tmp_path / weights), expected)
     assert loaded.name_or_path == str(tmp_path / "compiled")
 
     def refused(match: str, model: Any, **given: Any) -> None:
@@ -316,7 +321,80 @@ def test_models_that_are_more_than_their_weights(tmp_path: Path) -> None:
     refused("temperature", expected)
 
 
-def test_no_older_chat_template_stays(tmp_path: Path) -> None:
+def test_tokenizers_that_are_none(tmp_path: Path) -> None:
+    """What a config names is loaded as a tokenizer only if it is one."""
+    folder, ran = tmp_path / "m", tmp_path / "ran"
+    save_pretrained(new(llama), folder, word_tokenizer())
+    config = json.loads((folder / "config.json").read_text())
+    code = {f"Auto{kind}": "evil.C" for kind in ("Config", "Model", "ModelForCausalLM")}
+    evil = f"open({str(ran)!r}, 'w')\nfrom transformers import LlamaConfig as C"
+    (folder / "evil.py").write_text(evil)
+
+    def refused(match: str) -> None:
+        with pytest.raises(ValueError, match=match) as caught:
+            hf.tokenizer(folder)
+        assert isinstance(caught.value, errors.InvalidFormat)
+
+    good = {path.name: path.read_text() for path in folder.glob("*.json")}
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": code}))
+    for name in (*code, "AutoTokenizer", "LlamaForCausalLM", "LlamaConfig", "pipeline", 3):
+        for file in ("tokenizer_config.json", "config.json"):
+            fields = json.loads(good[file])
+            given = json.dumps({**fields, "auto_map": code, "tokenizer_class": name})
+            (folder / file).write_text(given)
+            refused(f"^{file} in .*'.*m'.*tokenizer")
+            (folder / file).write_text(good[file])
+    for file, text, match in (
+        ("tokenizer_config.json", "{", "tokenizer_config.json in .* is not JSON"),
+        ("config.json", "[" * 100_000, "config.json in .* is not JSON"),
+        ("tokenizer.json", "null", "does not take the tokenizer of '.*m': "),
+        ("tokenizer.json", "{}", "does not take the tokenizer of '.*m': "),
+        ("tokenizer_config.json", '{"added_tokens_decoder": "x"}', "does not take the tokenizer"),
+    ):
+        (folder / file).write_text(text)
+        refused(match)
+        (folder / file).write_text(good[file])
+    assert hf.tokenizer(folder)("a few")["input_ids"] == [1, 2]
+    assert not ran.exists()
+    words = tmp_path / "words"
+    save_pretrained(new(bert), words)
+    (words / "vocab.txt").write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\nword")
+    assert 5 in hf.tokenizer(words)("word")["input_ids"]
+
+
+def test_a_config_that_names_another_model(tmp_path: Path) -> None:
+    """Transformers would fetch its config, and its weights, from the Hub."""
+    folder = tmp_path / "m"
+    save_pretrained(new(llama), folder)
+    base = {"model_type": "detr", "use_timm_backbone": False, "backbone": "a/b"}
+    for fields in (
+        base,
+        {**base, "backbone": "resnet50"},
+        {**base, "use_timm_backbone": True},
+        {"model_type": "llama", "more": [{"backbone": "a"}]},
+        {
+            "model_type": "detr",
+            "backbone_config": {"model_type": "timm_backbone", "backbone": "a:b"},
+        },
+    ):
+        (folder / "config.json").write_text(json.dumps(fields))
+        with pytest.raises(errors.InvalidFormat, match="as its backbone, which is another model"):
+            from_pretrained(folder)
+
+
+def test_the_default_device_is_meta(tmp_path: Path) -> None:
+    model = new(llama)
+    save_pretrained(model, tmp_path)
+    with torch.device("meta"):
+        loaded = from_pretrained(tmp_path, device="cpu")
+    assert_same(loaded, model)
+
+
+def test_no_older_files_of_a_tokenizer_stay(tmp_path: Path) -> None:
+    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<stale>"}')
+    with pytest.raises(ValueError, match=r"already has 'special_tokens_map\.json', which would"):
+        save_pretrained(new(llama), tmp_path, word_tokenizer())
+    (tmp_path / "special_tokens_map.json").unlink()
     words = word_tokenizer()
     words.chat_template = "old"
     save_pretrained(new(llama), tmp_path, words)
@@ -324,7 +402,7 @@ def test_no_older_chat_template_stays(tmp_path: Path) -> None:
     save_pretrained(new(llama), tmp_path, words)
     assert hf.tokenizer(tmp_path).chat_template == "new"
     words.chat_template = {"default": "newer", "tool": "other"}
-    with pytest.raises(ValueError, match="would hide the templates of this tokenizer"):
+    with pytest.raises(ValueError, match="would change this tokenizer"):
         save_pretrained(new(llama), tmp_path, words)
     (tmp_path / "chat_template.jinja").unlink()
     save_pretrained(new(llama), tmp_path, words)
