@@ -21,6 +21,8 @@
 #   make mutants   changes single expressions, and lists the changes that no C++ test notices
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
+#   make cuda    builds the library with kernels for NVIDIA's GPUs, with a compiler from PyPI
+#   make hip-check  converts those kernels for AMD's GPUs, and compiles nothing
 #   make wheels  builds the source distribution and the wheel of a release, and tests the wheel
 #   make aarch64 builds what needs no torch for 64-bit ARM, and runs its tests under QEMU
 #   make clean   removes everything that was built, except .venv
@@ -48,11 +50,11 @@ DEMO := build/demo
 # Includes the folders, which change when a file is added or removed.
 SOURCES := $(shell find csrc) setup.py pyproject.toml
 CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/*.cpp benchmarks/*.h) \
-	$(shell find csrc tests/cpp/sim_device -name '*.h' -o -name '*.cpp')
+	$(shell find csrc tests/cpp/sim_device tests/cpp/host_hip -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-gpu fuzz soak asan tsan aarch64 site look coverage mutants clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-gpu fuzz soak asan tsan aarch64 cuda hip-check site look coverage mutants clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -69,6 +71,7 @@ test: build $(STAMPS)/test | test-packages
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
 	$(STEP) "fuzzing and soak" tools/together.sh "$(RUN) fuzz FUZZ_SECONDS=60" \
 		"$(RUN) soak SOAK_SECONDS=60 SOAK_SEED=1"
+	$(STEP) "Kernels for GPUs" $(RUN) cuda
 	$(STEP) "Python tests" $(RUN) pytest
 
 lint: $(STAMPS)/test
@@ -98,6 +101,15 @@ tsan: | test-packages
 aarch64: | test-packages
 	@tools/install_packages.sh tools/packages-aarch64.txt
 	@tools/aarch64.sh
+
+# Brings the compiler only if there is no other one.
+cuda: $(STAMPS)/torch
+	@$(BIN)/python tools/build_cuda.py --check || $(PIP) install -qq $(TORCH) -r tools/requirements-cuda.txt
+	@$(BIN)/python tools/build_cuda.py tensorizer_ops
+
+hip-check: $(STAMPS)/torch
+	@rm -rf build/hip && mkdir -p build/hip
+	@$(BIN)/python -W ignore tools/hip_check.py build/hip
 
 fuzz: | test-packages
 	@tools/fuzz.sh $(FUZZ_SECONDS)

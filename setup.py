@@ -2,6 +2,7 @@
 
 ``libtensorizer_core.so`` contains the layers of ``csrc`` that do not need torch,
 ``libtensorizer_ops.so`` those above. Neither depends on Python, so C++ programs can use both.
+If there is a CUDA toolkit, ``libtensorizer_ops_cuda.so`` is built, too (``tools/build_cuda.py``).
 ``_core`` is linked against the first only, ``_python`` against both. All are installed in the same
 folder.
 """
@@ -21,6 +22,7 @@ from typing import NoReturn
 from setuptools import Extension, setup
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
+import build_cuda
 from find_torch import site_packages_with_torch
 from short_progress import short_progress
 
@@ -239,6 +241,8 @@ def build_settings() -> dict[str, object]:
             folder = Path(PACKAGE) if self.inplace else Path(self.build_lib, PACKAGE)
             (folder / "_build.py").write_text(f'TORCH = "{torch_version}"\n')
             install_for_cpp(folder)
+            if toolkit := build_cuda.find_toolkit():
+                build_cuda.build(toolkit, folder)
 
     return {
         "ext_modules": [core, library, core_module, python_module],

@@ -22,6 +22,7 @@ ALLOWED = {
     PUBLIC: [],
     "base": [],
     "codec": ["base"],
+    "cuda": [],
     "format": ["base", "codec"],
     "format/tensors": ["base", "codec", "format"],
     "format/safetensors": ["base", "codec", "format"],
@@ -113,7 +114,7 @@ def main() -> int:
     names = sorted(
         path.relative_to(ROOT).as_posix()
         for path in ROOT.rglob("*")
-        if path.suffix in {".h", ".cpp"}
+        if path.suffix in {".h", ".cpp", ".cu"}
     )
     used: dict[str, set[str]] = {layer: set() for layer in ALLOWED}
     graph: dict[str, set[str]] = {name: set() for name in names}

@@ -1,0 +1,290 @@
+// The kernels, which only divide the work of the headers among threads, and the functions that
+// start them.
+#include <cuda_runtime.h>
+
+#include "cuda/crc32.h"
+#include "cuda/interface.h"
+#include "cuda/poly1305.h"
+#include "cuda/salsa20.h"
+#include "cuda/sha256.h"
+
+namespace tensorizer::device {
+
+namespace {
+
+constexpr int kThreads = 256;
+// The threads that exchange numbers directly; AMD's devices name 64 of them, of which 32 do.
+constexpr int kLanes = 32;
+#ifdef __HIP_PLATFORM_AMD__
+constexpr unsigned long long kAllLanes = ~0ull;
+#else
+constexpr unsigned kAllLanes = ~0u;
+#endif
+// Bytes of a CRC32 that one thread computes, and blocks of a MAC: enough that moving the result to
+// its place costs little.
+constexpr std::uint64_t kCrc32Piece = 4096;
+constexpr std::uint64_t kPolyRun = 128;
+
+__constant__ Crc32Tables crc32_constants = crc32_tables();
+
+__device__ std::uint64_t thread_number() {
+  return blockIdx.x * std::uint64_t{kThreads} + threadIdx.x;
+}
+
+__global__ void sha256_kernel(const std::uint8_t* data, std::uint64_t size, std::uint64_t chunk,
+                              std::uint8_t* digests) {
+  const std::uint64_t at = thread_number() * chunk;
+  if (at >= size) return;
+  const std::uint64_t left = size - at;
+  sha256(data + at, left < chunk ? left : chunk, digests + thread_number() * kSha256Size);
+}
+
+__global__ void crc32_kernel(const std::uint8_t* data, std::uint64_t size, Crc32Powers powers,
+                             std::uint32_t* sum) {
+  // Threads look up different bytes at the same time, which constant memory does one by one.
+  __shared__ Crc32Tables tables;
+  for (int i = threadIdx.x; i < 4 * 256; i += kThreads) {
+    tables.of[i / 256][i % 256] = crc32_constants.of[i / 256][i % 256];
+  }
+  __syncthreads();
+  const std::uint64_t number = thread_number();
+  std::uint32_t crc = 0;
+  if (number * kCrc32Piece < size) {
+    crc = crc32_of_piece(tables, powers, data, size, kCrc32Piece, number);
+  }
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) crc ^= __shfl_xor_sync(kAllLanes, crc, lanes);
+  if (threadIdx.x % kLanes == 0) atomicXor(sum, crc);
+}
+
+__global__ void crc32_end_kernel(std::uint64_t size, std::uint32_t* sum) {
+  *sum = crc32_of(*sum, size);
+}
+
+// What the kernels of a cipher keep of each chunk.
+struct ChunkState {
+  SalsaKey key;
+  std::uint8_t nonce[8];  // its last bytes
+  std::uint8_t poly_key[32];
+  PolyNumber r;
+  PolyPowers powers;
+  unsigned long long sums[5];
+  std::uint32_t right;  // whether the MAC is
+};
+
+struct Keys {
+  std::uint8_t key[32];
+  std::uint8_t nonce[24];
+};
+
+// The data of a cipher, and its chunks.
+struct Chunks {
+  std::uint64_t size;
+  std::uint64_t chunk;
+  std::uint64_t count;
+
+  TENSORIZER_BOTH std::uint64_t size_of(std::uint64_t number) const {
+    const std::uint64_t left = size - number * chunk;
+    return left < chunk ? left : chunk;
+  }
+};
+
+__global__ void start_kernel(Keys keys, Chunks chunks, ChunkState* states) {
+  const std::uint64_t number = thread_number();
+  if (number >= chunks.count) return;
+  ChunkState& state = states[number];
+  std::uint64_t carry = number;
+  for (int i = 0; i < 24; ++i) {
+    carry += keys.nonce[i];
+    keys.nonce[i] = static_cast<std::uint8_t>(carry);
+    carry >>= 8;
+  }
+  state.key = xsalsa_key(keys.key, keys.nonce);
+  for (int i = 0; i < 8; ++i) state.nonce[i] = keys.nonce[16 + i];
+  std::uint32_t stream[16];
+  xsalsa_block(state.key, state.nonce, 0, stream);
+  for (int i = 0; i < 8; ++i) store_le32(state.poly_key + 4 * i, stream[i]);
+  state.r = poly_r(state.poly_key);
+  state.powers = poly_powers(state.r, kPolyRun);
+  for (int i = 0; i < 5; ++i) state.sums[i] = 0;
+  state.right = 1;
+}
+
+// blockIdx.y is the chunk.
+__global__ void sum_kernel(const std::uint8_t* data, Chunks chunks, std::uint64_t first,
+                           ChunkState* states) {
+  const std::uint64_t number = first + blockIdx.y;
+  ChunkState& state = states[number];
+  const std::uint64_t size = chunks.size_of(number);
+  PolyNumber sum = {{0, 0, 0, 0, 0}};
+  if (thread_number() * kPolyRun < poly_blocks(size)) {
+    sum = poly_of_run(state.r, state.powers, data + number * chunks.chunk, size, kPolyRun,
+                      thread_number());
+  }
+  for (int i = 0; i < 5; ++i) {
+    std::uint32_t digit = sum.digits[i];  // the sum of kLanes fits
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+      digit += __shfl_xor_sync(kAllLanes, digit, lanes);
+    }
+    if (threadIdx.x % kLanes == 0) atomicAdd(&state.sums[i], digit);
+  }
+}
+
+// Compares the MACs, or writes them if there is no `wrong`.
+__global__ void mac_kernel(Chunks chunks, ChunkState* states, std::uint8_t* macs,
+                           unsigned long long* wrong) {
+  const std::uint64_t number = thread_number();
+  if (number >= chunks.count) return;
+  ChunkState& state = states[number];
+  std::uint64_t sums[5];
+  for (int i = 0; i < 5; ++i) sums[i] = state.sums[i];
+  std::uint8_t mac[kPolyMac];
+  poly_finish(poly_of_sums(sums), state.poly_key, mac);
+  std::uint8_t different = 0;
+  for (int i = 0; i < kPolyMac; ++i) {
+    if (wrong == nullptr) {
+      macs[number * kPolyMac + i] = mac[i];
+    } else {
+      different |= macs[number * kPolyMac + i] ^ mac[i];
+    }
+  }
+  if (different == 0) return;
+  state.right = 0;
+  atomicMin(wrong, number);
+}
+
+// blockIdx.y is the chunk.
+__global__ void stream_kernel(const std::uint8_t* data, std::uint8_t* out, Chunks chunks,
+                              std::uint64_t first, const ChunkState* states) {
+  const std::uint64_t number = first + blockIdx.y;
+  const ChunkState& state = states[number];
+  const std::uint64_t size = chunks.size_of(number);
+  if (state.right == 0 || thread_number() >= xsalsa_blocks(size)) return;
+  xsalsa_part(state.key, state.nonce, thread_number(), data + number * chunks.chunk,
+              out + number * chunks.chunk, size);
+}
+
+unsigned blocks_for(std::uint64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+Keys keys_of(const void* key, const void* nonce) {
+  Keys keys;
+  for (int i = 0; i < 32; ++i) keys.key[i] = static_cast<const std::uint8_t*>(key)[i];
+  for (int i = 0; i < 24; ++i) keys.nonce[i] = static_cast<const std::uint8_t*>(nonce)[i];
+  return keys;
+}
+
+Chunks chunks_of(std::uint64_t size, std::uint64_t chunk) {
+  return {size, chunk, (size + chunk - 1) / chunk};
+}
+
+// Calls `start` with a grid for the chunks from a number on, which has `threads` for each.
+template <typename Start>
+void for_chunks(const Chunks& chunks, std::uint64_t threads, const Start& start) {
+  constexpr std::uint64_t kMost = 65'535;  // of the second dimension of a grid
+  for (std::uint64_t first = 0; first < chunks.count; first += kMost) {
+    const std::uint64_t count = chunks.count - first < kMost ? chunks.count - first : kMost;
+    start(dim3(blocks_for(threads), static_cast<unsigned>(count)), first);
+  }
+}
+
+void start_sums(const std::uint8_t* data, const Chunks& chunks, ChunkState* states,
+                cudaStream_t stream) {
+  const std::uint64_t blocks = poly_blocks(chunks.size_of(0));
+  for_chunks(chunks, (blocks + kPolyRun - 1) / kPolyRun, [&](dim3 grid, std::uint64_t first) {
+    sum_kernel<<<grid, kThreads, 0, stream>>>(data, chunks, first, states);
+  });
+}
+
+void start_streams(const std::uint8_t* data, std::uint8_t* out, const Chunks& chunks,
+                   const ChunkState* states, cudaStream_t stream) {
+  for_chunks(chunks, xsalsa_blocks(chunks.size_of(0)), [&](dim3 grid, std::uint64_t first) {
+    stream_kernel<<<grid, kThreads, 0, stream>>>(data, out, chunks, first, states);
+  });
+}
+
+// Overwrites the keys.
+cudaError_t forget(ChunkState* states, const Chunks& chunks, cudaStream_t stream) {
+  if (const cudaError_t error = cudaGetLastError()) return error;
+  return cudaMemsetAsync(states, 0, chunks.count * sizeof(ChunkState), stream);
+}
+
+}  // namespace
+
+}  // namespace tensorizer::device
+
+using namespace tensorizer::device;
+
+int tensorizer_cuda_sha256_chunks(int device, void* stream, const void* data, uint64_t size,
+                                  uint64_t chunk, void* digests) {
+  if (const cudaError_t error = cudaSetDevice(device)) return error;
+  if (size == 0) return cudaSuccess;
+  const unsigned blocks = blocks_for((size + chunk - 1) / chunk);
+  sha256_kernel<<<blocks, kThreads, 0, stream_of(stream)>>>(
+      static_cast<const std::uint8_t*>(data), size, chunk, static_cast<std::uint8_t*>(digests));
+  return cudaGetLastError();
+}
+
+int tensorizer_cuda_crc32(int device, void* stream, const void* data, uint64_t size, void* crc32) {
+  if (const cudaError_t error = cudaSetDevice(device)) return error;
+  auto* const sum = static_cast<std::uint32_t*>(crc32);
+  if (const cudaError_t error = cudaMemsetAsync(sum, 0, sizeof(*sum), stream_of(stream))) {
+    return error;
+  }
+  if (size > 0) {
+    static const Crc32Powers kPowers = crc32_powers(kCrc32Piece);
+    const unsigned blocks = blocks_for((size + kCrc32Piece - 1) / kCrc32Piece);
+    crc32_kernel<<<blocks, kThreads, 0, stream_of(stream)>>>(static_cast<const std::uint8_t*>(data),
+                                                             size, kPowers, sum);
+  }
+  crc32_end_kernel<<<1, 1, 0, stream_of(stream)>>>(size, sum);
+  return cudaGetLastError();
+}
+
+int tensorizer_cuda_decrypt(int device, void* stream, void* data, uint64_t size, uint64_t chunk,
+                            const void* key, const void* nonce, const void* macs, void* state,
+                            void* wrong) {
+  if (const cudaError_t error = cudaSetDevice(device)) return error;
+  const cudaStream_t on = stream_of(stream);
+  if (const cudaError_t error = cudaMemsetAsync(wrong, 0xff, 8, on)) return error;
+  if (size == 0) return cudaSuccess;
+  const Chunks chunks = chunks_of(size, chunk);
+  auto* const states = static_cast<ChunkState*>(state);
+  auto* const bytes = static_cast<std::uint8_t*>(data);
+  const unsigned blocks = blocks_for(chunks.count);
+  start_kernel<<<blocks, kThreads, 0, on>>>(keys_of(key, nonce), chunks, states);
+  start_sums(bytes, chunks, states, on);
+  mac_kernel<<<blocks, kThreads, 0, on>>>(chunks, states,
+                                          static_cast<std::uint8_t*>(const_cast<void*>(macs)),
+                                          static_cast<unsigned long long*>(wrong));
+  start_streams(bytes, bytes, chunks, states, on);
+  return forget(states, chunks, on);
+}
+
+int tensorizer_cuda_encrypt(int device, void* stream, const void* data, void* out, uint64_t size,
+                            uint64_t chunk, const void* key, const void* nonce, void* macs,
+                            void* state) {
+  if (const cudaError_t error = cudaSetDevice(device)) return error;
+  if (size == 0) return cudaSuccess;
+  const cudaStream_t on = stream_of(stream);
+  const Chunks chunks = chunks_of(size, chunk);
+  auto* const states = static_cast<ChunkState*>(state);
+  auto* const cipher = static_cast<std::uint8_t*>(out);
+  const unsigned blocks = blocks_for(chunks.count);
+  start_kernel<<<blocks, kThreads, 0, on>>>(keys_of(key, nonce), chunks, states);
+  start_streams(static_cast<const std::uint8_t*>(data), cipher, chunks, states, on);
+  start_sums(cipher, chunks, states, on);
+  mac_kernel<<<blocks, kThreads, 0, on>>>(chunks, states, static_cast<std::uint8_t*>(macs),
+                                          nullptr);
+  return forget(states, chunks, on);
+}
+
+uint64_t tensorizer_cuda_state_size(uint64_t chunks) { return chunks * sizeof(ChunkState); }
+
+int tensorizer_cuda_version(void) { return TENSORIZER_CUDA_VERSION; }
+
+const char* tensorizer_cuda_error(int error) {
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
+}
