@@ -36,7 +36,7 @@ if _typing.TYPE_CHECKING:
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
     from tensorizer_ops._iterate import iterate
     from tensorizer_ops._load_save import load, load_slices, save
-    from tensorizer_ops._modules import externalize, load_constants, load_into
+    from tensorizer_ops._modules import externalize, load_constants, load_into, verify_tensors
     from tensorizer_ops._reader import Reader
     from tensorizer_ops._rewrite import (
         Updated,
@@ -66,7 +66,7 @@ _LATER = {
         "_compat.as_tensorizer": ("install_as_tensorizer",),
         "_iterate": ("iterate",),
         "_load_save": ("load", "load_slices", "save"),
-        "_modules": ("externalize", "load_constants", "load_into"),
+        "_modules": ("externalize", "load_constants", "load_into", "verify_tensors"),
         "_reader": ("Reader",),
         "_rewrite": (
             "Updated",
@@ -196,6 +196,7 @@ __all__ = [
     "update",
     "utils",
     "verify",
+    "verify_tensors",
 ]
 
 _library.load_core()

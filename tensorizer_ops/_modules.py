@@ -7,8 +7,8 @@ import functools
 import operator
 import os
 import tempfile
-from collections.abc import Callable, Container, Iterator, MutableMapping
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
+from typing import Any, Literal
 
 import torch
 
@@ -20,7 +20,7 @@ from tensorizer_ops._memory import identity, plain_storage
 from tensorizer_ops._options import Hashes, Options, Verify, as_pairs
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._refill import refill
-from tensorizer_ops._savable import refuse_uninitialized
+from tensorizer_ops._savable import as_dict, refuse_others, refuse_uninitialized
 from tensorizer_ops._targets import Source, Target, local_path, to_uri
 
 
@@ -93,6 +93,47 @@ def load_into(
     with reported(opened.reader, progress):
         count = threads or opened.threads
         fill(opened.reader, module, device, dtype, cast, strict, verify, count)
+
+
+@checked
+def verify_tensors(
+    uri: Source,
+    tensors: torch.nn.Module | Mapping[str, torch.Tensor],
+    *,
+    verify: Literal["crc32", "all"] = "all",
+    options: Options | None = None,
+) -> None:
+    """Compare tensors in memory with the hashes that a file has of them.
+
+    So a program knows that what it holds is still, or already, what was saved: after training, or
+    when the weights came by another way. Of the file, only hashes are read. Those of chunks
+    (``hashes="chunked"``) and CRC32s are computed where the tensors are; for SHA-256 of whole
+    tensors, those on a device are copied to the host piece by piece.
+
+    Args:
+        uri: as for :func:`load`.
+        tensors: a dict of tensors, or a module, whose tensors have the names of its
+            ``state_dict()``. The file may have more, and of tied weights only one name.
+        verify: ``"crc32"`` compares only CRC32s, where the file has them.
+        options: as for :func:`load`.
+
+    Raises:
+        tensorizer_ops.errors.HashMismatch: values differ. It names all tensors, and with hashes of
+            chunks the places.
+        KeyError: the file has no tensor of a name.
+        ValueError: a tensor has another type or shape in the file, or no hash there.
+    """
+    given = as_dict(tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors)
+    refuse_others(given, given.values())
+    reader = open_source(uri, options).reader
+    known = set(reader.names())
+    seen = {identity(tensor) for name, tensor in given.items() if name in known}
+    compared = {
+        name: tensor
+        for name, tensor in given.items()
+        if name in known or identity(tensor) not in seen
+    }
+    reader._verify_memory(list(compared), list(compared.values()), verify)
 
 
 def fill(

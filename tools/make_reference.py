@@ -44,6 +44,7 @@ SECTIONS = {
         "StoredTensor",
         "metadata",
         "verify",
+        "verify_tensors",
         "digest",
     ],
     "An open file": ["Reader", "Writer"],

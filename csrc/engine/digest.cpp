@@ -4,6 +4,12 @@
 
 namespace tensorizer {
 
+std::uint32_t crc32_with_header(const DigestStart& start, std::uint32_t data, std::uint64_t size) {
+  std::uint32_t crc = 0;
+  for (const ConstBytes part : start.header) crc = crc32(crc, part);
+  return crc32_join(crc, data, size);
+}
+
 RunningDigests::RunningDigests(const DigestStart& start)
     : wants_crc32_(start.crc32), wants_sha256_(start.sha256) {
   for (const ConstBytes part : start.header) update(part);

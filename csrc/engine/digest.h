@@ -23,6 +23,9 @@ struct DigestStart {
   bool sha256 = false;
 };
 
+// Returns the CRC32 of the header in `start`, followed by data of this CRC32 and size.
+std::uint32_t crc32_with_header(const DigestStart& start, std::uint32_t data, std::uint64_t size);
+
 // Computes the digests of a tensor whose data arrives in order, piece by piece.
 class RunningDigests {
  public:

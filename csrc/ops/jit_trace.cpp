@@ -34,8 +34,9 @@ Value* traced_argument(Graph& graph, const c10::IValue& argument) {
   return graph.insertConstant(argument);
 }
 
-// Throws if the URI or an option holds a secret. Every recorded op has a URI first, and options.
+// Throws if the URI or an option holds a secret. An op with options has a URI first.
 void refuse_secrets_in(at::ArrayRef<c10::IValue> arguments, const c10::FunctionSchema& schema) {
+  if (!schema.argumentIndexWithName("options")) return;
   const c10::IValue& options = arguments.at(*schema.argumentIndexWithName("options"));
   translate_errors([&] {
     refuse_secrets(arguments[0].toStringRef(), option_list(options.to<std::optional<StringDict>>()),
@@ -66,12 +67,13 @@ void record(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
-  for (const char* op :
-       {"load", "load_tensors", "load_slices", "load_into", "save", "save_tensors", "verify"}) {
+  for (const char* op : {"load", "load_tensors", "load_slices", "load_into", "save", "save_tensors",
+                         "verify", "sha256", "sha256_chunks"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&record>());
   }
-  // A traced graph has no text values: the text that these ops return now becomes a constant.
-  for (const char* op : {"names", "digest"}) m.impl(op, torch::CppFunction::makeFallthrough());
+  // A traced graph has values for tensors only: what these ops return now becomes a constant.
+  for (const char* op : {"names", "digest", "crc32"})
+    m.impl(op, torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include "ops/kernels.h"
+#include "ops/memory_digests.h"
 #include "ops/reader_class.h"
 #include "ops/writer_class.h"
 
@@ -54,6 +55,9 @@ TORCH_LIBRARY(tensorizer, m) {
   // it calls.
   def("load_into(str uri, str[] names, Tensor[] out, *, str verify=\"none\", int threads=0, "
       "Dict(str, str)? options=None, bool cast=False) -> ()");
+  def("crc32(Tensor data) -> int");
+  def("sha256(Tensor data) -> Tensor");
+  def("sha256_chunks(Tensor data, int chunk) -> Tensor");
 }
 
 // Ops that a library for a device may implement, for bytes on that device. The other tensors are on
@@ -75,6 +79,9 @@ TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {
   m.impl("save_tensors", &save_tensors);
   m.impl("verify", &verify);
   m.impl("open", &open);
+  m.impl("crc32", &crc32);
+  m.impl("sha256", &sha256);
+  m.impl("sha256_chunks", &sha256_chunks);
 }
 
 // Compilers cannot handle a dict, text, or outputs that change. They see the ops that these ones

@@ -145,6 +145,12 @@ void ReaderClass::load_ranges(c10::List<std::string> names, Integers starts,
   });
 }
 
+void ReaderClass::verify_memory(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+                                std::string verify) {
+  translate_errors(
+      [&] { reader_.verify_memory(string_vector(names), tensors, parse_verify(verify)); });
+}
+
 void ReaderClass::need_until(std::string name, std::int64_t element) {
   translate_errors([&] { reader_.need_until(name, element); });
 }
@@ -344,6 +350,7 @@ void define_reader(torch::Library& library) {
       .def("_header", &ReaderClass::header)
       .def("_load_numbered", &ReaderClass::load_numbered)
       .def("_matches", &ReaderClass::matches)
+      .def("_verify_memory", &ReaderClass::verify_memory)
       .def("_bytes", &ReaderClass::bytes)
       .def("_type_name", &ReaderClass::type_name)
       .def("_verify", &ReaderClass::verify)

@@ -62,6 +62,8 @@ class ReaderClass final : public torch::CustomClassHolder {
                                                              std::string verify, bool copy,
                                                              std::int64_t threads);
   bool matches(std::int64_t number, at::Tensor tensor);
+  void verify_memory(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+                     std::string verify);
   at::Tensor bytes(std::int64_t offset, std::int64_t size);
   // The next two serve tensorizer_ops.Reader. Returns torch's name of the type, "float32".
   std::string type_name(std::string name);

@@ -17,6 +17,7 @@
 #include "transfer/rewrite.h"
 #include "transfer/tracing.h"
 #include "transfer/update.h"
+#include "transfer/verify_memory.h"
 
 namespace tensorizer {
 
@@ -163,6 +164,13 @@ bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   throw Error(ErrorKind::InvalidFormat,
               "tensor " + std::to_string(number) +
                   " of the file has nothing to verify: it was saved without hashes");
+}
+
+void FileReader::verify_memory(const std::vector<std::string>& names,
+                               const std::vector<at::Tensor>& tensors, Verify verify) {
+  const std::shared_ptr<OpenFile> open = file();
+  Job job(*this);
+  tensorizer::verify_memory(*open, names, tensors, verify, job.cancel);
 }
 
 at::Tensor FileReader::bytes(std::uint64_t offset, std::uint64_t size) {

@@ -68,6 +68,9 @@ class FileReader {
   // Returns whether the data of `tensor` has the digests that were saved for tensor `number`.
   // Throws Error(InvalidFormat) if that tensor's header was not kept or has no digests.
   bool matches(std::uint32_t number, const at::Tensor& tensor);
+  // Compares tensors in memory with the file's digests of them (verify_memory.h).
+  void verify_memory(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors,
+                     Verify verify);
   // Returns raw bytes of the file.
   at::Tensor bytes(std::uint64_t offset, std::uint64_t size);
   void load_into(const std::vector<std::string>& names, const std::vector<at::Tensor>& outputs,

@@ -121,6 +121,22 @@ def _verify(uri: str, *, options: Options = None, **_: Any) -> None:
     _check_effect(uri, options)
 
 
+def _crc32(data: torch.Tensor) -> torch.SymInt:
+    return torch.library.get_ctx().new_dynamic_size(min=0, max=(1 << 32) - 1)
+
+
+def _sha256(data: torch.Tensor) -> torch.Tensor:
+    return data.new_empty(32, dtype=torch.uint8)
+
+
+def _sha256_chunks(data: torch.Tensor, chunk: int) -> torch.Tensor:
+    size = data.numel() * data.element_size()
+    return data.new_empty((size + chunk - 1) // chunk, 32, dtype=torch.uint8)
+
+
+register_fake("tensorizer::crc32", _crc32)
+register_fake("tensorizer::sha256", _sha256)
+register_fake("tensorizer::sha256_chunks", _sha256_chunks)
 register_fake("tensorizer::load_tensors", _load_tensors)
 register_fake("tensorizer::load_slices", _load_slices)
 register_fake("tensorizer::save_tensors", _save_tensors)

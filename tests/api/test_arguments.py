@@ -98,6 +98,7 @@ FITTING_HERE = {
     ("safetensors.save_model", "model"): "Linear",
     ("safetensors.load_model", "model"): "Linear",
     ("load_slices", "slices"): "dict",
+    ("verify_tensors", "tensors"): "Linear",
     ("load_constants", "model"): "",
     ("externalize", "module"): "",
     **{
@@ -131,6 +132,7 @@ def functions(path: str) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "iterate": (t.iterate, {"uri": path}),
         "load_slices": (t.load_slices, {"reader": reader, "slices": {"x": 0}}),
         "load_into": (t.load_into, {"module": module, "uri": path}),
+        "verify_tensors": (t.verify_tensors, {"uri": path, "tensors": tensors}),
         "load_constants": (t.load_constants, {"model": module, "uri": path}),
         "save": (t.save, {"uri": new, "tensors": tensors}),
         "save_async": (t.save_async, {"uri": new, "tensors": tensors}),

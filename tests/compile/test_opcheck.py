@@ -54,9 +54,16 @@ def test_opcheck_open(path: str) -> None:
     torch.library.opcheck(ops.open.default, (data,), test_utils=TESTS[:2])
 
 
+def test_opcheck_digests_of_memory() -> None:
+    data = torch.rand(30, 40)
+    torch.library.opcheck(ops.sha256.default, (data,))
+    torch.library.opcheck(ops.sha256_chunks.default, (data, 1000))
+    torch.library.opcheck(ops.crc32.default, (data,), test_utils=TESTS[:2])
+
+
 def test_every_op_is_checked() -> None:
     schemas = torch._C._jit_get_all_schemas()
     names = {s.name.split("::")[1] for s in schemas if s.name.startswith("tensorizer::")}
-    assert names == {*CASES, "open"}
+    assert names == {*CASES, "open", "crc32", "sha256", "sha256_chunks"}
     for name in names:
         assert torch.Tag.pt2_compliant_tag in getattr(ops, name).default.tags

@@ -50,6 +50,18 @@ def assert_loaded(actual: torch.Tensor, expected: torch.Tensor, device: str) -> 
     assert not actual.requires_grad
 
 
+def test_digests_of_memory(real_device: str) -> None:
+    """In several pieces, if they come from a device."""
+    data = torch.arange((20 << 18) + 3, dtype=torch.int32)
+    there = data.to(real_device)
+    assert ops.crc32(there) == ops.crc32(data)
+    assert torch.equal(ops.sha256(there).cpu(), ops.sha256(data))
+    for chunk in (65_536, 17 << 20):
+        digests = ops.sha256_chunks(there, chunk)
+        assert digests.device.type == real_device
+        assert torch.equal(digests.cpu(), ops.sha256_chunks(data, chunk))
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("copy", [False, True])
 def test_loads_every_dtype_and_shape(

@@ -1,0 +1,109 @@
+"""`verify_tensors`: what a program holds, beside the hashes of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.samples import zoo
+from tensorizer_ops import errors, verify_tensors
+
+SAVES = [
+    *(("m.tensors", hashes) for hashes in ("all", "crc32", "sha256", "chunked", "all+chunked")),
+    *(("m.safetensors", hashes) for hashes in ("sha256", "chunked")),
+]
+
+
+def changed(tensor: torch.Tensor, place: int) -> torch.Tensor:
+    """Return a tensor with one other bit."""
+    data = tensor.view(-1).view(torch.uint8).clone()
+    data[place] ^= 1
+    return data.view(tensor.dtype).view(tensor.shape)
+
+
+@pytest.mark.parametrize(("name", "hashes"), SAVES)
+def test_every_bit_counts(tmp_path: Path, name: str, hashes: str) -> None:
+    tensors = zoo()
+    if name.endswith(".safetensors"):  # which has fewer types
+        tensors = {kind: tensors[kind] for kind in ("bool", "bfloat16", "float8_e4m3fn", "int64")}
+    tensors["large"] = torch.arange(700_000)
+    tensorizer_ops.save(tmp_path / name, tensors, hashes=hashes)
+    for verify in ("all", "crc32"):
+        verify_tensors(tmp_path / name, tensors, verify=verify)
+        for wrong in tensors:
+            if tensors[wrong].numel() == 0:
+                continue
+            bad = {**tensors, wrong: changed(tensors[wrong], -1)}
+            with pytest.raises(errors.HashMismatch, match=f"'{wrong}'.*hat was saved$") as caught:
+                verify_tensors(tmp_path / name, bad, verify=verify)
+            assert str(caught.value).count("\n") == 1
+
+
+def test_all_places_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    tensors = {f"t{i}": torch.arange(400_000) for i in range(3)}
+    tensorizer_ops.save(path, tensors, hashes="chunked")
+    tensors["t1"] = changed(changed(tensors["t1"], 0), 3_199_999)
+    tensors["t2"] = changed(tensors["t2"], 1 << 20)
+    with pytest.raises(errors.HashMismatch) as caught:
+        verify_tensors(path, tensors)
+    assert str(caught.value) == (
+        f"'{path}' has other values:\n"
+        "tensor 't1' (index entry 1): its bytes from 0 to 1048576 do not have the SHA-256 that was "
+        "saved\n"
+        "tensor 't1' (index entry 1): its bytes from 3145728 to 3200000 do not have the SHA-256 "
+        "that was saved\n"
+        "tensor 't2' (index entry 2): its bytes from 1048576 to 2097152 do not have the SHA-256 "
+        "that was saved"
+    )
+
+
+def test_modules_and_views(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    model = torch.nn.Linear(30, 20)
+    tensorizer_ops.save(path, model.state_dict())
+    verify_tensors(path, model)
+    verify_tensors(path, {"weight": model.weight.detach().t().clone().t()})
+    tied = torch.nn.ModuleDict({"a": model, "b": model})
+    tensorizer_ops.save(path, {"a.weight": model.weight, "a.bias": model.bias})
+    verify_tensors(path, tied)
+    with torch.no_grad():
+        model.bias[3] += 1
+    with pytest.raises(errors.HashMismatch, match=r"'a\.bias'"):
+        verify_tensors(path, tied)
+
+
+def test_encrypted_files(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    tensorizer_ops.keys.add("memory", key=bytes(range(32)))
+    options = {"key": "named:memory"}
+    tensors = {"w": torch.arange(1000)}
+    tensorizer_ops.save(path, tensors, hashes="sha256", options=options)
+    verify_tensors(path, tensors, options=options)
+    with pytest.raises(errors.HashMismatch):
+        verify_tensors(path, {"w": torch.arange(1, 1001)}, options=options)
+    tensorizer_ops.save(path, tensors, hashes="none", options=options)
+    with pytest.raises(errors.InvalidFormat, match="nothing to verify"):
+        verify_tensors(path, tensors, options=options)
+
+
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    tensorizer_ops.save(path, {"w": torch.ones(2, 3)}, hashes="none")
+    for tensor, match in (
+        (torch.ones(3, 2), r"is float32\[2, 3\], and the tensor in memory float32\[3, 2\]"),
+        (torch.ones(2, 3).half(), r"is float32\[2, 3\], and the tensor in memory float16\[2, 3\]"),
+        (torch.ones(2, 3), "nothing to verify"),
+        (torch.ones(2, 3, device="meta"), "in memory is on the meta device, and has no values"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            verify_tensors(path, {"w": tensor})
+    with pytest.raises(KeyError, match="no tensor 'v'"):
+        verify_tensors(path, {"v": torch.ones(2)})
+    with pytest.raises(TypeError, match="tensors is list"):
+        verify_tensors(path, [torch.ones(2)])
+    with pytest.raises(ValueError, match="verify is 'none'"):
+        verify_tensors(path, {}, verify="none")
