@@ -52,11 +52,21 @@ OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, C
 
 OpenFile::~OpenFile() = default;
 
+std::shared_ptr<Mapping> OpenFile::map() {
+  const FileAccess access = options_.source.file_access;
+  if (access == FileAccess::Buffered || access == FileAccess::Direct) return nullptr;
+  return catalogue_->encrypted() ? nullptr : source_->map();
+}
+
 // Checks what the options demand of the file.
 void OpenFile::check_promises(Cancel& cancel) const {
   const auto refuse = [&](ErrorKind kind, const std::string& why) {
     throw Error(kind, source_->label() + ": " + why);
   };
+  if (options_.source.file_access != FileAccess::Auto && !source_->identity()) {
+    refuse(ErrorKind::InvalidArgument,
+           "option 'io' says how files of this machine are read, and this is none");
+  }
   if (options_.require_authenticated) {
     if (!keys_) refuse(ErrorKind::InvalidArgument, "'require_authenticated' needs a key");
     if (!catalogue_->authenticated()) {

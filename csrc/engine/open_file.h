@@ -37,7 +37,8 @@ class OpenFile {
   Catalogue& catalogue() noexcept { return *catalogue_; }
   const LoadOptions& options() const noexcept { return options_; }
   // Returns the whole file in memory; null if it cannot be mapped, or its data is encrypted.
-  std::shared_ptr<Mapping> map() { return catalogue_->encrypted() ? nullptr : source_->map(); }
+  // Returns a mapping of the file; null if the file, or the option `io`, has it read.
+  std::shared_ptr<Mapping> map();
   // Returns what a load checks: everything if the options ask for the file's digest.
   Verify checked(Verify asked) const noexcept { return options_.digest ? Verify::All : asked; }
   // Returns a number of bytes: a range of a tensor that starts and ends at multiples of it, or with

@@ -69,6 +69,22 @@ Option digest_option(std::optional<ModelDigest>& digest) {
           }};
 }
 
+Option file_access_option(FileAccess& access) {
+  return {"io", "'auto', 'buffered', 'direct' or 'mmap'",
+          [&access](const std::string&, const std::string& text) {
+            static constexpr std::pair<std::string_view, FileAccess> kWords[] = {
+                {"auto", FileAccess::Auto},
+                {"buffered", FileAccess::Buffered},
+                {"direct", FileAccess::Direct},
+                {"mmap", FileAccess::Mapped}};
+            const auto* const found =
+                std::ranges::find(kWords, text, [](const auto& word) { return word.first; });
+            if (found == std::end(kWords)) return false;
+            access = found->second;
+            return true;
+          }};
+}
+
 std::vector<Option> load_options(LoadOptions& load) {
   std::vector<Option> known = place_options(load.source.given);
   known.push_back(memory_option("memory_ceiling", load.memory_ceiling));
@@ -80,6 +96,7 @@ std::vector<Option> load_options(LoadOptions& load) {
                    }});
   known.push_back(bool_option("require_authenticated", load.require_authenticated));
   known.push_back(digest_option(load.digest));
+  known.push_back(file_access_option(load.source.file_access));
   return known;
 }
 

@@ -33,6 +33,7 @@ class ShardedSource final : public Source {
   std::shared_ptr<Mapping> map() override;
   std::optional<FileIdentity> identity() const override;
   bool reads(const FileIdentity& file) const override;
+  std::uint64_t block() const override { return shards_.front().source->block(); }
   bool remote() const override;
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override;
   SourceStats stats() const override;

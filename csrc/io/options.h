@@ -30,6 +30,14 @@ class SharedAccess {
   std::map<std::type_index, std::shared_ptr<void>> kept_;
 };
 
+// How the bytes of a file of this machine come into memory.
+enum class FileAccess : std::uint8_t {
+  Auto,      // what is fastest, and leaves in the page cache what fits there
+  Buffered,  // reads through the page cache
+  Direct,    // reads around the page cache, where the file system can do that
+  Mapped,    // the tensors are pages of the file
+};
+
 struct SourceOptions {
   bool operator==(const SourceOptions&) const = default;
 
@@ -44,6 +52,7 @@ struct SourceOptions {
   bool any_bytes = false;
   // Null if the source shares nothing.
   std::shared_ptr<SharedAccess> access{};
+  FileAccess file_access = FileAccess::Auto;
 };
 
 struct SinkOptions {

@@ -120,6 +120,10 @@ class Source {
   // the one before. Bytes in between are skipped.
   virtual bool sequential() const { return false; }
 
+  // Returns the number by which the address of memory should have the same remainder as the offset
+  // of what is read into it, so that no byte is copied on the way; 1 if that makes no difference.
+  virtual std::uint64_t block() const { return 1; }
+
   // Returns true if every read is a round trip to a server, so that reading ahead pays.
   virtual bool remote() const { return false; }
 

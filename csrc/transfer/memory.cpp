@@ -46,8 +46,9 @@ void release_pages(void* context) {
   unmap(*pages);
 }
 
-c10::DataPtr owned(Bytes memory) {
-  return {memory.data(), new Bytes(memory), release_pages, c10::Device(c10::kCPU)};
+// The data begins `shift` bytes behind the start of the memory.
+c10::DataPtr owned(Bytes memory, std::uint64_t shift = 0) {
+  return {memory.data() + shift, new Bytes(memory), release_pages, c10::Device(c10::kCPU)};
 }
 
 // Returns fresh zero pages, or an empty span.
@@ -129,12 +130,12 @@ std::string lacks_memory(const at::Tensor& tensor) {
 
 NewMemory::~NewMemory() { unmap(left_); }
 
-at::Tensor NewMemory::tensor(at::IntArrayRef shape, c10::ScalarType type) {
+at::Tensor NewMemory::tensor(at::IntArrayRef shape, c10::ScalarType type, std::uint64_t shift) {
   const std::uint64_t size = byte_size(shape, type);
   if (size < kSmallestOfPages || of_the_job_ < kHugePage) {
     return empty(shape, type);
   }
-  const std::uint64_t needed = align_up(size, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
+  const std::uint64_t needed = align_up(size + shift, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
   if (left_.size() < needed) {
     const Bytes block = map_huge_pages(std::max(needed, kBlock));
     if (block.empty()) return empty(shape, type);
@@ -143,7 +144,7 @@ at::Tensor NewMemory::tensor(at::IntArrayRef shape, c10::ScalarType type) {
   }
   const Bytes memory = left_.first(needed);
   left_ = left_.subspan(needed);
-  return over(owned(memory), size, shape, type);
+  return over(owned(memory, shift), size, shape, type);
 }
 
 at::Tensor new_on(c10::Device device, at::IntArrayRef shape, c10::ScalarType type) {

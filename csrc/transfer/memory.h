@@ -52,8 +52,9 @@ class NewMemory {
   NewMemory& operator=(const NewMemory&) = delete;
 
   // Returns a contiguous, uninitialized tensor. The caller guarantees that its size in bytes fits
-  // in 64 bits. Throws Error(OutOfMemory).
-  at::Tensor tensor(at::IntArrayRef shape, c10::ScalarType type);
+  // in 64 bits. If it lies in pages of its own, it begins `shift` bytes, less than a page, behind
+  // the start of one. Throws Error(OutOfMemory).
+  at::Tensor tensor(at::IntArrayRef shape, c10::ScalarType type, std::uint64_t shift = 0);
 
  private:
   const std::uint64_t of_the_job_;  // about how many bytes its tensors have

@@ -19,6 +19,9 @@ namespace tensorizer {
 
 namespace {
 
+// The least size of a page, and a multiple of every block of a file (Source::block()).
+constexpr std::uint64_t kPage = 4096;
+
 void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& output, bool cast) {
   const Entry& entry = file.entry(number);
   const auto refuse = [&](const std::string& why) {
@@ -152,6 +155,12 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
   }
   if (!device_.is_cpu()) at::globalContext().lazyInitDevice(device_.type());
   if (!request.copy && device_.is_cpu()) targets_.mapping = file.map();
+  if (!targets_.mapping && file.options().source.file_access == FileAccess::Mapped) {
+    throw Error(ErrorKind::InvalidArgument,
+                file.source().label() +
+                    ": option 'io' is 'mmap', and these tensors cannot be pages of the file: that "
+                    "takes a file that is not encrypted, the CPU, and no copy=True");
+  }
   std::uint64_t size = 0;
   for (std::size_t i = 0; i < selected.size(); ++i) size += item_of(i).size();
   NewMemory memory(size);
@@ -244,14 +253,16 @@ at::Tensor NewTensors::make(at::IntArrayRef shape, bool first, LoadItem& item, N
     item.in_place = true;
     return mapped_tensor(targets_.mapping, item.memory, shape, type);
   }
-  const at::Tensor tensor = allocate(shape, type, memory);
+  const std::uint64_t shift = offset % std::min<std::uint64_t>(file_.source().block(), kPage);
+  const bool fits = type == stored && item.runs == nullptr && shift % entry.element_size == 0;
+  const at::Tensor tensor = allocate(shape, type, memory, fits ? shift : 0);
   if (item.size() > 0) fill(tensor, stored, item);
   return tensor;
 }
 
-at::Tensor NewTensors::allocate(at::IntArrayRef shape, c10::ScalarType type,
-                                NewMemory& memory) const {
-  return device_.is_cpu() ? memory.tensor(shape, type) : new_on(device_, shape, type);
+at::Tensor NewTensors::allocate(at::IntArrayRef shape, c10::ScalarType type, NewMemory& memory,
+                                std::uint64_t shift) const {
+  return device_.is_cpu() ? memory.tensor(shape, type, shift) : new_on(device_, shape, type);
 }
 
 at::Tensor NewTensors::zeros(at::IntArrayRef shape, c10::ScalarType type) const {

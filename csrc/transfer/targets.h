@@ -68,7 +68,8 @@ class NewTensors {
   // null if this one must be loaded.
   std::optional<std::size_t> tied_to(std::size_t place);
   at::Tensor make(at::IntArrayRef shape, bool first, LoadItem& item, NewMemory& memory);
-  at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type, NewMemory& memory) const;
+  at::Tensor allocate(at::IntArrayRef shape, c10::ScalarType type, NewMemory& memory,
+                      std::uint64_t shift = 0) const;
   at::Tensor zeros(at::IntArrayRef shape, c10::ScalarType type) const;
   void fill(const at::Tensor& tensor, c10::ScalarType stored, LoadItem& item);
 

@@ -5,12 +5,20 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <fstream>
+#include <initializer_list>
+#include <limits>
+#include <mutex>
 #include <random>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number.h"
+#include "io/local/direct_file.h"
 #include "io/local/open.h"
 
 namespace tensorizer {
@@ -38,11 +46,47 @@ std::uint64_t file_size(int file, const std::string& name) {
   return size;
 }
 
-bool lives_in_memory(int file) {
+bool is_of(int file, std::initializer_list<std::uint32_t> file_systems) {
   struct statfs status;
   if (fstatfs(file, &status) != 0) return false;
-  const auto type = static_cast<std::uint32_t>(status.f_type);
-  return type == TMPFS_MAGIC || type == RAMFS_MAGIC || type == HUGETLBFS_MAGIC;
+  return std::ranges::find(file_systems, static_cast<std::uint32_t>(status.f_type)) !=
+         file_systems.end();
+}
+
+bool lives_in_memory(int file) { return is_of(file, {TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC}); }
+
+// Returns whether the file is read from a server, whose client has reasons for its cache.
+bool is_remote(int file) {
+  constexpr std::uint32_t kCifs = 0xff534d42;  // which older headers lack, as the next ones
+  constexpr std::uint32_t kSmb2 = 0xfe534d42;
+  constexpr std::uint32_t kFuse = 0x65735546;
+  constexpr std::uint32_t kCeph = 0x00c36400;
+  constexpr std::uint32_t kLustre = 0x0bd00bd0;
+  return is_of(file, {NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, V9FS_MAGIC, AFS_SUPER_MAGIC,
+                      CODA_SUPER_MAGIC, kCifs, kSmb2, kFuse, kCeph, kLustre});
+}
+
+// Returns a number in a file of /proc or /sys; null if there is none.
+std::optional<std::uint64_t> number_in(const char* path, std::string_view before) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    if (!line.starts_with(before)) continue;
+    const std::size_t begin = line.find_first_of("0123456789", before.size());
+    if (begin == std::string::npos) return std::nullopt;
+    const std::size_t end = line.find_first_not_of("0123456789", begin);
+    return parse_number(std::string_view(line).substr(begin, end - begin));
+  }
+  return std::nullopt;
+}
+
+// Returns about how many bytes the page cache can hold: what is available to this machine, at most
+// the limit of a container.
+std::uint64_t room_in_cache() {
+  constexpr auto kNoLimit = std::numeric_limits<std::uint64_t>::max();
+  const auto kibibytes = number_in("/proc/meminfo", "MemAvailable:");
+  const auto limit = number_in("/sys/fs/cgroup/memory.max", "");
+  return std::min(kibibytes ? *kibibytes << 10 : kNoLimit, limit.value_or(kNoLimit));
 }
 
 // Returns false if the file system does not support mapping, or the address space is limited:
@@ -60,17 +104,20 @@ bool is_mapped(const Map& map) {
 
 class FileSource : public Source {
  public:
-  FileSource(Descriptor file, std::uint64_t start, const std::string& name)
+  FileSource(Descriptor file, std::uint64_t start, const std::string& name, FileAccess access)
       : file_(std::move(file)),
         start_(start),
+        access_(access),
         size_(file_size(file_.get(), name)),
         identity_(identity_of(file_.get())),
         name_(name),
-        label_(quote(name, 4096)) {}
+        label_(quote(name, 4096)) {
+    if (access == FileAccess::Direct) goes_direct_ = can_go_direct();
+  }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     const std::uint64_t wanted = total_size(pieces);
-    const std::uint64_t done = read_at(file_.get(), offset, pieces, name_, cancel);
+    const std::uint64_t done = read_some(offset, pieces, cancel);
     if (done == wanted) return;
     if (offset + wanted <= size_) {
       throw Error(ErrorKind::InvalidFormat,
@@ -83,7 +130,7 @@ class FileSource : public Source {
   }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    return read_at(file_.get(), offset, {&out, 1}, name_, cancel);
+    return read_some(offset, {&out, 1}, cancel);
   }
 
   std::optional<std::uint64_t> size() const override { return size_; }
@@ -118,7 +165,12 @@ class FileSource : public Source {
 
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
     ReadHints hints;
-    if (is_cold(offset, length)) {
+    if (goes_direct_ || is_cold(offset, length)) {
+      // What does not fit into the cache would only push other files out of it.
+      if (access_ == FileAccess::Auto && !goes_direct_ && length > room_in_cache() / 2 &&
+          !is_remote(file_.get())) {
+        goes_direct_ = can_go_direct();
+      }
       hints.reads_in_flight = kColdReadsInFlight;
     } else {
       hints.read_size = kReadFromMemory;
@@ -128,9 +180,28 @@ class FileSource : public Source {
     return hints;
   }
 
+  std::uint64_t block() const override { return goes_direct_ ? direct_->block() : 1; }
+
   const std::string& label() const override { return label_; }
 
  private:
+  std::uint64_t read_some(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+    return goes_direct_ ? direct_->read_at(offset, pieces, cancel)
+                        : read_at(file_.get(), offset, pieces, name_, cancel);
+  }
+
+  // Opens the file for reads around the page cache. Returns false, and says so once in the log, if
+  // the file system has no such reads.
+  bool can_go_direct() {
+    if (lives_in_memory(file_.get())) return false;
+    const std::lock_guard lock(opening_direct_);
+    if (!direct_) direct_ = DirectFile::open(file_.get(), name_);
+    if (!direct_ && !std::exchange(said_, true)) {
+      log(label_ + " is read through the page cache: its file system has no other way");
+    }
+    return direct_ != nullptr;
+  }
+
   // Returns true if the range is mostly not in the page cache, judged by single bytes spread over
   // it.
   bool is_cold(std::uint64_t offset, std::uint64_t length) const {
@@ -157,16 +228,22 @@ class FileSource : public Source {
 
   const Descriptor file_;
   const std::uint64_t start_;
+  const FileAccess access_;
   const std::uint64_t size_;
   const std::optional<FileIdentity> identity_;
   const std::string name_;
   const std::string label_;
+  std::mutex opening_direct_;
+  std::unique_ptr<DirectFile> direct_;  // set before goes_direct_
+  bool said_ = false;
+  std::atomic<bool> goes_direct_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Source> file_source(Descriptor file, std::uint64_t start, const std::string& name) {
-  return std::make_unique<FileSource>(std::move(file), start, name);
+std::unique_ptr<Source> file_source(Descriptor file, std::uint64_t start, const std::string& name,
+                                    FileAccess access) {
+  return std::make_unique<FileSource>(std::move(file), start, name, access);
 }
 
 }  // namespace tensorizer

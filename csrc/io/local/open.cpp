@@ -100,7 +100,8 @@ std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions&
 }
 
 // `name`: for messages.
-std::unique_ptr<Source> open_descriptor_source(int number, const std::string& name) {
+std::unique_ptr<Source> open_descriptor_source(int number, const std::string& name,
+                                               FileAccess access) {
   if ((status_flags(number, name) & O_ACCMODE) == O_WRONLY) {
     throw Error(ErrorKind::InvalidArgument, quote(name) + " is not open for reading");
   }
@@ -109,12 +110,12 @@ std::unique_ptr<Source> open_descriptor_source(int number, const std::string& na
   if (is_stream(status)) return stream_source(std::move(file), name);
   if (!has_offsets(status)) throw_unusable("cannot open", name, status);
   const std::uint64_t start = position_of(file, name);
-  return file_source(std::move(file), start, name);
+  return file_source(std::move(file), start, name, access);
 }
 
-std::unique_ptr<Source> open_path_source(const std::string& path) {
+std::unique_ptr<Source> open_path_source(const std::string& path, FileAccess access) {
   if (const int number = descriptor_alias(path); number >= 0) {
-    return open_descriptor_source(number, path);
+    return open_descriptor_source(number, path, access);
   }
   // O_NONBLOCK: opening a FIFO would otherwise block until it has a writer, and ignore a cancel.
   Descriptor file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
@@ -128,7 +129,7 @@ std::unique_ptr<Source> open_path_source(const std::string& path) {
   if (is_stream(status)) return stream_source(std::move(file), path);
   if (!has_offsets(status)) throw_unusable("cannot open", path, status);
   fcntl(file.get(), F_SETFL, 0);
-  return file_source(std::move(file), 0, path);
+  return file_source(std::move(file), 0, path, access);
 }
 
 std::unique_ptr<Sink> open_descriptor_sink(int number, const std::string& name,
@@ -205,10 +206,13 @@ std::string follow_links(std::string path) {
   throw system_error(ELOOP, "cannot save to", path);
 }
 
-std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions&, Cancel&) {
+std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions& options,
+                                          Cancel&) {
   const Uri split = split_uri(uri);
-  if (split.scheme == "fd") return open_descriptor_source(parse_descriptor(split.rest), uri);
-  return open_path_source(local_path(split));
+  if (split.scheme == "fd") {
+    return open_descriptor_source(parse_descriptor(split.rest), uri, options.file_access);
+  }
+  return open_path_source(local_path(split), options.file_access);
 }
 
 std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,

@@ -51,7 +51,8 @@ std::optional<std::vector<std::string>> list_folder(const std::string& uri, std:
                                                     Cancel& cancel);
 
 // Returns a source over a regular file or a block device.
-std::unique_ptr<Source> file_source(Descriptor file, std::uint64_t start, const std::string& name);
+std::unique_ptr<Source> file_source(Descriptor file, std::uint64_t start, const std::string& name,
+                                    FileAccess access);
 
 // Returns a sequential source.
 std::unique_ptr<Source> stream_source(Descriptor stream, const std::string& name);
