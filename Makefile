@@ -12,6 +12,7 @@
 #   make bench-scale    simulates 1 to 1,000 nodes that load a model, after measuring what that needs
 #   make bench-classic  compares code written for tensorizer, run with tensorizer and with this
 #   make bench-checkpoints  compares checkpoints of several ranks with those of torch
+#   make bench-cold  compares loads from a disk, and saves to it, with fio
 #   make bench-gpu      compares loads onto and saves from an accelerator
 #   make site    builds the site of the documentation in build/site/html, without dead links
 #   make look    builds it, and opens every page in Chromium, narrow and wide, light and dark
@@ -54,7 +55,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-gpu fuzz soak asan tsan aarch64 cuda hip-check site look coverage mutants clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda hip-check site look coverage mutants clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -151,6 +152,9 @@ bench-classic: build $(STAMPS)/bench
 
 bench-checkpoints: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/checkpoints.py
+
+bench-cold: build $(STAMPS)/bench | test-packages
+	@$(BIN)/python benchmarks/cold.py
 
 bench-gpu: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/gpu.py

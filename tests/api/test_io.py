@@ -142,6 +142,36 @@ def test_what_is_refused(tmp_path: Path) -> None:
             tensorizer_ops.load(web.url("m.tensors"), options={"io": "buffered"})
 
 
+@pytest.mark.parametrize("hashes", ["none", "all", "chunked"])
+def test_a_save_to_stable_storage_is_the_same_file(tmp_path: Path, hashes: str) -> None:
+    """It is written around the page cache."""
+    tensors = {**model(), "columns": torch.randn(900, 700).t()}
+    tensorizer_ops.save(tmp_path / "plain", tensors, hashes=hashes)
+    tensorizer_ops.save(tmp_path / "synced", tensors, hashes=hashes, options={"fsync": True})
+    assert (tmp_path / "plain").read_bytes() == (tmp_path / "synced").read_bytes()
+
+
+FULL = """
+import resource, signal, sys
+import torch, tensorizer_ops
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    tensorizer_ops.save(sys.argv[1], {"w": torch.ones(3_000_000)}, options={"fsync": True})
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 5_000_000, 12_000_000])
+def test_a_disk_that_is_full_leaves_the_old_file(tmp_path: Path, limit: int) -> None:
+    path = tmp_path / "m.tensors"
+    path.write_bytes(b"old")
+    printed = run_python(FULL, str(path), str(limit)).stdout.decode()
+    assert "File too large" in printed and str(path) in printed
+    assert os.listdir(tmp_path) == ["m.tensors"] and path.read_bytes() == b"old"
+
+
 @pytest.fixture(scope="module")
 def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("preload") / "preload.so"
