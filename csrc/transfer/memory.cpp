@@ -135,7 +135,8 @@ at::Tensor NewMemory::tensor(at::IntArrayRef shape, c10::ScalarType type, std::u
   if (size < kSmallestOfPages || of_the_job_ < kHugePage) {
     return empty(shape, type);
   }
-  const std::uint64_t needed = align_up(size + shift, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
+  const std::uint64_t needed =
+      align_up(size + shift, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
   if (left_.size() < needed) {
     const Bytes block = map_huge_pages(std::max(needed, kBlock));
     if (block.empty()) return empty(shape, type);

@@ -128,7 +128,7 @@ def test_a_file_that_lies_in_memory(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.tensors"
     tensorizer_ops.save(path, {"w": torch.ones(3)})
-    with pytest.raises(ValueError, match="'io' is 'dirct'.*'buffered', 'direct' or 'mmap'"):
+    with pytest.raises(ValueError, match=r"'io' is 'dirct'.*'buffered', 'direct' or 'mmap'"):
         tensorizer_ops.load(path, options={"io": "dirct"})
     with pytest.raises(ValueError, match="'io' is 'mmap', and these tensors cannot be pages"):
         tensorizer_ops.load(path, copy=True, options={"io": "mmap"})

@@ -106,6 +106,11 @@ def test_chunks_are_measured(tmp_path: Path) -> None:
     assert all(ratio > 0 for ratio in found["ratios"].values())
 
 
+def test_cold_files_are_measured(tmp_path: Path) -> None:
+    found = results_of("cold.py", tmp_path)["found"]
+    assert all(ratio > 0 for ratio in found["ratios"].values())
+
+
 def test_checkpoints_are_measured(tmp_path: Path) -> None:
     found = results_of("checkpoints.py", tmp_path)["found"]
     assert all(seconds > 0 for seconds in found["seconds"].values())
