@@ -69,7 +69,7 @@ TEST_F(DirectFileTest, AnyRangeIsReadIntoAnyMemory) {
     return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random);
   };
   const std::vector<std::size_t> near{0, 1, 511, 512, 513, 4095, 4096, 4097};
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 100; ++i) {
     std::vector<std::size_t> sizes;
     for (std::size_t count = 1 + below(5); count > 0; --count) {
       const std::size_t kind = below(4);

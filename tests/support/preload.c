@@ -3,6 +3,7 @@
 //   FAULT=short:N    no read gives more than N bytes
 //   FAULT=einval:N   the Nth direct read is refused, and all later ones
 //   MEMINFO=PATH     what /proc/meminfo says
+// The process may change these variables itself. Reads without a FAULT count from 0 again.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,13 +14,16 @@
 #include <string.h>
 #include <sys/uio.h>
 
-static atomic_long reads;
+static atomic_long reads;  // since FAULT was set
 
 static ssize_t read_some(int file, const struct iovec* vectors, int count, off_t offset) {
   static ssize_t (*real)(int, const struct iovec*, int, off_t);
   if (real == NULL) real = dlsym(RTLD_NEXT, "preadv");
   const char* fault = getenv("FAULT");
-  if (fault == NULL) return real(file, vectors, count, offset);
+  if (fault == NULL) {
+    reads = 0;
+    return real(file, vectors, count, offset);
+  }
   const long number = strtol(strchr(fault, ':') + 1, NULL, 10);
   if (strncmp(fault, "short", 5) == 0) {
     struct iovec first = vectors[0];
