@@ -20,6 +20,9 @@ import pytest
 from support.process import ROOT
 from support.raw_crypt import next_nonce, secretbox
 
+# All of them use one library, which a worker builds.
+pytestmark = pytest.mark.xdist_group("cuda library")
+
 KEY, NONCE = bytes(range(32)), bytes([254] * 23 + [1])
 SIZES = (0, 1, 63, 64, 1000, 4096, 4097, 70_001, 300_000)
 
