@@ -36,6 +36,7 @@ from safetensors.torch import save_file
 
 import report
 from best import Best, Results, measured
+from memory import make_cold
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
@@ -52,13 +53,6 @@ GOALS = {
     "foreign, of fio": 0.95,
     "save, of fio": 0.9,
 }
-
-
-def drop(file: Path) -> None:
-    """Remove a file from the page cache."""
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def spent(work: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -123,7 +117,7 @@ def measure(folder: Path, mib: int, rounds: int) -> Results:
     best, cpu = Best(), Best()
 
     def keep(name: str, file: Path, work: Callable[[], Any]) -> Any:
-        drop(file)
+        make_cold(file)
         seconds, of_cpus, result = spent(work)
         best.keep(name, seconds)
         cpu.keep(name, of_cpus)
@@ -134,7 +128,7 @@ def measure(folder: Path, mib: int, rounds: int) -> Results:
         assert all(torch.equal(loaded[key], tensor) for key, tensor in tensors.items())
 
     for _ in range(rounds):
-        drop(ours)
+        make_cold(ours)
         best.keep("fio read", fio(ours, total, "read"))
         for threads in THREADS:
             keep("pread", ours, lambda n=threads: pread(ours, total, n)).close()

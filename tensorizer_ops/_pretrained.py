@@ -105,17 +105,20 @@ def devices_of(
 
 def read_object(folder: Folder, name: str) -> dict[str, Any]:
     """Return the content of a JSON file that holds an object."""
-    try:
-        fields = json.loads(folder.read(name))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, errors.Error):
-            raise
-        raise errors.InvalidFormat(f"{name} in {folder.label} is not JSON: {error}") from None
+    fields = _parsed(folder, name, folder.read(name))
     if not isinstance(fields, dict):
         raise errors.InvalidFormat(
             f"{name} in {folder.label} holds {kind_of(fields)}, and must hold an object"
         )
     return fields
+
+
+def _parsed(folder: Folder, name: str, text: bytes) -> Any:
+    """Return the content of a JSON file of the folder."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise errors.InvalidFormat(f"{name} in {folder.label} is not JSON: {error}") from None
 
 
 def found_weights(folder: Folder) -> str:
@@ -221,11 +224,10 @@ def check_tokenizer_class(folder: Folder, place: str) -> None:
 
     for file in (TOKENIZER_CONFIG, CONFIG):
         try:
-            fields = json.loads(Path(place, file).read_bytes())
+            text = Path(place, file).read_bytes()
         except FileNotFoundError:
             continue
-        except (ValueError, RecursionError) as error:
-            raise errors.InvalidFormat(f"{file} in {folder.label} is not JSON: {error}") from None
+        fields = _parsed(folder, file, text)
         name = fields.get("tokenizer_class") if isinstance(fields, dict) else None
         if not isinstance(name, str | None):
             raise errors.InvalidFormat(f"{file} in {folder.label}: tokenizer_class is no text")

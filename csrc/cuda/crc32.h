@@ -15,7 +15,8 @@ namespace tensorizer::device {
 inline constexpr std::uint32_t kCrc32Polynomial = 0xedb88320;
 inline constexpr std::uint32_t kCrc32One = 0x80000000;
 
-// What follows a byte, when it is 3, 2, 1 and 0 bytes before the end of a word.
+// Lookup tables for four bytes at a time: of[i][byte] is the checksum of a byte and 3 - i zero
+// bytes behind it.
 struct Crc32Tables {
   std::uint32_t of[4][256];
 };
@@ -71,7 +72,7 @@ TENSORIZER_BOTH inline std::uint32_t crc32_piece(const Crc32Tables& tables,
   return crc;
 }
 
-// What moves a piece by 1, 2, 4, … pieces.
+// Factors: multiplying a checksum by of[i] appends 2^i pieces of zero bytes to the message.
 struct Crc32Powers {
   std::uint32_t of[40];
 };

@@ -60,7 +60,7 @@ __global__ void crc32_end_kernel(std::uint64_t size, std::uint32_t* sum) {
   *sum = crc32_of(*sum, size);
 }
 
-// What the kernels of a cipher keep of each chunk.
+// The state of one chunk, which the kernels of one call share.
 struct ChunkState {
   SalsaKey key;
   std::uint8_t nonce[8];  // its last bytes

@@ -108,7 +108,7 @@ TENSORIZER_BOTH inline std::uint64_t poly_blocks(std::uint64_t size) {
   return (size + kPolyBlock - 1) / kPolyBlock;
 }
 
-// What moves a run by 1, 2, 4, … runs.
+// Powers of r: multiplying the sum of a run by of[i] makes room for 2^i more runs behind it.
 struct PolyPowers {
   PolyNumber of[32];
 };

@@ -36,8 +36,9 @@ Value* traced_argument(Graph& graph, const c10::IValue& argument) {
 
 // Throws if the URI or an option holds a secret. An op with options has a URI first.
 void refuse_secrets_in(at::ArrayRef<c10::IValue> arguments, const c10::FunctionSchema& schema) {
-  if (!schema.argumentIndexWithName("options")) return;
-  const c10::IValue& options = arguments.at(*schema.argumentIndexWithName("options"));
+  const std::optional<int> place = schema.argumentIndexWithName("options");
+  if (!place) return;
+  const c10::IValue& options = arguments.at(*place);
   translate_errors([&] {
     refuse_secrets(arguments[0].toStringRef(), option_list(options.to<std::optional<StringDict>>()),
                    "a traced program");
@@ -72,8 +73,9 @@ TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&record>());
   }
   // A traced graph has values for tensors only: what these ops return now becomes a constant.
-  for (const char* op : {"names", "digest", "crc32"})
+  for (const char* op : {"names", "digest", "crc32"}) {
     m.impl(op, torch::CppFunction::makeFallthrough());
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "codec/crc32.h"
 #include "engine/chunks.h"
 #include "ops/translate_errors.h"
+#include "transfer/memory.h"
 
 namespace tensorizer::ops {
 
@@ -22,13 +23,12 @@ constexpr std::int64_t kFromDevice = 16 << 20;
 // Bytes that one thread takes at a time.
 constexpr std::int64_t kOfThread = 1 << 20;
 
-// Returns the bytes of all elements in row-major order, on the device of the tensor.
+// Returns the bytes that digests are of, on the device of the tensor.
 at::Tensor bytes_of(const at::Tensor& data) {
   if (data.layout() != c10::kStrided || data.is_nested()) {
     throw Error(ErrorKind::InvalidArgument, "data is no strided tensor, which digests are of");
   }
-  const at::Tensor plain = data.detach().resolve_conj().resolve_neg().contiguous();
-  return plain.reshape({-1}).view(at::kByte);
+  return row_major_bytes(data);
 }
 
 ConstBytes memory_of(const at::Tensor& bytes) {

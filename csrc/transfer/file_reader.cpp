@@ -159,8 +159,8 @@ FormatInfo FileReader::format() { return file()->catalogue().info(); }
 bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   Job job(*this);
   const at::NoGradGuard no_grad;
-  const at::Tensor plain = tensor.cpu().resolve_conj().resolve_neg().contiguous();
-  if (const auto found = headers_.matches(number, tensor_bytes(plain), job.cancel)) return *found;
+  const at::Tensor bytes = row_major_bytes(tensor.cpu());
+  if (const auto found = headers_.matches(number, tensor_bytes(bytes), job.cancel)) return *found;
   throw Error(ErrorKind::InvalidFormat,
               "tensor " + std::to_string(number) +
                   " of the file has nothing to verify: it was saved without hashes");

@@ -174,6 +174,11 @@ at::Tensor mapped_tensor(std::shared_ptr<Mapping> mapping, Bytes part, at::IntAr
               part.size(), shape, type);
 }
 
+at::Tensor row_major_bytes(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  return plain.reshape({-1}).view(at::kByte);
+}
+
 Bytes tensor_bytes(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {};
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};

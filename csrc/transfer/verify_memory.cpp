@@ -12,7 +12,6 @@
 #include "engine/digest.h"
 #include "engine/load.h"
 #include "engine/workers.h"
-#include "transfer/blocks.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
 #include "transfer/tracing.h"
@@ -50,8 +49,7 @@ Digests digest_of(const at::Tensor& tensor, const DigestStart& start, Cancel& ca
     return digests;
   }
   RunningDigests running(start);
-  const at::Tensor bytes =
-      tensor.resolve_conj().resolve_neg().contiguous().reshape({-1}).view(at::kByte);
+  const at::Tensor bytes = row_major_bytes(tensor);
   for (std::int64_t at = 0; at < bytes.numel(); at += kPiece) {
     cancel.check();
     const at::Tensor piece = bytes.narrow(0, at, std::min(kPiece, bytes.numel() - at)).cpu();

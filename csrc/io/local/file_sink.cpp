@@ -46,7 +46,7 @@ class FileSink final : public SharedSink {
         label_(quote(name, 4096)),
         fsync_(options.fsync),
         allocated_(is_ext4(replacement_->file()) ? kAllocateFrom : kAllocateNothing) {
-    // What has to reach the disk at once gets there in less time without the page cache.
+    // Writing around the page cache is faster than writing to it and flushing it.
     if (fsync_) direct_ = DirectFile::open(file(), O_WRONLY, name_);
   }
 

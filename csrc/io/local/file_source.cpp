@@ -167,7 +167,7 @@ class FileSource : public Source {
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
     ReadHints hints;
     if (goes_direct_ || is_cold(offset, length)) {
-      // What does not fit into the cache would only push other files out of it.
+      // A file that does not fit into the page cache would evict all others, and be read again.
       if (access_ == FileAccess::Auto && !goes_direct_ && length > room_in_cache() / 2 &&
           !is_remote(file_.get())) {
         goes_direct_ = can_go_direct();
