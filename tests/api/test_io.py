@@ -153,7 +153,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hashes", ["none", "all", "chunked"])
 def test_a_save_to_stable_storage_is_the_same_file(tmp_path: Path, hashes: str) -> None:
-    """It is written around the page cache."""
     tensors = {**model(), "columns": torch.randn(900, 700).t()}
     tensorizer_ops.save(tmp_path / "plain", tensors, hashes=hashes)
     tensorizer_ops.save(tmp_path / "synced", tensors, hashes=hashes, options={"fsync": True})

@@ -27,7 +27,7 @@ class DirectFileTest : public testing::Test {
     ASSERT_EQ(write(file_.get(), content_.data(), content_.size()),
               static_cast<ssize_t>(content_.size()));
     fsync(file_.get());
-    direct_ = DirectFile::open(file_.get(), O_RDONLY, "file");
+    direct_ = DirectFile::open(file_.get(), "file");
     if (!direct_) GTEST_SKIP() << "this file system cannot be read around the page cache";
   }
 
@@ -95,45 +95,6 @@ TEST_F(DirectFileTest, TheFileEnds) {
   }
   check(size + 1, {10}, 0);
   check(size + 100'000, {200'000}, 0);
-}
-
-TEST_F(DirectFileTest, AnyBytesAreWrittenToAnyPlace) {
-  std::unique_ptr<DirectFile> direct = DirectFile::open(file_.get(), O_WRONLY, "file");
-  ASSERT_TRUE(direct);
-  std::mt19937_64 random(3);
-  const auto below = [&](std::size_t limit) {
-    return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random);
-  };
-  std::vector<std::byte> memory((4 << 20) + kAligned);
-  for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
-  Cancel cancel;
-  for (int i = 0; i < 60; ++i) {
-    const std::uint64_t offset = i % 3 == 0 ? below(700) * kAligned : below(3 << 20);
-    std::vector<ConstBytes> pieces;
-    std::uint64_t size = 0;
-    for (std::size_t count = 1 + below(4); count > 0; --count) {
-      // Every second piece begins where the system can take it from.
-      const std::size_t start = below(2) == 0 ? below(kAligned) : kAligned - 1;
-      const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-      const std::size_t aligned = align_up(address, kAligned) - address;
-      pieces.emplace_back(memory.data() + (start == kAligned - 1 ? aligned : start),
-                          below(i % 2 == 0 ? 2'000 : 900'000));
-      size += pieces.back().size();
-    }
-    direct->write_at(offset, pieces, cancel);
-    content_.resize(std::max<std::size_t>(content_.size(), offset + size));
-    std::size_t at = offset;
-    for (const ConstBytes piece : pieces) {
-      std::ranges::copy(piece, content_.begin() + static_cast<std::ptrdiff_t>(at));
-      at += piece.size();
-    }
-  }
-  fsync(file_.get());
-  std::vector<std::byte> found(content_.size() + 1);
-  const Bytes all(found);
-  ASSERT_EQ(read_at(file_.get(), 0, {&all, 1}, "file", cancel), content_.size());
-  found.pop_back();
-  EXPECT_EQ(found, content_);
 }
 
 TEST_F(DirectFileTest, ACancelEndsIt) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -53,15 +52,14 @@ std::uint64_t block_of([[maybe_unused]] int file) {
   return kUsualBlock;
 }
 
-// The pieces that are still to be read or written.
-template <typename Piece>
+// The pieces that are still to be read.
 class Rest {
  public:
-  explicit Rest(std::span<const Piece> pieces) : pieces_(pieces) { skip_empty(); }
+  explicit Rest(std::span<const Bytes> pieces) : pieces_(pieces) { skip_empty(); }
 
   bool empty() const { return pieces_.empty(); }
   // Returns what is left of the first piece.
-  Piece first() const { return pieces_.front().subspan(taken_); }
+  Bytes first() const { return pieces_.front().subspan(taken_); }
 
   // Returns how many bytes there are, at most `most`, up to the next piece that is large.
   std::uint64_t until_large(std::uint64_t most) const {
@@ -91,18 +89,8 @@ class Rest {
     }
   }
 
-  // Copies the next bytes, of which there must be as many.
-  void take(Bytes out) {
-    while (!out.empty()) {
-      const std::size_t size = std::min(out.size(), first().size());
-      std::memcpy(out.data(), first().data(), size);
-      out = out.subspan(size);
-      advance(size);
-    }
-  }
-
-  std::vector<Piece> all() const {
-    std::vector<Piece> left(pieces_.begin(), pieces_.end());
+  std::vector<Bytes> all() const {
+    std::vector<Bytes> left(pieces_.begin(), pieces_.end());
     if (!left.empty()) left.front() = first();
     return left;
   }
@@ -115,24 +103,24 @@ class Rest {
     }
   }
 
-  std::span<const Piece> pieces_;
+  std::span<const Bytes> pieces_;
   std::uint64_t taken_ = 0;  // of the first one
 };
 
 }  // namespace
 
-std::unique_ptr<DirectFile> DirectFile::open(int file, int mode, const std::string& path) {
+std::unique_ptr<DirectFile> DirectFile::open(int file, const std::string& path) {
   const std::uint64_t block = block_of(file);
   if (block == 0 || block > kLargestBlock || !std::has_single_bit(block)) return nullptr;
   Descriptor direct =
-      open_descriptor(AT_FDCWD, "/proc/self/fd/" + std::to_string(file), mode | O_DIRECT);
+      open_descriptor(AT_FDCWD, "/proc/self/fd/" + std::to_string(file), O_RDONLY | O_DIRECT);
   if (!direct) return nullptr;
   return std::unique_ptr<DirectFile>(new DirectFile(file, std::move(direct), block, path));
 }
 
 std::uint64_t DirectFile::read_at(std::uint64_t offset, std::span<const Bytes> pieces,
                                   Cancel& cancel) {
-  Rest<Bytes> rest(pieces);
+  Rest rest(pieces);
   std::uint64_t done = 0;
   while (!rest.empty()) {
     if (refused_)
@@ -191,51 +179,6 @@ std::uint64_t DirectFile::read_at(std::uint64_t offset, std::span<const Bytes> p
     done += arrived;
   }
   return done;
-}
-
-void DirectFile::write_at(std::uint64_t offset, std::span<const ConstBytes> pieces,
-                          Cancel& cancel) {
-  Rest<ConstBytes> rest(pieces);
-  std::uint64_t left = total_size(pieces);
-  std::byte* const memory = buffer();
-  const auto buffered = [&](std::uint64_t size) {
-    const Bytes copied(memory, size);
-    rest.take(copied);
-    const ConstBytes piece = copied;
-    tensorizer::write_at(file_, offset, {&piece, 1}, path_, cancel);
-    offset += size;
-    left -= size;
-  };
-  if (const std::uint64_t before = (block_ - offset % block_) % block_; before > 0) {
-    buffered(std::min(before, left));
-  }
-  while (left >= block_) {
-    if (refused_) {
-      tensorizer::write_at(file_, offset, rest.all(), path_, cancel);
-      return;
-    }
-    cancel.check();
-    const ConstBytes first = rest.first();
-    const bool in_place = first.size() >= std::max(kInPlace, block_) &&
-                          reinterpret_cast<std::uintptr_t>(first.data()) % block_ == 0;
-    std::uint64_t size = std::min(left, kBuffered);
-    if (in_place) size = std::min<std::uint64_t>({left, first.size(), IoCursor::kMost});
-    size = size / block_ * block_;
-    const Rest<ConstBytes> before = rest;
-    if (!in_place) rest.take({memory, size});
-    const void* const from = in_place ? static_cast<const void*>(first.data()) : memory;
-    const ssize_t moved = pwrite(direct_.get(), from, size, static_cast<off_t>(offset));
-    if (moved < 0 && errno != EINTR && errno != EINVAL) throw_write_error(errno, path_);
-    if (moved < 0 && errno == EINVAL) refused_ = true;
-    // Less than a whole block is written once more.
-    const std::uint64_t done = moved < 0 ? 0 : static_cast<std::uint64_t>(moved) / block_ * block_;
-    if (moved >= 0 && done == 0) refused_ = true;
-    rest = before;
-    rest.advance(done);
-    offset += done;
-    left -= done;
-  }
-  if (left > 0) buffered(left);
 }
 
 }  // namespace tensorizer

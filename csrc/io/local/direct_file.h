@@ -1,9 +1,8 @@
-// Reads and writes a file around the page cache (O_DIRECT), at any offset and from or to any
-// memory.
+// Reads a file around the page cache (O_DIRECT), at any offset and into any memory.
 //
-// The system moves whole blocks between the file and memory that is aligned like them. So the
-// blocks at the ends of a read pass through a buffer of the thread, and all of it does where the
-// memory is not aligned as the file is. The ends of a write go through the page cache.
+// The system reads whole blocks into memory that is aligned like them. So the blocks at the ends of
+// a read pass through a buffer of the thread, and all of it does where the memory is not aligned as
+// the file is.
 #pragma once
 
 #include <atomic>
@@ -19,9 +18,9 @@ namespace tensorizer {
 
 class DirectFile {
  public:
-  // Opens the file of a descriptor once more, for `mode` (O_RDONLY or O_WRONLY). Returns null if
-  // its file system does not do that. `file` must stay open as long as this object.
-  static std::unique_ptr<DirectFile> open(int file, int mode, const std::string& path);
+  // Opens the file of a descriptor once more. Returns null if its file system cannot be read around
+  // the page cache. `file` must stay open as long as this object.
+  static std::unique_ptr<DirectFile> open(int file, const std::string& path);
 
   // Returns what offsets, sizes and addresses must be multiples of.
   std::uint64_t block() const noexcept { return block_; }
@@ -29,8 +28,6 @@ class DirectFile {
   // Does what read_at() of io/descriptor.h does, and reads through the page cache if the system
   // refuses to read around it. Thread-safe.
   std::uint64_t read_at(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
-  // The same for write_at(). Several threads may write different bytes of a block.
-  void write_at(std::uint64_t offset, std::span<const ConstBytes> pieces, Cancel& cancel);
 
  private:
   DirectFile(int file, Descriptor direct, std::uint64_t block, const std::string& path)

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "io/local/direct_file.h"
 #include "io/local/open.h"
 #include "io/local/replacement.h"
 
@@ -23,10 +22,6 @@ namespace {
 
 constexpr std::uint64_t kMoveSize = 4 << 20;
 constexpr std::uint64_t kSyncSize = 16 << 20;
-// Smaller writes go through the page cache.
-constexpr std::uint64_t kDirectFrom = 256 << 10;
-// As many as keep a disk busy while others fill their buffers.
-constexpr int kDirectWrites = 8;
 // For a smaller file, the extra system call does not pay.
 constexpr std::uint64_t kAllocateFrom = 16 << 20;
 constexpr std::uint64_t kAllocateStep = 64 << 20;
@@ -45,10 +40,7 @@ class FileSink final : public SharedSink {
         name_(name),
         label_(quote(name, 4096)),
         fsync_(options.fsync),
-        allocated_(is_ext4(replacement_->file()) ? kAllocateFrom : kAllocateNothing) {
-    // Writing around the page cache is faster than writing to it and flushing it.
-    if (fsync_) direct_ = DirectFile::open(file(), O_WRONLY, name_);
-  }
+        allocated_(is_ext4(replacement_->file()) ? kAllocateFrom : kAllocateNothing) {}
 
   // Makes a sink that several processes write.
   FileSink(std::unique_ptr<Replacement> shared, const std::string& name, bool fsync)
@@ -70,12 +62,9 @@ class FileSink final : public SharedSink {
 
   bool sequential() const override { return false; }
   std::uint64_t start() const override { return start_; }
-  int writes_in_flight(KeptUntil) const override { return direct_ ? kDirectWrites : 0; }
   void begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) override {
     head_size_ = head_size;
     body_size_ = body_size;
-    // Threads that write behind the end of a file wait for each other.
-    if (direct_ && body_size) cut_at(start_ + head_size_ + *body_size);
   }
 
   // A longer head moves the body up.
@@ -98,11 +87,7 @@ class FileSink final : public SharedSink {
     const std::uint64_t begin = start_ + head_size_ + offset;
     const std::uint64_t end = begin + total_size(pieces);
     allocate_ahead(end);
-    if (direct_ && end - begin >= kDirectFrom) {
-      direct_->write_at(begin, pieces, cancel);
-    } else {
-      write_at(file(), begin, pieces, name_, cancel);
-    }
+    write_at(file(), begin, pieces, name_, cancel);
     std::uint64_t seen = written_.load(std::memory_order_relaxed);
     while (seen < end && !written_.compare_exchange_weak(seen, end, std::memory_order_relaxed)) {
     }
@@ -127,7 +112,6 @@ class FileSink final : public SharedSink {
   void finish(std::uint64_t size, Cancel& cancel) override {
     if (!prepared_) prepare(size, cancel);
     if (replacement_) {
-      direct_.reset();
       replacement_->commit(fsync_);
       replacement_.reset();
       return;
@@ -249,7 +233,6 @@ class FileSink final : public SharedSink {
   // Exactly one of the two is set.
   std::unique_ptr<Replacement> replacement_;
   Descriptor in_place_;
-  std::unique_ptr<DirectFile> direct_;  // null if all writes go through the page cache
   const InPlaceEnd in_place_end_ = InPlaceEnd::Nothing;
   const std::uint64_t start_ = 0;
   const std::string name_;

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
 #include <sys/ioctl.h>
@@ -196,7 +195,7 @@ class FileSource : public Source {
   bool can_go_direct() {
     if (lives_in_memory(file_.get())) return false;
     const std::lock_guard lock(opening_direct_);
-    if (!direct_) direct_ = DirectFile::open(file_.get(), O_RDONLY, name_);
+    if (!direct_) direct_ = DirectFile::open(file_.get(), name_);
     if (!direct_ && !std::exchange(said_, true)) {
       log(label_ + " is read through the page cache: its file system has no other way");
     }
