@@ -33,7 +33,7 @@ ALLOWED = {
     "io/s3": ["base", "codec", "io", "io/http", "io/aws"],
     "io/redis": ["base", "io"],
     "engine": ["base", "codec", "format", "format/tensors", "format/safetensors", "io"],
-    "transfer": ["base", "format", "io", "engine"],
+    "transfer": ["base", "cuda", "format", "io", "engine"],
     "ops": ["base", "codec", "engine", "transfer"],
     "python/core": ["base", "codec", "format/safetensors", "engine"],
     "python": ["python/core", "base", "io", "io/aws", "engine", "transfer", "ops"],

@@ -1,7 +1,7 @@
 // The functions of libtensorizer_ops_cuda.so: digests and ciphers of memory on a CUDA device.
 //
 // The library knows nothing of torch, so one build serves every release. All functions but the last
-// two start work on a stream (null is the default one) and return at once: 0, or a CUDA error.
+// four start work on a stream (null is the default one) and return at once: 0, or a CUDA error.
 // Pointers are to memory of the device unless they say otherwise, and must stay valid until the
 // stream is done. Safe for concurrent use by multiple threads.
 #pragma once
@@ -14,11 +14,18 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 // Changes when a function does.
-#define TENSORIZER_CUDA_VERSION 1
+#define TENSORIZER_CUDA_VERSION 2
 
-// Writes the SHA-256 of each chunk of the data, 32 bytes each. Every chunk is hashed by one thread,
-// so this is fast if there are thousands.
-int tensorizer_cuda_sha256_chunks(int device, void* stream, const void* data, uint64_t size,
+struct tensorizer_cuda_bytes {
+  const void* data;
+  uint64_t size;
+};
+
+// Writes the SHA-256 of each chunk of each of `count` pieces, 32 bytes each. The last chunk of a
+// piece may be shorter. Every chunk is hashed by one thread, so this is fast if there are
+// thousands. `pieces` is memory of the host, and is copied.
+int tensorizer_cuda_sha256_chunks(int device, void* stream,
+                                  const struct tensorizer_cuda_bytes* pieces, uint64_t count,
                                   uint64_t chunk, void* digests);
 
 // Writes the CRC32 of the data, 4 bytes.
@@ -26,23 +33,20 @@ int tensorizer_cuda_crc32(int device, void* stream, const void* data, uint64_t s
 
 // Decrypts the data in place, which is encrypted in chunks: XSalsa20 and Poly1305, as libsodium's
 // crypto_secretbox_detached, with the nonce of the first chunk counted up. `key` (32 bytes) and
-// `nonce` (24) are memory of the host, and are copied. `macs` has 16 bytes for each chunk. A chunk
-// with a wrong MAC stays as it is; `wrong` (8 bytes) becomes the number of the first one, or all
-// ones. `state` is scratch memory of tensorizer_cuda_state_size() bytes.
+// `nonce` (24) are memory of the host, and are copied. `macs` has 16 bytes for each chunk. Writes a
+// byte to `wrong` for each chunk: 1 if its MAC is wrong, and then leaves the chunk as it is.
+// `state` is scratch memory of tensorizer_cuda_state_size() bytes.
 int tensorizer_cuda_decrypt(int device, void* stream, void* data, uint64_t size, uint64_t chunk,
                             const void* key, const void* nonce, const void* macs, void* state,
                             void* wrong);
-
-// Writes the ciphertext of the data to `out`, which may be pinned memory of the host, and the MACs
-// of all chunks to `macs`. Otherwise like tensorizer_cuda_decrypt().
-int tensorizer_cuda_encrypt(int device, void* stream, const void* data, void* out, uint64_t size,
-                            uint64_t chunk, const void* key, const void* nonce, void* macs,
-                            void* state);
 
 // Returns the bytes of `state` for data of so many chunks.
 uint64_t tensorizer_cuda_state_size(uint64_t chunks);
 
 int tensorizer_cuda_version(void);
+
+// Returns how many devices the library can use; 0 if there is no driver, or one that is too old.
+int tensorizer_cuda_device_count(void);
 
 // Returns the text of an error that a function has returned.
 const char* tensorizer_cuda_error(int error);

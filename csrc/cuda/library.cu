@@ -31,12 +31,26 @@ __device__ std::uint64_t thread_number() {
   return blockIdx.x * std::uint64_t{kThreads} + threadIdx.x;
 }
 
-__global__ void sha256_kernel(const std::uint8_t* data, std::uint64_t size, std::uint64_t chunk,
-                              std::uint8_t* digests) {
-  const std::uint64_t at = thread_number() * chunk;
-  if (at >= size) return;
-  const std::uint64_t left = size - at;
-  sha256(data + at, left < chunk ? left : chunk, digests + thread_number() * kSha256Size);
+// The pieces of one launch: as many as its arguments have room for.
+constexpr int kMostPieces = 128;
+struct Pieces {
+  const std::uint8_t* data[kMostPieces];
+  std::uint64_t size[kMostPieces];
+  std::uint64_t first[kMostPieces + 1];  // the number of the first chunk of each; of all, at last
+  int count;
+};
+
+__global__ void sha256_kernel(Pieces pieces, std::uint64_t chunk, std::uint8_t* digests) {
+  const std::uint64_t number = thread_number();
+  if (number >= pieces.first[pieces.count]) return;
+  int piece = 0;
+  for (int end = pieces.count; end - piece > 1;) {
+    const int middle = (piece + end) / 2;
+    (pieces.first[middle] <= number ? piece : end) = middle;
+  }
+  const std::uint64_t at = (number - pieces.first[piece]) * chunk;
+  const std::uint64_t left = pieces.size[piece] - at;
+  sha256(pieces.data[piece] + at, left < chunk ? left : chunk, digests + number * kSha256Size);
 }
 
 __global__ void crc32_kernel(const std::uint8_t* data, std::uint64_t size, Crc32Powers powers,
@@ -106,7 +120,6 @@ __global__ void start_kernel(Keys keys, Chunks chunks, ChunkState* states) {
   state.r = poly_r(state.poly_key);
   state.powers = poly_powers(state.r, kPolyRun);
   for (int i = 0; i < 5; ++i) state.sums[i] = 0;
-  state.right = 1;
 }
 
 // blockIdx.y is the chunk.
@@ -129,9 +142,8 @@ __global__ void sum_kernel(const std::uint8_t* data, Chunks chunks, std::uint64_
   }
 }
 
-// Compares the MACs, or writes them if there is no `wrong`.
-__global__ void mac_kernel(Chunks chunks, ChunkState* states, std::uint8_t* macs,
-                           unsigned long long* wrong) {
+__global__ void mac_kernel(Chunks chunks, ChunkState* states, const std::uint8_t* macs,
+                           std::uint8_t* wrong) {
   const std::uint64_t number = thread_number();
   if (number >= chunks.count) return;
   ChunkState& state = states[number];
@@ -140,27 +152,20 @@ __global__ void mac_kernel(Chunks chunks, ChunkState* states, std::uint8_t* macs
   std::uint8_t mac[kPolyMac];
   poly_finish(poly_of_sums(sums), state.poly_key, mac);
   std::uint8_t different = 0;
-  for (int i = 0; i < kPolyMac; ++i) {
-    if (wrong == nullptr) {
-      macs[number * kPolyMac + i] = mac[i];
-    } else {
-      different |= macs[number * kPolyMac + i] ^ mac[i];
-    }
-  }
-  if (different == 0) return;
-  state.right = 0;
-  atomicMin(wrong, number);
+  for (int i = 0; i < kPolyMac; ++i) different |= macs[number * kPolyMac + i] ^ mac[i];
+  wrong[number] = different != 0;
+  state.right = different == 0;
 }
 
 // blockIdx.y is the chunk.
-__global__ void stream_kernel(const std::uint8_t* data, std::uint8_t* out, Chunks chunks,
-                              std::uint64_t first, const ChunkState* states) {
+__global__ void stream_kernel(std::uint8_t* data, Chunks chunks, std::uint64_t first,
+                              const ChunkState* states) {
   const std::uint64_t number = first + blockIdx.y;
   const ChunkState& state = states[number];
   const std::uint64_t size = chunks.size_of(number);
   if (state.right == 0 || thread_number() >= xsalsa_blocks(size)) return;
-  xsalsa_part(state.key, state.nonce, thread_number(), data + number * chunks.chunk,
-              out + number * chunks.chunk, size);
+  std::uint8_t* const bytes = data + number * chunks.chunk;
+  xsalsa_part(state.key, state.nonce, thread_number(), bytes, bytes, size);
 }
 
 unsigned blocks_for(std::uint64_t threads) {
@@ -198,10 +203,10 @@ void start_sums(const std::uint8_t* data, const Chunks& chunks, ChunkState* stat
   });
 }
 
-void start_streams(const std::uint8_t* data, std::uint8_t* out, const Chunks& chunks,
-                   const ChunkState* states, cudaStream_t stream) {
+void start_streams(std::uint8_t* data, const Chunks& chunks, const ChunkState* states,
+                   cudaStream_t stream) {
   for_chunks(chunks, xsalsa_blocks(chunks.size_of(0)), [&](dim3 grid, std::uint64_t first) {
-    stream_kernel<<<grid, kThreads, 0, stream>>>(data, out, chunks, first, states);
+    stream_kernel<<<grid, kThreads, 0, stream>>>(data, chunks, first, states);
   });
 }
 
@@ -217,13 +222,26 @@ cudaError_t forget(ChunkState* states, const Chunks& chunks, cudaStream_t stream
 
 using namespace tensorizer::device;
 
-int tensorizer_cuda_sha256_chunks(int device, void* stream, const void* data, uint64_t size,
-                                  uint64_t chunk, void* digests) {
+int tensorizer_cuda_sha256_chunks(int device, void* stream, const tensorizer_cuda_bytes* pieces,
+                                  uint64_t count, uint64_t chunk, void* digests) {
   if (const cudaError_t error = cudaSetDevice(device)) return error;
-  if (size == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for((size + chunk - 1) / chunk);
-  sha256_kernel<<<blocks, kThreads, 0, stream_of(stream)>>>(
-      static_cast<const std::uint8_t*>(data), size, chunk, static_cast<std::uint8_t*>(digests));
+  auto* out = static_cast<std::uint8_t*>(digests);
+  Pieces launched;
+  launched.count = 0;
+  launched.first[0] = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    const int last = launched.count++;
+    launched.data[last] = static_cast<const std::uint8_t*>(pieces[i].data);
+    launched.size[last] = pieces[i].size;
+    launched.first[last + 1] = launched.first[last] + (pieces[i].size + chunk - 1) / chunk;
+    if (launched.count < kMostPieces && i + 1 < count) continue;
+    const std::uint64_t chunks = launched.first[launched.count];
+    if (chunks > 0) {
+      sha256_kernel<<<blocks_for(chunks), kThreads, 0, stream_of(stream)>>>(launched, chunk, out);
+    }
+    out += chunks * kSha256Size;
+    launched.count = 0;
+  }
   return cudaGetLastError();
 }
 
@@ -247,41 +265,26 @@ int tensorizer_cuda_decrypt(int device, void* stream, void* data, uint64_t size,
                             const void* key, const void* nonce, const void* macs, void* state,
                             void* wrong) {
   if (const cudaError_t error = cudaSetDevice(device)) return error;
-  const cudaStream_t on = stream_of(stream);
-  if (const cudaError_t error = cudaMemsetAsync(wrong, 0xff, 8, on)) return error;
   if (size == 0) return cudaSuccess;
+  const cudaStream_t on = stream_of(stream);
   const Chunks chunks = chunks_of(size, chunk);
   auto* const states = static_cast<ChunkState*>(state);
   auto* const bytes = static_cast<std::uint8_t*>(data);
   const unsigned blocks = blocks_for(chunks.count);
   start_kernel<<<blocks, kThreads, 0, on>>>(keys_of(key, nonce), chunks, states);
   start_sums(bytes, chunks, states, on);
-  mac_kernel<<<blocks, kThreads, 0, on>>>(chunks, states,
-                                          static_cast<std::uint8_t*>(const_cast<void*>(macs)),
-                                          static_cast<unsigned long long*>(wrong));
-  start_streams(bytes, bytes, chunks, states, on);
-  return forget(states, chunks, on);
-}
-
-int tensorizer_cuda_encrypt(int device, void* stream, const void* data, void* out, uint64_t size,
-                            uint64_t chunk, const void* key, const void* nonce, void* macs,
-                            void* state) {
-  if (const cudaError_t error = cudaSetDevice(device)) return error;
-  if (size == 0) return cudaSuccess;
-  const cudaStream_t on = stream_of(stream);
-  const Chunks chunks = chunks_of(size, chunk);
-  auto* const states = static_cast<ChunkState*>(state);
-  auto* const cipher = static_cast<std::uint8_t*>(out);
-  const unsigned blocks = blocks_for(chunks.count);
-  start_kernel<<<blocks, kThreads, 0, on>>>(keys_of(key, nonce), chunks, states);
-  start_streams(static_cast<const std::uint8_t*>(data), cipher, chunks, states, on);
-  start_sums(cipher, chunks, states, on);
-  mac_kernel<<<blocks, kThreads, 0, on>>>(chunks, states, static_cast<std::uint8_t*>(macs),
-                                          nullptr);
+  mac_kernel<<<blocks, kThreads, 0, on>>>(chunks, states, static_cast<const std::uint8_t*>(macs),
+                                          static_cast<std::uint8_t*>(wrong));
+  start_streams(bytes, chunks, states, on);
   return forget(states, chunks, on);
 }
 
 uint64_t tensorizer_cuda_state_size(uint64_t chunks) { return chunks * sizeof(ChunkState); }
+
+int tensorizer_cuda_device_count(void) {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
 
 int tensorizer_cuda_version(void) { return TENSORIZER_CUDA_VERSION; }
 

@@ -74,10 +74,10 @@ void LoadCheck::check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel) 
 }
 
 void LoadCheck::compare_chunks(const LoadItem& item, std::uint64_t position,
-                               std::span<const Sha256Digest> found) {
+                               std::span<const Sha256Digest> found,
+                               const std::function<void(std::uint64_t position)>& wrong) {
   if (job_.compares_chunks()) {
-    tensorizer::compare_chunks(job_.catalogue.chunk_digests(), item.entry, position, found,
-                               [&](std::uint64_t at) { found_wrong_chunk(item, at); });
+    tensorizer::compare_chunks(job_.catalogue.chunk_digests(), item.entry, position, found, wrong);
   } else if (!found.empty()) {
     job_.settings.data_digests->keep(item.entry, position / job_.hashed_chunk(), found);
   }

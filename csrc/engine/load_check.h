@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -38,14 +39,22 @@ class LoadCheck {
   // Computes the digests of chunks, and compares or keeps them. Damaged chunks from a server are
   // read once more. Thread-safe.
   void check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel);
-  // Compares or keeps the digests of a tensor's chunks from `position` on. Thread-safe.
+  // Compares or keeps the digests of a tensor's chunks from `position` on. Calls `wrong` with the
+  // position of each that is wrong. Thread-safe.
   void compare_chunks(const LoadItem& item, std::uint64_t position,
-                      std::span<const Sha256Digest> found);
+                      std::span<const Sha256Digest> found,
+                      const std::function<void(std::uint64_t position)>& wrong);
+  // Reports each that is wrong.
+  void compare_chunks(const LoadItem& item, std::uint64_t position,
+                      std::span<const Sha256Digest> found) {
+    compare_chunks(item, position, found, [&](std::uint64_t at) { found_wrong_chunk(item, at); });
+  }
 
   // Called for damage to the data of an item's tensor from `position` on. Throws, unless the job
   // names all damage in the end. Thread-safe.
   void found_damage(const LoadItem& item, std::uint64_t position, ErrorKind kind,
                     const std::string& what);
+  void found_wrong_chunk(const LoadItem& item, std::uint64_t position);
   // Throws the error that names all damage, if there is any. Called when the job has ended.
   void throw_damage();
 
@@ -57,7 +66,6 @@ class LoadCheck {
     std::string what;
   };
 
-  void found_wrong_chunk(const LoadItem& item, std::uint64_t position);
   TensorLocation location(const LoadItem& item) const {
     return {job_.source, job_.entry(item), item.entry};
   }

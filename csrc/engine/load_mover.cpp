@@ -25,6 +25,10 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
       complete_(complete),
       encrypted_(job.encrypted()),
       sliced_(job.items.size()),
+      right_on_device_(
+          std::ranges::any_of(job.items, [](const LoadItem& i) { return i.staged.has_value(); })
+              ? job.items.size()
+              : 0),
       scratch_(plan.slice_size),
       part_sources_({job.source, job.catalogue, job.settings.keys, nullptr, job.checks_parts()}),
       check_(job) {
@@ -38,32 +42,35 @@ void LoadMover::move_bundle(const Task& task, Worker& worker) try {
   const LoadItem& first = items.front();
   if (first.runs != nullptr || job_.is_part_of_chunks(first)) {
     move_part(first, worker);
-    complete_[task.first] = 1;
-    tell(items, worker);
+    complete(first, worker);
     return;
   }
   if (items.size() == 1 && first.staged &&
       extent(first).header_size + extent(first).data_size > plan_.piece_size) {
-    move_staged(first, worker);
-    complete_[task.first] = 1;
-    tell(items, worker);
+    if (!move_staged(first, worker)) complete(first, worker);
+    take_device_checks(false, worker);
     return;
   }
-  const std::vector<BundledItem> bundle = read_bundle(items, worker);
+  std::vector<BundledItem> bundle = read_bundle(items, worker);
   std::vector<std::optional<TensorDetails>> details(items.size());
+  std::vector<DigestStart> starts(items.size());
+  std::vector<std::size_t> here;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (job_.needs_details(items[i])) details[i] = parse_details(items[i], bundle[i].header);
+    starts[i] = digests_wanted(items[i], details[i]);
+    bundle[i].on_device = checks_on_device(items[i], details[i], starts[i], worker);
+    if (!bundle[i].on_device) here.push_back(i);
   }
-  check_bundle(items, bundle, details, worker);
+  check_bundle(items, bundle, details, starts, here, worker);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].staged && !bundle[i].data.empty()) put(items[i], 0, bundle[i].data, worker);
-    if (bundle[i].codec != nullptr) {
-      finish_on_device(items[i], *bundle[i].codec, details[i], worker);
-    }
     moved(items[i].size());
-    complete_[task.first + i] = 1;
+    if (bundle[i].on_device) {
+      start_on_device(items[i], 0, items[i].size(), details[i], starts[i], worker);
+    }
   }
-  tell(items, worker);
+  for (const std::size_t i : here) complete(items[i], worker);
+  take_device_checks(false, worker);
 } catch (...) {
   rethrow_naming(location(job_.items[task.first]));
 }
@@ -105,13 +112,18 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
     if (is_plain) decrypt(item, sliced.details->crypt, task.position, target, worker);
   }
   if (item.in_place || encrypted_) digest.update(target);
-  if (is_plain) check_chunks(item, task.position, target, worker);
+  const bool on_device = checks_on_device(item, std::nullopt, {}, worker);
+  if (is_plain && !on_device) check_chunks(item, task.position, target, worker);
   if (item.staged) {
     put(item, task.position, target, worker);
     // The worker that completes the item cannot wait for this one's copies.
     if (item.arrived != nullptr) worker.access.port->wait();
   }
   moved(task.size);
+  if (on_device) {
+    start_on_device(item, task.position, task.size, std::nullopt, {}, worker);
+    take_device_checks(false, worker);
+  }
   return target;
 } catch (...) {
   rethrow_naming(location(job_.items[task.first]));
@@ -158,17 +170,14 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
     check_.compare(item, digests_found);
   }
   sliced_[tensor].reset();
-  complete_[tensor] = 1;
-  tell({&item, 1}, worker);
+  if (!checks_on_device(item, std::nullopt, {}, worker)) complete(item, worker);
 }
 
-void LoadMover::tell(std::span<const LoadItem> items, Worker& worker) {
-  const auto waits = [](const LoadItem& item) { return item.staged && item.arrived != nullptr; };
-  if (std::ranges::any_of(items, waits)) worker.access.port->wait();
-  for (const LoadItem& item : items) {
-    if (item.arrived == nullptr) continue;
-    std::atomic_ref(*item.arrived).store(1, std::memory_order_release);
-  }
+void LoadMover::complete(const LoadItem& item, Worker& worker) {
+  complete_[number(item)] = 1;
+  if (item.arrived == nullptr) return;
+  if (item.staged) worker.access.port->wait();
+  std::atomic_ref(*item.arrived).store(1, std::memory_order_release);
 }
 
 void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
@@ -207,7 +216,6 @@ std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadI
   for (const LoadItem& item : items) {
     const Extent e = extent(item);
     BundledItem& arrived = bundle.emplace_back();
-    arrived.codec = codec_of(item, worker);
     arrived.header = scratch.subspan(at, e.header_size);
     at += e.header_size;
     if (item.staged) {
@@ -239,13 +247,13 @@ std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadI
 
 void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const BundledItem> bundle,
                              std::span<const std::optional<TensorDetails>> details,
+                             std::span<const DigestStart> starts, std::span<const std::size_t> here,
                              Worker& worker) {
   std::vector<std::size_t> digested;
-  std::vector<DigestStart> starts;
+  std::vector<DigestStart> wanted;
   std::vector<ConstBytes> data;
   std::vector<ChunksOfItem> chunked;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (bundle[i].codec != nullptr) continue;
+  for (const std::size_t i : here) {
     if (encrypted_ && !bundle[i].data.empty()) {
       decrypt(items[i], details[i]->crypt, 0, bundle[i].data, worker);
     }
@@ -253,36 +261,14 @@ void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const Bu
     if (!job_.digests() || !job_.is_whole(items[i])) continue;
     if (job_.hashes_chunks()) chunked.push_back({items[i], 0, bundle[i].data});
     digested.push_back(i);
-    starts.push_back(check_.digests_wanted(items[i], details[i]));
+    wanted.push_back(starts[i]);
     data.push_back(bundle[i].data);
   }
   if (digested.empty()) return;
   if (!chunked.empty()) check_chunks(chunked, worker);
   const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
-  const std::vector<Digests> found = digest_all(starts, data);
+  const std::vector<Digests> found = digest_all(wanted, data);
   for (std::size_t i = 0; i < digested.size(); ++i) check_.compare(items[digested[i]], found[i]);
-}
-
-void LoadMover::finish_on_device(const LoadItem& item, DeviceCodec& codec,
-                                 const std::optional<TensorDetails>& details, Worker& worker) {
-  const std::uint64_t size = entry(item).data_size;
-  const std::uint32_t tensor = item.staged->tensor;
-  if (encrypted_ && size > 0) {
-    const CryptInfo& crypt = details->crypt;
-    const SharedSecret key = job_.settings.keys->key_for(crypt.derivation, worker.cancel);
-    for (std::uint64_t at = 0; at < size; at += crypt.chunk_size) {
-      worker.cancel.check();
-      const std::uint64_t chunk = at / crypt.chunk_size;
-      const std::uint64_t length = std::min(crypt.chunk_size, size - at);
-      const ChunkKey chunk_key{key->bytes(), nonce_after(crypt.nonce, chunk)};
-      if (!codec.decrypt(tensor, at, length, chunk_key, crypt.mac(chunk))) {
-        check_.found_damage(item, at, ErrorKind::Crypto,
-                            describe_wrong_mac(entry(item), at, length));
-      }
-    }
-  }
-  if (!job_.digests()) return;
-  check_.compare(item, codec.digest(tensor, check_.digests_wanted(item, details)));
 }
 
 void LoadMover::put(const LoadItem& item, std::uint64_t position, Bytes bytes,
@@ -291,7 +277,17 @@ void LoadMover::put(const LoadItem& item, std::uint64_t position, Bytes bytes,
   worker.access.port->put(item.staged->tensor, item.staged->position + position, bytes);
 }
 
-void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
+void LoadMover::put_copied(const LoadItem& item, std::uint64_t position, ConstBytes bytes,
+                           Worker& worker) {
+  for (std::uint64_t at = 0; at < bytes.size(); at += plan_.piece_size) {
+    worker.cancel.check();
+    const Bytes piece = worker.access.port->take(std::min(plan_.piece_size, bytes.size() - at));
+    std::memcpy(piece.data(), bytes.data() + at, piece.size());
+    put(item, position + at, piece, worker);
+  }
+}
+
+bool LoadMover::move_staged(const LoadItem& item, Worker& worker) {
   const Extent& read = extent(item);
   std::vector<std::byte> header;
   std::optional<TensorDetails> details;
@@ -301,12 +297,13 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
   }
   const std::uint64_t begin = read.offset + read.header_size;
   const std::uint64_t size = read.data_size;
-  DeviceCodec* const codec = codec_of(item, worker);
-  const bool decrypts = encrypted_ && codec == nullptr;
-  const bool digests = job_.digests() && codec == nullptr;
-  RunningDigests running(digests ? check_.digests_wanted(item, details) : DigestStart{});
+  const DigestStart wanted = digests_wanted(item, details);
+  const bool on_device = checks_on_device(item, details, wanted, worker);
+  const bool decrypts = encrypted_ && !on_device;
+  const bool digests = job_.digests() && !on_device;
+  RunningDigests running(digests ? wanted : DigestStart{});
   std::vector<Sha256Digest> found;
-  if (job_.hashes_chunks()) found.resize(chunk_count(size, job_.hashed_chunk()));
+  if (digests && job_.hashes_chunks()) found.resize(chunk_count(size, job_.hashed_chunk()));
   RunningChunks chunks(job_.hashed_chunk(), found);
   const auto check = [&](std::uint64_t at, Bytes piece) {
     if (decrypts) decrypt(item, details->crypt, at, piece, worker);
@@ -334,19 +331,14 @@ void LoadMover::move_staged(const LoadItem& item, Worker& worker) {
     for (std::uint64_t at = 0; at < size; at += chunk) {
       read_arriving(job_.source, begin + at, std::min(chunk, size - at), plain, worker.cancel);
       check(at, plain);
-      for (std::uint64_t passed = 0; passed < plain.size(); passed += plan_.piece_size) {
-        worker.cancel.check();
-        const Bytes piece =
-            worker.access.port->take(std::min(plan_.piece_size, plain.size() - passed));
-        std::memcpy(piece.data(), plain.data() + passed, piece.size());
-        put(item, at + passed, piece, worker);
-      }
+      put_copied(item, at, plain, worker);
     }
   }
   chunks.finish();
   check_.compare_chunks(item, 0, found);
   if (digests) check_.compare(item, running.finish());
-  if (codec != nullptr) finish_on_device(item, *codec, details, worker);
+  if (on_device) start_on_device(item, 0, size, details, wanted, worker);
+  return on_device;
 }
 
 std::vector<std::byte> LoadMover::copy_header(const LoadItem& item) const {

@@ -2,6 +2,7 @@
 // are in the processor's cache.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@ class LoadMover final : public Mover {
   DigestStart digest_start(std::uint32_t tensor) override;
   void let_go(std::uint32_t tensor, ConstBytes slice) override;
   void finish(std::uint32_t tensor, const Digests& found, Worker& worker) override;
+  void end(Worker& worker) override { take_device_checks(true, worker); }
 
   // Throws the error that names all damage, if the job names all in the end.
   void throw_damage() { check_.throw_damage(); }
@@ -44,7 +46,7 @@ class LoadMover final : public Mover {
   struct BundledItem {
     Bytes header;  // empty if none is needed
     Bytes data;
-    DeviceCodec* codec = nullptr;  // null if the host decrypts and digests
+    bool on_device = false;  // whether the device decrypts and digests
   };
 
   // Reads a slice, and `before`, which comes before it in the file. Bytes that are digested are
@@ -65,27 +67,27 @@ class LoadMover final : public Mover {
   bool has_whole_chunks(const SlicedDetails& sliced) const {
     return plan_.slice_size % sliced.details->crypt.chunk_size == 0;
   }
-  // Tells of complete items of this worker, if anybody wants to know.
-  void tell(std::span<const LoadItem> items, Worker& worker);
+  // Called when all bytes of an item have moved and are known to be right.
+  void complete(const LoadItem& item, Worker& worker);
   void moved(std::uint64_t bytes) { progress_.done.fetch_add(bytes, std::memory_order_relaxed); }
 
   // Reads the extents of the bundle in file order: data into its destinations, staged data into
   // memory of the port, and the rest (headers, data that is only checked, gaps) into scratch
   // memory.
   std::vector<BundledItem> read_bundle(std::span<const LoadItem> items, Worker& worker);
-  // Decrypts and verifies the items that no device codec takes.
+  // Decrypts and verifies the items of a bundle that a device does not check, whose numbers in the
+  // bundle are `here`. `starts` has what to digest, by item of the bundle.
   void check_bundle(std::span<const LoadItem> items, std::span<const BundledItem> bundle,
-                    std::span<const std::optional<TensorDetails>> details, Worker& worker);
-  // Returns null if the host decrypts and digests. It does if chunks are hashed, because a codec
-  // digests only whole tensors.
-  DeviceCodec* codec_of(const LoadItem& item, Worker& worker) const {
-    if (!item.staged || job_.hashes_chunks()) return nullptr;
-    return worker.access.port->codec(item.staged->tensor);
-  }
+                    std::span<const std::optional<TensorDetails>> details,
+                    std::span<const DigestStart> starts, std::span<const std::size_t> here,
+                    Worker& worker);
   // Passes bytes to a staged item. `position` counts the bytes of the item.
   void put(const LoadItem& item, std::uint64_t position, Bytes bytes, Worker& worker) const;
-  // Moves a staged tensor that is larger than its share of staging memory, piece by piece.
-  void move_staged(const LoadItem& item, Worker& worker);
+  // Does so for bytes that are not in memory of the port.
+  void put_copied(const LoadItem& item, std::uint64_t position, ConstBytes bytes, Worker& worker);
+  // Moves a staged tensor that is larger than its share of staging memory, piece by piece. Returns
+  // whether the device checks it.
+  bool move_staged(const LoadItem& item, Worker& worker);
   // Moves runs, or a part of a tensor that is read in whole chunks, piece by piece.
   void move_part(const LoadItem& item, Worker& worker);
   // Reads a part of a tensor, `offset` bytes behind the start of the item, in whole chunks.
@@ -106,9 +108,30 @@ class LoadMover final : public Mover {
   // Blocks until the first slice has brought the details. It cannot wait for this worker, because
   // it started before all other slices of its item.
   void await_details(const SlicedDetails& sliced, Cancel& cancel);
-  // Decrypts and verifies a staged tensor on its device, once all of it was put.
-  void finish_on_device(const LoadItem& item, DeviceCodec& codec,
-                        const std::optional<TensorDetails>& details, Worker& worker);
+  // Returns what to digest of a whole item; nothing of a part.
+  DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorDetails>& details) {
+    if (!job_.digests() || !job_.is_whole(item)) return {};
+    return check_.digests_wanted(item, details);
+  }
+
+  // The methods below are in load_mover_device.cpp.
+
+  // Returns whether the device decrypts and digests the bytes of an item, of which these digests
+  // are wanted. Slices have no details.
+  bool checks_on_device(const LoadItem& item, const std::optional<TensorDetails>& details,
+                        const DigestStart& wanted, Worker& worker) const;
+  // Starts to decrypt and verify bytes of an item on its device, once they were put.
+  void start_on_device(const LoadItem& item, std::uint64_t position, std::uint64_t size,
+                       const std::optional<TensorDetails>& details, const DigestStart& wanted,
+                       Worker& worker);
+  // Takes the results of checks that have ended; of all of this worker's checks if `wait` is set.
+  void take_device_checks(bool wait, Worker& worker);
+  void end_on_device(DeviceCheck check, Worker& worker);
+  // Handle chunks of which the device has found that they are damaged: a server may give right
+  // bytes when it is asked once more, otherwise they throw. Return whether there are such chunks.
+  bool repair_encrypted(const LoadItem& item, const DeviceCheck& check, Worker& worker);
+  bool repair_hashed(const LoadItem& item, const DeviceCheck& check, Worker& worker);
+
   // Hashes chunks, and compares or keeps their digests.
   void check_chunks(std::span<const ChunksOfItem> chunks, Worker& worker) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
@@ -130,6 +153,8 @@ class LoadMover final : public Mover {
   const std::span<std::uint8_t> complete_;
   const bool encrypted_;
   std::vector<std::unique_ptr<SlicedDetails>> sliced_;  // by item; null if it is not cut
+  // How many bytes of each item a device has found right. Empty if no item is staged.
+  std::vector<std::atomic<std::uint64_t>> right_on_device_;
 
   ScratchPool scratch_;  // for slices that are only checked
   PartSources part_sources_;

@@ -92,6 +92,8 @@ class Scheduler {
         lock.lock();
       }
     }
+    lock.unlock();
+    mover_.end(worker);
   }
 
  private:

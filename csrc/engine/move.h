@@ -136,6 +136,9 @@ class Mover {
 
   // Called when all of a sliced tensor has moved and been digested.
   virtual void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) = 0;
+
+  // Called on each worker when it has nothing more to move.
+  virtual void end(Worker& worker) { (void)worker; }
 };
 
 struct MoveSettings {

@@ -25,11 +25,9 @@ SavedBytes SaveJob::data(std::size_t item, std::uint64_t position, std::uint64_t
                          TensorAccess& access) const {
   if (items[item].staged) {
     const Bytes out = access.port->take(size);
-    DeviceCodec* const codec = codec_of(item, access);
-    if (codec != nullptr && encryption()) return {{}, out, codec};
     access.port->get(*items[item].staged, position, out);
     access.port->wait();
-    return {out, out, codec};
+    return {out, out};
   }
   if (items[item].read) {
     const Bytes out = access.scratch.take(size);
@@ -40,33 +38,23 @@ SavedBytes SaveJob::data(std::size_t item, std::uint64_t position, std::uint64_t
   return {plain, encryption() ? access.scratch.take(size) : Bytes()};
 }
 
-ConstBytes SaveJob::encrypt(std::size_t item, TensorHeaderImage& header, std::uint64_t position,
+ConstBytes SaveJob::encrypt(TensorHeaderImage& header, std::uint64_t position,
                             const SavedBytes& piece) const {
   if (!encryption()) return piece.plain;
   for (std::uint64_t at = 0; at < piece.out.size(); at += kCryptChunk) {
     const std::uint64_t chunk = (position + at) / kCryptChunk;
     const std::uint64_t size = std::min<std::uint64_t>(kCryptChunk, piece.out.size() - at);
-    const ChunkKey key{encryption()->key->bytes(), nonce_after(header.nonce(), chunk)};
+    const ConstBytes key = encryption()->key->bytes();
+    const Nonce nonce = nonce_after(header.nonce(), chunk);
     const Bytes out = piece.out.subspan(at, size);
-    header.set_mac(chunk,
-                   piece.codec != nullptr
-                       ? piece.codec->encrypt(*items[item].staged, position + at, out, key)
-                       : encrypt_chunk(key.key, key.nonce, piece.plain.subspan(at, size), out));
+    header.set_mac(chunk, encrypt_chunk(key, nonce, piece.plain.subspan(at, size), out));
   }
   return piece.out;
 }
 
 void SavedDigests::complete(TensorHeaderImage& header) {
   chunks_.finish();
-  if (codec_ == nullptr) {
-    job_.complete(item_, header, digests_.finish(), data_digest_.finish());
-    return;
-  }
-  const auto digest = [&](const DigestStart& start) {
-    if (!start.crc32 && !start.sha256) return Digests{};
-    return codec_->digest(*job_.items[item_].staged, start);
-  };
-  job_.complete(item_, header, digest(job_.digest_start(header)), digest(job_.data_digest_start()));
+  job_.complete(item_, header, digests_.finish(), data_digest_.finish());
 }
 
 void SaveJob::write_header(std::size_t item, const TensorHeaderImage& header,

@@ -14,9 +14,8 @@ namespace tensorizer {
 
 // A piece of a tensor's data. The ciphertext goes to `out`, which may be where the data is.
 struct SavedBytes {
-  ConstBytes plain;  // empty if the device encrypts: then `out` gets the ciphertext at once
+  ConstBytes plain;
   Bytes out;
-  DeviceCodec* codec = nullptr;  // null if the host digests and encrypts
 };
 
 struct SaveJob {
@@ -69,20 +68,13 @@ struct SaveJob {
     return items[item].staged || items[item].read || encryption();
   }
 
-  // Returns null if the host digests and encrypts. It does if chunks are digested, because a codec
-  // digests only whole tensors.
-  DeviceCodec* codec_of(std::size_t item, TensorAccess& access) const {
-    if (!items[item].staged || chunk_size() > 0) return nullptr;
-    return access.port->codec(*items[item].staged);
-  }
-
   // Returns bytes of an item's data: where they are, or in memory of the worker.
   SavedBytes data(std::size_t item, std::uint64_t position, std::uint64_t size,
                   TensorAccess& access) const;
 
   // Returns the bytes to write for a piece. If the file is encrypted, encrypts them first, and sets
   // their MACs in the header. `position` must be the start of a chunk.
-  ConstBytes encrypt(std::size_t item, TensorHeaderImage& header, std::uint64_t position,
+  ConstBytes encrypt(TensorHeaderImage& header, std::uint64_t position,
                      const SavedBytes& piece) const;
 
   // Returns how long the bytes that are written for an item stay valid: until the end if they are
@@ -98,16 +90,14 @@ struct SaveJob {
 // Computes the digests of a tensor that is saved piece by piece.
 class SavedDigests {
  public:
-  SavedDigests(const SaveJob& job, std::size_t item, const TensorHeaderImage& header,
-               TensorAccess& access)
+  SavedDigests(const SaveJob& job, std::size_t item, const TensorHeaderImage& header)
       : job_(job),
         item_(item),
-        codec_(job.codec_of(item, access)),
-        digests_(codec_ ? DigestStart{} : job.digest_start(header)),
-        data_digest_(codec_ ? DigestStart{} : job.data_digest_start()),
+        digests_(job.digest_start(header)),
+        data_digest_(job.data_digest_start()),
         chunks_(job.chunk_size(), job.chunk_digests(item)) {}
 
-  // Adds the next bytes of the data. Does nothing if the device digests them.
+  // Adds the next bytes of the data.
   void update(ConstBytes plain) {
     digests_.update(plain);
     data_digest_.update(plain);
@@ -119,7 +109,6 @@ class SavedDigests {
  private:
   const SaveJob& job_;
   const std::size_t item_;
-  DeviceCodec* const codec_;
   RunningDigests digests_;
   RunningDigests data_digest_;
   RunningChunks chunks_;

@@ -48,7 +48,7 @@ ConstBytes SaveMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
   ConstBytes bytes = piece.plain;
   if (job_.encryption()) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
-    bytes = job_.encrypt(task.first, header_of(task.first), task.position, piece);
+    bytes = job_.encrypt(header_of(task.first), task.position, piece);
   }
   digest_chunks_of(task, worker);
   // With SHA-256 the slice is written in whole: it is read once more later anyway, and the page
@@ -125,14 +125,13 @@ void SaveMover::gather(const Task& task, std::vector<TensorHeaderImage>& headers
       piece.out = left.first(size);
       left = left.subspan(align_up(size, kElementAlignment));
     }
-    piece.codec = job_.codec_of(i, access);
-    if (item.staged && !(piece.codec != nullptr && job_.encryption())) {
+    if (item.staged) {
       access.port->get(*item.staged, 0, piece.out);
       piece.plain = piece.out;
     } else if (item.read) {
       access.reader->read(*item.read, 0, piece.out);
       piece.plain = piece.out;
-    } else if (!item.staged) {
+    } else {
       piece.plain = item.memory.first(size);
     }
     data.push_back(piece);
@@ -142,31 +141,28 @@ void SaveMover::gather(const Task& task, std::vector<TensorHeaderImage>& headers
 
 void SaveMover::digest_bundle(const Task& task, std::vector<TensorHeaderImage>& headers,
                               const std::vector<SavedBytes>& data, Worker& worker) {
-  std::vector<std::size_t> on_host;
   std::vector<DigestStart> starts;
   std::vector<ConstBytes> plain;
   starts.reserve(task.count);
   plain.reserve(task.count);
   for (std::size_t i = 0; i < headers.size(); ++i) {
-    if (data[i].codec != nullptr) continue;
-    on_host.push_back(i);
     starts.push_back(job_.digest_start(headers[i]));
     plain.push_back(data[i].plain);
   }
   std::vector<Digests> digests;
-  std::vector<Digests> data_digests(on_host.size());
+  std::vector<Digests> data_digests(task.count);
   {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
     digests = digest_all(starts, plain);
     if (job_.layout.kind().data_digests) {
-      starts.assign(on_host.size(), job_.data_digest_start());
+      starts.assign(task.count, job_.data_digest_start());
       data_digests = digest_all(starts, plain);
     }
     if (job_.chunk_size() > 0) {
       std::vector<ChunkedBytes> chunks;
-      chunks.reserve(on_host.size());
-      for (std::size_t i = 0; i < on_host.size(); ++i) {
-        chunks.push_back({plain[i], job_.chunk_digests(task.first + on_host[i])});
+      chunks.reserve(task.count);
+      for (std::size_t i = 0; i < task.count; ++i) {
+        chunks.push_back({plain[i], job_.chunk_digests(task.first + i)});
       }
       digest_chunks(chunks, job_.chunk_size());
     }
@@ -174,21 +170,17 @@ void SaveMover::digest_bundle(const Task& task, std::vector<TensorHeaderImage>& 
   if (job_.encryption()) {
     const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
     for (std::size_t i = 0; i < headers.size(); ++i) {
-      job_.encrypt(task.first + i, headers[i], 0, data[i]);
+      job_.encrypt(headers[i], 0, data[i]);
     }
   }
-  for (std::size_t i = 0; i < on_host.size(); ++i) {
-    job_.complete(task.first + on_host[i], headers[on_host[i]], digests[i], data_digests[i]);
-  }
   for (std::size_t i = 0; i < headers.size(); ++i) {
-    if (data[i].codec == nullptr) continue;
-    SavedDigests(job_, task.first + i, headers[i], worker.access).complete(headers[i]);
+    job_.complete(task.first + i, headers[i], digests[i], data_digests[i]);
   }
 }
 
 void SaveMover::move_whole(std::uint32_t item, Worker& worker) {
   TensorHeaderImage header = job_.header(item);
-  SavedDigests digests(job_, item, header, worker.access);
+  SavedDigests digests(job_, item, header);
   const std::uint64_t size = job_.data_size(item);
   for (std::uint64_t at = 0; at < size; at += piece_) {
     worker.cancel.check();
@@ -200,7 +192,7 @@ void SaveMover::move_whole(std::uint32_t item, Worker& worker) {
     ConstBytes bytes = piece.plain;
     if (job_.encryption()) {
       const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Cipher);
-      bytes = job_.encrypt(item, header, at, piece);
+      bytes = job_.encrypt(header, at, piece);
     }
     job_.write_data(item, at, bytes, worker.cancel);
   }

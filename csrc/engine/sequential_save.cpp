@@ -34,11 +34,11 @@ void SequentialSave::run(const std::function<void()>& write_head) {
 
 TensorHeaderImage SequentialSave::header(std::size_t item) {
   TensorHeaderImage image = job_.header(item);
-  SavedDigests digests(job_, item, image, access_);
+  SavedDigests digests(job_, item, image);
   if (job_.hashes().crc32 || job_.hashes().sha256 || job_.layout.has_digests()) {
     each_piece(item, [&](std::uint64_t at, const SavedBytes& piece) {
       digests.update(piece.plain);
-      job_.encrypt(item, image, at, piece);
+      job_.encrypt(image, at, piece);
     });
   }
   digests.complete(image);
@@ -48,7 +48,7 @@ TensorHeaderImage SequentialSave::header(std::size_t item) {
 void SequentialSave::write(std::size_t item, TensorHeaderImage& image) {
   job_.write_header(item, image, cancel_);
   each_piece(item, [&](std::uint64_t at, const SavedBytes& piece) {
-    job_.write_data(item, at, job_.encrypt(item, image, at, piece), cancel_);
+    job_.write_data(item, at, job_.encrypt(image, at, piece), cancel_);
   });
 }
 

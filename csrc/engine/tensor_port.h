@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/bytes.h"
-#include "codec/secretbox.h"
-#include "engine/digest.h"
+#include "engine/device_check.h"
 #include "engine/scratch.h"
 
 namespace tensorizer {
@@ -14,31 +14,6 @@ namespace tensorizer {
 // Memory of a port starts on a multiple of this. Torch copies a complex128 in one access, which
 // traps if it is aligned less.
 inline constexpr std::size_t kElementAlignment = 16;
-
-// The key and nonce of one chunk of encrypted data.
-struct ChunkKey {
-  ConstBytes key;
-  Nonce nonce;
-};
-
-// Digests and ciphers that run on a device, on the memory of a tensor. They see all bytes that were
-// put before, and block until they are done.
-class DeviceCodec {
- public:
-  virtual ~DeviceCodec() = default;
-
-  // Returns the digests that `start` asks for, of the header in it and of all of the tensor's data.
-  virtual Digests digest(std::uint32_t tensor, const DigestStart& start) = 0;
-
-  // Decrypts the `size` bytes at `position` in place if the MAC is right; otherwise leaves them as
-  // they are and returns false.
-  [[nodiscard]] virtual bool decrypt(std::uint32_t tensor, std::uint64_t position,
-                                     std::uint64_t size, const ChunkKey& key, ConstBytes mac) = 0;
-
-  // Writes the ciphertext of the tensor's bytes from `position` on to `out`, and returns its MAC.
-  virtual Mac encrypt(std::uint32_t tensor, std::uint64_t position, Bytes out,
-                      const ChunkKey& key) = 0;
-};
 
 // Each worker of a job opens a port of its own and uses it on its own thread. `tensor` is the
 // number that its item has in `staged`. Positions and sizes are in bytes as stored, and fall on
@@ -62,11 +37,20 @@ class TensorPort {
   // Blocks until the bytes of all put() and get() calls have arrived.
   virtual void wait() = 0;
 
-  // Returns the codec of this tensor's device, owned by the port; null if the host digests,
-  // encrypts and decrypts the tensor.
-  virtual DeviceCodec* codec(std::uint32_t tensor) {
+  // Returns whether the tensor's device can decrypt and digest it.
+  virtual bool can_check(std::uint32_t tensor) {
     (void)tensor;
-    return nullptr;
+    return false;
+  }
+
+  // Starts a check of bytes that this port has put to a tensor for which can_check() is true.
+  virtual void start(DeviceCheck check) { (void)check; }
+
+  // Returns the checks that have ended since the last call, and first blocks until all have if
+  // `wait` is set.
+  virtual std::vector<DeviceCheck> ended(bool wait) {
+    (void)wait;
+    return {};
   }
 };
 

@@ -60,17 +60,23 @@ TORCH_LIBRARY(tensorizer, m) {
   def("sha256_chunks(Tensor data, int chunk) -> Tensor");
 }
 
-// Ops that a library for a device may implement, for bytes on that device. The other tensors are on
-// the CPU, `out` in pinned memory. The kernels run on the current stream and return when they are
-// done.
+// Ops that a library for a device may implement: all of them, or none is used. `data` has
+// contiguous bytes on that device, of one tensor or part after another; the other tensors are on
+// the CPU. The kernels queue their work on the current stream, and return a tensor on the device.
+// What is on the CPU may be freed when they return.
 TORCH_LIBRARY(tensorizer_device, m) {
-  // Returns the CRC32 (4 bytes, little-endian) and the SHA-256 (32 bytes) of `header` and `data`,
-  // on the CPU. A digest that is not asked for is 0.
-  m.def("digest(Tensor header, Tensor data, bool crc32, bool sha256) -> Tensor");
-  // XSalsa20 and Poly1305, as libsodium's crypto_secretbox_detached. If the MAC is wrong, decrypt
-  // leaves `data` unchanged and returns False. encrypt returns the MAC.
-  m.def("decrypt(Tensor(a!) data, Tensor key, Tensor nonce, Tensor mac) -> bool");
-  m.def("encrypt(Tensor data, Tensor(a!) out, Tensor key, Tensor nonce) -> Tensor");
+  // Returns an int32 for each tensor, whose bits are those of zlib's CRC32.
+  m.def("crc32(Tensor[] data) -> Tensor");
+  // Returns the SHA-256 of each chunk of each tensor, one a row. The last chunk of a tensor may be
+  // shorter.
+  m.def("sha256_chunks(Tensor[] data, int chunk) -> Tensor");
+  // XSalsa20 and Poly1305, as libsodium's crypto_secretbox_open_detached: decrypts each tensor in
+  // chunks of a size of its own. `nonces` are those of first chunks, and count up; `macs` has 16
+  // bytes for each chunk. Returns a byte for each chunk: 1 if its MAC is wrong, and then leaves the
+  // chunk unchanged.
+  m.def(
+      "decrypt(Tensor(a!)[] data, int[] chunks, Tensor[] keys, Tensor[] nonces, Tensor[] macs) "
+      "-> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(tensorizer, CompositeExplicitAutograd, m) {

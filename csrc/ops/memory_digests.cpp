@@ -12,6 +12,7 @@
 #include "codec/crc32.h"
 #include "engine/chunks.h"
 #include "ops/translate_errors.h"
+#include "transfer/device_checks.h"
 #include "transfer/memory.h"
 
 namespace tensorizer::ops {
@@ -93,8 +94,13 @@ at::Tensor digests_on_host(std::int64_t count) {
 
 std::int64_t crc32(const at::Tensor& data) {
   return translate_errors([&] {
+    const at::Tensor bytes = bytes_of(data);
+    if (bytes.numel() > 0 && can_check_on(bytes.device())) {
+      const at::Tensor found = crc32_on_device(bytes).cpu();
+      return std::int64_t{*static_cast<const std::uint32_t*>(found.const_data_ptr())};
+    }
     std::uint32_t crc = 0;
-    in_pieces(bytes_of(data), 1, [&](std::int64_t, ConstBytes piece) {
+    in_pieces(bytes, 1, [&](std::int64_t, ConstBytes piece) {
       crc = crc32_join(crc, crc32_of(piece), piece.size());
     });
     return static_cast<std::int64_t>(crc);
@@ -119,6 +125,9 @@ at::Tensor sha256_chunks(const at::Tensor& data, std::int64_t chunk) {
                   "chunk is " + std::to_string(chunk) + ", and must be 1 or more");
     }
     const at::Tensor bytes = bytes_of(data);
+    if (bytes.numel() > 0 && can_check_on(bytes.device())) {
+      return sha256_chunks_on_device(bytes, chunk);
+    }
     const std::int64_t count = bytes.numel() / chunk + (bytes.numel() % chunk != 0);
     const at::Tensor found = digests_on_host(count);
     const std::span all(static_cast<Sha256Digest*>(found.mutable_data_ptr()),

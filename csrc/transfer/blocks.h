@@ -17,8 +17,8 @@ class Elements {
   // its stored form.
   at::Tensor bytes(std::uint64_t position, std::int64_t size) const;
 
-  // Returns all bytes of the tensor; undefined if the tensor is not in its stored form.
-  const at::Tensor& all_bytes() const { return bytes_; }
+  // Returns whether the tensor's own bytes are in the stored form.
+  bool is_stored() const { return bytes_.defined(); }
 
   // Copy the elements from `position` on to or from `bytes`, which holds whole elements and is
   // aligned as they need (engine/tensor_port.h).

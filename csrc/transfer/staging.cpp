@@ -13,7 +13,7 @@
 #include <optional>
 #include <set>
 
-#include "transfer/device_codec.h"
+#include "transfer/device_checks.h"
 #include "transfer/memory.h"
 
 namespace tensorizer {
@@ -55,14 +55,13 @@ class HostPort final : public TensorPort {
 };
 
 // Copies through pinned memory, on one stream of its own for each device.
-class PinnedPort final : public TensorPort, private DeviceCodec {
+class PinnedPort final : public TensorPort {
  public:
   explicit PinnedPort(const StagedJob& job)
-      : job_(job), guard_(job.devices.front()->device()), streams_(job.devices.size()) {
-    for (const auto& streams : job.devices) {
-      has_codec_.push_back(has_device_codec(streams->device()));
-    }
-  }
+      : job_(job),
+        guard_(job.devices.front()->device()),
+        streams_(job.devices.size()),
+        checks_(job.devices.size()) {}
 
   Bytes take(std::size_t size) override {
     note_end();
@@ -87,13 +86,13 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
     const c10::InferenceMode mode(job_.inference);
     const at::NoGradGuard no_grad;
     const Elements& tensor = job_.tensors[number];
-    const c10::Stream* stream = stream_of(tensor.device());
-    if (!stream) {
+    const std::optional<std::size_t> own = number_of(tensor.device());
+    if (!own) {
       copy_now(job_, tensor, bytes,
                [&](const at::Tensor& memory) { tensor.put(position, memory); });
       return;
     }
-    const c10::StreamGuard guard(*stream);
+    const c10::StreamGuard guard(use_stream(*own));
     at::Tensor there = tensor.bytes(position, static_cast<std::int64_t>(bytes.size()));
     const bool direct = there.defined();
     if (!direct) there = bytes_on(tensor.device(), bytes.size());
@@ -105,12 +104,12 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
     const c10::InferenceMode mode(job_.inference);
     const at::NoGradGuard no_grad;
     const Elements& tensor = job_.tensors[number];
-    const c10::Stream* stream = stream_of(tensor.device());
-    if (!stream) {
+    const std::optional<std::size_t> own = number_of(tensor.device());
+    if (!own) {
       copy_now(job_, tensor, out, [&](const at::Tensor& memory) { tensor.get(position, memory); });
       return;
     }
-    const c10::StreamGuard guard(*stream);
+    const c10::StreamGuard guard(use_stream(*own));
     at::Tensor there = tensor.bytes(position, static_cast<std::int64_t>(out.size()));
     if (!there.defined()) {
       there = bytes_on(tensor.device(), out.size());
@@ -124,49 +123,32 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
     wait_for_current();
   }
 
-  DeviceCodec* codec(std::uint32_t number) override {
+  bool can_check(std::uint32_t number) override {
     const Elements& tensor = job_.tensors[number];
-    if (!tensor.all_bytes().defined() || tensor.all_bytes().numel() == 0) return nullptr;
-    for (std::size_t i = 0; i < job_.devices.size(); ++i) {
-      if (job_.devices[i]->device() == tensor.device()) return has_codec_[i] ? this : nullptr;
+    const std::optional<std::size_t> own = number_of(tensor.device());
+    return own && job_.can_check[*own] && tensor.is_stored();
+  }
+
+  void start(DeviceCheck check) override {
+    const c10::InferenceMode mode(job_.inference);
+    const Elements& tensor = job_.tensors[check.tensor];
+    const std::size_t own = *number_of(tensor.device());
+    if (!checks_[own]) checks_[own].emplace(*job_.devices[own]);
+    const at::Tensor bytes = tensor.bytes(check.position, static_cast<std::int64_t>(check.size));
+    checks_[own]->start(std::move(check), bytes, use_stream(own));
+  }
+
+  std::vector<DeviceCheck> ended(bool wait) override {
+    const c10::InferenceMode mode(job_.inference);
+    const at::NoGradGuard no_grad;
+    std::vector<DeviceCheck> ended;
+    for (std::optional<DeviceChecks>& checks : checks_) {
+      if (checks) checks->take_ended(wait, ended);
     }
-    return nullptr;
+    return ended;
   }
 
  private:
-  // The methods below are only called for tensors for which codec() returned this.
-  template <typename Work>
-  auto on_stream_of(std::uint32_t number, const Work& work) {
-    const c10::InferenceMode mode(job_.inference);
-    const at::NoGradGuard no_grad;
-    const Elements& tensor = job_.tensors[number];
-    const c10::StreamGuard guard(*stream_of(tensor.device()));
-    return work(tensor.all_bytes());
-  }
-
-  Digests digest(std::uint32_t number, const DigestStart& start) override {
-    return on_stream_of(number,
-                        [&](const at::Tensor& bytes) { return digest_on_device(bytes, start); });
-  }
-
-  bool decrypt(std::uint32_t number, std::uint64_t position, std::uint64_t size,
-               const ChunkKey& key, ConstBytes mac) override {
-    return on_stream_of(number, [&](const at::Tensor& bytes) {
-      return decrypt_on_device(part_of(bytes, position, size), key, mac);
-    });
-  }
-
-  Mac encrypt(std::uint32_t number, std::uint64_t position, Bytes out,
-              const ChunkKey& key) override {
-    return on_stream_of(number, [&](const at::Tensor& bytes) {
-      return encrypt_on_device(part_of(bytes, position, out.size()), part_of_piece(out), key);
-    });
-  }
-
-  static at::Tensor part_of(const at::Tensor& bytes, std::uint64_t position, std::uint64_t size) {
-    return bytes.narrow(0, static_cast<std::int64_t>(position), static_cast<std::int64_t>(size));
-  }
-
   // Pinned memory, and the events that mark the end of the copies between it and each device.
   struct PinnedBuffer {
     at::Tensor memory;
@@ -188,14 +170,18 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
                         static_cast<std::int64_t>(bytes.size()));
   }
 
-  const c10::Stream* stream_of(c10::Device device) {
+  // Returns the number of the device in the job; null if the host copies to and from it.
+  std::optional<std::size_t> number_of(c10::Device device) const {
     for (std::size_t i = 0; i < job_.devices.size(); ++i) {
-      if (job_.devices[i]->device() != device) continue;
-      if (!streams_[i]) streams_[i] = OwnStream{job_.devices[i]->add(), false};
-      streams_[i]->used = true;
-      return &streams_[i]->stream;
+      if (job_.devices[i]->device() == device) return i;
     }
-    return nullptr;
+    return std::nullopt;
+  }
+
+  const c10::Stream& use_stream(std::size_t device) {
+    if (!streams_[device]) streams_[device] = OwnStream{job_.devices[device]->add(), false};
+    streams_[device]->used = true;
+    return streams_[device]->stream;
   }
 
   void note_end() {
@@ -216,8 +202,8 @@ class PinnedPort final : public TensorPort, private DeviceCodec {
   // switching back to it would take memory there even if the process does not use it. So the thread
   // stays on a device of the job.
   const c10::DeviceGuard guard_;
-  std::vector<std::optional<OwnStream>> streams_;  // by device
-  std::vector<bool> has_codec_;                    // by device
+  std::vector<std::optional<OwnStream>> streams_;    // by device
+  std::vector<std::optional<DeviceChecks>> checks_;  // by device
   std::array<PinnedBuffer, 2> pieces_;
   std::size_t current_ = 0;
 };
@@ -240,6 +226,7 @@ void Staging::begin() {
     const bool serves = !is_pinned() || job_.devices.front()->device().type() == device.type();
     if (auto streams = serves ? CopyStreams::of(device) : nullptr) {
       job_.devices.push_back(std::move(streams));
+      job_.can_check.push_back(can_check_on(device));
     } else {
       job_.homes.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     }

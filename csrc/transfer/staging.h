@@ -25,6 +25,7 @@ struct StagedJob {
   // inference mode is on, and the current streams of the devices that have no CopyStreams.
   bool inference = false;
   std::vector<c10::Stream> homes{};
+  std::vector<bool> can_check{};  // by device: whether it decrypts and digests
   // The last member, so that it is destroyed first, which waits for the copies.
   std::vector<std::unique_ptr<CopyStreams>> devices{};
 };

@@ -53,17 +53,31 @@ def call(library: ctypes.CDLL, name: str, *given: Any) -> int:
     return result
 
 
+class Bytes(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_uint64)]
+
+
 @pytest.mark.parametrize("chunk", [64, 1000, 65_536])
 @pytest.mark.parametrize("offset", [0, 1])
 def test_sha256_of_chunks(library: ctypes.CDLL, chunk: int, offset: int) -> None:
-    for size in SIZES:
-        data = data_of(size)
-        memory = ctypes.create_string_buffer(bytes(offset) + data)
-        chunks = [data[at : at + chunk] for at in range(0, size, chunk)]
-        found = ctypes.create_string_buffer(32 * len(chunks) + 1)
-        place = ctypes.byref(memory, offset)
-        assert call(library, "sha256_chunks", place, size, chunk, found) == 0
-        assert found.raw[:-1] == b"".join(hashlib.sha256(each).digest() for each in chunks)
+    """More pieces than a launch has room for, some of them empty."""
+    sizes = [*SIZES, *range(150), 0, 5000]
+    pieces = [data_of(size) for size in sizes]
+    memories = [ctypes.create_string_buffer(bytes(offset) + piece) for piece in pieces]
+    given = (Bytes * len(pieces))(
+        *(
+            Bytes(ctypes.addressof(m) + offset, size)
+            for m, size in zip(memories, sizes, strict=True)
+        )
+    )
+    expected = b"".join(
+        hashlib.sha256(piece[at : at + chunk]).digest()
+        for piece in pieces
+        for at in range(0, len(piece), chunk)
+    )
+    found = ctypes.create_string_buffer(len(expected) + 1)
+    assert call(library, "sha256_chunks", given, len(pieces), chunk, found) == 0
+    assert found.raw[:-1] == expected
 
 
 def test_crc32(library: ctypes.CDLL) -> None:
@@ -85,34 +99,31 @@ def sealed(data: bytes, chunk: int) -> tuple[bytes, bytes]:
     ("size", "chunk"),
     [(0, 100), (1, 100), (99, 100), (2501, 100), (9001, 4096), (100_003, 4096), (100_003, 1 << 20)],
 )
-def test_encryption(library: ctypes.CDLL, size: int, chunk: int) -> None:
+def test_decryption(library: ctypes.CDLL, size: int, chunk: int) -> None:
     data = data_of(size)
-    expected, expected_macs = sealed(data, chunk)
+    ciphertext, macs = sealed(data, chunk)
     count = -(-size // chunk)
     state = ctypes.create_string_buffer(max(library.tensorizer_cuda_state_size(count), 1))
-    out, macs = ctypes.create_string_buffer(size + 1), ctypes.create_string_buffer(16 * count + 1)
-    assert call(library, "encrypt", data, out, size, chunk, KEY, NONCE, macs, state) == 0
-    assert out.raw[:-1] == expected and macs.raw[:-1] == expected_macs
-    assert not any(state.raw), "keys are left"
 
-    def decrypt(ciphertext: bytes) -> tuple[bytes, int]:
+    def decrypt(ciphertext: bytes) -> tuple[bytes, list[int]]:
         memory = ctypes.create_string_buffer(ciphertext, size + 1)
-        wrong = ctypes.c_uint64()
-        given = (memory, size, chunk, KEY, NONCE, expected_macs, state, ctypes.byref(wrong))
+        wrong = ctypes.create_string_buffer(b"\x77" * count, count + 1)
+        given = (memory, size, chunk, KEY, NONCE, macs, state, wrong)
         assert call(library, "decrypt", *given) == 0
-        return memory.raw[:size], wrong.value
+        assert not any(state.raw), "keys are left"
+        return memory.raw[:size], list(wrong.raw[:count])
 
-    assert decrypt(expected) == (data, (1 << 64) - 1)
+    assert decrypt(ciphertext) == (data, [0] * count)
     if size == 0:
         return
-    # Damage in the last two chunks: they stay as they are, and the first of them is named.
-    damaged = bytearray(expected)
+    # Damage in the last two chunks: they stay as they are.
+    damaged = bytearray(ciphertext)
     places = sorted({max(size - 1 - chunk, 0), size - 1})
     for place in places:
         damaged[place] ^= 1
     found, wrong = decrypt(bytes(damaged))
-    assert wrong == places[0] // chunk
-    begin = wrong * chunk
+    assert [i for i in range(count) if wrong[i]] == sorted({place // chunk for place in places})
+    begin = places[0] // chunk * chunk
     assert found == data[:begin] + bytes(damaged[begin:])
 
 
@@ -122,6 +133,7 @@ def test_errors_and_the_version(library: ctypes.CDLL) -> None:
     assert library.tensorizer_cuda_error(result) == b"invalid device ordinal"
     header = (ROOT / "csrc" / "cuda" / "interface.h").read_text()
     assert f"TENSORIZER_CUDA_VERSION {library.tensorizer_cuda_version()}\n" in header
+    assert library.tensorizer_cuda_device_count() == 1
 
 
 def test_nothing_of_cuda_is_left_in_the_sources_for_amd(tmp_path: Path) -> None:

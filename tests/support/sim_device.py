@@ -28,7 +28,9 @@ TORCH = Path(torch.__file__).resolve().parent
 def _fingerprint() -> str:
     """Returns a hash of all sources and settings that the library is built from."""
     digest = hashlib.sha256(f"{TORCH} {torch.__version__} {os.environ.get('CXX')}".encode())
-    files = [SOURCES.parent / "common.cmake", *SOURCES.rglob("*")]
+    csrc = ROOT / "csrc"
+    files = [SOURCES.parent / "common.cmake", *SOURCES.rglob("*"), *(csrc / "cuda").iterdir()]
+    files += (csrc / "transfer").glob("cuda_library.*")
     for path in sorted(path for path in files if path.is_file()):
         digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -1,84 +1,99 @@
-// Kernels for the ops of tensorizer_device: digests and ciphers that the device computes itself.
-// They use other libraries than tensorizer_ops does, and are registered only while a test asks for
-// them.
+// The functions of csrc/cuda/interface.h for the simulated device: the same arithmetic, compiled
+// for the host, on the device's streams. tensorizer_ops loads this library in place of
+// libtensorizer_ops_cuda.so while a test asks for it.
 #include "codec.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <openssl/evp.h>
-#include <sodium.h>
-#include <torch/library.h>
-#include <zlib.h>
+#include <dlfcn.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "control.h"
+#include "cuda/crc32.h"
+#include "cuda/interface.h"
+#include "cuda/poly1305.h"
+#include "cuda/salsa20.h"
+#include "cuda/sha256.h"
+#include "mapping.h"
 #include "memory.h"
 #include "streams.h"
+#include "transfer/cuda_library.h"
 
 namespace sim_device {
 
 namespace {
 
-constexpr std::size_t kCrc32Size = 4;
-constexpr std::size_t kSha256Size = 32;
+namespace device = tensorizer::device;
 
-at::Tensor bytes_on_host(std::size_t size) {
-  return at::empty({static_cast<std::int64_t>(size)}, at::TensorOptions().dtype(c10::kByte));
+constexpr std::uint64_t kPolyRun = 128;
+constexpr std::uint64_t kCrc32Piece = 4096;
+// The scratch memory of a chunk, which the kernels of a device need and this code does not.
+constexpr std::uint64_t kStateSize = 8;
+
+std::uint8_t* seen(const void* bytes) {
+  return reinterpret_cast<std::uint8_t*>(seen_by_streams(address_of(bytes)));
 }
 
-unsigned char* data_of(const at::Tensor& bytes) {
-  return static_cast<unsigned char*>(bytes.mutable_data_ptr());
+std::uint64_t chunks_of(std::uint64_t size, std::uint64_t chunk) {
+  return (size + chunk - 1) / chunk;
 }
 
-// Runs the work on the current stream, with the tensor as the streams see it, and waits for it.
+std::uint32_t crc32_of(const std::uint8_t* data, std::uint64_t size) {
+  static const device::Crc32Tables tables = device::crc32_tables();
+  static const device::Crc32Powers powers = device::crc32_powers(kCrc32Piece);
+  std::uint32_t sum = 0;
+  for (std::uint64_t i = 0; i * kCrc32Piece < size; ++i) {
+    sum ^= device::crc32_of_piece(tables, powers, data, size, kCrc32Piece, i);
+  }
+  return device::crc32_of(sum, size);
+}
+
+struct Cipher {
+  std::array<std::uint8_t, 32> key;
+  std::array<std::uint8_t, 24> nonce;
+};
+
+// Decrypts a chunk if its MAC is right, and returns whether it is.
+bool decrypt_chunk(Cipher cipher, std::uint64_t number, std::uint8_t* data, std::uint64_t size,
+                   const std::uint8_t* expected) {
+  std::uint64_t carry = number;
+  for (std::uint8_t& byte : cipher.nonce) {
+    carry += byte;
+    byte = static_cast<std::uint8_t>(carry);
+    carry >>= 8;
+  }
+  const std::uint8_t* const nonce_end = cipher.nonce.data() + 16;
+  const device::SalsaKey key = device::xsalsa_key(cipher.key.data(), cipher.nonce.data());
+  std::uint32_t stream[16];
+  device::xsalsa_block(key, nonce_end, 0, stream);
+  std::uint8_t poly_key[32];
+  for (int i = 0; i < 8; ++i) device::store_le32(poly_key + 4 * i, stream[i]);
+  const device::PolyNumber r = device::poly_r(poly_key);
+  const device::PolyPowers powers = device::poly_powers(r, kPolyRun);
+  device::PolyNumber sum{};
+  for (std::uint64_t i = 0; i * kPolyRun < device::poly_blocks(size); ++i) {
+    sum = device::poly_sum(sum, device::poly_of_run(r, powers, data, size, kPolyRun, i));
+  }
+  std::uint8_t mac[device::kPolyMac];
+  device::poly_finish(sum, poly_key, mac);
+  if (std::memcmp(mac, expected, sizeof(mac)) != 0) return false;
+  for (std::uint64_t i = 0; i < device::xsalsa_blocks(size); ++i) {
+    device::xsalsa_part(key, nonce_end, i, data, data, size);
+  }
+  return true;
+}
+
+// Queues work on a stream, which uses bytes of the device.
 template <typename Work>
-void run(Counter counter, const at::Tensor& data, const Work& work) {
+int queue(Counter counter, void* stream, const std::vector<DeviceBytes>& used, const Work& work) {
   add(counter);
-  wait_on_host(launch(current_stream(data.device().index()), {data},
-                      [seen = as_seen_by_streams(data), &work] { work(seen); }));
-}
-
-at::Tensor digest(const at::Tensor& head, const at::Tensor& data, bool crc32, bool sha256) {
-  at::Tensor found = bytes_on_host(kCrc32Size + kSha256Size);
-  std::memset(data_of(found), 0, found.nbytes());
-  run(Counter::OwnDigests, data, [&](const at::Tensor& seen) {
-    if (crc32) {
-      auto sum = static_cast<std::uint32_t>(::crc32_z(0, data_of(head), head.nbytes()));
-      sum = static_cast<std::uint32_t>(::crc32_z(sum, data_of(seen), seen.nbytes()));
-      std::memcpy(data_of(found), &sum, kCrc32Size);
-    }
-    if (!sha256) return;
-    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                          &EVP_MD_CTX_free);
-    EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
-    EVP_DigestUpdate(context.get(), data_of(head), head.nbytes());
-    EVP_DigestUpdate(context.get(), data_of(seen), seen.nbytes());
-    EVP_DigestFinal_ex(context.get(), data_of(found) + kCrc32Size, nullptr);
-  });
-  return found;
-}
-
-bool decrypt(const at::Tensor& data, const at::Tensor& key, const at::Tensor& nonce,
-             const at::Tensor& mac) {
-  bool done = false;
-  run(Counter::OwnCiphers, data, [&](const at::Tensor& seen) {
-    done = crypto_secretbox_open_detached(data_of(seen), data_of(seen), data_of(mac), seen.nbytes(),
-                                          data_of(nonce), data_of(key)) == 0;
-  });
-  return done;
-}
-
-at::Tensor encrypt(const at::Tensor& data, const at::Tensor& out, const at::Tensor& key,
-                   const at::Tensor& nonce) {
-  at::Tensor mac = bytes_on_host(crypto_secretbox_MACBYTES);
-  run(Counter::OwnCiphers, data, [&](const at::Tensor& seen) {
-    crypto_secretbox_detached(data_of(out), data_of(mac), data_of(seen), seen.nbytes(),
-                              data_of(nonce), data_of(key));
-  });
-  return mac;
+  launch(stream_of(stream), used, work);
+  return 0;
 }
 
 std::mutex mutex;
@@ -90,12 +105,63 @@ void set_codec(bool own) {
   const std::lock_guard lock(mutex);
   kernels.reset();
   if (!own) return;
-  TORCH_CHECK(sodium_init() >= 0, "sim: libsodium cannot be used");
-  kernels = std::make_unique<torch::Library>(torch::Library::IMPL, "tensorizer_device",
-                                             c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  kernels->impl("digest", digest);
-  kernels->impl("decrypt", decrypt);
-  kernels->impl("encrypt", encrypt);
+  Dl_info here{};
+  TORCH_CHECK(dladdr(reinterpret_cast<const void*>(&set_codec), &here) != 0, "sim: dladdr");
+  std::string why;
+  kernels = tensorizer::register_cuda_library(here.dli_fname, c10::DispatchKey::PrivateUse1, why);
+  TORCH_CHECK(kernels, "sim: ", why);
 }
 
 }  // namespace sim_device
+
+using namespace sim_device;
+
+int tensorizer_cuda_crc32(int, void* stream, const void* data, uint64_t size, void* crc32) {
+  return queue(Counter::OwnDigests, stream, {{data, size}, {crc32, 4}}, [=] {
+    const std::uint32_t crc = crc32_of(seen(data), size);
+    std::memcpy(seen(crc32), &crc, sizeof(crc));
+  });
+}
+
+int tensorizer_cuda_sha256_chunks(int, void* stream, const tensorizer_cuda_bytes* pieces,
+                                  uint64_t count, uint64_t chunk, void* digests) {
+  auto* out = static_cast<std::uint8_t*>(digests);
+  for (uint64_t i = 0; i < count; ++i) {
+    const auto [data, size] = pieces[i];
+    const std::uint64_t digests_size = chunks_of(size, chunk) * device::kSha256Size;
+    queue(Counter::OwnDigests, stream, {{data, size}, {out, digests_size}}, [=] {
+      for (std::uint64_t at = 0; at < size; at += chunk) {
+        device::sha256(seen(data) + at, std::min(chunk, size - at),
+                       seen(out) + at / chunk * device::kSha256Size);
+      }
+    });
+    out += digests_size;
+  }
+  return 0;
+}
+
+int tensorizer_cuda_decrypt(int, void* stream, void* data, uint64_t size, uint64_t chunk,
+                            const void* key, const void* nonce, const void* macs, void* state,
+                            void* wrong) {
+  Cipher cipher{};
+  std::memcpy(cipher.key.data(), key, cipher.key.size());
+  std::memcpy(cipher.nonce.data(), nonce, cipher.nonce.size());
+  const std::uint64_t count = chunks_of(size, chunk);
+  const std::vector<DeviceBytes> used = {
+      {data, size}, {macs, count * device::kPolyMac}, {state, count * kStateSize}, {wrong, count}};
+  return queue(Counter::OwnCiphers, stream, used, [=] {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t at = i * chunk;
+      seen(wrong)[i] = !decrypt_chunk(cipher, i, seen(data) + at, std::min(chunk, size - at),
+                                      seen(macs) + i * device::kPolyMac);
+    }
+  });
+}
+
+uint64_t tensorizer_cuda_state_size(uint64_t chunks) { return chunks * kStateSize; }
+
+int tensorizer_cuda_version(void) { return TENSORIZER_CUDA_VERSION; }
+
+int tensorizer_cuda_device_count(void) { return kDevices; }
+
+const char* tensorizer_cuda_error(int) { return "no error"; }

@@ -79,6 +79,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
       wait_on_host(end_of(stream));
     }
   }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return handle_of(stream); }
   // Without `override`, because torch 2.11 does not declare this function.
   bool isStreamCapturing(const c10::Stream&) const { return is_capturing(); }
 

@@ -291,4 +291,13 @@ Moment launch(const c10::Stream& stream, const std::vector<at::Tensor>& tensors,
   return memory().launch(stream, spans, std::move(work));
 }
 
+Moment launch(const c10::Stream& stream, const std::vector<DeviceBytes>& used,
+              std::function<void()> work) {
+  std::vector<Span> spans;
+  for (const DeviceBytes& each : used) {
+    if (each.size > 0) spans.push_back({address_of(each.data), each.size});
+  }
+  return memory().launch(stream, spans, std::move(work));
+}
+
 }  // namespace sim_device

@@ -40,4 +40,12 @@ at::Tensor as_seen_by_streams(const at::Tensor& tensor);
 Moment launch(const c10::Stream& stream, const std::vector<at::Tensor>& tensors,
               std::function<void()> work);
 
+// Does so for work that uses these bytes of a device.
+struct DeviceBytes {
+  const void* data;
+  std::size_t size;
+};
+Moment launch(const c10::Stream& stream, const std::vector<DeviceBytes>& used,
+              std::function<void()> work);
+
 }  // namespace sim_device

@@ -217,6 +217,13 @@ c10::Stream pool_stream(c10::DeviceIndex device) {
   return streams().of_device.at(static_cast<std::size_t>(device)).at(id)->stream;
 }
 
+void* handle_of(const c10::Stream& stream) {
+  const auto device = static_cast<std::size_t>(stream.device_index());
+  return streams().of_device.at(device).at(static_cast<std::size_t>(stream.id()));
+}
+
+c10::Stream stream_of(void* handle) { return static_cast<const Queue*>(handle)->stream; }
+
 std::vector<c10::Stream> streams_of(c10::DeviceIndex device) {
   std::vector<c10::Stream> found;
   for (const Queue* queue : streams().of_device.at(static_cast<std::size_t>(device))) {

@@ -66,6 +66,10 @@ c10::Stream default_stream(c10::DeviceIndex device);
 c10::Stream pool_stream(c10::DeviceIndex device);
 std::vector<c10::Stream> streams_of(c10::DeviceIndex device);
 
+// Return the handle of a stream, by which a library without torch knows it, and its stream.
+void* handle_of(const c10::Stream& stream);
+c10::Stream stream_of(void* handle);
+
 // Returns the calling thread's current stream on `device`.
 c10::Stream current_stream(c10::DeviceIndex device);
 c10::Stream exchange_current_stream(const c10::Stream& stream);

@@ -1,0 +1,17 @@
+// Kernels for the ops of `tensorizer_device` that call libtensorizer_ops_cuda.so (csrc/cuda).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <torch/library.h>
+
+namespace tensorizer {
+
+// Loads the library and registers its kernels for the devices of a key. They stay registered while
+// the result lives. Returns null if the library cannot be used, and sets `why`, which stays empty
+// if there is no such file.
+std::unique_ptr<torch::Library> register_cuda_library(const std::string& path, c10::DispatchKey key,
+                                                      std::string& why);
+
+}  // namespace tensorizer
