@@ -37,6 +37,7 @@ if _typing.TYPE_CHECKING:
     from tensorizer_ops._iterate import iterate
     from tensorizer_ops._load_save import load, load_slices, save
     from tensorizer_ops._modules import externalize, load_constants, load_into, verify_tensors
+    from tensorizer_ops._prefetch import Prefetch
     from tensorizer_ops._reader import Reader
     from tensorizer_ops._rewrite import (
         Updated,
@@ -67,6 +68,7 @@ _LATER = {
         "_iterate": ("iterate",),
         "_load_save": ("load", "load_slices", "save"),
         "_modules": ("externalize", "load_constants", "load_into", "verify_tensors"),
+        "_prefetch": ("Prefetch",),
         "_reader": ("Reader",),
         "_rewrite": (
             "Updated",
@@ -152,6 +154,7 @@ __all__ = [
     "Hashes",
     "Info",
     "Options",
+    "Prefetch",
     "Progress",
     "Reader",
     "Save",

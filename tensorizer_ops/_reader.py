@@ -14,6 +14,7 @@ from tensorizer_ops._file_objects import label, open_source, tensors_in_words
 from tensorizer_ops._load_save import load_from
 from tensorizer_ops._modules import fill
 from tensorizer_ops._options import Hashes, Options, Verify, as_text
+from tensorizer_ops._prefetch import Prefetch, start
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._rewrite import Updated
 from tensorizer_ops._slices import Slices
@@ -201,6 +202,26 @@ class Reader(Mapping[str, torch.Tensor]):
         with reported(self._reader, progress):
             count = self._threads(threads)
             fill(self._reader, module, device, dtype, cast, strict, compared, count)
+
+    @checked
+    def prefetch(self, names: Sequence[str] | None = None) -> Prefetch:
+        """Fetch tensors in the background, all of them by default, so that loads of them are fast.
+
+        Those of a local file go to the page cache. Those of a server go to memory, at most half of
+        the option ``memory_ceiling``, and stay there until they are loaded or a later call needs
+        the room. Loads may run meanwhile: one that needs what is on its way waits for it, and reads
+        the rest itself. Verification and decryption are left to the load.
+
+        Args:
+            names: which tensors. In ``result()``, an unknown name raises ``KeyError``; more bytes
+                than can be kept, or a source that can be read only once, ``ValueError``.
+
+        Returns:
+            A future with ``cancel()``. Its result is ``None``. :meth:`close` and :meth:`cancel` end
+            the fetch, too; a program that exits does not wait for it.
+        """
+        self._must_be_open()
+        return start(self._reader, names)
 
     @checked
     def verify(

@@ -46,6 +46,7 @@ LAYERS = {
         "_iterate",
         "_load_save",
         "_modules",
+        "_prefetch",
         "_pretrained",
         "_reader",
         "_rewrite",

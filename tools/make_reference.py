@@ -47,7 +47,7 @@ SECTIONS = {
         "verify_tensors",
         "digest",
     ],
-    "An open file": ["Reader", "Writer"],
+    "An open file": ["Reader", "Prefetch", "Writer"],
     "From one file to another": ["convert", "encrypt", "decrypt", "rekey", "update", "Updated"],
     "The process": ["set_secret", "cmake_prefix_path", "install_as_tensorizer"],
 }

@@ -50,6 +50,10 @@ std::vector<at::Tensor> Reader::fill(const std::vector<std::string>& names,
   return tensorizer::fill(*reader_, names, tensors, request);
 }
 
+void Reader::prefetch(const std::optional<std::vector<std::string>>& names) {
+  reader_->prefetch(names);
+}
+
 void Reader::verify(Verify verify, std::int64_t threads) { reader_->verify(verify, threads); }
 
 std::string Reader::digest(std::int64_t threads, std::int64_t version, bool listed) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/suggest.h"
+#include "engine/prefetched.h"
 #include "engine/read_ahead.h"
 #include "engine/read_arriving.h"
 #include "engine/read_catalogue.h"
@@ -46,7 +47,8 @@ OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, C
                                              source_->label())),
       catalogue_(read_catalogue(*source_, keys_.get(), cancel)),
       names_(clean_names(all_names(*catalogue_))),
-      ahead_(make_read_ahead(source_, *catalogue_, options_.memory_ceiling)) {
+      ahead_(make_read_ahead(source_, *catalogue_, options_.memory_ceiling)),
+      prefetched_(std::make_shared<Prefetched>(source_, options_.memory_ceiling / 2)) {
   check_promises(cancel);
 }
 
@@ -96,6 +98,15 @@ void OpenFile::check_digest(const DataDigests& digests, Cancel& cancel) const {
 
 std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bool at_once,
                                              Cancel& cancel) {
+  if (prefetched_->keeps_any()) {
+    std::vector<Prefetched::Span> wanted;
+    wanted.reserve(items.size());
+    for (const LoadItem& item : items) {
+      const Entry& e = catalogue_->entries()[item.entry];
+      wanted.push_back({begin_of(item, e), end_of(item, e)});
+    }
+    if (std::shared_ptr<Source> found = prefetched_->take(wanted, cancel)) return found;
+  }
   if (!ahead_ || items.empty()) return source_;
   std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t end = 0;
@@ -113,6 +124,24 @@ std::shared_ptr<Source> OpenFile::source_for(std::uint64_t begin, std::uint64_t 
                                              Cancel& cancel) {
   return ahead_ ? ahead_->source_for(begin, end, true, cancel) : source_;
 }
+
+void OpenFile::prefetch(std::vector<std::uint32_t> numbers, Progress& progress, Cancel& cancel) {
+  for (std::uint32_t& number : numbers) number = entry_number(number);
+  std::ranges::sort(numbers);
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());  // tied names
+  std::vector<Prefetched::Span> spans;
+  spans.reserve(numbers.size());
+  for (const std::uint32_t number : numbers) {
+    const LoadItem item = whole_tensor(*catalogue_, number);
+    const Entry& e = catalogue_->entries()[number];
+    catalogue_->check_header_size(number, location_of(*source_));
+    spans.push_back({begin_of(item, e), end_of(item, e)});
+  }
+  std::ranges::sort(spans, {}, &Prefetched::Span::begin);
+  prefetched_->fetch(spans, progress, cancel);
+}
+
+bool OpenFile::keeps_prefetched() const { return prefetched_->keeps_any(); }
 
 void OpenFile::need_until(std::uint32_t number, std::uint64_t size) {
   const Entry& stored = entry(number);

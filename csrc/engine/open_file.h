@@ -19,6 +19,7 @@
 
 namespace tensorizer {
 
+class Prefetched;
 class ReadAhead;
 
 class OpenFile {
@@ -27,10 +28,14 @@ class OpenFile {
   ~OpenFile();
 
   Source& source() noexcept { return *source_; }
-  // Returns the source to read these items from: bytes of a server's file that were read ahead, or
-  // the file's own source. `at_once` says whether several reads may run at the same time.
+  // Returns the source to read these items from: bytes that were fetched in advance or read ahead,
+  // or the file's own source. `at_once` says whether several reads may run at the same time.
   std::shared_ptr<Source> source_for(std::span<const LoadItem> items, bool at_once, Cancel& cancel);
   std::shared_ptr<Source> source_for(std::uint64_t begin, std::uint64_t end, Cancel& cancel);
+  // Fetches the data of tensors, whose loads then find it in memory (engine/prefetched.h).
+  void prefetch(std::vector<std::uint32_t> numbers, Progress& progress, Cancel& cancel);
+  // Returns whether bytes that were fetched in advance take their half of the memory ceiling.
+  bool keeps_prefetched() const;
   // Says that nothing behind the first `size` bytes of a tensor's data will be needed, so that it
   // is not read ahead.
   void need_until(std::uint32_t number, std::uint64_t size);
@@ -83,7 +88,8 @@ class OpenFile {
   const std::unique_ptr<Catalogue> catalogue_;
   const std::vector<std::string_view> names_;
   const std::unique_ptr<ReadAhead> ahead_;  // null for local files
-  std::atomic<int> searches_ = 0;           // for names, without a table
+  const std::shared_ptr<Prefetched> prefetched_;
+  std::atomic<int> searches_ = 0;  // for names, without a table
   std::once_flag tabled_;
   std::optional<NameTable> table_;  // of `names_`, made when many names are looked up
 };

@@ -126,6 +126,15 @@ bool ShardedSource::remote() const {
   return std::ranges::any_of(shards_, [](const Shard& shard) { return shard.source->remote(); });
 }
 
+bool ShardedSource::cache(std::uint64_t offset, std::uint64_t size, Cancel& cancel) {
+  for (auto shard = find(offset); shard != shards_.end() && shard->begin < offset + size; ++shard) {
+    const std::uint64_t begin = std::max(offset, shard->begin);
+    const std::uint64_t end = std::min(offset + size, shard->end);
+    if (!shard->source->cache(begin - shard->begin, end - begin, cancel)) return false;
+  }
+  return true;
+}
+
 ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
   std::optional<ReadHints> all;
   for (auto shard = find(offset); shard != shards_.end() && shard->begin < offset + length;

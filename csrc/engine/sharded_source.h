@@ -35,6 +35,7 @@ class ShardedSource final : public Source {
   bool reads(const FileIdentity& file) const override;
   std::uint64_t block() const override { return shards_.front().source->block(); }
   bool remote() const override;
+  bool cache(std::uint64_t offset, std::uint64_t size, Cancel& cancel) override;
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override;
   SourceStats stats() const override;
   std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }

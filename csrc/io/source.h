@@ -124,6 +124,13 @@ class Source {
   // of what is read into it, so that no byte is copied on the way; 1 if that makes no difference.
   virtual std::uint64_t block() const { return 1; }
 
+  // Brings bytes into the page cache, so that reading them is fast, and returns when they are
+  // there. Returns false if the source has no such cache, or reads around it.
+  virtual bool cache(std::uint64_t offset, std::uint64_t size, Cancel& cancel) {
+    (void)offset, (void)size, (void)cancel;
+    return false;
+  }
+
   // Returns true if every read is a round trip to a server, so that reading ahead pays.
   virtual bool remote() const { return false; }
 

@@ -250,6 +250,11 @@ std::string ReaderClass::type_name(std::string name) {
   return translate_errors([&] { return dtype_name(reader_.dtype(name)); });
 }
 
+void ReaderClass::prefetch(std::optional<c10::List<std::string>> names,
+                           c10::intrusive_ptr<CancelClass> cancel) {
+  translate_errors([&] { reader_.prefetch(string_vector(names), cancel->get()); });
+}
+
 void ReaderClass::verify(std::string verify, std::int64_t threads) {
   translate_errors([&] { reader_.verify(parse_verify(verify), threads); });
 }
@@ -317,6 +322,7 @@ void ReaderClass::close() { reader_.close(); }
 
 void define_reader(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };
+  library.class_<CancelClass>("Cancel").def(torch::init<>()).def("cancel", &CancelClass::cancel);
   library.class_<ReaderClass>("Reader")
       .def(torch::init<std::string, std::optional<StringDict>>(),
            "A file that is open for loading; it opens on first use.",
@@ -354,6 +360,7 @@ void define_reader(torch::Library& library) {
       .def("_bytes", &ReaderClass::bytes)
       .def("_type_name", &ReaderClass::type_name)
       .def("_verify", &ReaderClass::verify)
+      .def("_prefetch", &ReaderClass::prefetch)
       .def("_load_ranges", &ReaderClass::load_ranges)
       .def("_need_until", &ReaderClass::need_until)
       .def("_part_size", &ReaderClass::part_size)

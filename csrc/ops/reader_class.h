@@ -10,6 +10,16 @@
 
 namespace tensorizer::ops {
 
+// Ends one call that runs on another thread.
+class CancelClass final : public torch::CustomClassHolder {
+ public:
+  Cancel& get() noexcept { return cancel_; }
+  void cancel() { cancel_.request(); }
+
+ private:
+  Cancel cancel_{Cancel::Unattended{}};
+};
+
 class ReaderClass final : public torch::CustomClassHolder {
  public:
   // The pickled state: the URI and the options, or the file itself if it is in memory.
@@ -65,8 +75,10 @@ class ReaderClass final : public torch::CustomClassHolder {
   void verify_memory(c10::List<std::string> names, std::vector<at::Tensor> tensors,
                      std::string verify);
   at::Tensor bytes(std::int64_t offset, std::int64_t size);
-  // The next two serve tensorizer_ops.Reader. Returns torch's name of the type, "float32".
+  // The next three serve tensorizer_ops.Reader. Returns torch's name of the type, "float32".
   std::string type_name(std::string name);
+  void prefetch(std::optional<c10::List<std::string>> names,
+                c10::intrusive_ptr<CancelClass> cancel);
   void verify(std::string verify, std::int64_t threads);
   // The next five serve tensorizer_ops.distributed.
   void need_until(std::string name, std::int64_t element);

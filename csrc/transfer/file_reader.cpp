@@ -24,7 +24,9 @@ namespace tensorizer {
 // One running load, registered with the reader so that progress() and cancel() find it.
 class FileReader::Job {
  public:
-  explicit Job(FileReader& reader) : reader_(reader) {
+  explicit Job(FileReader& reader) : Job(reader, own_) {}
+  // `given` must outlive the job.
+  Job(FileReader& reader, Cancel& given) : cancel(given), reader_(reader) {
     const std::lock_guard lock(reader_.mutex_);
     reader_.jobs_.push_back(this);
   }
@@ -36,11 +38,12 @@ class FileReader::Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  Cancel cancel;
+  Cancel& cancel;
   Progress progress;
 
  private:
   FileReader& reader_;
+  Cancel own_;
 };
 
 FileReader::FileReader(std::string uri, OptionList options, std::shared_ptr<Source> opened)
@@ -237,7 +240,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
     const std::shared_ptr<Source> source =
         file.source_for(targets.items, settings.threads > 1, job.cancel);
     // What is read ahead takes the other half.
-    if (source.get() != &file.source()) settings.memory_ceiling /= 2;
+    if (source.get() != &file.source() || file.keeps_prefetched()) settings.memory_ceiling /= 2;
     tensorizer::load(*source, file.catalogue(), targets.items, settings, job.progress, job.cancel);
     loaded = true;
     file.source().confirm(job.cancel);
@@ -384,6 +387,17 @@ std::optional<std::string> FileReader::remote_version() {
 }
 
 bool FileReader::can_map() { return file()->map() != nullptr; }
+
+void FileReader::prefetch(const std::optional<std::vector<std::string>>& names) {
+  Cancel own;
+  prefetch(names, own);
+}
+
+void FileReader::prefetch(const std::optional<std::vector<std::string>>& names, Cancel& given) {
+  const std::shared_ptr<OpenFile> open = file();
+  Job job(*this, given);
+  open->prefetch(open->select(names), job.progress, job.cancel);
+}
 
 void FileReader::verify(Verify verify, std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();

@@ -89,6 +89,9 @@ class FileReader {
   std::optional<std::string> remote_version();
   // Returns whether tensors on the CPU can share pages with the file.
   bool can_map();
+  void prefetch(const std::optional<std::vector<std::string>>& names);
+  // `given` may end this call alone, and cancel() ends it as well.
+  void prefetch(const std::optional<std::vector<std::string>>& names, Cancel& given);
   void verify(Verify verify, std::int64_t threads);
   std::string digest(std::int64_t threads, std::int64_t version, bool listed);
   void rewrite(const std::string& to, HashKinds hashes, const OptionList& options,

@@ -150,6 +150,7 @@ def functions(path: str) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "Reader": (t.Reader, {"source": path}),
         "Reader.load": (mapping.load, {}),
         "Reader.load_into": (mapping.load_into, {"module": module}),
+        "Reader.prefetch": (mapping.prefetch, {}),
         "Reader.verify": (mapping.verify, {}),
         "Reader.digest": (mapping.digest, {}),
         "Reader.rewrite": (mapping.rewrite, {"target": new}),

@@ -244,3 +244,23 @@ def test_what_does_not_fit_into_the_cache_goes_around_it(
     run_python(AUTO, str(path), str(meminfo))
     # Whether a file is in the cache is found out by reading some of it.
     assert (cached(path) < 0.5 * path.stat().st_size / mmap.PAGESIZE) == direct
+
+
+@pytest.mark.parametrize("io", ["auto", "buffered", "direct"])
+def test_what_is_fetched_in_advance(tmp_path: Path, io: str) -> None:
+    """It goes to the page cache, or to memory if loads read around that."""
+    path = tmp_path / "m.tensors"
+    tensors = {f"t{i}": torch.arange(400_003 + i) for i in range(5)}
+    tensorizer_ops.save(path, tensors)
+    skip_without_direct_access(path)
+    with tensorizer_ops.Reader(path, options={"io": io}) as reader:
+        len(reader)
+        drop_cache(path)
+        reader.prefetch(["t1", "t3"]).result()
+        pages = cached(path)
+        if io == "direct":
+            assert pages == 0
+            path.write_bytes(bytes(path.stat().st_size))  # which the load does not read
+        else:
+            assert pages >= 2 * 400_003 * 8 // mmap.PAGESIZE
+        assert torch.equal(reader["t3"], tensors["t3"])

@@ -117,6 +117,14 @@ class Reader {
   std::vector<at::Tensor> load(const std::optional<std::vector<std::string>>& names = std::nullopt,
                                const LoadRequest& request = {});
 
+  // Fetches the named tensors, or all, so that loads of them are fast: those of a local file into
+  // the page cache, all others into half of the memory that the option `memory_ceiling` allows,
+  // where they stay until they are loaded or others need the room. Blocks until they are there, or
+  // until cancel(); loads may run meanwhile. Throws Error(NoSuchTensor) for an unknown name, and
+  // Error(InvalidArgument) if they are larger than that memory, or if the file can be read only
+  // once.
+  void prefetch(const std::optional<std::vector<std::string>>& names);
+
   // Loads the named tensors, in this order, or the parts of them that `slices` take; dimensions
   // without a slice are taken in whole. Reads little more of the file than these parts. A part that
   // is one run of bytes shares pages with a local file, as load() does. Throws what load() throws,

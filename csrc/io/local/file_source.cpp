@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
 #include <sys/ioctl.h>
@@ -33,6 +34,9 @@ constexpr std::uint64_t kWarmPart = 256 << 10;
 // The system call of one more read takes as long as copying a page from the cache.
 constexpr std::uint64_t kWarmReadCost = 4 << 10;
 constexpr int kSamples = 16;
+// The bytes that the system is asked to bring into the page cache at a time, and in all.
+constexpr std::uint64_t kCachedStep = 1 << 20;
+constexpr std::uint64_t kCachedAhead = 16 << 20;
 // With no more cold samples than this, a file counts as warm: other use of memory evicts a few
 // pages of warm files as well.
 constexpr int kFewSamples = 2;
@@ -178,6 +182,23 @@ class FileSource : public Source {
       hints.read_cost = kWarmReadCost;
     }
     return hints;
+  }
+
+  bool cache(std::uint64_t offset, std::uint64_t size, Cancel& cancel) override {
+    if (access_ == FileAccess::Direct && can_go_direct()) return false;
+    const std::uint64_t end = std::min(offset + size, size_);
+    for (std::uint64_t at = offset, asked = offset; at < end; at += kCachedStep) {
+      cancel.check();
+      // The disk has many requests at a time, and the host waits for the first of them.
+      for (; asked < std::min(end, at + kCachedAhead); asked += kCachedStep) {
+        posix_fadvise(file_.get(), static_cast<off_t>(asked),
+                      static_cast<off_t>(std::min(kCachedStep, end - asked)), POSIX_FADV_WILLNEED);
+      }
+      std::byte last;
+      const Bytes piece(&last, 1);
+      read_at(file_.get(), std::min(at + kCachedStep, end) - 1, {&piece, 1}, name_, cancel);
+    }
+    return true;
   }
 
   std::uint64_t block() const override { return goes_direct_ ? direct_->block() : 1; }

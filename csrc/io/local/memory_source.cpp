@@ -37,6 +37,7 @@ class MemorySource : public Source {
     return hints;
   }
 
+  bool cache(std::uint64_t, std::uint64_t, Cancel&) override { return true; }
   std::optional<std::uint64_t> size() const override { return bytes_.size(); }
   std::uint64_t start() const override { return start_; }
   const std::string& label() const override { return label_; }

@@ -1,0 +1,67 @@
+"""Fetching tensors before they are loaded."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from tensorizer_ops._arguments import check_names
+
+
+class Prefetch(Future[None]):
+    """A fetch in the background: a future that is done when the bytes are there.
+
+    If the fetch fails, :meth:`result` raises the exception, and loads read what it has not fetched.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cancel = torch.classes.tensorizer.Cancel()
+        self._thread: threading.Thread | None = None
+
+    def cancel(self) -> bool:
+        """Ask the fetch to stop soon; :meth:`result` raises ``errors.Cancelled``.
+
+        Returns whether the fetch was still running.
+        """
+        self._cancel.cancel()
+        return not self.done()
+
+
+# A program that exits does not wait for what nobody will load.
+_running: weakref.WeakSet[Prefetch] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    ended = [fetch for fetch in _running if fetch.cancel()]
+    for fetch in ended:
+        if fetch._thread is not None:
+            fetch._thread.join()
+
+
+def start(reader: Any, names: Sequence[str] | None) -> Prefetch:
+    """Fetch tensors of a ``torch.classes.tensorizer.Reader`` in a thread."""
+    future = Prefetch()
+    wanted = None if names is None else list(names)
+    check_names("names", wanted or ())
+
+    def run() -> None:
+        future.set_running_or_notify_cancel()
+        try:
+            reader._prefetch(wanted, future._cancel)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    future._thread = threading.Thread(target=run, name="tensorizer_ops prefetch", daemon=True)
+    _running.add(future)
+    future._thread.start()
+    return future

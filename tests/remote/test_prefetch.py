@@ -1,0 +1,264 @@
+"""Tensors that are fetched before they are loaded: what is asked of a server, and what is kept."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.process import run_python
+from support.samples import assert_same, same, sample
+from support.scripted import Asked, ScriptedServer, scripted
+from tensorizer_ops import errors
+
+MIB = 1 << 20
+PATIENCE = 30  # seconds
+# 40 tensors, of which every second one lies apart from the others.
+TENSORS = {f"t{i:02}": sample(torch.float32, (20_000 + i,), i) for i in range(40)}
+APART = list(TENSORS)[::2]
+KEY = {"key": "named:prefetch"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def key() -> Iterator[None]:
+    tensorizer_ops.keys.add("prefetch", key=bytes(range(32)))
+    yield
+    tensorizer_ops.keys.remove("prefetch")
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("file") / "m.tensors"
+    tensorizer_ops.save(path, TENSORS)
+    return path.read_bytes()
+
+
+class Doors:
+    """Responses to a prefetch wait until they are opened, but for those to `passes`."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.holds = False
+        self.passes: Callable[[int], bool] = lambda begin: False
+
+    def wait(self, asked: Asked) -> None:
+        begin = int(asked.headers["range"].removeprefix("bytes=").split("-")[0])
+        if self.holds and not self.passes(begin):
+            assert self.open.wait(PATIENCE)
+
+
+@contextmanager
+def serving(content: bytes) -> Iterator[tuple[ScriptedServer, Doors]]:
+    doors = Doors()
+
+    def answer(asked: Asked) -> None:
+        doors.wait(asked)
+        asked.say_range(content, ETag='"1"')
+
+    with scripted(answer) as server:
+        try:
+            yield server, doors
+        finally:
+            doors.open.set()
+
+
+def await_requests(server: ScriptedServer, count: int) -> None:
+    deadline = threading.Event()
+    for _ in range(PATIENCE * 100):
+        if len(server.asked) >= count:
+            return
+        deadline.wait(0.01)
+    raise AssertionError(f"{len(server.asked)} requests, not {count}")
+
+
+@pytest.mark.parametrize("kind", ["tensors", "encrypted", "safetensors"])
+def test_what_was_fetched_is_not_asked_for_again(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ("m.safetensors" if kind == "safetensors" else "m.tensors")
+    options = KEY if kind == "encrypted" else {}
+    tensorizer_ops.save(path, TENSORS, hashes="chunked", options=options)
+    with serving(path.read_bytes()) as (server, _):
+        url = server.url(path.name)
+        with tensorizer_ops.Reader(url, options=options, verify="all") as reader:
+            assert reader.prefetch(APART).result(PATIENCE) is None
+            asked = len(server.asked)
+            loaded = reader.load(APART[:15]) | {name: reader[name] for name in APART[15:]}
+            assert len(server.asked) == asked
+            assert_same(loaded, {name: TENSORS[name] for name in APART})
+            # It is not kept any longer, and a load of more reads what is missing.
+            reader.prefetch(APART[:10]).result(PATIENCE)
+            asked = len(server.asked)
+            assert_same(reader.load(), TENSORS)
+            assert len(server.asked) > asked
+
+
+def test_all_tensors_in_few_requests(content: bytes) -> None:
+    with serving(content) as (server, _), tensorizer_ops.Reader(server.url()) as reader:
+        len(reader)
+        before = len(server.asked)
+        reader.prefetch().result(PATIENCE)
+        assert len(server.asked) - before <= 3
+        assert_same(reader.load(), TENSORS)
+        assert len(server.asked) - before <= 3
+
+
+def test_parts_come_from_what_was_fetched(content: bytes) -> None:
+    with serving(content) as (server, _), tensorizer_ops.Reader(server.url()) as reader:
+        reader.prefetch(["t35"]).result(PATIENCE)
+        asked = len(server.asked)
+        part = reader.load(["t35"], slices={"t35": slice(100, 200)})["t35"]
+        assert same(part, TENSORS["t35"][100:200])
+        assert len(server.asked) == asked
+
+
+def test_a_load_waits_for_what_is_on_its_way(content: bytes) -> None:
+    with serving(content) as (server, doors), tensorizer_ops.Reader(server.url()) as reader:
+        len(reader)
+        before = len(server.asked)
+        doors.holds = True
+        fetch = reader.prefetch(["t33"])
+        await_requests(server, before + 1)
+        threading.Timer(0.3, doors.open.set).start()
+        assert same(reader["t33"], TENSORS["t33"])
+        assert fetch.result(PATIENCE) is None
+        assert len(server.asked) == before + 1
+
+
+def test_a_load_does_not_wait_for_what_has_not_begun(content: bytes) -> None:
+    with serving(content) as (server, doors), tensorizer_ops.Reader(server.url()) as reader:
+        last = int(reader.stored(APART[-1])["header_offset"])
+        before = len(server.asked)
+        doors.holds = True
+        doors.passes = lambda begin: begin >= last
+        fetch = reader.prefetch(APART)
+        await_requests(server, before + 4)
+        assert same(reader[APART[-1]], TENSORS[APART[-1]])
+        assert not fetch.done()
+        doors.open.set()
+        assert fetch.result(PATIENCE) is None
+        asked = len(server.asked)
+        assert_same(reader.load(APART[:-1]), {name: TENSORS[name] for name in APART[:-1]})
+        assert len(server.asked) == asked
+
+
+def test_the_ceiling(content: bytes) -> None:
+    """Half of 1 MiB has room for six tensors of 80,000 bytes."""
+    options = {"memory_ceiling": str(MIB)}
+    names = list(TENSORS)[25:]
+    with (
+        serving(content) as (server, _),
+        tensorizer_ops.Reader(server.url(), options=options) as reader,
+    ):
+        with pytest.raises(ValueError, match=r"in advance, and 524288 can be kept.*ceiling"):
+            reader.prefetch(names[:10]).result(PATIENCE)
+        reader.prefetch(names[:3]).result(PATIENCE)
+        reader.prefetch(names[3:6]).result(PATIENCE)
+        reader.prefetch(names[:1]).result(PATIENCE)  # is there, and newer now
+        reader.prefetch(names[6:8]).result(PATIENCE)  # in the room of the two oldest
+        asked = len(server.asked)
+        kept = [names[0], *names[3:8]]
+        assert_same(reader.load(kept), {name: TENSORS[name] for name in kept})
+        assert len(server.asked) == asked
+        assert same(reader[names[1]], TENSORS[names[1]])
+        assert len(server.asked) > asked
+
+
+@pytest.mark.parametrize("how", ["future", "cancel", "close"])
+def test_ending_it(content: bytes, how: str) -> None:
+    with serving(content) as (server, doors), tensorizer_ops.Reader(server.url()) as reader:
+        len(reader)
+        before = len(server.asked)
+        doors.holds = True
+        fetch = reader.prefetch(["t33"])
+        await_requests(server, before + 1)
+        if how == "future":
+            assert fetch.cancel()
+        elif how == "cancel":
+            reader.cancel()
+        else:
+            reader.close()
+        with pytest.raises(errors.Cancelled):
+            fetch.result(PATIENCE)
+        assert not fetch.cancel()
+        doors.holds = False
+        if how != "close":
+            assert same(reader["t33"], TENSORS["t33"])
+            assert reader.prefetch(["t34"]).result(PATIENCE) is None
+
+
+def test_an_error_of_the_server(content: bytes) -> None:
+    fails = False
+
+    def answer(asked: Asked) -> None:
+        if fails:
+            asked.say("403 Forbidden")
+        else:
+            asked.say_range(content, ETag='"1"')
+
+    with scripted(answer) as server, tensorizer_ops.Reader(server.url()) as reader:
+        len(reader)
+        fails = True
+        with pytest.raises(PermissionError, match="403"):
+            reader.prefetch(["t33"]).result(PATIENCE)
+        fails = False
+        assert same(reader["t33"], TENSORS["t33"])
+
+
+def test_what_cannot_be_fetched(path: str, content: bytes) -> None:
+    Path(path).write_bytes(content)
+    with tensorizer_ops.Reader(path) as reader, pytest.raises(KeyError, match="no tensor 'x'"):
+        reader.prefetch(["x"]).result(PATIENCE)
+    with pytest.raises(ValueError, match="closed"):
+        reader.prefetch()
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe, os.fdopen(reading, "rb") as end:
+        writer = threading.Thread(target=lambda: (pipe.write(content), pipe.close()))
+        writer.start()
+        with tensorizer_ops.Reader(f"fd:{end.fileno()}") as reader:
+            with pytest.raises(ValueError, match="read only once"):
+                reader.prefetch(["t01"]).result(PATIENCE)
+            assert_same(reader.load(), TENSORS)
+        writer.join()
+
+
+def test_neither_a_child_nor_the_end_of_a_program_waits_for_it(content: bytes) -> None:
+    with serving(content) as (server, doors):
+        with tensorizer_ops.Reader(server.url()) as reader:
+            stored = reader.stored("t33")
+        begins = {int(stored["header_offset"]), int(stored["data_offset"])}
+        held: list[int] = []
+
+        def passes(asked: int) -> bool:
+            if asked in begins:
+                held.append(asked)
+            return asked not in begins or len(held) > 1
+
+        doors.holds, doors.passes = True, passes
+        code = f"""
+            import os
+            import time
+            import tensorizer_ops
+
+            reader = tensorizer_ops.Reader({server.url()!r})
+            len(reader)
+            fetch = reader.prefetch(["t33"])
+            time.sleep(0.5)
+            child = os.fork()
+            if child == 0:
+                print(reader["t33"].numel(), reader["t34"].numel(), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+            print(fetch.done())
+        """
+        begun = time.monotonic()
+        done = run_python(textwrap.dedent(code))
+        assert done.stdout.split() == [b"20033", b"20034", b"False"]
+        assert time.monotonic() - begun < PATIENCE
+        assert len(held) == 2
