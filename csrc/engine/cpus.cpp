@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "base/control_groups.h"
+
 namespace tensorizer {
 
 namespace {
@@ -37,33 +39,11 @@ int legacy_limit(const std::string& directory) {
   return cpus_for(quota, period);
 }
 
-// Returns the lowest limit of the group and its ancestors up to the root of the hierarchy.
-int tightest(const std::string& root, std::string group, int (*limit)(const std::string&)) {
-  int cpus = limit(root);
-  while (group.size() > 1) {
-    cpus = std::min(cpus, limit(root + group));
-    group.resize(group.rfind('/'));
-  }
-  return cpus;
-}
-
 int quota_of_control_groups() {
   int cpus = kNoLimit;
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    // hierarchy:controllers:/path
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const std::string path = line.substr(second + 1);
-    if (!path.starts_with('/')) continue;
-    if (controllers == ",,") {
-      cpus = std::min(cpus, tightest("/sys/fs/cgroup", path, unified_limit));
-    } else if (controllers.find(",cpu,") != std::string::npos) {
-      cpus = std::min(cpus, tightest("/sys/fs/cgroup/cpu", path, legacy_limit));
-    }
-  }
+  for_each_control_group("cpu", [&](const std::string& directory, bool unified) {
+    cpus = std::min(cpus, unified ? unified_limit(directory) : legacy_limit(directory));
+  });
   return cpus;
 }
 

@@ -1,11 +1,15 @@
 // The base layer: errors, text, cursors and cancelling.
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstdlib>
 #include <limits>
 #include <set>
 #include <thread>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/control_groups.h"
 #include "base/error.h"
 #include "base/hooks.h"
 #include "base/utf8.h"
@@ -266,6 +270,29 @@ TEST_F(InterruptHookTest, MayRequestWhatItInterrupts) {
   running = &cancel;
   set_interrupt_hook([] { running->request(); });
   EXPECT_EQ(kind_of([&] { cancel.check(); }), ErrorKind::Cancelled);
+}
+
+TEST(ControlGroups, AreThoseOfTheProcessAndAllAbove) {
+  char path[] = "/tmp/groups.XXXXXX";
+  const int file = mkstemp(path);
+  ASSERT_GE(file, 0);
+  const std::string_view text =
+      "9:name=systemd:/x\n4:cpu,memory:/pod/one\n2:memorycount:/y\nodd\n0::/slice/a/b\n1:pids:/\n";
+  ASSERT_EQ(write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(file);
+  std::vector<std::string> found;
+  for_each_control_group(
+      "memory",
+      [&](const std::string& directory, bool unified) {
+        found.push_back(directory + (unified ? " 2" : " 1"));
+      },
+      path);
+  unlink(path);
+  const std::vector<std::string> expected = {
+      "/sys/fs/cgroup/memory 1",   "/sys/fs/cgroup/memory/pod 1", "/sys/fs/cgroup/memory/pod/one 1",
+      "/sys/fs/cgroup 2",          "/sys/fs/cgroup/slice 2",      "/sys/fs/cgroup/slice/a 2",
+      "/sys/fs/cgroup/slice/a/b 2"};
+  EXPECT_EQ(found, expected);
 }
 
 }  // namespace

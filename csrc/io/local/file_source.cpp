@@ -16,6 +16,7 @@
 #include <random>
 #include <utility>
 
+#include "base/control_groups.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/number.h"
@@ -71,7 +72,7 @@ bool is_remote(int file) {
 }
 
 // Returns a number in a file of /proc or /sys; null if there is none.
-std::optional<std::uint64_t> number_in(const char* path, std::string_view before) {
+std::optional<std::uint64_t> number_in(const std::string& path, std::string_view before) {
   std::ifstream file(path);
   std::string line;
   while (std::getline(file, line)) {
@@ -85,12 +86,16 @@ std::optional<std::uint64_t> number_in(const char* path, std::string_view before
 }
 
 // Returns about how many bytes the page cache can hold: what is available to this machine, at most
-// the limit of a container.
+// the limits of containers.
 std::uint64_t room_in_cache() {
   constexpr auto kNoLimit = std::numeric_limits<std::uint64_t>::max();
   const auto kibibytes = number_in("/proc/meminfo", "MemAvailable:");
-  const auto limit = number_in("/sys/fs/cgroup/memory.max", "");
-  return std::min(kibibytes ? *kibibytes << 10 : kNoLimit, limit.value_or(kNoLimit));
+  std::uint64_t room = kibibytes ? *kibibytes << 10 : kNoLimit;
+  for_each_control_group("memory", [&](const std::string& directory, bool unified) {
+    const char* const file = unified ? "/memory.max" : "/memory.limit_in_bytes";
+    room = std::min(room, number_in(directory + file, "").value_or(kNoLimit));
+  });
+  return room;
 }
 
 // Returns false if the file system does not support mapping, or the address space is limited:
