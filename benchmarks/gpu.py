@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import platform
 import statistics
 import tempfile
@@ -28,7 +29,15 @@ import workloads
 
 State = dict[str, torch.Tensor]
 PINNED_PIECE = 32 << 20
-TARGETS = {"large": 0.95, "transformer": 0.9}
+WORKLOADS = ("large", "transformer")
+# What a row must reach of the limit, by workload.
+TARGETS = {
+    "us": {"large": 0.95, "transformer": 0.9},
+    "us, chunks verified": {"large": 0.9, "transformer": 0.9},
+    "us, encrypted": {"large": 0.8, "transformer": 0.8},
+}
+# Small chunks, so that there are enough for all threads of a GPU.
+CHUNKS = {"digest_chunk": "65536"}
 
 
 def pinned_copy(state: State, device: torch.device) -> Callable[[], State]:
@@ -138,11 +147,22 @@ def run(workload: workloads.Workload, device: torch.device, quick: bool, repeat:
     with tempfile.TemporaryDirectory() as directory:
         ours, theirs = Path(directory, "m.tensors"), Path(directory, "m.safetensors")
         saved = Path(directory, "saved")
+        chunked, secret = Path(directory, "chunked"), Path(directory, "secret")
+        key = {"key": "named:gpu benchmark"}
+        tensorizer_ops.keys.add("gpu benchmark", key=os.urandom(32))
         tensorizer_ops.save(ours, state)
+        tensorizer_ops.save(chunked, state, hashes="chunked", options=CHUNKS)
+        tensorizer_ops.save(secret, state, hashes="none", options=key)
         loads: dict[str, Callable[[], object]] = {
             "limit, pinned copy": pinned_copy(state, device),
             "us": lambda: tensorizer_ops.load(ours, device=device),
-            "us, verify all": lambda: tensorizer_ops.load(ours, device=device, verify="all"),
+            "us, chunks verified": lambda: tensorizer_ops.load(
+                chunked, device=device, verify="all"
+            ),
+            "us, encrypted": lambda: tensorizer_ops.load(secret, device=device, options=key),
+            "us, SHA-256 of tensors": lambda: tensorizer_ops.load(
+                ours, device=device, verify="all"
+            ),
             "tensorizer": lambda: tensorizer_load(ours, device),
         }
         try:
@@ -186,7 +206,7 @@ def main() -> None:
     if device.type == "cpu":
         parser.error("there is no accelerator here: benchmarks/run.py measures the CPU")
     results: dict[str, object] = {}
-    for name in TARGETS:
+    for name in WORKLOADS:
         workload = workloads.WORKLOADS[name]
         size = workload.bytes(arguments.quick)
         rows = run(workload, device, arguments.quick, arguments.repeat)
@@ -196,10 +216,13 @@ def main() -> None:
             print(f"  {row:24} {median:8.2f} {best:8.2f}")
         for row, error in rows.errors.items():
             print(f"  {row:24} {error}")
-        if {"us", "limit, pinned copy"} <= rows.seconds.keys():
-            ratio = min(rows.seconds["limit, pinned copy"]) / min(rows.seconds["us"])
-            met = "met" if ratio >= TARGETS[name] else "NOT MET"
-            print(f"  us against the limit: {ratio:.2f}, at least {TARGETS[name]}: {met}\n")
+        limit = rows.seconds.get("limit, pinned copy")
+        for row in (row for row in TARGETS if limit and row in rows.seconds):
+            ratio = min(limit) / min(rows.seconds[row])
+            target = TARGETS[row][name]
+            met = "met" if ratio >= target else "NOT MET"
+            print(f"  {row}, against the limit: {ratio:.2f}, at least {target}: {met}")
+        print()
         results[name] = {"bytes": size, "seconds": rows.seconds, "errors": rows.errors}
     if arguments.json:
         about = {"device": str(device), "torch": torch.__version__, "host": platform.machine()}
