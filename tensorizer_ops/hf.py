@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _pretrained as pretrained
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import checked, wrong
 from tensorizer_ops._folder import Folder
+from tensorizer_ops._hf import configs, files, models
+from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._load_save import save
 from tensorizer_ops._option_uses import for_loads, for_saves
 from tensorizer_ops._options import Hashes, Options, Verify
-from tensorizer_ops._pretrained import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._progress import Progress
 from tensorizer_ops._reader import Reader
 from tensorizer_ops._state_dict import AllAtOnce, one_by_one
@@ -98,10 +98,10 @@ def from_pretrained(
         kwargs.pop(name, None)
     given_generation = kwargs.pop("generation_config", None)
     dtype = kwargs.pop("torch_dtype", dtype)  # the older name
-    where, device_map = pretrained.devices_of(device, device_map)
-    fields = pretrained.read_object(folder, CONFIG)
+    where, device_map = configs.devices_of(device, device_map)
+    fields = files.read_object(folder, CONFIG)
     with Reader(
-        folder.uri(weights or pretrained.found_weights(folder)),
+        folder.uri(weights or files.found_weights(folder)),
         options=for_loads(options),
         device=where or "cpu",
         verify=verify,
@@ -113,19 +113,19 @@ def from_pretrained(
                 given = [*kwargs, *(["device_map"] if where is None else [])]
                 raise errors.InvalidArgument(f"models of diffusers take no {', '.join(given)}")
             make = partial(no_init_or_tensor, partial(model_class.from_config, fields))
-            model = pretrained.made_of(folder, make)
+            model = configs.made_of(folder, make)
             return _filled(model, reader, where, dtype, progress)
-        config, generation_config = pretrained.configs_of(folder, fields, model_class, kwargs)
-        wanted = pretrained.dtype_of(dtype, config, reader)
+        config, generation_config = configs.configs_of(folder, fields, model_class, kwargs)
+        wanted = configs.dtype_of(dtype, config, reader)
         if (
             verify == "none"
             and not progress
-            and pretrained.takes_each(wanted, config, reader, where, kwargs)
+            and configs.takes_each(wanted, config, reader, where, kwargs)
         ):
             state: Mapping[str, Any] = one_by_one(reader)
         else:
             state = AllAtOnce(reader, lambda: reader.load(progress=progress))
-        kind = pretrained.class_of(config, model_class)
+        kind = configs.class_of(config, model_class)
         # Transformers makes buffers on the default device, and copies them.
         on_meta = torch.get_default_device().type == "meta" and str(where) != "meta"
         try:
@@ -143,7 +143,7 @@ def from_pretrained(
             raise
         except Exception as error:
             # The config may be at fault, if not the weights and the arguments.
-            pretrained.made_of(folder, partial(no_init_or_tensor, partial(kind, config)))
+            configs.made_of(folder, partial(no_init_or_tensor, partial(kind, config)))
             if "ignore_mismatched_sizes" in str(error):  # transformers logs which
                 raise errors.InvalidFormat(
                     f"tensors in {folder.label} have other shapes than {CONFIG} there gives them"
@@ -190,10 +190,10 @@ def save_pretrained(
     """
     folder = Folder(uri, options)
     target = folder.uri(weights)
-    if weights in pretrained.SMALL_FILES or weights.endswith(".json"):
+    if weights in files.SMALL_FILES or weights.endswith(".json"):
         raise errors.InvalidArgument(f"weights is {weights!r}, which is the name of another file")
     model = getattr(model, "_orig_mod", model)  # of torch.compile()
-    if not pretrained.is_model(model):
+    if not models.is_model(model):
         raise wrong("model", model, "a model of transformers or diffusers")
     if getattr(model, "_hf_peft_config_loaded", False):
         raise errors.InvalidArgument(
@@ -205,10 +205,10 @@ def save_pretrained(
         raise errors.InvalidArgument(
             "the model is quantized: call its own save_pretrained(), and convert() the folder"
         )
-    state = pretrained.state_of(model)
+    state = models.state_of(model)
     size = sum(tensor.nbytes for tensor in state.values())
-    replaced = pretrained.replaced_files(weights, size, options)
-    for name in {*pretrained.WEIGHTS, weights, f"{weights}.index.json"} - replaced:
+    replaced = files.replaced_files(weights, size, options)
+    for name in {*files.WEIGHTS, weights, f"{weights}.index.json"} - replaced:
         with contextlib.suppress(OSError):
             if folder.has(name):
                 raise errors.InvalidArgument(
@@ -217,16 +217,16 @@ def save_pretrained(
                 )
     usual = {"share": "true"}
     if weights.endswith(".safetensors"):  # such files would have the data of every tied name
-        state = pretrained.without_ties(model, state)
+        state = models.without_ties(model, state)
         usual = {}
     with tempfile.TemporaryDirectory() as made:
         # First, because the libraries may refuse them.
-        pretrained.save_config(model, made)
+        models.save_config(model, made)
         if tokenizer is not None:
             # Several templates would be a folder, whose files a server does not list.
             templates = isinstance(getattr(tokenizer, "chat_template", None), dict)
             tokenizer.save_pretrained(made, **({"save_jinja_files": False} if templates else {}))
-            for name in pretrained.NOT_ALWAYS_SAVED:
+            for name in files.NOT_ALWAYS_SAVED:
                 if not Path(made, name).exists() and folder.has(name):
                     raise errors.InvalidArgument(
                         f"{folder.label} already has {name!r}, which would change this tokenizer: "
@@ -265,11 +265,9 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
     folder = Folder(uri, options)
     with tempfile.TemporaryDirectory() as made:
         place = fetch(uri, made, options=options) if folder.path is None else folder.path
-        if not any(
-            os.path.exists(os.path.join(place, name)) for name in pretrained.TOKENIZER_FILES
-        ):
+        if not any(os.path.exists(os.path.join(place, name)) for name in files.TOKENIZER_FILES):
             raise errors.NotFound(f"{folder.label} has no tokenizer")
-        pretrained.check_tokenizer_class(folder, place)
+        files.check_tokenizer_class(folder, place)
         try:
             found = transformers.AutoTokenizer.from_pretrained(
                 place, trust_remote_code=False, local_files_only=True, **kwargs
@@ -309,18 +307,18 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
     with ThreadPoolExecutor(_REQUESTS) as pool:
         found = dict(
             zip(
-                pretrained.SMALL_FILES,
-                pool.map(folder.read_if_there, pretrained.SMALL_FILES),
+                files.SMALL_FILES,
+                pool.map(folder.read_if_there, files.SMALL_FILES),
                 strict=True,
             )
         )
-        more = sorted(pretrained.vocabulary_files(found[TOKENIZER_CONFIG]) - found.keys())
+        more = sorted(files.vocabulary_files(found[TOKENIZER_CONFIG]) - found.keys())
         found |= dict(zip(more, pool.map(folder.read_if_there, more), strict=True))
-    files = {name: content for name, content in found.items() if content is not None}
-    if not files:
+    there = {name: content for name, content in found.items() if content is not None}
+    if not there:
         raise errors.NotFound(f"{folder.label} has neither {CONFIG} nor files of a tokenizer")
     os.makedirs(place, exist_ok=True)
-    for name, content in files.items():
+    for name, content in there.items():
         Path(place, name).write_bytes(content)
     return place
 
@@ -333,11 +331,11 @@ def _filled(
     progress: Progress | None,
 ) -> Any:
     """Load a model of diffusers without weights, whose own from_pretrained() takes no tensors."""
-    wanted = None if dtype == "auto" else pretrained.dtype_of(dtype, None, reader)
+    wanted = None if dtype == "auto" else configs.dtype_of(dtype, None, reader)
     for name, tensor in model.state_dict(keep_vars=True).items():
         if tensor.is_floating_point() and name in reader:
             stored = reader.dtype(name)
-            kept = wanted is not None and pretrained.stays_in_float32(model, name, wanted)
+            kept = wanted is not None and models.stays_in_float32(model, name, wanted)
             tensor.data = tensor.data.to(torch.float32 if kept else wanted or stored)
     reader.load_into(model, device=device, cast=True, progress=progress)
     return model.to(device).eval()

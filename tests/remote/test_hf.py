@@ -20,7 +20,7 @@ from support.recorder import recorder
 from support.samples import same
 from support.scripted import scripted
 from tensorizer_ops import errors, hf
-from tensorizer_ops._pretrained import takes_each
+from tensorizer_ops._hf.configs import takes_each
 from tensorizer_ops.hf import fetch, from_pretrained, save_pretrained
 
 transformers = pytest.importorskip("transformers")

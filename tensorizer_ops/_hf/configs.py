@@ -1,8 +1,7 @@
-"""What a folder of transformers or diffusers has, and how its configs ask for a model."""
+"""What the configs of a folder, and the caller, ask for: a class, a type, devices."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -16,61 +15,9 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import kind_of
 from tensorizer_ops._folder import Folder
-from tensorizer_ops._memory import identity
-from tensorizer_ops._options import Options
+from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object
 from tensorizer_ops._reader import Reader
 
-CONFIG = "config.json"
-GENERATION_CONFIG = "generation_config.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
-CHAT_TEMPLATE = "chat_template.jinja"
-OWN_WEIGHTS = "model.tensors"
-# Where weights are looked for, in this order.
-WEIGHTS = (
-    OWN_WEIGHTS,
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "diffusion_pytorch_model.safetensors.index.json",
-    "diffusion_pytorch_model.safetensors",
-)
-# The files that save_pretrained() of tokenizers, processors and schedulers writes.
-SMALL_FILES = (
-    CONFIG,
-    GENERATION_CONFIG,
-    TOKENIZER_CONFIG,
-    "added_tokens.json",
-    CHAT_TEMPLATE,
-    "chat_template.json",
-    "merges.txt",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "scheduler_config.json",
-    "sentencepiece.bpe.model",
-    "special_tokens_map.json",
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer.model",
-    "video_preprocessor_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
-TOKENIZER_FILES = (
-    TOKENIZER_CONFIG,
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-)
-# Files that only some tokenizers, or releases of transformers, write, and all read.
-NOT_ALWAYS_SAVED = (
-    "added_tokens.json",
-    CHAT_TEMPLATE,
-    "chat_template.json",
-    "special_tokens_map.json",
-)
 _SEVERAL_DEVICES = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
@@ -101,34 +48,6 @@ def devices_of(
     # A device map takes accelerate, which models on the CPU do without.
     plain = where == torch.get_default_device() == torch.device("cpu")
     return where, None if plain else {"": where}
-
-
-def read_object(folder: Folder, name: str) -> dict[str, Any]:
-    """Return the content of a JSON file that holds an object."""
-    fields = _parsed(folder, name, folder.read(name))
-    if not isinstance(fields, dict):
-        raise errors.InvalidFormat(
-            f"{name} in {folder.label} holds {kind_of(fields)}, and must hold an object"
-        )
-    return fields
-
-
-def _parsed(folder: Folder, name: str, text: bytes) -> Any:
-    """Return the content of a JSON file of the folder."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise errors.InvalidFormat(f"{name} in {folder.label} is not JSON: {error}") from None
-
-
-def found_weights(folder: Folder) -> str:
-    for name in WEIGHTS:
-        if folder.has(name):
-            return name
-    raise errors.NotFound(
-        f"{folder.label} has no weights: none of {', '.join(WEIGHTS)}; give another name as "
-        "weights="
-    )
 
 
 def configs_of(
@@ -213,32 +132,6 @@ def _refuse_other_models(folder: Folder, fields: dict[str, Any]) -> None:
             )
         if each.get("use_pretrained_backbone"):
             each["use_pretrained_backbone"] = False
-
-
-def check_tokenizer_class(folder: Folder, place: str) -> None:
-    """Raise if a config names something as the class of the tokenizer that is none.
-
-    Of another class of transformers, AutoTokenizer would call what loads that.
-    """
-    import transformers
-
-    for file in (TOKENIZER_CONFIG, CONFIG):
-        try:
-            text = Path(place, file).read_bytes()
-        except FileNotFoundError:
-            continue
-        fields = _parsed(folder, file, text)
-        name = fields.get("tokenizer_class") if isinstance(fields, dict) else None
-        if not isinstance(name, str | None):
-            raise errors.InvalidFormat(f"{file} in {folder.label}: tokenizer_class is no text")
-        found = getattr(transformers, name or "PreTrainedTokenizerBase", None)
-        if found is None:
-            continue  # AutoTokenizer says so, or finds the one with "Fast" behind the name
-        base = transformers.PreTrainedTokenizerBase
-        if not (isinstance(found, type) and issubclass(found, base)):
-            raise errors.InvalidFormat(
-                f"{file} in {folder.label} names {name!r} as its tokenizer, which is none"
-            )
 
 
 def _generation_config(folder: Folder, fields: dict[str, Any]) -> Any:
@@ -340,100 +233,3 @@ def takes_each(
     quantized = kwargs.get("quantization_config") or getattr(config, "quantization_config", None)
     cast = all(reader.dtype(name) != dtype for name in reader)
     return device is None or divided or bool(quantized) or cast
-
-
-def replaced_files(weights: str, size: int, options: Options | None) -> set[str]:
-    """Return the files that a save of so many bytes replaces or removes."""
-    most = str((options or {}).get("max_shard_size", ""))
-    if not most.isdigit():
-        return {weights}
-    index = f"{weights}.index.json"
-    return {weights, index} if size <= int(most) else {index}
-
-
-def is_model(model: Any) -> bool:
-    """Return whether a model is of transformers or of diffusers."""
-    return any(
-        kind.__name__ in ("PreTrainedModel", "ModelMixin")
-        and kind.__module__.partition(".")[0] in ("transformers", "diffusers")
-        for kind in type(model).__mro__
-    )
-
-
-def stays_in_float32(model: Any, name: str, dtype: torch.dtype) -> bool:
-    """Return whether diffusers keeps a weight in float32 when the model has a smaller type."""
-    parts = set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    return dtype in (torch.float16, torch.bfloat16) and not parts.isdisjoint(name.split("."))
-
-
-def without_ties(model: Any, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return one name of every tensor: the others are those that the model ties to it."""
-    tied = getattr(model, "all_tied_weights_keys", None)  # of transformers 5
-    patterns = [re.escape(name) for name in tied] if isinstance(tied, dict) else _tied(model)
-    groups: dict[object, list[str]] = {}
-    for name, tensor in state.items():
-        groups.setdefault(identity(tensor), []).append(name)
-    names = set()
-    for group in groups.values():
-        own = [n for n in group if not any(re.fullmatch(each, n) for each in patterns)]
-        if len(own) > 1:
-            raise errors.InvalidArgument(
-                f"tensors {own[0]!r} and {own[1]!r} share memory, which a safetensors file cannot "
-                f"say, and the model does not tie them: save {OWN_WEIGHTS} instead"
-            )
-        names.add((own or group)[0])
-    return {name: tensor for name, tensor in state.items() if name in names}
-
-
-def _tied(model: Any) -> list[str]:
-    """Return patterns of the names that transformers 4 ties."""
-    return [f".*{each}" for each in getattr(model, "_tied_weights_keys", None) or ()]
-
-
-def state_of(model: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors of a model under the names that its own save_pretrained() gives them."""
-    state: dict[str, torch.Tensor] = model.state_dict()
-    for name, tensor in state.items():
-        if tensor.is_meta:
-            raise errors.InvalidArgument(
-                f"{name!r} is on the meta device: its values are offloaded, or were never loaded"
-            )
-    if any(hasattr(part, "_orig_mod") for part in model.modules()):  # of torch.compile()
-        state = {
-            ".".join(part for part in name.split(".") if part != "_orig_mod"): tensor
-            for name, tensor in state.items()
-        }
-    if not hasattr(model, "save_config"):  # which models of diffusers have
-        with contextlib.suppress(ImportError):  # transformers 4 renames nothing
-            from transformers.core_model_loading import revert_weight_conversion
-
-            state = revert_weight_conversion(model, state)
-    return state
-
-
-def save_config(model: Any, folder: str) -> None:
-    """Write the configs of a model."""
-    if hasattr(model, "save_config"):  # diffusers
-        model.save_config(folder)
-        return
-    model.config.dtype = model.dtype
-    model.config.architectures = [type(model).__name__]
-    model.config.save_pretrained(folder)
-    if model.can_generate():
-        model.generation_config.save_pretrained(folder)
-
-
-def vocabulary_files(tokenizer_config: bytes | None) -> set[str]:
-    """Return the names of the files that the class in a tokenizer's config reads."""
-    import transformers
-
-    try:
-        named = json.loads(tokenizer_config or b"{}").get("tokenizer_class")
-    except (ValueError, RecursionError, AttributeError):
-        return set()  # AutoTokenizer says what is wrong
-    kind = getattr(transformers, named, None) if isinstance(named, str) else None
-    try:
-        names: Mapping[str, str] = getattr(kind, "vocab_files_names", {})
-    except ImportError:  # of what the tokenizer needs, which AutoTokenizer says
-        return set()
-    return set(names.values())

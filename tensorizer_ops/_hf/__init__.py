@@ -1,0 +1,1 @@
+"""Models of transformers and diffusers, for ``tensorizer_ops.hf``."""

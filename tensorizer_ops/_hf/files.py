@@ -1,0 +1,144 @@
+"""The files in the folder of a model of transformers or diffusers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorizer_ops import errors
+from tensorizer_ops._arguments import kind_of
+from tensorizer_ops._folder import Folder
+from tensorizer_ops._options import Options
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+OWN_WEIGHTS = "model.tensors"
+# Where weights are looked for, in this order.
+WEIGHTS = (
+    OWN_WEIGHTS,
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "diffusion_pytorch_model.safetensors.index.json",
+    "diffusion_pytorch_model.safetensors",
+)
+# The files that save_pretrained() of tokenizers, processors and schedulers writes.
+SMALL_FILES = (
+    CONFIG,
+    GENERATION_CONFIG,
+    TOKENIZER_CONFIG,
+    "added_tokens.json",
+    CHAT_TEMPLATE,
+    "chat_template.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "scheduler_config.json",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "video_preprocessor_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+TOKENIZER_FILES = (
+    TOKENIZER_CONFIG,
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+)
+# Files that only some tokenizers, or releases of transformers, write, and all read.
+NOT_ALWAYS_SAVED = (
+    "added_tokens.json",
+    CHAT_TEMPLATE,
+    "chat_template.json",
+    "special_tokens_map.json",
+)
+
+
+def read_object(folder: Folder, name: str) -> dict[str, Any]:
+    """Return the content of a JSON file that holds an object."""
+    fields = _parsed(folder, name, folder.read(name))
+    if not isinstance(fields, dict):
+        raise errors.InvalidFormat(
+            f"{name} in {folder.label} holds {kind_of(fields)}, and must hold an object"
+        )
+    return fields
+
+
+def _parsed(folder: Folder, name: str, text: bytes) -> Any:
+    """Return the content of a JSON file of the folder."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise errors.InvalidFormat(f"{name} in {folder.label} is not JSON: {error}") from None
+
+
+def found_weights(folder: Folder) -> str:
+    for name in WEIGHTS:
+        if folder.has(name):
+            return name
+    raise errors.NotFound(
+        f"{folder.label} has no weights: none of {', '.join(WEIGHTS)}; give another name as "
+        "weights="
+    )
+
+
+def check_tokenizer_class(folder: Folder, place: str) -> None:
+    """Raise if a config names something as the class of the tokenizer that is none.
+
+    Of another class of transformers, AutoTokenizer would call what loads that.
+    """
+    import transformers
+
+    for file in (TOKENIZER_CONFIG, CONFIG):
+        try:
+            text = Path(place, file).read_bytes()
+        except FileNotFoundError:
+            continue
+        fields = _parsed(folder, file, text)
+        name = fields.get("tokenizer_class") if isinstance(fields, dict) else None
+        if not isinstance(name, str | None):
+            raise errors.InvalidFormat(f"{file} in {folder.label}: tokenizer_class is no text")
+        found = getattr(transformers, name or "PreTrainedTokenizerBase", None)
+        if found is None:
+            continue  # AutoTokenizer says so, or finds the one with "Fast" behind the name
+        base = transformers.PreTrainedTokenizerBase
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise errors.InvalidFormat(
+                f"{file} in {folder.label} names {name!r} as its tokenizer, which is none"
+            )
+
+
+def vocabulary_files(tokenizer_config: bytes | None) -> set[str]:
+    """Return the names of the files that the class in a tokenizer's config reads."""
+    import transformers
+
+    try:
+        named = json.loads(tokenizer_config or b"{}").get("tokenizer_class")
+    except (ValueError, RecursionError, AttributeError):
+        return set()  # AutoTokenizer says what is wrong
+    kind = getattr(transformers, named, None) if isinstance(named, str) else None
+    try:
+        names: Mapping[str, str] = getattr(kind, "vocab_files_names", {})
+    except ImportError:  # of what the tokenizer needs, which AutoTokenizer says
+        return set()
+    return set(names.values())
+
+
+def replaced_files(weights: str, size: int, options: Options | None) -> set[str]:
+    """Return the files that a save of so many bytes replaces or removes."""
+    most = str((options or {}).get("max_shard_size", ""))
+    if not most.isdigit():
+        return {weights}
+    index = f"{weights}.index.json"
+    return {weights, index} if size <= int(most) else {index}
