@@ -34,7 +34,9 @@ class Prefetch(Future[None]):
         return not self.done()
 
 
-# A program that exits does not wait for what nobody will load.
+# A program that exits does not wait for what nobody will load; for a file object that does not
+# return, so many seconds.
+_PATIENCE = 2
 _running: weakref.WeakSet[Prefetch] = weakref.WeakSet()
 
 
@@ -43,7 +45,7 @@ def _end_all() -> None:
     ended = [fetch for fetch in _running if fetch.cancel()]
     for fetch in ended:
         if fetch._thread is not None:
-            fetch._thread.join()
+            fetch._thread.join(_PATIENCE)
 
 
 def start(reader: Any, names: Sequence[str] | None) -> Prefetch:
@@ -52,16 +54,22 @@ def start(reader: Any, names: Sequence[str] | None) -> Prefetch:
     wanted = None if names is None else list(names)
     check_names("names", wanted or ())
 
-    def run() -> None:
-        future.set_running_or_notify_cancel()
-        try:
-            reader._prefetch(wanted, future._cancel)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    future._thread = threading.Thread(target=run, name="tensorizer_ops prefetch", daemon=True)
+    future._thread = threading.Thread(
+        target=_run, args=(future, reader, wanted), name="tensorizer_ops prefetch", daemon=True
+    )
     _running.add(future)
     future._thread.start()
     return future
+
+
+def _run(future: Prefetch | None, reader: Any, names: list[str] | None) -> None:
+    assert future is not None
+    future.set_running_or_notify_cancel()
+    try:
+        reader._prefetch(names, future._cancel)
+    except BaseException as error:
+        future.set_exception(error)
+        # The traceback keeps this frame alive, which must not keep the reader and the future alive.
+        future = reader = None
+    else:
+        future.set_result(None)

@@ -13,6 +13,11 @@ namespace tensorizer::device {
 namespace {
 
 constexpr int kThreads = 256;
+// The size of the second dimension of a grid, which a test sets to a small number.
+#ifndef TENSORIZER_GRID_HEIGHT
+#define TENSORIZER_GRID_HEIGHT 65535
+#endif
+constexpr std::uint64_t kGridHeight = TENSORIZER_GRID_HEIGHT;
 // The threads that exchange numbers directly; AMD's devices name 64 of them, of which 32 do.
 constexpr int kLanes = 32;
 #ifdef __HIP_PLATFORM_AMD__
@@ -188,9 +193,9 @@ Chunks chunks_of(std::uint64_t size, std::uint64_t chunk) {
 // Calls `start` with a grid for the chunks from a number on, which has `threads` for each.
 template <typename Start>
 void for_chunks(const Chunks& chunks, std::uint64_t threads, const Start& start) {
-  constexpr std::uint64_t kMost = 65'535;  // of the second dimension of a grid
-  for (std::uint64_t first = 0; first < chunks.count; first += kMost) {
-    const std::uint64_t count = chunks.count - first < kMost ? chunks.count - first : kMost;
+  for (std::uint64_t first = 0; first < chunks.count; first += kGridHeight) {
+    const std::uint64_t left = chunks.count - first;
+    const std::uint64_t count = left < kGridHeight ? left : kGridHeight;
     start(dim3(blocks_for(threads), static_cast<unsigned>(count)), first);
   }
 }
@@ -212,8 +217,10 @@ void start_streams(std::uint8_t* data, const Chunks& chunks, const ChunkState* s
 
 // Overwrites the keys.
 cudaError_t forget(ChunkState* states, const Chunks& chunks, cudaStream_t stream) {
-  if (const cudaError_t error = cudaGetLastError()) return error;
-  return cudaMemsetAsync(states, 0, chunks.count * sizeof(ChunkState), stream);
+  const cudaError_t started = cudaGetLastError();
+  const cudaError_t forgotten =
+      cudaMemsetAsync(states, 0, chunks.count * sizeof(ChunkState), stream);
+  return started != cudaSuccess ? started : forgotten;
 }
 
 }  // namespace

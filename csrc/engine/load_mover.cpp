@@ -335,7 +335,7 @@ bool LoadMover::move_staged(const LoadItem& item, Worker& worker) {
     }
   }
   chunks.finish();
-  check_.compare_chunks(item, 0, found);
+  repair_hashed(item, 0, found, false, worker);
   if (digests) check_.compare(item, running.finish());
   if (on_device) start_on_device(item, 0, size, details, wanted, worker);
   return on_device;

@@ -127,10 +127,12 @@ class LoadMover final : public Mover {
   // Takes the results of checks that have ended; of all of this worker's checks if `wait` is set.
   void take_device_checks(bool wait, Worker& worker);
   void end_on_device(DeviceCheck check, Worker& worker);
-  // Handle chunks of which the device has found that they are damaged: a server may give right
-  // bytes when it is asked once more, otherwise they throw. Return whether there are such chunks.
+  // Handle chunks of a staged item that have arrived damaged: a server may give right bytes when it
+  // is asked once more, otherwise they throw. Return whether there were such chunks. `found` has
+  // the digests of the chunks from `position` on, and `again` says that they were repaired before.
   bool repair_encrypted(const LoadItem& item, const DeviceCheck& check, Worker& worker);
-  bool repair_hashed(const LoadItem& item, const DeviceCheck& check, Worker& worker);
+  bool repair_hashed(const LoadItem& item, std::uint64_t position,
+                     std::span<const Sha256Digest> found, bool again, Worker& worker);
 
   // Hashes chunks, and compares or keeps their digests.
   void check_chunks(std::span<const ChunksOfItem> chunks, Worker& worker) {

@@ -13,8 +13,9 @@ namespace {
 
 // The host is done with fewer bytes before a device has started.
 constexpr std::uint64_t kLeastOnDevice = 64 << 10;
-// A device takes memory for each chunk that it decrypts, so they must not be tiny.
-constexpr std::uint64_t kLeastChunk = 16 << 10;
+// A device takes some 800 bytes of memory for each chunk that it decrypts, so they must not be
+// tiny.
+constexpr std::uint64_t kLeastChunk = 256 << 10;
 
 }  // namespace
 
@@ -63,7 +64,8 @@ void LoadMover::take_device_checks(bool wait, Worker& worker) {
 void LoadMover::end_on_device(DeviceCheck check, Worker& worker) {
   const LoadItem& item = job_.items[check.item];
   const bool encrypted_anew = repair_encrypted(item, check, worker);
-  if (encrypted_anew || repair_hashed(item, check, worker)) {
+  const std::uint64_t position = check.position - item.staged->position;
+  if (encrypted_anew || repair_hashed(item, position, check.digests, check.again, worker)) {
     // What was repaired is decrypted.
     check.cipher.reset();
     check.again = true;
@@ -96,22 +98,21 @@ bool LoadMover::repair_encrypted(const LoadItem& item, const DeviceCheck& check,
   return true;
 }
 
-bool LoadMover::repair_hashed(const LoadItem& item, const DeviceCheck& check, Worker& worker) {
-  const std::uint64_t position = check.position - item.staged->position;
+bool LoadMover::repair_hashed(const LoadItem& item, std::uint64_t position,
+                              std::span<const Sha256Digest> found, bool again, Worker& worker) {
   std::vector<std::uint64_t> wrong;
-  check_.compare_chunks(item, position, check.digests,
-                        [&](std::uint64_t at) { wrong.push_back(at); });
+  check_.compare_chunks(item, position, found, [&](std::uint64_t at) { wrong.push_back(at); });
   std::vector<std::byte> chunk;
   for (const std::uint64_t at : wrong) {
-    if (check.again && !encrypted_) {
+    if (again && !encrypted_) {
       fail(location(item), ErrorKind::HashMismatch,
            "its bytes from " + std::to_string(at) +
                " on are damaged on the device, but were right "
                "when they were read");
     }
-    chunk.resize(std::min(check.hashed_chunk, item.size() - at));
-    const ConstBytes listed =
-        job_.catalogue.chunk_digests().digest(item.entry, at / check.hashed_chunk);
+    const std::uint64_t size = job_.hashed_chunk();
+    chunk.resize(std::min(size, item.size() - at));
+    const ConstBytes listed = job_.catalogue.chunk_digests().digest(item.entry, at / size);
     if (encrypted_ || !job_.source.read_anew(entry(item).data_offset + at, chunk, worker.cancel) ||
         !std::ranges::equal(sha256(chunk), listed)) {
       check_.found_wrong_chunk(item, at);

@@ -98,15 +98,6 @@ void OpenFile::check_digest(const DataDigests& digests, Cancel& cancel) const {
 
 std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bool at_once,
                                              Cancel& cancel) {
-  if (prefetched_->keeps_any()) {
-    std::vector<Prefetched::Span> wanted;
-    wanted.reserve(items.size());
-    for (const LoadItem& item : items) {
-      const Entry& e = catalogue_->entries()[item.entry];
-      wanted.push_back({begin_of(item, e), end_of(item, e)});
-    }
-    if (std::shared_ptr<Source> found = prefetched_->take(wanted, cancel)) return found;
-  }
   if (!ahead_ || items.empty()) return source_;
   std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t end = 0;
@@ -118,6 +109,20 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
     end = std::max(end, end_of(item, e));
   }
   return ahead_->source_for(begin, end, at_once, cancel);
+}
+
+std::shared_ptr<Source> OpenFile::source_to_load(std::span<const LoadItem> items, bool at_once,
+                                                 Cancel& cancel) {
+  if (prefetched_->keeps_any()) {
+    std::vector<Prefetched::Span> wanted;
+    wanted.reserve(items.size());
+    for (const LoadItem& item : items) {
+      const Entry& e = catalogue_->entries()[item.entry];
+      wanted.push_back({begin_of(item, e), end_of(item, e)});
+    }
+    if (std::shared_ptr<Source> found = prefetched_->take(wanted, cancel)) return found;
+  }
+  return source_for(items, at_once, cancel);
 }
 
 std::shared_ptr<Source> OpenFile::source_for(std::uint64_t begin, std::uint64_t end,

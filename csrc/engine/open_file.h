@@ -28,10 +28,13 @@ class OpenFile {
   ~OpenFile();
 
   Source& source() noexcept { return *source_; }
-  // Returns the source to read these items from: bytes that were fetched in advance or read ahead,
-  // or the file's own source. `at_once` says whether several reads may run at the same time.
+  // Returns the source to read these items from: bytes of a server's file that were read ahead, or
+  // the file's own source. `at_once` says whether several reads may run at the same time.
   std::shared_ptr<Source> source_for(std::span<const LoadItem> items, bool at_once, Cancel& cancel);
   std::shared_ptr<Source> source_for(std::uint64_t begin, std::uint64_t end, Cancel& cancel);
+  // Like source_for(), for a load, which also takes what was fetched in advance.
+  std::shared_ptr<Source> source_to_load(std::span<const LoadItem> items, bool at_once,
+                                         Cancel& cancel);
   // Fetches the data of tensors, whose loads then find it in memory (engine/prefetched.h).
   void prefetch(std::vector<std::uint32_t> numbers, Progress& progress, Cancel& cancel);
   // Returns whether bytes that were fetched in advance take their half of the memory ceiling.

@@ -22,71 +22,58 @@ constexpr std::uint64_t kSmallestRead = 2 << 20;
 // The file, some of whose bytes are in memory.
 class Prefetched::Mixed final : public Source {
  public:
-  // `units` are in the order of the file. `complete` says whether they have all that will be read.
-  // The mutex of `keeper` must be locked.
-  Mixed(std::shared_ptr<Prefetched> keeper, std::vector<UnitPointer> units, bool complete)
+  // `units` are in the order of the file. `taken` of their bytes belong to this source alone, and
+  // `complete` says whether they have all that will be read. The mutex of `keeper` must be locked.
+  Mixed(std::shared_ptr<Prefetched> keeper, std::vector<UnitPointer> units, std::uint64_t taken,
+        bool complete)
       : keeper_(std::move(keeper)),
         file_(keeper_->source_),
         units_(std::move(units)),
+        taken_(taken),
         complete_(complete) {
-    for (const UnitPointer& unit : units_) size_ += unit->span.size();
-    keeper_->taken_ += size_;
+    keeper_->taken_ += taken_;
   }
   ~Mixed() override {
     const std::lock_guard lock(keeper_->mutex_);
-    keeper_->taken_ -= size_;
+    keeper_->taken_ -= taken_;
     keeper_->changed_.notify_all();
   }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
-    std::vector<Bytes> run;  // pieces that are not in memory, and come before `offset`
-    std::uint64_t run_size = 0;
-    const auto read_run = [&] {
-      if (run_size > 0) file_->read(offset - run_size, run, cancel);
-      run.clear();
-      run_size = 0;
-    };
-    for (Bytes piece : pieces) {
-      while (!piece.empty()) {
-        const auto [memory, size] = look(offset, piece.size());
-        const Bytes part = piece.first(size);
-        if (memory != nullptr) {
-          read_run();
-          std::copy_n(memory, size, part.begin());
-        } else {
-          run.push_back(part);
-          run_size += size;
-        }
-        offset += size;
-        piece = piece.subspan(size);
-      }
-    }
-    read_run();
     cancel.check();
+    // What is not in memory is read at once, with what lies between.
+    const Span missing = missing_in({offset, offset + total_size(pieces)});
+    std::vector<Bytes> left;
+    for (const Bytes piece : pieces) {
+      const auto part = [&](std::uint64_t begin, std::uint64_t end) {
+        begin = std::clamp(begin, offset, offset + piece.size());
+        end = std::clamp(end, begin, offset + piece.size());
+        return piece.subspan(begin - offset, end - begin);
+      };
+      copy(offset, part(offset, missing.begin));
+      if (const Bytes read = part(missing.begin, missing.end); !read.empty()) left.push_back(read);
+      copy(std::max(offset, missing.end), part(missing.end, offset + piece.size()));
+      offset += piece.size();
+    }
+    if (!left.empty()) file_->read(missing.begin, left, cancel);
   }
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    std::size_t done = 0;
-    while (done < out.size()) {
-      const auto [memory, size] = look(offset + done, out.size() - done);
-      const Bytes part = out.subspan(done, size);
-      std::size_t brought = size;
-      if (memory != nullptr) {
-        std::copy_n(memory, size, part.begin());
-      } else {
-        brought = file_->read_up_to(offset + done, part, cancel);
-      }
-      done += brought;
-      if (brought < size) break;
-    }
-    return done;
+    const Bytes here = out.first(missing_in({offset, offset + out.size()}).begin - offset);
+    copy(offset, here);
+    if (here.size() == out.size()) return out.size();
+    return here.size() + file_->read_up_to(offset + here.size(), out.subspan(here.size()), cancel);
   }
 
   bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
     return file_->read_anew(offset, out, cancel);
   }
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
-    return complete_ ? ReadHints{0, kReadFromMemory} : file_->hints(offset, length);
+    if (!complete_) return file_->hints(offset, length);
+    ReadHints hints;
+    hints.read_size = kReadFromMemory;
+    hints.read_cost = 0;  // what lies between is not in memory
+    return hints;
   }
   bool remote() const override { return !complete_ && file_->remote(); }
   std::optional<std::uint64_t> size() const override { return file_->size(); }
@@ -97,27 +84,42 @@ class Prefetched::Mixed final : public Source {
   }
 
  private:
-  // Returns where the byte at `offset` is in memory, or null, and for how many bytes that is so, at
-  // most `size`.
-  std::pair<const std::byte*, std::size_t> look(std::uint64_t offset, std::size_t size) const {
+  // Returns the unit that has the byte at `offset`, or null.
+  const Unit* find(std::uint64_t offset) const {
     const auto next = std::ranges::upper_bound(
         units_, offset, {}, [](const UnitPointer& unit) { return unit->span.begin; });
-    if (next != units_.begin()) {
-      const Unit& unit = **std::prev(next);
-      if (offset < unit.span.end) {
-        return {unit.memory.get() + (offset - unit.span.begin),
-                std::min<std::uint64_t>(size, unit.span.end - offset)};
-      }
+    if (next == units_.begin() || offset >= (*std::prev(next))->span.end) return nullptr;
+    return std::prev(next)->get();
+  }
+
+  // Returns the part of a span without the bytes at its ends that are in memory.
+  Span missing_in(Span span) const {
+    const Unit* unit = nullptr;
+    while (span.begin < span.end && (unit = find(span.begin)) != nullptr) {
+      span.begin = std::min(unit->span.end, span.end);
     }
-    if (next == units_.end()) return {nullptr, size};
-    return {nullptr, std::min<std::uint64_t>(size, (*next)->span.begin - offset)};
+    while (span.begin < span.end && (unit = find(span.end - 1)) != nullptr) {
+      span.end = std::max(unit->span.begin, span.begin);
+    }
+    return span;
+  }
+
+  // Fills `out` with bytes that are in memory.
+  void copy(std::uint64_t offset, Bytes out) const {
+    while (!out.empty()) {
+      const Unit& unit = *find(offset);
+      const std::size_t size = std::min<std::uint64_t>(out.size(), unit.span.end - offset);
+      std::copy_n(unit.memory.get() + (offset - unit.span.begin), size, out.begin());
+      out = out.subspan(size);
+      offset += size;
+    }
   }
 
   const std::shared_ptr<Prefetched> keeper_;
   const std::shared_ptr<Source> file_;
   const std::vector<UnitPointer> units_;
+  const std::uint64_t taken_;
   const bool complete_;
-  std::uint64_t size_ = 0;  // of the units
 };
 
 void Prefetched::fetch(const std::vector<Span>& spans, Progress& progress, Cancel& cancel) {
@@ -134,39 +136,49 @@ void Prefetched::fetch(const std::vector<Span>& spans, Progress& progress, Cance
                     "once");
   }
   if (std::ranges::all_of(spans, is_cached)) return;
-  const std::vector<UnitPointer> units = add(spans, cancel);
+  // What another call fails to bring is left to this one.
+  for (std::vector<Span> left = spans; !left.empty();) {
+    const Added added = add(left, cancel);
+    bring_all(added.own, cancel);
+    left = await(added.of_others, cancel);
+  }
+  progress.done = progress.total.load();
+}
+
+void Prefetched::bring_all(std::span<const UnitPointer> units, Cancel& cancel) {
   if (units.empty()) return;
   try {
     const std::uint64_t begin = units.front()->span.begin;
     const ReadHints hints = source_->hints(begin, units.back()->span.end - begin);
-    const std::vector<Read> reads = plan(units, std::max(hints.read_size, kSmallestRead));
-    for_each_number(reads.size(), waiting_workers(hints), cancel,
-                    [&](std::size_t i) { bring(reads[i], cancel); });
-    progress.done = progress.total.load();
+    const int workers = waiting_workers(hints);
+    const std::vector<Read> reads = plan(units, hints);
+    for_each_number(reads.size(), workers, cancel,
+                    [&](std::size_t i) { bring(reads[i], workers, cancel); });
   } catch (...) {
     const std::lock_guard lock(mutex_);
     for (const UnitPointer& unit : units) {
-      if (unit->state != State::Here) drop(unit);
+      if (unit->state != State::Here) drop(unit, State::Failed);
     }
     throw;
   }
 }
 
-std::vector<Prefetched::UnitPointer> Prefetched::add(const std::vector<Span>& spans,
-                                                     Cancel& cancel) {
+Prefetched::Added Prefetched::add(const std::vector<Span>& spans, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   const std::uint64_t first_age = next_age_;
   std::uint64_t all = 0;
   std::uint64_t size = 0;
-  std::vector<Span> added;
   for (const Span& span : spans) {
     all += span.size();
     const auto known = units_.find(span.begin);
-    if (known != units_.end()) {
-      known->second->age = next_age_++;
-    } else if (span.size() > 0) {
-      added.push_back(span);
+    // What a parent process was fetching when it forked does not come.
+    const bool dead = known != units_.end() && known->second->state != State::Here &&
+                      known->second->process != getpid();
+    if (dead) drop(UnitPointer(known->second));
+    if (dead || known == units_.end()) {
       size += span.size();
+    } else {
+      known->second->age = next_age_++;
     }
   }
   if (all > most_) {
@@ -186,31 +198,32 @@ std::vector<Prefetched::UnitPointer> Prefetched::add(const std::vector<Span>& sp
     }
     if (oldest) {
       drop(oldest);
-      continue;
+    } else if (coming || taken_ > 0) {
+      wait(lock, cancel);
+    } else {
+      break;
     }
-    if (!coming && taken_ == 0) break;
-    changed_.wait_for(lock, kPollInterval);
-    lock.unlock();
-    cancel.check();
-    lock.lock();
   }
-  std::vector<UnitPointer> units;
-  for (const Span& span : added) {
+  Added added;
+  for (const Span& span : spans) {
+    if (span.size() == 0) continue;
     const auto [at, is_new] = units_.try_emplace(span.begin);
-    if (!is_new) continue;  // another thread has added it meanwhile
-    at->second = std::make_shared<Unit>(Unit{span, next_age_++, calling_thread(), getpid()});
-    kept_ += span.size();
-    units.push_back(at->second);
+    if (is_new) {
+      at->second = std::make_shared<Unit>(Unit{span, next_age_++, calling_thread(), getpid()});
+      kept_ += span.size();
+    }
+    (is_new ? added.own : added.of_others).push_back(at->second);
   }
-  return units;
+  return added;
 }
 
 std::vector<Prefetched::Read> Prefetched::plan(std::span<const UnitPointer> units,
-                                               std::uint64_t read_size) const {
+                                               const ReadHints& hints) {
+  const std::uint64_t read_size = std::max(hints.read_size, kSmallestRead);
   std::vector<Read> reads;
   for (const UnitPointer& unit : units) {
     const Span& span = unit->span;
-    if (!reads.empty() && reads.back().part.end == span.begin &&
+    if (!reads.empty() && span.begin - reads.back().part.end <= hints.read_cost &&
         span.end - reads.back().part.begin <= read_size) {
       reads.back().units.push_back(unit);
       reads.back().part.end = span.end;
@@ -225,11 +238,15 @@ std::vector<Prefetched::Read> Prefetched::plan(std::span<const UnitPointer> unit
   return reads;
 }
 
-void Prefetched::bring(const Read& read, Cancel& cancel) {
+void Prefetched::bring(const Read& read, int most_reads, Cancel& cancel) {
   std::vector<UnitPointer> units;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    // The limit is that of the file, however many calls fetch from it.
+    while (reading_process_ == getpid() && reading_ >= most_reads) wait(lock, cancel);
+    if (std::exchange(reading_process_, getpid()) != getpid()) reading_ = 0;
     for (const UnitPointer& unit : read.units) {
+      // A load has taken over what it did not want to wait for.
       if (unit->state == State::Dropped) continue;
       if (unit->state == State::Waiting) {
         unit->memory = std::make_unique_for_overwrite<std::byte[]>(unit->span.size());
@@ -237,64 +254,95 @@ void Prefetched::bring(const Read& read, Cancel& cancel) {
       }
       units.push_back(unit);
     }
+    ++reading_;
   }
-  // A load has taken over what it did not want to wait for.
-  for (std::size_t first = 0; first < units.size();) {
+  const auto end = [&] {
+    const std::lock_guard lock(mutex_);
+    --reading_;
+    changed_.notify_all();
+  };
+  try {
+    std::vector<std::vector<std::byte>> gaps;
     std::vector<Bytes> pieces;
-    std::uint64_t at = std::max(units[first]->span.begin, read.part.begin);
-    const std::uint64_t begin = at;
-    for (; first < units.size() && (pieces.empty() || units[first]->span.begin == at); ++first) {
-      const Span& span = units[first]->span;
-      const std::uint64_t end = std::min(span.end, read.part.end);
-      pieces.push_back(
-          {units[first]->memory.get() + (at - span.begin), static_cast<std::size_t>(end - at)});
-      at = end;
+    std::uint64_t begin = 0;
+    std::uint64_t at = 0;
+    for (const UnitPointer& unit : units) {
+      const std::uint64_t from = std::max(unit->span.begin, read.part.begin);
+      const std::uint64_t to = std::min(unit->span.end, read.part.end);
+      if (pieces.empty()) begin = at = from;
+      if (from > at) pieces.emplace_back(gaps.emplace_back(from - at));
+      pieces.push_back({unit->memory.get() + (from - unit->span.begin), to - from});
+      at = to;
     }
-    source_->read(begin, pieces, cancel);
+    if (!pieces.empty()) source_->read(begin, pieces, cancel);
+    const std::lock_guard lock(mutex_);
+    for (const UnitPointer& unit : units) {
+      if (--unit->reads_left == 0) unit->state = State::Here;
+    }
+  } catch (...) {
+    end();
+    throw;
   }
-  const std::lock_guard lock(mutex_);
+  end();
+}
+
+std::vector<Prefetched::Span> Prefetched::await(std::span<const UnitPointer> units,
+                                                Cancel& cancel) {
+  std::unique_lock lock(mutex_);
+  std::vector<Span> failed;
   for (const UnitPointer& unit : units) {
-    if (--unit->reads_left == 0) unit->state = State::Here;
+    while (is_on_its_way(*unit)) wait(lock, cancel);
+    if (unit->state == State::Failed) failed.push_back(unit->span);
   }
-  changed_.notify_all();
+  return failed;
 }
 
 std::shared_ptr<Source> Prefetched::take(std::span<const Span> wanted, Cancel& cancel) {
   std::unique_lock lock(mutex_);
-  const auto is_coming = [](const UnitPointer& unit) {
-    return unit->state == State::Coming && unit->process == getpid() &&
-           unit->thread != calling_thread();
+  const auto is_coming = [&](const UnitPointer& unit) {
+    return unit->state == State::Coming && is_on_its_way(*unit);
   };
   std::vector<UnitPointer> found = find(wanted);
-  for (; std::ranges::any_of(found, is_coming); found = find(wanted)) {
-    changed_.wait_for(lock, kPollInterval);
-    lock.unlock();
-    cancel.check();
-    lock.lock();
-  }
+  for (; std::ranges::any_of(found, is_coming); found = find(wanted)) wait(lock, cancel);
   for (const UnitPointer& unit : found) {
     // The load reads by itself what nobody has begun to fetch.
     if (unit->state == State::Waiting) drop(unit);
   }
   std::erase_if(found, [](const UnitPointer& unit) { return unit->state != State::Here; });
   if (found.empty()) return nullptr;
-  for (const UnitPointer& unit : found) {
-    kept_ -= unit->span.size();
-    units_.erase(unit->span.begin);
+  std::uint64_t taken = 0;
+  bool complete = true;
+  const auto begin_of = [](const UnitPointer& unit) { return unit->span.begin; };
+  for (const Span& span : wanted) {
+    const auto next = std::ranges::upper_bound(found, span.begin, {}, begin_of);
+    const bool is_here = next != found.begin() && span.end <= (*std::prev(next))->span.end;
+    complete &= is_here || span.size() == 0;
+    // What is loaded in whole belongs to this load.
+    for (auto unit = std::ranges::lower_bound(found, span.begin, {}, begin_of);
+         unit != found.end() && (*unit)->span.end <= span.end; ++unit) {
+      if (units_.erase((*unit)->span.begin) > 0) taken += (*unit)->span.size();
+    }
   }
+  kept_ -= taken;
   changed_.notify_all();
-  const auto is_here = [&](const Span& span) {
-    const auto next = std::ranges::upper_bound(
-        found, span.begin, {}, [](const UnitPointer& unit) { return unit->span.begin; });
-    return next != found.begin() && span.end <= (*std::prev(next))->span.end;
-  };
-  const bool complete = std::ranges::all_of(wanted, is_here);
-  return std::make_shared<Mixed>(shared_from_this(), std::move(found), complete);
+  return std::make_shared<Mixed>(shared_from_this(), std::move(found), taken, complete);
 }
 
 bool Prefetched::keeps_any() const {
   const std::lock_guard lock(mutex_);
   return !units_.empty();
+}
+
+bool Prefetched::is_on_its_way(const Unit& unit) const {
+  return (unit.state == State::Coming || unit.state == State::Waiting) &&
+         unit.process == getpid() && unit.thread != calling_thread();
+}
+
+void Prefetched::wait(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
+  changed_.wait_for(lock, kPollInterval);
+  lock.unlock();
+  cancel.check();
+  lock.lock();
 }
 
 std::vector<Prefetched::UnitPointer> Prefetched::find(std::span<const Span> wanted) const {
@@ -311,9 +359,9 @@ std::vector<Prefetched::UnitPointer> Prefetched::find(std::span<const Span> want
   return units;
 }
 
-void Prefetched::drop(const UnitPointer& unit) {
-  if (unit->state == State::Dropped) return;
-  unit->state = State::Dropped;
+void Prefetched::drop(const UnitPointer& unit, State state) {
+  if (unit->state == State::Dropped || unit->state == State::Failed) return;
+  unit->state = state;
   kept_ -= unit->span.size();
   units_.erase(unit->span.begin);
   changed_.notify_all();

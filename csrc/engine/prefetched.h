@@ -38,21 +38,22 @@ class Prefetched : public std::enable_shared_from_this<Prefetched> {
   Prefetched(std::shared_ptr<Source> source, std::uint64_t most)
       : source_(std::move(source)), most_(most) {}
 
-  // Fetches spans, which do not overlap and are in the order of the file. Drops the oldest others
-  // if there is no room. Throws Error(InvalidArgument) if they are more than `most` bytes, or if
-  // the source can be read only once, and the errors of the source.
+  // Fetches spans, which do not overlap and are in the order of the file, and returns when they are
+  // there, whoever has fetched them. Drops the oldest others if there is no room. Throws
+  // Error(InvalidArgument) if they are more than `most` bytes, or if the source can be read only
+  // once, and the errors of the source.
   void fetch(const std::vector<Span>& spans, Progress& progress, Cancel& cancel);
 
   // Returns the source for a load of these bytes: the file, with all spans in memory that have any
-  // of them, which are not kept any longer. Blocks while these are on their way. Null if there are
-  // none.
+  // of them. Those that are loaded in whole are not kept any longer. Blocks while they are on their
+  // way. Null if there are none.
   std::shared_ptr<Source> take(std::span<const Span> wanted, Cancel& cancel);
 
   // Returns whether bytes are in memory, or on their way there.
   bool keeps_any() const;
 
  private:
-  enum class State : std::uint8_t { Waiting, Coming, Here, Dropped };
+  enum class State : std::uint8_t { Waiting, Coming, Here, Dropped, Failed };
   struct Unit {
     Span span;
     std::uint64_t age;  // a number that counts up
@@ -73,16 +74,29 @@ class Prefetched : public std::enable_shared_from_this<Prefetched> {
   };
   class Mixed;
 
-  // Adds units for spans that have none yet, and returns these. Blocks until there is room.
-  std::vector<UnitPointer> add(const std::vector<Span>& spans, Cancel& cancel);
-  std::vector<Read> plan(std::span<const UnitPointer> units, std::uint64_t read_size) const;
-  void bring(const Read& read, Cancel& cancel);
+  // Units for the spans of a fetch.
+  struct Added {
+    std::vector<UnitPointer> own;
+    std::vector<UnitPointer> of_others;  // which are on their way already
+  };
 
-  // The mutex must be locked for the next two methods.
+  // Blocks until there is room.
+  Added add(const std::vector<Span>& spans, Cancel& cancel);
+  void bring_all(std::span<const UnitPointer> units, Cancel& cancel);
+  static std::vector<Read> plan(std::span<const UnitPointer> units, const ReadHints& hints);
+  void bring(const Read& read, int most_reads, Cancel& cancel);
+  // Blocks until no unit is on its way, and returns the spans of those that failed.
+  std::vector<Span> await(std::span<const UnitPointer> units, Cancel& cancel);
+
+  // The mutex must be locked for the methods below.
+
+  bool is_on_its_way(const Unit& unit) const;
+  // Unlocks the mutex, and blocks until something has changed.
+  void wait(std::unique_lock<std::mutex>& lock, Cancel& cancel);
 
   // Returns the units that have any of these bytes.
   std::vector<UnitPointer> find(std::span<const Span> wanted) const;
-  void drop(const UnitPointer& unit);
+  void drop(const UnitPointer& unit, State state = State::Dropped);
 
   const std::shared_ptr<Source> source_;
   const std::uint64_t most_;
@@ -92,6 +106,8 @@ class Prefetched : public std::enable_shared_from_this<Prefetched> {
   std::uint64_t kept_ = 0;                      // bytes of all units
   std::uint64_t taken_ = 0;                     // bytes of units that loads have taken
   std::uint64_t next_age_ = 0;
+  int reading_ = 0;            // reads of all fetches that run
+  pid_t reading_process_ = 0;  // which began them
 };
 
 }  // namespace tensorizer

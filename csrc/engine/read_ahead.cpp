@@ -55,7 +55,11 @@ class ReadAhead::Window final : public Source {
     return file_->read_anew(offset, out, cancel);
   }
 
-  ReadHints hints(std::uint64_t, std::uint64_t) override { return {0, kReadFromMemory}; }
+  ReadHints hints(std::uint64_t, std::uint64_t) override {
+    ReadHints hints;
+    hints.read_size = kReadFromMemory;
+    return hints;
+  }
   std::optional<std::uint64_t> size() const override { return file_->size(); }
   bool sequential() const override { return file_->sequential(); }
   std::uint64_t start() const override { return file_->start(); }

@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "transfer/memory.h"
+
 namespace tensorizer {
 
 namespace {
@@ -79,7 +81,7 @@ Elements::Elements(const at::Tensor& tensor, c10::ScalarType stored) {
   stored_ = stored == tensor.scalar_type() ? tensor_.scalar_type() : stored;
   if (stored_ == tensor_.scalar_type() && tensor_.is_contiguous() && !tensor_.is_conj() &&
       !tensor_.is_neg()) {
-    bytes_ = tensor_.view(-1).view(c10::ScalarType::Byte);
+    bytes_ = contiguous_bytes(tensor_);
   }
 }
 

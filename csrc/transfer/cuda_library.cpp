@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -51,10 +52,12 @@ bool find_functions(void* library, CudaLibrary& functions) {
 // The device of the tensors that an op is given, and the stream that is current for it.
 struct Place {
   c10::Device device;
+  c10::DeviceGuard guard;  // the functions of the library change the current device
   void* stream;
 
   explicit Place(at::TensorList data)
       : device(data.front().device()),
+        guard(device),
         stream(c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle()) {}
 
   at::Tensor empty(at::IntArrayRef shape, c10::ScalarType type = at::kByte) const {
@@ -63,7 +66,7 @@ struct Place {
 };
 
 std::int64_t chunks_of(const at::Tensor& data, std::int64_t chunk) {
-  return (data.numel() + chunk - 1) / chunk;
+  return data.numel() / chunk + (data.numel() % chunk != 0);  // which does not overflow
 }
 
 at::Tensor crc32(const CudaLibrary& library, at::TensorList data) {

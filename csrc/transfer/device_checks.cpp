@@ -171,9 +171,15 @@ void DeviceChecks::launch() {
   running_ = std::exchange(waiting_, Batch());
   copied_->block(stream_);
   const c10::StreamGuard guard(stream_);
-  running_.wrong = start_decryption(running_.checks, running_.bytes);
-  running_.digests = start_hashing(running_.checks, running_.bytes);
-  running_.crc32s = start_crc32(running_.checks, running_.bytes);
+  try {
+    running_.wrong = start_decryption(running_.checks, running_.bytes);
+    running_.digests = start_hashing(running_.checks, running_.bytes);
+    running_.crc32s = start_crc32(running_.checks, running_.bytes);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw Error(ErrorKind::OutOfMemory, stream_.device().str() +
+                                            " has no memory left to decrypt and digest tensors: " +
+                                            error.what_without_backtrace());
+  }
   running_.end.emplace(stream_.device_type());
   running_.end->record(stream_);
 }

@@ -79,7 +79,7 @@ std::shared_ptr<Source> FileReader::open(const LoadOptions& options, Cancel& can
               "this reader failed to open its file before, and cannot open it again");
 }
 
-std::shared_ptr<OpenFile> FileReader::file() {
+std::shared_ptr<OpenFile> FileReader::file(Cancel* given) {
   const auto opened = [&]() -> std::shared_ptr<OpenFile> {
     const std::lock_guard lock(mutex_);
     if (closed_) throw Error(ErrorKind::InvalidArgument, "the reader is closed");
@@ -88,7 +88,7 @@ std::shared_ptr<OpenFile> FileReader::file() {
   if (auto file = opened()) return file;
   // A second thread must find this file instead of opening another one, so one thread opens at a
   // time. `mutex_` stays unlocked meanwhile, so that cancel() gets through.
-  Job job(*this);
+  Job job = given != nullptr ? Job(*this, *given) : Job(*this);
   const Gate::Entry one_opens(opening_, calling_thread(), job.cancel);
   if (auto file = opened()) return file;
   const LoadOptions options = parse_load_options(option_list_);
@@ -238,7 +238,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   bool loaded = false;
   try {
     const std::shared_ptr<Source> source =
-        file.source_for(targets.items, settings.threads > 1, job.cancel);
+        file.source_to_load(targets.items, settings.threads > 1, job.cancel);
     // What is read ahead takes the other half.
     if (source.get() != &file.source() || file.keeps_prefetched()) settings.memory_ceiling /= 2;
     tensorizer::load(*source, file.catalogue(), targets.items, settings, job.progress, job.cancel);
@@ -331,9 +331,10 @@ void FileReader::load_into(const std::vector<std::string>& names,
   const OverlappingOutputs overlapping(loaded);
   const Verify checked = open->checked(verify);
   Targets targets = given_tensors(*open, selected, loaded, checked);
+  const bool checks = checked != Verify::None || open->catalogue().encrypted();
   try {
     run(*open, targets, checked, threads, job);
-    copy_tied(targets, job.cancel);
+    copy_tied(targets, checks, job.cancel);
     const std::size_t wrong = overlapping.fill(job.cancel);
     if (wrong != OverlappingOutputs::none) {
       throw Error(ErrorKind::InvalidArgument,
@@ -342,8 +343,6 @@ void FileReader::load_into(const std::vector<std::string>& names,
                       "each tensor memory of its own");
     }
   } catch (...) {
-    const bool checks =
-        checked != Verify::None || open->options().digest || open->catalogue().encrypted();
     if (checks) overlapping.blank();
     throw;
   }
@@ -394,7 +393,7 @@ void FileReader::prefetch(const std::optional<std::vector<std::string>>& names) 
 }
 
 void FileReader::prefetch(const std::optional<std::vector<std::string>>& names, Cancel& given) {
-  const std::shared_ptr<OpenFile> open = file();
+  const std::shared_ptr<OpenFile> open = file(&given);
   Job job(*this, given);
   open->prefetch(open->select(names), job.progress, job.cancel);
 }

@@ -106,7 +106,8 @@ class FileReader {
  private:
   class Job;
 
-  std::shared_ptr<OpenFile> file();
+  // `given` may end the call, if this one opens the file.
+  std::shared_ptr<OpenFile> file(Cancel* given = nullptr);
   std::shared_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
   std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
                                const LoadRequest& request, Ties ties, bool headers,

@@ -174,9 +174,12 @@ at::Tensor mapped_tensor(std::shared_ptr<Mapping> mapping, Bytes part, at::IntAr
               part.size(), shape, type);
 }
 
+at::Tensor contiguous_bytes(const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
+}
+
 at::Tensor row_major_bytes(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().contiguous();
-  return plain.reshape({-1}).view(at::kByte);
+  return contiguous_bytes(tensor.detach().resolve_conj().resolve_neg().contiguous());
 }
 
 Bytes tensor_bytes(const at::Tensor& tensor) {

@@ -75,6 +75,10 @@ at::Tensor mapped_tensor(std::shared_ptr<Mapping> mapping, Bytes part, at::IntAr
 
 std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type);
 
+// Returns the bytes of a contiguous tensor, on its device. (view() keeps the stride of a tensor of
+// one element, whatever it is, and then finds no bytes.)
+at::Tensor contiguous_bytes(const at::Tensor& tensor);
+
 // Returns the bytes of a strided tensor's elements in row-major order, on its device: without a
 // copy if it is contiguous.
 at::Tensor row_major_bytes(const at::Tensor& tensor);

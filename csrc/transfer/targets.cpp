@@ -383,9 +383,18 @@ void blank(const Targets& targets, const std::vector<bool>& entries) noexcept {
   for (const TiedOutput& tied : targets.tied) blank(tied.output);
 }
 
-void copy_tied(const Targets& targets, Cancel& cancel) {
+void copy_tied(const Targets& targets, bool checks, Cancel& cancel) {
   const at::NoGradGuard no_grad;
-  for (const TiedOutput& tied : targets.tied) copy_elements(tied.output, tied.loaded, cancel);
+  std::size_t done = 0;
+  try {
+    for (const TiedOutput& tied : targets.tied) {
+      copy_elements(tied.output, tied.loaded, cancel);
+      ++done;
+    }
+  } catch (...) {
+    for (; checks && done < targets.tied.size(); ++done) blank(targets.tied[done].output);
+    throw;
+  }
 }
 
 }  // namespace tensorizer

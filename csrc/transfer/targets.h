@@ -106,8 +106,8 @@ Targets ranges_of_tensors(OpenFile& file, std::span<const std::uint32_t> selecte
 // to report.
 void blank(const Targets& targets, const std::vector<bool>& entries) noexcept;
 
-// Copies the outputs of tied tensors from those that are filled and verified. A cancel leaves the
-// rest of them as they are: to set them to zero would take as long as the copies.
-void copy_tied(const Targets& targets, Cancel& cancel);
+// Copies the outputs of tied tensors from those that are filled and verified. On an error, sets the
+// others to zero if the load `checks` anything.
+void copy_tied(const Targets& targets, bool checks, Cancel& cancel);
 
 }  // namespace tensorizer

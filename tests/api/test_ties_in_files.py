@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from support.process import Drain, feed
 from support.raw_parse import parse
 from support.samples import assert_same, same, sample
 from support.tied import NAMES, SHARE, STORED, WEIGHT, outputs, share_memory, share_nothing, tied
-from tensorizer_ops.errors import HashMismatch, InvalidArgument, InvalidFormat
+from tensorizer_ops.errors import Cancelled, HashMismatch, InvalidArgument, InvalidFormat
 
 ops = torch.ops.tensorizer
 
@@ -214,3 +215,24 @@ def test_damaged_records_are_refused(shared: str) -> None:
     Path(shared).write_bytes(data)
     with pytest.raises(InvalidFormat, match=r"a tie, 'w\.3', to index entry 9 of 4"):
         ops.names(shared)
+
+
+def test_a_cancel_leaves_complete_tensors_or_zeros(path: str) -> None:
+    """Also of tied tensors, which are copied once one of them has been verified."""
+    weight = torch.ones(4 << 20)
+    names = [f"w.{i}" for i in range(6)]
+    ops.save(path, dict.fromkeys(names, weight), options=SHARE)
+    old = torch.full_like(weight, 7)
+    cancelled = 0
+    for delay in range(40):
+        out = [old.clone() for _ in names]
+        reader = torch.classes.tensorizer.Reader(path, None)
+        timer = threading.Timer(0.002 * delay, reader.cancel)
+        timer.start()
+        try:
+            reader.load_into(names, out, "all", 1, False)
+        except Cancelled:
+            cancelled += 1
+            assert all(torch.equal(tensor, weight) or not tensor.any() for tensor in out), delay
+        timer.join()
+    assert cancelled > 5

@@ -34,6 +34,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     subprocess.run([sys.executable, tool, folder], check=True, capture_output=True)
     built = folder / "library.so"
     flags = ("-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+    flags += ("-DTENSORIZER_GRID_HEIGHT=3",)
     undefined = ("-fsanitize=undefined", "-fno-sanitize-recover")
     places = (f"-I{ROOT / 'tests/cpp/host_hip'}", f"-I{folder}")
     source = folder / "hip" / "library.hip"

@@ -15,7 +15,7 @@ import tensorizer_ops
 from support import sim_device as sim
 from support.samples import same, sample
 from support.scripted import Asked, ScriptedServer, scripted
-from tensorizer_ops.errors import Crypto, HashMismatch
+from tensorizer_ops.errors import Crypto, HashMismatch, OutOfMemory
 
 ops = torch.ops.tensorizer
 
@@ -242,6 +242,30 @@ def test_each_wait_of_a_stream_counts(
     assert needed == [1, 3, 4]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_chunks_larger_than_a_piece_are_read_anew(path: str, dtype: torch.dtype) -> None:
+    """By the device, and by the host, which casts."""
+    tensors = {"t": sample(torch.float32, (MIB,))}
+    ops.save(path, tensors, hashes="chunked", options={"digest_chunk": str(4 * MIB)})
+    begin = data_offset(path, "t", {})
+    with behind_a_bad_cache(Path(path).read_bytes(), [begin + 5]) as server:
+        loaded = load(server.url(), dtype=dtype)
+        assert same(loaded["t"].cpu(), tensors["t"].to(dtype))
+        assert len([r for r in server.asked if r.headers["cache-control"]]) == 1
+
+
+def test_a_device_without_memory_for_the_checks(
+    path: str, tensors: dict[str, torch.Tensor]
+) -> None:
+    ops.save(path, tensors, hashes="chunked", options=CHUNKED)
+    outputs = [torch.ones_like(tensor).to("sim") for tensor in tensors.values()]
+    sim.set_limit(sim.counter("device.bytes"))
+    with pytest.raises(OutOfMemory, match="sim:0 has no memory left to decrypt"):
+        ops.load_into(path, list(tensors), outputs, threads=2, options=SMALL, verify="all")
+    sim.reset()
+    assert not outputs[0].cpu().any()
+
+
 def test_other_types_stay_on_the_host(path: str) -> None:
     tensors = {"a": sample(torch.float32, (1000, 300))}
     ops.save(path, tensors, hashes="chunked")
@@ -258,3 +282,25 @@ def test_digests_of_memory_come_from_the_device() -> None:
     assert sim.counter("codec.digests") == 2
     assert same(ops.sha256(there).cpu(), ops.sha256(data))
     assert sim.counter("codec.digests") == 2, "one thread of a device is slower than the host"
+    for chunk in (2**63 - 1, 2**63 - 400_000, 400_000, 399_999):
+        assert same(ops.sha256_chunks(there, chunk).cpu(), ops.sha256_chunks(data, chunk))
+
+
+def test_the_current_device_stays(path: str) -> None:
+    data = sample(torch.float32, (100_000,))
+    there = data.to("sim:1")
+    ops.save(path, {"a": data}, hashes="chunked")
+    ops.crc32(there)
+    ops.sha256_chunks(there, 1000)
+    tensorizer_ops.verify_tensors(path, {"a": there})
+    load(path, device="sim:1")
+    assert torch.accelerator.current_device_index() == 0
+
+
+def test_one_element_of_a_row(path: str) -> None:
+    """Torch calls it contiguous, whatever its stride is."""
+    element = torch.ones(1, 2).to("sim")[:, 0]
+    ops.save(path, {"a": element}, hashes="crc32")
+    assert ops.crc32(element) == ops.crc32(torch.ones(1))
+    ops.load_into(path, ["a"], [torch.zeros(1, 2).to("sim")[:, 1]])
+    tensorizer_ops.verify_tensors(path, {"a": torch.ones(1, 2)[:, 0]})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,8 +115,35 @@ def test_parts_come_from_what_was_fetched(content: bytes) -> None:
     with serving(content) as (server, _), tensorizer_ops.Reader(server.url()) as reader:
         reader.prefetch(["t35"]).result(PATIENCE)
         asked = len(server.asked)
-        part = reader.load(["t35"], slices={"t35": slice(100, 200)})["t35"]
-        assert same(part, TENSORS["t35"][100:200])
+        for begin in (100, 300):
+            part = reader.load(["t35"], slices={"t35": slice(begin, 500)})["t35"]
+            assert same(part, TENSORS["t35"][begin:500])
+        assert same(reader["t35"], TENSORS["t35"])
+        assert len(server.asked) == asked
+
+
+def test_what_lies_between_is_not_asked_for(tmp_path: Path) -> None:
+    tensors = {f"x{i:03}": sample(torch.float32, (500,), i) for i in range(1500)}
+    path = tmp_path / "m.tensors"
+    tensorizer_ops.save(path, tensors)
+    names = list(tensors)[750::2]
+    with serving(path.read_bytes()) as (server, _), tensorizer_ops.Reader(server.url()) as reader:
+        len(reader)
+        before = len(server.asked)
+        reader.prefetch(names).result(PATIENCE)
+        asked = len(server.asked)
+        assert asked - before < 5
+        assert_same(reader.load(names), {name: tensors[name] for name in names})
+        assert len(server.asked) == asked
+
+
+def test_verification_reads_the_file_itself(content: bytes) -> None:
+    with serving(content) as (server, _), tensorizer_ops.Reader(server.url()) as reader:
+        reader.prefetch(["t35"]).result(PATIENCE)
+        reader.verify()
+        reader.digest()
+        asked = len(server.asked)
+        assert same(reader["t35"], TENSORS["t35"])
         assert len(server.asked) == asked
 
 
@@ -168,6 +197,64 @@ def test_the_ceiling(content: bytes) -> None:
         assert len(server.asked) == asked
         assert same(reader[names[1]], TENSORS[names[1]])
         assert len(server.asked) > asked
+
+
+def test_two_fetches_of_the_same_are_one(content: bytes) -> None:
+    with serving(content) as (server, doors), tensorizer_ops.Reader(server.url()) as reader:
+        len(reader)
+        before = len(server.asked)
+        doors.holds = True
+        first = reader.prefetch(["t33"])
+        await_requests(server, before + 1)
+        second = reader.prefetch(["t33"])
+        time.sleep(0.2)
+        assert not second.done()
+        # The other one takes over what the first gives up.
+        first.cancel()
+        with pytest.raises(errors.Cancelled):
+            first.result(PATIENCE)
+        await_requests(server, before + 2)
+        assert not second.done()
+        doors.open.set()
+        assert second.result(PATIENCE) is None
+        asked = len(server.asked)
+        assert same(reader["t33"], TENSORS["t33"])
+        assert len(server.asked) == asked == before + 2
+
+
+@pytest.mark.parametrize("first_use", [False, True])
+def test_a_failed_fetch_keeps_nothing_alive(content: bytes, first_use: bool) -> None:
+    with serving(content) as (server, _):
+        reader = tensorizer_ops.Reader(server.url())
+        if not first_use:
+            len(reader)
+        fetch = reader.prefetch(["no such tensor"])
+        assert isinstance(fetch.exception(PATIENCE), KeyError)
+        ends = [weakref.ref(reader), weakref.ref(fetch)]
+        gc.disable()
+        try:
+            del reader, fetch
+            for _ in range(100):  # the thread may be ending
+                if not any(end() for end in ends):
+                    break
+                time.sleep(0.01)
+            assert not any(end() for end in ends)
+        finally:
+            gc.enable()
+
+
+def test_ending_it_while_the_file_is_opened(content: bytes) -> None:
+    with serving(content) as (server, doors), tensorizer_ops.Reader(server.url()) as reader:
+        doors.holds = True
+        fetch = reader.prefetch(["t33"])
+        await_requests(server, 1)
+        assert fetch.cancel()
+        begun = time.monotonic()
+        with pytest.raises(errors.Cancelled):
+            fetch.result(PATIENCE)
+        assert time.monotonic() - begun < PATIENCE / 3
+        doors.holds = False
+        assert same(reader["t33"], TENSORS["t33"])
 
 
 @pytest.mark.parametrize("how", ["future", "cancel", "close"])

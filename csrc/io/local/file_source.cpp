@@ -128,13 +128,7 @@ class FileSource : public Source {
     const std::uint64_t wanted = total_size(pieces);
     const std::uint64_t done = read_some(offset, pieces, cancel);
     if (done == wanted) return;
-    if (offset + wanted <= size_) {
-      throw Error(ErrorKind::InvalidFormat,
-                  label_ + " ends at byte " + std::to_string(offset + done) + ", but had " +
-                      std::to_string(size_) +
-                      " bytes when it was opened: it was truncated since; to replace a file, "
-                      "rename another one over it");
-    }
+    if (offset + wanted <= size_) throw_truncated(offset + done);
     throw_source_ended(label_, offset + done, wanted - done);
   }
 
@@ -201,7 +195,8 @@ class FileSource : public Source {
       }
       std::byte last;
       const Bytes piece(&last, 1);
-      read_at(file_.get(), std::min(at + kCachedStep, end) - 1, {&piece, 1}, name_, cancel);
+      const std::uint64_t place = std::min(at + kCachedStep, end) - 1;
+      if (read_at(file_.get(), place, {&piece, 1}, name_, cancel) == 0) throw_truncated(place);
     }
     return true;
   }
@@ -214,6 +209,16 @@ class FileSource : public Source {
   std::uint64_t read_some(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
     return goes_direct_ ? direct_->read_at(offset, pieces, cancel)
                         : read_at(file_.get(), offset, pieces, name_, cancel);
+  }
+
+  // `end`: an offset at which the file has no bytes any more.
+  [[noreturn]] void throw_truncated(std::uint64_t end) const {
+    end = std::min(end, file_size(file_.get(), name_));
+    throw Error(ErrorKind::InvalidFormat,
+                label_ + " ends at byte " + std::to_string(end) + ", but had " +
+                    std::to_string(size_) +
+                    " bytes when it was opened: it was truncated since; to replace a file, "
+                    "rename another one over it");
   }
 
   // Opens the file for reads around the page cache. Returns false, and says so once in the log, if

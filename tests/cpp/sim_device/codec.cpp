@@ -19,6 +19,7 @@
 #include "cuda/poly1305.h"
 #include "cuda/salsa20.h"
 #include "cuda/sha256.h"
+#include "device.h"
 #include "mapping.h"
 #include "memory.h"
 #include "streams.h"
@@ -88,10 +89,13 @@ bool decrypt_chunk(Cipher cipher, std::uint64_t number, std::uint8_t* data, std:
   return true;
 }
 
-// Queues work on a stream, which uses bytes of the device.
+// Queues work on a stream, which uses bytes of the device. Leaves that device current, as the
+// functions of CUDA's library do.
 template <typename Work>
-int queue(Counter counter, void* stream, const std::vector<DeviceBytes>& used, const Work& work) {
+int queue(Counter counter, int device, void* stream, const std::vector<DeviceBytes>& used,
+          const Work& work) {
   add(counter);
+  exchange_current_device(static_cast<c10::DeviceIndex>(device));
   launch(stream_of(stream), used, work);
   return 0;
 }
@@ -116,20 +120,20 @@ void set_codec(bool own) {
 
 using namespace sim_device;
 
-int tensorizer_cuda_crc32(int, void* stream, const void* data, uint64_t size, void* crc32) {
-  return queue(Counter::OwnDigests, stream, {{data, size}, {crc32, 4}}, [=] {
+int tensorizer_cuda_crc32(int number, void* stream, const void* data, uint64_t size, void* crc32) {
+  return queue(Counter::OwnDigests, number, stream, {{data, size}, {crc32, 4}}, [=] {
     const std::uint32_t crc = crc32_of(seen(data), size);
     std::memcpy(seen(crc32), &crc, sizeof(crc));
   });
 }
 
-int tensorizer_cuda_sha256_chunks(int, void* stream, const tensorizer_cuda_bytes* pieces,
+int tensorizer_cuda_sha256_chunks(int number, void* stream, const tensorizer_cuda_bytes* pieces,
                                   uint64_t count, uint64_t chunk, void* digests) {
   auto* out = static_cast<std::uint8_t*>(digests);
   for (uint64_t i = 0; i < count; ++i) {
     const auto [data, size] = pieces[i];
     const std::uint64_t digests_size = chunks_of(size, chunk) * device::kSha256Size;
-    queue(Counter::OwnDigests, stream, {{data, size}, {out, digests_size}}, [=] {
+    queue(Counter::OwnDigests, number, stream, {{data, size}, {out, digests_size}}, [=] {
       for (std::uint64_t at = 0; at < size; at += chunk) {
         device::sha256(seen(data) + at, std::min(chunk, size - at),
                        seen(out) + at / chunk * device::kSha256Size);
@@ -140,7 +144,7 @@ int tensorizer_cuda_sha256_chunks(int, void* stream, const tensorizer_cuda_bytes
   return 0;
 }
 
-int tensorizer_cuda_decrypt(int, void* stream, void* data, uint64_t size, uint64_t chunk,
+int tensorizer_cuda_decrypt(int number, void* stream, void* data, uint64_t size, uint64_t chunk,
                             const void* key, const void* nonce, const void* macs, void* state,
                             void* wrong) {
   Cipher cipher{};
@@ -149,7 +153,7 @@ int tensorizer_cuda_decrypt(int, void* stream, void* data, uint64_t size, uint64
   const std::uint64_t count = chunks_of(size, chunk);
   const std::vector<DeviceBytes> used = {
       {data, size}, {macs, count * device::kPolyMac}, {state, count * kStateSize}, {wrong, count}};
-  return queue(Counter::OwnCiphers, stream, used, [=] {
+  return queue(Counter::OwnCiphers, number, stream, used, [=] {
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint64_t at = i * chunk;
       seen(wrong)[i] = !decrypt_chunk(cipher, i, seen(data) + at, std::min(chunk, size - at),
