@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "codec/crc32.h"
-#include "codec/hmac.h"
 #include "engine/load_mover.h"
 
 namespace tensorizer {
@@ -66,7 +65,7 @@ void LoadMover::end_on_device(DeviceCheck check, Worker& worker) {
   const bool encrypted_anew = repair_encrypted(item, check, worker);
   const std::uint64_t position = check.position - item.staged->position;
   if (encrypted_anew || repair_hashed(item, position, check.digests, check.again, worker)) {
-    // What was repaired is decrypted.
+    // The bytes are plain now, and the device digests them once more.
     check.cipher.reset();
     check.again = true;
     worker.access.port->start(std::move(check));
@@ -100,26 +99,24 @@ bool LoadMover::repair_encrypted(const LoadItem& item, const DeviceCheck& check,
 
 bool LoadMover::repair_hashed(const LoadItem& item, std::uint64_t position,
                               std::span<const Sha256Digest> found, bool again, Worker& worker) {
-  std::vector<std::uint64_t> wrong;
-  check_.compare_chunks(item, position, found, [&](std::uint64_t at) { wrong.push_back(at); });
+  const std::uint64_t size = job_.hashed_chunk();
+  bool damaged = false;
   std::vector<std::byte> chunk;
-  for (const std::uint64_t at : wrong) {
-    if (again && !encrypted_) {
+  check_.compare_chunks(item, position, found, [&](std::uint64_t at) {
+    damaged = true;
+    if (encrypted_) check_.found_wrong_chunk(item, at);
+    if (again) {
       fail(location(item), ErrorKind::HashMismatch,
            "its bytes from " + std::to_string(at) +
-               " on are damaged on the device, but were right "
-               "when they were read");
+               " on are damaged on the device, but were right when they were read");
     }
-    const std::uint64_t size = job_.hashed_chunk();
     chunk.resize(std::min(size, item.size() - at));
-    const ConstBytes listed = job_.catalogue.chunk_digests().digest(item.entry, at / size);
-    if (encrypted_ || !job_.source.read_anew(entry(item).data_offset + at, chunk, worker.cancel) ||
-        !std::ranges::equal(sha256(chunk), listed)) {
-      check_.found_wrong_chunk(item, at);
-    }
+    tensorizer::check_chunks(job_.source, location(item), job_.catalogue.chunk_digests(), at, chunk,
+                             found.subspan((at - position) / size, 1), worker.cancel,
+                             [&](std::uint64_t, Bytes) { check_.found_wrong_chunk(item, at); });
     put_copied(item, at, chunk, worker);
-  }
-  return !wrong.empty();
+  });
+  return damaged;
 }
 
 }  // namespace tensorizer
