@@ -222,6 +222,8 @@ WriterOptions parse_writer_options(const OptionList& options) {
                                 0, std::uint64_t{1} << 32));
   known.push_back(number_option("expected_bytes", "a number of bytes", parsed.expected_bytes, 0,
                                 std::uint64_t{1} << 62));
+  LoadOptions unused;
+  known = with_those_of(std::move(known), OptionUse::Load, load_options(unused));
   apply_options(options, known, OptionUse::Save);
   return parsed;
 }
