@@ -30,7 +30,7 @@ import workloads
 State = dict[str, torch.Tensor]
 PINNED_PIECE = 32 << 20
 WORKLOADS = ("large", "transformer")
-# What a row must reach of the limit, by workload.
+# The lowest acceptable speed of a row as a fraction of the limit, by workload.
 TARGETS = {
     "us": {"large": 0.95, "transformer": 0.9},
     "us, chunks verified": {"large": 0.9, "transformer": 0.9},

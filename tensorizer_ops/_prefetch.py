@@ -34,8 +34,7 @@ class Prefetch(Future[None]):
         return not self.done()
 
 
-# A program that exits does not wait for what nobody will load; for a file object that does not
-# return, so many seconds.
+# How long the exit of the program waits, in seconds, for a file object that is being read.
 _PATIENCE = 2
 _running: weakref.WeakSet[Prefetch] = weakref.WeakSet()
 
@@ -69,7 +68,7 @@ def _run(future: Prefetch | None, reader: Any, names: list[str] | None) -> None:
         reader._prefetch(names, future._cancel)
     except BaseException as error:
         future.set_exception(error)
-        # The traceback keeps this frame alive, which must not keep the reader and the future alive.
+        # The exception refers to this frame, which must not keep the reader and the future alive.
         future = reader = None
     else:
         future.set_result(None)

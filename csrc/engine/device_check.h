@@ -1,4 +1,4 @@
-// Digests and ciphers that run on a device, on the memory of a tensor there.
+// Decryption and digests of a tensor's bytes on the device that they were copied to.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tensorizer {
 
-// How the bytes of a check are encrypted.
+// How the bytes are encrypted.
 struct DeviceCipher {
   SharedSecret key;
   Nonce nonce;  // of the first chunk
@@ -19,24 +19,23 @@ struct DeviceCipher {
   std::vector<std::byte> macs;  // of all chunks, in order
 };
 
-// What a device does with bytes of a tensor that were put: it decrypts them in place, and then
-// digests them.
+// A range of a tensor that the device decrypts in place, and then digests.
 struct DeviceCheck {
-  std::uint32_t tensor;  // as TensorPort methods take it
+  std::uint32_t tensor;  // the number that TensorPort methods take
   std::uint64_t position;
   std::uint64_t size;
   std::optional<DeviceCipher> cipher{};
   std::uint64_t hashed_chunk = 0;  // the size of the chunks to hash; 0 if none
   bool crc32 = false;              // whether to compute the CRC32
 
-  // Not used by the device: the item of the job, the CRC32 of what comes before the bytes, and
-  // whether they were checked before.
+  // For the caller; the device does not use them. The item of the job, the CRC32 of the bytes
+  // before these, and whether this is the second check of repaired bytes.
   std::uint32_t item = 0;
   std::uint32_t crc32_before = 0;
   bool again = false;
 
-  // What the device found.
-  std::vector<bool> wrong_macs{};       // by encrypted chunk; one with a wrong MAC stays as it is
+  // The results of the device.
+  std::vector<bool> wrong_macs{};       // by encrypted chunk; one with a wrong MAC is not decrypted
   std::vector<Sha256Digest> digests{};  // of all hashed chunks
   std::uint32_t crc32_found = 0;
 };

@@ -1,4 +1,4 @@
-// Loads whose bytes are decrypted and verified on the device that they are put to.
+// Loads whose bytes are decrypted and verified on the destination device.
 #include <algorithm>
 #include <functional>
 
@@ -10,10 +10,10 @@ namespace tensorizer {
 
 namespace {
 
-// The host is done with fewer bytes before a device has started.
+// The host checks fewer bytes faster than a device starts a kernel.
 constexpr std::uint64_t kLeastOnDevice = 64 << 10;
-// A device takes some 800 bytes of memory for each chunk that it decrypts, so they must not be
-// tiny.
+// A device needs about 800 bytes of memory for each chunk that it decrypts, so tiny chunks would
+// multiply the memory of a load.
 constexpr std::uint64_t kLeastChunk = 256 << 10;
 
 }  // namespace
@@ -21,7 +21,7 @@ constexpr std::uint64_t kLeastChunk = 256 << 10;
 bool LoadMover::checks_on_device(const LoadItem& item, const std::optional<TensorDetails>& details,
                                  const DigestStart& wanted, Worker& worker) const {
   if (!item.staged || item.size() < kLeastOnDevice || !job_.is_whole(item)) return false;
-  // One thread of a device would take seconds for the SHA-256 of a whole tensor.
+  // The SHA-256 of a whole tensor runs on one thread, which takes seconds on a device.
   if (wanted.sha256) return false;
   if (encrypted_ && details->crypt.chunk_size < kLeastChunk) return false;
   return (encrypted_ || job_.digests()) && worker.access.port->can_check(item.staged->tensor);
@@ -65,7 +65,7 @@ void LoadMover::end_on_device(DeviceCheck check, Worker& worker) {
   const bool encrypted_anew = repair_encrypted(item, check, worker);
   const std::uint64_t position = check.position - item.staged->position;
   if (encrypted_anew || repair_hashed(item, position, check.digests, check.again, worker)) {
-    // The bytes are plain now, and the device digests them once more.
+    // The bytes on the device are plaintext now, and are digested again.
     check.cipher.reset();
     check.again = true;
     worker.access.port->start(std::move(check));

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/suggest.h"
-#include "engine/prefetched.h"
+#include "engine/prefetch_cache.h"
 #include "engine/read_ahead.h"
 #include "engine/read_arriving.h"
 #include "engine/read_catalogue.h"
@@ -48,7 +48,7 @@ OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, C
       catalogue_(read_catalogue(*source_, keys_.get(), cancel)),
       names_(clean_names(all_names(*catalogue_))),
       ahead_(make_read_ahead(source_, *catalogue_, options_.memory_ceiling)),
-      prefetched_(std::make_shared<Prefetched>(source_, options_.memory_ceiling / 2)) {
+      prefetch_cache_(std::make_shared<PrefetchCache>(source_, options_.memory_ceiling / 2)) {
   check_promises(cancel);
 }
 
@@ -113,14 +113,14 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
 
 std::shared_ptr<Source> OpenFile::source_to_load(std::span<const LoadItem> items, bool at_once,
                                                  Cancel& cancel) {
-  if (prefetched_->keeps_any()) {
-    std::vector<Prefetched::Span> wanted;
+  if (prefetch_cache_->has_any()) {
+    std::vector<PrefetchCache::Span> wanted;
     wanted.reserve(items.size());
     for (const LoadItem& item : items) {
       const Entry& e = catalogue_->entries()[item.entry];
       wanted.push_back({begin_of(item, e), end_of(item, e)});
     }
-    if (std::shared_ptr<Source> found = prefetched_->take(wanted, cancel)) return found;
+    if (std::shared_ptr<Source> found = prefetch_cache_->source_for(wanted, cancel)) return found;
   }
   return source_for(items, at_once, cancel);
 }
@@ -134,7 +134,7 @@ void OpenFile::prefetch(std::vector<std::uint32_t> numbers, Progress& progress, 
   for (std::uint32_t& number : numbers) number = entry_number(number);
   std::ranges::sort(numbers);
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());  // tied names
-  std::vector<Prefetched::Span> spans;
+  std::vector<PrefetchCache::Span> spans;
   spans.reserve(numbers.size());
   for (const std::uint32_t number : numbers) {
     const LoadItem item = whole_tensor(*catalogue_, number);
@@ -142,11 +142,11 @@ void OpenFile::prefetch(std::vector<std::uint32_t> numbers, Progress& progress, 
     catalogue_->check_header_size(number, location_of(*source_));
     spans.push_back({begin_of(item, e), end_of(item, e)});
   }
-  std::ranges::sort(spans, {}, &Prefetched::Span::begin);
-  prefetched_->fetch(spans, progress, cancel);
+  std::ranges::sort(spans, {}, &PrefetchCache::Span::begin);
+  prefetch_cache_->fetch(spans, progress, cancel);
 }
 
-bool OpenFile::keeps_prefetched() const { return prefetched_->keeps_any(); }
+bool OpenFile::keeps_prefetched() const { return prefetch_cache_->has_any(); }
 
 void OpenFile::need_until(std::uint32_t number, std::uint64_t size) {
   const Entry& stored = entry(number);

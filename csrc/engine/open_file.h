@@ -19,7 +19,7 @@
 
 namespace tensorizer {
 
-class Prefetched;
+class PrefetchCache;
 class ReadAhead;
 
 class OpenFile {
@@ -28,24 +28,25 @@ class OpenFile {
   ~OpenFile();
 
   Source& source() noexcept { return *source_; }
-  // Returns the source to read these items from: bytes of a server's file that were read ahead, or
-  // the file's own source. `at_once` says whether several reads may run at the same time.
+  // Returns the source to read these items from: memory with bytes of a server's file that were
+  // read ahead, or the file's own source. `at_once` says whether several reads may run at the same
+  // time.
   std::shared_ptr<Source> source_for(std::span<const LoadItem> items, bool at_once, Cancel& cancel);
   std::shared_ptr<Source> source_for(std::uint64_t begin, std::uint64_t end, Cancel& cancel);
-  // Like source_for(), for a load, which also takes what was fetched in advance.
+  // Like source_for(), for a load, which also uses bytes that prefetch() has fetched.
   std::shared_ptr<Source> source_to_load(std::span<const LoadItem> items, bool at_once,
                                          Cancel& cancel);
-  // Fetches the data of tensors, whose loads then find it in memory (engine/prefetched.h).
+  // Fetches the data of tensors for later loads (engine/prefetch_cache.h).
   void prefetch(std::vector<std::uint32_t> numbers, Progress& progress, Cancel& cancel);
-  // Returns whether bytes that were fetched in advance take their half of the memory ceiling.
+  // Returns whether fetched bytes use their half of the memory ceiling.
   bool keeps_prefetched() const;
   // Says that nothing behind the first `size` bytes of a tensor's data will be needed, so that it
   // is not read ahead.
   void need_until(std::uint32_t number, std::uint64_t size);
   Catalogue& catalogue() noexcept { return *catalogue_; }
   const LoadOptions& options() const noexcept { return options_; }
-  // Returns the whole file in memory; null if it cannot be mapped, or its data is encrypted.
-  // Returns a mapping of the file; null if the file, or the option `io`, has it read.
+  // Returns a mapping of the file; null if it cannot be mapped, is encrypted, or the option `io`
+  // says to read it.
   std::shared_ptr<Mapping> map();
   // Returns what a load checks: everything if the options ask for the file's digest.
   Verify checked(Verify asked) const noexcept { return options_.digest ? Verify::All : asked; }
@@ -91,7 +92,7 @@ class OpenFile {
   const std::unique_ptr<Catalogue> catalogue_;
   const std::vector<std::string_view> names_;
   const std::unique_ptr<ReadAhead> ahead_;  // null for local files
-  const std::shared_ptr<Prefetched> prefetched_;
+  const std::shared_ptr<PrefetchCache> prefetch_cache_;
   std::atomic<int> searches_ = 0;  // for names, without a table
   std::once_flag tabled_;
   std::optional<NameTable> table_;  // of `names_`, made when many names are looked up

@@ -33,7 +33,7 @@ struct CudaLibrary {
   }
 };
 
-// Returns whether the library has all functions, of the version that this code calls.
+// Returns whether the library has the version that this code needs, and all of its functions.
 bool find_functions(void* library, CudaLibrary& functions) {
   const auto find = [&](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
@@ -49,7 +49,7 @@ bool find_functions(void* library, CudaLibrary& functions) {
          find("tensorizer_cuda_error", functions.error);
 }
 
-// The device of the tensors that an op is given, and the stream that is current for it.
+// The device of an op's arguments, and its current stream.
 struct Place {
   c10::Device device;
   c10::DeviceGuard guard;  // the functions of the library change the current device
@@ -96,8 +96,8 @@ at::Tensor sha256_chunks(const CudaLibrary& library, at::TensorList data, std::i
   return digests;
 }
 
-// Returns the bytes of all tensors on the device. They pass through pinned memory, so that the host
-// does not wait for the stream.
+// Copies the bytes of all tensors to the device, one after another. They pass through pinned
+// memory, so that the host does not wait for the stream.
 at::Tensor upload(const Place& place, at::TensorList bytes, std::int64_t size) {
   const at::Tensor pinned = at::detail::empty_generic(
       {size}, at::getHostAllocator(place.device.type()), c10::DispatchKeySet(c10::DispatchKey::CPU),

@@ -8,9 +8,9 @@
 
 namespace tensorizer {
 
-// Loads the library and registers its kernels for the devices of a key. They stay registered while
-// the result lives. Returns null if the library cannot be used, and sets `why`, which stays empty
-// if there is no such file.
+// Loads the library at `path` and registers its kernels under a dispatch key. They stay registered
+// for the lifetime of the result. Returns null if the library cannot be used, and sets `why` to the
+// reason; `why` stays empty if there is no such file.
 std::unique_ptr<torch::Library> register_cuda_library(const std::string& path, c10::DispatchKey key,
                                                       std::string& why);
 

@@ -148,8 +148,8 @@ at::Tensor sha256_chunks_on_device(const at::Tensor& bytes, std::int64_t chunk) 
 }
 
 void DeviceChecks::start(DeviceCheck check, at::Tensor bytes, const c10::Stream& copies) {
-  waiting_.checks.push_back(std::move(check));
-  waiting_.bytes.push_back(std::move(bytes));
+  queued_.checks.push_back(std::move(check));
+  queued_.bytes.push_back(std::move(bytes));
   if (!copied_) copied_.emplace(copies.device_type());
   copied_->record(copies);
 }
@@ -161,14 +161,14 @@ void DeviceChecks::take_ended(bool wait, std::vector<DeviceCheck>& ended) {
       running_.end->synchronize();
       collect(ended);
     }
-    if (waiting_.checks.empty()) return;
+    if (queued_.checks.empty()) return;
     launch();
     if (!wait) return;
   }
 }
 
 void DeviceChecks::launch() {
-  running_ = std::exchange(waiting_, Batch());
+  running_ = std::exchange(queued_, Batch());
   copied_->block(stream_);
   const c10::StreamGuard guard(stream_);
   try {

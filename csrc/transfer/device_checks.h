@@ -1,5 +1,5 @@
-// Runs checks on a device by kernels for the ops of `tensorizer_device` (ops/library.cpp), which a
-// library for the device registers with torch, or which this one registers for CUDA.
+// Runs DeviceChecks with the kernels of the ops `tensorizer_device::*` (ops/library.cpp). This
+// library registers kernels for CUDA; another library may register them for its own device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,25 +20,25 @@ bool can_check_on(c10::Device device);
 at::Tensor crc32_on_device(const at::Tensor& bytes);
 at::Tensor sha256_chunks_on_device(const at::Tensor& bytes, std::int64_t chunk);
 
-// The checks that one worker has started on one device. They run on a stream of their own, beside
-// the copies. A device is fast at many chunks and slow at few, so checks that are started while
-// others run wait for these, and then run together. Not thread-safe.
+// The checks of one worker on one device. They run on their own stream, concurrently with copies.
+// A device is efficient only with many chunks at a time, so checks that are started while a batch
+// runs are queued, and become the next batch. Not thread-safe.
 class DeviceChecks {
  public:
   explicit DeviceChecks(CopyStreams& streams) : stream_(streams.add()) {}
 
-  // `bytes` are those that the check is about, and `copies` is the stream that copies them.
+  // Starts or queues a check of `bytes`, after the work that is on the stream `copies` by now.
   void start(DeviceCheck check, at::Tensor bytes, const c10::Stream& copies);
 
-  // Adds the checks that have ended to `ended`, and starts those that wait for them. If `wait` is
-  // set, blocks until all have ended.
+  // Appends the checks that have ended to `ended`, and starts the queued ones. If `wait` is set,
+  // blocks until all checks have ended.
   void take_ended(bool wait, std::vector<DeviceCheck>& ended);
 
  private:
   struct Batch {
     std::vector<DeviceCheck> checks;
     std::vector<at::Tensor> bytes;
-    // What the ops return, on the device.
+    // Results of the ops, on the device.
     at::Tensor wrong;
     at::Tensor digests;
     at::Tensor crc32s;
@@ -49,8 +49,8 @@ class DeviceChecks {
   void collect(std::vector<DeviceCheck>& ended);
 
   const c10::Stream stream_;
-  std::optional<c10::Event> copied_;  // the end of the copies for the checks that wait
-  Batch waiting_;
+  std::optional<c10::Event> copied_;  // the copies of the bytes of queued checks
+  Batch queued_;
   Batch running_;
 };
 

@@ -1,4 +1,4 @@
-#include "engine/prefetched.h"
+#include "engine/prefetch_cache.h"
 
 #include <unistd.h>
 
@@ -14,34 +14,35 @@ namespace tensorizer {
 
 namespace {
 
-// Fewer bytes are not worth a read of their own.
+// Smaller reads cost more in requests than they gain in concurrency.
 constexpr std::uint64_t kSmallestRead = 2 << 20;
 
 }  // namespace
 
-// The file, some of whose bytes are in memory.
-class Prefetched::Mixed final : public Source {
+// A file, some of whose bytes are in memory.
+class PrefetchCache::CachedSource final : public Source {
  public:
-  // `units` are in the order of the file. `taken` of their bytes belong to this source alone, and
-  // `complete` says whether they have all that will be read. The mutex of `keeper` must be locked.
-  Mixed(std::shared_ptr<Prefetched> keeper, std::vector<UnitPointer> units, std::uint64_t taken,
-        bool complete)
-      : keeper_(std::move(keeper)),
-        file_(keeper_->source_),
+  // `units` are in the order of the file, and `taken` of their bytes have left the cache for this
+  // source. `complete` says whether the units have all bytes that the load will read. The mutex of
+  // `cache` must be locked.
+  CachedSource(std::shared_ptr<PrefetchCache> cache, std::vector<UnitPointer> units,
+               std::uint64_t taken, bool complete)
+      : cache_(std::move(cache)),
+        file_(cache_->source_),
         units_(std::move(units)),
         taken_(taken),
         complete_(complete) {
-    keeper_->taken_ += taken_;
+    cache_->taken_ += taken_;
   }
-  ~Mixed() override {
-    const std::lock_guard lock(keeper_->mutex_);
-    keeper_->taken_ -= taken_;
-    keeper_->changed_.notify_all();
+  ~CachedSource() override {
+    const std::lock_guard lock(cache_->mutex_);
+    cache_->taken_ -= taken_;
+    cache_->changed_.notify_all();
   }
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
     cancel.check();
-    // What is not in memory is read at once, with what lies between.
+    // One read of the file covers all bytes that are missing, and those between them.
     const Span missing = missing_in({offset, offset + total_size(pieces)});
     std::vector<Bytes> left;
     for (const Bytes piece : pieces) {
@@ -72,7 +73,7 @@ class Prefetched::Mixed final : public Source {
     if (!complete_) return file_->hints(offset, length);
     ReadHints hints;
     hints.read_size = kReadFromMemory;
-    hints.read_cost = 0;  // what lies between is not in memory
+    hints.read_cost = 0;  // gaps between units are not in memory
     return hints;
   }
   bool remote() const override { return !complete_ && file_->remote(); }
@@ -115,14 +116,14 @@ class Prefetched::Mixed final : public Source {
     }
   }
 
-  const std::shared_ptr<Prefetched> keeper_;
+  const std::shared_ptr<PrefetchCache> cache_;
   const std::shared_ptr<Source> file_;
   const std::vector<UnitPointer> units_;
   const std::uint64_t taken_;
   const bool complete_;
 };
 
-void Prefetched::fetch(const std::vector<Span>& spans, Progress& progress, Cancel& cancel) {
+void PrefetchCache::fetch(const std::vector<Span>& spans, Progress& progress, Cancel& cancel) {
   for (const Span& span : spans) progress.total += span.size();
   const auto is_cached = [&](const Span& span) {
     if (!source_->cache(span.begin, span.size(), cancel)) return false;
@@ -136,16 +137,16 @@ void Prefetched::fetch(const std::vector<Span>& spans, Progress& progress, Cance
                     "once");
   }
   if (std::ranges::all_of(spans, is_cached)) return;
-  // What another call fails to bring is left to this one.
+  // This call fetches again what other calls failed to fetch.
   for (std::vector<Span> left = spans; !left.empty();) {
     const Added added = add(left, cancel);
-    bring_all(added.own, cancel);
-    left = await(added.of_others, cancel);
+    read_units(added.own, cancel);
+    left = await(added.others, cancel);
   }
   progress.done = progress.total.load();
 }
 
-void Prefetched::bring_all(std::span<const UnitPointer> units, Cancel& cancel) {
+void PrefetchCache::read_units(std::span<const UnitPointer> units, Cancel& cancel) {
   if (units.empty()) return;
   try {
     const std::uint64_t begin = units.front()->span.begin;
@@ -153,17 +154,17 @@ void Prefetched::bring_all(std::span<const UnitPointer> units, Cancel& cancel) {
     const int workers = waiting_workers(hints);
     const std::vector<Read> reads = plan(units, hints);
     for_each_number(reads.size(), workers, cancel,
-                    [&](std::size_t i) { bring(reads[i], workers, cancel); });
+                    [&](std::size_t i) { read_into_units(reads[i], workers, cancel); });
   } catch (...) {
     const std::lock_guard lock(mutex_);
     for (const UnitPointer& unit : units) {
-      if (unit->state != State::Here) drop(unit, State::Failed);
+      if (unit->state != State::Ready) evict(unit, State::Failed);
     }
     throw;
   }
 }
 
-Prefetched::Added Prefetched::add(const std::vector<Span>& spans, Cancel& cancel) {
+PrefetchCache::Added PrefetchCache::add(const std::vector<Span>& spans, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   const std::uint64_t first_age = next_age_;
   std::uint64_t all = 0;
@@ -171,10 +172,10 @@ Prefetched::Added Prefetched::add(const std::vector<Span>& spans, Cancel& cancel
   for (const Span& span : spans) {
     all += span.size();
     const auto known = units_.find(span.begin);
-    // What a parent process was fetching when it forked does not come.
-    const bool dead = known != units_.end() && known->second->state != State::Here &&
+    // A fetch of the parent process does not go on in a forked child.
+    const bool dead = known != units_.end() && known->second->state != State::Ready &&
                       known->second->process != getpid();
-    if (dead) drop(UnitPointer(known->second));
+    if (dead) evict(UnitPointer(known->second));
     if (dead || known == units_.end()) {
       size += span.size();
     } else {
@@ -192,12 +193,12 @@ Prefetched::Added Prefetched::add(const std::vector<Span>& spans, Cancel& cancel
     bool coming = false;
     for (const auto& [begin, unit] : units_) {
       if (unit->age >= first_age) continue;
-      const bool busy = unit->state == State::Coming && unit->process == getpid();
+      const bool busy = unit->state == State::Reading && unit->process == getpid();
       coming |= busy;
       if (!busy && (!oldest || unit->age < oldest->age)) oldest = unit;
     }
     if (oldest) {
-      drop(oldest);
+      evict(oldest);
     } else if (coming || taken_ > 0) {
       wait(lock, cancel);
     } else {
@@ -212,13 +213,13 @@ Prefetched::Added Prefetched::add(const std::vector<Span>& spans, Cancel& cancel
       at->second = std::make_shared<Unit>(Unit{span, next_age_++, calling_thread(), getpid()});
       kept_ += span.size();
     }
-    (is_new ? added.own : added.of_others).push_back(at->second);
+    (is_new ? added.own : added.others).push_back(at->second);
   }
   return added;
 }
 
-std::vector<Prefetched::Read> Prefetched::plan(std::span<const UnitPointer> units,
-                                               const ReadHints& hints) {
+std::vector<PrefetchCache::Read> PrefetchCache::plan(std::span<const UnitPointer> units,
+                                                     const ReadHints& hints) {
   const std::uint64_t read_size = std::max(hints.read_size, kSmallestRead);
   std::vector<Read> reads;
   for (const UnitPointer& unit : units) {
@@ -238,19 +239,19 @@ std::vector<Prefetched::Read> Prefetched::plan(std::span<const UnitPointer> unit
   return reads;
 }
 
-void Prefetched::bring(const Read& read, int most_reads, Cancel& cancel) {
+void PrefetchCache::read_into_units(const Read& read, int most_reads, Cancel& cancel) {
   std::vector<UnitPointer> units;
   {
     std::unique_lock lock(mutex_);
-    // The limit is that of the file, however many calls fetch from it.
+    // The limit is per file, however many calls fetch from it.
     while (reading_process_ == getpid() && reading_ >= most_reads) wait(lock, cancel);
     if (std::exchange(reading_process_, getpid()) != getpid()) reading_ = 0;
     for (const UnitPointer& unit : read.units) {
-      // A load has taken over what it did not want to wait for.
-      if (unit->state == State::Dropped) continue;
-      if (unit->state == State::Waiting) {
+      // A load did not wait for this unit, and reads it itself.
+      if (unit->state == State::Evicted) continue;
+      if (unit->state == State::Queued) {
         unit->memory = std::make_unique_for_overwrite<std::byte[]>(unit->span.size());
-        unit->state = State::Coming;
+        unit->state = State::Reading;
       }
       units.push_back(unit);
     }
@@ -277,7 +278,7 @@ void Prefetched::bring(const Read& read, int most_reads, Cancel& cancel) {
     if (!pieces.empty()) source_->read(begin, pieces, cancel);
     const std::lock_guard lock(mutex_);
     for (const UnitPointer& unit : units) {
-      if (--unit->reads_left == 0) unit->state = State::Here;
+      if (--unit->reads_left == 0) unit->state = State::Ready;
     }
   } catch (...) {
     end();
@@ -286,29 +287,29 @@ void Prefetched::bring(const Read& read, int most_reads, Cancel& cancel) {
   end();
 }
 
-std::vector<Prefetched::Span> Prefetched::await(std::span<const UnitPointer> units,
-                                                Cancel& cancel) {
+std::vector<PrefetchCache::Span> PrefetchCache::await(std::span<const UnitPointer> units,
+                                                      Cancel& cancel) {
   std::unique_lock lock(mutex_);
   std::vector<Span> failed;
   for (const UnitPointer& unit : units) {
-    while (is_on_its_way(*unit)) wait(lock, cancel);
+    while (is_loading(*unit)) wait(lock, cancel);
     if (unit->state == State::Failed) failed.push_back(unit->span);
   }
   return failed;
 }
 
-std::shared_ptr<Source> Prefetched::take(std::span<const Span> wanted, Cancel& cancel) {
+std::shared_ptr<Source> PrefetchCache::source_for(std::span<const Span> wanted, Cancel& cancel) {
   std::unique_lock lock(mutex_);
-  const auto is_coming = [&](const UnitPointer& unit) {
-    return unit->state == State::Coming && is_on_its_way(*unit);
+  const auto is_reading = [&](const UnitPointer& unit) {
+    return unit->state == State::Reading && is_loading(*unit);
   };
   std::vector<UnitPointer> found = find(wanted);
-  for (; std::ranges::any_of(found, is_coming); found = find(wanted)) wait(lock, cancel);
+  for (; std::ranges::any_of(found, is_reading); found = find(wanted)) wait(lock, cancel);
   for (const UnitPointer& unit : found) {
-    // The load reads by itself what nobody has begun to fetch.
-    if (unit->state == State::Waiting) drop(unit);
+    // The load reads queued units itself, rather than wait for their turn.
+    if (unit->state == State::Queued) evict(unit);
   }
-  std::erase_if(found, [](const UnitPointer& unit) { return unit->state != State::Here; });
+  std::erase_if(found, [](const UnitPointer& unit) { return unit->state != State::Ready; });
   if (found.empty()) return nullptr;
   std::uint64_t taken = 0;
   bool complete = true;
@@ -317,7 +318,7 @@ std::shared_ptr<Source> Prefetched::take(std::span<const Span> wanted, Cancel& c
     const auto next = std::ranges::upper_bound(found, span.begin, {}, begin_of);
     const bool is_here = next != found.begin() && span.end <= (*std::prev(next))->span.end;
     complete &= is_here || span.size() == 0;
-    // What is loaded in whole belongs to this load.
+    // Units that are loaded in whole leave the cache.
     for (auto unit = std::ranges::lower_bound(found, span.begin, {}, begin_of);
          unit != found.end() && (*unit)->span.end <= span.end; ++unit) {
       if (units_.erase((*unit)->span.begin) > 0) taken += (*unit)->span.size();
@@ -325,27 +326,27 @@ std::shared_ptr<Source> Prefetched::take(std::span<const Span> wanted, Cancel& c
   }
   kept_ -= taken;
   changed_.notify_all();
-  return std::make_shared<Mixed>(shared_from_this(), std::move(found), taken, complete);
+  return std::make_shared<CachedSource>(shared_from_this(), std::move(found), taken, complete);
 }
 
-bool Prefetched::keeps_any() const {
+bool PrefetchCache::has_any() const {
   const std::lock_guard lock(mutex_);
   return !units_.empty();
 }
 
-bool Prefetched::is_on_its_way(const Unit& unit) const {
-  return (unit.state == State::Coming || unit.state == State::Waiting) &&
+bool PrefetchCache::is_loading(const Unit& unit) const {
+  return (unit.state == State::Reading || unit.state == State::Queued) &&
          unit.process == getpid() && unit.thread != calling_thread();
 }
 
-void Prefetched::wait(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
+void PrefetchCache::wait(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
   changed_.wait_for(lock, kPollInterval);
   lock.unlock();
   cancel.check();
   lock.lock();
 }
 
-std::vector<Prefetched::UnitPointer> Prefetched::find(std::span<const Span> wanted) const {
+std::vector<PrefetchCache::UnitPointer> PrefetchCache::find(std::span<const Span> wanted) const {
   std::map<std::uint64_t, UnitPointer> found;
   for (const Span& span : wanted) {
     auto unit = units_.upper_bound(span.begin);
@@ -359,8 +360,8 @@ std::vector<Prefetched::UnitPointer> Prefetched::find(std::span<const Span> want
   return units;
 }
 
-void Prefetched::drop(const UnitPointer& unit, State state) {
-  if (unit->state == State::Dropped || unit->state == State::Failed) return;
+void PrefetchCache::evict(const UnitPointer& unit, State state) {
+  if (unit->state == State::Evicted || unit->state == State::Failed) return;
   unit->state = state;
   kept_ -= unit->span.size();
   units_.erase(unit->span.begin);

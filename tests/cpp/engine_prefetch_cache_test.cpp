@@ -1,6 +1,5 @@
-// Bytes that are fetched before they are loaded: loads, fetches, cancels and failures at the same
-// time, under the sanitizers.
-#include "engine/prefetched.h"
+// Loads, fetches, cancels and failures of a PrefetchCache at the same time, under the sanitizers.
+#include "engine/prefetch_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -46,8 +45,8 @@ class FragileSource final : public Source {
   std::atomic<int> reads_ = 0;
 };
 
-std::vector<Prefetched::Span> some_spans(std::minstd_rand& random) {
-  std::vector<Prefetched::Span> spans;
+std::vector<PrefetchCache::Span> some_spans(std::minstd_rand& random) {
+  std::vector<PrefetchCache::Span> spans;
   std::uint64_t unit = random() % kUnits;
   for (std::uint64_t i = random() % 12; i > 0 && unit < kUnits; --i) {
     spans.push_back({unit * kUnit, (unit + 1) * kUnit});
@@ -56,22 +55,22 @@ std::vector<Prefetched::Span> some_spans(std::minstd_rand& random) {
   return spans;
 }
 
-TEST(Prefetched, IsRightWhateverHappensAtTheSameTime) {
+TEST(PrefetchCache, IsRightWhateverHappensAtTheSameTime) {
   const auto file = std::make_shared<FragileSource>(pattern(kUnits * kUnit));
-  const auto prefetched = std::make_shared<Prefetched>(file, 20 * kUnit);
+  const auto cache = std::make_shared<PrefetchCache>(file, 20 * kUnit);
   std::atomic<int> from_memory = 0;
   const auto work = [&](unsigned seed) {
     std::minstd_rand random(seed + 1);
     for (int round = 0; round < 60; ++round) {
       Cancel cancel{Cancel::Unattended{}};
-      const std::vector<Prefetched::Span> spans = some_spans(random);
+      const std::vector<PrefetchCache::Span> spans = some_spans(random);
       try {
         if (random() % 2 == 0) {
           Progress progress;
           std::thread canceller;
           if (random() % 4 == 0) canceller = std::thread([&] { cancel.request(); });
           try {
-            prefetched->fetch(spans, progress, cancel);
+            cache->fetch(spans, progress, cancel);
           } catch (...) {
             if (canceller.joinable()) canceller.join();
             throw;
@@ -79,13 +78,13 @@ TEST(Prefetched, IsRightWhateverHappensAtTheSameTime) {
           if (canceller.joinable()) canceller.join();
           continue;
         }
-        std::shared_ptr<Source> source = prefetched->take(spans, cancel);
+        std::shared_ptr<Source> source = cache->source_for(spans, cancel);
         if (source) {
           ++from_memory;
         } else {
           source = file;
         }
-        for (const Prefetched::Span& span : spans) {
+        for (const PrefetchCache::Span& span : spans) {
           // Also bytes beside those that were announced.
           const std::uint64_t begin = span.begin - std::min<std::uint64_t>(span.begin, 1000);
           const std::uint64_t end = std::min(span.end + 1000, kUnits * kUnit);
@@ -109,22 +108,22 @@ TEST(Prefetched, IsRightWhateverHappensAtTheSameTime) {
   for (unsigned i = 0; i < 6; ++i) threads.emplace_back(work, i);
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(from_memory, 20);
-  // Nothing is left on its way.
+  // No unit is left loading.
   Cancel cancel;
-  const std::vector<Prefetched::Span> all = {{0, kUnits * kUnit}};
-  prefetched->take(all, cancel);
-  EXPECT_FALSE(prefetched->keeps_any());
+  const std::vector<PrefetchCache::Span> all = {{0, kUnits * kUnit}};
+  cache->source_for(all, cancel);
+  EXPECT_FALSE(cache->has_any());
 }
 
-TEST(Prefetched, ALargeUnitIsFetchedInSeveralReads) {
+TEST(PrefetchCache, ALargeUnitIsFetchedInSeveralReads) {
   const auto file = std::make_shared<FragileSource>(pattern(9 << 20));
-  const auto prefetched = std::make_shared<Prefetched>(file, 9 << 20);
+  const auto cache = std::make_shared<PrefetchCache>(file, 9 << 20);
   Cancel cancel;
   Progress progress;
-  const std::vector<Prefetched::Span> spans = {{7, 8 << 20}, {8 << 20, (8 << 20) + 100}};
-  prefetched->fetch(spans, progress, cancel);
+  const std::vector<PrefetchCache::Span> spans = {{7, 8 << 20}, {8 << 20, (8 << 20) + 100}};
+  cache->fetch(spans, progress, cancel);
   EXPECT_EQ(progress.done, progress.total);
-  const std::shared_ptr<Source> source = prefetched->take(spans, cancel);
+  const std::shared_ptr<Source> source = cache->source_for(spans, cancel);
   EXPECT_EQ(source->hints(0, 1).reads_in_flight, 0) << "all of it is in memory";
   std::vector<std::byte> found((8 << 20) + 93);
   const Bytes piece(found);
