@@ -63,7 +63,7 @@ TORCH_LIBRARY(tensorizer, m) {
 // Ops that a library for a device may implement: all of them, or none is used. `data` has
 // contiguous bytes on that device, of one tensor or part after another; the other tensors are on
 // the CPU. The kernels queue their work on the current stream, and return a tensor on the device.
-// What is on the CPU may be freed when they return.
+// Tensors on the CPU may be freed when they return.
 TORCH_LIBRARY(tensorizer_device, m) {
   // Returns an int32 for each tensor, whose bits are those of zlib's CRC32.
   m.def("crc32(Tensor[] data) -> Tensor");

@@ -239,7 +239,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   try {
     const std::shared_ptr<Source> source =
         file.source_to_load(targets.items, settings.threads > 1, job.cancel);
-    // What is read ahead takes the other half.
+    // Bytes in memory that were read ahead or prefetched use the other half.
     if (source.get() != &file.source() || file.keeps_prefetched()) settings.memory_ceiling /= 2;
     tensorizer::load(*source, file.catalogue(), targets.items, settings, job.progress, job.cancel);
     loaded = true;
