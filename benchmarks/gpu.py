@@ -1,12 +1,12 @@
 """Compares loads onto a device and saves from it with other libraries and with the limit.
 
-    python benchmarks/gpu.py [--quick] [--device cuda] [--json FILE]
+    python benchmarks/gpu.py [--quick] [--size GIB] [--directory FOLDER] [--json FILE]
 
-The files are in the page cache. The limit, which no loader can beat, is a copy from pinned memory
-that is already allocated to tensors of the same shapes. A load ends when its values are on the
-device; every loaded byte is compared with the original, outside of the timing. A library that is
-not installed, or does not support the device, gets a row that says so. GB are 10^9 bytes.
-Targets compare the best rounds.
+The files are in the page cache, one at a time. The limit, which no loader can beat, is a copy from
+pinned memory that is already allocated to tensors of the same shapes; it is measured beside every
+file. A load ends when its values are on the device; every loaded byte is compared with the
+original, outside of the timing. A library that is not installed, or does not support the device,
+gets a row that says so. GB are 10^9 bytes. Targets compare the best rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -28,8 +28,9 @@ import tensorizer_ops
 import workloads
 
 State = dict[str, torch.Tensor]
+Loads = dict[str, Callable[[], object]]
 PINNED_PIECE = 32 << 20
-WORKLOADS = ("large", "transformer")
+LIMIT = "limit, pinned copy"
 # The lowest acceptable speed of a row as a fraction of the limit, by workload.
 TARGETS = {
     "us": {"large": 0.95, "transformer": 0.9},
@@ -129,7 +130,7 @@ class Rows:
             return
         if number > 0:
             self.seconds.setdefault(name, []).append(seconds)
-        elif check is not None and name != "limit, pinned copy":
+        elif check is not None and name != LIMIT:
             assert isinstance(done, dict)
             if wrong := [key for key, tensor in check.items() if not same(done[key], tensor)]:
                 self.errors[name] = f"loaded {wrong[0]} wrongly"
@@ -141,55 +142,75 @@ def same(loaded: torch.Tensor, expected: torch.Tensor) -> bool:
     )
 
 
-def run(workload: workloads.Workload, device: torch.device, quick: bool, repeat: int) -> Rows:
-    state = workloads.make(workload, quick)
-    rows = Rows(device, repeat)
-    with tempfile.TemporaryDirectory() as directory:
-        ours, theirs = Path(directory, "m.tensors"), Path(directory, "m.safetensors")
-        saved = Path(directory, "saved")
-        chunked, secret = Path(directory, "chunked"), Path(directory, "secret")
-        key = {"key": "named:gpu benchmark"}
-        tensorizer_ops.keys.add("gpu benchmark", key=os.urandom(32))
-        tensorizer_ops.save(ours, state)
-        tensorizer_ops.save(chunked, state, hashes="chunked", options=CHUNKS)
-        tensorizer_ops.save(secret, state, hashes="none", options=key)
-        loads: dict[str, Callable[[], object]] = {
-            "limit, pinned copy": pinned_copy(state, device),
-            "us": lambda: tensorizer_ops.load(ours, device=device),
-            "us, chunks verified": lambda: tensorizer_ops.load(
-                chunked, device=device, verify="all"
-            ),
-            "us, encrypted": lambda: tensorizer_ops.load(secret, device=device, options=key),
+def large(size: float) -> workloads.Workload:
+    """Return a workload of so many GiB in tensors of 32 MiB."""
+    shapes = {f"layers.{i}.weight": (8 << 20,) for i in range(max(1, round(size * 32)))}
+    return workloads.Workload(
+        "large", f"{size:g} GiB in tensors of 32 MiB", torch.float32, lambda quick: shapes
+    )
+
+
+def files(
+    path: Path, theirs: Path, state: State, device: torch.device
+) -> Iterator[tuple[Callable[[], object], Loads]]:
+    """Yield functions that save the state to one of the paths, with the loads to measure of it."""
+    yield (
+        lambda: tensorizer_ops.save(path, state, hashes="chunked", options=CHUNKS),
+        {
+            "us": lambda: tensorizer_ops.load(path, device=device),
+            "us, chunks verified": lambda: tensorizer_ops.load(path, device=device, verify="all"),
+        },
+    )
+    tensorizer_ops.keys.add("gpu benchmark", key=os.urandom(32))
+    key = {"key": "named:gpu benchmark"}
+    yield (
+        lambda: tensorizer_ops.save(path, state, hashes="none", options=key),
+        {"us, encrypted": lambda: tensorizer_ops.load(path, device=device, options=key)},
+    )
+    yield (
+        lambda: tensorizer_ops.save(path, state),
+        {
             "us, SHA-256 of tensors": lambda: tensorizer_ops.load(
-                ours, device=device, verify="all"
+                path, device=device, verify="all"
             ),
-            "tensorizer": lambda: tensorizer_load(ours, device),
-        }
+            "tensorizer": lambda: tensorizer_load(path, device),
+        },
+    )
+    yield (
+        lambda: safetensors_save(state, theirs),
+        {
+            "us, safetensors": lambda: tensorizer_ops.load(theirs, device=device),
+            "safetensors": lambda: safetensors_load(theirs, device),
+            "fastsafetensors": lambda: fastsafetensors_load(theirs, device),
+            "InstantTensor": lambda: instanttensor_load(theirs, device),
+            "Run:ai streamer": lambda: streamer_load(theirs, device),
+        },
+    )
+
+
+def run(state: State, device: torch.device, repeat: int, directory: Path) -> Rows:
+    rows = Rows(device, repeat)
+    path, theirs = directory / "m.tensors", directory / "m.safetensors"
+    for save, loads in files(path, theirs, state, device):
         try:
-            safetensors_save(state, theirs)
+            save()
         except ImportError:
-            rows.errors["safetensors"] = "not installed"
-        else:
-            loads |= {
-                "safetensors": lambda: safetensors_load(theirs, device),
-                "fastsafetensors": lambda: fastsafetensors_load(theirs, device),
-                "InstantTensor": lambda: instanttensor_load(theirs, device),
-                "Run:ai streamer": lambda: streamer_load(theirs, device),
-            }
-        rows.measure(loads, state)
-        there = {name: tensor.to(device) for name, tensor in state.items()}
-        saves: dict[str, Callable[[], object]] = {
-            "us, save hashes=all": lambda: tensorizer_ops.save(saved, there),
-            "us, save hashes=none": lambda: tensorizer_ops.save(saved, there, hashes="none"),
-            "torch.save": lambda: torch.save(there, saved),
-            "safetensors, save": lambda: safetensors_save(there, saved),
-        }
-        rows.measure(saves, None)
-        tensorizer_ops.save(saved, there)
-        if not all(
-            same(tensor, state[name]) for name, tensor in tensorizer_ops.load(saved).items()
-        ):
-            rows.errors["us, save hashes=all"] = "saved wrongly"
+            rows.errors.update(dict.fromkeys(loads, "safetensors is not installed"))
+            continue
+        rows.measure({LIMIT: pinned_copy(state, device), **loads}, state)
+        for file in (path, theirs):
+            file.unlink(missing_ok=True)
+    there = {name: tensor.to(device) for name, tensor in state.items()}
+    saves: Loads = {
+        "us, save hashes=all": lambda: tensorizer_ops.save(path, there),
+        "us, save hashes=none": lambda: tensorizer_ops.save(path, there, hashes="none"),
+        "torch.save": lambda: torch.save(there, path),
+        "safetensors, save": lambda: safetensors_save(there, theirs),
+    }
+    rows.measure(saves, None)
+    tensorizer_ops.save(path, there)
+    if not all(same(tensor, state[name]) for name, tensor in tensorizer_ops.load(path).items()):
+        rows.errors["us, save hashes=all"] = "saved wrongly"
     return rows
 
 
@@ -198,6 +219,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="small files: a smoke test")
+    parser.add_argument("--size", type=float, metavar="GIB", help="of the large workload: 4")
+    parser.add_argument("--directory", type=Path, help="for the files; a temporary one by default")
     parser.add_argument("--device", help="the current accelerator by default")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path)
@@ -205,18 +228,24 @@ def main() -> None:
     device = torch.device(arguments.device or torch.accelerator.current_accelerator() or "cpu")
     if device.type == "cpu":
         parser.error("there is no accelerator here: benchmarks/run.py measures the CPU")
+    gc.freeze()  # collections between rounds need not visit the modules
     results: dict[str, object] = {}
-    for name in WORKLOADS:
-        workload = workloads.WORKLOADS[name]
-        size = workload.bytes(arguments.quick)
-        rows = run(workload, device, arguments.quick, arguments.repeat)
+    quick = arguments.quick
+    for workload in (
+        large(arguments.size or (0.03 if quick else 4)),
+        workloads.WORKLOADS["transformer"],
+    ):
+        name, size = workload.name, workload.bytes(quick)
+        with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+            state = workloads.make(workload, quick)
+            rows = run(state, device, arguments.repeat, Path(directory))
         print(f"{workload.title} ({size / (1 << 20):,.0f} MiB), GB/s: median, best")
         for row, seconds in rows.seconds.items():
             median, best = (size / f(seconds) / 1e9 for f in (statistics.median, min))
             print(f"  {row:24} {median:8.2f} {best:8.2f}")
         for row, error in rows.errors.items():
             print(f"  {row:24} {error}")
-        limit = rows.seconds.get("limit, pinned copy")
+        limit = rows.seconds.get(LIMIT)
         for row in (row for row in TARGETS if limit and row in rows.seconds):
             ratio = min(limit) / min(rows.seconds[row])
             target = TARGETS[row][name]

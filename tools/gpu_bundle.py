@@ -4,7 +4,7 @@ The folder gets the package with all of its libraries, a check of loads onto a G
 benchmark of them. On that machine, with the Python and the torch that the wheel was built for:
 
     PYTHONPATH=FOLDER python FOLDER/gpu_check.py
-    PYTHONPATH=FOLDER python FOLDER/gpu.py --json FILE
+    PYTHONPATH=FOLDER python FOLDER/gpu.py --size 16 --directory /dev/shm --json FILE
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import runpy
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.s3_server import s3_server
-from support.process import ROOT, TIMEOUT, environment, fork_python
+from support.process import ROOT, TIMEOUT, environment, fork_python, warm_python
 from support.samples import same
 from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
 from tensorizer_ops.utils import no_init_or_tensor
@@ -347,17 +346,10 @@ def test_the_example_takes_pipelines(tmp_path: Path, example: Example, index: bo
 
 def test_the_example_says_as_much_as_it_is_asked_to(tmp_path: Path) -> None:
     new(llama).save_pretrained(tmp_path / "source")
-    command = [sys.executable, "-W", "ignore", str(ROOT / "examples" / "hugging_face.py")]
+    command = [str(ROOT / "examples" / "hugging_face.py"), "save", "source", "prefix"]
     said = []
     for flags in (["-q", "-q"], [], ["--validate"]):
-        done = subprocess.run(
-            [*command, "save", "source", "prefix", *flags],
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-        )
+        done = warm_python().run([*command, *flags], environment(), TIMEOUT, tmp_path)
         assert done.returncode == 0, done.stderr
         said.append([line for line in done.stderr.splitlines() if line.startswith(LEVELS)])
     assert said[0] == []
