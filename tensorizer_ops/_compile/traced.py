@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops._slices import SlicedDimensions, Slices, resolve, without
+from tensorizer_ops._slices import Slices, resolve, without
 
 Options = Mapping[str, str] | None
 
@@ -34,11 +34,12 @@ def shapes_now(
 
 def slices_now(
     uri: str, names: Sequence[str], slices: Slices, options: Options
-) -> SlicedDimensions:
+) -> tuple[list[int], list[int], list[int], list[int], list[int], list[tuple[int, ...]]]:
     """Return the slices for the shapes in the file: constants as well."""
     reader = torch.classes.tensorizer.Reader(uri, _plain(options))
     reader._traced_version()
-    return resolve(names, slices, reader.shape)
+    # A plain tuple: the compiler of torch 2.11 cannot unpack a named one that is a constant.
+    return resolve(names, slices, reader.shape)[:]
 
 
 def _plain(options: Options) -> dict[str, str] | None:

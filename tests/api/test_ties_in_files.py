@@ -233,6 +233,8 @@ def test_a_cancel_leaves_complete_tensors_or_zeros(path: str) -> None:
             reader.load_into(names, out, "all", 1, False)
         except Cancelled:
             cancelled += 1
-            assert all(torch.equal(tensor, weight) or not tensor.any() for tensor in out), delay
+            # A load that is cancelled while it opens the file has not touched the tensors.
+            if not all(torch.equal(tensor, old) for tensor in out):
+                assert all(torch.equal(tensor, weight) or not tensor.any() for tensor in out)
         timer.join()
     assert cancelled > 5
