@@ -1,6 +1,6 @@
 """Compares loads onto a device and saves from it with other libraries and with the limit.
 
-    python benchmarks/gpu.py [--quick] [--size GIB] [--directory FOLDER] [--json FILE]
+    python gpu.py [--quick] [--size GIB] [--directory FOLDER] [--json FILE]
 
 The files are in the page cache, one at a time. The limit, which no loader can beat, is a copy from
 pinned memory that is already allocated to tensors of the same shapes; it is measured beside every
@@ -228,6 +228,10 @@ def main() -> None:
     device = torch.device(arguments.device or torch.accelerator.current_accelerator() or "cpu")
     if device.type == "cpu":
         parser.error("there is no accelerator here: benchmarks/run.py measures the CPU")
+    try:
+        torch.ones(1, device=device)
+    except Exception as error:  # each backend has its own
+        parser.error(f"cannot use {device}: {str(error).splitlines()[0]}")
     gc.freeze()  # collections between rounds need not visit the modules
     results: dict[str, object] = {}
     quick = arguments.quick

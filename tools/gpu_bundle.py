@@ -1,10 +1,7 @@
 """Packs what a machine with a GPU needs, but Python and torch: gpu_bundle.py WHEEL FOLDER
 
-The folder gets the package with all of its libraries, a check of loads onto a GPU, and the
-benchmark of them. On that machine, with the Python and the torch that the wheel was built for:
-
-    PYTHONPATH=FOLDER python FOLDER/gpu_check.py
-    PYTHONPATH=FOLDER python FOLDER/gpu.py --size 16 --directory /dev/shm --json FILE
+The folder gets the package with all of its libraries, a check of loads onto a GPU, the benchmark of
+them, and a README that says how to run both.
 """
 
 from __future__ import annotations
@@ -19,18 +16,34 @@ PROGRAMS = (
     "tools/gpu_check.py",
     *(f"benchmarks/{name}.py" for name in ("gpu", "memory", "workloads")),
 )
+README = """\
+tensorizer_ops {wheel}, with all libraries that it needs but torch.
+
+On a machine with an NVIDIA GPU and the Python and torch of this wheel, in this folder:
+
+    PYTHONPATH=. python gpu_check.py
+    PYTHONPATH=. python gpu.py --size 16 --directory /dev/shm --json results.json
+
+gpu_check.py compares loads onto the GPU with loads onto the CPU, and fails if the GPU does not
+verify and decrypt. gpu.py measures loads beside copies from pinned memory; --size is in GiB, and
+needs four times as much memory.
+"""
 MOST = 64 << 20
 KERNELS = "tensorizer_ops/libtensorizer_ops_cuda.so"
 
 
 def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     wheel, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    if folder.exists():
+        sys.exit(f"{folder} exists")
     with ZipFile(wheel) as packed:
         if KERNELS not in packed.namelist():
             sys.exit(f"{wheel.name} has no {Path(KERNELS).name}: run make cuda, and build it again")
+        folder.mkdir(parents=True)
         packed.extractall(folder)
+    (folder / "README").write_text(README.format(wheel=wheel.stem))
     for program in PROGRAMS:
         shutil.copy(ROOT / program, folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

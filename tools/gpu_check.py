@@ -3,8 +3,8 @@
     python gpu_check.py [--device cuda] [--quick]
 
 Loads of every kind are compared with the same loads onto the CPU: values, what is verified and
-decrypted on the device, and what damage leaves. ``make gpu-bundle`` packs this program for a
-machine without a network.
+decrypted on the device, and what damage leaves. The check fails as well if the kernels of a CUDA
+device are not in use. ``make gpu-bundle`` packs this program for a machine without a network.
 """
 
 from __future__ import annotations
@@ -137,7 +137,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without large tensors")
     given = parser.parse_args()
     device = torch.device(given.device)
-    torch.ones(1, device=device)
+    try:
+        torch.ones(1, device=device)
+    except Exception as error:  # each backend has its own
+        sys.exit(f"gpu_check.py: cannot use {device}: {str(error).splitlines()[0]}")
     tensorizer_ops.keys.add("gpu check", key=os.urandom(32))
     failed = 0
     with tempfile.TemporaryDirectory() as name:
@@ -152,6 +155,9 @@ def main() -> None:
     key = torch._C._dispatch_key_for_device(device.type)
     own = torch._C._dispatch_has_kernel_for_dispatch_key("tensorizer_device::decrypt", key)
     print(f"the device {'decrypts and verifies' if own else 'leaves all of it to the CPU'}")
+    if device.type == "cuda" and not own:
+        print("FAILED  libtensorizer_ops_cuda.so is not in use: the log of tensorizer_ops says why")
+        failed += 1
     sys.exit(1 if failed else 0)
 
 
