@@ -71,8 +71,8 @@ test: build $(STAMPS)/test | test-packages
 	$(STEP) "lint, site and C++ tests, AddressSanitizer" tools/together.sh \
 		"$(RUN) lint look" "$(RUN) asan"
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
-	$(STEP) "fuzzing and soak" tools/together.sh "$(RUN) fuzz FUZZ_SECONDS=60" \
-		"$(RUN) soak SOAK_SECONDS=60 SOAK_SEED=1"
+	$(STEP) "fuzzing and soak" tools/together.sh "$(RUN) fuzz FUZZ_SECONDS=40" \
+		"$(RUN) soak SOAK_SECONDS=40 SOAK_SEED=1"
 	$(STEP) "Kernels for GPUs" $(RUN) cuda
 	$(STEP) "Python tests" $(RUN) pytest
 
