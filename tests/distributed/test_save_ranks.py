@@ -379,9 +379,9 @@ def test_a_rank_that_is_killed_at_any_moment(tmp_path: Path, s3: S3, place: str)
     old = {"old": torch.ones(5)}
     tensorizer_ops.save(uri, old, options=options)
     ended_early = 0
-    for moment in range(9 if place == "file" else 6):
+    for moment in range(12 if place == "file" else 8):
         victim = moment % 3
-        arguments = (uri, json.dumps(options), 1200, victim, 0.001 + moment * 0.013)
+        arguments = (uri, json.dumps(options), 1200, victim, 0.001 + moment * 0.01)
         keeper = 0 if moment % 2 else None
         outcome = run_ranks(tmp_path / str(moment), KILLED, *arguments, count=3, keeper=keeper)
         s3.settle()

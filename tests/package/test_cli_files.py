@@ -404,16 +404,15 @@ def test_diff_of_a_file_with_its_encrypted_copy(model: Path, tmp_path: Path) -> 
         assert "agree" in run("diff", *pair, "--key-file", key).stdout
 
 
-@pytest.mark.parametrize(
-    ("command", "stream"), [("copy", "/dev/stdin"), ("diff", "fd:0"), ("bench", "/dev/stdin")]
-)
+@pytest.mark.parametrize("command", ["copy", "diff", "bench"])
 def test_streams_that_would_be_read_twice_are_refused(
-    command: str, stream: str, model: Path, tmp_path: Path
+    command: str, model: Path, tmp_path: Path
 ) -> None:
     target = {"copy": [tmp_path / "new"], "diff": [model], "bench": []}[command]
-    arguments = [*COMMAND, command, stream, *target]
-    done = subprocess.run(
-        arguments, input=model.read_bytes(), capture_output=True, env=environment()
-    )
-    assert done.returncode == 2 and b"only once" in done.stderr
-    assert not (tmp_path / "new").exists()
+    for stream in ("/dev/stdin", "fd:0"):
+        arguments = [*COMMAND, command, stream, *target]
+        done = subprocess.run(
+            arguments, input=model.read_bytes(), capture_output=True, env=environment()
+        )
+        assert done.returncode == 2 and b"only once" in done.stderr
+        assert not (tmp_path / "new").exists()

@@ -92,6 +92,7 @@ try:
     exec(sys.argv[1])
 except errors.Error as error:
     assert "torch" not in sys.modules
+    import torch
     builtin = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
     print(type(error).__name__, *builtin)
     print(error)
@@ -244,12 +245,14 @@ REGISTERED = "assert torch.ops.tensorizer.load.default and torch.classes.tensori
     "code",
     [
         f"import tensorizer_ops, torch; {REGISTERED}",
+        f"import torch, tensorizer_ops; {REGISTERED}",
         f"import tensorizer_ops; import torch.nn.functional; {REGISTERED}",
         "import tensorizer_ops; assert tensorizer_ops.load",
         "from tensorizer_ops import *; assert load and keys and TensorSerializer",
         "import tensorizer_ops.serialization",
         "import tensorizer_ops.keys",
         "import tensorizer_ops.utils, tensorizer_ops.torch_compat, tensorizer_ops.stream_io",
+        "import tensorizer_ops._load_save",
         "import tensorizer_ops._compile.dynamo, torch._dynamo",
         "import tensorizer_ops.alias; import tensorizer",
     ],
@@ -338,6 +341,8 @@ assert pickle.loads(bytes.fromhex(sys.argv[1])) is not None
     "thing",
     [
         tensorizer_ops.load,
+        tensorizer_ops.save_async,
+        tensorizer_ops.digest,
         tensorizer_ops.TensorType.PARAM,
         tensorizer_ops.TensorDeserializer,
         tensorizer_ops.keys.add,
