@@ -144,7 +144,7 @@ def same(loaded: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def large(size: float) -> workloads.Workload:
     """Return a workload of so many GiB in tensors of 32 MiB."""
-    shapes = {f"layers.{i}.weight": (8 << 20,) for i in range(max(1, round(size * 32)))}
+    shapes = workloads.of_32_mib(max(1, round(size * 32)))
     return workloads.Workload(
         "large", f"{size:g} GiB in tensors of 32 MiB", torch.float32, lambda quick: shapes
     )

@@ -29,8 +29,12 @@ class Workload:
         return sum(math.prod(shape) for shape in self.shapes(quick).values()) * self.dtype.itemsize
 
 
+def of_32_mib(count: int) -> Shapes:
+    return {f"layers.{i}.weight": (8 * MIB,) for i in range(count)}
+
+
 def _large(quick: bool) -> Shapes:
-    return {f"layers.{i}.weight": (8 * MIB,) for i in range(3 if quick else 32)}
+    return of_32_mib(3 if quick else 32)
 
 
 def _small(quick: bool) -> Shapes:

@@ -26,6 +26,12 @@ std::unique_ptr<ReadAhead> make_read_ahead(const std::shared_ptr<Source>& source
   return std::make_unique<ReadAhead>(source, catalogue.end(), memory_ceiling / 2);
 }
 
+// Returns the bytes of the file that the load of an item reads.
+PrefetchCache::Span span_of(const LoadItem& item, const Catalogue& catalogue) {
+  const Entry& e = catalogue.entries()[item.entry];
+  return {begin_of(item, e), end_of(item, e)};
+}
+
 // Returns ": 'a', 'b'" with the first names of a file, for messages.
 std::string first_of(std::span<const std::string_view> names) {
   constexpr std::size_t kMostShown = 8;
@@ -104,9 +110,9 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
   for (const LoadItem& item : items) {
     // Reading ahead would fetch what lies between the runs.
     if (item.runs != nullptr) return source_;
-    const Entry& e = catalogue_->entries()[item.entry];
-    begin = std::min(begin, begin_of(item, e));
-    end = std::max(end, end_of(item, e));
+    const PrefetchCache::Span span = span_of(item, *catalogue_);
+    begin = std::min(begin, span.begin);
+    end = std::max(end, span.end);
   }
   return ahead_->source_for(begin, end, at_once, cancel);
 }
@@ -116,10 +122,7 @@ std::shared_ptr<Source> OpenFile::source_to_load(std::span<const LoadItem> items
   if (prefetch_cache_->has_any()) {
     std::vector<PrefetchCache::Span> wanted;
     wanted.reserve(items.size());
-    for (const LoadItem& item : items) {
-      const Entry& e = catalogue_->entries()[item.entry];
-      wanted.push_back({begin_of(item, e), end_of(item, e)});
-    }
+    for (const LoadItem& item : items) wanted.push_back(span_of(item, *catalogue_));
     if (std::shared_ptr<Source> found = prefetch_cache_->source_for(wanted, cancel)) return found;
   }
   return source_for(items, at_once, cancel);
@@ -137,10 +140,8 @@ void OpenFile::prefetch(std::vector<std::uint32_t> numbers, Progress& progress, 
   std::vector<PrefetchCache::Span> spans;
   spans.reserve(numbers.size());
   for (const std::uint32_t number : numbers) {
-    const LoadItem item = whole_tensor(*catalogue_, number);
-    const Entry& e = catalogue_->entries()[number];
     catalogue_->check_header_size(number, location_of(*source_));
-    spans.push_back({begin_of(item, e), end_of(item, e)});
+    spans.push_back(span_of(whole_tensor(*catalogue_, number), *catalogue_));
   }
   std::ranges::sort(spans, {}, &PrefetchCache::Span::begin);
   prefetch_cache_->fetch(spans, progress, cancel);

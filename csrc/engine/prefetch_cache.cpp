@@ -190,16 +190,16 @@ PrefetchCache::Added PrefetchCache::add(const std::vector<Span>& spans, Cancel& 
   }
   while (kept_ + taken_ + size > most_) {
     UnitPointer oldest;
-    bool coming = false;
+    bool reading = false;
     for (const auto& [begin, unit] : units_) {
       if (unit->age >= first_age) continue;
       const bool busy = unit->state == State::Reading && unit->process == getpid();
-      coming |= busy;
+      reading |= busy;
       if (!busy && (!oldest || unit->age < oldest->age)) oldest = unit;
     }
     if (oldest) {
       evict(oldest);
-    } else if (coming || taken_ > 0) {
+    } else if (reading || taken_ > 0) {
       wait(lock, cancel);
     } else {
       break;
@@ -316,8 +316,8 @@ std::shared_ptr<Source> PrefetchCache::source_for(std::span<const Span> wanted, 
   const auto begin_of = [](const UnitPointer& unit) { return unit->span.begin; };
   for (const Span& span : wanted) {
     const auto next = std::ranges::upper_bound(found, span.begin, {}, begin_of);
-    const bool is_here = next != found.begin() && span.end <= (*std::prev(next))->span.end;
-    complete &= is_here || span.size() == 0;
+    const bool is_ready = next != found.begin() && span.end <= (*std::prev(next))->span.end;
+    complete &= is_ready || span.size() == 0;
     // Units that are loaded in whole leave the cache.
     for (auto unit = std::ranges::lower_bound(found, span.begin, {}, begin_of);
          unit != found.end() && (*unit)->span.end <= span.end; ++unit) {

@@ -57,8 +57,8 @@ class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
   struct Unit {
     Span span;
     std::uint64_t age;  // of the newest fetch that asked for it: counts up
-    // Who fetches it. A fetch of the parent process never ends in a forked child. A fetch of this
-    // thread, which called a signal handler that loads, is stopped until the handler returns.
+    // The thread and the process that fetch it. After a fork, fetches of the parent process do not
+    // complete in the child. A signal handler that loads must not wait for a fetch of its thread.
     std::thread::id thread;
     pid_t process;
     std::size_t reads_left = 0;
