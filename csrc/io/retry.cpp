@@ -1,6 +1,7 @@
 #include "io/retry.h"
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -11,13 +12,10 @@ namespace {
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{10000};
 
-// Returns the back-off before the next try, when `count` tries in a row had made no progress before
-// the last one. It is longer each time, and random, so that callers that failed at the same moment
-// do not retry at the same moment.
+// Random, so that callers that failed at the same moment do not retry at the same moment.
 std::chrono::milliseconds back_off(int count) {
   static thread_local std::minstd_rand random{std::random_device{}()};
-  const std::chrono::milliseconds pause =
-      std::min(kFirstPause * (1 << std::min(count, 10)), kLongestPause);
+  const std::chrono::milliseconds pause = shortest_pause(count);
   return pause + std::chrono::milliseconds(random() % static_cast<unsigned>(pause.count()));
 }
 
@@ -30,7 +28,19 @@ void sleep_unless_cancelled(std::chrono::milliseconds time, Cancel& cancel) {
   }
 }
 
+std::atomic<PauseHook> pause_hook{&sleep_unless_cancelled};
+
 }  // namespace
+
+std::chrono::milliseconds shortest_pause(int count) noexcept {
+  std::chrono::milliseconds pause = kFirstPause;
+  for (; count > 0 && pause < kLongestPause; --count) pause *= 2;
+  return std::min(pause, kLongestPause);
+}
+
+void set_pause_hook(PauseHook hook) noexcept {
+  pause_hook = hook != nullptr ? hook : &sleep_unless_cancelled;
+}
 
 std::string Tries::described() const {
   if (all_ == 0) return {};
@@ -43,7 +53,7 @@ void Tries::wait(Cancel& cancel, std::chrono::milliseconds least,
   if (deadline) {
     pause = std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()));
   }
-  sleep_unless_cancelled(pause, cancel);
+  pause_hook.load()(pause, cancel);
   ++count_;
   ++all_;
 }
@@ -51,7 +61,7 @@ void Tries::wait(Cancel& cancel, std::chrono::milliseconds least,
 bool Tries::wait_before(Clock::time_point deadline, Cancel& cancel) {
   const std::chrono::milliseconds pause = back_off(count_);
   if (Clock::now() + pause > deadline) return false;
-  sleep_unless_cancelled(pause, cancel);
+  pause_hook.load()(pause, cancel);
   ++count_;
   ++all_;
   return true;

@@ -20,6 +20,15 @@ class TemporaryError : public Error {
 // A try that receives fewer bytes than this counts as one without progress.
 inline constexpr std::uint64_t kSomeProgress = 64 << 10;
 
+// Returns the shortest pause before the next try, when `count` tries in a row had made no progress
+// before the last one. The pause is random, and less than twice as long.
+std::chrono::milliseconds shortest_pause(int count) noexcept;
+
+// Passes the time of a pause.
+using PauseHook = void (*)(std::chrono::milliseconds time, Cancel& cancel);
+// Sets the hook; null sleeps. For tests, which see how long each pause is and do not wait for it.
+void set_pause_hook(PauseHook hook) noexcept;
+
 // Counts the retries of one operation on a server, and waits between them. Each wait throws within
 // kPollInterval of a cancel.
 class Tries {

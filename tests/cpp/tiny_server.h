@@ -24,6 +24,21 @@
 
 namespace tensorizer::testing_support {
 
+// Listens on a free port of this machine, which it writes to `port`.
+inline Descriptor listen_here(std::uint16_t& port) {
+  Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(listener.get(), any, size), 0);
+  EXPECT_EQ(listen(listener.get(), 16), 0);
+  EXPECT_EQ(getsockname(listener.get(), any, &size), 0);
+  port = ntohs(address.sin_port);
+  return listener;
+}
+
 struct TinyRequest {
   std::string method, path, body;
   std::map<std::string, std::string> headers;  // names in lower case
@@ -41,16 +56,7 @@ class TinyServer {
   using Handler = std::function<std::optional<TinyAnswer>(const TinyRequest&)>;
 
   explicit TinyServer(Handler handler) : handler_(std::move(handler)) {
-    listener_ = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(bind(listener_.get(), any, size), 0);
-    EXPECT_EQ(listen(listener_.get(), 16), 0);
-    EXPECT_EQ(getsockname(listener_.get(), any, &size), 0);
-    port_ = ntohs(address.sin_port);
+    listener_ = listen_here(port_);
     thread_ = std::thread([this] { serve(); });
   }
   ~TinyServer() {
@@ -107,6 +113,10 @@ class TinyServer {
       head = text.find("\r\n\r\n") + 4;
       request = parse(text.substr(0, head));
       length = parse_number(request.headers["content-length"]).value_or(0);
+      if (request.headers.contains("expect")) {
+        const std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+        ::send(connection.get(), go_on.data(), go_on.size(), MSG_NOSIGNAL);
+      }
     }
     if (head != std::string::npos) request.body = text.substr(head);
     return request;
