@@ -3,10 +3,11 @@
     python tools/mutants.py [--files 'csrc/format/**/*.cpp'] [--count 100] [--seed 1] [--list]
 
 A mutant is one change of one line: another comparison, another constant, a negated condition, a
-statement that is left out. It is made in a copy of the sources, build/mutants/tree, and the C++
-tests run until one fails; a test that takes too long has failed. Mutants that do not compile do not
-count. A survivor is either a missing test, or a change without an effect. Prints the share of each
-folder that was killed, and writes the survivors to build/mutants/survivors.txt.
+statement that is left out. Lines with a limit (such as kMostTries) come first: no test of something
+else reaches them by chance. A mutant is made in a copy of the sources, build/mutants/tree, and the
+C++ tests run until one fails; a test that takes too long has failed. Mutants that do not compile do
+not count. A survivor is either a missing test, or a change without an effect. Prints the share of
+each folder that was killed, and writes the survivors to build/mutants/survivors.txt.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ SWAPS = {
 }
 SWAP = re.compile("|".join(map(re.escape, SWAPS)))
 CONDITION = re.compile(r"\bif \((?!!\()(.+)\) (?=return|throw|continue|break|\{|[a-z_]+[ (])")
-CONSTANT = re.compile(r"(?<![\w.'])\d+(?![\w.'])")
+CONSTANT = re.compile(r"(?<![\w.'])\d[\d']*(?![\w.'])")
 STATEMENT = re.compile(r"^( *)((?:throw|check|require|refuse|fail)\w*[ (].*;)$")
+LIMIT = re.compile(r"\bk(Most|Longest|Largest|Deepest|Least|Smallest)\w*")
 # Texts, characters and comments are not changed; nor are the sizes of types.
 QUIET = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|//.*|^#.*|^ *\*.*|^.*static_assert.*')
 
@@ -76,7 +78,8 @@ def changes(line: str) -> Iterator[str]:
     for match in filter(free, SWAP.finditer(line)):
         yield line[: match.start()] + SWAPS[match[0]] + line[match.end() :]
     for match in filter(free, CONSTANT.finditer(line)):
-        yield line[: match.start()] + str(int(match[0]) + 1) + line[match.end() :]
+        more = str(int(match[0].replace("'", "")) + 1)
+        yield line[: match.start()] + more + line[match.end() :]
     if condition := CONDITION.search(line):
         yield line[: condition.start(1)] + f"!({condition[1]})" + line[condition.end(1) :]
     if statement := STATEMENT.match(line):
@@ -132,7 +135,9 @@ def main() -> None:
     arguments = parser.parse_args()
     files = sorted({file for pattern in arguments.files for file in ROOT.glob(pattern)})
     every = [mutant for file in files for mutant in mutants_of(file)]
-    chosen = random.Random(arguments.seed).sample(every, min(arguments.count, len(every)))
+    random.Random(arguments.seed).shuffle(every)
+    every.sort(key=lambda mutant: LIMIT.search(mutant.before) is None)
+    chosen = every[: arguments.count]
     print(f"{len(chosen)} of {len(every)} mutants, seed {arguments.seed}", flush=True)
     if arguments.list:
         print(*chosen, sep="\n")
