@@ -190,6 +190,13 @@ TEST_F(Limits, EndWhatAnAnswerRepeats) {
 }
 
 TEST_F(Limits, EndWhatIsOnThisMachine) {
+  const auto link_chain = [&](std::uint64_t count) {
+    const Folder folder(testing::TempDir());
+    for (std::uint64_t i = 0; i < count; ++i) {
+      fs::create_symlink(std::to_string(i), folder / std::to_string(i + 1));
+    }
+    return save(*sink(folder / std::to_string(count)), head_, "data");
+  };
   const auto size = [&](std::uint64_t total) {
     s3_.endpoint = "http://127.0.0.1:1";
     s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_, {});
@@ -209,6 +216,7 @@ TEST_F(Limits, EndWhatIsOnThisMachine) {
     write(*parts, count - 1, "x");
   };
   expect_limits({
+      {"links", 40, link_chain, ErrorKind::SystemError, "oo many levels of symbolic links"},
       {"parts", 10'000, part, ErrorKind::InvalidArgument, "more than 10000 parts of 1 bytes"},
       {"bytes of an object", 10'000 * (std::uint64_t{5} << 30), size, ErrorKind::InvalidArgument,
        "more than an object in S3 may have"},

@@ -187,7 +187,7 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
 }  // namespace
 
 std::string follow_links(std::string path) {
-  for (int links = 0; links < kMostLinks; ++links) {
+  for (int links = 0; links <= kMostLinks; ++links) {
     char text[PATH_MAX];
     const ssize_t length = readlink(path.c_str(), text, sizeof(text));
     if (length < 0) {
