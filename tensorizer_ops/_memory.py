@@ -1,6 +1,14 @@
-"""The storages that hold the elements of tensors, and which tensors are tied."""
+"""The memory of tensors: who has some, where it is, and which tensors have the same.
+
+No other file of the package asks for an address or a storage: many kinds of tensors have none, and
+some of them answer with the address 0.
+"""
 
 from __future__ import annotations
+
+import ctypes
+from collections.abc import Hashable
+from typing import NamedTuple
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -9,42 +17,90 @@ from torch.nn.parameter import is_lazy
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return the storage of a tensor if type, shape and strides describe how elements lie in it.
+class Span(NamedTuple):
+    """The addresses at which the elements of a tensor begin and end."""
 
-    Returns ``None`` for meta, fake, lazy, sparse, nested and quantized tensors, and for subclasses
-    that wrap other tensors. The storage may be too small for the elements: see :func:`has_memory`.
+    storage: Hashable | None  # as storage_key() returns it
+    begin: int
+    end: int
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether type, shape and strides describe how the elements lie in a storage.
+
+    They do not for meta, fake, lazy, sparse, nested, quantized and batched tensors, and for
+    subclasses that wrap other tensors. The storage may be too small: see :func:`has_memory`.
     """
-    if is_lazy(tensor):  # checked first: other queries raise for a lazy tensor
-        return None
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
-        return None
-    storage = tensor.untyped_storage()
-    if storage.device.type == "meta":
-        return None
-    try:
-        storage.data_ptr()
-    except RuntimeError:  # a subclass that wraps other tensors
-        return None
-    return storage
+    return _plain_storage(tensor) is not None
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Return whether the storage holds every element; some programs shrink storages to nothing."""
-    storage = plain_storage(tensor)
-    if storage is None or tensor.numel() == 0:
-        return storage is not None
+    """Return whether a storage holds every element; some programs shrink storages to nothing."""
+    return span(tensor) is not None
+
+
+def span(tensor: torch.Tensor) -> Span | None:
+    """Return where the elements of a tensor are; ``None`` if they have no memory."""
+    storage = _plain_storage(tensor)
+    if storage is None:
+        return None
+    start, size = storage.data_ptr(), tensor.itemsize
+    begin = start + int(tensor.storage_offset()) * size
+    if tensor.numel() == 0:
+        return Span(storage_key(storage), begin, begin)
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
-    return (last + 1) * tensor.itemsize <= storage.nbytes()
+    end = begin + (1 + sum((length - 1) * stride for length, stride in steps)) * size
+    return Span(storage_key(storage), begin, end) if end <= start + storage.nbytes() else None
 
 
-def identity(tensor: torch.Tensor) -> object:
-    """Return a key that is equal for tied tensors: those with the same memory and values."""
-    if not has_memory(tensor) or tensor.numel() == 0:
+def fills_storage(tensor: torch.Tensor) -> bool:
+    """Return whether the elements of a tensor with memory are all that is in its storage."""
+    return tensor.storage_offset() == 0 and tensor.nbytes == tensor.untyped_storage().nbytes()
+
+
+def own_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Return a storage with the elements of a tensor and nothing else: of a copy if need be."""
+    if not fills_storage(tensor) or not tensor.is_contiguous():
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.untyped_storage()
+
+
+def identity(tensor: torch.Tensor) -> Hashable:
+    """Return a key that is equal for tied tensors: those with the same memory and values.
+
+    A tensor without memory, or without elements, is only tied to itself. The key is valid while the
+    tensor lives.
+    """
+    where = span(tensor)
+    if where is None or where.begin == where.end:
         return id(tensor)
     bits = tensor.is_conj(), tensor.is_neg()  # views with other values over the same memory
-    return tensor.data_ptr(), tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()
+    return where.begin, tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()
+
+
+def storage_key(storage: torch.UntypedStorage) -> Hashable | None:
+    """Return a key that is equal for storages that are the same memory; ``None`` without memory.
+
+    Storages of different sizes count as different memory, as in other libraries.
+    """
+    address = _address(storage)
+    return (storage.device, address, storage.nbytes()) if address else None
+
+
+def users(tensor: torch.Tensor) -> int:
+    """Return how many tensors, of whatever program or thread, have the storage of this one."""
+    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return count
+
+
+def copy_bytes(tensor: torch.Tensor) -> bytes | None:
+    """Return the bytes of the elements in row-major order; ``None`` if they have no memory."""
+    if not has_memory(tensor):
+        return None
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if not plain.nbytes:
+        return b""
+    return (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()).raw
 
 
 def copyable(tensor: torch.Tensor) -> torch.Tensor:
@@ -55,3 +111,24 @@ def copyable(tensor: torch.Tensor) -> torch.Tensor:
     """
     tensor = tensor.resolve_conj().resolve_neg()
     return tensor if tensor.is_complex() else tensor.view(INTEGERS[tensor.itemsize])
+
+
+def _plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    if is_lazy(tensor):  # checked first: other queries raise for a lazy tensor
+        return None
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        return None
+    try:
+        storage = tensor.untyped_storage()
+    except RuntimeError:  # of torch.func
+        return None
+    return None if _address(storage) is None else storage
+
+
+def _address(storage: torch.UntypedStorage) -> int | None:
+    if storage.device.type == "meta":  # also that of a FakeTensor
+        return None
+    try:
+        return storage.data_ptr()
+    except RuntimeError:  # of a subclass that wraps other tensors, a functional tensor or zeros
+        return None

@@ -16,7 +16,7 @@ from tensorizer_ops import _python, errors
 from tensorizer_ops._arguments import checked, kind_of, wrong
 from tensorizer_ops._file_objects import open_source
 from tensorizer_ops._load_save import first_use, save
-from tensorizer_ops._memory import identity, plain_storage
+from tensorizer_ops._memory import identity, is_plain
 from tensorizer_ops._options import Hashes, Options, Verify, as_pairs
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._refill import refill
@@ -194,7 +194,7 @@ def _refuse_item(name: object, tensor: object) -> None:
 
 def _take(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """Return the old object with new memory, as ``Module.to`` does; a new one for a placeholder."""
-    if plain_storage(old) is not None and torch._has_compatible_shallow_copy_type(old, new):
+    if is_plain(old) and torch._has_compatible_shallow_copy_type(old, new):
         return refill(old, torch.nn.Parameter(new, requires_grad=old.requires_grad))
     if isinstance(old, torch.nn.Parameter):
         new = torch.nn.Parameter(new, requires_grad=False)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
+from tensorizer_ops._memory import identity
 
 
 class Damaged(ValueError):
@@ -161,9 +162,9 @@ class _Writer:
 
     def _name_of(self, tensor: torch.Tensor, path: tuple[object, ...]) -> str:
         """Return the name of a tensor in the file. One that is in the state twice has one name."""
-        identity = _identity(tensor)
-        if identity in self._names:
-            return self._names[identity]
+        tied = identity(tensor)
+        if tied in self._names:
+            return self._names[tied]
         plain = ".".join(map(str, path)) or "tensor"
         name = plain
         for count in range(2, len(self.tensors) + 3):
@@ -171,20 +172,12 @@ class _Writer:
                 break
             name = f"{plain} ({count})"
         self.tensors[name] = tensor
-        self._names[identity] = name
+        self._names[tied] = name
         return name
 
 
 def _where(path: tuple[object, ...]) -> str:
     return "".join(f"[{key!r:.100}]" for key in path)
-
-
-def _identity(tensor: torch.Tensor) -> object:
-    """Return the same for tensors that are the same memory, as tied weights in a state_dict."""
-    if tensor.layout != torch.strided or tensor.numel() == 0:
-        return id(tensor)
-    kind = (tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
-    return (tensor.data_ptr(), tensor.shape, tensor.stride(), kind)
 
 
 def _value(node: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from tensorizer_ops._memory import plain_storage
+from tensorizer_ops._memory import is_plain
 
 
 def refill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
     """Return the same object with new memory if possible, otherwise its successor."""
     # Torch cannot change the memory of a tensor that was made in inference mode.
-    if plain_storage(old) is None or old.is_inference():
+    if not is_plain(old) or old.is_inference():
         return successor(old, value)
     if old.requires_grad and not value.requires_grad:
         old.requires_grad_(False)

@@ -6,7 +6,6 @@ message is one block of memory of less than 2 GiB, so use ``.tensors`` files for
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -14,7 +13,7 @@ from typing import Any, BinaryIO
 import torch
 
 from tensorizer_ops import errors, tensors_pb2
-from tensorizer_ops._memory import has_memory
+from tensorizer_ops._memory import copy_bytes
 from tensorizer_ops.tensors_pb2 import Tensor as TensorPb  # noqa: F401
 
 __all__ = [
@@ -96,18 +95,11 @@ def serialize_tensor(t: torch.Tensor, attribute: int | None = None) -> Any:
         raise KeyError(f"messages have no number for {t.dtype}")
     if t.layout != torch.strided or t.is_quantized:
         raise TypeError("a message holds neither sparse nor quantized tensors: convert it first")
-    kind = {} if attribute is None else {"attr_type": attribute}
-    return tensors_pb2.Tensor(dtype=DtypePbs[t.dtype], shape=t.shape, data=_to_bytes(t), **kind)
-
-
-def _to_bytes(tensor: torch.Tensor) -> bytes:
-    here = tensor.detach().cpu()
-    if not has_memory(here):
+    data = copy_bytes(t)
+    if data is None:
         raise TypeError("the tensor has no memory of its own to put into a message: convert it")
-    plain = here.resolve_conj().resolve_neg().contiguous()
-    if not plain.nbytes:
-        return b""
-    return (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()).raw
+    kind = {} if attribute is None else {"attr_type": attribute}
+    return tensors_pb2.Tensor(dtype=DtypePbs[t.dtype], shape=t.shape, data=data, **kind)
 
 
 def deserialize_tensor(t: Any) -> torch.Tensor | tuple[torch.Tensor, int]:

@@ -11,7 +11,7 @@ and errors are those of :mod:`tensorizer_ops.errors`, whose base class is ``Safe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +21,7 @@ from tensorizer_ops import _core, errors
 from tensorizer_ops._arguments import checked
 from tensorizer_ops._load_save import load_slices
 from tensorizer_ops._load_save import save as _save
-from tensorizer_ops._memory import plain_storage
+from tensorizer_ops._memory import fills_storage, span
 from tensorizer_ops._savable import refuse_others
 from tensorizer_ops._targets import Target, to_uri
 
@@ -289,26 +289,13 @@ def _check(tensors: Mapping[str, torch.Tensor]) -> None:
             raise RuntimeError(f"Cannot copy out of meta tensor {name!r}: it has no data")
 
 
-def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses at which the elements of a tensor begin and end."""
-    if tensor.numel() == 0:
-        return tensor.data_ptr(), tensor.data_ptr()
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = 1 + sum((size - 1) * stride for size, stride in steps)
-    return tensor.data_ptr(), tensor.data_ptr() + elements * tensor.itemsize
-
-
 def _shared(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
-    """Return the names in groups: tensors of a group overlap each other, directly or not.
-
-    Storages of different sizes count as different memory, as in the other library.
-    """
-    by_storage: dict[tuple[torch.device, int, int], list[tuple[int, int, str]]] = {}
+    """Return the names in groups: tensors of a group overlap each other, directly or not."""
+    by_storage: dict[Hashable, list[tuple[int, int, str]]] = {}
     for name, tensor in tensors.items():
-        storage = plain_storage(tensor)
-        if storage is not None and storage.nbytes() > 0:
-            key = (tensor.device, storage.data_ptr(), storage.nbytes())
-            by_storage.setdefault(key, []).append((*_range(tensor), name))
+        where = span(tensor)
+        if where is not None and where.storage is not None:
+            by_storage.setdefault(where.storage, []).append((where.begin, where.end, name))
     groups: list[set[str]] = []
     for ranges in by_storage.values():
         last = -1
@@ -331,12 +318,7 @@ def _duplicates(
     for names in _shared(state):
         if len(names) == 1:
             continue
-        whole = {
-            name
-            for name in names
-            if state[name].data_ptr() == state[name].untyped_storage().data_ptr()
-            and state[name].nbytes == state[name].untyped_storage().nbytes()
-        }
+        whole = {name for name in names if fills_storage(state[name])}
         if not whole:
             raise RuntimeError(
                 f"the tensors {_quoted(names)} are parts of memory that none of them is all of, so "

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
 from tensorizer_ops._compat.types import TensorType
-from tensorizer_ops._memory import identity
+from tensorizer_ops._memory import identity, span
 from tensorizer_ops._refill import refill, successor
 
 
@@ -112,9 +112,12 @@ def _apart(value: torch.nn.Parameter, taken: set[int]) -> torch.nn.Parameter:
 
     Adds the memory to that which is taken.
     """
-    if value.numel() and not value.is_meta and value.data_ptr() in taken:
+    where = span(value)
+    if value.numel() and where is not None and where.begin in taken:
         value = torch.nn.Parameter(value.detach().clone(), value.requires_grad)
-    taken.add(value.data_ptr())
+        where = span(value)
+    if where is not None:
+        taken.add(where.begin)
     return value
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._memory import own_storage, storage_key
+
 Storage = torch.UntypedStorage | torch.TypedStorage
 
 _PICKLER = "TensorizerPickler"
@@ -46,7 +48,7 @@ def loading_pickle(read: Callable[[], Iterable[torch.Tensor]]) -> ModuleType:
                     return torchs(saved)
                 number, dtype = _number_and_dtype(saved)
                 if storages is None:
-                    storages = [_own_storage(tensor) for tensor in read()]
+                    storages = [own_storage(tensor) for tensor in read()]
                     sizes = [storage.nbytes() for storage in storages]
                 if not 0 <= number < len(storages):
                     raise pickle.UnpicklingError(
@@ -103,10 +105,9 @@ class _Pickler(pickle.Pickler):
         if not torch.is_storage(obj):
             return None
         storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
-        if storage.device.type == "meta" or storage.data_ptr() == 0:
+        key = storage_key(storage)  # which stays valid: `storages` keeps them alive
+        if key is None:
             return None
-        # The address can serve as a key because numbered storages are kept alive in `storages`.
-        key = storage.device, storage.data_ptr(), storage.nbytes()
         number = self._numbers.setdefault(key, len(self.storages))
         if number == len(self.storages):
             empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
@@ -126,11 +127,3 @@ def _number_and_dtype(saved: tuple[Any, ...]) -> tuple[int, torch.dtype]:
         case (_, _, "storage", int(number), None):
             return number, torch.uint8  # as torch does for a storage without a type
     raise pickle.UnpicklingError(f"the pickle has an object of an unknown kind: {saved!r:.200}")
-
-
-def _own_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """Return the storage of a tensor; copy the tensor first if the storage holds more than it."""
-    storage = tensor.untyped_storage()
-    if storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
-        return storage
-    return tensor.clone(memory_format=torch.contiguous_format).untyped_storage()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tensorizer_ops._memory import copyable, has_memory, identity
+from tensorizer_ops._memory import copyable, has_memory, identity, users
 
 # The size of memory, and whether it is pinned.
 _Kind = tuple[int, bool]
@@ -95,11 +95,6 @@ class Copies:
         return copied.view(tensor.dtype)
 
 
-def _users(memory: torch.Tensor) -> int:
-    users: int = torch._C._storage_Use_Count(memory.untyped_storage()._cdata)
-    return users
-
-
 def _is_free(memory: torch.Tensor) -> bool:
     """Return whether no other tensor, of whatever program or thread, has this memory."""
-    return _users(memory) <= _users(torch.empty(1, device="cpu"))
+    return users(memory) <= users(torch.empty(1, device="cpu"))

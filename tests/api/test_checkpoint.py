@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 import tensorizer_ops
 from support.samples import assert_same
@@ -121,6 +122,13 @@ def test_a_tensor_that_is_there_twice_is_saved_once(tmp_path: Path) -> None:
         *("a.weight", "a.bias", "a.weight (2)"),
     ]
     assert_same({"x": found["a.weight"]}, {"x": torch.ones(1)})
+
+
+def test_wrappers_of_other_tensors_are_not_the_same(tmp_path: Path) -> None:
+    # All tensors that wrap another one have the address 0.
+    plain = {"a": torch.ones(2, 3), "b": torch.zeros(2, 3)}
+    state = {name: AsyncCollectiveTensor(tensor) for name, tensor in plain.items()}
+    assert_same(there_and_back(tmp_path / "c.tensors", state), plain)
 
 
 class Unknown:

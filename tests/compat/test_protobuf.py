@@ -120,8 +120,13 @@ def test_what_cannot_be_serialized() -> None:
             their_protobuf.serialize_tensor(tensor)
         with pytest.raises(TypeError, match="no memory of its own"):
             protobuf.serialize_tensor(tensor)
-    with pytest.raises(TypeError, match="no memory of its own"):
-        protobuf.serialize_tensor(freed(torch.ones(3)))
+    for tensor in (
+        freed(torch.ones(3)),
+        torch.ones(3, device="meta"),
+        OTHER_KINDS["nested"](torch.ones(3)),
+    ):
+        with pytest.raises(TypeError, match="no memory of its own"):
+            protobuf.serialize_tensor(tensor)
     with pytest.raises(KeyError, match=r"torch\.uint16"):
         protobuf.serialize_tensor(torch.ones(3, dtype=torch.uint16))
     with pytest.raises(ValueError, match="attribute is 7"):
