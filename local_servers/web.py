@@ -77,6 +77,8 @@ http {{
     ssl_certificate_key {folder}/server.key;
     ssl_client_certificate {folder}/ca.pem;
     ssl_verify_client optional;
+    ssl_protocols {tls};
+    ssl_ciphers DEFAULT@SECLEVEL=0;
     location /no-ranges/ {{ alias {root}/; max_ranges 0; }}
     location /in-plain/ {{ return 307 http://127.0.0.1:{port}/zoo.tensors; }}
     location /members/ {{ alias {root}/; if ($ssl_client_verify != SUCCESS) {{ return 403; }} }}
@@ -184,6 +186,7 @@ def nginx(
     *,
     workers: int = 1,
     bytes_per_second: int | None = None,
+    tls: str = "TLSv1.2 TLSv1.3",
 ) -> Iterator[Web]:
     """Start nginx.
 
@@ -192,6 +195,7 @@ def nginx(
         largest: limits the size of files: beyond it, the disk seems to be full.
         workers: the number of worker processes.
         bytes_per_second: limits the rate of each connection without TLS.
+        tls: the versions of TLS.
     """
     root = folder / "files"
     root.mkdir()
@@ -201,7 +205,12 @@ def nginx(
     configuration = folder / "nginx.conf"
     configuration.write_text(
         CONFIGURATION.format(
-            folder=folder, root=root, workers=workers, port=web.port, tls_port=web.tls_port
+            folder=folder,
+            root=root,
+            workers=workers,
+            port=web.port,
+            tls_port=web.tls_port,
+            tls=tls,
         )
         + ("user root;\n" if os.getuid() == 0 else "")
     )

@@ -28,6 +28,18 @@ bool is_broken_off(std::string_view detail) {
   return detail.find("error:") == detail.npos || detail.find("unexpected eof") != detail.npos;
 }
 
+// Returns true if what came in place of a TLS handshake was something else, such as plain HTTP.
+bool is_no_tls(std::string_view detail) {
+  return detail.find("wrong version number") != detail.npos ||
+         detail.find("packet length too long") != detail.npos;
+}
+
+// Returns true if the server knows only versions of TLS that are not accepted here.
+bool is_old_tls(std::string_view detail) {
+  return detail.find("unsupported protocol") != detail.npos ||
+         detail.find("alert protocol version") != detail.npos;
+}
+
 // Returns true if the server refused the client certificate. With TLS 1.3 it says so only after the
 // handshake.
 bool is_certificate_refused(std::string_view detail) {
@@ -45,6 +57,7 @@ void set_connecting(CURL* easy, const TlsOptions& tls, double timeout) {
   set(easy, CURLOPT_SOCKOPTFUNCTION, &close_on_exec);
   set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(timeout * 1000));
   const std::string authorities = tls.ca_file.empty() ? system_ca_bundle() : tls.ca_file;
+  set(easy, CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
   if (!authorities.empty()) set(easy, CURLOPT_CAINFO, authorities.c_str());
   if (!tls.ca_path.empty()) set(easy, CURLOPT_CAPATH, tls.ca_path.c_str());
   if (!tls.client_cert.empty()) set(easy, CURLOPT_SSLCERT, tls.client_cert.c_str());
@@ -75,6 +88,8 @@ ConnectionFailure failure_of(CURLcode code, std::string_view detail) {
   switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
       failure.timed_out = failure.temporary = true;
+      // A server without TLS may wait for the rest of the handshake.
+      failure.tls_mismatch = failure.what.starts_with("SSL");
       break;
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_CERTPROBLEM:
@@ -94,6 +109,13 @@ ConnectionFailure failure_of(CURLcode code, std::string_view detail) {
       break;
     case CURLE_SSL_CONNECT_ERROR:
       failure.temporary = is_broken_off(detail);
+      failure.tls_mismatch = failure.temporary || is_no_tls(detail);
+      if (is_no_tls(detail)) failure.what = "the server does not speak TLS";
+      if (is_old_tls(detail)) failure.what = "the server offers no TLS 1.2 or later";
+      break;
+    case CURLE_UNSUPPORTED_PROTOCOL:
+      if (detail.find("HTTP/0.9") != detail.npos) failure.what = "the response is not HTTP";
+      failure.temporary = true;
       break;
     case CURLE_RECV_ERROR:
     case CURLE_SEND_ERROR:

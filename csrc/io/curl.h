@@ -18,7 +18,8 @@ void set(CURL* handle, CURLoption option, Value value) {
   }
 }
 
-// Sets the options of a handle for connecting. `timeout`: in seconds.
+// Sets the options of a handle for connecting, with TLS 1.2 or later where TLS is used. `timeout`:
+// in seconds.
 void set_connecting(CURL* easy, const TlsOptions& tls, double timeout);
 
 // The seconds that each step of connecting took; 0 for a step that did not happen.
@@ -35,7 +36,8 @@ struct ConnectionFailure {
   std::string what;
   bool temporary = false;
   bool timed_out = false;
-  bool is_argument = false;  // the caller's own files or options are wrong
+  bool is_argument = false;   // the caller's own files or options are wrong
+  bool tls_mismatch = false;  // one side probably speaks TLS, and the other does not
 };
 
 // Explains an error of libcurl. `detail`: libcurl's own message, or empty.

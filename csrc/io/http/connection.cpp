@@ -226,7 +226,16 @@ class HttpConnection::Impl {
     if (code == CURLE_OUT_OF_MEMORY && !headed_) {  // libcurl's limit is 100 KiB
       return ConnectionFailure{.what = "a line of its headers is too long"};
     }
-    if (code != CURLE_OK && !dropped_ && !is_refusal()) return failure_of(code, error_.data());
+    if (code != CURLE_OK && !dropped_ && !is_refusal()) {
+      ConnectionFailure failure = failure_of(code, error_.data());
+      // A server that expects TLS takes plain HTTP for nonsense, and closes the connection.
+      const bool is_closed = code == CURLE_GOT_NOTHING || code == CURLE_RECV_ERROR ||
+                             code == CURLE_UNSUPPORTED_PROTOCOL;
+      if (is_closed && head_size_ == 0 && request_.url.starts_with("http:")) {
+        failure.tls_mismatch = true;
+      }
+      return failure;
+    }
     if (!has_head_) {  // libcurl takes what came for the whole response
       return ConnectionFailure{.what = "the connection ended within the headers",
                                .temporary = true};

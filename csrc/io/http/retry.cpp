@@ -14,6 +14,8 @@ using Clock = std::chrono::steady_clock;
 // After so many recoveries, a failure is no longer believed to be recovered: its cause comes back.
 constexpr int kMostRecoveries = 3;
 constexpr std::chrono::milliseconds kLongestWanted{60000};
+constexpr const char* kOtherScheme =
+    ": https:// is for servers that speak TLS, and http:// for others";
 
 ErrorKind kind_of(int status) {
   switch (status) {
@@ -32,6 +34,15 @@ ErrorKind kind_of(int status) {
     default:
       return ErrorKind::Unavailable;
   }
+}
+
+// Returns true for the error page of a server that was asked without TLS on a port for TLS.
+bool wants_tls(const HttpAnswer& answer) {
+  if (answer.status != 400) return false;
+  for (const char* const words : {"HTTPS port", "HTTPS server", "SSL-enabled server"}) {
+    if (answer.refusal.find(words) != answer.refusal.npos) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -88,8 +99,8 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
       throw Error(ErrorKind::Unavailable,
                   "the server of " + client_.label() + " sends less than was requested" + tries);
     }
-    const std::string why =
-        refusal_.what.empty() ? "" : ": " + quote(redacted(refusal_.what, secrets_));
+    std::string why = refusal_.what.empty() ? "" : ": " + quote(redacted(refusal_.what, secrets_));
+    if (wants_tls(outcome.answer)) why += kOtherScheme;
     throw Error(refusal_.kind.value_or(kind_of(status)), "the server of " + client_.label() +
                                                              " answers with status " +
                                                              std::to_string(status) + tries + why);
@@ -98,7 +109,8 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
                          : outcome.failure->timed_out ? ErrorKind::TimedOut
                                                       : ErrorKind::Unavailable;
   throw Error(kind, std::string("cannot ") + doing_ + " " + client_.label() + tries + ": " +
-                        quote(redacted(outcome.failure->what, secrets_), 400));
+                        quote(redacted(outcome.failure->what, secrets_), 400) +
+                        (outcome.failure->tls_mismatch ? kOtherScheme : ""));
 }
 
 }  // namespace tensorizer

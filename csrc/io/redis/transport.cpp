@@ -16,6 +16,8 @@ namespace {
 
 // The bytes passed to TLS at once: one record, so that progress shows on a slow connection.
 constexpr std::size_t kTlsRecord = 16 << 10;
+constexpr const char* kOtherScheme =
+    ": rediss:// is for servers that speak TLS, and redis:// for others";
 
 }  // namespace
 
@@ -61,11 +63,7 @@ void RedisTransport::throw_not_connected(CURLcode code) const {
   const int number = code == CURLE_COULDNT_CONNECT ? static_cast<int>(system_errno) : 0;
   std::string what = "cannot connect to the server of " + address_.label + ": " +
                      (number != 0 ? std::strerror(number) : quote(failure.what, 400));
-  // A server without TLS may wait for the rest of the handshake, or reply with something else.
-  const bool hangs = failure.timed_out && failure.what.starts_with("SSL");
-  if (hangs || code == CURLE_SSL_CONNECT_ERROR) {
-    what += ": rediss:// is for servers that speak TLS, and redis:// for others";
-  }
+  if (failure.tls_mismatch) what += kOtherScheme;
   const ErrorKind kind = failure.is_argument ? ErrorKind::InvalidArgument
                          : failure.timed_out ? ErrorKind::TimedOut
                                              : ErrorKind::Unavailable;
@@ -80,7 +78,10 @@ std::size_t RedisTransport::receive(std::span<iovec> vectors) {
     message.msg_iov = vectors.data();
     message.msg_iovlen = vectors.size();
     const ssize_t moved = recvmsg(socket_, &message, MSG_DONTWAIT);
-    if (moved > 0) return static_cast<std::size_t>(moved);
+    if (moved > 0) {
+      has_received_ = true;
+      return static_cast<std::size_t>(moved);
+    }
     if (moved == 0) throw_broken(0);
     if (errno == EAGAIN) return 0;
     if (errno != EINTR) throw_broken(errno);
@@ -129,12 +130,15 @@ void RedisTransport::drop() noexcept {
 }
 
 void RedisTransport::throw_broken(int system_errno) const {
-  throw TemporaryError(ErrorKind::Unavailable,
-                       system_errno == 0
-                           ? "the server of " + address_.label + " closed the connection"
-                           : "the connection to the server of " + address_.label +
-                                 " broke: " + std::strerror(system_errno),
-                       system_errno);
+  // A server that expects TLS takes a command for nonsense, and closes the connection.
+  const bool may_want_tls = !has_received_ && !address_.tls && address_.socket.empty();
+  throw TemporaryError(
+      ErrorKind::Unavailable,
+      (system_errno == 0 ? "the server of " + address_.label + " closed the connection"
+                         : "the connection to the server of " + address_.label +
+                               " broke: " + std::strerror(system_errno)) +
+          (may_want_tls ? kOtherScheme : ""),
+      system_errno);
 }
 
 void RedisTransport::throw_tls_broken(CURLcode code) const {

@@ -56,7 +56,7 @@ class RedisTransport {
   CurlHandles handles_;
   curl_socket_t socket_ = CURL_SOCKET_BAD;
   ConnectTimes times_;
-  bool has_received_ = false;  // over TLS
+  bool has_received_ = false;
 };
 
 }  // namespace tensorizer
