@@ -29,6 +29,7 @@ TEST(HttpAnswer, KnowsItsRange) {
   EXPECT_EQ(answer.object.size, 1234U);
   EXPECT_EQ(answer_of("Content-Range: bytes 0-0/*").end, 1U);
   EXPECT_FALSE(answer_of("Content-Range: bytes 0-0/*").object.size);
+  EXPECT_EQ(answer_of("Content-Range: Bytes 0-0/7").object.size, 7U) << "in any case";
 }
 
 TEST(HttpAnswer, TakesTheLastOfSeveralHeaders) {
@@ -89,8 +90,16 @@ TEST(HttpAnswer, KnowsWhatTellsFilesApart) {
 }
 
 TEST(HttpAnswer, KnowsTheRest) {
-  EXPECT_TRUE(answer_of("Content-Encoding: gzip").encoded);
-  EXPECT_FALSE(answer_of("Content-Encoding: identity").encoded);
+  for (const std::string value : {"gzip", "GZIP", "aws-chunked,gzip", "gzip, identity", "br"}) {
+    EXPECT_TRUE(answer_of("Content-Encoding: " + value).encoded) << value;
+  }
+  for (const std::string value :
+       {"", "identity", "aws-chunked", "binary", "UTF-8", "aws-chunked, identity", ","}) {
+    EXPECT_FALSE(answer_of("Content-Encoding: " + value).encoded) << value;
+  }
+  HttpAnswer twice = answer_of("Content-Encoding: gzip");
+  twice.take_header("Content-Encoding: identity");
+  EXPECT_TRUE(twice.encoded);
   EXPECT_EQ(answer_of("Content-Length: 7").content_length, 7U);
   EXPECT_FALSE(answer_of("Content-Length: -7").content_length);
   EXPECT_EQ(answer_of("Retry-After: 99999999").retry_after, std::chrono::seconds(3600));

@@ -50,6 +50,41 @@ def test_a_size_that_no_memory_holds(size: int) -> None:
             stream.read()
 
 
+@pytest.mark.parametrize("encoding", ["aws-chunked", "aws-chunked,", "Binary", "UTF-8", " "])
+def test_words_that_are_no_encodings(content: bytes, encoding: str) -> None:
+    with scripted(lambda asked: asked.say_range(content, Content_Encoding=encoding)) as server:
+        assert_same(ops.load(server.url()), zoo())
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "aws-chunked, gzip"])
+def test_an_encoding_is_refused(content: bytes, encoding: str) -> None:
+    with scripted(lambda asked: asked.say_range(content, Content_Encoding=encoding)) as server:
+        with pytest.raises(ConnectionError, match="sends the file encoded"):
+            ops.load(server.url())
+
+
+def test_ranges_of_a_size_that_is_not_said(tmp_path: Path) -> None:
+    weights = {"x": random_bytes(3 << 20)}
+    ops.save(str(tmp_path / "m"), weights)
+    content = (tmp_path / "m").read_bytes()
+    ranges_with_size = 0
+
+    def answer(asked: Asked) -> None:
+        nonlocal ranges_with_size
+        if not asked.headers["range"]:
+            return asked.say("200 OK", content)
+        begin, last = map(int, asked.headers["range"].removeprefix("bytes=").split("-"))
+        body = content[begin : last + 1]
+        ranges_with_size -= 1
+        size = "*" if ranges_with_size < 0 else str(len(content))
+        said = f"Bytes {begin}-{begin + len(body) - 1}/{size}"
+        asked.say("206 Partial Content", body, Content_Range=said, ETag='"1"')
+
+    with scripted(answer) as server:
+        for ranges_with_size in (0, 1, 2):  # the first ranges of the load
+            assert_same(ops.load(server.url(), options={"chunk_size": "1000000"}), weights)
+
+
 def test_an_empty_file_is_known_by_its_size() -> None:
     def answer(asked: Asked) -> None:
         asked.say(REFUSED, Content_Range="bytes */0")

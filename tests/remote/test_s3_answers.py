@@ -104,6 +104,16 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
         yield server
 
 
+@pytest.mark.parametrize("encoding", ["aws-chunked", "binary", "utf-8"])
+def test_what_uploads_leave_as_an_encoding(aws: Aws, tmp_path: Path, encoding: str) -> None:
+    ops.save(str(tmp_path / "m"), LARGE)
+    aws.client().upload_file(
+        str(tmp_path / "m"), "bucket", encoding, ExtraArgs={"ContentEncoding": encoding}
+    )
+    options = {"s3_endpoint": aws.url, "force_http": "true", "s3_anonymous": "true"}
+    assert_same(ops.load(f"s3://bucket/{encoding}", options=options), LARGE)
+
+
 @pytest.mark.parametrize("replaced", [True, False], ids=["another object", "no object"])
 def test_an_object_that_is_there_needs_no_answer(aws: Aws, replaced: bool, path: str) -> None:
     """The response to its completion is lost, but the object itself shows that it is complete."""

@@ -27,6 +27,10 @@ class Aws:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def client(self) -> Any:
+        """Return a client of boto3 for S3."""
+        return _client("s3", self.url)
+
     def check(self, wanted: bool) -> None:
         """Turns checks of signatures and permissions on or off."""
         url = f"{self.url}/moto-api/reset-auth"

@@ -28,9 +28,24 @@ std::optional<std::chrono::seconds> parse_retry_after(const std::string& value) 
   return std::chrono::seconds(std::min<std::uint64_t>(seconds, 3600));
 }
 
+// Returns true for a Content-Encoding that changes bytes. Uploads may leave other words there:
+// boto3's "aws-chunked" is about the request, and "binary" and "utf-8" are no codings at all.
+bool is_encoding(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(','), text.size());
+    const std::string word = lower_case(trimmed(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (!word.empty() && word != "identity" && word != "aws-chunked" && word != "binary" &&
+        word != "utf-8") {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Parses "bytes 0-99/1234", "bytes 0-99/*", or "bytes */1234", which refuses a range.
 void parse_content_range(std::string_view text, HttpAnswer& answer) {
-  if (!text.starts_with("bytes ")) return;
+  if (lower_case(text.substr(0, 6)) != "bytes ") return;
   text = trimmed(text.substr(6));
   if (text.starts_with("*/")) answer.object.size = parse_number(text.substr(2));
   const std::size_t dash = text.find('-');
@@ -80,7 +95,7 @@ void HttpAnswer::take_header(std::string_view line) {
   } else if (name == "content-length") {
     content_length = parse_number(value);
   } else if (name == "content-encoding") {
-    encoded = lower_case(value) != "identity";
+    encoded = encoded || is_encoding(value);
   } else if (name == "retry-after") {
     retry_after = parse_retry_after(value);
   }

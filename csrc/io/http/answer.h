@@ -46,7 +46,7 @@ struct HttpAnswer {
   // Parses one line of the head, "name: value". Ignores malformed lines and values.
   void take_header(std::string_view line);
   // Returns the value of a header, whose name is given in lower case; empty if there is none. Of
-  // several the last one counts, here and in the members above.
+  // several the last one counts, here and in the members above but `encoded`.
   std::string_view header(std::string_view name) const;
 };
 

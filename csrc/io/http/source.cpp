@@ -167,7 +167,8 @@ class HttpSource final : public Source {
     // Servers behind one address may give an object the same strong ETag and different dates.
     const bool same = object.etag == object_.etag &&
                       (object_.has_strong_etag() || object.last_modified == object_.last_modified);
-    if (!same || object.size != object_.size) throw_changed();
+    // A range may come without the size ("bytes 0-9/*").
+    if (!same || (object.size && object.size != object_.size)) throw_changed();
   }
 
   void open(std::uint64_t last, Cancel& cancel) {
@@ -196,6 +197,12 @@ class HttpSource final : public Source {
         if (file && answer.encoded) throw_wrong("sends the file encoded");
         if (file && !stream_.is_good(answer)) {
           throw_wrong("sends a different range than was requested");
+        }
+        if (answer.status == 206 && !answer.object.size && !whole) {
+          // The response to a request for all has the size in its Content-Length.
+          whole = true;
+          begin_ = 0;
+          continue;
         }
         const std::uint64_t there = std::min(end, answer.object.size.value_or(begin_));
         const bool cut = answer.status == 206 && begin_ + stream_.held.size() < there;
