@@ -42,7 +42,8 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
       continue;
     }
     const bool alone = extent.alone || size > most;
-    if (open && !alone && extent.offset >= end && extent.offset - end <= limits.largest_gap &&
+    // For an extent that begins before `end`, the gap wraps around and is larger than any.
+    if (open && !alone && extent.offset - end <= limits.largest_gap &&
         extent.offset + size - begin <= limits.bundle_size) {
       plan.tasks.back().count += 1;
     } else {

@@ -205,6 +205,7 @@ class RecordingMover final : public Mover {
     const Moving moving(*this);
     if (fail_on == "slice" && task.position > 0) throw Error(ErrorKind::Internal, "slice");
     if (slow) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    raise(most_held_, ++held_);
     State& state = states_[task.first];
     state.moved += task.size;
     const ConstBytes bytes = ConstBytes(state.data).subspan(task.position, task.size);
@@ -212,6 +213,8 @@ class RecordingMover final : public Mover {
     digest.update(bytes.subspan(bytes.size() / 3));
     return bytes;
   }
+
+  void let_go(std::uint32_t, ConstBytes) override { --held_; }
 
   DigestStart digest_start(std::uint32_t tensor) override {
     if (fail_on == "start") throw Error(ErrorKind::Internal, "start");
@@ -244,6 +247,8 @@ class RecordingMover final : public Mover {
     for (const State& state : states_) EXPECT_EQ(state.finished, 1);
   }
   int most_moving() const { return most_moving_; }
+  // Returns how many slices moved or waited to be hashed at a time.
+  int most_held() const { return most_held_; }
 
   bool crc32_wanted = false;
   bool sha256_wanted = false;
@@ -264,10 +269,7 @@ class RecordingMover final : public Mover {
   class Moving {
    public:
     explicit Moving(RecordingMover& mover) : mover_(mover) {
-      const int now = ++mover_.moving_;
-      int most = mover_.most_moving_;
-      while (now > most && !mover_.most_moving_.compare_exchange_weak(most, now)) {
-      }
+      raise(mover_.most_moving_, ++mover_.moving_);
     }
     ~Moving() { --mover_.moving_; }
     Moving(const Moving&) = delete;
@@ -276,6 +278,12 @@ class RecordingMover final : public Mover {
    private:
     RecordingMover& mover_;
   };
+
+  static void raise(std::atomic<int>& most, int now) {
+    int before = most;
+    while (now > before && !most.compare_exchange_weak(before, now)) {
+    }
+  }
 
   bool wants_crc32(std::uint32_t tensor) const {
     return crc32_wanted && !(mixed && tensor % 3 == 0);
@@ -288,6 +296,8 @@ class RecordingMover final : public Mover {
   std::vector<State> states_;
   std::atomic<int> moving_{0};
   std::atomic<int> most_moving_{0};
+  std::atomic<int> held_{0};
+  std::atomic<int> most_held_{0};
 };
 
 MoveSettings random_settings(Dice& dice) {
@@ -342,6 +352,24 @@ TEST(Move, MovesAndDigestsEverything) {
     mover.expect_all();
     EXPECT_LE(mover.most_moving(), settings.moves_in_flight);
     EXPECT_FALSE(cancel.requested());
+  }
+}
+
+// One lane hashes while all others move.
+TEST(Move, HoldsNoMoreSlicesThanItMay) {
+  const std::vector<Extent> extents{{0, 0, 40 * kLimits.slice_size}};
+  const Plan plan = plan_in_order(extents, kLimits);
+  for (const std::size_t most : {1, 2, 3}) {
+    MoveSettings settings;
+    settings.threads = settings.moves_in_flight = 4;
+    settings.sha256 = true;
+    settings.most_slices = most;
+    RecordingMover mover(extents);
+    mover.sha256_wanted = mover.slow = true;
+    Cancel cancel;
+    move(plan, mover, settings, cancel);
+    mover.expect_all();
+    EXPECT_LE(mover.most_held(), static_cast<int>(most));
   }
 }
 
