@@ -28,8 +28,9 @@ NO_ERRORS = {
 NO_MESSAGE = re.compile(
     r"\n|^tensorizer_ops (?:model digest|metadata)|^[\w-]+: [\w/:=-]+$|^[A-Z][\w-]+: |^Credential="
     r"|^%|^<!doctype|^the format is little-endian$|^A file that is open|^Takes tensors one at"
-    r"|^wrong version number$|^packet length too long$|^unsupported protocol$|^alert protocol version$"
-    r"|^SSL-enabled server$|^\[enforce fail|^unexpected eof$|^unknown ca$|^ERR max|^allocate memory$|^memory on cpu$"
+    r"|^wrong version number$|^packet length too long$|^unsupported protocol$"
+    r"|^alert protocol version$|^SSL-enabled server$"
+    r"|^\[enforce fail|^unexpected eof$|^unknown ca$|^ERR max|^allocate memory$|^memory on cpu$"
 )
 # What messages call the things that they are about.
 NAMES = {

@@ -58,30 +58,33 @@ def test_words_that_are_no_encodings(content: bytes, encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "aws-chunked, gzip"])
 def test_an_encoding_is_refused(content: bytes, encoding: str) -> None:
-    with scripted(lambda asked: asked.say_range(content, Content_Encoding=encoding)) as server:
-        with pytest.raises(ConnectionError, match="sends the file encoded"):
-            ops.load(server.url())
+    with (
+        scripted(lambda asked: asked.say_range(content, Content_Encoding=encoding)) as server,
+        pytest.raises(ConnectionError, match="sends the file encoded"),
+    ):
+        ops.load(server.url())
 
 
 def test_ranges_of_a_size_that_is_not_said(tmp_path: Path) -> None:
     weights = {"x": random_bytes(3 << 20)}
     ops.save(str(tmp_path / "m"), weights)
     content = (tmp_path / "m").read_bytes()
-    ranges_with_size = 0
+    with_size = 0
 
     def answer(asked: Asked) -> None:
-        nonlocal ranges_with_size
+        nonlocal with_size
         if not asked.headers["range"]:
             return asked.say("200 OK", content)
         begin, last = map(int, asked.headers["range"].removeprefix("bytes=").split("-"))
         body = content[begin : last + 1]
-        ranges_with_size -= 1
-        size = "*" if ranges_with_size < 0 else str(len(content))
+        with_size -= 1
+        size = "*" if with_size < 0 else str(len(content))
         said = f"Bytes {begin}-{begin + len(body) - 1}/{size}"
         asked.say("206 Partial Content", body, Content_Range=said, ETag='"1"')
 
     with scripted(answer) as server:
-        for ranges_with_size in (0, 1, 2):  # the first ranges of the load
+        for ranges in (0, 1, 2):  # the first ones of the load, which say the size
+            with_size = ranges
             assert_same(ops.load(server.url(), options={"chunk_size": "1000000"}), weights)
 
 
