@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import urllib.parse
 from typing import Protocol, TypeGuard
 
-from tensorizer_ops import errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._arguments import is_unicode, not_unicode
-
-# Perhaps a URI that was converted to a path, which drops the second slash. The library knows the
-# schemes, and refuses them in a str.
-_URI_AS_PATH = re.compile(r"(?!fd:)[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -44,36 +39,54 @@ def is_target(place: object) -> TypeGuard[Target]:
     return isinstance(place, str | bytes | os.PathLike) and not isinstance(place, io.IOBase)
 
 
+def is_uri(target: Target) -> bool:
+    """Return whether ``target`` is a URI, and no path; raise for a URI that is not whole.
+
+    Of path-like objects and bytes, only what has a slash behind the scheme is one. ``pathlib``
+    drops the second slash of a URI, which is then refused.
+    """
+    text = os.fsdecode(target)
+    first, slash, _ = text.partition("/")
+    if not isinstance(target, str) and not (slash and first.endswith(":")):
+        return False
+    if not _core.is_uri(text.encode(errors="surrogatepass")):
+        return False
+    if not is_unicode(text):
+        raise errors.InvalidArgument(
+            "the URI is not UTF-8: only paths of this machine may have other bytes"
+        )
+    return True
+
+
 def to_uri(target: Target) -> str:
     """Return the URI that the ops take for ``target``.
 
-    A valid string is returned unchanged. Path-like objects and bytes are always paths, never URIs,
-    and need not be UTF-8: they become a percent-encoded ``file://`` URI, as does a string from
-    ``os.fsdecode()`` that is not valid UTF-8.
+    A valid string is returned unchanged: the library refuses a URI that is not whole. Paths need
+    not be UTF-8: path-like objects, bytes, and strings from ``os.fsdecode()`` that are not valid
+    UTF-8 become a percent-encoded ``file://`` URI.
     """
+    if isinstance(target, str) and is_unicode(target):
+        return target
     if isinstance(target, bytes) and b"\0" in target:
         raise errors.InvalidArgument(
             f"{len(target)} bytes that hold a NUL were given as a path: if they are a file, give "
             "io.BytesIO() of them",
         )
-    if isinstance(target, os.PathLike) and _URI_AS_PATH.match(text := os.fsdecode(target)):
-        target = text
+    if is_uri(target):
+        return os.fsdecode(target)
     # os.fsdecode() turns bytes that are not UTF-8 into surrogates, which the ops do not accept.
-    if isinstance(target, str) and is_unicode(target):
-        return target
     try:
         path = os.fsencode(os.path.abspath(target))
-    except UnicodeEncodeError:  # which would show a URI and its password
-        raise not_unicode("the path or URI") from None
+    except UnicodeEncodeError:
+        raise not_unicode("the path") from None
     return "file://" + urllib.parse.quote_from_bytes(path)
 
 
 def local_path(target: Target) -> str | None:
     """Return the path of ``target``, or ``None`` if it is on a server or an open descriptor."""
-    if not isinstance(target, str):
-        return os.fsdecode(target)
-    if re.match(r"[a-z][a-z0-9+.-]*://", target, re.IGNORECASE):
-        scheme, _, rest = target.partition("://")
+    text = os.fsdecode(target)
+    if is_uri(target):
+        scheme, _, rest = text.partition("://")
         path = urllib.parse.unquote_to_bytes("/" + rest.partition("/")[2])
         return os.fsdecode(path) if scheme.lower() == "file" else None
-    return None if target.startswith("fd:") else os.path.expanduser(target)
+    return os.path.expanduser(text) if isinstance(target, str) else text

@@ -35,7 +35,7 @@ ALLOWED = {
     "engine": ["base", "codec", "format", "format/tensors", "format/safetensors", "io"],
     "transfer": ["base", "cuda", "format", "io", "engine"],
     "ops": ["base", "codec", "engine", "transfer"],
-    "python/core": ["base", "codec", "format/safetensors", "engine"],
+    "python/core": ["base", "codec", "format/safetensors", "io", "engine"],
     "python": ["python/core", "base", "io", "io/aws", "engine", "transfer", "ops"],
     "api": ["transfer"],
 }

@@ -148,27 +148,42 @@ void check_exclusive(const Scheme& scheme, const OptionList& given) {
   });
 }
 
-// Throws for a path that is a URI without its slashes or with leading spaces. It may hold a
-// password, which messages about a path would quote, and a save would make a folder "s3:".
-void refuse_broken_uri(std::string_view path) {
-  const std::string_view text = trimmed(path);
-  const std::string begin = lower_case(text.substr(0, text.find(':') + 1));
-  for (const Scheme& scheme : kSchemes) {
-    const std::string_view written = scheme.written;
-    if (!written.ends_with("://") || begin != std::string(scheme.name) + ":") continue;
-    throw Error(ErrorKind::InvalidArgument,
-                "a URI begins with " + std::string(written) +
-                    ", without spaces in front, and is no pathlib.Path: write that, or the whole "
-                    "path of a file whose name begins with \"" +
-                    begin + "\"");
+// Returns the scheme of a text that begins as a URI: as one should, without its slashes, or with
+// spaces, quotes and bytes that are not ASCII in front of the colon. Empty for a path.
+std::string apparent_scheme(std::string_view text) {
+  const std::size_t colon = text.find_first_of(":/");
+  if (colon == text.npos || text[colon] == '/') return {};
+  std::string name;
+  for (const char c : text.substr(0, colon)) {
+    if (c > ' ' && c < '\x7f' && std::string_view("\"'`<([").find(c) == std::string_view::npos) {
+      name += c;
+    }
   }
+  name = lower_case(name);
+  const Scheme* scheme = find_scheme(name);
+  const bool known = scheme && std::string_view(scheme->written).ends_with("://");
+  return known || text.substr(colon).starts_with("://") ? name : std::string();
+}
+
+// Throws for a path that was meant as a URI: it may hold a password, which messages about a path
+// would quote, and a save would make a folder "s3:".
+void refuse_broken_uri(std::string_view text) {
+  const std::string name = apparent_scheme(text);
+  if (name.empty() || scheme_length(text) > 0) return;
+  const Scheme* scheme = find_scheme(name);
+  if (!scheme) throw_unknown(name);
+  throw Error(ErrorKind::InvalidArgument,
+              "a URI begins with " + std::string(scheme->written) +
+                  ", with nothing in front of it, and is no pathlib.Path: write that, or the "
+                  "whole path of a file whose name begins with \"" +
+                  name + ":\"");
 }
 
 const Scheme& scheme_for(const std::string& uri, const OptionList& given) {
+  refuse_broken_uri(uri);
   const std::string name = split_uri(uri).scheme;
   const Scheme* scheme = find_scheme(name);
   if (!scheme) throw_unknown(name);
-  if (name.empty()) refuse_broken_uri(uri);
   check_exclusive(*scheme, given);
   return *scheme;
 }
@@ -191,6 +206,11 @@ std::optional<std::string> sibling_uri(const std::string& uri, const std::string
 std::optional<std::string> file_name_of(const std::string& uri) {
   const auto file_name = scheme_for(uri, {}).file_name;
   return file_name == nullptr ? std::nullopt : file_name(uri);
+}
+
+bool is_uri(std::string_view text) {
+  refuse_broken_uri(text);
+  return text.starts_with("fd:") || scheme_length(text) > 0;
 }
 
 bool is_local(const std::string& uri) { return scheme_for(uri, {}).folder == "local"; }

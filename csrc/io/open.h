@@ -38,6 +38,11 @@ bool has_siblings(const std::string& uri);
 // file need not exist.
 std::optional<std::string> file_name_of(const std::string& uri);
 
+// Returns whether a text is a URI, of a scheme that may be unknown, and no plain path. Throws
+// InvalidArgument for what was meant as a URI and is none: without slashes, or with spaces, quotes
+// or bytes that are not ASCII in front of the colon.
+bool is_uri(std::string_view text);
+
 // Returns whether `uri` names something on this machine.
 bool is_local(const std::string& uri);
 

@@ -16,18 +16,6 @@ namespace tensorizer {
 
 namespace {
 
-// Returns the length of the scheme in a leading "scheme://", or 0.
-std::size_t scheme_length(std::string_view uri) {
-  if (uri.empty() || !is_letter(uri[0])) return 0;
-  std::size_t length = 1;
-  while (length < uri.size()) {
-    const char c = uri[length];
-    if (!is_letter(c) && !is_digit(c) && c != '+' && c != '.' && c != '-') break;
-    ++length;
-  }
-  return uri.substr(length).starts_with("://") ? length : 0;
-}
-
 std::optional<int> parse_descriptor_number(std::string_view digits) {
   const std::optional<std::uint64_t> number = parse_number(digits);
   if (!number || *number > std::numeric_limits<int>::max()) return std::nullopt;
@@ -57,6 +45,17 @@ std::string home_directory(const std::string& user) {
 }
 
 }  // namespace
+
+std::size_t scheme_length(std::string_view uri) {
+  if (uri.empty() || !is_letter(uri[0])) return 0;
+  std::size_t length = 1;
+  while (length < uri.size()) {
+    const char c = uri[length];
+    if (!is_letter(c) && !is_digit(c) && c != '+' && c != '.' && c != '-') break;
+    ++length;
+  }
+  return uri.substr(length).starts_with("://") ? length : 0;
+}
 
 Uri split_uri(std::string_view uri) {
   if (uri.empty()) throw Error(ErrorKind::InvalidArgument, "the path is empty");

@@ -15,6 +15,9 @@ struct Uri {
   std::string rest;    // what follows "scheme://" or "fd:", or the path
 };
 
+// Returns the length of the scheme in a leading "scheme://", or 0.
+std::size_t scheme_length(std::string_view uri);
+
 // Splits a URI. Throws InvalidArgument for an empty URI and for one that holds a NUL.
 Uri split_uri(std::string_view uri);
 

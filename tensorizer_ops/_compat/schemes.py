@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tensorizer_ops import _python
+from tensorizer_ops._targets import is_uri
 
 # The library's folder for each scheme: {"https": "http", "gs": "s3", "file": "local", …}.
 _FOLDERS = dict(_python.scheme_folders())
@@ -16,6 +17,8 @@ def stream_kind(uri: str) -> str:
     Returns ``""`` for paths and for URIs that only the library opens, including other schemes of
     S3 (``gs://``): ``stream_io``'s S3 defaults apply only to ``s3://``.
     """
+    if not is_uri(uri):
+        return ""
     scheme, separator, _ = uri.partition("://")
     scheme = scheme.lower()
     kind = _FOLDERS.get(scheme, "") if separator else ""

@@ -145,7 +145,7 @@ def test_what_is_not_unicode(path: str) -> None:
     tensorizer_ops.save(path, tensors)
     half = "has half of a surrogate pair, which is not Unicode"
     calls: dict[str, Callable[[], object]] = {
-        "the path or URI": lambda: tensorizer_ops.load("https://user:" + HALF + "@host/x"),
+        "the path": lambda: tensorizer_ops.load("folder/" + HALF),
         "verify": lambda: tensorizer_ops.load(path, verify=HALF),
         "the name '\\ud800' in names": lambda: tensorizer_ops.load(path, names=["\ud800"]),
         "the name '\\ud800' in slices": lambda: tensorizer_ops.load(path, slices={"\ud800": 0}),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +14,7 @@ import torch
 
 import tensorizer_ops
 from support.samples import assert_same, zoo
+from tensorizer_ops import checkpoint, errors, hf, safetensors, stream_io
 
 ops = torch.ops.tensorizer
 
@@ -60,6 +64,53 @@ def test_text_that_stands_for_bytes(tmp_path: Path) -> None:
     tensorizer_ops.save(text, tensors())
     assert os.listdir(os.fsencode(tmp_path)) == [b"\xff.tensors"]
     assert_same(tensorizer_ops.load(text), tensors())
+
+
+SECRET = "Wdcm3"
+WAYS: dict[str, Callable[[Any], object]] = {
+    "load": lambda uri: tensorizer_ops.load(uri),
+    "save": lambda uri: tensorizer_ops.save(uri, {"x": torch.ones(2)}),
+    "save_async": lambda uri: tensorizer_ops.save_async(uri, {"x": torch.ones(2)}).result(),
+    "Reader": lambda uri: list(tensorizer_ops.Reader(uri)),
+    "Writer": lambda uri: tensorizer_ops.Writer(uri).close(),
+    "names": lambda uri: tensorizer_ops.names(uri),
+    "metadata": lambda uri: tensorizer_ops.metadata(uri),
+    "verify": lambda uri: tensorizer_ops.verify(uri),
+    "digest": lambda uri: tensorizer_ops.digest(uri),
+    "safetensors.save_file": lambda uri: safetensors.save_file({"x": torch.ones(2)}, uri),
+    "safetensors.load_file": lambda uri: safetensors.load_file(uri),
+    "save_checkpoint": lambda uri: checkpoint.save_checkpoint(uri, {"x": torch.ones(2)}),
+    "hf.tokenizer": lambda uri: hf.tokenizer(uri),
+    "open_stream": lambda uri: stream_io.open_stream(uri, "wb"),
+    "TensorSerializer": lambda uri: tensorizer_ops.TensorSerializer(uri).close(),
+    "TensorDeserializer": lambda uri: tensorizer_ops.TensorDeserializer(uri),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_meant_as_a_uri_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rest = f"://:{SECRET}@localhost:1/p"
+    texts = [
+        f"redis{rest}\udcff",
+        f"REDIS{rest}\udcff",
+        f"red\udcffis{rest}",
+        f" redis{rest}\udcff",
+        f"redis{rest}\ud800",  # which stands for no byte
+        f"\ufeffredis{rest}",
+        f"\0redis{rest}",
+        f"other{rest}\udcff",
+    ]
+    places: list[object] = [*texts]
+    if way != "open_stream":  # whose path-like objects are always paths, as in tensorizer
+        places += [*map(Named, texts), *map(Path, texts[:4]), *map(os.fsencode, texts[:4])]
+    for place in places:
+        with pytest.raises(errors.InvalidArgument) as caught:
+            WAYS[way](place)
+        assert SECRET not in "".join(traceback.format_exception_only(caught.value)), place
+    assert os.listdir() == []
 
 
 @pytest.mark.parametrize("name", ["fd:0", "file:x", "http:", "~", "%41", "a?b#c", "s3:x"])

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "io/descriptor.h"
+#include "io/open.h"
 #include "io/sink.h"
 #include "io/source.h"
 #include "io/uri.h"
@@ -37,16 +38,26 @@ TEST(UriTest, SplitsOnlyALeadingScheme) {
 }
 
 TEST(UriTest, TakesNoBrokenUrlForAPath) {
-  for (const char* uri : {"http:/u:secret@h/x", "HTTPS:u:secret@h", " http://u:secret@h/x",
-                          "http:", "s3:/secret/k", "gs:secret/k", "redis:/:secret@h/p",
-                          "rediss:secret", "unix:/secret", " s3://secret/k", "file:/secret"}) {
-    const Error error = error_of([&] { is_local(uri); });
+  for (const char* uri :
+       {"http:/u:secret@h/x", "HTTPS:u:secret@h", " http://u:secret@h/x", "http:", "s3:/secret/k",
+        "gs:secret/k", "redis:/:secret@h/p", "rediss:secret", "unix:/secret", " s3://secret/k",
+        "file:/secret", "\x01redis://:secret@h/p", "\xef\xbb\xbfredis://:secret@h/p",
+        "'redis://:secret@h/p'", "redis ://:secret@h/p", "red\xffis://:secret@h",
+        " other://u:secret@h", "other ://secret"}) {
+    const Error error = error_of([&] { is_uri(uri); });
     EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument) << uri;
-    EXPECT_EQ(std::string_view(error.what()).find("secret"), std::string_view::npos);
+    EXPECT_EQ(std::string_view(error.what()).find("secret"), std::string_view::npos) << uri;
   }
-  for (const char* path : {"./http:x", "http-model", "s3-model:1", "fds:1", " fd:1"}) {
+  // Behind a NUL, too.
+  const std::string hidden("\0redis://:secret@h/p", 20);
+  EXPECT_EQ(message_of([&] { is_local(hidden); }).find("secret"), std::string::npos);
+  for (const char* path : {"./http:x", "http-model", "s3-model:1", "fds:1", " fd:1", "a/ s3://b",
+                           "/ s3://b", "h_ttp:x"}) {
+    EXPECT_FALSE(is_uri(path)) << path;
     EXPECT_TRUE(is_local(path)) << path;
   }
+  EXPECT_TRUE(is_uri("S3://b/k"));
+  EXPECT_TRUE(is_uri("fd:1"));
 }
 
 TEST(UriTest, DecodesFileUris) {

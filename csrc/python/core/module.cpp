@@ -20,6 +20,7 @@
 #include "engine/open_model.h"
 #include "engine/options.h"
 #include "format/safetensors/dtype.h"
+#include "io/open.h"
 #include "python/core/exception.h"
 #include "tensorizer_ops/secrets.h"
 
@@ -216,5 +217,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("did_you_mean", [](const std::string& given, const std::vector<std::string>& known) {
     return did_you_mean(given, std::vector<std::string_view>(known.begin(), known.end()));
   });
+  module.def("is_uri",
+             [](const std::string& text) { return run([&](Cancel&) { return is_uri(text); }); });
   module.attr("SAFETENSORS_DTYPES") = safetensors_dtypes();
 }
