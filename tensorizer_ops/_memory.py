@@ -7,11 +7,12 @@ some of them answer with the address 0.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 # By element size, the integer type to view elements as where their own type is not supported.
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -51,6 +52,17 @@ def span(tensor: torch.Tensor) -> Span | None:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     end = begin + (1 + sum((length - 1) * stride for length, stride in steps)) * size
     return Span(storage_key(storage), begin, end) if end <= start + storage.nbytes() else None
+
+
+def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a subclass consists of, and any other tensor itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):
+            yield from plain_parts(part)
 
 
 def fills_storage(tensor: torch.Tensor) -> bool:

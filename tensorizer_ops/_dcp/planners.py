@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint._traverse import set_element, traverse_state_dict
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemType
 
 from tensorizer_ops import errors
-from tensorizer_ops._nested import DAMAGE, damage, flattened, rebuilt
+from tensorizer_ops._nested import (
+    DAMAGE,
+    damage,
+    flattened,
+    rebuilt,
+    refuse_empty,
+    refuse_shapeless,
+)
 
 # No pickle and no zip file of torch.save begins so.
 _BEGIN = b"tensorizer_ops JSON\n"
@@ -23,6 +33,16 @@ class JsonSavePlanner(DefaultSavePlanner):
     It takes the values that :func:`save_checkpoint` takes. Other values raise ``TypeError``, and
     the last checkpoint stays.
     """
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        storage_meta: StorageMeta | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        """Receive the state."""
+        _check(state_dict, refuse_shapeless, refuse_empty)
+        super().set_up_planner(state_dict, storage_meta, is_coordinator)
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
         """Return a tensor as it is, and the bytes of any other value."""
@@ -44,6 +64,16 @@ class JsonLoadPlanner(DefaultLoadPlanner):
     pickled those that ``torch.load(weights_only=True)`` takes.
     """
 
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        """Receive the state."""
+        _check(state_dict, refuse_shapeless)  # tensors on the meta device get memory
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put a value that is no tensor into the state."""
         name = read_item.dest_index.fqn
@@ -52,6 +82,17 @@ class JsonLoadPlanner(DefaultLoadPlanner):
             set_element(self.original_state_dict, self.mappings[name], loaded)
         else:
             self.state_dict[name] = loaded
+
+
+def _check(state: dict[str, Any], *checks: Callable[..., None]) -> None:
+    """Pass every tensor of a state to functions, with where it is."""
+
+    def visit(path: tuple[str | int, ...], value: Any) -> None:
+        if isinstance(value, torch.Tensor) and not isinstance(value, ShardedTensor):
+            for check in checks:
+                check(value, *path)
+
+    traverse_state_dict(state, visit)
 
 
 def _value(name: str, data: bytes) -> Any:

@@ -12,8 +12,11 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
 from tensorizer_ops import errors
+from tensorizer_ops._arguments import kind_of
 from tensorizer_ops._dcp.description import NAME_KEY, Place
 from tensorizer_ops._load_save import first_use
+from tensorizer_ops._memory import has_memory
+from tensorizer_ops._nested import refuse_empty
 from tensorizer_ops._slices import of_boxes
 
 # Bytes of parts that are loaded at a time and then copied.
@@ -64,10 +67,12 @@ def fill(
         if wanted.item.type == LoadItemType.BYTE_IO:
             continue
         target = planner.resolve_tensor(wanted.item).detach()
+        name = wanted.item.dest_index.fqn
+        refuse_empty(target, name)
         lengths = list(wanted.item.lengths)
         if list(target.shape) != lengths:
             raise errors.InvalidArgument(
-                f"state[{wanted.item.dest_index.fqn!r}] has a part of the shape "
+                f"state[{name!r}] has a part of the shape "
                 f"{list(target.shape)}, and the checkpoint one of {lengths}"
             )
         filled.append((wanted.item, target))
@@ -82,10 +87,11 @@ def fill(
                 f"list of files says {wanted.place.dtype} {wanted.place.shape}"
             )
         start = _start_of_run(shape, wanted.item.storage_offsets, lengths)
-        same = str(target.dtype) == f"torch.{stored}"
+        # Torch copies into what a subclass wraps, which has no memory of its own.
+        fits = str(target.dtype) == f"torch.{stored}" and has_memory(target)
         if not parts_verify and lengths != shape:
             cut.append((wanted, target))
-        elif start is not None and same and target.is_contiguous() and wanted.name not in taken:
+        elif start is not None and fits and target.is_contiguous() and wanted.name not in taken:
             taken.add(wanted.name)
             direct.append(_Direct(wanted.name, start, target.view(-1)))
         else:
@@ -98,7 +104,7 @@ def fill(
     for wanted, target in cut:
         whole = _load(reader, [wanted.name], verify, threads)[wanted.name]
         part = narrow_tensor_by_index(whole, wanted.item.storage_offsets, wanted.item.lengths)
-        target.copy_(part)
+        _copy(wanted, target, part)
     for item, target in filled:
         planner.commit_tensor(item, target)
     values = [wanted for wanted in items if wanted.item.type == LoadItemType.BYTE_IO]
@@ -157,5 +163,15 @@ def _load_and_copy(
     sliced = of_boxes((wanted.item.storage_offsets, wanted.item.lengths) for wanted, _ in batch)
     cpu = torch.device("cpu")
     loaded = reader.load_slices(names, *sliced[:5], cpu, None, verify, False, threads)
-    for (_, target), tensor in zip(batch, loaded, strict=True):
-        target.copy_(tensor)
+    for (wanted, target), tensor in zip(batch, loaded, strict=True):
+        _copy(wanted, target, tensor)
+
+
+def _copy(wanted: Wanted, target: torch.Tensor, loaded: torch.Tensor) -> None:
+    try:
+        target.copy_(loaded)
+    except (AttributeError, NotImplementedError, TypeError) as error:
+        raise errors.InvalidArgument(
+            f"state[{wanted.item.dest_index.fqn!r}] is {kind_of(target)}, into which torch cannot "
+            "copy values: load a plain tensor"
+        ) from error

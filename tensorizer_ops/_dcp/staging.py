@@ -10,6 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from tensorizer_ops._memory import copyable, has_memory, identity, users
+from tensorizer_ops._nested import refuse_empty
 
 # The size of memory, and whether it is pinned.
 _Kind = tuple[int, bool]
@@ -59,11 +60,13 @@ class Copies:
         free: dict[_Kind, list[torch.Tensor]],
         copies: dict[object, torch.Tensor],
         devices: set[torch.device],
+        *path: object,
     ) -> Any:
         if isinstance(value, DTensor):
-            local = self._copied(value.to_local().detach(), free, copies, devices)
+            local = self._copied(value.to_local().detach(), free, copies, devices, *path)
             return DTensor(local, value._spec, requires_grad=False)
         if isinstance(value, torch.Tensor):
+            refuse_empty(value, *path)
             if not has_memory(value):
                 return value.detach().cpu().clone()
             tied = identity(value)
@@ -75,10 +78,13 @@ class Copies:
         if isinstance(value, Mapping) and hasattr(value, "copy"):
             copied = value.copy()
             for key, each in value.items():
-                copied[key] = self._copied(each, free, copies, devices)
+                copied[key] = self._copied(each, free, copies, devices, *path, key)
             return copied
         if type(value) in (list, tuple):
-            return type(value)(self._copied(each, free, copies, devices) for each in value)
+            return type(value)(
+                self._copied(each, free, copies, devices, *path, place)
+                for place, each in enumerate(value)
+            )
         return copy.deepcopy(value)
 
     def _copy(self, tensor: torch.Tensor, free: dict[_Kind, list[torch.Tensor]]) -> torch.Tensor:
