@@ -24,6 +24,7 @@
 #   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
 #   make cuda    builds the library with kernels for NVIDIA's GPUs, with a compiler from PyPI
 #   make gpu-bundle  packs what a machine with a GPU needs, but Python and torch
+#   make gpu-peers   adds the other libraries, to measure them there as well
 #   make hip-check  converts those kernels for AMD's GPUs, and compiles nothing
 #   make wheels  builds the source distribution and the wheel of a release, and tests the wheel
 #   make aarch64 builds what needs no torch for 64-bit ARM, and runs its tests under QEMU
@@ -56,7 +57,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle hip-check site look coverage mutants clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage mutants clean cpp-test pytest
 .PHONY: build-packages test-packages
 
 build: $(BUILT)
@@ -171,7 +172,12 @@ wheels: $(STAMPS)/wheels | test-packages
 gpu-bundle: cuda $(STAMPS)/wheels | test-packages
 	@rm -rf dist
 	@$(BIN)/python tools/build_wheels.py
-	@$(BIN)/python tools/gpu_bundle.py dist/*.whl dist/gpu
+	@$(BIN)/python tools/gpu/bundle.py dist/*.whl dist/gpu
+
+gpu-peers: $(STAMPS)/torch
+	@rm -rf dist/peers
+	@$(PIP) download -qq --python-version 3.12 --only-binary=:all: --no-deps --dest dist/peers \
+		-r tools/gpu/peers.txt
 
 clean:
 	rm -rf build dist demo.png *.egg-info tensorizer_ops/*.so $(BUILT)

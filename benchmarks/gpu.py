@@ -1,6 +1,6 @@
 """Compares loads onto a device and saves from it with other libraries and with the limit.
 
-    python gpu.py [--quick] [--size GIB] [--directory FOLDER] [--json FILE]
+    python gpu.py [--quick] [--size GIB] [--workloads large] [--directory FOLDER] [--json FILE]
 
 The files are in the page cache, one at a time. The limit, which no loader can beat, is a copy from
 pinned memory that is already allocated to tensors of the same shapes; it is measured beside every
@@ -101,19 +101,32 @@ def safetensors_save(state: State, path: Path) -> None:
 
 
 class Rows:
-    """The seconds of each measurement by name, and the reasons of those that failed."""
+    """The seconds of each measurement by name, and the reasons of those that failed.
 
-    def __init__(self, device: torch.device, repeat: int) -> None:
+    Prints what was measured at once, so that a program that is stopped has not worked in vain.
+    """
+
+    def __init__(self, device: torch.device, repeat: int, size: int) -> None:
         self.seconds: dict[str, list[float]] = {}
         self.errors: dict[str, str] = {}
         self._device = device
         self._repeat = repeat
+        self._size = size
 
     def measure(self, works: dict[str, Callable[[], object]], check: State | None) -> None:
         for number in range(self._repeat + 1):  # the first one is a warm-up, and is checked
             for name, work in works.items():
                 if name not in self.errors:
                     self._attempt(name, work, number, check)
+        for name in works:
+            print(f"  {name:24} {self._speeds(name)}", flush=True)
+
+    def _speeds(self, name: str) -> str:
+        if name in self.errors:
+            return self.errors[name]
+        seconds = self.seconds[name]
+        speeds = (self._size / f(seconds) / 1e9 for f in (statistics.median, min))
+        return " ".join(f"{speed:8.2f}" for speed in speeds)
 
     def _attempt(
         self, name: str, work: Callable[[], object], number: int, check: State | None
@@ -188,15 +201,13 @@ def files(
     )
 
 
-def run(state: State, device: torch.device, repeat: int, directory: Path) -> Rows:
-    rows = Rows(device, repeat)
+def run(state: State, rows: Rows, device: torch.device, directory: Path) -> None:
     path, theirs = directory / "m.tensors", directory / "m.safetensors"
     for save, loads in files(path, theirs, state, device):
         try:
             save()
         except ImportError:
             rows.errors.update(dict.fromkeys(loads, "safetensors is not installed"))
-            continue
         rows.measure({LIMIT: pinned_copy(state, device), **loads}, state)
         for file in (path, theirs):
             file.unlink(missing_ok=True)
@@ -211,7 +222,6 @@ def run(state: State, device: torch.device, repeat: int, directory: Path) -> Row
     tensorizer_ops.save(path, there)
     if not all(same(tensor, state[name]) for name, tensor in tensorizer_ops.load(path).items()):
         rows.errors["us, save hashes=all"] = "saved wrongly"
-    return rows
 
 
 def main() -> None:
@@ -220,6 +230,8 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="small files: a smoke test")
     parser.add_argument("--size", type=float, metavar="GIB", help="of the large workload: 4")
+    workload_names = ("large", "transformer")
+    parser.add_argument("--workloads", nargs="+", choices=workload_names, default=workload_names)
     parser.add_argument("--directory", type=Path, help="for the files; a temporary one by default")
     parser.add_argument("--device", help="the current accelerator by default")
     parser.add_argument("--repeat", type=int, default=5)
@@ -240,15 +252,13 @@ def main() -> None:
         workloads.WORKLOADS["transformer"],
     ):
         name, size = workload.name, workload.bytes(quick)
+        if name not in arguments.workloads:
+            continue
+        print(f"{workload.title} ({size / (1 << 20):,.0f} MiB), GB/s: median, best", flush=True)
         with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
             state = workloads.make(workload, quick)
-            rows = run(state, device, arguments.repeat, Path(directory))
-        print(f"{workload.title} ({size / (1 << 20):,.0f} MiB), GB/s: median, best")
-        for row, seconds in rows.seconds.items():
-            median, best = (size / f(seconds) / 1e9 for f in (statistics.median, min))
-            print(f"  {row:24} {median:8.2f} {best:8.2f}")
-        for row, error in rows.errors.items():
-            print(f"  {row:24} {error}")
+            rows = Rows(device, arguments.repeat, size)
+            run(state, rows, device, Path(directory))
         limit = rows.seconds.get(LIMIT)
         for row in (row for row in TARGETS if limit and row in rows.seconds):
             ratio = min(limit) / min(rows.seconds[row])

@@ -16,7 +16,7 @@ runpy.run_path(program, run_name="__main__")
 
 
 def test_a_device_that_is_right() -> None:
-    done = fork_python(RUN, str(ROOT / "tools" / "gpu_check.py"))
+    done = fork_python(RUN, str(ROOT / "tools" / "gpu" / "check.py"))
     lines = done.stdout.splitlines()
     assert len(lines) == 15 and all(line.startswith("ok ") for line in lines[:-1])
     assert lines[-1] == "the device decrypts and verifies"
@@ -46,7 +46,7 @@ for kernel in (crc32, sha256_chunks, decrypt):
 
 def test_a_device_that_is_wrong() -> None:
     code = RUN.replace("sim_device.set_codec(True)", WRONG)
-    done = fork_python(code, str(ROOT / "tools" / "gpu_check.py"), check=False)
+    done = fork_python(code, str(ROOT / "tools" / "gpu" / "check.py"), check=False)
     lines = done.stdout.splitlines()
     assert done.returncode == 1
     assert [line for line in lines if line.startswith("ok      loads")] == [

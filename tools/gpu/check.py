@@ -1,6 +1,6 @@
 """Checks loads onto a GPU, and digests there, on the machine that has it.
 
-    python gpu_check.py [--device cuda] [--quick]
+    python check.py [--device cuda] [--quick]
 
 Loads of every kind are compared with the same loads onto the CPU: values, what is verified and
 decrypted on the device, and what damage leaves. The check fails as well if the kernels of a CUDA
@@ -140,7 +140,7 @@ def main() -> None:
     try:
         torch.ones(1, device=device)
     except Exception as error:  # each backend has its own
-        sys.exit(f"gpu_check.py: cannot use {device}: {str(error).splitlines()[0]}")
+        sys.exit(f"check.py: cannot use {device}: {str(error).splitlines()[0]}")
     tensorizer_ops.keys.add("gpu check", key=os.urandom(32))
     failed = 0
     with tempfile.TemporaryDirectory() as name:

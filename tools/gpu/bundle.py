@@ -1,7 +1,7 @@
-"""Packs what a machine with a GPU needs, but Python and torch: gpu_bundle.py WHEEL FOLDER
+"""Packs what a machine with a GPU needs, but Python and torch: bundle.py WHEEL FOLDER
 
 The folder gets the package with all of its libraries, a check of loads onto a GPU, the benchmark of
-them, and a README that says how to run both.
+them, programs that use a GPU beside a load, run.sh, which runs all of that, and a README.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = (
-    "tools/gpu_check.py",
+    *(f"tools/gpu/{name}" for name in ("run.sh", "check.py", "uses.py")),
     *(f"benchmarks/{name}.py" for name in ("gpu", "memory", "workloads")),
 )
 README = """\
@@ -21,12 +21,18 @@ tensorizer_ops {wheel}, with all libraries that it needs but torch.
 
 On a machine with an NVIDIA GPU and the Python and torch of this wheel, in this folder:
 
-    PYTHONPATH=. python gpu_check.py
-    PYTHONPATH=. python gpu.py --size 16 --directory /dev/shm --json results.json
+    ./run.sh --out results
 
-gpu_check.py compares loads onto the GPU with loads onto the CPU, and fails if the GPU does not
-verify and decrypt. gpu.py measures loads beside copies from pinned memory; --size is in GiB, and
-needs four times as much memory.
+It checks and measures loads onto the GPU for less than ten minutes, each step with a time limit and
+a file of its own, and prints a summary. Single steps:
+
+    PYTHONPATH=. python check.py
+    PYTHONPATH=. python gpu.py --size 16 --directory /dev/shm --json results.json
+    PYTHONPATH=. python uses.py graph
+
+check.py compares loads onto the GPU with loads onto the CPU, and fails if the GPU does not verify
+and decrypt. gpu.py measures loads beside copies from pinned memory; --size is in GiB, and needs
+four times as much memory. uses.py tries a load beside a captured graph, and more.
 """
 MOST = 64 << 20
 KERNELS = "tensorizer_ops/libtensorizer_ops_cuda.so"
