@@ -51,7 +51,7 @@ SWAP = re.compile("|".join(map(re.escape, SWAPS)))
 CONDITION = re.compile(r"\bif \((?!!\()(.+)\) (?=return|throw|continue|break|\{|[a-z_]+[ (])")
 CONSTANT = re.compile(r"(?<![\w.'])\d[\d']*(?![\w.'])")
 STATEMENT = re.compile(r"^( *)((?:throw|check|require|refuse|fail)\w*[ (].*;)$")
-LIMIT = re.compile(r"\bk(Most|Longest|Largest|Deepest|Least|Smallest)\w*")
+LIMIT = re.compile(r"\bk(Most|Longest|Largest|Deepest|Least|Smallest)|_limits\b")
 # Texts, characters and comments are not changed; nor are the sizes of types.
 QUIET = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|//.*|^#.*|^ *\*.*|^.*static_assert.*')
 

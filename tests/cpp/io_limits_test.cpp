@@ -141,6 +141,27 @@ TEST_F(Limits, EndWhatAServerRepeats) {
   });
 }
 
+// A listing of so many names, in replies of one each.
+TEST_F(Limits, EndAListing) {
+  EXPECT_EQ(redis_listing_limits.keys, std::size_t{16'777'216});
+  EXPECT_EQ(redis_listing_limits.bytes, std::uint64_t{1'073'741'824});
+  const auto list = [&](std::uint64_t count) {
+    std::uint64_t names = 0;
+    load_from_redis([&](const TinyRedis::Words& words) -> std::optional<std::string> {
+      if (words.front() != "SCAN") return redis_reply(words);
+      const std::string cursor = ++names < count ? "7" : "0";
+      return "*2\r\n$1\r\n" + cursor + "\r\n*1\r\n$10\r\np:header:0\r\n";
+    });
+  };
+  const RedisListingLimits usual = redis_listing_limits;
+  const std::string says = "lists its keys endlessly";
+  redis_listing_limits.keys = 3;
+  expect_limits({{"keys", 3, list, ErrorKind::Unavailable, says}});
+  redis_listing_limits = {usual.keys, 50};
+  expect_limits({{"bytes of keys", 5, list, ErrorKind::Unavailable, says}});
+  redis_listing_limits = usual;
+}
+
 TEST_F(Limits, EndWhatAnAnswerRepeats) {
   const auto digits = [](std::uint64_t count) { return std::string(count, '1'); };
   const auto parse_reply = [](const std::string& text) {

@@ -15,10 +15,8 @@ namespace {
 constexpr std::string_view kHeader = ":header:0";
 // How many of its keys the server examines for one reply.
 constexpr std::string_view kScanCount = "1000";
-// Limits that no real Redis server exceeds.
+// No real Redis server exceeds it.
 constexpr std::uint64_t kMostAnswers = 10'000'000;
-constexpr std::size_t kMostKeys = 1 << 24;
-constexpr std::uint64_t kMostBytes = 1 << 30;  // of their names
 // How many commands are sent before their replies are read.
 constexpr std::size_t kBatch = 1000;
 
@@ -28,6 +26,9 @@ constexpr std::size_t kBatch = 1000;
 }
 
 }  // namespace
+
+// No real Redis server exceeds them.
+RedisListingLimits redis_listing_limits{.keys = 1 << 24, .bytes = 1 << 30};
 
 std::string redis_header_key(std::string_view prefix) {
   return std::string(prefix) + std::string(kHeader);
@@ -66,7 +67,9 @@ RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& ad
       bytes += key.text.size();
       names.push_back(std::move(key.text));
     }
-    if (names.size() > kMostKeys || bytes > kMostBytes) refuse_listing(address.label);
+    if (names.size() > redis_listing_limits.keys || bytes > redis_listing_limits.bytes) {
+      refuse_listing(address.label);
+    }
     cursor = std::move(reply.list[0].text);
     if (cursor == "0") break;
   }

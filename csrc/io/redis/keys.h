@@ -34,6 +34,13 @@ struct RedisListing {
   std::vector<std::string> inner;  // sorted
 };
 
+// What ends a listing that goes on and on. Tests lower it.
+struct RedisListingLimits {
+  std::size_t keys;
+  std::uint64_t bytes;  // of their names
+};
+extern RedisListingLimits redis_listing_limits;
+
 // Asks the server for every key under the prefix.
 RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& address,
                              Cancel& cancel);
