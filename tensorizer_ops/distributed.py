@@ -127,12 +127,13 @@ def save(
             order, and so by one process only.
         options: as for :func:`tensorizer_ops.save`, without those that encrypt, ``share`` and
             ``max_shard_size``.
-        metadata: texts to store with the tensors; those of rank 0 count.
+        metadata: texts to store with the tensors.
 
     Raises:
         ConnectionError: another rank has ended, or the connection to it.
         ValueError: a tensor cannot be stored, has ``Partial`` placements, or has another type,
-            shape or cut on another rank; or the target cannot be written by several processes.
+            shape or cut on another rank; another rank has other metadata; or the target cannot be
+            written by several processes.
         Exception: what :func:`tensorizer_ops.save` raises; if one rank fails, all of them raise its
             error within seconds.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,8 +33,8 @@ def save_shared(
     local, boxes = {}, {}
     for name, tensor in tensors.items():
         local[name], boxes[name] = local_part(name, tensor)
-    told = announcement(tensors, boxes)
-    whole: list[Any] = peers.agree(told, merged)
+    told = [announcement(tensors, boxes), _digests(metadata)]
+    whole: list[Any] = peers.agree(told, _whole)
     names = [each[0] for each in whole]
     likes = [
         torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
@@ -58,6 +59,24 @@ def save_shared(
     sections = assigned(shared, placed, peers.size)
     Exchange(peers, shared, placed, mine, sections).run()
     _finish(shared, peers)
+
+
+def _digests(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    texts = (metadata or {}).items()
+    return {key: hashlib.sha256(text.encode()).hexdigest() for key, text in texts}
+
+
+def _whole(everyone: Sequence[Any]) -> list[Any]:
+    """Return the tensors of all ranks, which must have the same metadata."""
+    first = everyone[0][1]
+    for rank, (_, texts) in enumerate(everyone):
+        if texts != first:
+            key, _ = min(texts.items() ^ first.items())
+            raise errors.InvalidArgument(
+                f"metadata[{key!r}] is another text on rank {rank} than on rank 0, or on one of "
+                "them only: all ranks must save with the same arguments"
+            )
+    return merged([announced for announced, _ in everyone])
 
 
 def _start(shared: _python.SharedSave, uri: str, peers: Peers) -> None:

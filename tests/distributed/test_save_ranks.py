@@ -237,6 +237,8 @@ refused(path, {"w": shard}, options={"share": "true"})
 refused(path, {"w": shard}, options={"max_shard_size": "100"})
 refused(path, {"w": shard}, options={"digests": "true"})
 refused(path, {"w": shard}, metadata={"a": 1})
+refused(path, {"w": shard}, metadata={"step": str(rank), "of": "all"})
+refused(path, {"w": shard}, metadata={"step": "1"} if rank else None)
 refused(path, {"w": shard} if rank == 0 else {})
 refused("redis://127.0.0.1:1/w", {"w": shard})
 refused("http://127.0.0.1:1/w", {"w": shard})
@@ -282,6 +284,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("InvalidArgument", "option 'max_shard_size'"),
         ("InvalidArgument", "SHA-256 of whole tensors"),
         ("TypeError", "metadata"),
+        ("InvalidArgument", r"metadata\['step'\] is another text on rank 1 than on rank 0"),
+        ("InvalidArgument", r"metadata\['step'\] is .* or on one of them only"),
         ("InvalidArgument", "'w' cannot be saved: it has 12 elements, and the parts of all.*6"),
         ("InvalidArgument", "redis://127.0.0.1:1/w.*several processes"),
         ("InvalidArgument", "http://127.0.0.1:1/w.*several processes"),
