@@ -160,6 +160,11 @@ TEST_F(Limits, EndAListing) {
   redis_listing_limits = {usual.keys, 50};
   expect_limits({{"bytes of keys", 5, list, ErrorKind::Unavailable, says}});
   redis_listing_limits = usual;
+  for (const char* const reply :
+       {"*1\r\n$1\r\n0\r\n", "*2\r\n$1\r\nx\r\n*0\r\n", "*3\r\n$1\r\n0\r\n*0\r\n*0\r\n"}) {
+    const std::string why = message_of([&] { load_from_redis(redis_after(1, "SCAN", reply)); });
+    EXPECT_TRUE(contains(why, says)) << why;
+  }
 }
 
 TEST_F(Limits, EndWhatAnAnswerRepeats) {
@@ -268,11 +273,13 @@ TEST_F(Limits, EndThePausesBeforeRetries) {
   }
   Tries tries(1000);
   for (int i = 0; i < 1000; ++i) tries.wait(cancel_);
-  for (int i = 0; i < 1000; ++i) {
-    const auto pause = pauses_.so_far()[static_cast<std::size_t>(i)];
-    EXPECT_GE(pause, shortest_pause(i)) << i;
-    EXPECT_LT(pause, 2 * shortest_pause(i)) << i;
+  int count = 0;
+  for (const std::chrono::milliseconds pause : pauses_.so_far()) {
+    EXPECT_GE(pause, shortest_pause(count)) << count;
+    EXPECT_LT(pause, 2 * shortest_pause(count)) << count;
+    ++count;
   }
+  EXPECT_EQ(count, 1000);
 }
 
 TEST_F(Limits, StartAgainAfterSomeProgress) {

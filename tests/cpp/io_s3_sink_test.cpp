@@ -1,4 +1,6 @@
 // Saves of objects: in one request or in parts, and what is removed when a save ends early.
+#include <atomic>
+
 #include "aws_home.h"
 #include "io/s3/open.h"
 #include "io/s3/sink.h"
@@ -38,17 +40,21 @@ class S3SinkTest : public AwsHome {
     return static_cast<std::size_t>(std::ranges::count(lines, "DELETE /bucket/key?uploadId=u"));
   }
 
-  TinyAnswer answer(const TinyRequest& request) {
-    if (request.method == "DELETE") return removal_;
-    if (request.method == "PUT") return {200, "", "ETag: \"0\"\r\n"};
+  std::optional<TinyAnswer> answer(const TinyRequest& request) {
+    if (request.method == "DELETE") {
+      return TinyAnswer{removal_, "", removal_ == 503 ? "Retry-After: 60\r\n" : ""};
+    }
+    if (request.method == "PUT" && is_silent_) return std::nullopt;
+    if (request.method == "PUT") return TinyAnswer{200, "", "ETag: \"0\"\r\n"};
     const std::string root =
         request.path.ends_with("?uploads=") ? "InitiateMultipartUpload" : "CompleteMultipartUpload";
-    return {200,
-            "<" + root + "Result><UploadId>u</UploadId><ETag>\"0-1\"</ETag></" + root + "Result>",
-            ""};
+    return TinyAnswer{
+        200, "<" + root + "Result><UploadId>u</UploadId><ETag>\"0-1\"</ETag></" + root + "Result>",
+        ""};
   }
 
-  TinyAnswer removal_{204, "", ""};
+  std::atomic<int> removal_ = 204;  // the status
+  std::atomic<bool> is_silent_ = false;
   const TinyServer server_{[this](const TinyRequest& request) { return answer(request); }};
   S3Options s3_;
 };
@@ -113,18 +119,35 @@ TEST_F(S3SinkTest, AnAbortedUploadIsRemovedUntilItIsGone) {
     return removals();
   };
   EXPECT_EQ(abort(), 3U) << "the server seems to know it after each removal";
-  removal_ = {404, "", ""};
+  removal_ = 404;
   EXPECT_EQ(abort(), 3U + 1);
   const RecordedPauses pauses;
-  removal_ = {503, "", "Retry-After: 60\r\n"};
+  removal_ = 503;
   EXPECT_EQ(abort(), 3U + 1 + 2);
   ASSERT_EQ(pauses.so_far().size(), 1U);
   EXPECT_LE(pauses.so_far()[0], 2000ms) << "the caller waits";
 }
 
+// The server takes parts and does not answer.
+TEST_F(S3SinkTest, FewCopiesOfPartsWait) {
+  is_silent_ = true;
+  const auto sink = object(10);
+  sink->begin(0, std::nullopt);
+  const std::string part = text_pattern(10);
+  std::uint64_t written = 0;
+  const Polls polls([&](int count) {
+    if (count == 2) cancel_.request();
+  });
+  EXPECT_EQ(kind_of([&] {
+              for (;; ++written) write(*sink, 10 * written, part);
+            }),
+            ErrorKind::Cancelled);
+  EXPECT_EQ(written, 5U) << "four, and one that is sent";
+}
+
 TEST_F(S3SinkTest, AMissingObjectIsRemovedAlready) {
   const auto remove = [&](int status) {
-    removal_ = {status, "", ""};
+    removal_ = status;
     SinkOptions options;
     options.given = {{"s3_endpoint", server_.url()},
                      {"force_http", "true"},
