@@ -22,6 +22,7 @@ from tensorizer_ops._arguments import checked, wrong
 from tensorizer_ops._folder import Folder
 from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
+from tensorizer_ops._hf.isolation import isolated
 from tensorizer_ops._load_save import save
 from tensorizer_ops._option_uses import for_loads, for_saves
 from tensorizer_ops._options import Hashes, Options, Verify
@@ -61,7 +62,7 @@ def from_pretrained(
     The model is made without memory for its weights. They are then loaded onto their device, all at
     once, and on the CPU they are pages of a local file. ``from_pretrained`` of transformers puts
     them into the model: it converts names, ties weights, and reports what is missing, as always.
-    Code in the folder is never executed.
+    Only installed code is executed, and only the folder is read, whatever its config names.
 
     Weights that are cast, quantized, or divided among devices or ranks are loaded one by one, so
     that few of them are in memory twice; unless ``verify`` or ``progress`` is given.
@@ -83,7 +84,8 @@ def from_pretrained(
 
     Raises:
         FileNotFoundError: the folder has no config, or no weights.
-        ValueError: a file is malformed, or the config is of a model that the library lacks.
+        ValueError: a file is malformed, or the config is of a model that the library lacks, or
+            leads to code, to a pickle or to the network.
         TypeError: ``model_class`` is not of these libraries.
     """
     folder = Folder(uri, options)
@@ -100,21 +102,26 @@ def from_pretrained(
     dtype = kwargs.pop("torch_dtype", dtype)  # the older name
     where, device_map = configs.devices_of(device, device_map)
     fields = files.read_object(folder, CONFIG)
-    with Reader(
+    opened = Reader(
         folder.uri(weights or files.found_weights(folder)),
         options=for_loads(options),
         device=where or "cpu",
         verify=verify,
         copy=copy,
         threads=threads,
-    ) as reader:
+    )
+    with opened as reader, isolated(folder) as outside:
         if model_class is not None and hasattr(model_class, "load_config"):
             if where is None or kwargs:
                 given = [*kwargs, *(["device_map"] if where is None else [])]
                 raise errors.InvalidArgument(f"models of diffusers take no {', '.join(given)}")
             make = partial(no_init_or_tensor, partial(model_class.from_config, fields))
             model = configs.made_of(folder, make)
-            return _filled(model, reader, where, dtype, progress)
+            if not models.is_model(model):
+                raise errors.InvalidFormat(
+                    f"{CONFIG} in {folder.label} makes a {type(model).__name__}, which is no model"
+                )
+            return outside(_filled, model, reader, where, dtype, progress)
         config, generation_config = configs.configs_of(folder, fields, model_class, kwargs)
         wanted = configs.dtype_of(dtype, config, reader)
         if (
@@ -124,7 +131,7 @@ def from_pretrained(
         ):
             state: Mapping[str, Any] = one_by_one(reader)
         else:
-            state = AllAtOnce(reader, lambda: reader.load(progress=progress))
+            state = AllAtOnce(reader, lambda: outside(reader.load, progress=progress))
         kind = configs.class_of(config, model_class)
         # Transformers makes buffers on the default device, and copies them.
         on_meta = torch.get_default_device().type == "meta" and str(where) != "meta"
@@ -144,7 +151,7 @@ def from_pretrained(
         except Exception as error:
             # The config may be at fault, if not the weights and the arguments.
             configs.made_of(folder, partial(no_init_or_tensor, partial(kind, config)))
-            if "ignore_mismatched_sizes" in str(error):  # transformers logs which
+            if "ignore_mismatched_sizes" in str(error) or "size mismatch" in str(error):
                 raise errors.InvalidFormat(
                     f"tensors in {folder.label} have other shapes than {CONFIG} there gives them"
                 ) from error
@@ -256,7 +263,8 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
 
     Raises:
         FileNotFoundError: the folder has no tokenizer.
-        ValueError: a file of the tokenizer is malformed, or names something that is no tokenizer.
+        ValueError: a file of the tokenizer is malformed, names something that is no tokenizer or
+            a file elsewhere, or leads to code, to a pickle or to the network.
     """
     if kwargs.pop("trust_remote_code", False):
         raise errors.InvalidArgument("trust_remote_code=True: code in a folder is never executed")
@@ -267,18 +275,19 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
         place = fetch(uri, made, options=options) if folder.path is None else folder.path
         if not any(os.path.exists(os.path.join(place, name)) for name in files.TOKENIZER_FILES):
             raise errors.NotFound(f"{folder.label} has no tokenizer")
-        files.check_tokenizer_class(folder, place)
-        try:
-            found = transformers.AutoTokenizer.from_pretrained(
-                place, trust_remote_code=False, local_files_only=True, **kwargs
-            )
-        except (ImportError, MemoryError):
-            raise
-        except Exception as error:
-            raise errors.InvalidFormat(
-                f"transformers does not take the tokenizer of {folder.label}: "
-                f"{type(error).__name__}: " + str(error).replace(place, folder.name)
-            ) from error
+        with isolated(folder):
+            files.check_tokenizer(folder, place)
+            try:
+                found = transformers.AutoTokenizer.from_pretrained(
+                    place, trust_remote_code=False, local_files_only=True, **kwargs
+                )
+            except (ImportError, MemoryError):
+                raise
+            except Exception as error:
+                raise errors.InvalidFormat(
+                    f"transformers does not take the tokenizer of {folder.label}: "
+                    f"{type(error).__name__}: " + str(error).replace(place, folder.name)
+                ) from error
     found.name_or_path = folder.name
     return found
 

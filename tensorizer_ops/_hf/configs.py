@@ -15,7 +15,7 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._arguments import kind_of
 from tensorizer_ops._folder import Folder
-from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object
+from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object, texts
 from tensorizer_ops._reader import Reader
 
 _SEVERAL_DEVICES = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -68,8 +68,8 @@ def configs_of(
     for kernel in _kernels(fields):
         if "/" in kernel:  # and downloaded it would be
             raise errors.InvalidFormat(
-                f"{CONFIG} in {folder.label} asks for {kernel!r} as its attention, which is code: "
-                "give attn_implementation= if you want it"
+                f"{CONFIG} in {folder.label} asks for the kernel {kernel!r:.100}, which is code: "
+                "call set_attn_implementation() of the loaded model if you want it"
             )
     _refuse_other_models(folder, fields)
     apart = {name: kwargs.pop(name) for name in ("quantization_config",) if name in kwargs}
@@ -109,12 +109,11 @@ def _objects(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _kernels(fields: dict[str, Any]) -> Iterator[str]:
-    """Yield what a config, and those in it, name as the implementation of attention."""
+    """Yield what a config, and those in it, name as implementations, of attention or of experts."""
     for each in _objects(fields):
         for name, value in each.items():
-            if name.endswith("attn_implementation"):
-                chosen = value.values() if isinstance(value, dict) else [value]
-                yield from (one for one in chosen if isinstance(one, str))
+            if "_implementation" in name:
+                yield from (text for _, text in texts(value))
 
 
 def _refuse_other_models(folder: Folder, fields: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensorizer_ops._options import Options
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 OWN_WEIGHTS = "model.tensors"
 # Where weights are looked for, in this order.
@@ -38,7 +40,7 @@ SMALL_FILES = (
     "processor_config.json",
     "scheduler_config.json",
     "sentencepiece.bpe.model",
-    "special_tokens_map.json",
+    SPECIAL_TOKENS,
     "spiece.model",
     "tokenizer.json",
     "tokenizer.model",
@@ -61,7 +63,7 @@ NOT_ALWAYS_SAVED = (
     "added_tokens.json",
     CHAT_TEMPLATE,
     "chat_template.json",
-    "special_tokens_map.json",
+    SPECIAL_TOKENS,
 )
 
 
@@ -93,30 +95,67 @@ def found_weights(folder: Folder) -> str:
     )
 
 
-def check_tokenizer_class(folder: Folder, place: str) -> None:
-    """Raise if a config names something as the class of the tokenizer that is none.
+def check_tokenizer(folder: Folder, place: str) -> None:
+    """Raise if a config names a class that is no tokenizer, or a file that is not in the folder.
 
     Of another class of transformers, AutoTokenizer would call what loads that.
     """
-    import transformers
-
-    for file in (TOKENIZER_CONFIG, CONFIG):
+    for file in (TOKENIZER_CONFIG, CONFIG, SPECIAL_TOKENS):
         try:
             text = Path(place, file).read_bytes()
         except FileNotFoundError:
             continue
         fields = _parsed(folder, file, text)
-        name = fields.get("tokenizer_class") if isinstance(fields, dict) else None
-        if not isinstance(name, str | None):
-            raise errors.InvalidFormat(f"{file} in {folder.label}: tokenizer_class is no text")
-        found = getattr(transformers, name or "PreTrainedTokenizerBase", None)
-        if found is None:
-            continue  # AutoTokenizer says so, or finds the one with "Fast" behind the name
-        base = transformers.PreTrainedTokenizerBase
-        if not (isinstance(found, type) and issubclass(found, base)):
-            raise errors.InvalidFormat(
-                f"{file} in {folder.label} names {name!r} as its tokenizer, which is none"
+        if file != SPECIAL_TOKENS:
+            _check_class(
+                fields.get("tokenizer_class") if isinstance(fields, dict) else None, file, folder
             )
+        if file != CONFIG:
+            for key, name in texts(fields):
+                if (key.endswith("_file") or "/" in name) and _is_elsewhere(name, place):
+                    raise errors.InvalidFormat(
+                        f"{file} in {folder.label} names {name!r:.100}, which is not in that folder"
+                    )
+
+
+def _check_class(name: object, file: str, folder: Folder) -> None:
+    import transformers
+
+    if not isinstance(name, str | None):
+        raise errors.InvalidFormat(f"{file} in {folder.label}: tokenizer_class is no text")
+    found = getattr(transformers, name or "PreTrainedTokenizerBase", None)
+    base = transformers.PreTrainedTokenizerBase
+    # Of a name that is unknown, AutoTokenizer says so, or finds the one with "Fast" behind it.
+    if found is not None and not (isinstance(found, type) and issubclass(found, base)):
+        raise errors.InvalidFormat(
+            f"{file} in {folder.label} names {name!r} as its tokenizer, which is none"
+        )
+
+
+def _is_elsewhere(name: str, place: str) -> bool:
+    """Return whether a name is that of a file, as the tokenizers open it, outside of a folder.
+
+    Names of files that do not exist, on the machine of who made the folder, mean nothing.
+    """
+    root = os.path.abspath(place)
+    for path in (os.path.abspath(name), os.path.abspath(os.path.join(root, name))):
+        inside = os.path.commonpath([root, path]) == root
+        if not inside and os.path.exists(path) and not os.path.isdir(path):
+            return True
+    return False
+
+
+def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts in the content of a JSON file, each with the key that it is behind."""
+    left = [(key, value)]
+    while left:
+        key, value = left.pop()
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, dict):
+            left += value.items()
+        elif isinstance(value, list):
+            left += ((key, each) for each in value)
 
 
 def vocabulary_files(tokenizer_config: bytes | None) -> set[str]:

@@ -24,6 +24,7 @@ from tensorizer_ops._hf.configs import takes_each
 from tensorizer_ops.hf import fetch, from_pretrained, save_pretrained
 
 transformers = pytest.importorskip("transformers")
+OLD = transformers.__version__.startswith("4.")
 tokenizers = pytest.importorskip("tokenizers")
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
@@ -118,10 +119,11 @@ def test_models_are_what_transformers_loads(tmp_path: Path, make: Callable[[], A
         for asked in ({}, {"dtype": torch.float16}, {"device_map": "auto"}):
             loaded, report = from_pretrained(folder, output_loading_info=True, **asked)
             assert not any(report.values()), report
-            assert_same(loaded, type(model).from_pretrained(usual, **asked))
-    assert_same(from_pretrained(tmp_path / "ours", verify="all"), model)
+            assert_same(loaded, type(model).from_pretrained(usual, **{"dtype": "auto", **asked}))
+    expected = type(model).from_pretrained(usual, dtype="auto")
+    assert_same(from_pretrained(tmp_path / "ours", verify="all"), expected)
     # The safetensors file and the configs are those of transformers.
-    assert_same(type(model).from_pretrained(tmp_path / "safetensors"), model)
+    assert_same(type(model).from_pretrained(tmp_path / "safetensors", dtype="auto"), expected)
     assert loaded.config.name_or_path == str(tmp_path / "safetensors")
     # The file has tied weights once.
     count = len(tensorizer_ops.names(tmp_path / "safetensors" / "model.safetensors"))
@@ -146,6 +148,7 @@ def is_mapped(tensor: torch.Tensor) -> bool:
     return False
 
 
+@pytest.mark.skipif(OLD, reason="transformers 4 is given all tensors at once")
 def test_what_is_loaded_one_by_one(tmp_path: Path) -> None:
     """Weights of which transformers makes others: all at once, they would be in memory twice."""
     save_pretrained(new(llama), tmp_path / "m")
@@ -271,6 +274,9 @@ def test_diffusers(tmp_path: Path) -> None:
     assert same(half.encoder.conv_in.weight, model.encoder.conv_in.weight.half())
     theirs = diffusers.AutoencoderKL.from_pretrained(tmp_path / weights)
     assert same(theirs.encoder.conv_in.weight, model.encoder.conv_in.weight)
+    (tmp_path / weights / "config.json").write_text('{"_class_name": "DiffusionPipeline"}')
+    with pytest.raises(ValueError, match="makes a DiffusionPipeline, which is no model"):
+        from_pretrained(tmp_path / weights, diffusers.AutoModel)
     with pytest.raises(ValueError, match="take no use_x, device_map"):
         from_pretrained(tmp_path / weights, type(model), device_map="auto", use_x=1)
 
@@ -392,9 +398,15 @@ def test_the_default_device_is_meta(tmp_path: Path) -> None:
 
 def test_no_older_files_of_a_tokenizer_stay(tmp_path: Path) -> None:
     (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<stale>"}')
-    with pytest.raises(ValueError, match=r"already has 'special_tokens_map\.json', which would"):
+    if OLD:  # it writes this file as well
         save_pretrained(new(llama), tmp_path, word_tokenizer())
-    (tmp_path / "special_tokens_map.json").unlink()
+        assert hf.tokenizer(tmp_path).bos_token is None
+    else:
+        with pytest.raises(
+            ValueError, match=r"already has 'special_tokens_map\.json', which would"
+        ):
+            save_pretrained(new(llama), tmp_path, word_tokenizer())
+        (tmp_path / "special_tokens_map.json").unlink()
     words = word_tokenizer()
     words.chat_template = "old"
     save_pretrained(new(llama), tmp_path, words)

@@ -1,0 +1,279 @@
+"""Keeps transformers and diffusers from code and from the network while they load a folder.
+
+Many fields of a config lead to code in the folder, to a kernel, or to another model on the Hub, and
+which ones depends on the release. So it is not the fields that are checked, but what happens: an
+audit hook of Python sees every file that is executed, every class that is unpickled, and every
+connection that is opened. It refuses them in the calls that :func:`isolated` surrounds, and in the
+threads that these calls start, but in no others.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+import socket
+import sys
+import threading
+import urllib.parse
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tensorizer_ops import errors
+from tensorizer_ops._folder import Folder
+
+# Modules that execute files which are not installed, after they have read them.
+_LOADERS = ("transformers.dynamic_module_utils", "diffusers.utils.dynamic_modules_utils")
+# Clients of the Hub: a request on a connection that is already open is no audit event.
+_CLIENTS = (("requests", "Session"), ("httpx", "Client"), ("httpx2", "Client"))
+# The event that asks whether the hook is in place.
+_PROBE = "tensorizer_ops.isolated"
+# Modules that unpickle only what this program, or another rank of it, has pickled.
+_OWN_PICKLES = ("torch._", "torch.distributed.", "multiprocessing.")
+# The directories that the libraries keep downloaded files, code and kernels in.
+_CACHES = ("HF_HOME", "HF_HUB_CACHE", "HF_MODULES_CACHE", "KERNELS_CACHE", "HF_KERNELS_CACHE")
+
+
+class _Refused(Exception):
+    """What a refusal is beside the error that the libraries expect there."""
+
+
+class _CodeRefused(_Refused, errors.InvalidFormat):
+    pass
+
+
+class _Call:
+    """A call that loads a folder."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.label = folder.label
+        self.watched = self.over = False
+        places = [folder.path, *_caches()]
+        named = {os.path.abspath(place) for place in places if place}
+        self._places = named | {os.path.realpath(place) for place in named}
+
+    def refuse_code(self, what: str) -> None:
+        raise _CodeRefused(
+            f"loading {self.label} would execute {what}, and only installed code is executed: if "
+            "you trust it, load the folder with transformers itself"
+        )
+
+    def refuse_network(self, what: object) -> None:
+        raise _offline()(
+            f"loading {self.label} would take {what} from the network, and only the folder is "
+            "read: save what the model needs into it, or load it with transformers itself"
+        )
+
+    def refuse_file(self, path: str) -> None:
+        """Refuse to execute a file of the folder, or of a cache of the libraries.
+
+        A directory below them that is on ``sys.path``, such as a virtual environment, is the
+        user's own.
+        """
+        if path.startswith("<"):
+            return
+        for file in {os.path.abspath(path), os.path.realpath(path)}:
+            for place in self._places:
+                if _is_below(file, place) and not any(
+                    _is_below(entry, place) and _is_below(file, entry)
+                    for entry in {*sys.path, *map(os.path.realpath, sys.path)}
+                ):
+                    self.refuse_code(repr(path))
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(f"{directory.rstrip('/')}/")
+
+
+def _caches() -> Iterator[str]:
+    """Yield the caches, as the environment names them and as the libraries found them."""
+    modules = [sys.modules.get(name) for name in ("huggingface_hub.constants", *_LOADERS)]
+    for name in _CACHES:
+        for found in (os.environ.get(name), *(getattr(each, name, None) for each in modules)):
+            if isinstance(found, str):
+                yield os.path.expanduser(found)
+
+
+@functools.cache
+def _offline() -> type[Exception]:
+    """Return a class of refusals that the libraries take for a machine without a network."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    return type("_NetworkRefused", (_Refused, OfflineModeIsEnabled), {})
+
+
+_call: contextvars.ContextVar[_Call | None] = contextvars.ContextVar(
+    "tensorizer_ops_isolated", default=None
+)
+# Threads that a call has started, and that may outlive it.
+_started: weakref.WeakKeyDictionary[threading.Thread, _Call] = weakref.WeakKeyDictionary()
+
+
+def _running(
+    current: Callable[[], _Call | None] = _call.get,
+    started: weakref.WeakKeyDictionary[threading.Thread, _Call] = _started,
+) -> _Call | None:
+    """Return the call that this code runs in. Uses no name that is gone while Python ends."""
+    call = current()
+    if call is None and started:
+        call = started.get(threading.current_thread())
+    return None if call is None or call.over else call
+
+
+def _connect(call: _Call, args: tuple[Any, ...]) -> None:
+    if args[0].family in (socket.AF_INET, socket.AF_INET6):
+        call.refuse_network(repr(args[1]))
+
+
+def _look_up(call: _Call, args: tuple[Any, ...]) -> None:
+    call.refuse_network(repr(args[0]))
+
+
+def _send(call: _Call, args: tuple[Any, ...]) -> None:
+    call.refuse_network(repr(args[0].host))
+
+
+def _open(call: _Call, args: tuple[Any, ...]) -> None:
+    if sys._getframe(2).f_globals.get("__name__") in _LOADERS:
+        call.refuse_code(repr(args[0]))
+
+
+def _execute(call: _Call, args: tuple[Any, ...]) -> None:
+    call.refuse_file(args[0].co_filename)
+
+
+def _import(call: _Call, args: tuple[Any, ...]) -> None:
+    if args[1]:  # the file of a compiled module
+        call.refuse_file(args[1])
+
+
+def _load_library(call: _Call, args: tuple[Any, ...]) -> None:
+    if args[0]:
+        call.refuse_file(os.fsdecode(args[0]))
+
+
+def _unpickle(call: _Call, args: tuple[Any, ...]) -> None:
+    """Refuse classes and functions in pickles, but for parts of tokenizers, which are data."""
+    by = sys._getframe(2).f_globals.get("__name__", "")
+    if not (args[0].startswith("tokenizers.") or by.startswith(_OWN_PICKLES)):
+        call.refuse_code(f"{args[0]}.{args[1]} in a pickle")
+
+
+def _answer(call: _Call, args: tuple[Any, ...]) -> None:
+    call.watched = True
+
+
+_CHECKS: dict[str, Callable[[_Call, tuple[Any, ...]], None]] = {
+    "socket.connect": _connect,
+    "socket.getaddrinfo": _look_up,
+    "socket.gethostbyname": _look_up,
+    "http.client.send": _send,
+    "open": _open,
+    "exec": _execute,
+    "import": _import,
+    "ctypes.dlopen": _load_library,
+    "pickle.find_class": _unpickle,
+    _PROBE: _answer,
+}
+
+_lock = threading.Lock()
+_hooked = False
+
+
+def _hook() -> None:
+    """Add the audit hook, once: it stays as long as the process."""
+    global _hooked
+
+    def audit(
+        event: str,
+        args: tuple[Any, ...],
+        check_of: Callable[[str], Any] = _CHECKS.get,
+        running: Callable[[], _Call | None] = _running,
+    ) -> None:
+        check = check_of(event)
+        if check is not None and (call := running()) is not None:
+            check(call, args)
+
+    if not _hooked:
+        sys.addaudithook(audit)
+        _hooked = True
+
+
+def _request(call: _Call, client: Any, request: Any, **kwargs: Any) -> None:
+    url = urllib.parse.urlsplit(str(request.url))
+    call.refuse_network(repr(f"{url.hostname}{url.path}"))
+
+
+def _start(call: _Call, thread: threading.Thread) -> None:
+    _started[thread] = call
+
+
+def _wrap(kind: Any, name: str, first: Callable[..., None]) -> None:
+    """Make a method of a class call a function first, in calls that load a folder."""
+    method = getattr(kind, name)
+    if hasattr(method, "tensorizer_ops"):
+        return
+
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if (call := _running()) is not None:
+            first(call, *args, **kwargs)
+        return method(*args, **kwargs)
+
+    wrapped.tensorizer_ops = True  # type: ignore[attr-defined]
+    setattr(kind, name, wrapped)
+
+
+def _wrap_all() -> None:
+    """Wrap what is no audit event, unless it is wrapped, and add the hook, unless it is there."""
+    with _lock:
+        _wrap(threading.Thread, "start", _start)
+        for module, name in _CLIENTS:
+            if client := getattr(sys.modules.get(module), name, None):
+                _wrap(client, "send", _request)
+        _hook()
+
+
+def _refusal(error: BaseException | None) -> _Refused | None:
+    """Return the refusal that led to an error."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, _Refused):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+@contextmanager
+def isolated(folder: Folder) -> Iterator[Callable[..., Any]]:
+    """Execute nothing but installed code, and open no connection, until the block ends.
+
+    The network of the engine, which reads folders on servers, is not Python's, and is not refused.
+    If a refusal makes the block fail, the error says what was refused.
+
+    Yields:
+        What calls a function outside of the block's restrictions, for code of the caller.
+    """
+    outside = contextvars.copy_context()
+    _wrap_all()
+    call = _Call(folder)
+    token = _call.set(call)
+    try:
+        sys.audit(_PROBE)
+        if not call.watched:
+            raise RuntimeError(
+                "an audit hook of this process keeps others out, so a folder could execute code: "
+                "load it with transformers itself"
+            )
+        yield outside.run
+    except Exception as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise errors.InvalidFormat(str(refusal)) from error
+    finally:
+        call.over = True
+        _call.reset(token)
