@@ -23,6 +23,7 @@ from tensorizer_ops._compat.module_compare import compare_module
 from tensorizer_ops._compat.module_fill import Incoming, fill_module
 from tensorizer_ops._compat.opened_file import OpenedFile
 from tensorizer_ops._compat.paths import Path
+from tensorizer_ops._compat.redis_keys import replace_keys
 from tensorizer_ops._compat.types import FileFeatureFlags, FileHeader, TensorType
 from tensorizer_ops._compat.values import Values
 from tensorizer_ops._options import Options, as_text
@@ -326,9 +327,11 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         """Write the bytes of the file to keys of a Redis server.
 
         Args:
-            redis_client: an object with ``set`` and ``exists``, such as ``redis.Redis``.
+            redis_client: an object with ``set`` and ``exists``, such as ``redis.Redis``. With
+                ``force`` it must be one of redis-py.
             key_prefix: the prefix of all keys.
-            force: whether to write tensors whose keys already exist.
+            force: whether to replace the file under the prefix, in one transaction. Otherwise
+                tensors whose keys already exist are not written.
         """
         catalog = self._catalog
         with self._file.opened(catalog) as reader:
@@ -336,14 +339,21 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             def read(begin: int, end: int) -> bytes:
                 return bytes(reader._bytes(begin, end - begin).numpy().data)
 
-            redis_client.set(f"{key_prefix}:header:0", read(0, min(catalog.header_offsets)))
-            for i in catalog.stored(catalog.kept):
-                header, data = catalog.header_offsets[i], catalog.data_offsets[i]
-                key = f"{key_prefix}:{catalog.names[i]}"
-                if not force and redis_client.exists(f"{key}:{header}"):
-                    continue
-                redis_client.set(f"{key}:{header}", read(header, data))
-                redis_client.set(f"{key}:{data}", read(data, data + catalog.data_sizes[i]))
+            def values() -> Iterator[tuple[str, bytes]]:
+                yield f"{key_prefix}:header:0", read(0, min(catalog.header_offsets))
+                for i in catalog.stored(catalog.kept):
+                    header, data = catalog.header_offsets[i], catalog.data_offsets[i]
+                    key = f"{key_prefix}:{catalog.names[i]}"
+                    if not force and redis_client.exists(f"{key}:{header}"):
+                        continue
+                    yield f"{key}:{header}", read(header, data)
+                    yield f"{key}:{data}", read(data, data + catalog.data_sizes[i])
+
+            if force:
+                replace_keys(redis_client, key_prefix, values())
+                return
+            for key, value in values():
+                redis_client.set(key, value)
 
     @property
     def total_bytes_read(self) -> int:

@@ -1,0 +1,68 @@
+"""Replaces the keys of a file in Redis, for ``to_redis(force=True)``."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+_HEADER = b":header:0"
+# The keys of a process that was killed expire after a day, as those of save() do.
+_EXPIRES = 86400
+
+
+def replace_keys(redis_client: Any, prefix: str, values: Iterable[tuple[str, bytes]]) -> None:
+    """Write keys and values, and remove the other keys of the file under the prefix.
+
+    As save() does: the values go to keys of other names, which one transaction renames.
+
+    Args:
+        redis_client: an object like ``redis.Redis``.
+        prefix: the prefix of the keys.
+        values: the keys and their values.
+    """
+    staged = f"{prefix}.saving-{uuid.uuid4().hex}"
+    moves: dict[str, str] = {}
+    try:
+        for key, value in values:
+            name = f"{staged}:{len(moves)}"
+            moves[name] = key
+            redis_client.set(name, value, ex=_EXPIRES)
+
+        def commit(pipeline: Any) -> None:
+            old = _keys_of(prefix.encode(), _names_under(pipeline, prefix.encode()))
+            pipeline.multi()
+            for key in old:
+                pipeline.unlink(key)
+            for name, key in moves.items():
+                pipeline.rename(name, key)
+                pipeline.persist(key)
+
+        redis_client.transaction(commit, prefix.encode() + _HEADER)
+    except BaseException:
+        for name in moves:
+            redis_client.delete(name)
+        raise
+
+
+def _names_under(redis_client: Any, prefix: bytes) -> list[bytes]:
+    pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix) + b":*"
+    names = redis_client.scan_iter(match=pattern, count=1000)
+    return [name.encode() if isinstance(name, str) else name for name in names]
+
+
+def _keys_of(prefix: bytes, names: list[bytes]) -> list[bytes]:
+    """Return the keys ``PREFIX:NAME:OFFSET``, without those of files with longer prefixes."""
+    ends = {name.removesuffix(_HEADER) for name in names if name.endswith(_HEADER)}
+    if prefix not in ends:
+        return []  # there is no file, and such keys may be those of one with a shorter prefix
+    inner = ends - {prefix}
+
+    def is_own(key: bytes) -> bool:
+        *parts, offset = key.split(b":")
+        if not offset.isdigit() or len(key) - len(offset) <= len(prefix) + 1:
+            return False
+        return not any(b":".join(parts[:end]) in inner for end in range(1, len(parts)))
+
+    return [key for key in set(names) if is_own(key)]
