@@ -31,10 +31,10 @@ def replace_keys(redis_client: Any, prefix: str, values: Iterable[tuple[str, byt
             redis_client.set(name, value, ex=_EXPIRES)
 
         def commit(pipeline: Any) -> None:
-            old = _keys_of(prefix.encode(), _names_under(pipeline, prefix.encode()))
+            there = _keys_of(prefix.encode(), _names_under(pipeline, prefix.encode()))
             pipeline.multi()
-            for key in old:
-                pipeline.unlink(key)
+            for older in there:
+                pipeline.unlink(older)
             for name, key in moves.items():
                 pipeline.rename(name, key)
                 pipeline.persist(key)
