@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "format/name_table.h"
+#include "format/shape.h"
 
 namespace tensorizer {
 
@@ -25,10 +26,16 @@ bool TensorSpec::long_dimensions() const noexcept {
 }
 
 std::uint64_t TensorSpec::data_size() const noexcept {
-  if (meta) return 0;
-  std::uint64_t size = dtype_info(dtype).size;
-  for (const std::int64_t dimension : shape) size *= static_cast<std::uint64_t>(dimension);
-  return size;
+  // A layout refuses a shape that has no size.
+  return meta ? 0 : byte_size(shape, dtype_info(dtype).size).value_or(0);
+}
+
+void Layout::check(const TensorSpec& spec) const {
+  if (!byte_size(spec.shape, dtype_info(spec.dtype).size)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "tensor " + quote(spec.name) + " cannot be saved: its shape has too many elements");
+  }
+  check_in_format(spec);
 }
 
 void Layout::tie(const TensorSpec& spec, std::uint32_t tensor) {

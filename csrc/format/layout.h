@@ -103,7 +103,7 @@ class Layout {
   virtual ~Layout() = default;
 
   // Throws Error(InvalidArgument) for a tensor that the format cannot hold.
-  virtual void check(const TensorSpec& spec) const = 0;
+  void check(const TensorSpec& spec) const;
   // Places a tensor behind the last one. Throws what check() throws.
   virtual void add(TensorSpec spec) = 0;
   // Gives a tensor, which may be added later, one more name: that of `spec`, with its type and
@@ -159,6 +159,9 @@ class Layout {
  protected:
   explicit Layout(FileKind kind) : kind_(std::move(kind)) {}
   Layout(Layout&&) = default;
+
+  // Implements check() for a tensor whose shape is one that torch can hold.
+  virtual void check_in_format(const TensorSpec& spec) const = 0;
 
   // Returns the names of the tensors and then of the ties, which belong to them.
   std::vector<std::string_view> placed_names() const;

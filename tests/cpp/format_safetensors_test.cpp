@@ -170,7 +170,6 @@ TEST(SafetensorsHeader, FitsShapeAndType) {
   expect_refused(one("2,18446744073709551614", "0,16"), "a dimension is too large");
   expect_refused(one("2,18446744073709551616", "0,16"), "a dimension is not a whole number");
   expect_refused(one("2,9223372036854775807", "0,16"), "its shape has too many elements");
-  expect_refused(one("4611686018427387904,0", "0,0", 0), "its shape has too many elements");
   expect_refused(one("-1", "0,16"), "a dimension is not a whole number");
   expect_refused(one("4.0", "0,16"), "a dimension is not a whole number");
   expect_refused(one("4e0", "0,16"), "a dimension is not a whole number");

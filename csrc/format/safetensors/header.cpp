@@ -275,7 +275,7 @@ struct SafetensorsHeader::Parser {
              std::to_string(end));
     }
     if (end > kMaxSigned - data_begin) refuse("its data ends too far away");
-    const std::optional<std::uint64_t> size = size_of(shape, entry.element_size);
+    const std::optional<std::uint64_t> size = byte_size(shape, entry.element_size);
     if (!size) refuse("its shape has too many elements");
     entry.data_size = end - begin;
     if (entry.data_size != *size) {

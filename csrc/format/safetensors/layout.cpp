@@ -1,5 +1,6 @@
 #include "format/safetensors/layout.h"
 
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -69,7 +70,7 @@ std::uint64_t member_size(std::string_view key, std::uint64_t chunk_size, std::s
 SafetensorsLayout::SafetensorsLayout(FileKind kind)
     : Layout(std::move(kind)), metadata_(begin_metadata(kind_)) {}
 
-void SafetensorsLayout::check(const TensorSpec& spec) const {
+void SafetensorsLayout::check_in_format(const TensorSpec& spec) const {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument,
                 "tensor " + quote(spec.name) + " cannot be saved in a safetensors file: " + why);
@@ -81,8 +82,13 @@ void SafetensorsLayout::check(const TensorSpec& spec) const {
   if (safetensors_dtype(spec.dtype).empty()) {
     refuse("the format has no type for " + std::string(dtype_info(spec.dtype).torch_name));
   }
-  if (spec.shape.empty() && elements_in_one(spec.dtype) > 1) {
-    refuse("without dimensions, the format has no shape for a packed type");
+  if (const std::int64_t packed = elements_in_one(spec.dtype); packed > 1) {
+    if (spec.shape.empty()) {
+      refuse("without dimensions, the format has no shape for a packed type");
+    }
+    if (spec.shape.back() > std::numeric_limits<std::int64_t>::max() / packed) {
+      refuse("a dimension is too large");
+    }
   }
   if (spec.shape.size() > kMostSafetensorsDimensions) {
     refuse("it has " + std::to_string(spec.shape.size()) + " dimensions, and at most " +

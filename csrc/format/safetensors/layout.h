@@ -17,7 +17,6 @@ class SafetensorsLayout final : public Layout {
   // The kind must have no encryption, no CRC32s, and no list of data digests beyond the hashes.
   explicit SafetensorsLayout(FileKind kind);
 
-  void check(const TensorSpec& spec) const override;
   void add(TensorSpec spec) override;
   void check_size() const override;
   void remove_from(std::size_t first) override;
@@ -32,6 +31,7 @@ class SafetensorsLayout final : public Layout {
   std::vector<std::byte> prefix(std::uint64_t start, std::uint64_t size) const override;
 
  private:
+  void check_in_format(const TensorSpec& spec) const override;
   // Returns the size of the JSON, without padding.
   std::uint64_t json_size() const;
   // Returns the size of the lists of digests.

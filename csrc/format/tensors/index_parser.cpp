@@ -114,7 +114,7 @@ struct Index::Parser {
   }
 
   void check_sizes(Entry& entry, std::uint64_t begin, std::span<const std::int64_t> shape) const {
-    const std::optional<std::uint64_t> size = size_of(shape, entry.element_size);
+    const std::optional<std::uint64_t> size = byte_size(shape, entry.element_size);
     if (!size) fail_entry(entry, begin, "its shape has too many elements");
     const std::uint64_t wanted = *size;
     entry.meta = wanted != 0 && entry.data_size == 0;

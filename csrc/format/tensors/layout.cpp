@@ -38,7 +38,7 @@ std::uint32_t lowest_version(std::span<const PlacedTensor> tensors, bool encrypt
 
 }  // namespace
 
-void TensorsLayout::check(const TensorSpec& spec) const { check_spec(spec); }
+void TensorsLayout::check_in_format(const TensorSpec& spec) const { check_spec(spec); }
 
 void TensorsLayout::add(TensorSpec spec) {
   check(spec);

@@ -22,7 +22,6 @@ class TensorsLayout final : public Layout {
   // modulo 4 KiB.
   TensorsLayout(FileKind kind, std::uint64_t base) : Layout(std::move(kind)), base_(base) {}
 
-  void check(const TensorSpec& spec) const override;
   void add(TensorSpec spec) override;
   void remove_from(std::size_t first) override;
   bool has_digests() const noexcept override {
@@ -35,6 +34,7 @@ class TensorsLayout final : public Layout {
   std::vector<std::byte> prefix(std::uint64_t start, std::uint64_t size) const override;
 
  private:
+  void check_in_format(const TensorSpec& spec) const override;
   void put_records(std::vector<std::byte>& prefix) const;
 
   const std::uint64_t base_;
