@@ -96,7 +96,7 @@ inline void check_headers(Source& source, const Catalogue& catalogue, std::uint6
       catalogue.details(i, header, location_of(source));
     } catch (const Error& error) {
       // One bad tensor must not keep a program from loading the others.
-      require(is_refusal(error));
+      require(is_refusal(error) || error.kind() == ErrorKind::HashMismatch);
     }
   }
 }

@@ -7,6 +7,7 @@ that mutations of them reach all of the parser; and with the inputs that earlier
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from support.raw_format import BUFFER, CRC32, PARAMETER, SHA256, Block, pack
+from support.raw_format import BUFFER, CRC32, PARAMETER, SHA256, Block, pack, pack_header
 from support.text_seeds import SEEDS
 
 FRAME = b"|TZX|"
@@ -42,8 +43,16 @@ def chunks(size: int, count: int) -> bytes:
 
 CHUNKED = crypt_info((1, ARGON2), (2, chunks(1024, 1)))
 SEQUENTIAL = crypt_info((3, bytes(40)))
+
+
 # For one tensor.
-AUTHENTICATION = struct.pack("<H", len(ARGON2)) + ARGON2 + bytes(64)
+def authentication(header_digest: bytes = bytes(32)) -> bytes:
+    return struct.pack("<H", len(ARGON2)) + ARGON2 + header_digest + bytes(32)
+
+
+# The digests of a tensor's header and of its only chunk.
+def chunk_digests(header: bytes) -> bytes:
+    return record(3, struct.pack("<Q", 65536) + header + bytes(32))
 
 
 def format_seeds() -> dict[str, bytes]:
@@ -52,6 +61,12 @@ def format_seeds() -> dict[str, bytes]:
     empty_opaque = Block("none", "<V2\0torch.bfloat16", (0,), index={"dtype": "<V2"})
     meta = Block("ghost", "<f8", (4,))
     long = Block("long", "|u1", (2**32, 0), long=True)
+    empty = [
+        Block(f"empty-{i}", "<c8", shape, long=True)
+        for i, shape in enumerate([(0, 2**61), (2**31, 0, 2**31), (2**63 - 1, 0)])
+    ]
+    encrypted = Block("x", "<u2", (1,), bytes(2), crypt=SEQUENTIAL)
+    header = hashlib.sha256(pack_header(encrypted)).digest()
     nested = [
         Block('\x1e["layers",0,"w"]', "<i8", (1,), bytes(8)),
         Block('\x1e["layers",1,"w\\u00e9"]', "|b1", (1,), b"\1"),
@@ -73,11 +88,22 @@ def format_seeds() -> dict[str, bytes]:
         "opaque": pack([opaque, plain, empty_opaque], version=2),
         "meta": pack([meta, plain], version=4),
         "long": pack([long, plain], version=5),
+        "empty": pack([*empty, plain], version=5),
         "encrypted": pack([Block("x", "<u2", (1,), bytes(2), crypt=CHUNKED)], version=3),
         "authenticated": pack(
-            [Block("x", "<u2", (1,), bytes(2), crypt=SEQUENTIAL)],
+            [encrypted],
             version=3,
-            index_tail=FRAME + record(2, bytes(32)) + record(1, AUTHENTICATION),
+            index_tail=FRAME + record(2, bytes(32)) + record(1, authentication()),
+        ),
+        "plain-digests": pack(
+            [encrypted],
+            version=3,
+            index_tail=FRAME + chunk_digests(header) + record(1, authentication(header)),
+        ),
+        "other-plain-digests": pack(
+            [encrypted],
+            version=3,
+            index_tail=FRAME + chunk_digests(bytes(32)) + record(1, authentication(header)),
         ),
         "ties": pack(
             [plain, *module],
@@ -100,7 +126,7 @@ def crypt_seeds() -> dict[str, bytes]:
         "many-chunks": crypt(3000, crypt_info((2, chunks(1024, 3)))),
         "sequential": crypt(3000, SEQUENTIAL),
         "no-data": crypt(0, crypt_info()),
-        "authentication": struct.pack("<BB", 1, 1) + AUTHENTICATION,
+        "authentication": struct.pack("<BB", 1, 1) + authentication(),
         "authentication-by-key": struct.pack("<BBH", 1, 2, 0) + bytes(96),
         "changed": struct.pack("<BHB", 2, 1000, 1),
         "changed-name": struct.pack("<BHBHB", 2, 76, 1, 600, 255),
@@ -122,6 +148,7 @@ def safetensors_seeds() -> dict[str, bytes]:
         "metadata": (28, {**metadata, **two}),
         "empty": (2, {"none": tensor("I64", [0, 4], 0, 0), "one": tensor("I16", [], 0, 2)}),
         "packed": (3, {"packed": tensor("F4", [3, 2], 0, 3)}),
+        "no-elements": (0, {"a": tensor("C64", [0, 2**61], 0, 0), "b": tensor("F4", [9, 0], 0, 0)}),
         "other-order": (3, {"b": tensor("U8", [2], 1, 3), "a": tensor("BOOL", [1], 0, 1)}),
         "escaped": (1, {'\u00fc"\\\t': tensor("F8_E4M3", [1], 0, 1)}),
     }
