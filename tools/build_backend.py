@@ -6,7 +6,15 @@ system's ninja.
 
 from __future__ import annotations
 
+import platform
 import shutil
+import sys
+
+# pip compares requires-python with the interpreter only when it has run this backend.
+if sys.version_info < (3, 10):  # noqa: UP036
+    sys.exit(
+        f"tensorizer_ops needs Python 3.10 or later, and this is Python {platform.python_version()}"
+    )
 
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403

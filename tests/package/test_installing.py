@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -71,6 +72,14 @@ def test_ninja_is_asked_for_where_there_is_none(sources: Path, kind: str) -> Non
         done = run(sources, *command, PYTHONPATH=str(TOOLS), PATH=path)
         assert done.returncode == 0, done.stderr
         assert ("'ninja'" in done.stdout.splitlines()[-1]) == expected
+
+
+def test_an_older_python_is_refused_in_one_sentence(sources: Path) -> None:
+    older = "import sys; sys.version_info = (3, 9, 18); import build_backend"
+    done = run(sources, sys.executable, "-c", older, PYTHONPATH=str(TOOLS))
+    assert done.returncode == 1
+    assert re.fullmatch("tensorizer_ops needs Python 3.10 or later, .*\n", done.stderr)
+    ast.parse((TOOLS / "build_backend.py").read_text(), feature_version=(3, 9))
 
 
 class Processes:
