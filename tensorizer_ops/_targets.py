@@ -63,7 +63,7 @@ def to_uri(target: Target) -> str:
 
     A valid string is returned unchanged: the library refuses a URI that is not whole. Paths need
     not be UTF-8: path-like objects, bytes, and strings from ``os.fsdecode()`` that are not valid
-    UTF-8 become a percent-encoded ``file://`` URI.
+    UTF-8 become a percent-encoded ``file://`` URI. A leading ``~`` is the home directory in each.
     """
     if isinstance(target, str) and is_unicode(target):
         return target
@@ -76,7 +76,7 @@ def to_uri(target: Target) -> str:
         return os.fsdecode(target)
     # os.fsdecode() turns bytes that are not UTF-8 into surrogates, which the ops do not accept.
     try:
-        path = os.fsencode(os.path.abspath(target))
+        path = os.fsencode(os.path.abspath(os.path.expanduser(target)))
     except UnicodeEncodeError:
         raise not_unicode("the path") from None
     return "file://" + urllib.parse.quote_from_bytes(path)
@@ -89,4 +89,4 @@ def local_path(target: Target) -> str | None:
         scheme, _, rest = text.partition("://")
         path = urllib.parse.unquote_to_bytes("/" + rest.partition("/")[2])
         return os.fsdecode(path) if scheme.lower() == "file" else None
-    return os.path.expanduser(text) if isinstance(target, str) else text
+    return os.path.expanduser(text)

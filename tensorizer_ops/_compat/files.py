@@ -23,9 +23,10 @@ def resolve(file_obj: Any, mode: str) -> Any:
 
         return stream_io.open_stream(file_obj, mode)
     if isinstance(file_obj, str | bytes | os.PathLike):
-        # Such strings are literal paths: descriptors are ints here, and "~" is not expanded.
-        if isinstance(file_obj, str) and file_obj.startswith(("~", "fd:")):
-            file_obj = os.path.join(os.curdir, file_obj)
+        # Such names are literal paths: descriptors are ints here, and "~" is not expanded.
+        name = os.fsdecode(file_obj)
+        if name.startswith(("~", "fd:")):
+            file_obj = os.path.join(os.curdir, name)
         path = local_path(file_obj) if "w" in mode else None
         if path is not None and takes_in_order(path):
             return open(path, "wb", buffering=0)
