@@ -146,7 +146,8 @@ class Destination:
         descriptor = _descriptor(stream)
         seekable = _is_seekable(stream) and (descriptor is None or not takes_in_order(descriptor))
         if hand_over is not None and (found := hand_over()) is not None:
-            self.uri, self.options = found
+            # The name of a file object does not matter, and that of its file would.
+            self.uri, self.options = found[0], {"format": "tensors", **found[1]}
         elif descriptor is not None and (seekable or in_order):
             stream.flush()
             if seekable:

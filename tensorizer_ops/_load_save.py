@@ -191,10 +191,10 @@ def save(
             ``memory_ceiling`` (bytes of memory to use beyond the tensors), ``staging`` (bytes of
             pinned memory for copies from a device), ``key`` and others that encrypt
             (``docs/security.md``), ``format`` (``"tensors"`` or ``"safetensors"``, whatever the
-            name of the target), ``share`` (``"true"`` stores tensors that are the same memory once;
-            other readers then miss all names but the first), ``max_shard_size`` (bytes of tensors
-            in one safetensors file; a larger model becomes several), and those for servers
-            (``docs/remote.md``).
+            name of the target; by default its ending decides), ``share`` (``"true"`` stores tensors
+            that are the same memory once; other readers then miss all names but the first),
+            ``max_shard_size`` (bytes of tensors in one safetensors file; a larger model becomes
+            several), and those for servers (``docs/remote.md``).
         metadata: texts to store with the tensors, which :func:`tensorizer_ops.metadata` returns.
         progress: as for :func:`load`.
 

@@ -32,8 +32,8 @@ def convert(
 
     Args:
         source: the file to read, of any format.
-        target: the file to write: a safetensors file if its name ends with ``.safetensors`` or
-            ``target_options`` has ``{"format": "safetensors"}``, otherwise a ``.tensors`` file.
+        target: the file to write, in the format that the option ``format`` in ``target_options``
+            or the ending of the name asks for, as for :func:`save`.
         hashes: which hashes to write.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         source_options, target_options: options as for loads and for saves.

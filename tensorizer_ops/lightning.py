@@ -77,12 +77,14 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
         storage_options: Options | None = None,
     ) -> None:
         """Save a checkpoint; ``storage_options`` are added to the options of the plugin."""
+        # Lightning chooses the name, which ends with .ckpt.
+        options = {"format": "tensors", **self._options, **as_text(storage_options or {})}
         save_checkpoint(
             path,
             checkpoint,
             hashes=self._hashes,
             threads=self._threads,
-            options=for_saves({**self._options, **as_text(storage_options or {})}),
+            options=for_saves(options),
         )
 
     def load_checkpoint(

@@ -1,8 +1,13 @@
 #include "engine/new_layout.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "base/suggest.h"
+#include "base/text.h"
+#include "format/other_formats.h"
 #include "format/safetensors/dtype.h"
 #include "format/safetensors/layout.h"
 #include "format/safetensors/shard_index.h"
@@ -10,7 +15,18 @@
 
 namespace tensorizer {
 
-Format format_of(std::string_view uri) {
+namespace {
+
+// Returns the ending of the name in a URI, with its dot and in lower case.
+std::string ending_of(std::string_view uri) {
+  const std::string_view name = uri.substr(uri.rfind('/') + 1);
+  return lower_case(name.substr(std::min(name.rfind('.'), name.size())));
+}
+
+}  // namespace
+
+Format format_of(std::string_view uri, std::optional<Format> asked) {
+  if (asked) return *asked;
   // The path of a URL ends before its query.
   if (uri.find("://") != std::string_view::npos) uri = uri.substr(0, uri.find_first_of("?#"));
   if (uri.ends_with(kShardIndexSuffix)) {
@@ -18,7 +34,17 @@ Format format_of(std::string_view uri) {
                 "a name that ends with '.safetensors.index.json' is that of an index, which a save "
                 "to a name that ends with '.safetensors' and the option 'max_shard_size' writes");
   }
-  return uri.ends_with(".safetensors") ? Format::Safetensors : Format::Tensors;
+  constexpr std::string_view kSafetensors[] = {".safetensors"};
+  const std::string ending = ending_of(uri);
+  if (ending == kSafetensors[0]) return Format::Safetensors;
+  if (is_ending_of_other_format(ending) || !did_you_mean(ending, kSafetensors).empty()) {
+    throw Error(
+        ErrorKind::InvalidArgument,
+        "the name of the target ends with " + quote(ending) +
+            ", and a save writes .tensors or safetensors files: let it end with .tensors or "
+            ".safetensors, or set the option 'format'");
+  }
+  return Format::Tensors;
 }
 
 FileKind kind_in(Format format, FileKind asked, Cancel& cancel) {

@@ -10,9 +10,11 @@
 
 namespace tensorizer {
 
-// Returns the format that a name like "m.safetensors" or a URI of one stands for: `.tensors` for
-// all names that end in another way.
-Format format_of(std::string_view uri);
+// Returns the format to write: the one that is asked for or, by default, the one that a name like
+// "m.safetensors" or a URI of one stands for, and `.tensors` for a name with an unknown ending or
+// none. Throws Error(InvalidArgument) for a name that ends as those of other formats do ("m.pt") or
+// almost like ".safetensors". Case makes no difference.
+Format format_of(std::string_view uri, std::optional<Format> asked);
 
 // Returns what a file of this format has of what `asked` asks for. Throws Error(InvalidArgument)
 // for metadata that no file can hold, and if the format cannot hold what is asked for.

@@ -99,7 +99,7 @@ class ShardedSave {
   };
 
   static std::string stem_of(const std::string& uri, const SaveOptions& options) {
-    if (options.format.value_or(format_of(uri)) != Format::Safetensors) {
+    if (format_of(uri, options.format) != Format::Safetensors) {
       refuse_shards("is for safetensors files, and this save writes a .tensors file");
     }
     const std::optional<std::string> name = file_name_of(uri);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "base/text.h"
 
@@ -60,6 +61,13 @@ constexpr Start kTextStarts[] = {
     {"<?xml"sv, {"an XML document", kFromWeb}},
 };
 
+constexpr std::string_view kEndings[] = {
+    ".7z",   ".bin",    ".bz2",   ".ckpt", ".engine",  ".ggml",    ".gguf", ".gz",  ".h5",
+    ".hdf5", ".json",   ".keras", ".md",   ".mlmodel", ".msgpack", ".npy",  ".npz", ".onnx",
+    ".pb",   ".pickle", ".pkl",   ".pt",   ".pt2",     ".pth",     ".sft",  ".tar", ".tflite",
+    ".tgz",  ".txt",    ".xz",    ".yaml", ".yml",     ".zip",     ".zst",
+};
+
 // Returns the name of the first file in a zip archive that begins with these bytes, or what there
 // is of it.
 std::string_view first_in_zip(std::string_view archive) noexcept {
@@ -106,6 +114,10 @@ OtherFormat other_format(ConstBytes first) noexcept {
     if (starts_with_folded(text, start.bytes)) return start.format;
   }
   return {};
+}
+
+bool is_ending_of_other_format(std::string_view ending) noexcept {
+  return std::ranges::find(kEndings, ending) != std::end(kEndings);
 }
 
 }  // namespace tensorizer

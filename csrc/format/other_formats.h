@@ -1,4 +1,5 @@
-// Names files of other formats, which are often taken for a file of tensors, for messages.
+// Names files of other formats, which are often taken for a file of tensors, for messages, and
+// knows the endings of their names.
 #pragma once
 
 #include <string_view>
@@ -14,5 +15,8 @@ struct OtherFormat {
 
 // Returns the format of a file that begins with these bytes.
 OtherFormat other_format(ConstBytes first) noexcept;
+
+// Returns whether names of files of other formats end so, as ".pt". The ending is in lower case.
+bool is_ending_of_other_format(std::string_view ending) noexcept;
 
 }  // namespace tensorizer

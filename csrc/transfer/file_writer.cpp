@@ -40,7 +40,7 @@ void save(const std::string& uri, std::unique_ptr<Sink> given,
     savings.push_back(prepare_saving(names[i], tensors[i], staging));
   }
   staging.begin();
-  const Format format = parsed.format.value_or(format_of(uri));
+  const Format format = format_of(uri, parsed.format);
   FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
   const SaveSettings settings = save_settings(parsed, parse_threads(threads), staging);
   if (parsed.max_shard_size > 0) {
@@ -132,7 +132,7 @@ FileWriter::FileWriter(const std::string& uri, const OptionList& options,
                        std::optional<Metadata> metadata, const OpenSink& open)
     : options_(parse_writer_options(options)), threads_(parse_threads(options_.threads)) {
   Cancel cancel;
-  const Format format = options_.save.format.value_or(format_of(uri));
+  const Format format = format_of(uri, options_.save.format);
   FileKind kind = file_kind(format, options_.hashes, std::move(metadata), options_.save, cancel);
   sink_ = open(options_.save.sink, cancel);
   if (sink_->sequential()) {

@@ -165,7 +165,7 @@ void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds ha
                     ": the file lists hashes of tensors with other names, types or shapes, so it "
                     "was changed or is damaged; load and save it if it is right");
   }
-  const Format format = options.format.value_or(format_of(to));
+  const Format format = format_of(to, options.format);
   FileKind kind = file_kind(format, hashes, from.metadata(), options, cancel);
   if (!options.share) kind.share = format == Format::Tensors;
   std::optional<DataDigests> pinned;

@@ -184,7 +184,7 @@ std::unique_ptr<SharedSave> shared_save(std::string uri, std::vector<std::string
                                         const OptionList& options,
                                         std::optional<Metadata> metadata) {
   const SaveOptions parsed = parse_save_options(options);
-  const Format format = parsed.format.value_or(format_of(uri));
+  const Format format = format_of(uri, parsed.format);
   Cancel cancel;
   FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
   Staging staging;

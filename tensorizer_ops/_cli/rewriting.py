@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
+from tensorizer_ops import _core
 from tensorizer_ops._cli import checkpoints
 from tensorizer_ops._cli.info import hashes_of, key_cost_of
 from tensorizer_ops._cli.options import reading, refuse_stream
@@ -12,6 +13,7 @@ from tensorizer_ops._cli.output import bar, note, safe, size_text
 from tensorizer_ops._cli.parsers import UsageError
 from tensorizer_ops._inspection import File
 from tensorizer_ops._options import Hashes
+from tensorizer_ops._targets import to_uri
 
 # What to ask for to get these hashes of whole tensors.
 _WHOLE: dict[tuple[str, ...], Hashes] = {
@@ -31,11 +33,6 @@ def convert(given: Namespace) -> int:
 
     options = reading(given)
     target_options = dict(given.target_option)
-    if given.target.endswith(checkpoints.ENDINGS):
-        raise UsageError(
-            f"{given.target!r} would be a .tensors file, whatever its name: name it .tensors or "
-            ".safetensors"
-        )
     if found := checkpoints.find(given.source):
         if options:
             raise UsageError("a PyTorch checkpoint is read without options and without a key")
@@ -83,6 +80,9 @@ def copy(given: Namespace) -> int:
         )
         note(given.quiet, f"fetched {size_text(fetched)}, kept {size_text(kept)}")
         return 0
+    target_options = dict(given.target_option)
+    if "format" not in target_options:
+        _core.format_of(to_uri(given.target))  # raises for the names of other formats
     hashes, same = _like(given.source, options, given.target)
     convert(
         given.source,
@@ -90,7 +90,7 @@ def copy(given: Namespace) -> int:
         hashes=given.hashes or hashes,
         threads=given.threads,
         source_options=options,
-        target_options={**same, **dict(given.target_option)},
+        target_options={**same, **target_options},
         progress=bar(given.quiet),
     )
     return 0

@@ -101,7 +101,7 @@ def test_checkpoints_that_are_none(tmp_path: Path) -> None:
 def test_convert_writes_no_file_that_is_named_as_a_checkpoint(tmp_path: Path) -> None:
     torch.save(TENSORS, tmp_path / "m.pt")
     before = (tmp_path / "m.pt").read_bytes()
-    assert "m.pt" in run("convert", tmp_path / "m.pt", tmp_path / "m.pt", status=2).stderr
+    assert "'.pt'" in run("convert", tmp_path / "m.pt", tmp_path / "m.pt", status=2).stderr
     assert (tmp_path / "m.pt").read_bytes() == before
 
 

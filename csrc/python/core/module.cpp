@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "base/suggest.h"
 #include "codec/crc32.h"
 #include "engine/file_digest.h"
+#include "engine/new_layout.h"
 #include "engine/open_file.h"
 #include "engine/open_model.h"
 #include "engine/options.h"
@@ -219,5 +221,9 @@ PYBIND11_MODULE(_core, module) {
   });
   module.def("is_uri",
              [](const std::string& text) { return run([&](Cancel&) { return is_uri(text); }); });
+  module.def("format_of", [](const std::string& uri) {
+    const auto format = run([&](Cancel&) { return format_of(uri, std::nullopt); });
+    return format == Format::Tensors ? "tensors" : "safetensors";
+  });
   module.attr("SAFETENSORS_DTYPES") = safetensors_dtypes();
 }

@@ -1,0 +1,34 @@
+// Which format a save writes, by the name of its target.
+#include "engine/new_layout.h"
+
+#include "base/error.h"
+#include "support.h"
+
+namespace tensorizer {
+namespace {
+
+using namespace testing_support;
+
+TEST(FormatOf, IsWhatTheNameSays) {
+  for (const char* uri : {"m.safetensors", "/a.pt/M.SAFETENSORS", "s3://b/m.SafeTensors?x=.pt",
+                          "file:///m.safetensors#y"}) {
+    EXPECT_EQ(format_of(uri, std::nullopt), Format::Safetensors) << uri;
+  }
+  for (const char* uri : {"m.tensors", "m", "", "fd:3", "pt", "a.pt/m", "m.unknown", "m.tensor",
+                          "m.safetensors/", "https://h.pt/m?name=.safetensors", "m.", "m.st"}) {
+    EXPECT_EQ(format_of(uri, std::nullopt), Format::Tensors) << uri;
+  }
+}
+
+TEST(FormatOf, RefusesNamesOfOtherFormats) {
+  for (const char* uri : {"m.pt", "a/m.PTH", "pytorch_model.bin", "s3://b/m.ckpt?x#y", "m.gguf",
+                          "m.tensors.gz", "m.safetensor", "m.saftensors", "m.safetensors2",
+                          "m.safetensors.index.json", "config.json"}) {
+    EXPECT_EQ(kind_of([&] { format_of(uri, std::nullopt); }), ErrorKind::InvalidArgument) << uri;
+    EXPECT_EQ(format_of(uri, Format::Tensors), Format::Tensors);
+    EXPECT_EQ(format_of(uri, Format::Safetensors), Format::Safetensors);
+  }
+}
+
+}  // namespace
+}  // namespace tensorizer
