@@ -36,7 +36,13 @@ if _typing.TYPE_CHECKING:
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
     from tensorizer_ops._iterate import iterate
     from tensorizer_ops._load_save import load, load_slices, save
-    from tensorizer_ops._modules import externalize, load_constants, load_into, verify_tensors
+    from tensorizer_ops._modules import (
+        IncompatibleKeys,
+        externalize,
+        load_constants,
+        load_into,
+        verify_tensors,
+    )
     from tensorizer_ops._prefetch import Prefetch
     from tensorizer_ops._reader import Reader
     from tensorizer_ops._rewrite import (
@@ -67,7 +73,13 @@ _LATER = {
         "_compat.as_tensorizer": ("install_as_tensorizer",),
         "_iterate": ("iterate",),
         "_load_save": ("load", "load_slices", "save"),
-        "_modules": ("externalize", "load_constants", "load_into", "verify_tensors"),
+        "_modules": (
+            "IncompatibleKeys",
+            "externalize",
+            "load_constants",
+            "load_into",
+            "verify_tensors",
+        ),
         "_prefetch": ("Prefetch",),
         "_reader": ("Reader",),
         "_rewrite": (
@@ -152,6 +164,7 @@ __all__ = [
     "EncryptionParams",
     "FilterFuncType",
     "Hashes",
+    "IncompatibleKeys",
     "Info",
     "Options",
     "Prefetch",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import operator
 import os
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -45,6 +46,17 @@ def _slots(
                 yield name, owner, leaf, tensor
 
 
+class IncompatibleKeys(NamedTuple):
+    """The names that only a module or only a file has, as ``load_state_dict()`` returns them.
+
+    Tensors of the module that are tied count as one: they are missing if the file has none of their
+    names, and the first one is listed.
+    """
+
+    missing_keys: list[str]  # of tensors that were not filled
+    unexpected_keys: list[str]  # of tensors that only the file has
+
+
 @checked
 def load_into(
     module: torch.nn.Module | MutableMapping[str, torch.Tensor],
@@ -58,7 +70,7 @@ def load_into(
     threads: int = 0,
     options: Options | None = None,
     progress: Progress | None = None,
-) -> None:
+) -> IncompatibleKeys:
     """Fill a module's parameters and buffers, or a dict of tensors, from a file, in one call.
 
     Tensors that have memory are filled in place. Tensors without memory (of a module on the meta
@@ -77,11 +89,15 @@ def load_into(
             and in the file.
         cast: whether a real floating-point tensor may have another type in the file than in the
             module; it is cast to the module's type.
-        strict: whether a tensor that only the module or only the file has is an error.
+        strict: whether a tensor that only the module or only the file has is an error. If there are
+            tensors on both sides, and none of their names is the same, that is always an error.
         verify: as for :func:`load`.
         threads: as for :func:`load`.
         options: as for :func:`load`.
         progress: as for :func:`load`.
+
+    Returns:
+        The names that only one side has: none if ``strict`` is true.
 
     Raises:
         TypeError: ``module`` is neither a module nor a dict of tensors.
@@ -92,7 +108,7 @@ def load_into(
     opened = open_source(uri, options)
     with reported(opened.reader, progress):
         count = threads or opened.threads
-        fill(opened.reader, module, device, dtype, cast, strict, verify, count)
+        return fill(opened.reader, module, device, dtype, cast, strict, verify, count)
 
 
 @checked
@@ -145,10 +161,10 @@ def fill(
     strict: bool,
     verify: str,
     threads: int,
-) -> None:
+) -> IncompatibleKeys:
     """Fill a module or a dict from an open ``torch.classes.tensorizer.Reader``.
 
-    The arguments are those of :func:`load_into`.
+    The arguments and the result are those of :func:`load_into`.
     """
     where = None if device is None else torch.device(device)
     if where is not None:
@@ -171,7 +187,7 @@ def fill(
         refuse_uninitialized(name, tensor, "filled")
     given = [tensor.detach() for tensor in tensors]
     with torch._C.DisableTorchFunctionSubclass():
-        filled = reader._fill(
+        filled, missing, unexpected = reader._fill(
             names, given, where, strict, verify, threads, cast or dtype is not None, dtype
         )
     made: dict[int, torch.Tensor] = {}  # keeps a tensor with several names one object
@@ -182,6 +198,7 @@ def fill(
             made[id(tensor)] = _take(tensor, new)
         if made[id(tensor)] is not tensor:
             put(made[id(tensor)])
+    return IncompatibleKeys(missing, unexpected)
 
 
 def _refuse_item(name: object, tensor: object) -> None:
@@ -206,11 +223,11 @@ def load_constants(
     model: object,
     uri: Target,
     *,
-    strict: bool = False,
+    strict: bool = True,
     verify: Verify = "none",
     threads: int = 0,
     options: Options | None = None,
-) -> None:
+) -> IncompatibleKeys:
     """Fill an AOTInductor package that was compiled without its weights, in one call.
 
     The weights are loaded directly into the memory that the program uses, on its device. A compiled
@@ -228,6 +245,9 @@ def load_constants(
         threads: as for :func:`load`.
         options: as for :func:`load`.
 
+    Returns:
+        The names that only the file has: none if ``strict`` is true.
+
     Raises:
         TypeError: the model is not such a package.
         ValueError: missing, unexpected or different tensors, all of them listed. The weights are
@@ -236,7 +256,10 @@ def load_constants(
     """
     loader = getattr(model, "loader", model)
     count = operator.index(threads)
-    _python.load_constants(loader, to_uri(uri), bool(strict), verify, count, as_pairs(options))
+    unexpected = _python.load_constants(
+        loader, to_uri(uri), bool(strict), verify, count, as_pairs(options)
+    )
+    return IncompatibleKeys([], unexpected)
 
 
 @checked
@@ -305,8 +328,16 @@ def _copy(module: torch._C.ScriptModule) -> torch._C.ScriptModule:
 
 
 def _placeholder(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same shape whose storage holds a single element."""
+    """Return a tensor of the same shape whose storage holds a single element.
+
+    The element is NaN if the type has one, so that no result of a model that has not been filled
+    looks right.
+    """
     element = torch.zeros((), dtype=tensor.dtype)
+    if tensor.is_complex():
+        element.fill_(complex(math.nan, math.nan))
+    elif tensor.is_floating_point() and tensor.dtype != torch.float4_e2m1fn_x2:
+        element.fill_(math.nan)
     return element.expand(tensor.shape).requires_grad_(tensor.requires_grad)
 
 

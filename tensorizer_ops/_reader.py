@@ -12,7 +12,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._arguments import checked, is_unicode
 from tensorizer_ops._file_objects import label, open_source, tensors_in_words
 from tensorizer_ops._load_save import load_from
-from tensorizer_ops._modules import fill
+from tensorizer_ops._modules import IncompatibleKeys, fill
 from tensorizer_ops._options import Hashes, Options, Verify, as_text
 from tensorizer_ops._prefetch import Prefetch, start
 from tensorizer_ops._progress import Progress, reported
@@ -193,7 +193,7 @@ class Reader(Mapping[str, torch.Tensor]):
         verify: Verify | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
-    ) -> None:
+    ) -> IncompatibleKeys:
         """Fill a module or a dict of tensors, as :func:`tensorizer_ops.load_into` does.
 
         Tensors keep their device and type unless ``device`` and ``dtype`` are given here.
@@ -201,7 +201,7 @@ class Reader(Mapping[str, torch.Tensor]):
         compared = self._defaults.verify if verify is None else verify
         with reported(self._reader, progress):
             count = self._threads(threads)
-            fill(self._reader, module, device, dtype, cast, strict, compared, count)
+            return fill(self._reader, module, device, dtype, cast, strict, compared, count)
 
     @checked
     def prefetch(self, names: Sequence[str] | None = None) -> Prefetch:

@@ -35,7 +35,14 @@ that `tensorizer` has too.
 
 # The functions and classes of the package, in the order in which a reader meets them.
 SECTIONS = {
-    "Loading": ["load", "iterate", "load_into", "load_slices", "load_constants"],
+    "Loading": [
+        "load",
+        "iterate",
+        "load_into",
+        "IncompatibleKeys",
+        "load_slices",
+        "load_constants",
+    ],
     "Saving": ["save", "save_async", "Save", "externalize"],
     "Looking into a file": [
         "names",

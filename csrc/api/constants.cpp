@@ -53,8 +53,8 @@ Constants allocate(Package& package) {
 
 }  // namespace
 
-void load_constants(Package& package, const std::string& uri, const ConstantsRequest& request,
-                    const OptionList& options) {
+IncompatibleKeys load_constants(Package& package, const std::string& uri,
+                                const ConstantsRequest& request, const OptionList& options) {
   FileReader reader(uri, options);
   reader.names();  // throws for a missing file before the package changes
   std::vector<std::string> names;
@@ -67,7 +67,7 @@ void load_constants(Package& package, const std::string& uri, const ConstantsReq
   fill_request.names = request.strict ? Names::Same : Names::All;
   fill_request.verify = request.verify;
   fill_request.threads = request.threads;
-  fill(reader, names, tensors, fill_request);
+  return fill(reader, names, tensors, fill_request).keys;
 }
 
 }  // namespace tensorizer

@@ -31,19 +31,21 @@ void find_slots(const torch::jit::Module& module, const std::string& prefix,
 
 }  // namespace
 
-void load_into(torch::jit::Module& module, const std::string& uri, const FillRequest& request,
-               const OptionList& options) {
+IncompatibleKeys load_into(torch::jit::Module& module, const std::string& uri,
+                           const FillRequest& request, const OptionList& options) {
   std::vector<std::string> names;
   std::vector<at::Tensor> tensors;
   std::vector<Slot> slots;
   find_slots(module, "", names, tensors, slots);
   FileReader reader(uri, options);
-  const std::vector<at::Tensor> filled = fill(reader, names, tensors, request);
+  Filled filled = fill(reader, names, tensors, request);
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (filled[i].is_same(tensors[i])) continue;
-    if (tensors[i].requires_grad()) filled[i].set_requires_grad(true);
-    slots[i].owner.setattr(slots[i].attribute, filled[i]);
+    const at::Tensor& tensor = filled.tensors[i];
+    if (tensor.is_same(tensors[i])) continue;
+    if (tensors[i].requires_grad()) tensor.set_requires_grad(true);
+    slots[i].owner.setattr(slots[i].attribute, tensor);
   }
+  return std::move(filled.keys);
 }
 
 }  // namespace tensorizer

@@ -44,9 +44,8 @@ void Reader::load_into(const std::vector<std::string>& names,
   reader_->load_into(names, outputs, verify, threads, cast);
 }
 
-std::vector<at::Tensor> Reader::fill(const std::vector<std::string>& names,
-                                     const std::vector<at::Tensor>& tensors,
-                                     const FillRequest& request) {
+Filled Reader::fill(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors,
+                    const FillRequest& request) {
   return tensorizer::fill(*reader_, names, tensors, request);
 }
 

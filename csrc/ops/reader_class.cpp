@@ -168,15 +168,16 @@ bool ReaderClass::can_map() {
   return translate_errors([&] { return reader_.can_map(); });
 }
 
-std::vector<at::Tensor> ReaderClass::fill(c10::List<std::string> names,
-                                          std::vector<at::Tensor> tensors,
-                                          std::optional<c10::Device> device, bool strict,
-                                          std::string verify, std::int64_t threads, bool cast,
-                                          std::optional<c10::ScalarType> dtype) {
-  return translate_errors([&] {
-    return tensorizer::fill(
+ReaderClass::Filled ReaderClass::fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+                                      std::optional<c10::Device> device, bool strict,
+                                      std::string verify, std::int64_t threads, bool cast,
+                                      std::optional<c10::ScalarType> dtype) {
+  return translate_errors([&]() -> Filled {
+    auto [filled, keys] = tensorizer::fill(
         reader_, string_vector(names), tensors,
         {device, strict ? Names::Same : Names::Any, parse_verify(verify), threads, cast, dtype});
+    return {std::move(filled), c10::List<std::string>(keys.missing_keys),
+            c10::List<std::string>(keys.unexpected_keys)};
   });
 }
 

@@ -51,11 +51,13 @@ class ReaderClass final : public torch::CustomClassHolder {
                                       bool copy, std::int64_t threads);
   void load_into(c10::List<std::string> names, std::vector<at::Tensor> out, std::string verify,
                  std::int64_t threads, bool cast);
+  // The tensors, and the missing and the unexpected keys.
+  using Filled =
+      std::tuple<std::vector<at::Tensor>, c10::List<std::string>, c10::List<std::string>>;
   // Implements Reader::fill().
-  std::vector<at::Tensor> fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
-                               std::optional<c10::Device> device, bool strict, std::string verify,
-                               std::int64_t threads, bool cast,
-                               std::optional<c10::ScalarType> dtype);
+  Filled fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+              std::optional<c10::Device> device, bool strict, std::string verify,
+              std::int64_t threads, bool cast, std::optional<c10::ScalarType> dtype);
   // The methods from here to bytes() serve TensorDeserializer.
   //
   // Returns, of all tensors, the stored names, types, offsets of headers and of data, sizes of the

@@ -133,14 +133,17 @@ Package& package_of(const pybind11::object& object) {
                              "torch._inductor.aoti_load_package() loaded");
 }
 
-void load_constants(const pybind11::object& package, const std::string& uri, bool strict,
-                    const std::string& verify, std::int64_t threads,
-                    const tensorizer::OptionList& options) {
+// Returns the unexpected keys; a missing one is an error.
+std::vector<std::string> load_constants(const pybind11::object& package, const std::string& uri,
+                                        bool strict, const std::string& verify,
+                                        std::int64_t threads,
+                                        const tensorizer::OptionList& options) {
   Package& loader = package_of(package);
   const pybind11::gil_scoped_release no_gil;
-  tensorizer::translate_errors([&] {
-    tensorizer::load_constants(loader, uri, {strict, tensorizer::parse_verify(verify), threads},
-                               options);
+  return tensorizer::translate_errors([&] {
+    return tensorizer::load_constants(loader, uri,
+                                      {strict, tensorizer::parse_verify(verify), threads}, options)
+        .unexpected_keys;
   });
 }
 

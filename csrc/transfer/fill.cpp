@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "transfer/dtype.h"
 #include "transfer/memory.h"
 #include "transfer/ties.h"
 #include "transfer/tracing.h"
+#include "transfer/wrappers.h"
 
 namespace tensorizer {
 
@@ -21,6 +23,10 @@ namespace {
 class Complaint {
  public:
   explicit Complaint(std::string title) : title_(std::move(title)) {}
+  Complaint(std::string title, const std::vector<std::string>& names)
+      : Complaint(std::move(title)) {
+    for (const std::string& name : names) add(quote(name));
+  }
   void add(const std::string& item) { list_ += (list_.empty() ? "" : ", ") + item; }
   std::string text() const { return list_.empty() ? "" : "\n  " + title_ + ": " + list_; }
 
@@ -47,9 +53,24 @@ struct ModuleTensor {
   std::vector<std::string> in_file;
 };
 
-std::vector<ModuleTensor> match_tensors(FileReader& reader, const std::vector<std::string>& names,
-                                        const std::vector<at::Tensor>& tensors,
-                                        const FillRequest& request) {
+struct Matches {
+  std::vector<ModuleTensor> tensors;
+  IncompatibleKeys keys;
+};
+
+// Returns what to complain of if not all names are on both sides.
+std::string describe_names(const Matches& found, Names wanted, bool file_is_empty) {
+  const auto& [missing, unexpected] = found.keys;
+  const bool nothing = found.tensors.empty() && !missing.empty() && !file_is_empty;
+  std::string text;
+  if (nothing) text += "\n  no name is on both sides";
+  if (wanted != Names::Any || nothing) text += Complaint("missing in the file", missing).text();
+  if (wanted == Names::Same || nothing) text += Complaint("only in the file", unexpected).text();
+  return text.empty() ? text : text + wrapper_hint(missing, unexpected);
+}
+
+Matches match_tensors(FileReader& reader, const std::vector<std::string>& names,
+                      const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   std::unordered_map<std::string, bool> used;  // the file's names
   for (std::string& name : reader.names()) used.emplace(std::move(name), false);
   const std::vector<std::size_t> ties = find_ties(tensors);
@@ -58,23 +79,21 @@ std::vector<ModuleTensor> match_tensors(FileReader& reader, const std::vector<st
     ModuleTensor& tensor = by_first[ties[i]];
     tensor.memory = tensors[ties[i]];
     tensor.numbers.push_back(i);
-    const auto found = used.find(names[i]);
-    if (found == used.end()) continue;
-    found->second = true;
+    const auto in_file = used.find(names[i]);
+    if (in_file == used.end()) continue;
+    in_file->second = true;
     const auto is_tied = [&](const std::string& other) { return reader.are_tied(other, names[i]); };
     if (std::none_of(tensor.in_file.begin(), tensor.in_file.end(), is_tied)) {
       tensor.in_file.push_back(names[i]);
     }
   }
 
-  Complaint missing("missing in the file");
-  Complaint unexpected("only in the file");
+  Matches found;
   Complaint different("different");
-  std::vector<ModuleTensor> matched;
   bool castable = false;
   for (auto& [first, tensor] : by_first) {
     if (tensor.in_file.empty()) {
-      missing.add(quote(names[first]));
+      found.keys.missing_keys.push_back(names[first]);
       continue;
     }
     const c10::ScalarType here = tensor.memory.scalar_type();
@@ -87,17 +106,16 @@ std::vector<ModuleTensor> match_tensors(FileReader& reader, const std::vector<st
                       describe_shape(here, tensor.memory.sizes()) + " here)");
       }
     }
-    matched.push_back(std::move(tensor));
+    found.tensors.push_back(std::move(tensor));
   }
-  for (const std::string& name : reader.names()) {
-    if (!used[name]) unexpected.add(quote(name));
+  for (std::string& name : reader.names()) {
+    if (!used[name]) found.keys.unexpected_keys.push_back(std::move(name));
   }
-  const std::string complaints = (request.names != Names::Any ? missing.text() : "") +
-                                 (request.names == Names::Same ? unexpected.text() : "") +
+  const std::string complaints = describe_names(found, request.names, used.empty()) +
                                  different.text() +
                                  (castable && !request.cast ? "\n  cast=True casts types" : "");
   if (!complaints.empty()) throw_does_not_fit(reader, complaints);
-  return matched;
+  return found;
 }
 
 using ModuleTensors = std::vector<const ModuleTensor*>;
@@ -145,10 +163,10 @@ std::vector<at::Tensor> one_for_each(FileReader& reader, const ModuleTensors& te
 
 }  // namespace
 
-std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>& names,
-                             const std::vector<at::Tensor>& tensors, const FillRequest& request) {
+Filled fill(FileReader& reader, const std::vector<std::string>& names,
+            const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   const at::NoGradGuard no_grad;
-  const std::vector<ModuleTensor> matched = match_tensors(reader, names, tensors, request);
+  Matches matched = match_tensors(reader, names, tensors, request);
   if (request.dtype && !is_castable(*request.dtype)) {
     throw Error(ErrorKind::InvalidArgument,
                 "dtype is " + dtype_name(*request.dtype) + ", and must be a real floating type");
@@ -156,7 +174,7 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
   // New tensors, by device and by the dtype that real floating tensors are cast to.
   std::map<std::pair<std::string, std::optional<c10::ScalarType>>, ModuleTensors> fresh;
   ModuleTensors kept;
-  for (const ModuleTensor& tensor : matched) {
+  for (const ModuleTensor& tensor : matched.tensors) {
     const c10::Device here =
         tensor.memory.is_meta() ? c10::Device(c10::kCPU) : tensor.memory.device();
     const c10::Device device = request.device.value_or(here);
@@ -169,7 +187,7 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
       kept.push_back(&tensor);
     }
   }
-  std::vector<at::Tensor> filled = tensors;
+  Filled filled{tensors, std::move(matched.keys)};
   for (const auto& [target, wanted] : fresh) {
     LoadRequest load;
     load.device = c10::Device(target.first);
@@ -180,7 +198,7 @@ std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>&
     const std::vector<at::Tensor> made =
         one_for_each(reader, wanted, reader.load(names_in_file(wanted), load, {}, Ties::Apart));
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      for (const std::size_t number : wanted[i]->numbers) filled[number] = made[i];
+      for (const std::size_t number : wanted[i]->numbers) filled.tensors[number] = made[i];
     }
   }
   // Some file digests can only be checked by loading all tensors at once, so an empty selection

@@ -12,7 +12,7 @@
 namespace tensorizer {
 
 // Implements Reader::fill().
-std::vector<at::Tensor> fill(FileReader& reader, const std::vector<std::string>& names,
-                             const std::vector<at::Tensor>& tensors, const FillRequest& request);
+Filled fill(FileReader& reader, const std::vector<std::string>& names,
+            const std::vector<at::Tensor>& tensors, const FillRequest& request);
 
 }  // namespace tensorizer

@@ -143,12 +143,12 @@ class Reader {
 
   // Returns what takes the place of each tensor: the tensor itself, filled, or a new one for
   // another device or dtype and for a placeholder, which has a shape but no memory for it (as on
-  // the meta device). Tensors that share memory still do: the file needs one of their names only,
-  // and the same data for all that it has. Checks names, shapes and dtypes before it touches
-  // anything; Error(InvalidArgument) lists all that does not fit.
-  std::vector<at::Tensor> fill(const std::vector<std::string>& names,
-                               const std::vector<at::Tensor>& tensors,
-                               const FillRequest& request = {});
+  // the meta device). A tensor that the file lacks is returned as it is. Tensors that share memory
+  // still do: the file needs one of their names only, and the same data for all that it has. Checks
+  // names, shapes and dtypes before it touches anything; Error(InvalidArgument) lists all that does
+  // not fit.
+  Filled fill(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors,
+              const FillRequest& request = {});
 
   // Reads all of the file and checks its digests. Throws Error(HashMismatch) that names the tensor.
   void verify(Verify verify = Verify::All, std::int64_t threads = 0);

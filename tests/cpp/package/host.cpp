@@ -68,7 +68,9 @@ void write_and_read() {
   tensorizer::FillRequest fill;
   fill.names = tensorizer::Names::All;
   const at::Tensor placeholder = at::empty({5}, at::TensorOptions(at::kMeta).dtype(at::kLong));
-  EXPECT(reader.fill({"twos"}, {placeholder}, fill).at(0).equal(at::full({5}, 2)));
+  const tensorizer::Filled filled_up = reader.fill({"twos"}, {placeholder}, fill);
+  EXPECT(filled_up.tensors.at(0).equal(at::full({5}, 2)) && filled_up.keys.missing_keys.empty());
+  EXPECT((filled_up.keys.unexpected_keys == std::vector<std::string>{"ones", "none"}));
   reader.verify();
   EXPECT(reader.stats().loads == 5 && reader.progress().first == reader.progress().second);
 
