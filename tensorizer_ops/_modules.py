@@ -30,20 +30,30 @@ def _slots(
 ) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
     """Yield every tensor of a module: full name, owning module, name in that module, tensor.
 
-    If ``stored`` is given, non-persistent buffers are included if they are in it, or if they are on
-    the meta device and therefore must be filled from the file.
+    The names are those of the ``state_dict()``, in which some wrappers, such as those of activation
+    checkpointing, leave theirs out. If ``stored`` is given, non-persistent buffers are included if
+    they are in it, or if they are on the meta device and therefore must be filled from the file.
     """
-    persistent = module.state_dict(keep_vars=True).keys()
-    for prefix, owner in module.named_modules(remove_duplicate=False):
-        own = [
+    slots = [
+        (f"{prefix}.{leaf}" if prefix else leaf, owner, leaf, tensor)
+        for prefix, owner in module.named_modules(remove_duplicate=False)
+        for leaf, tensor in (
             *owner.named_parameters(recurse=False, remove_duplicate=False),
             *owner.named_buffers(recurse=False, remove_duplicate=False),
-        ]
-        for leaf, tensor in own:
-            name = f"{prefix}.{leaf}" if prefix else leaf
-            wanted = stored is not None and (name in stored or tensor.is_meta)
-            if name in persistent or wanted:
-                yield name, owner, leaf, tensor
+        )
+    ]
+    persistent = module.state_dict(keep_vars=True)
+    own = {slot[0] for slot in slots}
+    renamed: dict[int, list[str]] = {}
+    for name, value in persistent.items():
+        if name not in own:
+            renamed.setdefault(id(value), []).append(name)
+    for name, owner, leaf, tensor in slots:
+        wanted = stored is not None and (name in stored or tensor.is_meta)
+        if name not in persistent and (others := renamed.get(id(tensor))):
+            yield others.pop(0), owner, leaf, tensor
+        elif name in persistent or wanted:
+            yield name, owner, leaf, tensor
 
 
 class IncompatibleKeys(NamedTuple):

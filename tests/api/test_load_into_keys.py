@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import tensorizer_ops
 from support.samples import same
@@ -119,6 +120,20 @@ def test_wrappers_of_the_module_to_fill_are_named(path: str) -> None:
         load_into(compiled, path)
     keys = load_into(compiled, path, strict=False)
     assert keys.missing_keys == ["1._orig_mod.weight", "1._orig_mod.bias"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_names_that_the_state_dict_hides(path: str, device: str) -> None:
+    with torch.device(device):
+        inner = nn.Linear(2, 2)
+        wrapped = nn.Sequential(checkpoint_wrapper(inner), checkpoint_wrapper(nn.Linear(2, 2)))
+        wrapped.again = inner.weight
+    assert list(wrapped.state_dict()) == ["again", "0.weight", "0.bias", "1.weight", "1.bias"]
+    state = {f"{i}.{name}": tensor for i in (0, 1) for name, tensor in OUTER.items()}
+    tensorizer_ops.save(path, state)
+    assert load_into(wrapped, path) == ([], [])
+    assert wrapped.again is inner.weight
+    assert all(torch.equal(tensor, torch.ones_like(tensor)) for tensor in wrapped.parameters())
 
 
 def test_a_model_that_was_not_filled_computes_nan(tmp_path: Path) -> None:
