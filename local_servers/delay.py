@@ -82,7 +82,7 @@ def delay(port: int, seconds: float, bytes_per_second: float = math.inf) -> Iter
         yield Delay(int(process.stdout.readline()), process)
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait()
 
 
 # -- the proxy process -----------------------------------------------------------------------------

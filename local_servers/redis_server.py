@@ -12,6 +12,7 @@ from pathlib import Path
 
 import redis
 
+from local_servers.waiting import LAST_RESORT
 from local_servers.web import free_port
 
 PROGRAM = "/usr/bin/redis-server"
@@ -116,7 +117,7 @@ def tls_redis_server(
 
 
 def answers(port: int, process: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + LAST_RESORT
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with redis.Redis(port=port) as client:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from local_servers.waiting import LAST_RESORT, listens, wait_until
 from local_servers.web import free_port, full_disk
 
 KEY_ID = "AKIATESTTESTTEST"
@@ -115,15 +115,8 @@ def s3_server(
             command, stdout=output, stderr=output, preexec_fn=full_disk(largest)
         )
     try:
-        deadline = time.monotonic() + 100
-        while True:
-            assert process.poll() is None, log.read_text()
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert time.monotonic() < deadline, "rclone does not answer"
-            time.sleep(0.02)
+        wait_until(lambda: listens(port), process, log)
         yield S3(root, port, process)
     finally:
         process.kill()
-        process.wait(timeout=20)
+        process.wait(LAST_RESORT)

@@ -8,7 +8,6 @@ import resource
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from local_servers.waiting import LAST_RESORT, listens, wait_until
 
 PASSWORD = "open sesame"
 
@@ -134,11 +135,9 @@ class Web:
         # once this request is in the log, all earlier ones are.
         mark = f"/mark-{uuid.uuid4()}"
         with contextlib.suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(self.url(mark[1:]), timeout=20).close()
-        deadline = time.monotonic() + 20
-        while mark not in (lines := log.read_text()):
-            assert time.monotonic() < deadline, "nginx logs nothing"
-            time.sleep(0.01)
+            urllib.request.urlopen(self.url(mark[1:]), timeout=LAST_RESORT).close()
+        wait_until(lambda: mark in log.read_text())
+        lines = log.read_text()
         log.write_text("")
         return [line for line in lines.splitlines() if mark not in line]
 
@@ -226,15 +225,8 @@ def nginx(
             command, pass_fds=sockets, env=environment, preexec_fn=full_disk(largest)
         )
     try:
-        deadline = time.monotonic() + 20
-        while True:
-            assert process.poll() is None, (folder / "error.log").read_text()
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", web.port)) == 0:
-                    break
-            assert time.monotonic() < deadline, "nginx does not answer"
-            time.sleep(0.02)
+        wait_until(lambda: listens(web.port), process, folder / "error.log")
         yield web
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(LAST_RESORT)

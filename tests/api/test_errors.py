@@ -50,9 +50,7 @@ WAYS_TO_WRITE: dict[str, Callable[[str], object]] = {
 def test_no_such_file(path: str, read: Callable[[str], object]) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         read(path)
-    assert type(caught.value) is FileNotFoundError or issubclass(
-        type(caught.value), FileNotFoundError
-    )
+    assert isinstance(caught.value, errors.NotFound)
     assert caught.value.errno == errno.ENOENT
     assert caught.value.filename == path
     assert "tensorizer.NotFound" not in str(caught.value)

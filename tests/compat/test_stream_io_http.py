@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tensorizer.stream_io as classic
 
+from local_servers.waiting import wait_until
 from local_servers.web import PASSWORD, Web
 from support.process import fork_python
 from support.streams import BYTES, SMALL, stream_server
@@ -26,10 +26,12 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
 def sizes_of(web: Web, total: int) -> list[int]:
     """Returns the size of each response, once they add up to `total`. The log may be late."""
     sizes: list[int] = []
-    deadline = time.monotonic() + 10
-    while sum(sizes) < total and time.monotonic() < deadline:
-        sizes += [int(line.split('" ')[1].split()[1]) for line in web.requests()]
-        time.sleep(0.01)
+
+    def are_all() -> bool:
+        sizes.extend(int(line.split('" ')[1].split()[1]) for line in web.requests())
+        return sum(sizes) >= total
+
+    wait_until(are_all)
     return sizes
 
 

@@ -19,7 +19,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.web import Web, nginx
-from support.process import environment, run_python
+from support.process import TIMEOUT, environment, run_python
 from support.samples import flip, zoo
 from tensorizer_ops._inspection import File
 
@@ -231,7 +231,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "stopped\n"
-        assert process.wait(timeout=20) == 0
+        assert process.wait(TIMEOUT) == 0
     finally:
         process.kill()
         process.wait()

@@ -15,6 +15,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.redis_server import RedisServer, TlsRedis, redis_server, tls_redis_server
+from local_servers.waiting import wait_until
 from local_servers.web import free_port, make_certificates, openssl
 from support.process import fork, wait
 from support.relay import relay
@@ -86,10 +87,7 @@ def test_a_tls_connection_that_breaks(tls: TlsRedis) -> None:
         between.after(2_000_000, between.end_all)
         with pytest.raises(ConnectionError):
             ops.save(tls.url("c", port=between.port), FILE, options=tls.options())
-    deadline = time.monotonic() + 100
-    while any(name.startswith("c.saving") for name in tls.server.sizes()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(name.startswith("c.saving") for name in tls.server.sizes()))
 
 
 def refused(url: str, options: dict[str, str], match: str, kind: type[Exception]) -> None:
@@ -262,7 +260,8 @@ def test_saves_and_loads_over_a_socket(local: tuple[RedisServer, Path]) -> None:
     login = f"default:{ESCAPED}@"
     assert ops.names(unix(path, "prefix=m&db=3", login)) == ["x"]
     with stream_io.open_stream(unix(path, "prefix=m&db=3")) as stream:
-        assert stream.read(8) == b"|TZR|\x00\x00\x00"[:8] or stream.tell() == 8
+        assert stream.read(5) == b"|TZR|"
+        assert stream.tell() == 5
     with tensorizer_ops.TensorDeserializer(unix(path, "prefix=m&db=3"), device="cpu") as tensors:
         assert tensors["x"].tolist() == [1, 1, 1]
     reader = Reader(unix(path, "prefix=m&db=3", ""), {"redis_password": "env:X"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.redis_server import RedisServer, redis_server
+from local_servers.waiting import wait_until
 from support.relay import Relay, relay
 from support.samples import assert_same, sample
 
@@ -44,16 +44,9 @@ def nothing() -> None:
     pass
 
 
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def no_keys_but(server: RedisServer, expected: dict[bytes, bytes]) -> None:
     """Waits until `expected` is all: the server may still run commands that it has received."""
-    until(lambda: server.values() == expected)
+    wait_until(lambda: server.values() == expected)
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -92,7 +85,7 @@ def cancelled(
         before = between.passed
         thread = threading.Thread(target=run)
         thread.start()
-        until(lambda: between.passed > before)
+        wait_until(lambda: between.passed > before)
         cancel()
         thread.join(100)
         assert [type(error) for error in errors] == [tensorizer_ops.errors.Cancelled]

@@ -13,6 +13,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.s3_server import KEY_ID, S3, SECRET, s3_server
+from local_servers.waiting import wait_until
 from support.process import fork, wait
 from support.recorder import Recorded, Recorder, recorder
 from support.samples import assert_same, sample, zoo
@@ -122,10 +123,12 @@ def test_writer(s3: S3, recorded: Recorder, count: int) -> None:
     # All parts but the first and the last are complete now, and are being uploaded.
     whole = sum(tensor.nbytes for tensor in tensors.values()) // (6 << 20) - 1
     begun = parts_of(recorded.take())
-    deadline = time.monotonic() + 60
-    while len(begun) < whole and time.monotonic() < deadline:
-        time.sleep(0.01)
-        begun |= parts_of(recorded.take())
+
+    def are_begun() -> bool:
+        begun.update(parts_of(recorded.take()))
+        return len(begun) >= whole
+
+    wait_until(are_begun)
     assert not (s3.root / "bucket" / "written").exists()
     writer.close()
     assert_same(ops.load("s3://bucket/written", verify="all", options=s3.options()), tensors)

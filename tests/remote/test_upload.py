@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from local_servers.waiting import wait_until
 from local_servers.web import PASSWORD, Web, nginx
 from support.recorder import recorder
 from support.samples import assert_same, random_bytes, zoo
@@ -35,9 +35,13 @@ def test_a_save_is_one_put(web: Web, path: str, name: str, hashes: str) -> None:
     web.requests()
     ops.save(web.url(f"put/a/{name}"), tensors, hashes=hashes)
     # nginx writes its log after it has sent the response.
-    deadline = time.monotonic() + 100
-    while not (lines := web.requests()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    lines: list[str] = []
+
+    def are_logged() -> bool:
+        lines.extend(web.requests())
+        return bool(lines)
+
+    wait_until(are_logged)
     assert [line.split('"')[1].split()[0] for line in lines] == ["PUT"]
     ops.save(path, tensors, hashes=hashes)
     stored = web.root / "put" / "a" / name

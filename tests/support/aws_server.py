@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local_servers.waiting import LAST_RESORT, listens, wait_until
 from local_servers.web import free_port
 
 
@@ -77,16 +77,10 @@ def aws_server(folder: Path) -> Iterator[Aws]:
             [str(program), "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
         )
     try:
-        deadline = time.monotonic() + 100
-        while True:
-            assert process.poll() is None, log.read_text()
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/moto-api/", timeout=5).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, "moto does not answer"
-                time.sleep(0.1)
+        wait_until(lambda: listens(port), process, log)
+        url = f"http://127.0.0.1:{port}/moto-api/"
+        urllib.request.urlopen(url, timeout=LAST_RESORT).close()
         yield _set_up(port)
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(LAST_RESORT)

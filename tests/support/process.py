@@ -17,10 +17,11 @@ from pathlib import Path
 
 import torch
 
+from local_servers.waiting import LAST_RESORT
 from support.warm import WarmPython
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TIMEOUT = 120
+TIMEOUT = LAST_RESORT
 
 
 def resident() -> int:
