@@ -18,6 +18,7 @@
 #   make look    builds it, and opens every page in Chromium, narrow and wide, light and dark
 #   make fuzz    fuzzes the code that reads files for FUZZ_SECONDS (600)
 #   make soak    loads and saves in every way for SOAK_SECONDS (600)
+#   make test-hf  runs the tests of hf with the oldest and the newest transformers
 #   make coverage  measures which lines the tests run, and lists the others
 #   make mutants   changes single expressions, and lists the changes that no C++ test notices
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -58,7 +59,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
 .PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage mutants clean cpp-test pytest
-.PHONY: build-packages test-packages
+.PHONY: build-packages test-packages test-hf
 
 build: $(BUILT)
 
@@ -128,6 +129,13 @@ mutants: $(STAMPS)/build | test-packages
 
 pytest: build $(STAMPS)/test
 	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup tests
+
+# With the oldest and the newest transformers that the documentation names; `make test` has another.
+test-hf: build .venv-hf-4/installed .venv-hf-5/installed | test-packages
+	@for venv in .venv-hf-4 .venv-hf-5; do \
+		$$venv/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup \
+			tests/remote/test_hf.py tests/security/test_hf_isolation.py || exit 1; \
+	done
 
 bench: build $(STAMPS)/bench
 	@$(BIN)/python benchmarks/run.py
@@ -210,6 +218,12 @@ $(STAMPS)/demo: tools/requirements-demo.txt $(STAMPS)/torch
 
 $(STAMPS)/test: tools/requirements-test.txt tools/requirements-demo.txt $(STAMPS)/torch
 	@$(PIP) install -qq $(TORCH) -r $<
+	@touch $@
+
+# They import the package from this folder, with the libraries that were built for .venv.
+.venv-hf-%/installed: tools/requirements-hf-%.txt tools/requirements-hf.txt $(STAMPS)/torch
+	@$(BIN)/python -m venv .venv-hf-$*
+	@.venv-hf-$*/bin/python -m pip install -qq $(TORCH) -r $<
 	@touch $@
 
 $(STAMPS)/bench: benchmarks/requirements.txt $(STAMPS)/torch

@@ -66,6 +66,11 @@ NOT_ALWAYS_SAVED = (
     SPECIAL_TOKENS,
 )
 
+# Keys of a tokenizer's config: SudachiPy loads libraries that its config names as plugins.
+_NATIVE_CODE = ("sudachi_config_path", "sudachi_resource_dir")
+# Where older releases wrote paths of the machine, which no release opens.
+_NOT_OPENED = ("added_tokens_file", "name_or_path", "special_tokens_map_file")
+
 
 def read_object(folder: Folder, name: str) -> dict[str, Any]:
     """Return the content of a JSON file that holds an object."""
@@ -111,11 +116,18 @@ def check_tokenizer(folder: Folder, place: str) -> None:
                 fields.get("tokenizer_class") if isinstance(fields, dict) else None, file, folder
             )
         if file != CONFIG:
-            for key, name in texts(fields):
-                if (key.endswith("_file") or "/" in name) and _is_elsewhere(name, place):
-                    raise errors.InvalidFormat(
-                        f"{file} in {folder.label} names {name!r:.100}, which is not in that folder"
-                    )
+            _check_names(fields, place, f"{file} in {folder.label}")
+
+
+def _check_names(fields: Any, place: str, shown: str) -> None:
+    for key, name in texts(fields):
+        if key in _NATIVE_CODE:
+            raise errors.InvalidFormat(f"{shown} has {key}, which can lead to code: remove it")
+        path = "/" in name or "." in name or key.endswith("_file")
+        if path and key not in _NOT_OPENED and _is_elsewhere(name, place):
+            raise errors.InvalidFormat(
+                f"{shown} names {name!r:.100}, which is not in that folder: remove that entry"
+            )
 
 
 def _check_class(name: object, file: str, folder: Folder) -> None:

@@ -34,6 +34,8 @@ def test_no_code_and_no_network_by_a_config(results: Results, name: str, place: 
     assert "stolen" not in outcome
     if "healthy" in name:
         assert outcome.startswith("loaded")
+    if name == "a library":
+        assert "has sudachi_config_path, which can lead to code" in outcome
     if name == "a kernel":
         assert "asks for the kernel 'evil/kernel', which is code" in outcome
     if "elsewhere" in name or name == "a device":

@@ -96,6 +96,13 @@ _BERT = {"config.json": BERT, "tokenizer.json": None, "vocab.txt": WORDS}
 _STOLEN = PARENT + "/elsewhere/vocab.txt"
 TOKENIZERS: dict[str, dict[str, Any]] = {
     "a healthy tokenizer": {},
+    "a healthy tokenizer with older paths": {
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "special_tokens_map_file": _STOLEN,
+            "vocab_file": "/no/such/file",
+        }
+    },
     "a config": {"config.json": {**light_glue(FOLDER), "auto_map": MAP}, **_UNNAMED},
     "a config of the Hub": {"config.json": light_glue("evil/repo"), **_UNNAMED},
     "auto_map of a tokenizer": {
@@ -134,6 +141,14 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "fast_tokenizer_files": ["../elsewhere/tokenizer.0.0.1.json"],
         }
+    },
+    "a library": {
+        "config.json": BERT,
+        "tokenizer_config.json": {
+            "tokenizer_class": "BertJapaneseTokenizer",
+            "word_tokenizer_type": "sudachi",
+            "sudachi_kwargs": {"sudachi_config_path": FOLDER + "/sudachi.json"},
+        },
     },
     "a device": {
         **_BERT,
