@@ -75,8 +75,8 @@ cd "$scratch" || exit 2
 shopt -s nullglob
 wheels=("$pack"/../peers/*.whl)
 if [ ${#wheels[@]} -gt 0 ]; then
-    unpack='import sys, zipfile; [zipfile.ZipFile(w).extractall(sys.argv[1]) for w in sys.argv[2:]]'
-    step peers 60 3 "" "$python" -c "$unpack" "$scratch/peers" "${wheels[@]}"
+    step peers 60 3 "" "$python" -m pip install -q --no-index --no-deps --no-warn-script-location \
+        --target "$scratch/peers" "${wheels[@]}"
 else
     report "not run  peers: there are no wheels beside $pack, which make gpu-peers brings"
 fi
