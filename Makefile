@@ -20,6 +20,7 @@
 #   make soak    loads and saves in every way for SOAK_SECONDS (600)
 #   make test-hf  runs the tests of hf with the oldest and the newest transformers
 #   make coverage  measures which lines the tests run, and lists the others
+#   make kills   kills saves of several files before every system call
 #   make mutants   changes single expressions, and lists the changes that no C++ test notices
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
@@ -58,7 +59,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage mutants clean cpp-test pytest
+.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills mutants clean cpp-test pytest
 .PHONY: build-packages test-packages test-hf
 
 build: $(BUILT)
@@ -123,6 +124,9 @@ soak: build $(STAMPS)/test
 
 coverage: build $(STAMPS)/test $(STAMPS)/coverage | test-packages
 	@$(BIN)/python tools/line_coverage.py
+
+kills: build $(STAMPS)/test
+	@KILL_POINTS=all $(BIN)/python -m pytest -q tests/api/test_killed_saves.py
 
 mutants: $(STAMPS)/build | test-packages
 	@$(BIN)/python tools/mutants.py $(MUTANTS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -33,6 +34,8 @@ _SMALL = 1 << 20
 # The names that the files of a model have in a folder on a server.
 _USUAL_NAMES = ("model.safetensors.index.json", "model.safetensors", "model.tensors")
 _IS_FILE = re.compile(r"\.(tensors|safetensors|json)$")
+# One of several files of a model.
+_PART = re.compile(r"(.*?)\d+-of-(\d+)\.tensors")
 
 
 class Settings:
@@ -88,7 +91,9 @@ def _files(uri: str, options: Mapping[str, str]) -> list[str]:
                 f"as uri in {_ARGUMENT}",
             )
         inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
-        return [os.path.join(path, name) for name in inside if name.endswith(".tensors")] or [uri]
+        names = [name for name in inside if name.endswith(".tensors")]
+        _check_parts(uri, names)
+        return [os.path.join(path, name) for name in names] or [uri]
     parts = urllib.parse.urlsplit(uri)
     has_folders = parts.scheme.lower() in ("http", "https", "s3", "gs")
     if not has_folders or _IS_FILE.search(parts.path):
@@ -109,6 +114,18 @@ def _files(uri: str, options: Mapping[str, str]) -> list[str]:
         f"{label(uri)} has no {', no '.join(_USUAL_NAMES)}: give the URI of a file as uri in "
         f"{_ARGUMENT}",
     ) from last
+
+
+def _check_parts(folder: str, inside: Sequence[str]) -> None:
+    """Raise if files of a model are missing that has several by the names of the others."""
+    parts = Counter(found.groups() for name in inside if (found := _PART.fullmatch(name)))
+    for (start, count), there in parts.items():
+        if there < int(count):
+            names = f"{start}…-of-{count}.tensors"
+            raise errors.InvalidArgument(
+                f"{label(folder)} has {there} of the {int(count)} files {names!r}: get the others, "
+                f"or give the URI of one file as uri in {_ARGUMENT}",
+            )
 
 
 def _in_parts(place: str, how: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,9 @@ namespace {
 constexpr std::uint64_t kLeastStart = 64 << 10;
 constexpr std::uint64_t kMostStart = 1 << 20;
 
+// How often a model is opened that others replace in the meantime.
+constexpr int kMostTries = 16;
+
 // Throws if the folder also has a model of the index's name in one file, which is newer or older.
 void check_alone(const std::string& folder, const std::string& index, Cancel& cancel) {
   const std::string whole =
@@ -33,14 +38,35 @@ void check_alone(const std::string& folder, const std::string& index, Cancel& ca
                   quote(index, 4096) + ": open one of them by its name, and remove the other");
 }
 
+// Returns how many files the model has of which this is one.
+std::uint64_t files_beside(std::string_view file) {
+  return files_of_model(file.substr(file.rfind('/') + 1));  // npos + 1 is 0
+}
+
+[[noreturn]] void refuse_parts(const std::string& folder, const std::string& file) {
+  throw Error(ErrorKind::InvalidArgument,
+              "the directory " + quote(folder, 4096) + " has " + quote(file, 4096) +
+                  ", one of the " + std::to_string(files_beside(file)) +
+                  " files of a model, and no *.safetensors.index.json, which lists them: get the "
+                  "whole model, or wait until it is saved; or open one of its files by its name");
+}
+
 // Returns the file of the folder `uri` that is a model by itself, or `uri` if it is no folder.
 std::string file_of(const std::string& uri, Cancel& cancel) {
   std::optional<std::vector<std::string>> found = files_in(uri, kShardIndexSuffix, cancel);
   if (!found) return uri;
   const char* kind = "indexes of sharded models";
   if (found->empty()) {
-    found = files_in(uri, ".safetensors", cancel);
-    kind = "safetensors files and no *.safetensors.index.json";
+    const auto files = files_in(uri, ".safetensors", cancel);
+    const auto is_part = [](const std::string& file) { return files_beside(file) > 1; };
+    if (files && !files->empty() && std::ranges::all_of(*files, is_part)) {
+      // A listing may miss a file that is replaced meanwhile.
+      found = files_in(uri, kShardIndexSuffix, cancel);
+      if (!found || found->empty()) refuse_parts(uri, files->front());
+    } else {
+      found = files;
+      kind = "safetensors files and no *.safetensors.index.json";
+    }
   }
   if (!found || found->empty()) {
     throw Error(ErrorKind::SystemError,
@@ -62,21 +88,32 @@ std::string file_of(const std::string& uri, Cancel& cancel) {
 
 class Opener {
  public:
-  Opener(std::string uri, const LoadOptions& options, Cancel& cancel)
-      : uri_(std::move(uri)),
+  Opener(const std::string& uri, const LoadOptions& options, Cancel& cancel)
+      : given_(uri),
         memory_ceiling_(options.memory_ceiling),
         shared_(options.source),
         cancel_(cancel) {
     shared_.access = std::make_shared<SharedAccess>();
   }
 
+  // A save may replace the model meanwhile. Then the index is read again.
   std::unique_ptr<Source> open() {
-    std::unique_ptr<Source> file = open_file();
-    if (!is_index(*file)) return file;
-    ShardIndex index = read_shard_index(*file, cancel_);
-    std::vector<std::unique_ptr<Source>> shards = open_shards(*file, index);
-    confirm_index(*file);
-    return std::make_unique<ShardedSource>(*file, std::move(index), std::move(shards));
+    for (int tries = 1;; ++tries) {
+      uri_ = file_of(given_, cancel_);
+      std::unique_ptr<Source> file = open_file();
+      if (!is_index(*file)) return file;
+      ShardIndex index = read_shard_index(*file, cancel_);
+      std::optional<Error> lost;
+      std::vector<std::unique_ptr<Source>> shards = open_shards(*file, index, lost);
+      if (is_current(*file, lost.has_value())) {
+        if (lost) throw Error(*lost);
+        return std::make_unique<ShardedSource>(*file, std::move(index), std::move(shards));
+      }
+      if (tries == kMostTries) {
+        throw Error(ErrorKind::Unavailable,
+                    file->label() + " has changed while its shards were opened: load it again");
+      }
+    }
   }
 
  private:
@@ -110,47 +147,54 @@ class Opener {
     return is_shard_index(ConstBytes(first).first(size));
   }
 
-  std::vector<std::unique_ptr<Source>> open_shards(Source& file, const ShardIndex& index) {
+  // `lost`: set to an error if a shard does not exist, and null otherwise.
+  std::vector<std::unique_ptr<Source>> open_shards(Source& file, const ShardIndex& index,
+                                                   std::optional<Error>& lost) {
     const std::size_t count = index.shards().size();
     SourceOptions options = shared_;
     options.begin = 0;
     // The bytes of the first requests are kept, and must fit the memory of a load.
     options.end = std::clamp(memory_ceiling_ / 2 / count, kLeastStart, kMostStart);
     std::vector<std::unique_ptr<Source>> shards(count);
+    std::mutex mutex;
     for_each_number(count, waiting_workers(file.hints(0, 1)), cancel_, [&](std::size_t i) {
+      if (const std::lock_guard lock(mutex); lost) return;
       const std::string name(index.shards()[i]);
       try {
         shards[i] = open_source(*sibling_uri(uri_, name, options.given), options, cancel_);
       } catch (const Error& error) {
-        if (error.kind() != ErrorKind::NotFound) throw;
-        throw Error(error.kind(),
-                    std::string(error.message()) + "; the index " + file.label() +
-                        " names it as one of its " + std::to_string(count) + " shards",
-                    error.system_errno(), error.path());
+        // S3 may refuse to tell whether there is an object.
+        if (error.kind() != ErrorKind::NotFound && error.kind() != ErrorKind::PermissionDenied) {
+          throw;
+        }
+        const std::lock_guard lock(mutex);
+        lost.emplace(error.kind(),
+                     std::string(error.message()) + "; the index " + file.label() +
+                         " names it as one of its " + std::to_string(count) + " shards",
+                     error.system_errno(), error.path());
       }
     });
     return shards;
   }
 
-  // A save removes the old index before it replaces the first shard, in a folder and in S3. So
-  // shards of two saves are never opened together with an index that is still there.
-  void confirm_index(const Source& file) {
-    if (!file_name_of(uri_)) return;
+  // Returns whether the index is still this file. A save replaces it last, and its shards get names
+  // that the older index does not use. So shards of two saves are never opened together. On web
+  // servers, which no save replaces a model on, only an index that has `lost` a shard is asked for.
+  bool is_current(const Source& file, bool lost) {
+    if (!lost && !file_name_of(uri_)) return true;
     SourceOptions options = shared_;
     options.begin = 0;
     options.end = 1;
-    std::optional<std::string> now;
     try {
-      now = open_source(uri_, options, cancel_)->version();
+      return open_source(uri_, options, cancel_)->version() == file.version();
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::NotFound) throw;
+      return false;
     }
-    if (now == file.version()) return;
-    throw Error(ErrorKind::Unavailable,
-                file.label() + " has changed while its shards were opened: load it again");
   }
 
-  const std::string uri_;
+  const std::string given_;
+  std::string uri_;  // of the file that is opened
   const std::uint64_t memory_ceiling_;
   SourceOptions shared_;
   Cancel& cancel_;
@@ -161,7 +205,7 @@ class Opener {
 std::unique_ptr<Source> open_model(const std::string& uri, const LoadOptions& options,
                                    Cancel& cancel) {
   cancel.check();
-  return Opener(file_of(uri, cancel), options, cancel).open();
+  return Opener(uri, options, cancel).open();
 }
 
 }  // namespace tensorizer

@@ -22,10 +22,12 @@ struct SavedModel {
 // "m.safetensors.index.json", which lists them. `sorted` says whether the tensors of each file are
 // in the order of the safetensors library.
 //
-// No file appears before all data has been written. Then an index of that name is removed, the
-// files appear, and the new index comes last. On this machine, the files of this save are removed
-// if that fails half-way, and what is left of the model that `uri` named before is removed at the
-// end: the one file, or the shards that its index listed and whose names are made of this one.
+// No file appears before all data has been written. Then the files appear, under names that an
+// older model does not use ("m-7f3a-00001-of-00002.safetensors"), and the index is replaced. So
+// there is always one whole model. At the end, what is left of the older one is removed: the one
+// file, on this machine only, and the shards that its index listed and whose names are made of this
+// one. If that fails half-way, the files of this save are removed; if the process is killed, the
+// next save does that (io/save_record).
 //
 // Throws InvalidArgument for a target that is not a file in a folder or in S3, and what
 // new_layout() and save_file() throw.

@@ -57,7 +57,7 @@ struct Scheme {
   // Returns the name of a file that can be saved with others beside it (file_name_of()); or null.
   std::optional<std::string> (*file_name)(const std::string& uri);
   // Removes such a file (remove_file()); or null.
-  void (*remove)(const std::string& uri, bool follow, const SinkOptions& options, Cancel& cancel);
+  void (*remove)(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 };
 
 constexpr Scheme kSchemes[] = {
@@ -226,8 +226,8 @@ std::optional<std::vector<std::string>> files_in(const std::string& uri, std::st
   return names;
 }
 
-void remove_file(const std::string& uri, bool follow, const SinkOptions& options, Cancel& cancel) {
-  scheme_for(uri, options.given).remove(uri, follow, options, cancel);
+void remove_file(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
+  scheme_for(uri, options.given).remove(uri, options, cancel);
 }
 
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,

@@ -46,9 +46,9 @@ bool is_uri(std::string_view text);
 // Returns whether `uri` names something on this machine.
 bool is_local(const std::string& uri);
 
-// Removes a file of this machine or an object in S3, if it exists; of a symbolic link, itself or
-// with `follow` what it points to. Throws PermissionDenied if that is not allowed.
-void remove_file(const std::string& uri, bool follow, const SinkOptions& options, Cancel& cancel);
+// Removes a file of this machine (of a symbolic link, itself) or an object in S3, if it exists.
+// Throws PermissionDenied if that is not allowed.
+void remove_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 // Returns the URIs of all files in the folder `uri` whose names end with `suffix`, sorted; null if
 // `uri` is no folder of this machine.

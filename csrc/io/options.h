@@ -62,6 +62,9 @@ struct SinkOptions {
   // The size of the parts of an upload whose total size is not known beforehand.
   std::uint64_t part_size = 16 << 20;
   std::shared_ptr<SharedAccess> access{};
+  // The path of a file of this machine that the new one replaces under another name. It must be
+  // writable, and the new file gets its access rights unless there is a file of its name.
+  std::string replaces{};
 };
 
 }  // namespace tensorizer

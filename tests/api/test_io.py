@@ -6,7 +6,6 @@ import ctypes
 import json
 import mmap
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ from safetensors.torch import save_file
 
 import tensorizer_ops
 from local_servers.web import nginx
-from support.process import ROOT, fork_python, run_python
+from support.preload import preloaded
+from support.process import fork_python, run_python
 from support.samples import assert_same, zoo
 from tensorizer_ops import errors
 
@@ -182,11 +182,7 @@ def test_a_disk_that_is_full_leaves_the_old_file(tmp_path: Path, limit: int) -> 
 
 @pytest.fixture(scope="module")
 def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("preload") / "preload.so"
-    source = ROOT / "tests" / "support" / "preload.c"
-    command = ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(command, check=True)
-    return library
+    return preloaded(tmp_path_factory.mktemp("preload"))
 
 
 LOADS = """

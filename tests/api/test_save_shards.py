@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import stat
 from pathlib import Path
 
@@ -265,10 +266,12 @@ except OSError as error:
 
 def test_new_files_keep_access_rights(tmp_path: Path) -> None:
     save(tmp_path, floats(a=10, b=20), 100)
-    first = tmp_path / shard_names(2)[0]
-    first.chmod(0o640)
+    for name in shard_names(2):
+        (tmp_path / name).chmod(0o640)
     save(tmp_path, floats(a=10, b=20), 100)
-    assert stat.S_IMODE(first.stat().st_mode) == 0o640
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in names_in(tmp_path)}
+    assert modes.pop(INDEX) != 0o640
+    assert not modes.keys() & set(shard_names(2)) and set(modes.values()) == {0o640}
 
 
 def test_many_shards_hold_few_files_open(tmp_path: Path) -> None:
@@ -313,3 +316,25 @@ def test_an_index_that_is_a_link(tmp_path: Path) -> None:
     tensorizer_ops.save(folder / "model.safetensors", new, options={"max_shard_size": "10000"})
     assert not index.is_symlink() and target.exists()
     assert_same(tensorizer_ops.load(folder / "model.safetensors"), new)
+
+
+def test_transformers_loads_a_model_that_was_replaced(tmp_path: Path) -> None:
+    """Its shards have other names than those of the older model had."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    config.save_pretrained(tmp_path)
+    for _ in range(2):
+        model = transformers.LlamaForCausalLM(config)
+        save(tmp_path, model.state_dict(), 40_000, metadata={"format": "pt"})
+    names = [path.name for path in tmp_path.glob("*.safetensors")]
+    assert all(re.fullmatch(r"model-[0-9a-f]{4}-\d{5}-of-00003\.safetensors", n) for n in names)
+    loaded = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    assert_same(loaded.state_dict(), model.state_dict())
+    found = read_with_safetensors(tmp_path)
+    assert_same({name: found[name] for name in model.state_dict()}, model.state_dict())

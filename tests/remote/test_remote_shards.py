@@ -224,10 +224,15 @@ def test_a_save_to_s3_of_one_file_removes_the_old_index(s3: S3) -> None:
         ops.load(index, options=options)
 
 
-def test_a_save_to_s3_that_is_published_in_part_is_not_loaded(s3: S3) -> None:
+def objects(s3: S3, folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (s3.root / "bucket" / folder).iterdir()}
+
+
+def test_a_save_to_s3_that_is_published_in_part_leaves_the_old_model(s3: S3) -> None:
     """Of one shard of four, the upload is not completed."""
     target = "s3://bucket/part/model.safetensors"
     tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
+    before = objects(s3, "part")
     with recorder(s3.port) as between:
         options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}", retries="0")
         between.breaks = lambda request: (
@@ -236,13 +241,32 @@ def test_a_save_to_s3_that_is_published_in_part_is_not_loaded(s3: S3) -> None:
         )
         with pytest.raises(ConnectionError):
             tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
-    with pytest.raises(FileNotFoundError):
-        ops.load(f"s3://bucket/part/{NAME}", options=s3.options())
+    assert objects(s3, "part") == before
+    assert_whole(ops.load(f"s3://bucket/part/{NAME}", verify="all", options=s3.options()))
+
+
+def test_a_save_to_s3_replaces_the_old_model(s3: S3) -> None:
+    """The index is replaced when all new shards are there, and the old shards go after that."""
+    target = "s3://bucket/replaced/model.safetensors"
     tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
-    assert_whole(ops.load(f"s3://bucket/part/{NAME}", options=s3.options()))
+    before = objects(s3, "replaced").keys()
+    with recorder(s3.port) as between:
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
+        tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
+        requests = [request for request in between.take() if request.method != "GET"]
+    index = next(i for i, request in enumerate(requests) if request.path.endswith(NAME))
+    assert requests[index].method == "PUT"
+    removed = [request.path.rpartition("/")[2] for request in requests[index + 1 :]]
+    assert {request.method for request in requests[index + 1 :]} == {"DELETE"}
+    assert {*removed, NAME} == before
+    after = objects(s3, "replaced").keys()
+    assert after & before == {NAME} and len(after) == 5
+    found = ops.load(f"s3://bucket/replaced/{NAME}", verify="all", options=s3.options())
+    assert_same({name: found[name] for name in CHANGED}, CHANGED)
 
 
-def test_a_model_in_s3_that_is_replaced_while_it_is_opened_is_not_loaded(s3: S3) -> None:
+def test_a_model_in_s3_that_is_replaced_while_it_is_opened(s3: S3) -> None:
+    """A shard is missing, or the index has changed: then the index is read again."""
     target = "s3://bucket/race/model.safetensors"
     tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
     time.sleep(1.1)  # objects have times in whole seconds
@@ -257,23 +281,62 @@ def test_a_model_in_s3_that_is_replaced_while_it_is_opened_is_not_loaded(s3: S3)
     with recorder(s3.port) as between:
         between.breaks = save
         options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}", connections="1")
-        with pytest.raises(ConnectionError, match="has changed while its shards were opened"):
-            ops.names(f"s3://bucket/race/{NAME}", options=options)
-        assert saved
         found = ops.load(f"s3://bucket/race/{NAME}", options=options)
+    assert saved
     assert_same({name: found[name] for name in CHANGED}, CHANGED)
 
 
-def test_a_save_to_s3_that_may_not_remove_the_old_index_replaces_nothing(s3: S3) -> None:
+def test_a_save_to_s3_that_may_not_remove_the_old_shards(s3: S3) -> None:
+    """They stay beside the new ones. The old index must go if the new model has none."""
     target = "s3://bucket/kept/model.safetensors"
     tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
+    before = objects(s3, "kept")
     denied = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     with recorder(s3.port) as between:
         between.answers = lambda request: denied if request.method == "DELETE" else None
         options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
+        tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
+        after = objects(s3, "kept")
+        assert before.items() - after.items() == {(NAME, before[NAME])} and len(after) == 9
         with pytest.raises(PermissionError, match=rf"cannot remove .*{NAME}.*DeleteObject"):
-            tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
-    assert_whole(ops.load(f"s3://bucket/kept/{NAME}", verify="all", options=s3.options()))
+            tensorizer_ops.save(target, MODEL, options=options | {"max_shard_size": "100000000"})
+    found = ops.load(f"s3://bucket/kept/{NAME}", verify="all", options=s3.options())
+    assert_same({name: found[name] for name in CHANGED}, CHANGED)
+
+
+def test_a_save_to_s3_that_may_not_read_gives_its_shards_new_names(s3: S3) -> None:
+    """It cannot know which ones an older index uses."""
+    target = "s3://bucket/unread/model.safetensors"
+    tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
+    before = objects(s3, "unread")
+    denied = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+    with recorder(s3.port) as between:
+        between.answers = lambda request: denied if request.method == "GET" else None
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
+        tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
+    after = objects(s3, "unread")
+    assert before.items() - after.items() == {(NAME, before[NAME])} and len(after) == 9
+
+
+def test_a_shard_on_a_web_server_that_is_lost(web: Web) -> None:
+    """The index is read again, and names other shards."""
+    folder = web.root / "lost"
+    target = folder / "model.safetensors"
+    tensorizer_ops.save(target, MODEL, options=SHARDS)
+    saved: list[str] = []
+
+    def save(request: Recorded) -> bool:
+        if "00002-of-00004" in request.path and not saved:
+            saved.append(request.path)
+            tensorizer_ops.save(target, CHANGED, options=SHARDS)
+        return False
+
+    with recorder(web.port) as between:
+        between.breaks = save
+        found = ops.load(f"http://127.0.0.1:{between.port}/lost/{NAME}", verify="all")
+    assert saved
+    assert_same({name: found[name] for name in CHANGED}, CHANGED)
+    shutil.rmtree(folder)
 
 
 def test_credentials_are_fetched_once(

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "format/name_table.h"
 #include "format/parsing.h"
@@ -48,6 +49,15 @@ bool is_shard_index(ConstBytes first) noexcept {
   if (!trimmed(text).starts_with('{')) return false;
   // A safetensors file begins with the length of its header, whose high bytes are 0.
   return text.substr(0, kSafetensorsLength).find('\0') == text.npos;
+}
+
+std::uint64_t files_of_model(std::string_view name) noexcept {
+  constexpr std::string_view kOf = "-of-";
+  const std::size_t of = name.rfind(kOf);
+  if (of == name.npos || of == 0 || !is_digit(name[of - 1])) return 1;
+  const std::string_view rest = name.substr(of + kOf.size());
+  const auto count = parse_number(rest.substr(0, rest.find('.')));
+  return std::max<std::uint64_t>(count.value_or(1), 1);
 }
 
 std::string shard_index_text(std::vector<ShardedName> names, std::uint64_t total_size) {

@@ -28,6 +28,10 @@ inline constexpr std::size_t kShardIndexStart = 256;
 // never is.
 bool is_shard_index(ConstBytes first) noexcept;
 
+// Returns how many files the model has of which a file of this name is one, such as 3 for
+// "model-00001-of-00003.safetensors"; 1 if the name does not say that there are more.
+std::uint64_t files_of_model(std::string_view name) noexcept;
+
 // A tensor and the file that it is in.
 struct ShardedName {
   std::string_view name;

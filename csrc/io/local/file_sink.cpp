@@ -250,7 +250,7 @@ class FileSink final : public SharedSink {
 }  // namespace
 
 std::unique_ptr<Sink> replacing_sink(const std::string& path, const SinkOptions& options) {
-  std::unique_ptr<Replacement> replacement = Replacement::create(path);
+  std::unique_ptr<Replacement> replacement = Replacement::create(path, false, options.replaces);
   if (!replacement) return nullptr;
   return std::make_unique<FileSink>(std::move(replacement), path, options);
 }

@@ -28,9 +28,8 @@ std::optional<std::string> local_file_name(const std::string& uri) {
   return name.empty() ? std::nullopt : std::optional(name);
 }
 
-void remove_local_file(const std::string& uri, bool follow, const SinkOptions&, Cancel&) {
-  std::string path = local_path(split_uri(uri));
-  if (follow) path = follow_links(std::move(path));
+void remove_local_file(const std::string& uri, const SinkOptions&, Cancel&) {
+  const std::string path = local_path(split_uri(uri));
   if (unlink(path.c_str()) != 0 && errno != ENOENT)
     throw system_error(errno, "cannot remove", path);
 }
@@ -57,7 +56,9 @@ std::optional<std::vector<std::string>> list_folder(const std::string& uri, std:
     const std::string_view name(entry->d_name);
     if (name.ends_with(suffix)) names.emplace_back(name);
   }
+  // A file that was renamed meanwhile may be listed twice.
   std::ranges::sort(names);
+  names.erase(std::ranges::unique(names).begin(), names.end());
   return names;
 }
 

@@ -86,7 +86,7 @@ std::unique_ptr<Sink> open_in_place(const std::string& path, InPlaceEnd end,
 
 // Replacing a file needs no right to write it, so it would bypass a write protection.
 void must_be_writable(const std::string& path) {
-  if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) {
+  if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0 && errno != ENOENT) {
     throw system_error(errno, "cannot save to", path);
   }
 }
@@ -169,6 +169,7 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
   struct stat status;
   if (stat(path.c_str(), &status) != 0) {
     if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
+    if (!options.replaces.empty()) must_be_writable(options.replaces);
     return replacing_sink(follow_links(path), options);
   }
   if (S_ISREG(status.st_mode)) return open_file_sink(path, options);

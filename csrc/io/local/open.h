@@ -42,8 +42,7 @@ std::optional<std::string> local_file_name(const std::string& uri);
 std::string follow_links(std::string path);
 
 // Removes the file `uri`, if it exists (remove_file() in io/open.h).
-void remove_local_file(const std::string& uri, bool follow, const SinkOptions& options,
-                       Cancel& cancel);
+void remove_local_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 // Returns the names of the files in the folder `uri` that end with `suffix`, sorted; null if
 // `uri` is no folder of this machine.

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 #include <utility>
 
@@ -43,19 +42,6 @@ bool may_be_replaced(int folder, const std::string& name, const struct stat& tar
          (details.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
 }
 
-void sync_folder(const Descriptor& folder, const std::string& path) {
-  // EINVAL: the file system does not support fsync() on folders.
-  if (fsync(folder.get()) != 0 && errno != EINVAL) {
-    throw system_error(errno, "cannot sync the folder", path);
-  }
-}
-
-Descriptor open_folder(int start, const std::string& path) {
-  Descriptor folder = open_descriptor(start, path, O_RDONLY | O_DIRECTORY);
-  if (!folder) throw system_error(errno, "cannot open the folder", path);
-  return folder;
-}
-
 }  // namespace
 
 Replacement::Replacement(const std::string& path, std::string folder, std::string name)
@@ -69,12 +55,13 @@ std::unique_ptr<Replacement> Replacement::of(const std::string& path) {
       new Replacement(path, std::move(folder), path.substr(slash + 1)));  // npos + 1 is 0
 }
 
-std::unique_ptr<Replacement> Replacement::create(const std::string& path, bool named) {
+std::unique_ptr<Replacement> Replacement::create(const std::string& path, bool named,
+                                                 const std::string& older) {
   std::unique_ptr<Replacement> made = of(path);
   made->folder_descriptor_ = open_descriptor(AT_FDCWD, made->folder_, O_PATH | O_DIRECTORY);
   if (!made->folder_descriptor_) {
     if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
-    made->create_folders();
+    made->folders_.create(made->folder_, path);
     made->folder_descriptor_ = open_descriptor(AT_FDCWD, made->folder_, O_PATH | O_DIRECTORY);
     if (!made->folder_descriptor_) throw system_error(errno, "cannot save to", path);
   }
@@ -88,9 +75,12 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path, bool n
   }
   if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
   if (exists && !may_be_replaced(parent, made->name_, status)) return nullptr;
+  Descriptor like;
+  if (!exists && !older.empty()) like = open_descriptor(AT_FDCWD, older, O_PATH);
   // Only the owner may open it until it has the access rights of the target.
-  if (!made->create_file(exists, exists ? 0600 : 0666, named)) return nullptr;
+  if (!made->create_file(exists, exists || like ? 0600 : 0666, named)) return nullptr;
   if (exists) keep_access(target.get(), path, made->file());
+  if (like) keep_access(like.get(), older, made->file());
   return made;
 }
 
@@ -115,29 +105,8 @@ std::unique_ptr<Replacement> Replacement::join(const std::string& path, const st
 }
 
 Replacement::~Replacement() {
-  if (committed_) return;
-  if (!temporary_.empty()) unlinkat(folder_descriptor_.get(), temporary_.c_str(), 0);
-  // A folder in which another process has created something stays.
-  for (auto folder = created_.rbegin(); folder != created_.rend(); ++folder) rmdir(folder->c_str());
-}
-
-void Replacement::create_folders() {
-  std::string path = folder_;
-  if (path[0] != '/') {
-    char* const here = getcwd(nullptr, 0);
-    if (here == nullptr) throw system_error(errno, "cannot find the working directory of", path_);
-    path = std::string(here) + "/" + path;
-    std::free(here);
-  }
-  for (std::size_t end = path.find('/', 1); end != std::string::npos;
-       end = path.find('/', end + 1)) {
-    const std::string folder = path.substr(0, end);
-    if (mkdir(folder.c_str(), 0777) == 0) {
-      created_.push_back(folder);
-    } else if (errno != EEXIST) {
-      throw system_error(errno, "cannot create the folder", folder);
-    }
-  }
+  if (committed_ || temporary_.empty()) return;
+  unlinkat(folder_descriptor_.get(), temporary_.c_str(), 0);
 }
 
 // Returns false if the system refuses and there is a target (`exists`). Throws if there is none.
@@ -189,9 +158,7 @@ void Replacement::commit(bool fsync) {
   file_.close();
   if (!fsync) return;
   sync_folder(folder, folder_);
-  for (const std::string& created : created_) {
-    sync_folder(open_folder(AT_FDCWD, created + "/.."), created);
-  }
+  folders_.sync();
 }
 
 }  // namespace tensorizer

@@ -7,9 +7,9 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "io/descriptor.h"
+#include "io/new_folders.h"
 
 namespace tensorizer {
 
@@ -19,8 +19,10 @@ class Replacement {
   // on the way. It gets the access rights of an existing target (io/local/access.h). Returns null
   // if there is a target that cannot be replaced: the process may not create files in its folder,
   // it belongs to another user in a sticky folder, or it is a mount point. `named`: the file has a
-  // hidden name at once, so that others can open it.
-  static std::unique_ptr<Replacement> create(const std::string& path, bool named = false);
+  // hidden name at once, so that others can open it. `older`: a file whose access rights it gets if
+  // there is no target.
+  static std::unique_ptr<Replacement> create(const std::string& path, bool named = false,
+                                             const std::string& older = {});
 
   // Opens the file that another process has created for the same target, with `named`, and that is
   // called `name` until it is committed there. Throws NotFound if this process does not see it.
@@ -45,14 +47,13 @@ class Replacement {
   Replacement(const std::string& path, std::string folder, std::string name);
   static std::unique_ptr<Replacement> of(const std::string& path);
 
-  void create_folders();
   bool create_file(bool exists, unsigned mode, bool named);
   void publish();
 
   const std::string path_;
   const std::string folder_;
   const std::string name_;  // of the target, in folder_
-  std::vector<std::string> created_;
+  NewFolders folders_;
   Descriptor folder_descriptor_;
   Descriptor file_;
   std::string temporary_;  // the name of file_ in folder_ until it is committed, or empty

@@ -81,7 +81,7 @@ std::unique_ptr<SharedSink> open_shared_s3_sink(const std::string& uri,
                         http_pool(options.access.get(), http), joined);
 }
 
-void remove_s3_object(const std::string& uri, bool, const SinkOptions& options, Cancel& cancel) {
+void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
   const HttpOptions http = options_from(options.given, &http_options);
   HttpClient client(endpoint_of(uri, options.given, http, options.access),
                     http_pool(options.access.get(), http));

@@ -52,7 +52,6 @@ std::unique_ptr<SharedSink> open_shared_s3_sink(const std::string& uri,
                                                 const std::optional<std::string>& joined,
                                                 const SinkOptions& options, Cancel& cancel);
 // Removes an object (remove_file() in io/open.h).
-void remove_s3_object(const std::string& uri, bool follow, const SinkOptions& options,
-                      Cancel& cancel);
+void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 }  // namespace tensorizer
