@@ -86,6 +86,7 @@ lint: $(STAMPS)/test
 	@$(BIN)/mypy --no-error-summary tensorizer_ops
 	@$(BIN)/python tools/check_layers.py
 	@$(BIN)/python tools/check_imports.py
+	@$(BIN)/python tools/check_memory.py
 
 site: $(STAMPS)/site
 	@$(BIN)/python tools/site/build.py

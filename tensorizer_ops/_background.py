@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _python
 from tensorizer_ops._arguments import checked
@@ -15,7 +14,7 @@ from tensorizer_ops._load_save import run_save
 from tensorizer_ops._memory import copyable, has_memory, identity
 from tensorizer_ops._options import Hashes, Options, as_text
 from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._savable import as_dict
+from tensorizer_ops._savable import as_dict, plain_tensors
 from tensorizer_ops._targets import Target, to_uri
 
 
@@ -47,11 +46,7 @@ class _Snapshot:
         self.copies: list[torch.Tensor] = []
         self._arrivals: dict[torch.device, torch.Event] = {}
         for tensor in tensors:
-            # The save itself handles or rejects these.
-            if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
-                self.copies.append(tensor)
-                continue
-            if not has_memory(tensor):
+            if not has_memory(tensor):  # the save itself handles or refuses these
                 self.copies.append(tensor.detach())
                 continue
             tied = identity(tensor)
@@ -116,7 +111,13 @@ def save_async(
     future = Save()
     # Keeps only the names, so that the save does not keep the tensors themselves alive.
     named = as_dict(tensors)
-    names, snapshot = list(named), _Snapshot(named.values())
+    try:
+        plain = plain_tensors(named, named.values())
+    except Exception as error:
+        future.set_exception(error)
+        return future
+    names, snapshot = list(named), _Snapshot(plain)
+    del plain
     given = None if options is None else as_text(options)
     kept = None if metadata is None else dict(metadata)
     target = to_uri(uri)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
 import torch
 
+from tensorizer_ops import _python
 from tensorizer_ops._arguments import check_names, checked
 from tensorizer_ops._file_objects import open_source
 from tensorizer_ops._job import Job
@@ -62,6 +64,9 @@ def iterate(
         copy=copy,
         threads=threads or opened.threads,
     )
+    if _python.is_fake():  # on this thread, and not on one that loads
+        with closing(opened.reader):
+            return iter(load([name for batch in batches for name in batch]).items())
     return _yielded(opened.reader, batches, load)
 
 

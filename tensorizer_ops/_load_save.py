@@ -14,7 +14,7 @@ from tensorizer_ops._compile import traced
 from tensorizer_ops._file_objects import Destination, open_source
 from tensorizer_ops._options import Hashes, Options, Verify, as_pairs, as_text
 from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._savable import as_dict, refuse_other_metadata, refuse_others
+from tensorizer_ops._savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._slices import Slices, resolve, without
 from tensorizer_ops._targets import Sink, Source, is_target, to_uri
 
@@ -150,11 +150,21 @@ def load_from(
     copy: bool,
     threads: int,
 ) -> dict[str, torch.Tensor]:
-    """Load from an open ``torch.classes.tensorizer.Reader``, with the arguments of :func:`load`."""
+    """Load from an open ``torch.classes.tensorizer.Reader``, with the arguments of :func:`load`.
+
+    Under ``FakeTensorMode``, the tensors are fake.
+    """
     wanted = None if names is None else list(names)
     check_names("names", wanted or ())
     where = torch.get_default_device() if device is None else torch.device(device)
     first_use(where)
+    if _python.is_fake():
+        with torch.utils._python_dispatch._disable_current_modes():
+            shapes = load_from(reader, wanted, slices, "meta", dtype, "none", False, threads)
+        return {
+            name: torch.empty(shape.shape, dtype=shape.dtype, device=where)
+            for name, shape in shapes.items()
+        }
     if slices is None:
         loaded: dict[str, torch.Tensor] = reader.load(wanted, where, dtype, verify, copy, threads)
         return loaded
@@ -221,10 +231,20 @@ def save(
         with reported(job, progress):
             run_save(job, uri, list(named), list(named.values()), hashes, threads, given, kept)
         return
-    refuse_others(named, named.values())
+    if _python.is_fake():
+        raise errors.InvalidArgument(
+            "nothing can be saved under FakeTensorMode, where tensors have no values: save outside "
+            "of it"
+        )
+    plain = plain_tensors(named, named.values(), traced=_python.is_traced())
     refuse_other_metadata(kept)
     torch.ops.tensorizer.save(
-        to_uri(uri), named, hashes=hashes, threads=threads, options=given, metadata=kept
+        to_uri(uri),
+        dict(zip(named, plain, strict=True)),
+        hashes=hashes,
+        threads=threads,
+        options=given,
+        metadata=kept,
     )
 
 
@@ -239,7 +259,7 @@ def run_save(
     metadata: Mapping[str, str] | None,
 ) -> None:
     """Check names, tensors and metadata, and run a job."""
-    refuse_others(names, tensors)
+    plain = plain_tensors(names, tensors)
     refuse_other_metadata(metadata)
     texts = None if metadata is None else list(metadata.items())
     target = Destination(to_uri(uri) if is_target(uri) else uri, in_order=True)
@@ -248,9 +268,9 @@ def run_save(
     try:
         if target.uri is None:
             file, start, keeps_nothing = target.start()
-            job.run_to_file(file, start, keeps_nothing, names, tensors, hashes, count, pairs, texts)
+            job.run_to_file(file, start, keeps_nothing, names, plain, hashes, count, pairs, texts)
         else:
-            job.run(target.uri, names, tensors, hashes, count, pairs, texts)
+            job.run(target.uri, names, plain, hashes, count, pairs, texts)
         target.finish()
         target.synchronize()
     finally:

@@ -21,7 +21,7 @@ from tensorizer_ops._memory import identity, is_plain
 from tensorizer_ops._options import Hashes, Options, Verify, as_pairs
 from tensorizer_ops._progress import Progress, reported
 from tensorizer_ops._refill import refill
-from tensorizer_ops._savable import as_dict, refuse_others, refuse_uninitialized
+from tensorizer_ops._savable import as_dict, plain_tensors, refuse_uninitialized
 from tensorizer_ops._targets import Source, Target, local_path, to_uri
 
 
@@ -150,7 +150,8 @@ def verify_tensors(
         ValueError: a tensor has another type or shape in the file, or no hash there.
     """
     given = as_dict(tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors)
-    refuse_others(given, given.values())
+    plain = plain_tensors(given, given.values(), done="verified")
+    given = dict(zip(given, plain, strict=True))
     reader = open_source(uri, options).reader
     known = set(reader.names())
     seen = {identity(tensor) for name, tensor in given.items() if name in known}
@@ -159,7 +160,8 @@ def verify_tensors(
         for name, tensor in given.items()
         if name in known or identity(tensor) not in seen
     }
-    reader._verify_memory(list(compared), list(compared.values()), verify)
+    with torch._C.DisableTorchFunctionSubclass():
+        reader._verify_memory(list(compared), list(compared.values()), verify)
 
 
 def fill(

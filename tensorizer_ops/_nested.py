@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.masked import MaskedTensor
+from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
 from tensorizer_ops._memory import has_memory, identity, is_plain, plain_parts
@@ -95,6 +96,8 @@ def refuse_empty(tensor: torch.Tensor, *path: object) -> None:
     Torch would read or write past the end of a storage that is too small.
     """
     for part in plain_parts(tensor):
+        if is_lazy(part):  # checked first: other queries raise for a lazy tensor
+            raise _refused(path, "is not initialized until its module runs")
         if isinstance(part, FakeTensor):
             raise _refused(path, "is a FakeTensor, and has no values")
         if part.is_meta:

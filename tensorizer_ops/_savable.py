@@ -1,4 +1,4 @@
-"""Checks what is to be saved, and says what to do with what cannot be.
+"""The door that all saves pass: checks the tensors, and says what to do with what cannot be saved.
 
 Torch's own errors would print all of the tensors.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorizer_ops import errors
+from tensorizer_ops import _python, errors
 from tensorizer_ops._arguments import is_unicode, kind_of, not_unicode, wrong
 
 
@@ -36,13 +37,27 @@ def refuse_other_metadata(metadata: Mapping[str, str] | None) -> None:
             raise not_unicode(f"metadata[{key!r}]")
 
 
-def refuse_others(
-    names: Iterable[str], tensors: Iterable[torch.Tensor], *, shards: bool = False
-) -> None:
-    """Raise for a value that is not a tensor with memory, or a name that is not a text.
+def plain_tensors(
+    names: Iterable[str],
+    tensors: Iterable[torch.Tensor],
+    *,
+    shards: bool = False,
+    traced: bool = False,
+    done: str = "saved",
+) -> list[torch.Tensor]:
+    """Return the tensors; of each subclass that passes operators on, the tensor that gets them.
 
-    ``shards``: tensors of which this process has a part are no others.
+    Raise for a value that is not a tensor, one without values, and a name that is not a text. What
+    is left to the operators is what they refuse by name: other tensors without memory.
+
+    Args:
+        names: the names of the tensors.
+        tensors: what is to be saved.
+        shards: whether to leave a tensor of which this process has a part as it is.
+        traced: whether a compiler records what is done with the tensors.
+        done: what is to be done with the tensors, for messages.
     """
+    plain = []
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(name, str):
             raise errors.InvalidArgument(
@@ -51,16 +66,92 @@ def refuse_others(
         if not is_unicode(name):
             raise not_unicode(f"tensor {name!r} cannot be saved: its name")
         if not isinstance(tensor, torch.Tensor):
-            raise _unsavable(name, f"{kind_of(tensor)}{_advice(name, tensor)}")
-        if _is_distributed(tensor) and not shards:
-            raise _unsavable(
-                name,
-                "a DTensor, of which each rank has a part: save with "
-                "tensorizer_ops.distributed.save() on all ranks",
+            raise _unusable(name, done, f"{kind_of(tensor)}{_advice(name, tensor)}")
+        refuse_uninitialized(name, tensor, done)
+        plain.append(tensor if traced else _plain(name, tensor, shards, done))
+    return plain
+
+
+def _plain(name: str, tensor: torch.Tensor, shards: bool, done: str) -> torch.Tensor:
+    if not _is_dispatched(tensor) or tensor.is_nested:
+        return tensor
+    if _is_distributed(tensor):
+        if shards:
+            return tensor
+        raise _unusable(
+            name,
+            done,
+            "a DTensor, of which each rank has a part: save with "
+            "tensorizer_ops.distributed.save() on all ranks",
+        )
+    if isinstance(tensor, FakeTensor):
+        raise _unusable(name, done, "a FakeTensor, which has no values")
+    kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
+    received: list[torch.Tensor] = []
+    problem: Exception | None = None
+    try:
+        detached = tensor.detach()
+        parts = detached.__tensor_flatten__()[0] if hasattr(detached, "__tensor_flatten__") else ()
+        if len(parts) < 2:
+            received = _Receiver.received(detached)
+    except Exception as error:  # of the code of the subclass
+        problem, parts = error, ()
+    if len(parts) > 1 or len(received) > 1:
+        advice = "save each of them under a name"
+        if kind.startswith("torchao."):
+            advice = (
+                "save what torchao.prototype.safetensors.safetensors_support."
+                "flatten_tensor_state_dict() returns"
             )
-        if isinstance(tensor, FakeTensor) and detect_fake_mode() is None:
-            raise _unsavable(name, "a FakeTensor, which has no values")
-        refuse_uninitialized(name, tensor)
+        raise _unusable(name, done, f"{kind}, which is made of several tensors: {advice}")
+    if not received:
+        raise _unusable(
+            name, done, f"{kind}, which has no elements in memory: give the tensors in it names"
+        ) from problem
+    if (received[0].shape, received[0].dtype) != (tensor.shape, tensor.dtype):
+        raise _unusable(
+            name, done, f"{kind}, which is made of a tensor of another shape or type: give that one"
+        )
+    return received[0]
+
+
+class _Receiver(TorchDispatchMode):
+    """Receives the plain tensors that a subclass passes an operator on to, and runs nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._received: list[torch.Tensor] = []
+
+    @classmethod
+    def received(cls, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return what the subclass passes on for one tensor."""
+        receiver = cls()
+        with receiver, torch.no_grad():
+            torch.ops.tensorizer.save_tensors("", [""], [tensor])
+        return receiver._received
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not torch.ops.tensorizer.save_tensors.default:
+            return func(*args, **(kwargs or {}))
+        if any(_is_dispatched(tensor) for tensor in args[2]):
+            return NotImplemented  # then it is the turn of the subclass
+        self._received += args[2]
+        return None
+
+
+def _is_dispatched(tensor: torch.Tensor) -> bool:
+    """Return whether a subclass decides what operators do with a tensor."""
+    keys = torch._C._dispatch_keys(tensor)
+    return keys.has(torch._C.DispatchKey.Python)
+
+
+def refuse_without_memory(name: str, tensor: torch.Tensor, done: str = "saved") -> None:
+    """Raise for a tensor whose elements are not in memory of its own, as the operators do."""
+    refuse_uninitialized(name, tensor, done)
+    if why := _python.lacks_memory(tensor):
+        raise errors.InvalidArgument(f"tensor {name!r} cannot be {done}: {why}")
 
 
 def refuse_uninitialized(name: str, tensor: torch.Tensor, done: str = "saved") -> None:
@@ -71,8 +162,8 @@ def refuse_uninitialized(name: str, tensor: torch.Tensor, done: str = "saved") -
         )
 
 
-def _unsavable(name: str, what: str) -> errors.InvalidArgument:
-    return errors.InvalidArgument(f"tensor {name!r} cannot be saved: it is {what}")
+def _unusable(name: str, done: str, what: str) -> errors.InvalidArgument:
+    return errors.InvalidArgument(f"tensor {name!r} cannot be {done}: it is {what}")
 
 
 def _advice(name: str, value: object) -> str:

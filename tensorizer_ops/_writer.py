@@ -12,7 +12,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._arguments import checked, wrong
 from tensorizer_ops._file_objects import Output, label, tensors_in_words
 from tensorizer_ops._options import Hashes, Options, as_text
-from tensorizer_ops._savable import refuse_other_metadata, refuse_others
+from tensorizer_ops._savable import plain_tensors, refuse_other_metadata
 from tensorizer_ops._targets import Sink, is_target, to_uri
 
 
@@ -109,9 +109,9 @@ class Writer:
         """Write a tensor. Raises ``ValueError`` for a name that was added before."""
         if not isinstance(name, str):
             raise wrong("name", name, "str: the order is add(name, tensor)")
-        refuse_others([name], [tensor])
+        (plain,) = plain_tensors([name], [tensor])
         with torch._C.DisableTorchFunctionSubclass():
-            self._output.writer.add(name, tensor)
+            self._output.writer.add(name, plain)
 
     def progress(self) -> tuple[int, int]:
         """Return the bytes written, and the bytes given to :meth:`add` so far."""

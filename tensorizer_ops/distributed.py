@@ -29,7 +29,7 @@ from tensorizer_ops._file_objects import label
 from tensorizer_ops._load_save import first_use, load_from
 from tensorizer_ops._load_save import save as save_tensors
 from tensorizer_ops._options import Options, Verify, as_pairs, as_text, memory_ceiling
-from tensorizer_ops._savable import as_dict, refuse_other_metadata, refuse_others
+from tensorizer_ops._savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._targets import Target, to_uri
 
 __all__ = ["Fused", "Stacked", "load", "save"]
@@ -152,8 +152,8 @@ def _save(
     options: Options | None,
     metadata: Mapping[str, str] | None,
 ) -> None:
-    named = as_dict(tensors)
-    refuse_others(named, named.values(), shards=True)
+    given = as_dict(tensors)
+    named = dict(zip(given, plain_tensors(given, given.values(), shards=True), strict=True))
     if peers is None:
         for name, tensor in named.items():
             local_part(name, tensor)  # raises for what several ranks could not save

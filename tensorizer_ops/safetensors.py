@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _core, errors
+from tensorizer_ops import _core, _python, errors
 from tensorizer_ops._arguments import checked
-from tensorizer_ops._load_save import load_slices
+from tensorizer_ops._load_save import load_from, load_slices
 from tensorizer_ops._load_save import save as _save
-from tensorizer_ops._memory import fills_storage, span
-from tensorizer_ops._savable import refuse_others
+from tensorizer_ops._memory import fills_storage, is_plain, span
+from tensorizer_ops._savable import plain_tensors
 from tensorizer_ops._targets import Target, to_uri
 
 SafetensorError = errors.Error
@@ -42,8 +42,8 @@ def save_file(
         ValueError: a value is not a tensor, or is sparse or not contiguous.
         RuntimeError: tensors share memory; :func:`save_model` saves such models.
     """
-    _check(tensors)
-    _save(filename, tensors, hashes="none", options={"format": "safetensors"}, metadata=metadata)
+    plain = _checked(tensors)
+    _save(filename, plain, hashes="none", options={"format": "safetensors"}, metadata=metadata)
 
 
 @checked
@@ -71,11 +71,9 @@ def load_file(
 @checked
 def load(data: bytes) -> dict[str, torch.Tensor]:
     """Load all tensors of a file whose bytes are given."""
-    if not data:  # which frombuffer() refuses
+    if not data:
         raise errors.InvalidFormat("there are no bytes to load from")
-    reader = torch.ops.tensorizer.open(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    loaded: dict[str, torch.Tensor] = reader.load(None, None, None, "none", True, 0)
-    return loaded
+    return load_from(_python.read_buffer(data, 0, {}), None, None, "cpu", None, "none", True, 0)
 
 
 @checked
@@ -96,7 +94,10 @@ def save_model(
             texts.setdefault(name, kept)
             del state[name]
     if force_contiguous:
-        state = {name: tensor.contiguous() for name, tensor in state.items()}
+        state = {
+            name: tensor.contiguous() if is_plain(tensor) else tensor
+            for name, tensor in state.items()
+        }
     try:
         save_file(state, filename, texts or metadata)
     except _NotContiguous as error:
@@ -217,10 +218,7 @@ class safe_open:
         return self._reader
 
     def _load(self, names: list[str]) -> dict[str, torch.Tensor]:
-        loaded: dict[str, torch.Tensor] = self._open().load(
-            names, self._device, None, "none", self._copy, 0
-        )
-        return loaded
+        return load_from(self._open(), names, None, self._device, None, "none", self._copy, 0)
 
 
 class Slice:
@@ -268,11 +266,14 @@ class _NotContiguous(ValueError):
     pass
 
 
-def _check(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise for tensors that the ``safetensors`` library refuses, and this library would take."""
-    if not isinstance(tensors, dict):
-        raise ValueError(f"tensors is {type(tensors).__name__}, and must be a dict of tensors")
-    refuse_others(tensors, tensors.values())
+def _checked(given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return plain tensors.
+
+    Raise for those that the ``safetensors`` library refuses, and this library would take.
+    """
+    if not isinstance(given, dict):
+        raise ValueError(f"tensors is {type(given).__name__}, and must be a dict of tensors")
+    tensors = dict(zip(given, plain_tensors(given, given.values()), strict=True))
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided:
             raise ValueError(f"tensor {name!r} is sparse, and cannot be saved: use to_dense()")
@@ -287,6 +288,7 @@ def _check(tensors: Mapping[str, torch.Tensor]) -> None:
             raise _NotContiguous(f"tensor {name!r} is not contiguous: use contiguous()")
         if tensor.is_meta:
             raise RuntimeError(f"Cannot copy out of meta tensor {name!r}: it has no data")
+    return tensors
 
 
 def _shared(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:

@@ -9,7 +9,7 @@ Reader::Reader(std::string uri, OptionList options)
     : reader_(std::make_unique<FileReader>(std::move(uri), std::move(options))) {}
 
 Reader::Reader(at::Tensor data, OptionList options)
-    : reader_(std::make_unique<FileReader>(std::move(data), std::move(options))) {}
+    : reader_(std::make_unique<FileReader>(data, std::move(options))) {}
 
 Reader::~Reader() = default;
 Reader::Reader(Reader&& other) noexcept = default;

@@ -67,6 +67,12 @@ void record(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
+// Calls the op, and adds nothing to the graph: neither the call, nor the ops that it consists of.
+void run(const c10::OperatorHandle& op, Stack* stack) {
+  const auto resume = c10::make_scope_exit(tracer::pauseTracing());
+  op.callBoxed(stack);
+}
+
 TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
   for (const char* op : {"load", "load_tensors", "load_slices", "load_into", "save", "save_tensors",
                          "verify", "sha256", "sha256_chunks"}) {
@@ -74,7 +80,7 @@ TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
   }
   // A traced graph has values for tensors only: what these ops return now becomes a constant.
   for (const char* op : {"names", "digest", "crc32"}) {
-    m.impl(op, torch::CppFunction::makeFallthrough());
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&run>());
   }
 }
 

@@ -1,6 +1,7 @@
 #include "ops/kernels.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -18,18 +19,30 @@ LoadRequest load_request(std::optional<c10::Device> device, std::optional<c10::S
   return {device, dtype, parse_verify(verify), copy, threads};
 }
 
-// Returns whether the tensor is one that a compiler traces with, or that has no storage.
-bool is_symbolic(const at::Tensor& tensor) {
-  const c10::DispatchKeySet keys = tensor.key_set();
-  return keys.has(c10::DispatchKey::Python) || keys.has(c10::DispatchKey::Functionalize) ||
-         !tensor.has_storage();
+// Returns whether the tensor stands for another one, to which torch leads a call that it
+// dispatches.
+bool stands_for_another(const at::Tensor& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::Functionalize) ||
+         tensor.key_set().has(c10::DispatchKey::FuncTorchGradWrapper);
 }
 
-// Returns whether calls are traced instead of run.
-bool is_traced() {
-  return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
-         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize) ||
-         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::PreDispatch);
+bool is_subclass(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->is_python_dispatch();
+}
+
+bool is_of(at::TensorList tensors, bool (&kind)(const at::Tensor&)) {
+  return std::any_of(tensors.begin(), tensors.end(), kind);
+}
+
+using c10::impl::TorchDispatchModeKey;
+using c10::impl::TorchDispatchModeTLS;
+
+// Returns whether calls are traced, or seen by a mode, instead of run.
+bool is_seen() { return TorchDispatchModeTLS::any_modes_set() || is_traced(); }
+
+[[noreturn]] void refuse_argument(const std::string& why) {
+  translate_errors([&] { throw Error(ErrorKind::InvalidArgument, why); });
+  __builtin_unreachable();
 }
 
 // Returns another op of the library, to be called through the dispatcher, so that tracers see it.
@@ -65,11 +78,37 @@ std::optional<c10::Device> common_device(at::TensorList tensors) {
 
 }  // namespace
 
+bool is_traced() {
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize) ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::PreDispatch) ||
+         TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY) ||
+         TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FUNCTIONAL);
+}
+
+bool is_fake() {
+  return TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) && !is_traced();
+}
+
+void to_plain_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  const bool has_subclass =
+      std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& each) {
+        if (each.isTensor()) return is_subclass(each.toTensor());
+        return each.isTensorList() && is_of(each.toTensorVector(), is_subclass);
+      });
+  const bool plain = (has_subclass && !is_seen()) || keys.has(c10::DispatchKey::FuncTorchBatched) ||
+                     keys.has(c10::DispatchKey::AutogradNestedTensor);
+  op.redispatchBoxed(
+      plain ? c10::DispatchKeySet(c10::DispatchKey::CPU) : keys & c10::after_autograd_keyset,
+      stack);
+}
+
 TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                 std::optional<c10::Device> device, std::optional<c10::ScalarType> dtype,
                 const std::string& verify, bool copy, std::int64_t threads,
                 const Options& options) {
-  if (is_traced()) {
+  if (is_seen()) {
     const Strings known = names ? *names : ops::names(uri, options);
     return tensor_dict(string_vector(known),
                        load_traced(uri, known, device, dtype, verify, copy, threads, options));
@@ -113,15 +152,20 @@ std::vector<at::Tensor> load_slices(const std::string& uri, const Strings& names
 
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options, bool cast) {
-  if (is_traced() || std::any_of(out.begin(), out.end(), is_symbolic)) {
+  if (is_seen() || is_of(out, stands_for_another)) {
     const std::vector<at::Tensor> loaded =
         load_traced(uri, names, common_device(out), std::nullopt, verify, false, threads, options);
-    TORCH_CHECK_VALUE(loaded.size() == out.size(), loaded.size(), " names and ", out.size(),
+    if (loaded.size() != out.size()) {
+      refuse_argument(std::to_string(loaded.size()) + " names and " + std::to_string(out.size()) +
                       " outputs");
+    }
     for (std::size_t i = 0; i < out.size(); ++i) {
-      TORCH_CHECK_VALUE(loaded[i].sym_sizes() == out[i].sym_sizes() &&
-                            fits(loaded[i].scalar_type(), out[i].scalar_type(), cast),
-                        "the output for tensor '", names.get(i), "' has another shape or dtype");
+      if (loaded[i].sym_sizes() == out[i].sym_sizes() &&
+          fits(loaded[i].scalar_type(), out[i].scalar_type(), cast)) {
+        continue;
+      }
+      refuse_argument("the output for tensor " + quote(names.get(i)) +
+                      " has another shape or dtype");
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
       at::Tensor output = out[i];
@@ -145,7 +189,14 @@ void save(const std::string& uri, const TensorDict& tensors, const std::string& 
     names.push_back(item.key());
     values.push_back(item.value());
   }
-  if (is_traced() || std::any_of(values.begin(), values.end(), is_symbolic)) {
+  if (is_fake()) {
+    refuse_argument(
+        "nothing can be saved under FakeTensorMode, where tensors have no values: save "
+        "outside of it");
+  }
+  // A subclass would pass the call on once for each tensor that it wraps. So it is left to
+  // save_tensors() to refuse it.
+  if (is_seen() || is_of(values, stands_for_another)) {
     dispatched<decltype(save_tensors)>("save_tensors")
         .call(uri, Strings(names), values, hashes, unless_default(threads), options, metadata);
     return;

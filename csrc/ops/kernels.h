@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
 
 #include "ops/translate_errors.h"
 
@@ -9,6 +10,18 @@ namespace tensorizer::ops {
 
 using Strings = c10::List<std::string>;
 using Options = std::optional<StringDict>;
+
+// Returns whether a compiler records the calls of ops on this thread.
+bool is_traced();
+// Returns whether tensors have no values on this thread, because FakeTensorMode is set and nothing
+// is traced.
+bool is_fake();
+
+// A kernel for the keys of tensors that have no memory of their own: outside of traces, it calls
+// the kernel for plain tensors, which refuses others by name. Torch would say that it lacks a
+// kernel, or leave the call to a subclass, which may pass it on once for each tensor that it wraps.
+void to_plain_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack);
 
 TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                 std::optional<c10::Device> device, std::optional<c10::ScalarType> dtype,

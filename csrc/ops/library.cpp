@@ -55,7 +55,8 @@ TORCH_LIBRARY(tensorizer, m) {
   // it calls.
   def("load_into(str uri, str[] names, Tensor[] out, *, str verify=\"none\", int threads=0, "
       "Dict(str, str)? options=None, bool cast=False) -> ()");
-  def("crc32(Tensor data) -> int");
+  // A number that compilers see as one of the program, and not as a constant.
+  def("crc32(Tensor data) -> SymInt");
   def("sha256(Tensor data) -> Tensor");
   def("sha256_chunks(Tensor data, int chunk) -> Tensor");
 }
@@ -109,12 +110,28 @@ TORCH_LIBRARY_IMPL(tensorizer, PythonDispatcher, m) { implement_composites(m); }
 // return. Tensors that it has wrapped reach save_tensors, where it sees them.
 void pass_torch_func(torch::Library& m) {
   for (const char* op :
-       {"load", "load_tensors", "load_slices", "save", "names", "verify", "digest"}) {
+       {"load", "load_into", "load_tensors", "load_slices", "save", "names", "verify", "digest"}) {
     m.impl(op, torch::CppFunction::makeFallthrough());
   }
 }
 TORCH_LIBRARY_IMPL(tensorizer, FuncTorchDynamicLayerFrontMode, m) { pass_torch_func(m); }
 TORCH_LIBRARY_IMPL(tensorizer, FuncTorchDynamicLayerBackMode, m) { pass_torch_func(m); }
+
+void leave_to_plain_kernel(torch::Library& m, std::initializer_list<const char*> ops) {
+  for (const char* op : ops) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&to_plain_kernel>());
+  }
+}
+TORCH_LIBRARY_IMPL(tensorizer, Autograd, m) {
+  leave_to_plain_kernel(m, {"save_tensors", "open", "crc32", "sha256", "sha256_chunks"});
+}
+TORCH_LIBRARY_IMPL(tensorizer, AutogradNestedTensor, m) {
+  leave_to_plain_kernel(m, {"save_tensors", "open", "crc32", "sha256", "sha256_chunks"});
+}
+TORCH_LIBRARY_IMPL(tensorizer, FuncTorchBatched, m) {
+  leave_to_plain_kernel(m,
+                        {"load_into", "save_tensors", "open", "crc32", "sha256", "sha256_chunks"});
+}
 
 }  // namespace
 

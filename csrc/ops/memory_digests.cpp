@@ -25,28 +25,19 @@ constexpr std::int64_t kFromDevice = 16 << 20;
 constexpr std::int64_t kOfThread = 1 << 20;
 
 // Returns the bytes that digests are of, on the device of the tensor.
-at::Tensor bytes_of(const at::Tensor& data) {
-  if (data.layout() != c10::kStrided || data.is_nested()) {
-    throw Error(ErrorKind::InvalidArgument, "data is no strided tensor, which digests are of");
-  }
-  return row_major_bytes(data);
-}
-
-ConstBytes memory_of(const at::Tensor& bytes) {
-  return {static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()};
-}
+at::Tensor bytes_of(const at::Tensor& data) { return row_major_bytes(data, "data"); }
 
 // Calls `take` with the bytes one piece after another, each a multiple of `unit` but for the last.
 void in_pieces(const at::Tensor& bytes, std::int64_t unit,
                const std::function<void(std::int64_t position, ConstBytes piece)>& take) {
   if (bytes.is_cpu()) {
-    take(0, memory_of(bytes));
+    take(0, const_bytes(bytes));
     return;
   }
   const std::int64_t size = bytes.numel();
   const std::int64_t most = std::max(kFromDevice / unit, std::int64_t{1}) * unit;
   for (std::int64_t at = 0; at < size; at += most) {
-    take(at, memory_of(bytes.narrow(0, at, std::min(most, size - at)).cpu()));
+    take(at, const_bytes(bytes.narrow(0, at, std::min(most, size - at)).cpu()));
   }
 }
 
@@ -92,12 +83,12 @@ at::Tensor digests_on_host(std::int64_t count) {
 
 }  // namespace
 
-std::int64_t crc32(const at::Tensor& data) {
-  return translate_errors([&] {
+c10::SymInt crc32(const at::Tensor& data) {
+  return translate_errors([&]() -> c10::SymInt {
     const at::Tensor bytes = bytes_of(data);
     if (bytes.numel() > 0 && can_check_on(bytes.device())) {
       const at::Tensor found = crc32_on_device(bytes).cpu();
-      return std::int64_t{*static_cast<const std::uint32_t*>(found.const_data_ptr())};
+      return std::int64_t{*reinterpret_cast<const std::uint32_t*>(const_bytes(found).data())};
     }
     std::uint32_t crc = 0;
     in_pieces(bytes, 1, [&](std::int64_t, ConstBytes piece) {
@@ -113,7 +104,7 @@ at::Tensor sha256(const at::Tensor& data) {
     in_pieces(bytes_of(data), 1, [&](std::int64_t, ConstBytes piece) { hash.update(piece); });
     const at::Tensor found = digests_on_host(1);
     const Sha256Digest digest = hash.finish();
-    std::ranges::copy(digest, static_cast<std::byte*>(found.mutable_data_ptr()));
+    std::ranges::copy(digest, tensor_bytes(found).begin());
     return found.view({-1}).to(data.device());
   });
 }
@@ -130,7 +121,7 @@ at::Tensor sha256_chunks(const at::Tensor& data, std::int64_t chunk) {
     }
     const std::int64_t count = bytes.numel() / chunk + (bytes.numel() % chunk != 0);
     const at::Tensor found = digests_on_host(count);
-    const std::span all(static_cast<Sha256Digest*>(found.mutable_data_ptr()),
+    const std::span all(reinterpret_cast<Sha256Digest*>(tensor_bytes(found).data()),
                         static_cast<std::size_t>(count));
     in_pieces(bytes, chunk, [&](std::int64_t position, ConstBytes piece) {
       const auto size = static_cast<std::uint64_t>(chunk);

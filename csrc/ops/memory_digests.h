@@ -5,12 +5,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
 
 #include <cstdint>
 
 namespace tensorizer::ops {
 
-std::int64_t crc32(const at::Tensor& data);
+c10::SymInt crc32(const at::Tensor& data);
 
 // Returns 32 bytes, on the device of `data`.
 at::Tensor sha256(const at::Tensor& data);

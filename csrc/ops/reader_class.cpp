@@ -33,10 +33,9 @@ ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options)
       reader_(translate_errors([&] { return FileReader(std::move(uri), option_list(options_)); })) {
 }
 
-ReaderClass::ReaderClass(at::Tensor data, std::optional<StringDict> options)
-    : options_(std::move(options)), data_(data), reader_(translate_errors([&] {
-        return FileReader(std::move(data), option_list(options_));
-      })) {}
+ReaderClass::ReaderClass(const at::Tensor& data, std::optional<StringDict> options)
+    : options_(std::move(options)),
+      reader_(translate_errors([&] { return FileReader(data, option_list(options_)); })) {}
 
 ReaderClass::ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options)
     : options_(std::move(options)),
@@ -63,7 +62,9 @@ ReaderClass::State ReaderClass::state() const {
     }
     refuse_secrets(reader_.uri(), reader_.options(), "a pickled Reader");
   });
-  return {reader_.uri(), options_.value_or(StringDict()), data_};
+  const at::Tensor& data = reader_.data();
+  return {reader_.uri(), options_.value_or(StringDict()),
+          data.defined() ? std::optional(data) : std::nullopt};
 }
 
 c10::List<std::string> ReaderClass::names() {

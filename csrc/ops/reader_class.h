@@ -26,7 +26,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   using State = std::tuple<std::string, StringDict, std::optional<at::Tensor>>;
 
   ReaderClass(std::string uri, std::optional<StringDict> options);
-  ReaderClass(at::Tensor data, std::optional<StringDict> options);
+  ReaderClass(const at::Tensor& data, std::optional<StringDict> options);
   ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options);
   ReaderClass(std::string uri, std::optional<StringDict> options, std::shared_ptr<Source> opened);
   static c10::intrusive_ptr<ReaderClass> restore(State state);
@@ -103,7 +103,6 @@ class ReaderClass final : public torch::CustomClassHolder {
 
  private:
   std::optional<StringDict> options_;
-  std::optional<at::Tensor> data_;
   FileReader reader_;
 };
 

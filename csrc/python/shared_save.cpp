@@ -6,9 +6,10 @@
 
 #include <pybind11/stl.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "ops/translate_errors.h"
+#include "transfer/memory.h"
 #include "transfer/saving.h"
 
 namespace tensorizer {
@@ -25,7 +26,7 @@ auto call(SharedSave& save, const Arguments&... arguments) {
 ConstBytes bytes_of(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_cpu() && tensor.scalar_type() == at::kByte && tensor.is_contiguous(),
               "bytes are a contiguous tensor of torch.uint8 on the CPU");
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+  return const_bytes(tensor);
 }
 
 std::unique_ptr<SharedSave> make(std::string uri, std::vector<std::string> names,
@@ -52,7 +53,7 @@ at::Tensor write(SharedSave& save, std::size_t section, const at::Tensor& data) 
   return translate_errors([&] {
     const std::vector<std::byte> digests = save.write(section, bytes_of(data));
     at::Tensor made = at::empty({static_cast<std::int64_t>(digests.size())}, at::kByte);
-    if (!digests.empty()) std::memcpy(made.mutable_data_ptr(), digests.data(), digests.size());
+    std::ranges::copy(digests, tensor_bytes(made).begin());
     return made;
   });
 }

@@ -20,8 +20,10 @@
 #include "io/copy.h"
 #include "io/open.h"
 #include "io/secret.h"
+#include "ops/kernels.h"
 #include "ops/reader_class.h"
 #include "ops/translate_errors.h"
+#include "transfer/memory.h"
 
 namespace tensorizer {
 
@@ -178,6 +180,9 @@ void define_streams(pybind11::module_& module) {
   module.def("refuse_traced_secrets", [](const std::string& uri, const OptionList& options) {
     translate_errors([&] { refuse_secrets(uri, options, "a traced program"); });
   });
+  module.def("lacks_memory", torch::wrap_pybind_function(lacks_memory));
+  module.def("is_traced", &ops::is_traced);
+  module.def("is_fake", &ops::is_fake);
   module.def("scheme_folders", &scheme_folders);
   module.def("options_for", [](bool saves, const OptionList& options) {
     return options_for(saves ? OptionUse::Save : OptionUse::Load, options);

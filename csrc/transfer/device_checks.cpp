@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "transfer/cuda_library.h"
+#include "transfer/memory.h"
 
 namespace tensorizer {
 
@@ -47,7 +48,7 @@ std::vector<T> values_of(const at::Tensor& result, std::size_t count) {
                                          std::to_string(count * sizeof(T)));
   }
   std::vector<T> values(count);
-  std::memcpy(values.data(), result.cpu().const_data_ptr(), count * sizeof(T));
+  std::memcpy(values.data(), const_bytes(result.cpu()).data(), count * sizeof(T));
   return values;
 }
 

@@ -17,19 +17,33 @@
 
 namespace tensorizer {
 
+namespace {
+
+// Returns the tensor, if a file can lie in it.
+const at::Tensor& checked_file(const at::Tensor& data) {
+  const std::string why = lacks_memory(data);
+  if (!why.empty() || !data.is_cpu() || data.scalar_type() != c10::ScalarType::Byte ||
+      data.dim() != 1 || !data.is_contiguous()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "a file in memory must be a contiguous, one-dimensional uint8 tensor on the CPU" +
+                    (why.empty() ? "" : ": " + why));
+  }
+  return data;
+}
+
+}  // namespace
+
 FileReader::FileReader(std::string uri, OptionList options, std::shared_ptr<Source> opened)
     : uri_(std::move(uri)), option_list_(std::move(options)), source_(std::move(opened)) {
   parse_load_options(option_list_);
 }
 
-FileReader::FileReader(at::Tensor data, OptionList options)
-    : data_(std::move(data)), option_list_(std::move(options)) {
+FileReader::FileReader(const at::Tensor& data, OptionList options)
+    : data_(same_memory(checked_file(data))),
+      bytes_(const_bytes(data_)),
+      option_list_(std::move(options)),
+      held_(std::make_shared<HeldMemory>(std::span(&data_, 1))) {
   parse_load_options(option_list_);
-  if (!data_.device().is_cpu() || data_.scalar_type() != c10::ScalarType::Byte ||
-      data_.layout() != c10::kStrided || data_.dim() != 1 || !data_.is_contiguous()) {
-    throw Error(ErrorKind::InvalidArgument,
-                "a file in memory must be a contiguous, one-dimensional uint8 tensor on the CPU");
-  }
 }
 
 FileReader::FileReader(std::unique_ptr<Source> source, OptionList options)
@@ -40,17 +54,22 @@ FileReader::FileReader(std::unique_ptr<Source> source, OptionList options)
 FileReader::~FileReader() = default;
 
 std::shared_ptr<Source> FileReader::open(const LoadOptions& options, Cancel& cancel) {
-  if (in_memory()) {
-    return memory_source(tensor_bytes(data_), std::make_shared<at::Tensor>(data_),
-                         "the tensor that holds the file");
-  }
+  if (data_.defined()) return memory_source(bytes_, held_, "the tensor that holds the file");
   if (source_) return std::move(source_);
   if (!given_) return open_model(uri_, options, cancel);
   throw Error(ErrorKind::InvalidArgument,
               "this reader failed to open its file before, and cannot open it again");
 }
 
+void FileReader::check_memory() const {
+  if (!data_.defined() || const_bytes(data_).data() == bytes_.data()) return;
+  throw Error(ErrorKind::InvalidArgument,
+              "the tensor that holds the file has other memory than when it was opened, as after "
+              "share_memory_(): open it again");
+}
+
 std::shared_ptr<OpenFile> FileReader::file(Cancel* given) {
+  check_memory();
   const auto opened = [&]() -> std::shared_ptr<OpenFile> {
     const std::lock_guard lock(mutex_);
     if (closed_) throw Error(ErrorKind::InvalidArgument, "the reader is closed");
@@ -133,8 +152,8 @@ FormatInfo FileReader::format() { return file()->catalogue().info(); }
 bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   Job job(*this);
   const at::NoGradGuard no_grad;
-  const at::Tensor bytes = row_major_bytes(tensor.cpu());
-  if (const auto found = headers_.matches(number, tensor_bytes(bytes), job.cancel)) return *found;
+  const at::Tensor bytes = row_major_bytes(tensor, "the tensor in memory").cpu();
+  if (const auto found = headers_.matches(number, const_bytes(bytes), job.cancel)) return *found;
   throw Error(ErrorKind::InvalidFormat,
               "tensor " + std::to_string(number) +
                   " of the file has nothing to verify: it was saved without hashes");
@@ -246,6 +265,7 @@ void FileReader::close() {
   closed_ = true;
   if (file_) closed_source_ = file_->source().stats();
   file = std::move(file_);
+  held_.reset();
   for (Job* job : jobs_) job->cancel.request();
 }
 

@@ -14,6 +14,7 @@
 #include "engine/open_file.h"
 #include "tensorizer_ops/reader.h"
 #include "transfer/header_cache.h"
+#include "transfer/held_memory.h"
 #include "transfer/load_counters.h"
 #include "transfer/targets.h"
 
@@ -24,14 +25,15 @@ class FileReader {
   // `opened` is the source of the URI if it is already open, or null.
   explicit FileReader(std::string uri, OptionList options = {},
                       std::shared_ptr<Source> opened = nullptr);
-  explicit FileReader(at::Tensor data, OptionList options = {});
+  explicit FileReader(const at::Tensor& data, OptionList options = {});
   // Reads a source that has no URI.
   FileReader(std::unique_ptr<Source> source, OptionList options);
   ~FileReader();
 
   const std::string& uri() const noexcept { return uri_; }
   const OptionList& options() const noexcept { return option_list_; }
-  bool in_memory() const noexcept { return data_.defined(); }
+  // The file, if it lies in memory; undefined otherwise.
+  const at::Tensor& data() const noexcept { return data_; }
   // Returns whether the reader was made from a Source without a URI, so that no other reader can
   // open the same file.
   bool is_given() const noexcept { return given_; }
@@ -109,6 +111,8 @@ class FileReader {
   // `given` may end the call, if this one opens the file.
   std::shared_ptr<OpenFile> file(Cancel* given = nullptr);
   std::shared_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
+  // Throws Error(InvalidArgument) if the file in memory is no longer where it was.
+  void check_memory() const;
   std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
                                const LoadRequest& request, Ties ties, bool headers,
                                const TensorSlices& slices = {});
@@ -118,7 +122,9 @@ class FileReader {
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job);
 
   const std::string uri_;
+  // Another tensor over the caller's memory: the caller's own may get other memory at any time.
   const at::Tensor data_;
+  const ConstBytes bytes_;  // of data_
   const bool given_ = false;
   const OptionList option_list_;
   HeaderCache headers_;
@@ -129,7 +135,8 @@ class FileReader {
       "signal handler, can only cancel() or close() the reader"};
   // A source that the constructor received, until the file is opened. Used only inside `opening_`.
   std::shared_ptr<Source> source_;
-  mutable std::mutex mutex_;  // guards the members below
+  mutable std::mutex mutex_;                // guards the members below
+  std::shared_ptr<const HeldMemory> held_;  // the memory of data_
   std::shared_ptr<OpenFile> file_;
   bool closed_ = false;
   std::vector<Job*> jobs_;

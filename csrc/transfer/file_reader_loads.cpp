@@ -8,6 +8,7 @@
 #include "engine/data_digests.h"
 #include "transfer/file_reader_job.h"
 #include "transfer/held_memory.h"
+#include "transfer/memory.h"
 #include "transfer/overlaps.h"
 #include "transfer/slices.h"
 #include "transfer/targets.h"
@@ -191,7 +192,7 @@ void FileReader::load_ranges(const std::vector<std::string>& names,
     const bool fits = arrived->is_cpu() && arrived->scalar_type() == at::kByte &&
                       arrived->is_contiguous() && arrived->nbytes() == names.size();
     if (!fits) throw Error(ErrorKind::Internal, "ranges without a byte each");
-    flags = {arrived->mutable_data_ptr<std::uint8_t>(), names.size()};
+    flags = {reinterpret_cast<std::uint8_t*>(tensor_bytes(*arrived).data()), names.size()};
   }
   const std::shared_ptr<OpenFile> open = file();
   const std::vector<std::uint32_t> selected = open->select(names);

@@ -37,7 +37,7 @@ class Complaint {
 
 // Returns whether a tensor has a shape but no memory for it.
 bool is_placeholder(const at::Tensor& tensor) {
-  return tensor.is_meta() || tensor.storage().nbytes() < tensor.nbytes();
+  return tensor.is_meta() || !lacks_memory(tensor).empty();
 }
 
 [[noreturn]] void throw_does_not_fit(FileReader& reader, const std::string& complaints) {
@@ -69,8 +69,19 @@ std::string describe_names(const Matches& found, Names wanted, bool file_is_empt
   return text.empty() ? text : text + wrapper_hint(missing, unexpected);
 }
 
+void refuse_not_plain(const std::vector<std::string>& names,
+                      const std::vector<at::Tensor>& tensors) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (const std::string why = is_not_plain(tensors[i]); !why.empty()) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "tensor " + quote(names[i]) + " cannot be filled: " + why);
+    }
+  }
+}
+
 Matches match_tensors(FileReader& reader, const std::vector<std::string>& names,
                       const std::vector<at::Tensor>& tensors, const FillRequest& request) {
+  refuse_not_plain(names, tensors);
   std::unordered_map<std::string, bool> used;  // the file's names
   for (std::string& name : reader.names()) used.emplace(std::move(name), false);
   const std::vector<std::size_t> ties = find_ties(tensors);

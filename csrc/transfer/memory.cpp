@@ -86,6 +86,12 @@ Bytes map_huge_pages(std::uint64_t size) {
   return kept;
 }
 
+void require_contiguous(const at::Tensor& tensor, std::string_view what) {
+  require_memory(tensor, what);
+  if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return;
+  throw Error(ErrorKind::Internal, "a tensor is not contiguous on the CPU");
+}
+
 // Returns a tensor from torch's allocator.
 at::Tensor empty(at::IntArrayRef shape, c10::ScalarType type) {
   return taking_memory(byte_size(shape, type), "memory on cpu",
@@ -113,12 +119,37 @@ std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type) {
   return size;
 }
 
-std::string lacks_memory(const at::Tensor& tensor) {
+std::string is_not_plain(const at::Tensor& tensor) {
+  const c10::DispatchKeySet keys = tensor.key_set();
+  if (keys.has(c10::DispatchKey::FuncTorchBatched)) {
+    return "it is inside torch.vmap(), which has many tensors in its place: call this outside";
+  }
+  if (keys.has(c10::DispatchKey::FuncTorchGradWrapper)) {
+    return "it is inside a transform of torch.func, and has no memory of its own: call this "
+           "outside";
+  }
+  if (keys.has(c10::DispatchKey::Functionalize)) {
+    return "it is a functional tensor, which torch traces programs with";
+  }
+  if (tensor.is_nested()) return "it is nested, and has no shape: unbind() gives its tensors";
   if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
     return "it is a tensor subclass without memory of its own; pass a plain tensor";
   }
-  if (tensor.is_meta() || tensor.numel() == 0) return {};
+  if (tensor.layout() != c10::kStrided) {
+    return "its layout is " + c10::str(tensor.layout()) + ": to_dense() makes it strided";
+  }
+  if (tensor.is_quantized()) return "it is quantized: int_repr() gives its elements";
+  if (tensor._is_zerotensor()) {
+    return "it stands for zeros (torch._efficientzerotensor) and has no memory: clone() gives it "
+           "some";
+  }
   if (!tensor.has_storage()) return "it has no memory of its own; pass a plain tensor";
+  return {};
+}
+
+std::string lacks_memory(const at::Tensor& tensor) {
+  if (std::string why = is_not_plain(tensor); !why.empty()) return why;
+  if (tensor.is_meta() || tensor.numel() == 0) return {};
   const std::size_t needed =
       at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
                                        static_cast<std::size_t>(tensor.storage_offset()));
@@ -126,6 +157,57 @@ std::string lacks_memory(const at::Tensor& tensor) {
   if (there >= needed) return {};
   return "its storage has " + std::to_string(there) + " of the " + std::to_string(needed) +
          " bytes that its shape needs";
+}
+
+void require_memory(const at::Tensor& tensor, std::string_view what) {
+  if (const std::string why = lacks_memory(tensor); !why.empty()) {
+    throw Error(ErrorKind::InvalidArgument, std::string(what) + " has no bytes to use: " + why);
+  }
+}
+
+Bytes tensor_bytes(const at::Tensor& tensor, std::string_view what) {
+  require_contiguous(tensor, what);
+  if (tensor.numel() == 0) return {};
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+ConstBytes const_bytes(const at::Tensor& tensor, std::string_view what) {
+  require_contiguous(tensor, what);
+  if (tensor.numel() == 0) return {};
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+std::uintptr_t address_of(const at::Tensor& tensor) {
+  require_memory(tensor, "a tensor");
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+}
+
+MemoryKey::MemoryKey(const at::Tensor& tensor)
+    : kind_(Kind::Tensor), place_(reinterpret_cast<std::uintptr_t>(tensor.unsafeGetTensorImpl())) {
+  if (!is_not_plain(tensor).empty()) return;
+  if (!tensor.is_meta() && tensor.numel() > 0 && lacks_memory(tensor).empty()) {
+    kind_ = Kind::Address;
+    place_ = address_of(tensor);
+  } else {
+    kind_ = Kind::Storage;
+    place_ = reinterpret_cast<std::uintptr_t>(tensor.storage().unsafeGetStorageImpl());
+    layout_.push_back(tensor.storage_offset());
+  }
+  layout_.insert(layout_.end(), tensor.sizes().begin(), tensor.sizes().end());
+  layout_.insert(layout_.end(), tensor.strides().begin(), tensor.strides().end());
+  // A conjugate view has other values in the same memory.
+  layout_.insert(layout_.end(), {static_cast<std::int64_t>(tensor.scalar_type()), tensor.is_conj(),
+                                 tensor.is_neg(), static_cast<std::int64_t>(tensor.device().type()),
+                                 tensor.device().index()});
+}
+
+at::Tensor same_memory(const at::Tensor& tensor) {
+  at::Tensor other = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()),
+                                                              tensor.key_set(), tensor.dtype());
+  c10::TensorImpl* const impl = other.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  return other;
 }
 
 NewMemory::~NewMemory() { unmap(left_); }
@@ -178,13 +260,9 @@ at::Tensor contiguous_bytes(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
 }
 
-at::Tensor row_major_bytes(const at::Tensor& tensor) {
+at::Tensor row_major_bytes(const at::Tensor& tensor, std::string_view what) {
+  require_memory(tensor, what);
   return contiguous_bytes(tensor.detach().resolve_conj().resolve_neg().contiguous());
-}
-
-Bytes tensor_bytes(const at::Tensor& tensor) {
-  if (tensor.numel() == 0) return {};
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
 }  // namespace tensorizer

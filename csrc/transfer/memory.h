@@ -1,14 +1,21 @@
-// Allocates the memory of tensors, most of it on the CPU.
+// The memory of tensors: the only way to its bytes and addresses, and where new memory comes from.
+//
+// Some tensors have a shape, a storage and no elements in it, and a pointer into such a storage is
+// null or of something else. So nobody else asks torch for a pointer or a storage
+// (tools/check_memory.py).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <c10/util/Exception.h>
 
+#include <compare>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "io/mapping.h"
@@ -34,9 +41,44 @@ auto taking_memory(std::uint64_t size, std::string_view what, const Take& take) 
   }
 }
 
-// Returns why the elements of a strided tensor cannot be read and written in its own memory, or an
-// empty string if they can.
+// Returns why shape, strides and type do not say how the elements of a tensor lie in a storage of
+// its own, or an empty string if they do. What they say of a tensor on the meta device counts.
+std::string is_not_plain(const at::Tensor& tensor);
+
+// Returns why the elements of a tensor cannot be read and written in its own memory, or an empty
+// string if they can: what is_not_plain() returns, or that the storage is too small. A tensor on
+// the meta device needs no memory.
 std::string lacks_memory(const at::Tensor& tensor);
+
+// Throws Error(InvalidArgument), `what` and the reason, if a tensor lacks memory.
+void require_memory(const at::Tensor& tensor, std::string_view what);
+
+// Return the bytes of a contiguous tensor on the CPU. Throw as require_memory() does. The second
+// one leaves a copy-on-write tensor as it is.
+Bytes tensor_bytes(const at::Tensor& tensor, std::string_view what = "a tensor");
+ConstBytes const_bytes(const at::Tensor& tensor, std::string_view what = "a tensor");
+
+// Returns the address of the first element, on any device. The tensor must have elements. Throws as
+// require_memory() does.
+std::uintptr_t address_of(const at::Tensor& tensor);
+
+// Tells tensors apart: two have the same key if they have the same elements in the same memory, and
+// a change of one changes the other. Any tensor has a key. One without memory of its own is the
+// same as no other; those that share a storage that is too small for them are the same.
+class MemoryKey {
+ public:
+  explicit MemoryKey(const at::Tensor& tensor);
+  std::strong_ordering operator<=>(const MemoryKey&) const = default;
+
+ private:
+  enum class Kind { Address, Storage, Tensor };
+  Kind kind_;
+  std::uintptr_t place_;
+  std::vector<std::int64_t> layout_;
+};
+
+// Returns another tensor over the memory of a strided one. Autograd sees changes through either.
+at::Tensor same_memory(const at::Tensor& tensor);
 
 // Allocates memory for the tensors of a job. Page faults, not the copy, dominate the cost of
 // filling fresh memory. So tensors lie one behind the other in blocks that are advised to be huge
@@ -79,11 +121,8 @@ std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type);
 // one element, whatever it is, and then finds no bytes.)
 at::Tensor contiguous_bytes(const at::Tensor& tensor);
 
-// Returns the bytes of a strided tensor's elements in row-major order, on its device: without a
-// copy if it is contiguous.
-at::Tensor row_major_bytes(const at::Tensor& tensor);
-
-// Returns the bytes of a contiguous tensor on the CPU.
-Bytes tensor_bytes(const at::Tensor& tensor);
+// Returns the bytes of a tensor's elements in row-major order, on its device: without a copy if it
+// is contiguous. Throws as require_memory() does.
+at::Tensor row_major_bytes(const at::Tensor& tensor, std::string_view what);
 
 }  // namespace tensorizer

@@ -29,7 +29,7 @@ Span span_of(std::size_t place, const at::Tensor& output) {
   for (std::int64_t i = 0; i < output.dim(); ++i) {
     elements += static_cast<std::uintptr_t>((output.size(i) - 1) * output.stride(i));
   }
-  const auto begin = reinterpret_cast<std::uintptr_t>(output.const_data_ptr());
+  const std::uintptr_t begin = address_of(output);
   return {place, output.device(), begin, begin + elements * output.element_size()};
 }
 

@@ -102,11 +102,6 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
     throw Error(ErrorKind::InvalidArgument, "tensor " + quote(name) + " cannot be saved: " + why);
   };
   if (!tensor.defined()) refuse("it is undefined");
-  if (tensor.is_nested()) refuse("it is nested, and has no shape that the format could hold");
-  if (tensor.layout() != c10::kStrided) {
-    refuse(std::string("its layout is ") + c10::str(tensor.layout()) +
-           ", and the format holds strided tensors only");
-  }
   if (const std::string why = lacks_memory(tensor); !why.empty()) refuse(why);
   Saving saving;
   saving.tensor = tensor;
@@ -121,8 +116,7 @@ Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& stagi
     if (tensor.dim() == 0) saving.item.memory = ConstBytes(kZeroElement).first(tensor.itemsize());
   } else if (tensor.numel() > 0) {
     if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
-      saving.item.memory = {static_cast<const std::byte*>(tensor.const_data_ptr()),
-                            tensor.nbytes()};
+      saving.item.memory = const_bytes(tensor);
     } else {
       saving.item.staged = staging.add(tensor, tensor.scalar_type());
     }
@@ -206,10 +200,10 @@ void check_not_overwritten(const Sink& sink, std::span<const Saving> savings) {
   const std::vector<ConstBytes> overwritten = overwritten_memory(sink);
   if (overwritten.empty()) return;
   for (const Saving& saving : savings) {
-    if (!saving.tensor.is_cpu() || !saving.tensor.has_storage()) continue;
-    const auto* data = static_cast<const std::byte*>(saving.tensor.const_data_ptr());
+    if (!saving.tensor.is_cpu() || saving.tensor.numel() == 0) continue;
+    const std::uintptr_t data = address_of(saving.tensor);
     for (const ConstBytes memory : overwritten) {
-      if (data >= memory.data() && data < memory.data() + memory.size()) {
+      if (data - reinterpret_cast<std::uintptr_t>(memory.data()) < memory.size()) {
         throw Error(ErrorKind::InvalidArgument,
                     sink.label() + " is written in place, and tensor " + quote(saving.spec.name) +
                         " is mapped from it: load it with copy=True, or save to another file");

@@ -79,7 +79,7 @@ class PinnedPort final : public TensorPort {
                                          std::nullopt);
       });
     }
-    return Bytes(static_cast<std::byte*>(memory.mutable_data_ptr()), size);
+    return tensor_bytes(memory).first(size);
   }
 
   void put(std::uint32_t number, std::uint64_t position, Bytes bytes) override {
@@ -166,7 +166,7 @@ class PinnedPort final : public TensorPort {
   // Returns a view of the piece, so that its allocator keeps the memory until the copy is done.
   at::Tensor part_of_piece(Bytes bytes) const {
     const at::Tensor& piece = pieces_[current_].memory;
-    return piece.narrow(0, bytes.data() - static_cast<const std::byte*>(piece.const_data_ptr()),
+    return piece.narrow(0, bytes.data() - const_bytes(piece).data(),
                         static_cast<std::int64_t>(bytes.size()));
   }
 

@@ -22,15 +22,19 @@ namespace {
 // The least size of a page, and a multiple of every block of a file (Source::block()).
 constexpr std::uint64_t kPage = 4096;
 
+void check_memory(const OpenFile& file, std::uint32_t number, const at::Tensor& output) {
+  if (const std::string why = lacks_memory(output); !why.empty()) {
+    throw Error(ErrorKind::InvalidArgument,
+                file.describe_entry(number) + " has an output that cannot be filled: " + why);
+  }
+}
+
 void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& output, bool cast) {
   const Entry& entry = file.entry(number);
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument, file.describe_entry(number) + " " + why);
   };
-  if (output.layout() != c10::kStrided) refuse("needs an output that is strided");
-  if (const std::string why = lacks_memory(output); !why.empty()) {
-    refuse("has an output that cannot be filled: " + why);
-  }
+  check_memory(file, number, output);
   if (!output.sizes().equals(entry.shape)) {
     refuse("has the shape " + c10::str(at::IntArrayRef(entry.shape)) + ", and its output has " +
            c10::str(output.sizes()));
@@ -78,31 +82,16 @@ bool are_tied(const OpenFile& file, std::uint32_t a, std::uint32_t b) {
   return a != b && file.entry_number(a) == file.entry_number(b);
 }
 
-bool is_same(const at::Tensor& a, const at::Tensor& b) {
-  return a.const_data_ptr() == b.const_data_ptr() && a.device() == b.device() &&
-         a.sizes() == b.sizes() && a.strides() == b.strides() && a.dtype() == b.dtype() &&
-         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
-}
-
 // Throws if two outputs are the same tensor, unless the file ties them.
 void check_distinct(const OpenFile& file, std::span<const std::uint32_t> selected,
                     std::span<const at::Tensor> outputs) {
-  std::unordered_multimap<const void*, std::size_t> places;
-  places.reserve(outputs.size());
+  const std::vector<std::size_t> ties = find_ties(outputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const at::Tensor& output = outputs[i];
-    if (output.is_meta() || output.numel() == 0) continue;
-    const auto [first, last] = places.equal_range(output.const_data_ptr());
-    const bool is_taken = std::any_of(first, last, [&](const auto& place) {
-      return is_same(outputs[place.second], output) &&
-             !are_tied(file, selected[place.second], selected[i]);
-    });
-    if (is_taken) {
-      throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) +
-                                                  " has the same output as another tensor: "
-                                                  "give each tensor its own");
-    }
-    places.emplace(output.const_data_ptr(), i);
+    if (ties[i] == i || outputs[i].is_meta() || outputs[i].numel() == 0) continue;
+    if (are_tied(file, selected[ties[i]], selected[i])) continue;
+    throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) +
+                                                " has the same output as another tensor: "
+                                                "give each tensor its own");
   }
 }
 
@@ -321,7 +310,7 @@ Targets given_tensors(OpenFile& file, std::span<const std::uint32_t> selected,
     const auto first = loaded.find(file.entry_number(selected[i]));
     if (first != loaded.end() && are_tied(file, selected[i], selected[first->second])) {
       const at::Tensor& other = outputs[first->second];
-      if (output.is_meta() || is_same(output, other)) continue;
+      if (output.is_meta() || MemoryKey(output) == MemoryKey(other)) continue;
       if (holds_all(other, output, *entry.dtype)) {
         targets.tied.push_back({output, other});
         continue;
@@ -351,6 +340,7 @@ Targets ranges_of_tensors(OpenFile& file, std::span<const std::uint32_t> selecte
     const auto refuse = [&](const std::string& why) {
       throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) + " " + why);
     };
+    check_memory(file, selected[i], output);
     const c10::ScalarType stored = scalar_type(file.dtype(selected[i]));
     const std::uint64_t element_size = c10::elementSize(stored);
     const std::uint64_t elements = entry.data_size / element_size;

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
+
+#include "transfer/memory.h"
 
 namespace tensorizer {
 
@@ -14,38 +15,17 @@ constexpr std::size_t kPiece = 16 << 20;
 }  // namespace
 
 std::vector<std::size_t> find_ties(std::span<const at::Tensor> tensors) {
-  using Identity = std::tuple<const void*, std::int64_t, std::vector<std::int64_t>>;
-  std::map<Identity, std::size_t> first;
+  std::map<MemoryKey, std::size_t> first;
   std::vector<std::size_t> ties;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor& tensor = tensors[i];
-    std::vector<std::int64_t> shape = tensor.sizes().vec();
-    shape.insert(shape.end(), tensor.strides().begin(), tensor.strides().end());
-    // A conjugate view has other values in the same memory.
-    shape.insert(shape.end(), {static_cast<std::int64_t>(tensor.scalar_type()), tensor.is_conj(),
-                               tensor.is_neg()});
-    const Identity identity{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(),
-                            std::move(shape)};
-    ties.push_back(first.emplace(identity, i).first->second);
+    ties.push_back(first.emplace(MemoryKey(tensors[i]), i).first->second);
   }
   return ties;
 }
 
-at::Tensor same_memory(const at::Tensor& tensor) {
-  at::Tensor other = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()),
-                                                              tensor.key_set(), tensor.dtype());
-  c10::TensorImpl* const impl = other.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
-  return other;
-}
-
 bool has_same_bytes(const at::Tensor& tensor, const at::Tensor& other) {
   if (tensor.is_meta() || tensor.numel() == 0) return true;
-  const auto bytes = [](const at::Tensor& each) {
-    return each.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte);
-  };
-  return bytes(tensor).equal(bytes(other));
+  return row_major_bytes(tensor, "a tensor").equal(row_major_bytes(other, "a tensor"));
 }
 
 void copy_elements(const at::Tensor& to, const at::Tensor& from, Cancel& cancel) {

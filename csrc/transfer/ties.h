@@ -11,12 +11,8 @@
 
 namespace tensorizer {
 
-// Returns, for each tensor, the number of the first tensor with the same storage, offset, shape,
-// strides and dtype. All tensors must be strided and have a storage.
+// Returns, for each tensor, the number of the first tensor that is the same memory (MemoryKey).
 std::vector<std::size_t> find_ties(std::span<const at::Tensor> tensors);
-
-// Returns another tensor over the memory of this one. Autograd sees changes through either.
-at::Tensor same_memory(const at::Tensor& tensor);
 
 // Returns whether both have the same elements, bit by bit. They must have the same shape, dtype and
 // device. Tensors without memory have.

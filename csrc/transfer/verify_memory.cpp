@@ -30,8 +30,8 @@ c10::TypedOperatorHandle<Signature> op(const char* name) {
 }
 
 std::uint32_t crc32_of(const at::Tensor& tensor) {
-  static const auto crc32 = op<std::int64_t(const at::Tensor&)>("tensorizer::crc32");
-  return static_cast<std::uint32_t>(crc32.call(tensor));
+  static const auto crc32 = op<c10::SymInt(const at::Tensor&)>("tensorizer::crc32");
+  return static_cast<std::uint32_t>(crc32.call(tensor).expect_int());
 }
 
 // Returns the digests as bytes on the CPU.
@@ -49,11 +49,11 @@ Digests digest_of(const at::Tensor& tensor, const DigestStart& start, Cancel& ca
     return digests;
   }
   RunningDigests running(start);
-  const at::Tensor bytes = row_major_bytes(tensor);
+  const at::Tensor bytes = row_major_bytes(tensor, "a tensor");
   for (std::int64_t at = 0; at < bytes.numel(); at += kPiece) {
     cancel.check();
     const at::Tensor piece = bytes.narrow(0, at, std::min(kPiece, bytes.numel() - at)).cpu();
-    running.update(tensor_bytes(piece));
+    running.update(const_bytes(piece));
   }
   return running.finish();
 }
@@ -101,7 +101,7 @@ class MemoryCheck {
   void check_chunks(std::uint32_t number, const at::Tensor& tensor) {
     const ChunkDigests& listed = file_.catalogue().chunk_digests();
     const at::Tensor found = chunk_digests_of(tensor, listed.chunk_size());
-    const std::span digests(static_cast<const Sha256Digest*>(found.const_data_ptr()),
+    const std::span digests(reinterpret_cast<const Sha256Digest*>(const_bytes(found).data()),
                             static_cast<std::size_t>(found.size(0)));
     compare_chunks(listed, file_.entry_number(number), 0, digests, [&](std::uint64_t at) {
       const std::uint64_t end = std::min(at + listed.chunk_size(), file_.entry(number).data_size);
@@ -123,10 +123,11 @@ class MemoryCheck {
 };
 
 void check_shape(const OpenFile& file, std::uint32_t number, const at::Tensor& tensor) {
-  if (tensor.is_meta()) {
+  const std::string why =
+      tensor.is_meta() ? "it is on the meta device and has no data" : lacks_memory(tensor);
+  if (!why.empty()) {
     throw Error(ErrorKind::InvalidArgument,
-                file.describe_entry(number) +
-                    ": the tensor in memory is on the meta device, and has no values");
+                file.describe_entry(number) + ": the tensor in memory cannot be verified: " + why);
   }
   const Entry& entry = file.entry(number);
   const c10::ScalarType stored = scalar_type(file.dtype(number));

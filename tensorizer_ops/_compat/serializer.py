@@ -25,7 +25,7 @@ from tensorizer_ops._compat.unclosed import finish_at_exit
 from tensorizer_ops._file_objects import MOST_THREADS
 from tensorizer_ops._options import Options, as_text
 from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._savable import refuse_uninitialized
+from tensorizer_ops._savable import plain_tensors
 
 with contextlib.suppress(ImportError):  # if it is installed, torch has already imported it
     import numpy
@@ -184,11 +184,11 @@ class TensorSerializer:
     def _write(
         self, names: list[str], tensors: list[torch.Tensor], types: list[int], indices: list[int]
     ) -> None:
-        for name, tensor in zip(names, tensors, strict=True):
+        for name in names:
             if not isinstance(name, str):
                 raise TypeError(f"a name is {type(name).__name__}, and must be str")
             name.encode()  # raises for a lone surrogate
-            refuse_uninitialized(name, tensor)
+        tensors = plain_tensors(names, tensors)
         writer = self._output.writer
         # Tensor subclasses must not intercept this call with __torch_function__.
         with reported(writer, self._progress), torch._C.DisableTorchFunctionSubclass():

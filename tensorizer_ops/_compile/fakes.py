@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import register_fake
 
-from tensorizer_ops import _python
+from tensorizer_ops import _python, errors
 from tensorizer_ops._options import as_pairs
 
 # Private in torch, so another version may lack it.
@@ -122,6 +122,8 @@ def _verify(uri: str, *, options: Options = None, **_: Any) -> None:
 
 
 def _crc32(data: torch.Tensor) -> torch.SymInt:
+    if not isinstance(data, FakeTensor):
+        raise errors.InvalidArgument("data is on the meta device, and has no values")
     return torch.library.get_ctx().new_dynamic_size(min=0, max=(1 << 32) - 1)
 
 

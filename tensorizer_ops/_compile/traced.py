@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops import errors
 from tensorizer_ops._slices import Slices, resolve, without
 
 Options = Mapping[str, str] | None
@@ -127,6 +128,12 @@ def save(
     options: Options = None,
     metadata: Options = None,
 ) -> None:
+    for name, tensor in tensors.items():
+        if hasattr(type(tensor), "__tensor_flatten__"):  # the graph would save each tensor in it
+            raise errors.InvalidArgument(
+                f"tensor {name!r} cannot be saved in a compiled graph: it is a tensor subclass; "
+                "save the tensors in it"
+            )
     torch.ops.tensorizer.save_tensors(
         uri,
         list(tensors.keys()),

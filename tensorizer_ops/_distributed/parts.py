@@ -8,12 +8,12 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
 from tensorizer_ops import errors
 from tensorizer_ops._boxes import make_up, strides_of
 from tensorizer_ops._distributed.cut import shard
+from tensorizer_ops._savable import plain_tensors, refuse_without_memory
 
 
 class Box(NamedTuple):
@@ -101,9 +101,8 @@ def local_part(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
                 f"tensor {name!r} cannot be saved: its placements are {tensor.placements}, and the "
                 "values of Partial are not added up yet: redistribute() it"
             )
-        local = tensor.to_local()
-        if isinstance(local, AsyncCollectiveTensor):
-            local = local.wait()
+        (local,) = plain_tensors([name], [tensor.to_local()])
+        refuse_without_memory(name, local)
         what = f"tensor {name!r} cannot be saved: it"
         starts, lengths = shard(what, tensor.shape, tensor.device_mesh, tensor.placements)
         box = Box(tuple(starts), tuple(lengths))
@@ -113,11 +112,8 @@ def local_part(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
                 f"and {tensor.placements} of {list(tensor.shape)} are {list(box.lengths)}"
             )
     else:
+        refuse_without_memory(name, tensor)
         local, box = tensor, Box((0,) * tensor.dim(), tuple(tensor.shape))
-    if local.layout != torch.strided or local.is_nested or local.is_quantized:
-        raise errors.InvalidArgument(
-            f"tensor {name!r} cannot be saved by several ranks: only strided tensors can"
-        )
     if local.is_meta:
         raise errors.InvalidArgument(
             f"tensor {name!r} cannot be saved: it is on the meta device, and has no values"

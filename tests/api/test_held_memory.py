@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -161,3 +162,45 @@ def test_a_file_that_is_cut_while_it_is_read(path: str, what: str) -> None:
     text = fork_python(CUT, path, what).stdout
     assert text.startswith(f"'{path}' ends at byte ")
     assert "it was truncated since" in text
+
+
+# What a program may do to the tensor that holds a file. Torch refuses to resize it.
+CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "resize_": lambda tensor: tensor.resize_(2 * SIZE),
+    "set_": lambda tensor: tensor.set_(torch.zeros(3, dtype=torch.uint8)),
+    "data": lambda tensor: setattr(tensor, "data", torch.zeros(3, dtype=torch.uint8)),
+    "resize_ of the storage": lambda tensor: tensor.untyped_storage().resize_(0),
+}
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_reader_holds_the_memory_of_its_file(path: str, change: str, opened: bool) -> None:
+    x = random_bytes(SIZE)
+    ops.save(path, {"x": x})
+    data = torch.tensor(bytearray(Path(path).read_bytes()), dtype=torch.uint8)
+    reader = ops.open(data)
+    if opened:
+        assert reader.names() == ["x"]
+    if "resize" in change:
+        with pytest.raises(RuntimeError, match="not resizable"):
+            CHANGES[change](data)
+        reader.load(None, None, None, "all", True, 0)
+        reader.close()
+        assert may_resize(data)
+        return
+    CHANGES[change](data)
+    assert same(reader.load(None, None, None, "all", True, 0)["x"], x)
+    assert same(pickle.loads(pickle.dumps(reader)).load(None)["x"], x)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_file_in_memory_that_has_moved(path: str, opened: bool) -> None:
+    ops.save(path, {"x": random_bytes(SIZE)})
+    data = torch.tensor(bytearray(Path(path).read_bytes()), dtype=torch.uint8)
+    reader = ops.open(data)
+    if opened:
+        assert reader.names() == ["x"]
+    data.share_memory_()
+    with pytest.raises(ValueError, match="has other memory than when it was opened"):
+        reader.load(None, None, None, "none", True, 0)

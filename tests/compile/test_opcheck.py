@@ -36,6 +36,8 @@ def test_opcheck(path: str, name: str) -> None:
         arguments = (*arguments, [torch.zeros(3, 4), torch.zeros(5, dtype=torch.bfloat16)])
     # Results that are strings cannot be in a graph, so no graph is made of these ops.
     tests = TESTS[:-1] if name in ("names", "digest") else TESTS
+    if name == "save":  # under FakeTensorMode alone it is an error
+        tests = tuple(test for test in tests if test != "test_faketensor")
     place = path + ".new" if name.startswith("save") else path
     torch.library.opcheck(
         getattr(ops, name).default, (place, *arguments), options, test_utils=tests
@@ -58,7 +60,7 @@ def test_opcheck_digests_of_memory() -> None:
     data = torch.rand(30, 40)
     torch.library.opcheck(ops.sha256.default, (data,))
     torch.library.opcheck(ops.sha256_chunks.default, (data, 1000))
-    torch.library.opcheck(ops.crc32.default, (data,), test_utils=TESTS[:2])
+    torch.library.opcheck(ops.crc32.default, (data,))
 
 
 def test_every_op_is_checked() -> None:

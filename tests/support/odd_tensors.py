@@ -1,0 +1,504 @@
+"""Tensors that are not what they seem, and what is done with them, each in a process that may die.
+
+``python -m support.odd_tensors [FUNCTION …]`` prints what became of every tensor in every function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
+from torch.masked import masked_tensor
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._pytree import tree_map_only
+
+import tensorizer_ops
+from support.samples import freed, raw, same
+from tensorizer_ops import checkpoint, distributed, protobuf, safetensors
+from tensorizer_ops.serialization import TensorSerializer
+
+ops = torch.ops.tensorizer
+errors = tensorizer_ops.errors
+NAME = "odd one"
+
+# What a tensor is given to: a function, the tensor, and its elements if it has any.
+Run = Callable[[Any, "torch.Tensor | None"], None]
+
+
+class Wrapper(torch.Tensor):
+    """Has no memory, and passes each operator on to the one tensor that it wraps."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapper:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+        made.inner = inner
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: Any) -> Wrapper:
+        return Wrapper(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = tree_map_only(cls, lambda each: each.inner, (args, kwargs or {}))
+        return tree_map_only(torch.Tensor, cls, func(*plain[0], **plain[1]))
+
+
+class Shell(Wrapper):
+    """Has no memory, and can be detached."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].inner)
+        raise NotImplementedError(f"Shell has no {func}")
+
+
+class Named(torch.Tensor):
+    """A subclass with memory of its own."""
+
+
+def _once(make: Callable[[torch.Tensor], Any], has_elements: bool = False) -> Any:
+    def give(elements: torch.Tensor, run: Run) -> None:
+        run(make(elements), elements if has_elements else None)
+
+    return give
+
+
+def _batched(elements: torch.Tensor, run: Run) -> None:
+    def body(x: torch.Tensor) -> torch.Tensor:
+        run(x, None)
+        return x
+
+    torch.vmap(body)(torch.stack([elements, elements]))
+
+
+def _zeros(elements: torch.Tensor, run: Run) -> None:
+    zeros = torch._efficientzerotensor(elements.shape, dtype=elements.dtype)  # type: ignore[attr-defined]
+    run(zeros, torch.zeros_like(elements))
+
+
+def _functional(elements: torch.Tensor) -> Any:
+    with FunctionalTensorMode():
+        return FunctionalTensor.to_functional(elements)
+
+
+def _float8(elements: torch.Tensor) -> Any:
+    from torchao.float8.config import ScalingType  # noqa: F401  (fails without torchao)
+    from torchao.float8.float8_training_tensor import LinearMMConfig
+    from torchao.float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
+
+    return WeightWithDynamicFloat8CastTensor(elements, LinearMMConfig(), torch.float8_e4m3fn)
+
+
+def _quantized_by_torchao(elements: torch.Tensor) -> Any:
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    layer = torch.nn.Linear(elements.shape[-1], 4)
+    quantize_(layer, Int8WeightOnlyConfig(version=2))
+    return layer.weight
+
+
+def _join_a_group() -> None:
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+
+
+def _distributed(elements: Any) -> Any:
+    _join_a_group()
+    return DTensor.from_local(elements, init_device_mesh("cpu", (1,)), [Replicate()])
+
+
+def _two(elements: torch.Tensor) -> TwoTensor:
+    return TwoTensor(torch.ones_like(elements), elements)
+
+
+def _jagged(elements: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor([elements, elements[:1]], layout=torch.jagged)
+
+
+def _strided_nested(elements: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor([elements, elements[:1]])
+
+
+def _masked(elements: torch.Tensor) -> Any:
+    return masked_tensor(elements.float(), torch.ones(elements.shape, dtype=torch.bool))
+
+
+def _lazy(_: torch.Tensor) -> torch.Tensor:
+    return torch.nn.LazyLinear(3).weight
+
+
+TENSORS: dict[str, Callable[[torch.Tensor, Run], None]] = {
+    "plain": _once(torch.clone, True),
+    "subclass with memory": _once(lambda x: x.clone().as_subclass(Named), True),
+    "two tensors": _once(_two),
+    "wrapper": _once(lambda x: Wrapper(x.clone()), True),
+    "wrapper of a wrapper": _once(lambda x: Wrapper(Wrapper(x.clone())), True),
+    "wrapper of two tensors": _once(lambda x: Wrapper(_two(x))),
+    "shell": _once(Shell),
+    "async collective": _once(lambda x: AsyncCollectiveTensor(x.clone()), True),
+    "released storage": _once(lambda x: freed(x.clone())),
+    "fake": _once(lambda x: FakeTensorMode().from_tensor(x)),
+    "functional": _once(lambda x: torch._to_functional_tensor(x.clone()), True),
+    "functional in Python": _once(_functional),
+    "batched": _batched,
+    "jagged": _once(_jagged),
+    "strided nested": _once(_strided_nested),
+    "masked": _once(_masked),
+    "sparse": _once(lambda x: x.float().to_sparse()),
+    "sparse rows": _once(lambda x: x.float().reshape(-1, 1).to_sparse_csr()),
+    "mkldnn": _once(lambda x: x.float().to_mkldnn()),
+    "quantized": _once(lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8)),
+    "meta": _once(lambda x: x.to("meta")),
+    "zeros without memory": _zeros,
+    "lazy": _once(_lazy),
+    "torchao float8": _once(lambda x: _float8(x.clone()), True),
+    "torchao int8": _once(_quantized_by_torchao),
+    "distributed": _once(lambda x: _distributed(x.clone()), True),
+    "distributed wrapper": _once(lambda x: _distributed(Wrapper(x.clone())), True),
+    "distributed two tensors": _once(lambda x: _distributed(_two(x))),
+    "distributed float8": _once(lambda x: _distributed(_float8(x.clone())), True),
+    "distributed released": _once(lambda x: freed_local(_distributed(x.clone()))),
+}
+NEED_TORCHAO = {name for name in TENSORS if "torchao" in name or "float8" in name}
+
+
+def freed_local(tensor: Any) -> Any:
+    freed(tensor._local_tensor)
+    return tensor
+
+
+class WrongBytes(AssertionError):
+    """A function took a tensor, and did not do with its elements what it says."""
+
+
+def _must_be(found: torch.Tensor, elements: torch.Tensor | None) -> None:
+    if elements is None:
+        raise WrongBytes(f"took it without an error, as {found!r}")
+    if not same(found.detach().as_subclass(torch.Tensor), elements):
+        raise WrongBytes(f"has {found!r} in place of {elements!r}")
+
+
+def _saves(save: Callable[[str, Any], None], suffix: str = ".tensors") -> Any:
+    """Returns a function that checks what a save has written."""
+
+    def run(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+        path = str(folder / f"saved{suffix}")
+        save(path, tensor)
+        loaded = tensorizer_ops.load(path)
+        if tensor.is_meta and elements is None:
+            elements = torch.zeros(tensor.shape)
+        _must_be(next(iter(loaded.values())), elements)
+
+    return run
+
+
+def _save_to_a_file_object(path: str, tensor: Any) -> None:
+    with open(path, "wb") as file:
+        tensorizer_ops.save(file, {NAME: tensor})
+
+
+def _save_with_a_writer(path: str, tensor: Any) -> None:
+    with tensorizer_ops.Writer(path) as writer:
+        writer[NAME] = tensor
+
+
+def _save_a_checkpoint_async(path: str, tensor: Any) -> None:
+    checkpoint.save_checkpoint_async(path, {NAME: tensor, "other": torch.ones(2)}).result()
+
+
+def _save_distributed(path: str, tensor: Any) -> None:
+    _join_a_group()
+    distributed.save(path, {NAME: tensor})
+
+
+def _serialize(write: Callable[[TensorSerializer, Any], None]) -> Any:
+    def run(path: str, tensor: Any) -> None:
+        with TensorSerializer(path) as serializer:
+            write(serializer, tensor)
+
+    return _saves(run)
+
+
+def _safetensors_save(path: str, tensor: Any) -> None:
+    Path(path).write_bytes(safetensors.save({NAME: tensor}))
+
+
+class _Holder(torch.nn.Module):
+    def __init__(self, tensor: Any) -> None:
+        super().__init__()
+        self._buffers[NAME] = tensor
+
+
+def _verify(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+    same_file, other_file = str(folder / "same.tensors"), str(folder / "other.tensors")
+    like = elements if elements is not None else torch.ones(2, 3)
+    tensorizer_ops.save(same_file, {NAME: like})
+    tensorizer_ops.save(other_file, {NAME: 1 - like})
+    for how in ("crc32", "all"):
+        tensorizer_ops.verify_tensors(same_file, {NAME: tensor}, verify=how)
+        try:
+            tensorizer_ops.verify_tensors(other_file, {NAME: tensor}, verify=how)
+        except errors.HashMismatch:
+            continue
+        raise WrongBytes("counts as the same as other values")
+    _must_be(like, elements)
+
+
+def _fills(fill: Callable[[str, dict[str, Any]], None]) -> Any:
+    """Returns a function that checks what a load has put into a tensor."""
+
+    def run(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+        path = str(folder / "new.tensors")
+        shape = (2, 3) if elements is None else elements.shape
+        new = torch.arange(6.0).add(100).reshape(shape)
+        tensorizer_ops.save(path, {NAME: new})
+        state = {NAME: tensor}
+        fill(path, state)
+        for found in _parts(state[NAME]):
+            if not found.is_meta:  # copy_() leaves such tensors as they are, too
+                _must_be(found, new)
+
+    return run
+
+
+def _parts(tensor: Any) -> Iterator[torch.Tensor]:
+    """Yields the plain tensors that a tensor consists of."""
+    if isinstance(tensor, DTensor):
+        yield from _parts(tensor._local_tensor)
+    elif torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Functionalize):  # type: ignore[attr-defined]
+        torch._sync(tensor)
+        yield from _parts(torch._from_functional_tensor(tensor))
+    elif hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts(getattr(tensor, name))
+    else:
+        yield tensor
+
+
+def _load_with_the_op(path: str, state: dict[str, Any]) -> None:
+    ops.load_into(path, list(state), list(state.values()))
+
+
+def _load_with_the_reader(path: str, state: dict[str, Any]) -> None:
+    torch.classes.tensorizer.Reader(path, None).load_into(
+        list(state), list(state.values()), "none", 0, False
+    )
+
+
+def _load_into_a_module(path: str, state: dict[str, Any]) -> None:
+    module = _Holder(state[NAME])
+    tensorizer_ops.load_into(module, path)
+    state[NAME] = module._buffers[NAME]
+
+
+def _open(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+    reader = ops.open(tensor)
+    assert reader.names() == ["inside"]
+    found = reader.load(None, None, None, "all", True, 0)["inside"]
+    _must_be(found, None if elements is None else torch.ones(3))
+
+
+def _file_bytes() -> torch.Tensor:
+    return torch.frombuffer(bytearray(_file()), dtype=torch.uint8)
+
+
+def _file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/x.tensors", {"inside": torch.ones(3)})
+        return Path(f"{folder}/x.tensors").read_bytes()
+
+
+def _digests(op: Callable[[Any], Any], digest: Callable[[bytes], list[int]]) -> Any:
+    def run(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+        found = op(tensor)
+        if tensor.is_meta:
+            return
+        for each in [found] if isinstance(found, int) else _parts(found):
+            numbers = [each] if isinstance(each, int) else each.flatten().tolist()
+            if elements is None or numbers != digest(raw(elements)):
+                raise WrongBytes(f"has the digest {numbers}")
+
+    return run
+
+
+def _in_chunks(data: bytes) -> list[int]:
+    chunks = (data[at : at + 16] for at in range(0, len(data), 16))
+    return [byte for chunk in chunks for byte in hashlib.sha256(chunk).digest()]
+
+
+def _dcp_save(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+    alone = not isinstance(tensor, DTensor)
+    place = str(folder / "checkpoint")
+    checkpoint.save({NAME: tensor}, checkpoint_id=place, no_dist=alone)
+    state = {NAME: torch.zeros(tensor.shape)}
+    checkpoint.load(state, checkpoint_id=place, no_dist=alone)
+    _must_be(state[NAME], elements)
+
+
+def _dcp_load(path: str, state: dict[str, Any]) -> None:
+    alone = not isinstance(state[NAME], DTensor)
+    place = path + ".checkpoint"
+    checkpoint.save(tensorizer_ops.load(path), checkpoint_id=place, no_dist=alone)
+    checkpoint.load(state, checkpoint_id=place, no_dist=alone)
+
+
+def _to_a_message(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+    _must_be(protobuf.deserialize_tensor(protobuf.serialize_tensor(tensor)), elements)
+
+
+FUNCTIONS: dict[str, Callable[[Path, Any, torch.Tensor | None], None]] = {
+    "save": _saves(lambda path, x: tensorizer_ops.save(path, {NAME: x})),
+    "save to a file object": _saves(_save_to_a_file_object),
+    "save_async": _saves(lambda path, x: tensorizer_ops.save_async(path, {NAME: x}).result()),
+    "the op save": _saves(lambda path, x: ops.save(path, {NAME: x})),
+    "Writer": _saves(_save_with_a_writer),
+    "save_checkpoint": _saves(lambda path, x: checkpoint.save_checkpoint(path, {NAME: x})),
+    "save_checkpoint_async": _saves(_save_a_checkpoint_async),
+    "distributed.save": _saves(_save_distributed),
+    "distributed.save alone": _saves(lambda path, x: distributed.save(path, {NAME: x})),
+    "checkpoint.save": _dcp_save,
+    "checkpoint.load": _fills(_dcp_load),
+    "verify_tensors": _verify,
+    "load_into": _fills(lambda path, state: tensorizer_ops.load_into(state, path)),
+    "load_into of a module": _fills(_load_into_a_module),
+    "the op load_into": _fills(_load_with_the_op),
+    "load_into of a scripted reader": _fills(_load_with_the_reader),
+    "open": _open,
+    "crc32": _digests(ops.crc32, lambda data: [zlib.crc32(data)]),
+    "sha256": _digests(ops.sha256, lambda data: list(hashlib.sha256(data).digest())),
+    "sha256_chunks": _digests(lambda x: ops.sha256_chunks(x, 16), _in_chunks),
+    "safetensors.save_file": _saves(
+        lambda path, x: safetensors.save_file({NAME: x}, path), ".safetensors"
+    ),
+    "safetensors.save": _saves(_safetensors_save, ".safetensors"),
+    "safetensors.save_model": _saves(
+        lambda path, x: safetensors.save_model(_Holder(x), path), ".safetensors"
+    ),
+    "write_tensor": _serialize(lambda to, x: to.write_tensor(0, NAME, 2, x)),  # type: ignore[arg-type]
+    "write_state_dict": _serialize(lambda to, x: to.write_state_dict({NAME: x})),
+    "write_module": _serialize(lambda to, x: to.write_module(_Holder(x))),
+    "protobuf": _to_a_message,
+}
+# Functions whose argument has no name of the caller's, and what their errors call it.
+UNNAMED = {"open": "", "crc32": "data", "sha256": "data", "sha256_chunks": "data", "protobuf": ""}
+
+
+def _outcome(error: BaseException, function: str) -> str:
+    """Says what is wrong with an error; returns nothing if it is one that names the tensor."""
+    if isinstance(error, CheckpointException):
+        error = error.failures[0][0]
+    trace = traceback.extract_tb(error.__traceback__)
+    is_ours = isinstance(error, errors.Error) or "/tensorizer_ops/" in trace[-1].filename
+    name = UNNAMED.get(function, NAME)
+    text = f"{type(error).__name__}: {error}"[:600]
+    if isinstance(error, WrongBytes):
+        return text
+    return "" if is_ours and name in str(error) else NOT_OURS + text
+
+
+NOT_OURS = "an error that is not ours, or does not name the tensor: "
+
+
+class Case(NamedTuple):
+    function: str
+    tensor: str
+
+
+def _try(case: Case) -> str:
+    """Returns what went wrong; nothing if the tensor was taken rightly, or refused by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = FUNCTIONS[case.function]
+        elements = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]])
+        if case.function == "open":
+            elements = _file_bytes()
+        try:
+            made: list[bool] = []
+
+            def taken(tensor: Any, right: torch.Tensor | None) -> None:
+                made.append(True)
+                run(Path(folder), tensor, right)
+
+            TENSORS[case.tensor](elements, taken)
+        except BaseException as error:  # such as torch's CheckpointException
+            if not made:
+                return f"cannot be made: {error!r}" if case.function != "open" else ""
+            return _outcome(error, case.function)
+        return ""
+
+
+def _child(cases: list[Case], pipe: int) -> None:
+    torch.set_num_threads(1)
+    for case in cases:
+        os.write(pipe, b"?")
+        text = _try(case).encode()
+        os.write(pipe, len(text).to_bytes(4, "little") + text)
+    os._exit(0)
+
+
+def outcomes(cases: list[Case]) -> Iterator[tuple[Case, str]]:
+    """Tries cases in children of this process, one after another, each from where one died."""
+    while cases:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _child(cases, writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            while pipe.read(1):
+                size = pipe.read(4)
+                if not size:
+                    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+                    yield cases.pop(0), f"dies of {how}"
+                    break
+                yield cases.pop(0), pipe.read(int.from_bytes(size, "little")).decode()
+            else:
+                os.waitpid(child, 0)
+                assert not cases, f"a child ended before {cases[0]}"
+
+
+def main(functions: list[str], without: set[str]) -> None:
+    cases = [
+        Case(function, tensor)
+        for function in functions or FUNCTIONS
+        for tensor in TENSORS
+        if tensor not in without
+    ]
+    found: dict[str, dict[str, str]] = {}
+    for case, text in outcomes(cases):
+        found.setdefault(case.function, {})[case.tensor] = text
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    try:
+        import torchao.float8
+        import torchao.quantization  # noqa: F401
+    except ImportError:
+        main(sys.argv[1:], NEED_TORCHAO)
+    else:
+        main(sys.argv[1:], set())
