@@ -18,12 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.masked import MaskedTensor
-from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
-from tensorizer_ops._memory import has_memory, identity, is_plain, plain_parts
+from tensorizer_ops._memory import identity
 
 
 class Damaged(ValueError):
@@ -78,38 +75,12 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def refuse_shapeless(tensor: torch.Tensor, *path: object) -> None:
-    """Raise for a tensor that is more than elements in a shape, and is at a path in the state."""
-    if tensor.is_nested:
-        raise _refused(path, "is nested, and has no shape: unbind() gives its tensors")
-    if tensor.is_quantized:
-        raise _refused(path, "is quantized: int_repr() gives its elements")
-    if tensor.layout != torch.strided:
-        raise _refused(path, "is sparse: to_dense() makes it strided")
-    if isinstance(tensor, MaskedTensor):  # whose detach() is a copy
-        raise _refused(path, "is masked: use its get_data() and its get_mask()")
-
-
-def refuse_empty(tensor: torch.Tensor, *path: object) -> None:
-    """Raise for a tensor that has no memory for its values, and is at a path in the state.
-
-    Torch would read or write past the end of a storage that is too small.
-    """
-    for part in plain_parts(tensor):
-        if is_lazy(part):  # checked first: other queries raise for a lazy tensor
-            raise _refused(path, "is not initialized until its module runs")
-        if isinstance(part, FakeTensor):
-            raise _refused(path, "is a FakeTensor, and has no values")
-        if part.is_meta:
-            raise _refused(path, "is on the meta device, and has no values")
-        if part._is_zerotensor():
-            raise _refused(path, "stands for zeros, and has no memory: clone() gives it some")
-        if is_plain(part) and not has_memory(part):
-            raise _refused(path, "has a storage that is too small for its shape: it was released")
-
-
-def _refused(path: tuple[object, ...], what: str) -> errors.InvalidArgument:
-    return errors.InvalidArgument(f"state{_where(path)} {what}")
+def refuse_meta(tensor: torch.Tensor, *path: object) -> None:
+    """Raise for a tensor without values, which is at a path in the state."""
+    if tensor.is_meta:
+        raise errors.InvalidArgument(
+            f"state{_where(path)} is on the meta device, and has no values"
+        )
 
 
 def dtype_named(name: str) -> torch.dtype:
@@ -170,8 +141,7 @@ class _Writer:
         if kind is float:
             return value if math.isfinite(value) else {"float": str(value)}
         if isinstance(value, torch.Tensor):
-            refuse_shapeless(value, *path)
-            refuse_empty(value, *path)
+            refuse_meta(value, *path)
             return {"tensor": self._name_of(value, path)}
         if kind is list:
             return [self.node(each, (*path, place)) for place, each in enumerate(value)]

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.masked import MaskedTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorizer_ops import _python, errors
 from tensorizer_ops._arguments import is_unicode, kind_of, not_unicode, wrong
+from tensorizer_ops._memory import plain_parts
 
 
 def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -145,6 +147,35 @@ def _is_dispatched(tensor: torch.Tensor) -> bool:
     """Return whether a subclass decides what operators do with a tensor."""
     keys = torch._C._dispatch_keys(tensor)
     return keys.has(torch._C.DispatchKey.Python)
+
+
+def plain_tensor(name: str, tensor: torch.Tensor, done: str = "saved") -> torch.Tensor:
+    """Return a tensor, or the one that it passes operators on to; raise if it has no values."""
+    (plain,) = plain_tensors([name], [tensor], done=done)
+    refuse_without_memory(name, plain, done)
+    if plain.is_meta:
+        raise _unusable(name, done, "on the meta device, and has no values")
+    return plain.detach()
+
+
+def local_tensor(name: str, tensor: Any) -> torch.Tensor:
+    """Return what :func:`plain_tensor` does of the part that this process has of a tensor."""
+    return plain_tensor(name, tensor.to_local() if _is_distributed(tensor) else tensor)
+
+
+def refuse_unfillable(name: str, tensor: torch.Tensor) -> None:
+    """Raise for a tensor into which torch cannot copy values, or not into all that it is made of.
+
+    A tensor on the meta device is no such.
+    """
+    refuse_uninitialized(name, tensor, "filled")
+    if isinstance(tensor, MaskedTensor):  # whose detach() is a copy
+        raise _unusable(name, "filled", "masked: fill what its get_data() returns")
+    for part in [tensor] if tensor.is_nested else plain_parts(tensor):
+        if isinstance(part, FakeTensor):
+            raise _unusable(name, "filled", "a FakeTensor, which has no values")
+        if part.is_nested or not _is_dispatched(part):
+            refuse_without_memory(name, part, "filled")
 
 
 def refuse_without_memory(name: str, tensor: torch.Tensor, done: str = "saved") -> None:

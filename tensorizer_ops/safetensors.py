@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _core, _python, errors
 from tensorizer_ops._arguments import checked
 from tensorizer_ops._load_save import load_from, load_slices
 from tensorizer_ops._load_save import save as _save
 from tensorizer_ops._memory import fills_storage, is_plain, span
-from tensorizer_ops._savable import plain_tensors
+from tensorizer_ops._savable import plain_tensors, refuse_unfillable
 from tensorizer_ops._targets import Target, to_uri
 
 SafetensorError = errors.Error
@@ -123,7 +124,11 @@ def load_model(
         RuntimeError: there are such names, unless ``strict`` is false.
     """
     state = load_file(filename, device, backend=backend)
-    duplicates = _duplicates(model.state_dict(), preferred=state)
+    own = model.state_dict()
+    for name, tensor in own.items():
+        if name in state and not is_lazy(tensor):
+            refuse_unfillable(name, tensor)
+    duplicates = _duplicates(own, preferred=state)
     missing, unexpected = map(list, model.load_state_dict(state, strict=False))
     for name in (name for others in duplicates.values() for name in others):
         if name in missing:

@@ -317,6 +317,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
         Raises:
             RuntimeError: a tensor was not loaded yet.
+            ValueError: a tensor of the module has no values.
         """
         results = compare_module(m, self._catalog, self._values)
         return all(same for _, same in results), results

@@ -8,6 +8,7 @@ import torch
 
 from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.values import Values
+from tensorizer_ops._savable import plain_tensor
 
 
 def compare_module(
@@ -17,6 +18,7 @@ def compare_module(
 
     Raises:
         RuntimeError: a tensor was not loaded yet.
+        ValueError: a tensor of the module has no values.
     """
     tensors: dict[str, torch.Tensor] = {**module.state_dict(), **dict(module.named_buffers())}
     results: list[tuple[Any, bool]] = []
@@ -28,10 +30,13 @@ def compare_module(
             here = tensors.get(catalog.clean_name(i))
         if here is not None and value is None:
             raise RuntimeError(f"{name!r} was not loaded yet, and so its hashes are not known")
-        if here is None or value is None or here.shape != value.shape:
+        if here is None or value is None:
             results.append((name, False))
             continue
+        if catalog.data_sizes[i]:
+            here = plain_tensor(catalog.names[i], here, "verified")
+        same_shape = here.shape == value.shape
         # The file has no data of a meta tensor, so its hashes are those of no bytes.
-        stored = here if catalog.data_sizes[i] else here.new_empty(0)
-        results.append((name, values.matches(i, stored.detach())))
+        stored = here.detach() if catalog.data_sizes[i] else here.new_empty(0)
+        results.append((name, same_shape and values.matches(i, stored)))
     return results

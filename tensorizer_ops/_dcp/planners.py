@@ -14,14 +14,8 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemType
 
 from tensorizer_ops import errors
-from tensorizer_ops._nested import (
-    DAMAGE,
-    damage,
-    flattened,
-    rebuilt,
-    refuse_empty,
-    refuse_shapeless,
-)
+from tensorizer_ops._nested import DAMAGE, damage, flattened, rebuilt
+from tensorizer_ops._savable import local_tensor, refuse_unfillable
 
 # No pickle and no zip file of torch.save begins so.
 _BEGIN = b"tensorizer_ops JSON\n"
@@ -41,7 +35,7 @@ class JsonSavePlanner(DefaultSavePlanner):
         is_coordinator: bool = False,
     ) -> None:
         """Receive the state."""
-        _check(state_dict, refuse_shapeless, refuse_empty)
+        _check(state_dict, local_tensor)
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
@@ -71,7 +65,7 @@ class JsonLoadPlanner(DefaultLoadPlanner):
         is_coordinator: bool = False,
     ) -> None:
         """Receive the state."""
-        _check(state_dict, refuse_shapeless)  # tensors on the meta device get memory
+        _check(state_dict, refuse_unfillable)
         super().set_up_planner(state_dict, metadata, is_coordinator)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
@@ -84,13 +78,15 @@ class JsonLoadPlanner(DefaultLoadPlanner):
             self.state_dict[name] = loaded
 
 
-def _check(state: dict[str, Any], *checks: Callable[..., None]) -> None:
-    """Pass every tensor of a state to functions, with where it is."""
+def _check(state: dict[str, Any], check: Callable[[str, torch.Tensor], object]) -> None:
+    """Pass the name and the value of every tensor of a state to a function that may raise.
+
+    Torch's planners make no plan for some tensors, and do not say which.
+    """
 
     def visit(path: tuple[str | int, ...], value: Any) -> None:
         if isinstance(value, torch.Tensor) and not isinstance(value, ShardedTensor):
-            for check in checks:
-                check(value, *path)
+            check(".".join(map(str, path)), value)
 
     traverse_state_dict(state, visit)
 

@@ -16,7 +16,7 @@ from tensorizer_ops._arguments import kind_of
 from tensorizer_ops._dcp.description import NAME_KEY, Place
 from tensorizer_ops._load_save import first_use
 from tensorizer_ops._memory import has_memory
-from tensorizer_ops._nested import refuse_empty
+from tensorizer_ops._savable import refuse_unfillable
 from tensorizer_ops._slices import of_boxes
 
 # Bytes of parts that are loaded at a time and then copied.
@@ -68,7 +68,7 @@ def fill(
             continue
         target = planner.resolve_tensor(wanted.item).detach()
         name = wanted.item.dest_index.fqn
-        refuse_empty(target, name)
+        refuse_unfillable(name, target)
         lengths = list(wanted.item.lengths)
         if list(target.shape) != lengths:
             raise errors.InvalidArgument(
@@ -172,6 +172,6 @@ def _copy(wanted: Wanted, target: torch.Tensor, loaded: torch.Tensor) -> None:
         target.copy_(loaded)
     except (AttributeError, NotImplementedError, TypeError) as error:
         raise errors.InvalidArgument(
-            f"state[{wanted.item.dest_index.fqn!r}] is {kind_of(target)}, into which torch cannot "
-            "copy values: load a plain tensor"
+            f"tensor {wanted.item.dest_index.fqn!r} cannot be filled: it is {kind_of(target)}, "
+            "into which torch cannot copy values: load a plain tensor"
         ) from error

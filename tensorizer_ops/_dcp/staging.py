@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tensorizer_ops._memory import copyable, has_memory, identity, users
-from tensorizer_ops._nested import refuse_empty
+from tensorizer_ops._memory import copyable, identity, users
+from tensorizer_ops._savable import local_tensor
 
 # The size of memory, and whether it is pinned.
 _Kind = tuple[int, bool]
@@ -62,18 +62,15 @@ class Copies:
         devices: set[torch.device],
         *path: object,
     ) -> Any:
-        if isinstance(value, DTensor):
-            local = self._copied(value.to_local().detach(), free, copies, devices, *path)
-            return DTensor(local, value._spec, requires_grad=False)
         if isinstance(value, torch.Tensor):
-            refuse_empty(value, *path)
-            if not has_memory(value):
-                return value.detach().cpu().clone()
-            tied = identity(value)
+            local = local_tensor(".".join(map(str, path)), value)
+            tied = identity(local)
             if tied not in copies:
-                copies[tied] = self._copy(value.detach(), free)
-                if not value.is_cpu:
-                    devices.add(value.device)
+                copies[tied] = self._copy(local, free)
+                if not local.is_cpu:
+                    devices.add(local.device)
+            if isinstance(value, DTensor):
+                return DTensor(copies[tied], value._spec, requires_grad=False)
             return copies[tied]
         if isinstance(value, Mapping) and hasattr(value, "copy"):
             copied = value.copy()

@@ -40,7 +40,7 @@ from tensorizer_ops._dcp.staging import Copies
 from tensorizer_ops._folder import Folder
 from tensorizer_ops._inspection import metadata as texts_of
 from tensorizer_ops._load_save import save
-from tensorizer_ops._nested import DAMAGE, damage, refuse_empty
+from tensorizer_ops._nested import DAMAGE, damage, refuse_meta
 from tensorizer_ops._options import Hashes, Options, Verify, kept
 from tensorizer_ops._targets import Target
 
@@ -160,7 +160,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         for item in plan.items:
             data = planner.resolve_data(item)
             tensor = data.detach() if isinstance(data, torch.Tensor) else _as_tensor(data)
-            refuse_empty(tensor, item.index.fqn)
+            refuse_meta(tensor, item.index.fqn)
             name = _name(item.index, tensors)
             tensors[name] = tensor
             size = tensor.numel() * tensor.itemsize

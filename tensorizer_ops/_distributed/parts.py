@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from tensorizer_ops import errors
 from tensorizer_ops._boxes import make_up, strides_of
 from tensorizer_ops._distributed.cut import shard
-from tensorizer_ops._savable import plain_tensors, refuse_without_memory
+from tensorizer_ops._savable import local_tensor
 
 
 class Box(NamedTuple):
@@ -101,8 +101,7 @@ def local_part(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
                 f"tensor {name!r} cannot be saved: its placements are {tensor.placements}, and the "
                 "values of Partial are not added up yet: redistribute() it"
             )
-        (local,) = plain_tensors([name], [tensor.to_local()])
-        refuse_without_memory(name, local)
+        local = local_tensor(name, tensor)
         what = f"tensor {name!r} cannot be saved: it"
         starts, lengths = shard(what, tensor.shape, tensor.device_mesh, tensor.placements)
         box = Box(tuple(starts), tuple(lengths))
@@ -112,13 +111,9 @@ def local_part(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
                 f"and {tensor.placements} of {list(tensor.shape)} are {list(box.lengths)}"
             )
     else:
-        refuse_without_memory(name, tensor)
-        local, box = tensor, Box((0,) * tensor.dim(), tuple(tensor.shape))
-    if local.is_meta:
-        raise errors.InvalidArgument(
-            f"tensor {name!r} cannot be saved: it is on the meta device, and has no values"
-        )
-    return local.detach().resolve_conj().resolve_neg(), box
+        local = local_tensor(name, tensor)
+        box = Box((0,) * tensor.dim(), tuple(tensor.shape))
+    return local.resolve_conj().resolve_neg(), box
 
 
 def announcement(tensors: Mapping[str, torch.Tensor], boxes: Mapping[str, Box]) -> list[Any]:

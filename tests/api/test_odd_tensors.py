@@ -32,9 +32,13 @@ TORCH_REFUSES: dict[str, set[str]] = {
     "safetensors.save_model": {"lazy"},
     # Torch names the method of the reader for __torch_function__, and it has no name.
     "load_into of a scripted reader": {"jagged", "lazy"},
-    # The planners ask for the shape, for views, and whether memory is pinned.
-    "checkpoint.save": {"shell", "functional in Python", "batched"},
-    "checkpoint.load": {"functional in Python", "batched", "lazy", "torchao int8"},
+    # Torch loads into a module, and plans a load, and names the tensor in its own way.
+    "safetensors.load_model": {
+        *("shell", "functional in Python", "lazy", "torchao int8", "distributed"),
+        *("distributed wrapper", "distributed two tensors", "distributed float8"),
+    },
+    "verify_module": {"lazy"},
+    "checkpoint.load": {"functional in Python", "torchao int8"},
 }
 # An operator cannot tell a lazy tensor from an empty one.
 RIGHT = {("the op save", "lazy")}

@@ -298,7 +298,10 @@ def test_what_needs_pickle_is_refused(tmp_path: Path) -> None:
     for value, text in (
         (Path("x"), r"state\['optimizer.path'\] is pathlib.*only pickle could save"),
         ((torch.ones(2), 3), r"state\['optimizer.path'\] is tuple with tensors in it"),
-        (torch.ones(2, device="meta"), r"state\['optimizer'\]\['path'\] is on the meta device"),
+        (
+            torch.ones(2, device="meta"),
+            r"tensor 'optimizer.path' cannot be saved: it is on the meta device",
+        ),
     ):
         with pytest.raises(CheckpointException, match=text):
             checkpoint.save({"optimizer": {"path": value}}, checkpoint_id=tmp_path)

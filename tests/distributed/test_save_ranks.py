@@ -273,7 +273,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     expected = [
         ("InvalidArgument", "'p'.*Partial.*redistribute"),
         ("InvalidArgument", r"'w' is float32 \[3\] on rank 1, and float32 \[4\]"),
-        ("InvalidArgument", "only strided tensors"),
+        ("InvalidArgument", "its layout is Sparse"),
         ("InvalidArgument", "meta device"),
         ("InvalidArgument", "'w' cannot be saved: it is list"),
         ("TypeError", "tensors is DTensor"),

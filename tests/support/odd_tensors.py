@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ from torch.utils._pytree import tree_map_only
 import tensorizer_ops
 from support.samples import freed, raw, same
 from tensorizer_ops import checkpoint, distributed, protobuf, safetensors
-from tensorizer_ops.serialization import TensorSerializer
+from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
 
 ops = torch.ops.tensorizer
 errors = tensorizer_ops.errors
@@ -349,10 +350,16 @@ def _in_chunks(data: bytes) -> list[int]:
     return [byte for chunk in chunks for byte in hashlib.sha256(chunk).digest()]
 
 
-def _dcp_save(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+def _dcp_save(
+    folder: Path, tensor: Any, elements: torch.Tensor | None, in_background: bool = False
+) -> None:
     alone = not isinstance(tensor, DTensor)
     place = str(folder / "checkpoint")
-    checkpoint.save({NAME: tensor}, checkpoint_id=place, no_dist=alone)
+    state = {NAME: tensor}
+    if in_background:
+        checkpoint.async_save(state, checkpoint_id=place, no_dist=alone).result()  # type: ignore[union-attr]
+    else:
+        checkpoint.save(state, checkpoint_id=place, no_dist=alone)
     state = {NAME: torch.zeros(tensor.shape)}
     checkpoint.load(state, checkpoint_id=place, no_dist=alone)
     _must_be(state[NAME], elements)
@@ -363,6 +370,32 @@ def _dcp_load(path: str, state: dict[str, Any]) -> None:
     place = path + ".checkpoint"
     checkpoint.save(tensorizer_ops.load(path), checkpoint_id=place, no_dist=alone)
     checkpoint.load(state, checkpoint_id=place, no_dist=alone)
+
+
+def _load_into_module(path: str, state: dict[str, Any]) -> None:
+    module = _Holder(state[NAME])
+    with TensorDeserializer(path) as deserializer:
+        deserializer.load_into_module(module)
+    state[NAME] = module._buffers[NAME]
+
+
+def _verify_module(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
+    like = torch.ones(2, 3) if elements is None else elements
+    for values in (like, 1 - like):
+        path = str(folder / "saved.tensors")
+        with TensorSerializer(path) as serializer:
+            serializer.write_module(_Holder(values))
+        with TensorDeserializer(path) as deserializer:
+            is_same, _ = deserializer.verify_module(_Holder(tensor))
+        if is_same != (elements is not None and values is like):
+            raise WrongBytes(f"counts as the same: {is_same}")
+
+
+def _load_model(path: str, state: dict[str, Any]) -> None:
+    module = _Holder(state[NAME])
+    tensorizer_ops.convert(path, path + ".safetensors")
+    safetensors.load_model(module, path + ".safetensors")
+    state[NAME] = module._buffers[NAME]
 
 
 def _to_a_message(folder: Path, tensor: Any, elements: torch.Tensor | None) -> None:
@@ -380,6 +413,7 @@ FUNCTIONS: dict[str, Callable[[Path, Any, torch.Tensor | None], None]] = {
     "distributed.save": _saves(_save_distributed),
     "distributed.save alone": _saves(lambda path, x: distributed.save(path, {NAME: x})),
     "checkpoint.save": _dcp_save,
+    "checkpoint.async_save": functools.partial(_dcp_save, in_background=True),
     "checkpoint.load": _fills(_dcp_load),
     "verify_tensors": _verify,
     "load_into": _fills(lambda path, state: tensorizer_ops.load_into(state, path)),
@@ -400,6 +434,9 @@ FUNCTIONS: dict[str, Callable[[Path, Any, torch.Tensor | None], None]] = {
     "write_tensor": _serialize(lambda to, x: to.write_tensor(0, NAME, 2, x)),  # type: ignore[arg-type]
     "write_state_dict": _serialize(lambda to, x: to.write_state_dict({NAME: x})),
     "write_module": _serialize(lambda to, x: to.write_module(_Holder(x))),
+    "load_into_module": _fills(_load_into_module),
+    "verify_module": _verify_module,
+    "safetensors.load_model": _fills(_load_model),
     "protobuf": _to_a_message,
 }
 # Functions whose argument has no name of the caller's, and what their errors call it.

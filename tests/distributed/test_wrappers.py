@@ -1,20 +1,19 @@
-"""Checkpoints of tensors that wrap others, and have no memory of their own."""
+"""Saves by ranks, and checkpoints, of tensors that wrap others, and have no memory of their own."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.masked import masked_tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
+import tensorizer_ops
 from local_servers.web import nginx
 from support.ranks import run_ranks
-from support.samples import freed, same
+from support.samples import assert_same, same
 from tensorizer_ops import checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -93,38 +92,43 @@ def test_training_in_float8_goes_on(tmp_path: Path) -> None:
     assert done.reports == ["trained", "trained"]
 
 
-RAGGED = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged)
+SAVES = """
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+from torch.testing._internal.two_tensor import TwoTensor
+from torchao.float8.float8_training_tensor import LinearMMConfig
+from torchao.float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
+mesh = init_device_mesh("cpu", (size,))
+whole = torch.arange(24.0).view(8, 3)
+mine = whole.chunk(size)[rank].clone()
+released = mine.clone()
+released.untyped_storage().resize_(0)
+def shard(local):
+    return DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+distributed.save(given[0], {
+    "float8": shard(WeightWithDynamicFloat8CastTensor(mine, LinearMMConfig(), torch.float8_e4m3fn)),
+    "awaited": AsyncCollectiveTensor(whole),
+    "awaited in shards": shard(AsyncCollectiveTensor(mine)),
+})
+texts = []
+for tensor in (TwoTensor(whole, whole), shard(TwoTensor(mine, mine)), released, shard(released)):
+    try:
+        distributed.save(given[0], {"t": tensor})
+    except ValueError as error:
+        texts.append(str(error))
+report(texts)
+"""
 
 
-@pytest.mark.parametrize(
-    ("tensor", "text"),
-    [
-        (freed(torch.ones(2, 2)), "has a storage that is too small for its shape"),
-        (TwoTensor(torch.ones(2, 2), freed(torch.ones(2, 2))), "has a storage that is too small"),
-        (torch._efficientzerotensor((2, 2)), "stands for zeros, and has no memory"),
-        (FakeTensorMode().from_tensor(torch.ones(2, 2)), "is a FakeTensor, and has no values"),
-        (torch.eye(2).to_sparse(), r"is sparse: to_dense\(\)"),
-        (
-            masked_tensor(torch.ones(2, 2), torch.eye(2, dtype=torch.bool)),
-            r"is masked: use its get",
-        ),
-        (RAGGED, r"is nested, and has no shape: unbind\(\)"),
-    ],
-    ids=["released", "released inside", "zeros", "fake", "sparse", "masked", "jagged"],
-)
-def test_tensors_without_values_of_their_own(
-    tmp_path: Path, tensor: torch.Tensor, text: str
-) -> None:
-    where = rf"state\['x'\]\['y'\] {text}"
-    state = {"x": {"y": tensor}}
-    for save in (checkpoint.save_checkpoint, checkpoint.save_checkpoint_async):
-        with pytest.raises(ValueError, match=where):
-            save(tmp_path / "c.tensors", state)
-    folder = tmp_path / "c"
-    with pytest.raises((CheckpointException, ValueError), match=where):
-        checkpoint.async_save(state, checkpoint_id=folder).result()
-    with pytest.raises(CheckpointException, match=where):
-        checkpoint.save(state, checkpoint_id=folder)
-    checkpoint.save({"x": {"y": torch.ones(2, 2)}}, checkpoint_id=folder)
-    with pytest.raises((CheckpointException, ValueError), match=rf"state\['x.*{text}"):
-        checkpoint.load(state, checkpoint_id=folder)
+def test_ranks_save_what_wrappers_wrap(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    done = run_ranks(tmp_path / "ranks", SAVES, path, count=2)
+    for texts in done.reports:
+        assert len(texts) == 4
+        for text, why in zip(
+            texts, ["two_tensor.TwoTensor"] * 2 + ["its storage"] * 2, strict=True
+        ):
+            assert re.search(f"tensor 't' cannot be saved: .*{why}", text), text
+    whole = torch.arange(24.0).view(8, 3)
+    names = ("float8", "awaited", "awaited in shards")
+    assert_same(tensorizer_ops.load(path, verify="all"), dict.fromkeys(names, whole))
