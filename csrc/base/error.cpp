@@ -2,10 +2,17 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/utf8.h"
 
 namespace tensorizer {
+
+namespace {
+
+thread_local const Redactor* quotes_redactor = nullptr;
+
+}  // namespace
 
 std::string_view kind_name(ErrorKind kind) noexcept {
   switch (kind) {
@@ -76,8 +83,15 @@ Error system_error(int system_errno, const std::string& doing, const std::string
                system_errno, path);
 }
 
-std::string quote(std::string_view text, std::size_t limit) {
+RedactedQuotes::RedactedQuotes(const Redactor& redactor) noexcept
+    : before_(std::exchange(quotes_redactor, &redactor)) {}
+
+RedactedQuotes::~RedactedQuotes() { quotes_redactor = before_; }
+
+std::string quote(std::string_view given, std::size_t limit) {
   static constexpr char kHex[] = "0123456789abcdef";
+  const std::string redacted = quotes_redactor ? quotes_redactor->redacted(given) : "";
+  const std::string_view text = quotes_redactor ? redacted : given;
   std::string out = "'";
   std::size_t at = 0;
   while (at < text.size()) {

@@ -18,4 +18,25 @@ Error system_error(int system_errno, const std::string& doing, const std::string
 // after `limit` bytes. So a hostile name cannot break or flood a message.
 std::string quote(std::string_view text, std::size_t limit = 200);
 
+// Knows secrets.
+class Redactor {
+ public:
+  virtual ~Redactor() = default;
+  // Returns `text` with "..." in place of every secret. Thread-safe.
+  virtual std::string redacted(std::string_view text) const = 0;
+};
+
+// While it lives, quote() redacts on the thread that made it. For code that quotes what a server
+// has sent, which may be what was sent to the server. The redactor must outlive it.
+class RedactedQuotes {
+ public:
+  explicit RedactedQuotes(const Redactor& redactor) noexcept;
+  ~RedactedQuotes();
+  RedactedQuotes(const RedactedQuotes&) = delete;
+  RedactedQuotes& operator=(const RedactedQuotes&) = delete;
+
+ private:
+  const Redactor* const before_;
+};
+
 }  // namespace tensorizer

@@ -98,7 +98,8 @@ void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
                                        ": the file is encrypted, and no key was given: name one "
                                        "with the option 'key'");
   }
-  const LoadJob job{source, catalogue, items, settings, location_of(source)};
+  const SourceLocation location(source);
+  const LoadJob job{source, catalogue, items, settings, location};
   for (const LoadItem& item : items) check(job, item);
   if (source.sequential()) check_once(job);
   const LoadPlan plan = plan_load(job);

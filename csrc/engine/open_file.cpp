@@ -140,7 +140,7 @@ void OpenFile::prefetch(std::vector<std::uint32_t> numbers, Progress& progress, 
   std::vector<PrefetchCache::Span> spans;
   spans.reserve(numbers.size());
   for (const std::uint32_t number : numbers) {
-    catalogue_->check_header_size(number, location_of(*source_));
+    catalogue_->check_header_size(number, SourceLocation(*source_));
     spans.push_back(span_of(whole_tensor(*catalogue_, number), *catalogue_));
   }
   std::ranges::sort(spans, {}, &PrefetchCache::Span::begin);
@@ -173,6 +173,7 @@ std::uint32_t OpenFile::find(std::string_view name) {
     });
     if (const std::optional<std::uint32_t> number = table_->find(name)) return *number;
   }
+  const SourceLocation location(*source_);
   const std::string question = did_you_mean(name, names_);
   throw Error(ErrorKind::NoSuchTensor, source_->label() + " has no tensor " + quote(name) +
                                            " among its " + std::to_string(names_.size()) +
@@ -217,7 +218,7 @@ TensorDetails OpenFile::read_details(std::uint32_t number, std::vector<std::byte
                                      Cancel& cancel) {
   const std::uint32_t entry = entry_number(number);
   const Entry& stored = catalogue_->entries()[entry];
-  const FileLocation location = location_of(*source_);
+  const SourceLocation location(*source_);
   catalogue_->check_header_size(entry, location);
   const auto source = source_for(stored.header_offset, stored.data_offset, cancel);
   read_arriving(*source, stored.header_offset, stored.header_size(), header, cancel);

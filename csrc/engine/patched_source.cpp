@@ -30,7 +30,7 @@ struct Held {
 
 // Returns the headers and chunks of a file, in which the digests are not set.
 std::vector<Held> parts_of(OpenFile& file, std::uint64_t chunk_size) {
-  const FileLocation location = location_of(file.source());
+  const SourceLocation location(file.source());
   const std::span<const Entry> entries = file.catalogue().entries();
   std::vector<Held> parts;
   for (std::size_t i = 0; i < entries.size(); ++i) {

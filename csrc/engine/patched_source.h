@@ -31,6 +31,7 @@ class PatchedSource final : public Source {
   void confirm(Cancel& cancel) override;
   SourceStats stats() const override { return newer_.stats(); }
   const std::string& label() const override { return newer_.label(); }
+  std::string redacted(std::string_view text) const override { return newer_.redacted(text); }
 
   // Return how many bytes have been read of each file.
   std::uint64_t fetched() const noexcept { return fetched_; }

@@ -80,6 +80,7 @@ class PrefetchCache::CachedSource final : public Source {
   std::optional<std::uint64_t> size() const override { return file_->size(); }
   std::uint64_t start() const override { return file_->start(); }
   const std::string& label() const override { return file_->label(); }
+  std::string redacted(std::string_view text) const override { return file_->redacted(text); }
   std::string describe_offset(std::uint64_t offset) const override {
     return file_->describe_offset(offset);
   }

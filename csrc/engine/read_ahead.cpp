@@ -64,6 +64,7 @@ class ReadAhead::Window final : public Source {
   bool sequential() const override { return file_->sequential(); }
   std::uint64_t start() const override { return file_->start(); }
   const std::string& label() const override { return file_->label(); }
+  std::string redacted(std::string_view text) const override { return file_->redacted(text); }
   std::string describe_offset(std::uint64_t offset) const override {
     return file_->describe_offset(offset);
   }

@@ -12,10 +12,6 @@ constexpr std::size_t kLargestStep = 16 << 20;
 
 }  // namespace
 
-FileLocation location_of(const Source& source) {
-  return {source.label(), source.start(), source.size()};
-}
-
 bool read_on(Source& source, std::uint64_t offset, std::vector<std::byte>& bytes,
              std::uint64_t size, Cancel& cancel) {
   while (bytes.size() < size) {

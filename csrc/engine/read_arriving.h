@@ -9,8 +9,14 @@
 
 namespace tensorizer {
 
-// Returns the location of the source, for checks and messages. It refers to the source's label.
-FileLocation location_of(const Source& source);
+// The location of a source, for checks and messages. It refers to the source and its label. While
+// it lives, messages of its thread quote nothing that was sent to the server of the source.
+struct SourceLocation : FileLocation {
+  explicit SourceLocation(const Source& source)
+      : FileLocation{source.label(), source.start(), source.size()}, quotes(source) {}
+
+  RedactedQuotes quotes;
+};
 
 // Grows `bytes`, which are those at `offset`, to `size`. Returns false if the source ends before
 // that. Allocates memory in steps, as bytes arrive.

@@ -37,7 +37,7 @@ constexpr std::uint64_t kFirstRead = 64 << 10;
       ErrorKind::InvalidFormat,
       std::string(location.label) + ": this is not a .tensors or safetensors file" +
           (cut ? ", or only the first " + std::to_string(first.size()) + " bytes of one" : "") +
-          ": it starts with " + quote(text.substr(0, kFileMagic.size())) + " at offset " +
+          ": it starts with " + quote(text.substr(0, 4096), kFileMagic.size()) + " at offset " +
           std::to_string(location.start) +
           (other.name.empty() ? ""
                               : ", so it is probably " + std::string(other.name) + ": " +
@@ -52,7 +52,7 @@ bool is_other(ConstBytes first) {
 }
 
 SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes, Cancel& cancel) {
-  const FileLocation location = location_of(source);
+  const SourceLocation location(source);
   const std::uint64_t size = kSafetensorsLength + safetensors_header_size(bytes, location);
   if (!read_on(source, source.start(), bytes, size, cancel)) {
     throw Error(ErrorKind::InvalidFormat,
@@ -66,7 +66,7 @@ SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes,
 }
 
 std::unique_ptr<Catalogue> read_file(Source& source, FileKeys* keys, Cancel& cancel) {
-  const FileLocation location = location_of(source);
+  const SourceLocation location(source);
   std::vector<std::byte> first;
   // A sequential source must not be read past the index, however short that is.
   read_on(source, source.start(), first, source.sequential() ? kSafetensorsStart : kFirstRead,
@@ -101,7 +101,7 @@ std::unique_ptr<Catalogue> read_shards(ShardedSource& source, Cancel& cancel) {
   });
   std::vector<const Catalogue*> catalogues;
   for (const CataloguedShard& shard : shards) catalogues.push_back(shard.catalogue.get());
-  source.index().check(catalogues, location_of(source), cancel);
+  source.index().check(catalogues, SourceLocation(source), cancel);
   return std::make_unique<ShardedCatalogue>(std::move(shards));
 }
 

@@ -66,7 +66,7 @@ void authenticate(const Index& index, FileKeys& keys, const FileLocation& locati
 }  // namespace
 
 Index read_index(Source& source, std::vector<std::byte> bytes, FileKeys* keys, Cancel& cancel) {
-  const FileLocation location = location_of(source);
+  const SourceLocation location(source);
   read_on(source, source.start(), bytes, kFileHeaderSize, cancel);
   const FileHeader header = parse_file_header(bytes, location);
   const std::uint64_t wanted = kFileHeaderSize + header.index_size;

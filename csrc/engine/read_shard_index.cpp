@@ -10,7 +10,7 @@
 namespace tensorizer {
 
 ShardIndex read_shard_index(Source& source, Cancel& cancel) {
-  const FileLocation location = location_of(source);
+  const SourceLocation location(source);
   const std::uint64_t size = source.size().value_or(kMostShardIndex + 1);
   if (size > kMostShardIndex) {
     throw Error(ErrorKind::InvalidFormat,

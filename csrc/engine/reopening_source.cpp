@@ -35,6 +35,7 @@ class ReopeningSource final : public Source {
   bool sequential() const override { return true; }
   std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
   const std::string& label() const override { return label_; }
+  std::string redacted(std::string_view text) const override { return source_->redacted(text); }
 
  private:
   const OpenSource open_;

@@ -152,6 +152,12 @@ ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
   return all.value_or(ReadHints{});
 }
 
+std::string ShardedSource::redacted(std::string_view text) const {
+  std::string redacted(text);
+  for (const Shard& shard : shards_) redacted = shard.source->redacted(redacted);
+  return redacted;
+}
+
 std::string ShardedSource::describe_offset(std::uint64_t offset) const {
   // An empty tensor may be where its shard ends.
   const auto shard = std::prev(std::ranges::upper_bound(shards_, offset, {}, &Shard::begin));

@@ -40,6 +40,7 @@ class ShardedSource final : public Source {
   SourceStats stats() const override;
   std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
   const std::string& label() const override { return label_; }
+  std::string redacted(std::string_view text) const override;
   std::string describe_offset(std::uint64_t offset) const override;
 
  private:

@@ -54,7 +54,7 @@ const TensorDetails* TensorSource::open(std::uint32_t number, Cancel& cancel) tr
   opened_.reset();
   if (file_.catalogue.encrypted()) {
     const Entry& e = entry();
-    const FileLocation location = location_of(file_.source);
+    const SourceLocation location(file_.source);
     file_.catalogue.check_header_size(number, location);
     read_arriving(file_.source, e.header_offset, e.header_size(), header_, cancel);
     const TensorDetails details = file_.catalogue.details(number, header_, location);
@@ -79,7 +79,7 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   const Entry& e = entry();
   const bool encrypted = file_.catalogue.encrypted();
   if (!encrypted) {
-    const FileLocation location = location_of(file_.source);
+    const SourceLocation location(file_.source);
     file_.catalogue.check_header_size(number, location);
     header_.resize(e.header_size());
     const Bytes first = file_.checks_chunks ? first_bytes(out) : out;

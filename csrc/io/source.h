@@ -11,11 +11,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/error.h"
 #include "io/file_identity.h"
 #include "io/mapping.h"
 
@@ -62,9 +64,10 @@ struct SourceStats {
 SourceStats operator+(const SourceStats& one, const SourceStats& other);
 SourceStats operator-(const SourceStats& now, const SourceStats& before);
 
-class Source {
+class Source : public Redactor {
  public:
-  virtual ~Source() = default;
+  // Removes what was sent to the server of the source.
+  std::string redacted(std::string_view text) const override { return std::string(text); }
 
   // Fills the pieces, one after another, with the bytes from `offset` on. Throws InvalidFormat if
   // the source ends before that. Safe for concurrent use by multiple threads, unless sequential().

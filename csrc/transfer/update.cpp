@@ -25,7 +25,7 @@ HashKinds hashes_of(OpenFile& file, Cancel& cancel) {
   if (file.source().sequential() && first.header_size() > 0) {
     refuse_update(file, "it can be read only once, in order, which is not enough: copy it");
   }
-  const FileLocation location = location_of(file.source());
+  const SourceLocation location(file.source());
   file.catalogue().check_header_size(0, location);
   std::vector<std::byte> header;
   read_arriving(file.source(), first.header_offset, first.header_size(), header, cancel);

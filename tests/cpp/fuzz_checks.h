@@ -87,13 +87,13 @@ inline void check_headers(Source& source, const Catalogue& catalogue, std::uint6
     const Entry& entry = catalogue.entries()[i];
     require(entry.dtype.has_value());
     try {
-      catalogue.check_header_size(i, location_of(source));
+      catalogue.check_header_size(i, SourceLocation(source));
       // A source of unknown size may end long before the header does.
       if (entry.header_size() > size) continue;
       std::vector<std::byte> header(entry.header_size());
       const Bytes piece(header);
       source.read(entry.header_offset, {&piece, 1}, cancel);
-      catalogue.details(i, header, location_of(source));
+      catalogue.details(i, header, SourceLocation(source));
     } catch (const Error& error) {
       // One bad tensor must not keep a program from loading the others.
       require(is_refusal(error) || error.kind() == ErrorKind::HashMismatch);

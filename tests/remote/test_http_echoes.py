@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
+import tensorizer_ops
 from support.scripted import Asked, scripted
 
 ops = torch.ops.tensorizer
@@ -47,6 +50,58 @@ def test_errors_of_s3(version: str) -> None:
         text = str(error.value).lower()
         for secret in (KEY, SECRET, TOKEN, "sesame42", signature):
             assert secret.lower() not in text, text
+
+
+def safetensors(header: str) -> bytes:
+    return len(header.encode()).to_bytes(8, "little") + header.encode()
+
+
+def headers_that_repeat(secret: str) -> list[bytes]:
+    """Return files with the secret in every place of a header that errors quote."""
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    places = [
+        {secret: entry | {"dtype": "F1"}},
+        {"x": entry | {"dtype": secret}},
+        {"x": entry | {secret: 1}},
+        {"__metadata__": {secret: 1}},
+        {"__metadata__": {"x": "1"}, secret: entry | {"shape": [2]}},
+        {"metadata": {}, "weight_map": {secret: 1}},
+        {"metadata": {}, "weight_map": {"x": f"a/../{secret}"}},
+    ]
+    files = [safetensors(json.dumps(place)) + bytes(4) for place in places]
+    files += [json.dumps(place).encode() for place in places[-2:]]
+    return [*files, secret.encode(), secret.encode() * 1000]
+
+
+@pytest.mark.parametrize("place", range(len(headers_that_repeat("x"))))
+@pytest.mark.parametrize("sent", ["header", "password", "parameter", "s3", "signed"])
+def test_errors_of_what_is_no_file(sent: str, place: int) -> None:
+    """A server that answers with the request itself gives a malformed file."""
+    secret = {"s3": TOKEN, "signed": "AKIAKEYKEYKEY"}.get(sent, "sesame42sesame42")
+    content = headers_that_repeat(secret)[place]
+    with scripted(lambda asked: asked.say_range(content)) as server:
+        options = {"retries": "0"}
+        url = server.url()
+        if sent == "header":
+            options["header.Authorization"] = f"Bearer {secret}"
+        elif sent == "password":
+            url = url.replace("//", f"//me:{secret}@")
+        elif sent == "parameter":
+            url += f"?signature={secret}"
+        else:
+            url = "s3://bucket/key"
+            options |= {
+                "s3_endpoint": server.url(""),
+                "force_http": "true",
+                "s3_access_key_id": KEY,
+                "s3_secret_access_key": SECRET,
+                "s3_session_token": TOKEN,
+                "s3_signature_version": "s3" if sent == "signed" else "s3v4",
+            }
+        for act in (ops.load, ops.names, ops.verify, tensorizer_ops.metadata):
+            with pytest.raises((ConnectionError, ValueError)) as error:
+                act(url, options=options)
+            assert secret[:5] not in str(error.value)
 
 
 def test_errors_of_where_a_redirect_leads() -> None:

@@ -145,3 +145,19 @@ def test_a_host_that_takes_no_connection() -> None:
         assert time.monotonic() - start > 0.3
         for connection in waiting:
             connection.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"-ERR unknown command sesame42, of me\r\n",
+        b"-LOADING sesame42\r\n",
+        b"500 unknown command: AUTH me sesame42\r\n",
+        b"+sesame42\r\n",
+        b"$8\r\nsesame42\r\n",
+    ],
+)
+def test_a_password_that_is_repeated(answer: bytes) -> None:
+    with answering(answer) as url, pytest.raises(Error) as error:
+        ops.load(url.replace("//", "//me:sesame42@"), options={"retries": "0"})
+    assert "sesame42" not in str(error.value)

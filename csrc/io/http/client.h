@@ -1,12 +1,17 @@
 // Sends the requests for one file on a server.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "io/http/endpoint.h"
 #include "io/http/pool.h"
 #include "io/per_process.h"
+#include "io/secret.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -27,6 +32,12 @@ class HttpClient {
     pool_->give_back(std::move(connection));
   }
 
+  // Remembers what a request sends, for redacted(): all that is the same in every request, and the
+  // signatures of the last ones.
+  void remember(const Secrets& secrets);
+  // Returns `text` without what requests have sent.
+  std::string redacted(std::string_view text) const;
+
   void count_retry() { stats_.get()->count_retry(); }
   // Returns the statistics of this client, whoever else uses the pool.
   SourceStats stats() const { return stats_.get()->so_far(); }
@@ -35,6 +46,8 @@ class HttpClient {
   const std::unique_ptr<HttpEndpoint> endpoint_;
   const std::shared_ptr<HttpPool> pool_;
   mutable PerProcess<HttpStats> stats_;
+  mutable std::mutex mutex_;
+  std::deque<std::string> sent_;  // each once, the latest at the end
 };
 
 }  // namespace tensorizer

@@ -16,6 +16,7 @@ namespace tensorizer {
 // What the endpoint knows about a request that failed.
 struct HttpRefusal {
   std::string what;        // the server's own message, or empty
+  std::string note;        // our own words about it, or empty
   bool recovered = false;  // the cause is known and gone: retry at once
   bool temporary = false;  // worth a retry, whatever the status
   std::optional<ErrorKind> kind;

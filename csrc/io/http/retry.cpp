@@ -60,9 +60,9 @@ HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, Http
                            Cancel& cancel) {
   client_.endpoint().complete(request, cancel);
   if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
+  client_.remember(request.secrets);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
   refusal_ = client_.endpoint().learn(request, outcome);
-  secrets_ = std::move(request.secrets);
   return outcome;
 }
 
@@ -99,7 +99,8 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
       throw Error(ErrorKind::Unavailable,
                   "the server of " + client_.label() + " sends less than was requested" + tries);
     }
-    std::string why = refusal_.what.empty() ? "" : ": " + quote(redacted(refusal_.what, secrets_));
+    std::string why = refusal_.what.empty() ? "" : ": " + quote(client_.redacted(refusal_.what));
+    if (!refusal_.note.empty()) why += ": " + refusal_.note;
     if (wants_tls(outcome.answer)) why += kOtherScheme;
     throw Error(refusal_.kind.value_or(kind_of(status)), "the server of " + client_.label() +
                                                              " answers with status " +
@@ -109,7 +110,7 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
                          : outcome.failure->timed_out ? ErrorKind::TimedOut
                                                       : ErrorKind::Unavailable;
   throw Error(kind, std::string("cannot ") + doing_ + " " + client_.label() + tries + ": " +
-                        quote(redacted(outcome.failure->what, secrets_), 400) +
+                        quote(client_.redacted(outcome.failure->what), 400) +
                         (outcome.failure->tls_mismatch ? kOtherScheme : ""));
 }
 

@@ -44,7 +44,6 @@ class HttpTries {
   const char* const doing_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
   HttpRefusal refusal_;  // of the last try
-  Secrets secrets_;      // that it sent
   Tries tries_;
   int recovered_ = 0;
 };

@@ -24,6 +24,8 @@ constexpr double kBytesPerSecond = 100e6;
 constexpr double kSmallestReadCost = 64 << 10;
 constexpr double kLargestReadCost = 2 << 20;
 
+using HeaderList = std::vector<std::pair<std::string, std::string>>;
+
 class HttpSource final : public Source {
  public:
   HttpSource(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool,
@@ -83,8 +85,9 @@ class HttpSource final : public Source {
     if (answer.has_strong_validator()) validated_ = true;
   }
   SourceStats stats() const override { return client_.stats(); }
-  std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
+  HeaderList headers() const override { return headers_; }
   const std::string& label() const override { return client_.label(); }
+  std::string redacted(std::string_view text) const override { return client_.redacted(text); }
 
  private:
   // Whether a cache between the server and this process may answer.
@@ -213,7 +216,7 @@ class HttpSource final : public Source {
     }
     object_ = answer.object;
     validated_ = answer.has_strong_validator();
-    headers_ = std::move(answer.headers);
+    headers_ = of_whole_file(std::move(answer.headers));
     if (answer.status == 200) begin_ = 0;
     if (answer.status == 200 && connection->paused()) {
       sequential_ = std::move(connection);
@@ -223,6 +226,15 @@ class HttpSource final : public Source {
     if (!object_.size) throw_wrong("does not tell the size of the file");
     if (stream_.held.size() > *object_.size) throw_wrong("sends more than was requested");
     client_.give_back(std::move(connection));
+  }
+
+  // Returns the headers of a response as those of one with the whole file.
+  HeaderList of_whole_file(HeaderList headers) const {
+    std::erase_if(headers, [](const auto& header) { return header.first == "content-range"; });
+    for (auto& [name, value] : headers) {
+      if (name == "content-length" && object_.size) value = std::to_string(*object_.size);
+    }
+    return headers;
   }
 
   // Fills as much as the file has, and returns the number of bytes.
@@ -299,8 +311,8 @@ class HttpSource final : public Source {
 
   HttpClient client_;
   HttpIdentity object_;
-  std::vector<std::pair<std::string, std::string>> headers_;  // of the first response
-  std::uint64_t begin_;                                       // of the bytes in stream_
+  HeaderList headers_;   // of the first response
+  std::uint64_t begin_;  // of the bytes in stream_
   Stream stream_{begin_};
   // Whether the headers of its responses show that the file has changed.
   std::atomic<bool> validated_ = false;

@@ -2,12 +2,20 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "base/error.h"
 #include "io/redis/options.h"
+#include "io/secret.h"
 
 namespace tensorizer {
 
-struct RedisAddress {
+struct RedisAddress final : Redactor {
+  // Removes the user and the password.
+  std::string redacted(std::string_view text) const override {
+    return tensorizer::redacted(text, Secrets{user, password});
+  }
+
   std::string url = "http://localhost";  // of the server, for libcurl; "https" means TLS
   bool tls = false;
   std::string socket;  // the path of a Unix domain socket; empty: connect to the URL

@@ -117,7 +117,7 @@ RedisReply RedisConnection::receive_any(Cancel& cancel) {
 RedisReply RedisConnection::receive(RedisReply::Kind kind, Cancel& cancel) {
   RedisReply reply = receive_any(cancel);
   if (reply.kind == RedisReply::Kind::Error) throw_redis_error(reply.text, address_.label);
-  if (reply.kind != kind) parser_.throw_nonsense(reply.text);
+  if (reply.kind != kind) throw_nonsense(reply.text);
   return reply;
 }
 
@@ -126,7 +126,7 @@ std::uint64_t RedisConnection::receive_into(IoCursor& target, std::uint64_t size
   const RedisReply head = take(&RedisParser::take_head, cancel);
   if (head.kind == RedisReply::Kind::Error) throw_redis_error(head.text, address_.label);
   if (head.kind == RedisReply::Kind::Nothing) return 0;
-  if (head.kind != RedisReply::Kind::Text) parser_.throw_nonsense(head.text);
+  if (head.kind != RedisReply::Kind::Text) throw_nonsense(head.text);
   const auto given = static_cast<std::uint64_t>(head.number);
   if (given != size) return given;
   std::uint64_t left = size;
@@ -144,11 +144,16 @@ std::uint64_t RedisConnection::receive_into(IoCursor& target, std::uint64_t size
   for (const char expected : std::string_view("\r\n")) {
     if (begin_ == end_) fill_buffer(cancel);
     if (buffer_[begin_] != static_cast<std::byte>(expected)) {
-      parser_.throw_nonsense(as_text(buffered()));
+      throw_nonsense(as_text(buffered()));
     }
     ++begin_;
   }
   return size;
+}
+
+void RedisConnection::throw_nonsense(std::string_view seen) const {
+  const RedactedQuotes quotes(address_);
+  parser_.throw_nonsense(seen);
 }
 
 void RedisConnection::identify(Cancel& cancel) {
@@ -172,11 +177,15 @@ void RedisConnection::finish_login(Cancel& cancel) {
 }
 
 RedisReply RedisConnection::take(Take take, Cancel& cancel) {
+  const RedactedQuotes quotes(address_);
   for (;;) {
     ConstBytes bytes = buffered();
     std::optional<RedisReply> reply = (parser_.*take)(bytes);
     begin_ = end_ - bytes.size();
-    if (reply) return *std::move(reply);
+    if (reply) {
+      if (reply->kind == RedisReply::Kind::Error) reply->text = address_.redacted(reply->text);
+      return *std::move(reply);
+    }
     fill_buffer(cancel);
   }
 }

@@ -71,6 +71,9 @@ class RedisSource final : public Source {
   }
   SourceStats stats() const override { return client_.stats(); }
   const std::string& label() const override { return client_.label(); }
+  std::string redacted(std::string_view text) const override {
+    return client_.address().redacted(text);
+  }
 
  private:
   // A part of a key.

@@ -176,6 +176,13 @@ class S3Endpoint final : public HttpEndpoint {
     const std::string message = xml_text(answer.refusal, "Message").value_or("");
     if (!code.empty()) refusal.what = code + (message.empty() ? "" : ": " + message);
 
+    const bool is_refused = answer.status == 401 || answer.status == 403;
+    if (is_refused && request.shown.empty() && options_.anonymous_without_keys) {
+      refusal.note =
+          "the request was not signed, because there are no credentials for S3 in the options "
+          "(s3_access_key_id), the environment, ~/.aws, ~/.s3cfg and the machine's metadata";
+    }
+
     const std::lock_guard lock(mutex_);
     if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
       refusal.kind = ErrorKind::PermissionDenied;
