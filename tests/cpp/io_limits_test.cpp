@@ -167,6 +167,18 @@ TEST_F(Limits, EndAListing) {
   }
 }
 
+TEST_F(Limits, EndAListingInTime) {
+  const TinyRedis server([](const TinyRedis::Words& words) -> std::optional<std::string> {
+    return words.front() == "SCAN" ? "*2\r\n$1\r\n7\r\n*0\r\n" : redis_reply(words);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  const Error error = error_of(
+      [&] { open_source(server.uri("p"), {.given = {{"stall_timeout", "0.1"}}}, cancel_); });
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_EQ(error.kind(), ErrorKind::TimedOut) << error.what();
+  EXPECT_TRUE(contains(error.what(), "has not listed all keys of its database in 1 s"));
+}
+
 TEST_F(Limits, EndWhatAnAnswerRepeats) {
   const auto digits = [](std::uint64_t count) { return std::string(count, '1'); };
   const auto parse_reply = [](const std::string& text) {

@@ -1,12 +1,15 @@
 #include "io/redis/keys.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <limits>
 #include <tuple>
 #include <unordered_set>
 
 #include "base/error.h"
 #include "base/number.h"
+#include "io/seconds.h"
 
 namespace tensorizer {
 
@@ -15,8 +18,8 @@ namespace {
 constexpr std::string_view kHeader = ":header:0";
 // How many of its keys the server examines for one reply.
 constexpr std::string_view kScanCount = "1000";
-// No real Redis server exceeds it.
-constexpr std::uint64_t kMostAnswers = 10'000'000;
+// How many times as long as a stall a listing may take.
+constexpr int kPatience = 10;
 // How many commands are sent before their replies are read.
 constexpr std::size_t kBatch = 1000;
 
@@ -56,11 +59,19 @@ RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& ad
   std::vector<std::string> names;
   std::uint64_t bytes = 0;
   std::string cursor = "0";
-  for (std::uint64_t answers = 0;; ++answers) {
+  const double patience = kPatience * connection.patience();
+  const auto deadline = std::chrono::steady_clock::now() + seconds(patience);
+  for (;;) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw Error(ErrorKind::TimedOut, "the server of " + address.label +
+                                           " has not listed all keys of its database in " +
+                                           std::to_string(std::llround(patience)) +
+                                           " s: a larger 'stall_timeout' allows ten times as long");
+    }
     connection.add({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount});
     connection.send(cancel);
     RedisReply reply = connection.receive(RedisReply::Kind::List, cancel);
-    if (reply.list.size() != 2 || !parse_number(reply.list[0].text) || answers == kMostAnswers) {
+    if (reply.list.size() != 2 || !parse_number(reply.list[0].text)) {
       refuse_listing(address.label);
     }
     for (RedisReply& key : reply.list[1].list) {

@@ -41,7 +41,8 @@ struct RedisListingLimits {
 };
 extern RedisListingLimits redis_listing_limits;
 
-// Asks the server for every key under the prefix.
+// Asks the server for every key under the prefix. Throws TimedOut if that takes ten times as long
+// as a stall may last.
 RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& address,
                              Cancel& cancel);
 // Makes the same listing of given names. Leaves out those that are not keys of the file.
