@@ -28,6 +28,10 @@ std::string first_readable(std::span<const char* const> files) {
 }
 
 std::string system_ca_bundle() {
+  for (const char* const name : {"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"}) {
+    const char* const given = std::getenv(name);
+    if (given != nullptr && *given != '\0') return given;
+  }
   const std::array<const char*, 2> preferred{std::getenv("SSL_CERT_FILE"),
                                              curl_version_info(CURLVERSION_NOW)->cainfo};
   const std::string found = first_readable(preferred);

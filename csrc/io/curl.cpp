@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "io/ca_bundle.h"
 
@@ -58,7 +59,14 @@ void set_connecting(CURL* easy, const TlsOptions& tls, double timeout) {
   set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(timeout * 1000));
   const std::string authorities = tls.ca_file.empty() ? system_ca_bundle() : tls.ca_file;
   set(easy, CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
-  if (!authorities.empty()) set(easy, CURLOPT_CAINFO, authorities.c_str());
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(authorities, ignored);
+  if (is_folder) {
+    set(easy, CURLOPT_CAINFO, static_cast<const char*>(nullptr));
+    set(easy, CURLOPT_CAPATH, authorities.c_str());
+  } else if (!authorities.empty()) {
+    set(easy, CURLOPT_CAINFO, authorities.c_str());
+  }
   if (!tls.ca_path.empty()) set(easy, CURLOPT_CAPATH, tls.ca_path.c_str());
   if (!tls.client_cert.empty()) set(easy, CURLOPT_SSLCERT, tls.client_cert.c_str());
   if (!tls.client_key.empty()) set(easy, CURLOPT_SSLKEY, tls.client_key.c_str());

@@ -160,6 +160,10 @@ TEST_F(S3ConfigTest, FindsProfilesInBothFiles) {
   set("AWS_PROFILE", "b c");
   EXPECT_EQ(settings().region, "d");
   EXPECT_EQ(read().aws.profile().get("aws_access_key_id"), "h");
+  set("AWS_DEFAULT_PROFILE", "i");
+  EXPECT_EQ(settings().region, "j") << "as botocore prefers it";
+  set("AWS_DEFAULT_PROFILE", "");
+  EXPECT_EQ(settings().region, "d");
   options_.profile = "i";
   EXPECT_EQ(settings().region, "j");
   options_.profile = "e";

@@ -63,12 +63,16 @@ TEST_F(S3CredentialsTest, ComeFromTheEnvironment) {
   const S3Credentials found = get();
   EXPECT_EQ(found.key_id + found.secret + found.session_token, "AKst");
   EXPECT_EQ(found.expires, parse_timestamp(kExpiration));
+  set("AWS_SECURITY_TOKEN", "old");
+  EXPECT_EQ(get().session_token, "old") << "as botocore prefers it";
 }
 
 TEST_F(S3CredentialsTest, ComeFromProfilesInTheOrderOfAwsTools) {
   const std::string keys = "aws_access_key_id = AK\naws_secret_access_key = s\n";
   config("[default]\naws_session_token = t\n" + keys);
   EXPECT_EQ(get().key_id + get().session_token, "AKt");
+  config("[default]\naws_session_token = t\naws_security_token = old\n" + keys);
+  EXPECT_EQ(get().session_token, "old");
   config("[default]\ncredential_process = " + process("") + "\n" + keys);
   EXPECT_EQ(get().key_id, "K1");
   credentials("[default]\naws_access_key_id = CK\naws_secret_access_key = s\n");

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +14,14 @@ import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.web import Web, nginx
+from local_servers.web import Web, nginx, openssl
 
 METADATA = {"from": "a server with a certificate"}
-PROGRAM = "import sys, tensorizer_ops; print(tensorizer_ops.metadata(sys.argv[1]))"
+VARIABLES = {"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}
+PROGRAM = """
+import json, sys, tensorizer_ops
+print(tensorizer_ops.metadata(sys.argv[1], options=json.loads(sys.argv[2])))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +29,21 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     with nginx(tmp_path_factory.mktemp("web")) as server:
         file = server.root / "m.tensors"
         tensorizer_ops.save(file, {"x": torch.ones(3)}, metadata=METADATA)
+        (server.root / "bucket").symlink_to(".")
         yield server
 
 
-def metadata_from(web: Web, *before: str, **environment: str) -> str:
+def metadata_from(web: Web, *before: str, place: str = "https", **environment: str) -> str:
     """Return what a new process reads, started by the command `before`, or its last error."""
-    command = [*before, sys.executable, "-c", PROGRAM, web.tls_url("m.tensors")]
+    options = {"retries": "0"}
+    if place == "s3":
+        options |= {"s3_endpoint": web.tls_url(""), "s3_addressing": "path"}
+        options |= {"s3_access_key_id": "a", "s3_secret_access_key": "b"}
+    uri = web.tls_url("m.tensors") if place == "https" else "s3://bucket/m.tensors"
+    command = [*before, sys.executable, "-c", PROGRAM, uri, json.dumps(options)]
+    given = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=60
+        command, env=given | environment, capture_output=True, text=True, timeout=60
     )
     return (done.stdout or done.stderr).strip().splitlines()[-1]
 
@@ -39,6 +52,34 @@ def test_the_environment_names_a_file(web: Web, tmp_path: Path) -> None:
     assert metadata_from(web, SSL_CERT_FILE=web.ca) == str(METADATA)
     assert "certificate" in metadata_from(web)
     assert "certificate" in metadata_from(web, SSL_CERT_FILE=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("name", ["CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"])
+def test_the_variables_of_other_clients(web: Web, tmp_path: Path, name: str) -> None:
+    for place in ("https", "s3"):
+        assert metadata_from(web, place=place, **{name: web.ca}) == str(METADATA)
+    shutil.copy(web.ca, tmp_path / "ca.pem")
+    openssl(tmp_path, "rehash", ".")
+    assert metadata_from(web, **{name: str(tmp_path)}) == str(METADATA)
+    # The file must exist, and SSL_CERT_FILE comes after it.
+    nowhere = {name: str(tmp_path / "nowhere"), "SSL_CERT_FILE": web.ca}
+    assert "nowhere" in metadata_from(web, **nowhere)
+
+
+def test_the_variables_of_aws_s_tools(web: Web, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"[profile p]\nca_bundle = {web.ca}\n[profile none]\n")
+    files = {"AWS_CONFIG_FILE": str(config), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")}
+    bundle = {"AWS_CA_BUNDLE": web.ca}
+    assert metadata_from(web, place="s3", **files, **bundle) == str(METADATA)
+    assert metadata_from(web, place="s3", **files, AWS_PROFILE="p") == str(METADATA)
+    assert "certificate" in metadata_from(web, place="s3", **files, AWS_PROFILE="none")
+    # The variable comes before the profile, and both before the variables of other clients.
+    nowhere = str(tmp_path / "nowhere")
+    other = {"AWS_PROFILE": "p", "CURL_CA_BUNDLE": web.ca}
+    assert "nowhere" in metadata_from(web, place="s3", **files, **other, AWS_CA_BUNDLE=nowhere)
+    # They are not for other servers.
+    assert "certificate" in metadata_from(web, **bundle)
 
 
 @pytest.mark.parametrize("place", ["/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"])

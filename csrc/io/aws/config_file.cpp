@@ -47,6 +47,13 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string() : value;
 }
 
+std::string environment(std::initializer_list<const char*> names) {
+  for (const char* const name : names) {
+    if (std::string value = environment(name); !value.empty()) return value;
+  }
+  return {};
+}
+
 IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel) {
   std::unique_ptr<Source> source;
   try {
@@ -84,7 +91,7 @@ AwsConfig::AwsConfig(const std::string& profile, Cancel& cancel) : name_(profile
       read_ini(path_of("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), false, cancel);
   for (const auto& [section, settings] : credentials) profiles_[section].credentials = settings;
 
-  if (name_.empty()) name_ = environment("AWS_PROFILE");
+  if (name_.empty()) name_ = environment({"AWS_DEFAULT_PROFILE", "AWS_PROFILE"});
   const bool is_named = !name_.empty();
   if (!is_named) name_ = "default";
   if (const AwsProfile* found = find(name_)) {
@@ -103,10 +110,13 @@ const AwsProfile* AwsConfig::find(const std::string& name) const {
 }
 
 std::string AwsConfig::region() const {
-  for (const char* variable : {"AWS_REGION", "AWS_DEFAULT_REGION"}) {
-    if (const std::string region = environment(variable); !region.empty()) return region;
-  }
-  return profile_.get("region");
+  const std::string region = environment({"AWS_REGION", "AWS_DEFAULT_REGION"});
+  return region.empty() ? profile_.get("region") : region;
+}
+
+std::string AwsConfig::ca_bundle() const {
+  const std::string file = environment("AWS_CA_BUNDLE");
+  return file.empty() ? expand_home(profile_.get("ca_bundle")) : file;
 }
 
 std::string AwsConfig::endpoint(const std::string& service) const {

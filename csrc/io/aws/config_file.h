@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -13,6 +14,8 @@ namespace tensorizer {
 
 // Returns an environment variable; empty if it is not set.
 std::string environment(const char* name);
+// Returns the first of these variables that is set and not empty.
+std::string environment(std::initializer_list<const char*> names);
 
 // Returns a file of settings; empty if there is none that this process may read, unless
 // `must_exist`. Throws Error(InvalidFormat) if it is malformed or longer than 1 MiB.
@@ -30,7 +33,7 @@ struct AwsProfile {
 // read once, in the constructor.
 class AwsConfig {
  public:
-  // Chooses the profile: `profile`, or else AWS_PROFILE, or else "default". Throws
+  // Chooses the profile: `profile`, or else AWS_DEFAULT_PROFILE, AWS_PROFILE or "default". Throws
   // Error(InvalidArgument) if it does not exist; "default" need not exist.
   AwsConfig(const std::string& profile, Cancel& cancel);
 
@@ -41,6 +44,8 @@ class AwsConfig {
 
   // Returns the region, or an empty string.
   std::string region() const;
+  // Returns the file of certificate authorities for requests to services, or an empty string.
+  std::string ca_bundle() const;
   // Returns the configured URL of a service, or the one for all services; empty if AWS's own
   // address applies. `service`: in capitals, as in the name of the environment variable.
   std::string endpoint(const std::string& service) const;

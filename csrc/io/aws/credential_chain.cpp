@@ -66,7 +66,7 @@ class Finder {
   static S3Credentials from_environment() {
     S3Credentials credentials{environment("AWS_ACCESS_KEY_ID"),
                               environment("AWS_SECRET_ACCESS_KEY"),
-                              environment("AWS_SESSION_TOKEN")};
+                              environment({"AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"})};
     credentials.expires = parse_timestamp(environment("AWS_CREDENTIAL_EXPIRATION"));
     return credentials;
   }
@@ -118,8 +118,9 @@ class Finder {
       const auto found = section.find(name);
       return found == section.end() ? std::string() : found->second;
     };
+    const std::string old_token = get("aws_security_token");
     S3Credentials credentials{get("aws_access_key_id"), get("aws_secret_access_key"),
-                              get("aws_session_token")};
+                              old_token.empty() ? get("aws_session_token") : old_token};
     if (!credentials.key_id.empty() && !credentials.secret.empty()) return credentials;
     throw Error(ErrorKind::InvalidArgument,
                 label + " has only one of aws_access_key_id and aws_secret_access_key");

@@ -1,6 +1,7 @@
 #include "io/s3/open.h"
 
 #include "base/error.h"
+#include "io/aws/config_file.h"
 #include "io/http/client.h"
 #include "io/http/open.h"
 #include "io/http/retry.h"
@@ -12,6 +13,16 @@
 namespace tensorizer {
 
 namespace {
+
+// Returns the options for requests, with the certificate authorities that AWS's settings name.
+HttpOptions http_of(const OptionList& given, Cancel& cancel) {
+  HttpOptions http = options_from(given, &http_options);
+  if (http.tls.ca_file.empty()) {
+    const std::string profile = options_from(given, &s3_options).profile;
+    http.tls.ca_file = AwsConfig(profile, cancel).ca_bundle();
+  }
+  return http;
+}
 
 std::unique_ptr<HttpEndpoint> endpoint_of(const std::string& uri, const OptionList& given,
                                           const HttpOptions& http,
@@ -62,27 +73,28 @@ std::optional<std::string> s3_file_name(const std::string& uri) {
 
 std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptions& options,
                                        Cancel& cancel) {
-  const HttpOptions http = options_from(options.given, &http_options);
+  const HttpOptions http = http_of(options.given, cancel);
   return http_source(endpoint_of(uri, options.given, http, options.access),
                      http_pool(options.access.get(), http), options, cancel);
 }
 
-std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
-  const HttpOptions http = options_from(options.given, &http_options);
+std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& options,
+                                   Cancel& cancel) {
+  const HttpOptions http = http_of(options.given, cancel);
   return s3_sink(endpoint_of(uri, options.given, http, options.access),
                  http_pool(options.access.get(), http), options.part_size);
 }
 
 std::unique_ptr<SharedSink> open_shared_s3_sink(const std::string& uri,
                                                 const std::optional<std::string>& joined,
-                                                const SinkOptions& options, Cancel&) {
-  const HttpOptions http = options_from(options.given, &http_options);
+                                                const SinkOptions& options, Cancel& cancel) {
+  const HttpOptions http = http_of(options.given, cancel);
   return shared_s3_sink(endpoint_of(uri, options.given, http, options.access),
                         http_pool(options.access.get(), http), joined);
 }
 
 void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
-  const HttpOptions http = options_from(options.given, &http_options);
+  const HttpOptions http = http_of(options.given, cancel);
   HttpClient client(endpoint_of(uri, options.given, http, options.access),
                     http_pool(options.access.get(), http));
   HttpRequest request;
