@@ -43,8 +43,8 @@ class Input:
     """A file that is open for reading."""
 
     reader: Any
-    # Whether the file can be opened again.
-    reopens: bool
+    # Whether several threads can read the file.
+    is_shared: bool
     # The default number of threads; 0 means one for every CPU.
     threads: int = 0
 
@@ -64,14 +64,17 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
         given = SecretOptions({**of_stream, **given})
         engine_reader = getattr(place, "_engine_reader", torch.classes.tensorizer.Reader)
         reader = engine_reader(uri, given)
-        return Input(reader, reopens=True)
+        return Input(reader, is_shared=True)
+    section = getattr(place, "_engine_section", lambda options: None)(given)
+    if section is not None:
+        return Input(section, is_shared=True)
     if isinstance(place, bytearray | memoryview):
-        return Input(_python.read_buffer(place, 0, given), reopens=False)
+        return Input(_python.read_buffer(place, 0, given), is_shared=False)
     stream = _unwrap(place)
     _check_binary(stream, "readable", "read")
     if type(stream) is io.BytesIO:
         # getvalue() shares the bytes; getbuffer() would copy them if they are already shared.
-        return Input(_python.read_buffer(stream.getvalue(), stream.tell(), given), reopens=False)
+        return Input(_python.read_buffer(stream.getvalue(), stream.tell(), given), is_shared=False)
     seekable = _is_seekable(stream)
     if lazy and not seekable:
         raise ValueError("lazy_load needs a file object that can seek")
@@ -82,7 +85,7 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     keeps_nothing = _keeps_nothing(stream)
     reader = _python.read_file(stream, start, seekable, not lazy, keeps_nothing, given)
     # A single thread is the caller's own, so that Ctrl-C interrupts a blocked read.
-    return Input(reader, reopens=False, threads=1)
+    return Input(reader, is_shared=False, threads=1)
 
 
 def open_source(source: Source, options: Options | None, *, lazy: bool = False) -> Input:
@@ -101,7 +104,7 @@ def _open_descriptor(
 ) -> Input:
     reader = torch.classes.tensorizer.Reader(f"fd:{descriptor}", options)
     if not seekable:
-        return Input(reader, reopens=False)
+        return Input(reader, is_shared=False)
     stream.flush()
     # The descriptor's position differs from the stream's, because the stream reads ahead.
     before = os.lseek(descriptor, 0, os.SEEK_CUR)
@@ -110,7 +113,7 @@ def _open_descriptor(
         reader.names()  # opens the file, on a descriptor of its own
     finally:
         os.lseek(descriptor, before, os.SEEK_SET)
-    return Input(reader, reopens=True)
+    return Input(reader, is_shared=True)
 
 
 class Destination:

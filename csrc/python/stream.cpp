@@ -23,6 +23,7 @@
 #include "ops/kernels.h"
 #include "ops/reader_class.h"
 #include "ops/translate_errors.h"
+#include "python/section_source.h"
 #include "transfer/memory.h"
 
 namespace tensorizer {
@@ -93,6 +94,19 @@ pybind11::object make_reader(const RemoteBytes& bytes,
   if (!same || source->sequential()) source = nullptr;
   return torch::jit::toPyObject(c10::IValue(
       c10::make_intrusive<ops::ReaderClass>(bytes.uri, std::move(given), std::move(source))));
+}
+
+// Returns a Reader of a file that begins at `start`, and of no byte from `end` on; None if the
+// server sends the bytes only in order.
+pybind11::object make_section_reader(const RemoteBytes& bytes, std::uint64_t start,
+                                     std::optional<std::uint64_t> end,
+                                     const std::map<std::string, std::string>& options) {
+  const std::shared_ptr<Source> source = bytes.ahead.source();
+  if (source->sequential()) return pybind11::none();
+  StringDict given;
+  for (const auto& [name, value] : options) given.insert(name, value);
+  return torch::jit::toPyObject(c10::IValue(
+      c10::make_intrusive<ops::ReaderClass>(section_source(source, start, end), std::move(given))));
 }
 
 std::size_t read_bytes(RemoteBytes& bytes, std::uint64_t offset, Bytes out) {
@@ -172,6 +186,7 @@ void define_streams(pybind11::module_& module) {
       .def("size", [](const RemoteBytes& bytes) { return bytes.ahead.source()->size(); })
       .def("headers", [](const RemoteBytes& bytes) { return bytes.ahead.source()->headers(); })
       .def("reader", torch::wrap_pybind_function(make_reader))
+      .def("section_reader", torch::wrap_pybind_function(make_section_reader))
       .def("read_into", torch::wrap_pybind_function(read_into))
       .def("read", torch::wrap_pybind_function(read));
   module.def("upload", torch::wrap_pybind_function(upload));

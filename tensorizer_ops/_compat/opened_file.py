@@ -67,7 +67,7 @@ class OpenedFile:
         if num_readers < 1:
             raise ValueError(f"num_readers is {num_readers}, and must be positive")
         threads = min(num_readers, max(count, 1), MOST_THREADS)
-        if threads > 1 and not self._input.reopens:
+        if threads > 1 and not self._input.is_shared:
             raise ValueError(
                 "this kind of file_obj cannot be opened again, so only one thread reads it: "
                 "num_readers must be 1 or None"

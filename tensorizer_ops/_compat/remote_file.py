@@ -91,6 +91,9 @@ class _RemoteRaw(io.RawIOBase):
     def reader(self, options: SecretOptions) -> Any:
         return self._open_source().reader(options)
 
+    def section_reader(self, start: int, end: int | None, options: SecretOptions) -> Any | None:
+        return self._open_source().section_reader(start, end, options)
+
     def close(self) -> None:
         self._source = None
         super().close()
@@ -203,6 +206,10 @@ class RemoteFile(io.BufferedReader):
     def _engine_reader(self, _uri: str, options: SecretOptions) -> Any:
         """Return such a ``Reader``. It requests no bytes that have already been read ahead here."""
         return self.raw.reader(options)
+
+    def _engine_section(self, options: SecretOptions) -> Any | None:
+        """Return a ``Reader`` of the file at the position; ``None`` if it comes only in order."""
+        return self.raw.section_reader(self.tell(), self._end, options)
 
 
 class WebFile(RemoteFile):
