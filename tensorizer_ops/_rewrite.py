@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, NamedTuple
 
 import torch
 
+from tensorizer_ops import errors
 from tensorizer_ops._arguments import checked
 from tensorizer_ops._file_objects import open_source
 from tensorizer_ops._options import Hashes, Options, as_text
 from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._targets import Source, Target, is_target, to_uri
+from tensorizer_ops._targets import Source, Target, is_target, local_path, to_uri
 
 
 @checked
@@ -132,9 +134,24 @@ def _rewrite(
     threads: int,
     progress: Progress | None,
 ) -> None:
+    _refuse_folder_for_store(source, target)
     reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
     with reported(reader, progress):
         reader.rewrite(to_uri(target), hashes, as_text(target_options or {}), threads)
+
+
+def _refuse_folder_for_store(source: Target, target: Target) -> None:
+    """Refuse to write a folder's model to what may be meant as a folder of a server."""
+    folder = local_path(source)
+    if folder is None or not os.path.isdir(folder) or local_path(target) is not None:
+        return
+    scheme, separator, rest = os.fsdecode(target).partition("://")
+    name = rest.partition("?")[0].rpartition("/")[2]
+    if separator and not name.lower().endswith((".tensors", ".safetensors")):
+        raise errors.InvalidArgument(
+            f"the source is a folder, and its model is written as one file: give the target a name "
+            f"that ends in .tensors or .safetensors, such as {scheme}://…/model.safetensors"
+        )
 
 
 class Updated(NamedTuple):

@@ -188,6 +188,18 @@ const Scheme& scheme_for(const std::string& uri, const OptionList& given) {
   return *scheme;
 }
 
+// Returns the scheme of a file to write. Servers have no folders: they would store the file under
+// a name that ends in a slash, which other programs take for a folder.
+const Scheme& scheme_to_write(const std::string& uri, const OptionList& given) {
+  const Scheme& scheme = scheme_for(uri, given);
+  if (scheme.folder != "local" && uri.ends_with('/')) {
+    throw Error(ErrorKind::InvalidArgument,
+                quote(without_secrets(uri), 4096) +
+                    " ends in a slash, and names no file: add the name of the file");
+  }
+  return scheme;
+}
+
 }  // namespace
 
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
@@ -233,14 +245,14 @@ void remove_file(const std::string& uri, const SinkOptions& options, Cancel& can
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
                                 Cancel& cancel) {
   cancel.check();
-  return scheme_for(uri, options.given).open_sink(uri, options, cancel);
+  return scheme_to_write(uri, options.given).open_sink(uri, options, cancel);
 }
 
 std::unique_ptr<SharedSink> open_shared_sink(const std::string& uri,
                                              const std::optional<std::string>& joined,
                                              const SinkOptions& options, Cancel& cancel) {
   cancel.check();
-  const Scheme& scheme = scheme_for(uri, options.given);
+  const Scheme& scheme = scheme_to_write(uri, options.given);
   if (scheme.open_shared_sink == nullptr) {
     throw Error(ErrorKind::InvalidArgument,
                 quote(without_secrets(uri), 4096) +
