@@ -7,15 +7,18 @@ a ``BytesIO``. It calls the methods of all other objects.
 from __future__ import annotations
 
 import io
+import operator
 import os
 import stat
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tensorizer_ops import _python
+from tensorizer_ops import _python, errors
+from tensorizer_ops._arguments import wrong
 from tensorizer_ops._options import Options, SecretOptions, as_text
 from tensorizer_ops._targets import Source, is_target, to_uri
 
@@ -74,14 +77,16 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     _check_binary(stream, "readable", "read")
     if type(stream) is io.BytesIO:
         # getvalue() shares the bytes; getbuffer() would copy them if they are already shared.
-        return Input(_python.read_buffer(stream.getvalue(), stream.tell(), given), is_shared=False)
+        return Input(
+            _python.read_buffer(stream.getvalue(), _position(stream), given), is_shared=False
+        )
     seekable = _is_seekable(stream)
     if lazy and not seekable:
         raise ValueError("lazy_load needs a file object that can seek")
     descriptor = _descriptor(stream)
     if descriptor is not None and (seekable or type(stream) is io.FileIO):
         return _open_descriptor(stream, descriptor, seekable, given)
-    start = stream.tell() if seekable else 0
+    start = _position(stream) if seekable else 0
     keeps_nothing = _keeps_nothing(stream)
     reader = _python.read_file(stream, start, seekable, not lazy, keeps_nothing, given)
     # A single thread is the caller's own, so that Ctrl-C interrupts a blocked read.
@@ -177,7 +182,7 @@ class Destination:
 
     def start(self) -> tuple[Any, int, bool]:
         """Return the file object, its position, and whether it keeps no views of buffers."""
-        return self.stream, self.stream.tell(), _keeps_nothing(self.stream)
+        return self.stream, _position(self.stream), _keeps_nothing(self.stream)
 
     def finish(self) -> None:
         """Copy a temporary file to the file object, and close it."""
@@ -263,7 +268,27 @@ def _write_all(stream: Any, piece: bytes) -> None:
             raise BlockingIOError(
                 f"{type(stream).__name__} is in non-blocking mode: set it to blocking mode"
             )
+        if not 0 < _integer(stream, "write", done) <= len(left):
+            raise errors.InvalidArgument(
+                f"{type(stream).__name__}.write() returned {done} for {len(left)} bytes"
+            )
         left = left[done:]
+
+
+def _integer(stream: Any, method: str, returned: Any) -> int:
+    """Return what a method returned, if it is a number."""
+    # A bool that says "done" would count as one byte.
+    if isinstance(returned, bool) or not isinstance(returned, typing.SupportsIndex):
+        raise wrong(f"what {type(stream).__name__}.{method}() returned", returned, "int")
+    return operator.index(returned)
+
+
+def _position(stream: Any) -> int:
+    """Return the position of a stream that can seek."""
+    position = _integer(stream, "tell", stream.tell())
+    if not 0 <= position < 1 << 63:
+        raise errors.InvalidArgument(f"{type(stream).__name__}.tell() returned {position}")
+    return position
 
 
 def _unwrap(stream: Any) -> Any:

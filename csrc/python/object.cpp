@@ -104,8 +104,15 @@ std::size_t FileObject::count(const pybind11::object& result) const {
     throw Error(ErrorKind::InvalidArgument,
                 label_ + " is in non-blocking mode: set it to blocking");
   }
+  if (PyBool_Check(result.ptr()) != 0) {  // says "done", and would count as one byte
+    throw pybind11::type_error(label_ + " returned a bool, and must return a number of bytes");
+  }
   const Py_ssize_t number = PyNumber_AsSsize_t(result.ptr(), PyExc_OverflowError);
   if (number == -1 && PyErr_Occurred() != nullptr) throw pybind11::error_already_set();
+  if (number < 0) {
+    throw Error(ErrorKind::InvalidArgument,
+                label_ + " returned " + std::to_string(number) + " as a number of bytes");
+  }
   return static_cast<std::size_t>(number);
 }
 

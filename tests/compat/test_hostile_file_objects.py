@@ -48,6 +48,7 @@ def fail(_: Any) -> None:
         (lambda _: -1, ValueError),
         (lambda buffer: len(buffer) + 1, ValueError),
         (lambda _: "text", TypeError),
+        (lambda _: True, TypeError),
         (fail, ZeroDivisionError),
     ],
 )
@@ -57,6 +58,53 @@ def test_objects_that_do_as_they_like(
     file = Broken(data, answer)
     with pytest.raises(error):
         check(TensorDeserializer(file, "cpu", lazy_load=lazy))
+
+
+@pytest.mark.parametrize("spooled", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (lambda _: 0, OSError),
+        (lambda _: None, (OSError, ValueError)),
+        (lambda _: -1, ValueError),
+        (lambda data: len(data) + 1, (OSError, ValueError)),
+        (lambda _: "text", TypeError),
+        (lambda _: 1.0, TypeError),
+        (lambda _: True, TypeError),
+    ],
+)
+def test_writes_that_return_what_they_like(
+    answer: Callable[[Any], Any], error: type[Exception], spooled: bool
+) -> None:
+    class Wrong(io.BytesIO):
+        def write(self, data: Any) -> Any:
+            super().write(data)
+            return answer(data)
+
+        def seekable(self) -> bool:
+            return not spooled  # a temporary file is written first, and copied to what cannot seek
+
+    for save in (
+        lambda file: tensorizer_ops.save(file, TENSORS),
+        lambda file: tensorizer_ops.save(file, TENSORS, options={"format": "safetensors"}),
+        file_is_whole,
+    ):
+        with pytest.raises(error):
+            save(Wrong())
+
+
+@pytest.mark.parametrize(
+    ("position", "error"),
+    [(-1, ValueError), (1 << 63, ValueError), (None, TypeError), (True, TypeError)],
+)
+def test_positions_that_are_none(data: bytes, position: object, error: type[Exception]) -> None:
+    class Lost(io.BytesIO):
+        def tell(self) -> Any:
+            return position
+
+    for use in (tensorizer_ops.load, lambda file: tensorizer_ops.save(file, TENSORS)):
+        with pytest.raises(error, match=r"tell\(\)"):
+            use(Lost(data))
 
 
 def test_an_object_cannot_use_its_buffer_later(data: bytes) -> None:
