@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -23,7 +21,6 @@ class Prefetch(Future[None]):
     def __init__(self) -> None:
         super().__init__()
         self._cancel = torch.classes.tensorizer.Cancel()
-        self._thread: threading.Thread | None = None
 
     def cancel(self) -> bool:
         """Ask the fetch to stop soon; :meth:`result` raises ``errors.Cancelled``.
@@ -34,30 +31,15 @@ class Prefetch(Future[None]):
         return not self.done()
 
 
-# How long the exit of the program waits, in seconds, for a file object that is being read.
-_PATIENCE = 2
-_running: weakref.WeakSet[Prefetch] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    ended = [fetch for fetch in _running if fetch.cancel()]
-    for fetch in ended:
-        if fetch._thread is not None:
-            fetch._thread.join(_PATIENCE)
-
-
 def start(reader: Any, names: Sequence[str] | None) -> Prefetch:
     """Fetch tensors of a ``torch.classes.tensorizer.Reader`` in a thread."""
     future = Prefetch()
     wanted = None if names is None else list(names)
     check_names("names", wanted or ())
 
-    future._thread = threading.Thread(
+    threading.Thread(
         target=_run, args=(future, reader, wanted), name="tensorizer_ops prefetch", daemon=True
-    )
-    _running.add(future)
-    future._thread.start()
+    ).start()
     return future
 
 

@@ -1,5 +1,6 @@
 #include "base/cancel.h"
 
+#include "base/calls.h"
 #include "base/error.h"
 
 namespace tensorizer {
@@ -13,6 +14,10 @@ void set_interrupt_hook(InterruptHook hook) noexcept { interrupt_hook.store(hook
 void Cancel::check() {
   const auto throw_if_requested = [this] {
     if (requested()) throw Error(ErrorKind::Cancelled, "the job was cancelled");
+    const bool is_cleanup = owner_ == std::thread::id();
+    if (!is_cleanup && must_end(owner_)) {
+      throw Error(ErrorKind::Cancelled, "the job was cancelled, because the program ends");
+    }
   };
   throw_if_requested();
   if (std::this_thread::get_id() != owner_) return;

@@ -254,7 +254,8 @@ std::string ReaderClass::type_name(std::string name) {
 
 void ReaderClass::prefetch(std::optional<c10::List<std::string>> names,
                            c10::intrusive_ptr<CancelClass> cancel) {
-  translate_errors([&] { reader_.prefetch(string_vector(names), cancel->get()); });
+  translate_errors(
+      [&] { cancel->run([&](Cancel& given) { reader_.prefetch(string_vector(names), given); }); });
 }
 
 void ReaderClass::verify(std::string verify, std::int64_t threads) {

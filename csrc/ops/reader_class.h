@@ -3,6 +3,8 @@
 
 #include <torch/custom_class.h>
 
+#include <memory>
+#include <mutex>
 #include <tuple>
 
 #include "ops/translate_errors.h"
@@ -13,11 +15,27 @@ namespace tensorizer::ops {
 // Ends one call that runs on another thread.
 class CancelClass final : public torch::CustomClassHolder {
  public:
-  Cancel& get() noexcept { return cancel_; }
-  void cancel() { cancel_.request(); }
+  // Runs `body` with a Cancel of the current thread, which cancel() requests.
+  template <typename Body>
+  void run(const Body& body) {
+    const auto cancel = std::make_shared<Cancel>();
+    {
+      const std::lock_guard lock(mutex_);
+      running_ = cancel;
+      if (requested_) cancel->request();
+    }
+    body(*cancel);
+  }
+  void cancel() {
+    const std::lock_guard lock(mutex_);
+    requested_ = true;
+    if (running_) running_->request();
+  }
 
  private:
-  Cancel cancel_{Cancel::Unattended{}};
+  std::mutex mutex_;
+  std::shared_ptr<Cancel> running_;
+  bool requested_ = false;
 };
 
 class ReaderClass final : public torch::CustomClassHolder {

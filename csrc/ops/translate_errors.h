@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/calls.h"
 #include "base/error.h"
 #include "base/hooks.h"
 #include "engine/options.h"
@@ -17,10 +18,12 @@
 
 namespace tensorizer {
 
-// Runs `body`. An Error that leaves it becomes the host's own exception if a host has set a hook.
+// Runs `body` as a call of the library. An Error that leaves it becomes the host's own exception if
+// a host has set a hook.
 template <typename Body>
 auto translate_errors(const Body& body) -> decltype(body()) {
   try {
+    const Call call;
     return body();
   } catch (const Error& error) {
     raise(error);

@@ -15,9 +15,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 
-#include <pthread.h>
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -30,6 +28,7 @@
 #include "ops/reader_class.h"
 #include "ops/writer_class.h"
 #include "python/core/exception.h"
+#include "python/core/interpreter.h"
 #include "python/files.h"
 #include "python/shared_save.h"
 #include "python/stream.h"
@@ -39,14 +38,6 @@
 #include "transfer/file_writer.h"
 
 namespace tensorizer {
-
-bool python_is_running() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsInitialized() && !Py_IsFinalizing();
-#else
-  return Py_IsInitialized() && !_Py_IsFinalizing();
-#endif
-}
 
 void throw_python_error() {
   python_error exception;
@@ -68,12 +59,6 @@ using tensorizer::ops::WriterClass;
 // tensorizer_ops.errors._make. Never released, because a call may need it until the process ends.
 PyObject* make_exception = nullptr;
 
-pthread_t main_thread;
-
-// Returns whether Python handles signals on this thread: only the main thread, and in a child of
-// fork() the thread that it started with.
-bool on_main_thread() { return pthread_self() == main_thread || gettid() == getpid(); }
-
 bool in_torchscript() { return !torch::jit::currentCallstack().empty(); }
 
 void raise_in_python(const Error& error) {
@@ -88,7 +73,7 @@ void raise_in_python(const Error& error) {
 }
 
 void stop_on_signal() {
-  if (!on_main_thread() || !python_is_running()) return;
+  if (!tensorizer::handles_signals()) return;
   const pybind11::gil_scoped_acquire gil;
   if (in_torchscript()) {
     if (PyOS_InterruptOccurred() == 0) return;
@@ -255,8 +240,7 @@ PYBIND11_MODULE(_python, module) {
       .def("cancel", [](BackgroundSave& job) { job.cancel.request(); });
   pybind11::object make = pybind11::module_::import("tensorizer_ops.errors").attr("_make");
   make_exception = make.release().ptr();
-  main_thread =
-      pybind11::module_::import("threading").attr("main_thread")().attr("ident").cast<pthread_t>();
+  tensorizer::find_main_thread();
   tensorizer::set_raise_hook(&raise_in_python);
   tensorizer::set_interrupt_hook(&stop_on_signal);
   tensorizer::set_log_hook(&log_in_python);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "python/core/interpreter.h"
 #include "python/module.h"
 
 namespace tensorizer {

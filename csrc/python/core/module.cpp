@@ -6,12 +6,17 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cxxabi.h>
+
+#include <chrono>
+#include <exception>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/calls.h"
 #include "base/cancel.h"
 #include "base/error.h"
 #include "base/suggest.h"
@@ -24,6 +29,7 @@
 #include "format/safetensors/dtype.h"
 #include "io/open.h"
 #include "python/core/exception.h"
+#include "python/core/interpreter.h"
 #include "tensorizer_ops/secrets.h"
 
 namespace {
@@ -40,6 +46,7 @@ PyObject* make_exception = nullptr;
 }
 
 void stop_on_signal() {
+  if (!handles_signals()) return;
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
@@ -49,6 +56,7 @@ template <typename Body>
 auto run(Cancel& cancel, const Body& body) {
   try {
     const py::gil_scoped_release no_gil;
+    const Call call;
     return body(cancel);
   } catch (const Error& error) {
     throw_in_python(error);
@@ -184,6 +192,30 @@ class File {
   std::shared_ptr<Job> job_ = std::make_shared<Job>();  // the GIL guards the pointer
 };
 
+// The longest that the exit of the program waits for calls of other threads.
+constexpr std::chrono::seconds kPatience{5};
+
+std::terminate_handler terminate_before = nullptr;
+
+// While Python shuts down, it ends each thread that wants the GIL, by an exception that unwinds the
+// stack, which the functions of C++ between it and the thread's start do not let through: the
+// process would be aborted. Such a thread waits here for the end of the process instead.
+void outlive_python() {
+  const bool is_unwound = abi::__cxa_current_exception_type() == nullptr;
+  while (is_unwound && !python_is_running() && !on_main_thread()) pause();
+  terminate_before();
+}
+
+void end_calls_at_exit() {
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    terminate_before = std::set_terminate(&outlive_python);
+    const py::gil_scoped_release no_gil;
+    end_calls(kPatience);
+  }));
+  // In a program that goes on without Python.
+  Py_AtExit(&admit_calls);
+}
+
 // Returns the names that safetensors files have for torch's dtypes.
 py::dict safetensors_dtypes() {
   py::dict names;
@@ -198,6 +230,8 @@ py::dict safetensors_dtypes() {
 }  // namespace
 
 PYBIND11_MODULE(_core, module) {
+  find_main_thread();
+  end_calls_at_exit();
   py::object make = py::module_::import("tensorizer_ops.errors").attr("_make");
   make_exception = make.release().ptr();
   py::class_<File>(module, "File")
