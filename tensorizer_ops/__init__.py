@@ -14,7 +14,6 @@ from tensorizer_ops._arguments import checked as _checked
 from tensorizer_ops._options import Hashes, Options, Verify
 from tensorizer_ops._progress import Progress
 from tensorizer_ops._slices import Slices
-from tensorizer_ops._targets import Sink, Source, Target
 
 __version__ = "0.1.0"
 
@@ -226,5 +225,6 @@ from tensorizer_ops._inspection import (  # noqa: E402
     names,
     verify,
 )
+from tensorizer_ops._targets import Sink, Source, Target  # noqa: E402
 
 _library.register_when_torch_is_imported()

@@ -153,7 +153,7 @@ TEST_F(S3SinkTest, AMissingObjectIsRemovedAlready) {
                      {"force_http", "true"},
                      {"s3_access_key_id", "AKIA"},
                      {"s3_secret_access_key", "secret"}};
-    remove_file("s3://bucket/key", false, options, cancel_);
+    remove_file("s3://bucket/key", options, cancel_);
   };
   for (const int status : {200, 204, 404}) EXPECT_NO_THROW(remove(status)) << status;
   EXPECT_EQ(kind_of([&] { remove(403); }), ErrorKind::PermissionDenied);

@@ -58,7 +58,7 @@ std::optional<std::vector<std::string>> list_folder(const std::string& uri, std:
   }
   // A file that was renamed meanwhile may be listed twice.
   std::ranges::sort(names);
-  names.erase(std::ranges::unique(names).begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 

@@ -19,7 +19,7 @@ constexpr std::string_view kHeader = ":header:0";
 // How many of its keys the server examines for one reply.
 constexpr std::string_view kScanCount = "1000";
 // How many times as long as a stall a listing may take.
-constexpr int kPatience = 10;
+constexpr int kStallTimeouts = 10;
 // How many commands are sent before their replies are read.
 constexpr std::size_t kBatch = 1000;
 
@@ -59,7 +59,7 @@ RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& ad
   std::vector<std::string> names;
   std::uint64_t bytes = 0;
   std::string cursor = "0";
-  const double patience = kPatience * connection.patience();
+  const double patience = kStallTimeouts * connection.patience();
   const auto deadline = std::chrono::steady_clock::now() + seconds(patience);
   for (;;) {
     if (std::chrono::steady_clock::now() > deadline) {
