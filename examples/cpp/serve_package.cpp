@@ -21,7 +21,8 @@ int main(int argc, char** argv) {
   try {
     const c10::Device device(argc > 4 ? argv[4] : "cpu");
     torch::inductor::AOTIModelPackageLoader package(argv[1]);
-    // The file may have more than the program uses, such as small constants that it contains itself.
+    // The file may have more than the program uses, such as small constants that it contains
+    // itself.
     tensorizer::load_constants(package, argv[2],
                                {.strict = false, .verify = tensorizer::Verify::Crc32});
 
