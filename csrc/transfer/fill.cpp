@@ -35,12 +35,6 @@ class Complaint {
   std::string list_;
 };
 
-// Returns whether a plain tensor has a shape but no memory for it: also one element for all of its
-// places, as externalize() leaves.
-bool is_placeholder(const at::Tensor& tensor) {
-  return tensor.is_meta() || tensor.storage().nbytes() < tensor.nbytes();
-}
-
 [[noreturn]] void throw_does_not_fit(FileReader& reader, const std::string& complaints) {
   throw Error(ErrorKind::InvalidArgument, reader.label() + " does not fit:" + complaints);
 }
@@ -192,7 +186,7 @@ Filled fill(FileReader& reader, const std::vector<std::string>& names,
     const c10::Device device = request.device.value_or(here);
     const c10::ScalarType type = tensor.memory.scalar_type();
     const c10::ScalarType wanted = cast_type(type, request.dtype);
-    if (is_placeholder(tensor.memory) || device != here || wanted != type) {
+    if (lacks_memory_for_all(tensor.memory) || device != here || wanted != type) {
       const bool casts = request.cast && is_castable(wanted);
       fresh[{device.str(), casts ? std::optional(wanted) : std::nullopt}].push_back(&tensor);
     } else {

@@ -159,6 +159,10 @@ std::string lacks_memory(const at::Tensor& tensor) {
          " bytes that its shape needs";
 }
 
+bool lacks_memory_for_all(const at::Tensor& tensor) {
+  return tensor.is_meta() || tensor.storage().nbytes() < tensor.nbytes();
+}
+
 void require_memory(const at::Tensor& tensor, std::string_view what) {
   if (const std::string why = lacks_memory(tensor); !why.empty()) {
     throw Error(ErrorKind::InvalidArgument, std::string(what) + " has no bytes to use: " + why);

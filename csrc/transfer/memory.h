@@ -50,6 +50,10 @@ std::string is_not_plain(const at::Tensor& tensor);
 // the meta device needs no memory.
 std::string lacks_memory(const at::Tensor& tensor);
 
+// Returns whether the storage of a plain tensor is too small for all of its elements side by side:
+// on the meta device, and where elements share memory, as in the placeholders of externalize().
+bool lacks_memory_for_all(const at::Tensor& tensor);
+
 // Throws Error(InvalidArgument), `what` and the reason, if a tensor lacks memory.
 void require_memory(const at::Tensor& tensor, std::string_view what);
 
