@@ -134,20 +134,22 @@ def _rewrite(
     threads: int,
     progress: Progress | None,
 ) -> None:
-    _refuse_folder_for_store(source, target)
+    if "format" not in (target_options or {}):
+        _refuse_folder_for_store(source, target)
     reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
     with reported(reader, progress):
         reader.rewrite(to_uri(target), hashes, as_text(target_options or {}), threads)
 
 
 def _refuse_folder_for_store(source: Target, target: Target) -> None:
-    """Refuse to write a folder's model to what may be meant as a folder of a server."""
+    """Refuse to write a folder's model to what may be meant as a folder of a store."""
     folder = local_path(source)
-    if folder is None or not os.path.isdir(folder) or local_path(target) is not None:
+    if folder is None or not os.path.isdir(folder):
         return
-    scheme, separator, rest = os.fsdecode(target).partition("://")
-    name = rest.partition("?")[0].rpartition("/")[2]
-    if separator and not name.lower().endswith((".tensors", ".safetensors")):
+    scheme, _, name = os.fsdecode(target).partition("://")
+    if scheme.lower() not in ("s3", "gs"):
+        return
+    if not name.lower().endswith((".tensors", ".safetensors")):
         raise errors.InvalidArgument(
             f"the source is a folder, and its model is written as one file: give the target a name "
             f"that ends in .tensors or .safetensors, such as {scheme}://…/model.safetensors"

@@ -246,8 +246,10 @@ class ShardedSave {
       }
     } catch (const Error& error) {
       const ErrorKind kind = error.kind();
-      older.known = kind == ErrorKind::NotFound || kind == ErrorKind::InvalidFormat;
-      if (!older.known && kind != ErrorKind::PermissionDenied) throw;
+      // A store is not listed: nothing else says which shards belong to an index that is no index.
+      const bool is_damaged = kind == ErrorKind::InvalidFormat;
+      older.known = kind == ErrorKind::NotFound || (is_damaged && local_);
+      if (!older.known && !is_damaged && kind != ErrorKind::PermissionDenied) throw;
     }
     return older;
   }
@@ -325,8 +327,8 @@ class ShardedSave {
       index->finish(text.size(), cancel);
       if (local_) remove(stem_ + std::string(kSuffix), cancel);
     }
-    if (record_) {
-      record_->close();
+    if (local_) {
+      record_.reset();  // what cannot be removed now is left to the next save
     } else {
       remove_older(older);
     }

@@ -111,13 +111,13 @@ void SaveRecord::create(const std::string& stem, Cancel& cancel) {
       if (errno == EEXIST) continue;
       throw system_error(errno, "cannot create a file in the folder of", folder_ + stem);
     }
-    static_cast<void>(lock(file_));
+    const bool is_taken = !lock(file_) && errno == EWOULDBLOCK;
     const std::vector<std::string> names = names_in(folder_);
     const auto has_tag = [begin = stem + "-" + tag_](const std::string& name) {
       return name.starts_with(begin);
     };
     // Another save takes a record for that of a killed process until it is locked.
-    if (has_name(file_) && !std::ranges::any_of(names, has_tag)) {
+    if (!is_taken && has_name(file_) && !std::ranges::any_of(names, has_tag)) {
       clean_up_others(start, names);
       return;
     }

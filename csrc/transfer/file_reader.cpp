@@ -23,7 +23,7 @@ namespace {
 const at::Tensor& checked_file(const at::Tensor& data) {
   const std::string why = lacks_memory(data);
   if (!why.empty() || !data.is_cpu() || data.scalar_type() != c10::ScalarType::Byte ||
-      data.dim() != 1 || !data.is_contiguous()) {
+      data.dim() != 1 || !data.is_contiguous() || data.is_neg()) {
     throw Error(ErrorKind::InvalidArgument,
                 "a file in memory must be a contiguous, one-dimensional uint8 tensor on the CPU" +
                     (why.empty() ? "" : ": " + why));
@@ -54,7 +54,11 @@ FileReader::FileReader(std::unique_ptr<Source> source, OptionList options)
 FileReader::~FileReader() = default;
 
 std::shared_ptr<Source> FileReader::open(const LoadOptions& options, Cancel& cancel) {
-  if (data_.defined()) return memory_source(bytes_, held_, "the tensor that holds the file");
+  if (data_.defined()) {
+    const std::lock_guard lock(mutex_);
+    if (closed_) throw Error(ErrorKind::InvalidArgument, "the reader is closed");
+    return memory_source(bytes_, held_, "the tensor that holds the file");
+  }
   if (source_) return std::move(source_);
   if (!given_) return open_model(uri_, options, cancel);
   throw Error(ErrorKind::InvalidArgument,

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/impl/COW.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -189,7 +190,10 @@ std::uintptr_t address_of(const at::Tensor& tensor) {
 MemoryKey::MemoryKey(const at::Tensor& tensor)
     : kind_(Kind::Tensor), place_(reinterpret_cast<std::uintptr_t>(tensor.unsafeGetTensorImpl())) {
   if (!is_not_plain(tensor).empty()) return;
-  if (!tensor.is_meta() && tensor.numel() > 0 && lacks_memory(tensor).empty()) {
+  // Copies on write have one address until one of them changes.
+  const bool is_copy =
+      !tensor.is_meta() && c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr());
+  if (!tensor.is_meta() && !is_copy && tensor.numel() > 0 && lacks_memory(tensor).empty()) {
     kind_ = Kind::Address;
     place_ = address_of(tensor);
   } else {

@@ -14,6 +14,9 @@ from tensorizer_ops._savable import local_tensor
 
 # The size of memory, and whether it is pinned.
 _Kind = tuple[int, bool]
+# Copies by the key of what they are of, which is kept: the key of a tensor that is gone may become
+# that of another one.
+_Made = dict[object, tuple[torch.Tensor, torch.Tensor]]
 
 
 class Copies:
@@ -58,7 +61,7 @@ class Copies:
         self,
         value: Any,
         free: dict[_Kind, list[torch.Tensor]],
-        copies: dict[object, torch.Tensor],
+        copies: _Made,
         devices: set[torch.device],
         *path: object,
     ) -> Any:
@@ -66,12 +69,13 @@ class Copies:
             local = local_tensor(".".join(map(str, path)), value)
             tied = identity(local)
             if tied not in copies:
-                copies[tied] = self._copy(local, free)
+                copies[tied] = self._copy(local, free), local
                 if not local.is_cpu:
                     devices.add(local.device)
+            copied, _ = copies[tied]
             if isinstance(value, DTensor):
-                return DTensor(copies[tied], value._spec, requires_grad=False)
-            return copies[tied]
+                return DTensor(copied, value._spec, requires_grad=False)
+            return copied
         if isinstance(value, Mapping) and hasattr(value, "copy"):
             copied = value.copy()
             for key, each in value.items():

@@ -165,3 +165,11 @@ def test_a_model_that_was_not_filled_computes_nan(tmp_path: Path) -> None:
 def test_one_default_for_strict() -> None:
     for function in (load_into, tensorizer_ops.load_constants, tensorizer_ops.Reader.load_into):
         assert inspect.signature(function).parameters["strict"].default is True
+
+
+def test_copies_on_write_are_filled_apart(path: str) -> None:
+    tensorizer_ops.save(path, {"a": torch.ones(3), "b": torch.ones(3)})
+    a = torch.zeros(3)
+    out = {"a": a, "b": a._lazy_clone()}
+    load_into(out, path)
+    assert same(out["a"], torch.ones(3)) and same(out["b"], torch.ones(3))

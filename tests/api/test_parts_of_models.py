@@ -55,7 +55,13 @@ def test_all_shards_without_their_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model-00001-of-00001.safetensors", "2-of-a.safetensors", "best-of-3.safetensors"]
+    "name",
+    [
+        "model-00001-of-00001.safetensors",
+        "2-of-a.safetensors",
+        "best-of-3.safetensors",
+        "step-100-of-500.safetensors",
+    ],
 )
 def test_the_only_file_of_a_model_is_the_model_of_its_folder(tmp_path: Path, name: str) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / name)

@@ -132,3 +132,9 @@ def test_ranks_save_what_wrappers_wrap(tmp_path: Path) -> None:
     whole = torch.arange(24.0).view(8, 3)
     names = ("float8", "awaited", "awaited in shards")
     assert_same(tensorizer_ops.load(path, verify="all"), dict.fromkeys(names, whole))
+
+
+def test_copies_of_tensors_without_elements() -> None:
+    state = {str(i): torch.empty(0, i, dtype=(torch.float32, torch.int64)[i % 2]) for i in range(9)}
+    copied = checkpoint.TensorizerStorageWriter("unused").stage(state)
+    assert all(same(copied[name], tensor) for name, tensor in state.items())

@@ -54,10 +54,17 @@ bool is_shard_index(ConstBytes first) noexcept {
 std::uint64_t files_of_model(std::string_view name) noexcept {
   constexpr std::string_view kOf = "-of-";
   const std::size_t of = name.rfind(kOf);
-  if (of == name.npos || of == 0 || !is_digit(name[of - 1])) return 1;
-  const std::string_view rest = name.substr(of + kOf.size());
-  const auto count = parse_number(rest.substr(0, rest.find('.')));
-  return std::max<std::uint64_t>(count.value_or(1), 1);
+  if (of == name.npos) return 1;
+  std::string_view count = name.substr(of + kOf.size());
+  count = count.substr(0, count.find('.'));
+  // Shards are numbered with leading zeros. A "step-100-of-500" is a whole model.
+  constexpr std::size_t kUsualDigits = 5;
+  if (!count.starts_with('0') && count.size() < kUsualDigits) return 1;
+  if (of < count.size() ||
+      !std::ranges::all_of(name.substr(of - count.size(), count.size()), is_digit)) {
+    return 1;
+  }
+  return std::max<std::uint64_t>(parse_number(count).value_or(1), 1);
 }
 
 std::string shard_index_text(std::vector<ShardedName> names, std::uint64_t total_size) {
