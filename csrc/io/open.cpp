@@ -188,16 +188,12 @@ const Scheme& scheme_for(const std::string& uri, const OptionList& given) {
   return *scheme;
 }
 
-// Returns the scheme of a file to write. Servers have no folders: they would store the file under
-// a name that ends in a slash, which other programs take for a folder.
-const Scheme& scheme_to_write(const std::string& uri, const OptionList& given) {
-  const Scheme& scheme = scheme_for(uri, given);
-  if (scheme.folder != "local" && uri.ends_with('/')) {
-    throw Error(ErrorKind::InvalidArgument,
-                quote(without_secrets(uri), 4096) +
-                    " ends in a slash, and names no file: add the name of the file");
-  }
-  return scheme;
+// Throws for a file on a server whose name ends in a slash: other programs take it for a folder.
+void refuse_trailing_slash(const Scheme& scheme, const std::string& uri) {
+  if (scheme.folder == "local" || !uri.ends_with('/')) return;
+  throw Error(ErrorKind::InvalidArgument,
+              quote(without_secrets(uri), 4096) +
+                  " ends in a slash, and names no file: add the name of the file");
 }
 
 }  // namespace
@@ -245,14 +241,18 @@ void remove_file(const std::string& uri, const SinkOptions& options, Cancel& can
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
                                 Cancel& cancel) {
   cancel.check();
-  return scheme_to_write(uri, options.given).open_sink(uri, options, cancel);
+  const Scheme& scheme = scheme_for(uri, options.given);
+  std::unique_ptr<Sink> sink = scheme.open_sink(uri, options, cancel);
+  refuse_trailing_slash(scheme, uri);  // after what else is wrong with a URI
+  return sink;
 }
 
 std::unique_ptr<SharedSink> open_shared_sink(const std::string& uri,
                                              const std::optional<std::string>& joined,
                                              const SinkOptions& options, Cancel& cancel) {
   cancel.check();
-  const Scheme& scheme = scheme_to_write(uri, options.given);
+  const Scheme& scheme = scheme_for(uri, options.given);
+  refuse_trailing_slash(scheme, uri);
   if (scheme.open_shared_sink == nullptr) {
     throw Error(ErrorKind::InvalidArgument,
                 quote(without_secrets(uri), 4096) +
