@@ -102,7 +102,7 @@ class ShardedSave {
     std::unique_ptr<Sink> sink;
   };
 
-  // What the index says that a save replaces.
+  // The model that the save replaces, as far as its index tells.
   struct Older {
     bool known = true;  // false if the index may not be read
     bool exists = false;

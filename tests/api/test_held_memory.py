@@ -164,7 +164,7 @@ def test_a_file_that_is_cut_while_it_is_read(path: str, what: str) -> None:
     assert "it was truncated since" in text
 
 
-# What a program may do to the tensor that holds a file. Torch refuses to resize it.
+# Ways to change the memory of a tensor that a Reader uses as its file. Torch refuses to resize it.
 CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
     "resize_": lambda tensor: tensor.resize_(2 * SIZE),
     "set_": lambda tensor: tensor.set_(torch.zeros(3, dtype=torch.uint8)),

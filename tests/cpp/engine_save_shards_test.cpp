@@ -146,7 +146,7 @@ TEST_F(SavesShards, WhoseOlderFilesAreKeptForAnotherIndex) {
   EXPECT_EQ(load(), std::vector<char>(4, 'a'));
 }
 
-// What a record of a killed save lists is removed only if it can be of that save.
+// A file in the record of a killed save is removed only if that save can have written it.
 TEST_F(SavesShards, AfterOneThatWasKilled) {
   const std::string record = folder_ / ".m.saving-7f3a";
   const auto put = [&](const std::string& name, std::size_t size) {

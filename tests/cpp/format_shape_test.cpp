@@ -27,7 +27,7 @@ struct Case {
   bool fits;
 };
 
-// What torch.empty() says of the shape, for elements of 8 bytes.
+// Whether torch.empty() accepts the shape, for elements of 8 bytes.
 const Case kCases[] = {
     {{}, true},
     {{kMost / 8}, true},

@@ -16,7 +16,7 @@ import torch
 import tensorizer_ops
 from local_servers.s3_server import S3, s3_server
 from local_servers.web import PASSWORD, Web, nginx
-from support.recorder import recorder
+from support.recorder import DENIED, recorder
 from support.samples import same
 from support.scripted import scripted
 from tensorizer_ops import errors, hf
@@ -202,7 +202,6 @@ def test_s3(s3: S3) -> None:
 
 def test_s3_denies_access_to_what_does_not_exist(s3: S3) -> None:
     """As AWS does if the keys may not list the bucket."""
-    denied = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     uri, model = "s3://bucket/denied", new(llama)
     tokenizer = word_tokenizer()
     tokenizer.chat_template = {"default": "{{ 1 }}", "other": "{{ 2 }}"}
@@ -211,7 +210,7 @@ def test_s3_denies_access_to_what_does_not_exist(s3: S3) -> None:
     there = s3.objects()
     with recorder(s3.port) as between:
         between.answers = lambda request: (
-            None if request.path.removeprefix("/bucket/") in there else denied
+            None if request.path.removeprefix("/bucket/") in there else DENIED
         )
         options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
         assert_same(from_pretrained(uri, options=options), model)

@@ -16,7 +16,7 @@ import tensorizer_ops
 from local_servers.delay import delay, requests_in_a_row
 from local_servers.s3_server import KEY_ID, S3, SECRET, s3_server
 from local_servers.web import Web, nginx
-from support.recorder import Recorded, recorder
+from support.recorder import DENIED, Recorded, recorder
 from support.samples import assert_same, sample
 from support.shards import split, write_shards
 
@@ -291,9 +291,8 @@ def test_a_save_to_s3_that_may_not_remove_the_old_shards(s3: S3) -> None:
     target = "s3://bucket/kept/model.safetensors"
     tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
     before = objects(s3, "kept")
-    denied = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     with recorder(s3.port) as between:
-        between.answers = lambda request: denied if request.method == "DELETE" else None
+        between.answers = lambda request: DENIED if request.method == "DELETE" else None
         options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
         tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
         after = objects(s3, "kept")
@@ -309,9 +308,8 @@ def test_a_save_to_s3_that_may_not_read_gives_its_shards_new_names(s3: S3) -> No
     target = "s3://bucket/unread/model.safetensors"
     tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
     before = objects(s3, "unread")
-    denied = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     with recorder(s3.port) as between:
-        between.answers = lambda request: denied if request.method == "GET" else None
+        between.answers = lambda request: DENIED if request.method == "GET" else None
         options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}")
         tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
     after = objects(s3, "unread")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# What the code of a folder does; the recorder sees it.
+# Code that a folder contains. The recorder notices when it runs.
 RAN = "evil.ran"
 EVIL = f"import sys\nsys.audit({RAN!r})\nfrom transformers import LlamaConfig\n"
 EVIL += "class C(LlamaConfig):\n    pass\n"

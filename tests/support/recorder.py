@@ -9,6 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
+# What a server answers to who has no right to a file.
+DENIED = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+
 
 @dataclass
 class Recorded:

@@ -34,7 +34,7 @@ struct RedisListing {
   std::vector<std::string> inner;  // sorted
 };
 
-// What ends a listing that goes on and on. Tests lower it.
+// The limits of a listing. Tests lower them.
 struct RedisListingLimits {
   std::size_t keys;
   std::uint64_t bytes;  // of their names
