@@ -92,10 +92,9 @@ def _plain(name: str, tensor: torch.Tensor, shards: bool, done: str) -> torch.Te
     received: list[torch.Tensor] = []
     problem: Exception | None = None
     try:
-        detached = tensor.detach()
-        parts = detached.__tensor_flatten__()[0] if hasattr(detached, "__tensor_flatten__") else ()
+        parts = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
         if len(parts) < 2:
-            received = _Receiver.received(detached)
+            received = _Receiver.received(tensor)
     except Exception as error:  # of the code of the subclass
         problem, parts = error, ()
     if len(parts) > 1 or len(received) > 1:

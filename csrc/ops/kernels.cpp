@@ -1,5 +1,6 @@
 #include "ops/kernels.h"
 
+#include <ATen/core/PythonFallbackKernel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -89,19 +90,25 @@ bool is_fake() {
   return TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) && !is_traced();
 }
 
-void to_plain_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+void to_plain_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/,
                      torch::jit::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+void before_subclasses(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   const bool has_subclass =
       std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& each) {
         if (each.isTensor()) return is_subclass(each.toTensor());
         return each.isTensorList() && is_of(each.toTensorVector(), is_subclass);
       });
-  const bool plain = (has_subclass && !is_seen()) || keys.has(c10::DispatchKey::FuncTorchBatched) ||
-                     keys.has(c10::DispatchKey::AutogradNestedTensor);
-  op.redispatchBoxed(
-      plain ? c10::DispatchKeySet(c10::DispatchKey::CPU) : keys & c10::after_autograd_keyset,
-      stack);
+  if (has_subclass && !is_seen()) return to_plain_kernel(op, keys, stack);
+  // As torch's own kernel for this key, which this one replaces.
+  const at::impl::MaybeSetTLSOnEntryGuard guard;
+  const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
+                                  c10::DispatchKey::PythonTLSSnapshot);
+  op.redispatchBoxed(keys & below, stack);
 }
 
 TensorDict load(const std::string& uri, const std::optional<Strings>& names,

@@ -17,11 +17,15 @@ bool is_traced();
 // is traced.
 bool is_fake();
 
-// A kernel for the keys of tensors that have no memory of their own: outside of traces, it calls
-// the kernel for plain tensors, which refuses others by name. Torch would say that it lacks a
-// kernel, or leave the call to a subclass, which may pass it on once for each tensor that it wraps.
+// Calls the kernel for plain tensors, which refuses others by name. It is for the keys of tensors
+// without memory of their own, of which torch would say that it lacks a kernel.
 void to_plain_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack);
+// Outside of traces, calls the kernel for plain tensors if an argument is a subclass that operators
+// are dispatched to: it might pass the call on once for each tensor that it wraps. It is for the
+// first key of such tensors, which no mode of autograd excludes.
+void before_subclasses(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack);
 
 TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                 std::optional<c10::Device> device, std::optional<c10::ScalarType> dtype,

@@ -117,20 +117,31 @@ void pass_torch_func(torch::Library& m) {
 TORCH_LIBRARY_IMPL(tensorizer, FuncTorchDynamicLayerFrontMode, m) { pass_torch_func(m); }
 TORCH_LIBRARY_IMPL(tensorizer, FuncTorchDynamicLayerBackMode, m) { pass_torch_func(m); }
 
-void leave_to_plain_kernel(torch::Library& m, std::initializer_list<const char*> ops) {
-  for (const char* op : ops) {
+// Calls `implement` for each op that reads the bytes of tensors it is given.
+template <typename Implement>
+void for_each_reader_of_bytes(const Implement& implement) {
+  for (const char* op : {"save_tensors", "open", "crc32", "sha256", "sha256_chunks"}) implement(op);
+}
+void leave_to_plain_kernel(torch::Library& m) {
+  for_each_reader_of_bytes([&](const char* op) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&to_plain_kernel>());
-  }
+  });
 }
-TORCH_LIBRARY_IMPL(tensorizer, Autograd, m) {
-  leave_to_plain_kernel(m, {"save_tensors", "open", "crc32", "sha256", "sha256_chunks"});
-}
-TORCH_LIBRARY_IMPL(tensorizer, AutogradNestedTensor, m) {
-  leave_to_plain_kernel(m, {"save_tensors", "open", "crc32", "sha256", "sha256_chunks"});
-}
+TORCH_LIBRARY_IMPL(tensorizer, NestedTensorCPU, m) { leave_to_plain_kernel(m); }
+TORCH_LIBRARY_IMPL(tensorizer, NestedTensorCUDA, m) { leave_to_plain_kernel(m); }
 TORCH_LIBRARY_IMPL(tensorizer, FuncTorchBatched, m) {
-  leave_to_plain_kernel(m,
-                        {"load_into", "save_tensors", "open", "crc32", "sha256", "sha256_chunks"});
+  leave_to_plain_kernel(m);
+  m.impl("load_into", torch::CppFunction::makeFromBoxedFunction<&to_plain_kernel>());
+}
+TORCH_LIBRARY_IMPL(tensorizer, PythonTLSSnapshot, m) {
+  for_each_reader_of_bytes([&](const char* op) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&before_subclasses>());
+  });
+}
+// None of these ops has a gradient.
+TORCH_LIBRARY_IMPL(tensorizer, Autograd, m) {
+  for_each_reader_of_bytes(
+      [&](const char* op) { m.impl(op, torch::CppFunction::makeFallthrough()); });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/COW.h>
 #include <sys/mman.h>
@@ -210,6 +211,8 @@ MemoryKey::MemoryKey(const at::Tensor& tensor)
 }
 
 at::Tensor same_memory(const at::Tensor& tensor) {
+  // The mode decides whether a tensor counts its versions.
+  const c10::InferenceMode mode(tensor.is_inference());
   at::Tensor other = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()),
                                                               tensor.key_set(), tensor.dtype());
   c10::TensorImpl* const impl = other.unsafeGetTensorImpl();

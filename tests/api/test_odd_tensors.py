@@ -1,6 +1,7 @@
 """Every function that takes tensors, with every odd tensor: right bytes, or an error that names it.
 
-The functions and the tensors are in ``support/odd_tensors.py``, which also runs alone.
+The tensors are in ``support/odd_tensors.py``, and the functions in ``support/odd_uses.py``, which
+also runs alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 import tensorizer_ops
-from support.odd_tensors import FUNCTIONS, NEED_TORCHAO, NOT_OURS, TENSORS, Shell
+from support.odd_tensors import NEED_TORCHAO, TENSORS, Shell
+from support.odd_uses import FUNCTIONS, IN_INFERENCE_MODE, NOT_OURS
 from support.process import run_python
 from tensorizer_ops import errors
 
@@ -25,9 +27,11 @@ pytestmark = pytest.mark.xdist_group("odd tensors")
 # Where torch comes first, by function, and which tensors it refuses with an error of its own.
 TORCH_REFUSES: dict[str, set[str]] = {
     # A lazy parameter refuses to be an argument of an operator, and to be in a state_dict().
+    "the op load_into": {"lazy"},
     **{
-        function: {"lazy"}
-        for function in ("the op load_into", "open", "crc32", "sha256", "sha256_chunks")
+        function + mode: {"lazy"}
+        for function in ("open", "crc32", "sha256", "sha256_chunks")
+        for mode in ("", IN_INFERENCE_MODE)
     },
     "safetensors.save_model": {"lazy"},
     # Torch names the method of the reader for __torch_function__, and it has no name.
@@ -41,12 +45,12 @@ TORCH_REFUSES: dict[str, set[str]] = {
     "checkpoint.load": {"functional in Python", "torchao int8"},
 }
 # An operator cannot tell a lazy tensor from an empty one.
-RIGHT = {("the op save", "lazy")}
+RIGHT = {("the op save" + mode, "lazy") for mode in ("", IN_INFERENCE_MODE)}
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> Any:
-    done = run_python("import runpy; runpy.run_module('support.odd_tensors', run_name='__main__')")
+    done = run_python("import runpy; runpy.run_module('support.odd_uses', run_name='__main__')")
     return json.loads(done.stdout.splitlines()[-1])
 
 
