@@ -90,6 +90,11 @@ def identity(tensor: torch.Tensor) -> Hashable:
     return where.begin, tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()
 
 
+def untyped(storage: torch.UntypedStorage | torch.TypedStorage) -> torch.UntypedStorage:
+    """Return a storage without its dtype."""
+    return storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
+
+
 def storage_key(storage: torch.UntypedStorage) -> Hashable | None:
     """Return a key that is equal for storages that are the same memory; ``None`` without memory.
 

@@ -66,7 +66,7 @@ def plain_tensors(
                 f"tensors has a name that is {kind_of(name)}, and must be str",
             )
         if not is_unicode(name):
-            raise not_unicode(f"tensor {name!r} cannot be saved: its name")
+            raise not_unicode(f"tensor {name!r} cannot be {done}: its name")
         if not isinstance(tensor, torch.Tensor):
             raise _unusable(name, done, f"{kind_of(tensor)}{_advice(name, tensor)}")
         refuse_uninitialized(name, tensor, done)
@@ -80,12 +80,10 @@ def _plain(name: str, tensor: torch.Tensor, shards: bool, done: str) -> torch.Te
     if _is_distributed(tensor):
         if shards:
             return tensor
-        raise _unusable(
-            name,
-            done,
-            "a DTensor, of which each rank has a part: save with "
-            "tensorizer_ops.distributed.save() on all ranks",
-        )
+        advice = "save with tensorizer_ops.distributed.save() on all ranks"
+        if done != "saved":
+            advice = "give its full_tensor()"
+        raise _unusable(name, done, f"a DTensor, of which each rank has a part: {advice}")
     if isinstance(tensor, FakeTensor):
         raise _unusable(name, done, "a FakeTensor, which has no values")
     kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops._memory import own_storage, storage_key
+from tensorizer_ops._memory import own_storage, storage_key, untyped
 
 Storage = torch.UntypedStorage | torch.TypedStorage
 
@@ -104,7 +104,7 @@ class _Pickler(pickle.Pickler):
     def _collected(self, obj: Any) -> Hashable | None:
         if not torch.is_storage(obj):
             return None
-        storage = obj._untyped_storage if isinstance(obj, torch.TypedStorage) else obj
+        storage = untyped(obj)
         key = storage_key(storage)  # which stays valid: `storages` keeps them alive
         if key is None:
             return None

@@ -29,9 +29,13 @@ def _register() -> None:
         op = getattr(torch.ops.tensorizer, name)
         inline = _inliner(VariableTracker, getattr(traced, name))
         handlers[op] = handlers[op.default] = inline
-    for name in ("load_into", "save_tensors", "verify"):
+    for name, refuse in (
+        ("load_into", _refuse_secrets),
+        ("save_tensors", _refuse_secrets_and_subclasses),
+        ("verify", _refuse_secrets),
+    ):
         op = getattr(torch.ops.tensorizer, name)
-        handlers[op] = handlers[op.default] = _refuse_secrets
+        handlers[op] = handlers[op.default] = refuse
     for constant in (traced.names_now, traced.shapes_now, traced.slices_now):
         torch.compiler.assume_constant_result(constant)
 
@@ -50,6 +54,16 @@ def _refuse_secrets(_: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
     uri = args[0] if args else kwargs["uri"]
     options = kwargs["options"].as_python_constant() if "options" in kwargs else None
     _python.refuse_traced_secrets(uri.as_python_constant(), as_pairs(options))
+
+
+def _refuse_secrets_and_subclasses(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    _refuse_secrets(self, tx, *args, **kwargs)
+    names = args[1] if len(args) > 1 else kwargs["names"]
+    tensors = args[2] if len(args) > 2 else kwargs["tensors"]
+    traced.refuse_subclasses(
+        names.as_python_constant(),
+        (each.as_proxy().node.meta["example_value"] for each in tensors.unpack_var_sequence(tx)),
+    )
 
 
 def _register_where_possible() -> None:

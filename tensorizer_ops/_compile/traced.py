@@ -7,7 +7,7 @@ become its argument ``traced``: the call fails if the file has different ones wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -119,6 +119,16 @@ def load(
     return dict(zip(known, without(loaded, dropped), strict=True))
 
 
+def refuse_subclasses(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
+    """Raise for a tensor that wraps others: a graph would save each of these under its name."""
+    for name, tensor in zip(names, tensors, strict=True):
+        if hasattr(type(tensor), "__tensor_flatten__"):
+            raise errors.InvalidArgument(
+                f"tensor {name!r} cannot be saved in a compiled graph: it is a tensor subclass; "
+                "save the tensors in it"
+            )
+
+
 def save(
     uri: str,
     tensors: Mapping[str, torch.Tensor],
@@ -128,12 +138,7 @@ def save(
     options: Options = None,
     metadata: Options = None,
 ) -> None:
-    for name, tensor in tensors.items():
-        if hasattr(type(tensor), "__tensor_flatten__"):  # the graph would save each tensor in it
-            raise errors.InvalidArgument(
-                f"tensor {name!r} cannot be saved in a compiled graph: it is a tensor subclass; "
-                "save the tensors in it"
-            )
+    refuse_subclasses(tensors.keys(), tensors.values())
     torch.ops.tensorizer.save_tensors(
         uri,
         list(tensors.keys()),

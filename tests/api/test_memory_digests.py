@@ -87,6 +87,9 @@ def test_scripts_traces_and_compilers() -> None:
 
     x = torch.arange(100.0)
     assert scripted(x) == zlib.crc32(bytes_of(x))
+    # A traced graph has no values but tensors, and keeps the number.
+    traced = torch.jit.trace(lambda y: y + ops.crc32(x) % 7, torch.ones(100))
+    assert torch.equal(traced(x), x + zlib.crc32(bytes_of(x)) % 7)
     expected = both(x)
     assert torch.equal(torch.jit.trace(both, torch.ones(100))(x), expected)
     assert torch.equal(torch.compile(both, fullgraph=True, backend="aot_eager")(x), expected)

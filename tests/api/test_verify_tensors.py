@@ -103,6 +103,8 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
             verify_tensors(path, {"w": tensor})
     with pytest.raises(KeyError, match="no tensor 'v'"):
         verify_tensors(path, {"v": torch.ones(2)})
+    with pytest.raises(ValueError, match="cannot be verified: its name has half of a surrogate"):
+        verify_tensors(path, {"\ud800": torch.ones(2)})
     with pytest.raises(TypeError, match="tensors is list"):
         verify_tensors(path, [torch.ones(2)])
     with pytest.raises(ValueError, match="verify is 'none'"):

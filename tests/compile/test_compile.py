@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
 
 import tensorizer_ops
 from tensorizer_ops import _import_hook
@@ -310,6 +311,30 @@ def test_a_file_is_asked_for_its_shapes_once(path: str) -> None:
         )
         assert function().tolist() == [size] * size
         assert fakes._known_shapes.cache_info().misses == misses
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda path, x: tensorizer_ops.save(path, {"x": x}),
+        lambda path, x: torch.ops.tensorizer.save(path, {"x": x}),
+        lambda path, x: torch.ops.tensorizer.save_tensors(path, ["x"], [x]),
+        lambda path, x: torch.ops.tensorizer.save_tensors(path, names=["x"], tensors=[x]),
+    ],
+)
+def test_a_subclass_is_not_saved_as_one_of_its_tensors(
+    path: str, save: Callable[[str, torch.Tensor], None]
+) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        save(path, y)
+        return y
+
+    two = TwoTensor(torch.ones(3), torch.zeros(3))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="'x' cannot be saved"):
+        torch.compile(program, backend="aot_eager")(two)
+    assert not Path(path).exists()
 
 
 def test_importing_the_package_does_not_import_the_compiler() -> None:
