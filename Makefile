@@ -87,6 +87,7 @@ lint: $(STAMPS)/test
 	@$(BIN)/python tools/check_layers.py
 	@$(BIN)/python tools/check_imports.py
 	@$(BIN)/python tools/check_memory.py
+	@$(BIN)/python tools/messages.py
 
 site: $(STAMPS)/site
 	@$(BIN)/python tools/site/build.py

@@ -1,10 +1,12 @@
-"""Compares the error messages in the sources with those in docs/troubleshooting.md.
+"""Lists the error messages in the sources by the sections of docs/troubleshooting.md.
 
     python tools/messages.py [--list]
 
-A message is what its literals say, with … for each value in it. Every message in the sources must
-be an item of a list on the page, with an anchor of its own, and every such item must be a message
-in the sources. --list prints the messages of the sources, with their files.
+A message is what its literals say, with … for each value in it. A section of the page names the
+folders and files whose messages belong to it, in a comment; of two that fit, the longer path
+counts. A line in quotes there is for messages that begin with this text, wherever they are. The
+site shows the messages in place of the comment. Without --list, this checks that each message has
+a section, and each line a message.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "troubleshooting.md"
-ITEM = re.compile(r'^- <a id="([\w-]+)"></a>(`+) ?(.+?) ?\2$', re.MULTILINE)
+SECTION = re.compile(r"^## ([^\n]+)$|^<!-- messages\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 
 # Files whose texts are no errors: schemas of operators, documents and requests for servers.
 NO_ERRORS = {
@@ -149,39 +153,87 @@ def messages() -> dict[str, list[str]]:
             if name not in NO_ERRORS:
                 for text in read(path):
                     found.setdefault(text, []).append(name)
+    return {text: sorted(set(files)) for text, files in found.items()}
+
+
+@dataclass
+class Section:
+    """What the comment of a section names, and which messages these are."""
+
+    title: str
+    lines: list[str]
+    messages: list[str] = field(default_factory=list)
+
+
+def sections(page: str) -> list[Section]:
+    found = []
+    title = ""
+    for match in SECTION.finditer(page):
+        if match[1]:
+            title = match[1]
+        else:
+            found.append(Section(title, match[2].splitlines()))
     return found
 
 
-def item(text: str) -> str:
-    """Return the line that the page needs for a message."""
-    words = re.findall(r"[a-z0-9]+", text.lower().replace("'", ""))
-    return f'- <a id="msg-{"-".join(words[:7])}"></a>`{text}`'
+def assign(found: dict[str, list[str]], to: list[Section]) -> list[str]:
+    """Give each message to a section, and return what is wrong."""
+    places = {line: section for section in to for line in section.lines}
+    used = set()
+    wrong = []
+    for text, files in found.items():
+        fitting = [line for line in places if line[0] == '"' and text.startswith(line[1:-1])]
+        fitting = fitting or [line for line in places if files[0].startswith(line)]
+        if not fitting:
+            wrong.append(f"no section for {text!r} ({files[0]})")
+            continue
+        line = max(fitting, key=len)
+        used.add(line)
+        places[line].messages.append(text)
+    wrong += [f"{places[line].title}: {line} has no messages" for line in places.keys() - used]
+    return wrong
+
+
+def with_messages(page: str) -> str:
+    """Return the page with the messages of each section."""
+    parts = sections(page)
+    assign(messages(), parts)
+    given: Counter[str] = Counter()
+
+    def item(text: str) -> str:
+        name = "-".join(["msg", *words_of(text)[:7]])
+        given[name] += 1
+        number = f"-{given[name]}" if given[name] > 1 else ""
+        return f'- <a id="{name}{number}"></a>{code(text)}'
+
+    def items(section: Section) -> str:
+        return "\n".join(map(item, sorted(section.messages, key=words_of)))
+
+    shown = iter(parts)
+    return SECTION.sub(lambda match: match[0] if match[1] else items(next(shown)), page)
+
+
+def words_of(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower().replace("'", ""))
+
+
+def code(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--list", action="store_true", help="print the messages and their files")
     found = messages()
     if parser.parse_args().list:
         for text, files in sorted(found.items(), key=lambda each: each[1]):
-            print(f"{', '.join(sorted(set(files)))}\t{text}")
+            print(f"{', '.join(files)}\t{text}")
         return
-    items = ITEM.findall(PAGE.read_text())
-    anchors, shown = [anchor for anchor, _, _ in items], [text for _, _, text in items]
-    missing = [
-        f"{item(text)} ({', '.join(sorted(set(found[text])))})"
-        for text in found
-        if text not in shown
-    ]
-    gone = [text for text in shown if text not in found]
-    twice = sorted({text for each in (anchors, shown) for text in each if each.count(text) > 1})
-    for title, texts in (("lacks", missing), ("has too much", gone), ("has twice", twice)):
-        for text in texts:
-            print(f"{PAGE.name} {title}: {text}", file=sys.stderr)
-    if missing or gone or twice:
-        sys.exit(1)
+    wrong = assign(found, sections(PAGE.read_text()))
+    if wrong:
+        sys.exit("\n".join(f"{PAGE.name}: {each}" for each in wrong))
 
 
 if __name__ == "__main__":

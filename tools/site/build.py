@@ -16,6 +16,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from messages import with_messages  # noqa: E402
+
 PAGES = ROOT / "build" / "site" / "pages"
 # A search for an error message should find this page before pages that quote the message.
 MESSAGES = ROOT / "docs" / "troubleshooting.md"
@@ -65,10 +68,13 @@ def main() -> None:
                 wanted.append(there)
             return link[0]
 
-        text = CODE.sub(lambda code: code[0].replace(r"\|", "|"), source.read_text())
+        written = source.read_text()
+        if source == MESSAGES:
+            written = FIRST_IN_SEARCH + with_messages(written)
+        text = CODE.sub(lambda code: code[0].replace(r"\|", "|"), written)
         text = PICTURE.sub(IMAGES, text)
         text = LINK.sub(lead, text)
-        target.write_text(FIRST_IN_SEARCH + text if source == MESSAGES else text)
+        target.write_text(text)
     for folder in folders:
         page = PAGES / folder.relative_to(ROOT) / "README.md"
         if not page.exists():
