@@ -22,6 +22,8 @@ from messages import with_messages  # noqa: E402
 PAGES = ROOT / "build" / "site" / "pages"
 # A search for an error message should find this page before pages that quote the message.
 MESSAGES = ROOT / "docs" / "troubleshooting.md"
+REFERENCE = ROOT / "docs" / "reference.md"
+HEADERS = ROOT / "docs" / "cpp.md"
 FIRST_IN_SEARCH = "---\nsearch:\n  boost: 10\n---\n\n"
 # In a table, GitHub wants `a \| b` for what Python's Markdown writes as `a | b`.
 CODE = re.compile(r"`[^`\n]*`")
@@ -30,6 +32,8 @@ PICTURE = re.compile(
     r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img src="([^"]+)"([^>]*)>\s*</picture>'
 )
 IMAGES = r'<img src="\2#only-light"\3><img src="\1#only-dark"\3>'
+SIGNATURE = re.compile(r"^- `(?:class )?(\w+)")
+HEADER = re.compile(r"^- \[[^\]]+\]\((\S+\.h)\).*$", re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
 
 
@@ -42,6 +46,30 @@ def listing(folder: Path) -> str:
     names = [file.relative_to(folder).as_posix() for file in files_of(folder)]
     items = "\n".join(f"- [{name}]({name})" for name in names)
     return f"# {folder.relative_to(ROOT).as_posix()}\n\n{items}\n"
+
+
+def with_docstrings(page: str) -> str:
+    """Return the page with what mkdocstrings shows in place of signatures."""
+    module = "tensorizer_ops"
+    lines = []
+    for line in page.splitlines():
+        if line.startswith("## "):
+            module = line[3:] if line.startswith("## tensorizer_ops.") else "tensorizer_ops"
+        name = SIGNATURE.match(line)
+        if name:
+            lines.append(f"::: {module}.{name[1]}\n")
+        elif not line.startswith("  - "):
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def with_headers(page: str) -> str:
+    """Return the page with the headers that it links to."""
+
+    def shown(link: re.Match[str]) -> str:
+        return f"{link[0]}\n\n```cpp\n{(HEADERS.parent / link[1]).read_text()}```"
+
+    return HEADER.sub(shown, page)
 
 
 def main() -> None:
@@ -71,6 +99,10 @@ def main() -> None:
         written = source.read_text()
         if source == MESSAGES:
             written = FIRST_IN_SEARCH + with_messages(written)
+        elif source == REFERENCE:
+            written = with_docstrings(written)
+        elif source == HEADERS:
+            written = with_headers(written)
         text = CODE.sub(lambda code: code[0].replace(r"\|", "|"), written)
         text = PICTURE.sub(IMAGES, text)
         text = LINK.sub(lead, text)

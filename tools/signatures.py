@@ -1,0 +1,129 @@
+"""Writes the signatures in docs/reference.md, a line for each public name of Python.
+
+    python tools/signatures.py [--check]
+
+The page decides the order. A name that it lacks, or has too much, is an error. With --check, so is
+a signature that has changed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ForwardRef
+
+import tensorizer_ops
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
+NAME = re.compile(r"^- `(?:class )?(\w+)")
+
+
+def annotation(given: Any) -> str:
+    given = given.__forward_arg__ if isinstance(given, ForwardRef) else given
+    return given if isinstance(given, str) else inspect.formatannotation(given)
+
+
+def parameter(given: inspect.Parameter) -> str:
+    stars = {given.VAR_POSITIONAL: "*", given.VAR_KEYWORD: "**"}.get(given.kind, "")
+    kind = "" if given.annotation is given.empty else f": {annotation(given.annotation)}"
+    default = "" if given.default is given.empty else f" = {given.default!r}"
+    return f"{stars}{given.name}{kind}{default}"
+
+
+def signature(function: Any) -> str:
+    found = inspect.signature(function)
+    words: list[str] = []
+    for each in found.parameters.values():
+        if each.name in ("self", "cls"):
+            continue
+        if each.kind is each.KEYWORD_ONLY and not any(word.startswith("*") for word in words):
+            words.append("*")
+        words.append(parameter(each))
+    given = annotation(found.return_annotation)
+    result = "" if given in ("None", "inspect._empty") else f" -> {given}"
+    return f"({', '.join(words)}){result}"
+
+
+def members(kind: type) -> Iterator[str]:
+    for name, value in vars(kind).items():
+        value = getattr(value, "__func__", value)
+        if name.startswith("_"):
+            continue
+        if inspect.isfunction(value):
+            yield f"  - `{name}{signature(value)}`"
+        elif isinstance(value, property):
+            result = annotation(inspect.signature(value.fget).return_annotation)  # type: ignore[arg-type]
+            yield f"  - `{name}: {result}`"
+
+
+def undocumented(function: Any) -> list[str]:
+    """Return the arguments that a docstring does not explain, unless it refers to another."""
+    doc = inspect.getdoc(function) or ""
+    if ":func:" in doc or function.__module__ == "tensorizer_ops.safetensors":  # as in safetensors
+        return []
+    return [n for n in inspect.signature(function).parameters if not re.search(rf"\b{n}\b", doc)]
+
+
+def lines(name: str, value: Any) -> Iterator[str]:
+    if inspect.isclass(value) and issubclass(value, BaseException):
+        yield f"- `class {name}({', '.join(base.__qualname__ for base in value.__bases__)})`"
+    elif inspect.isclass(value) and not issubclass(value, Enum):
+        yield f"- `class {name}{signature(value)}`"
+        yield from members(value)
+    elif inspect.isfunction(value):
+        yield f"- `{name}{signature(value)}`"
+    else:
+        yield f"- `{name}`"
+
+
+def public(module: ModuleType) -> set[str]:
+    """Return the names of a module, but for those of other modules and of the version."""
+    names = getattr(module, "__all__", None) or [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    return {name for name in names if not isinstance(getattr(module, name), ModuleType | str)}
+
+
+def written(page: str) -> str:
+    """Return the page with the signatures as they are now."""
+    module: ModuleType = tensorizer_ops
+    shown: dict[ModuleType, set[str]] = {}
+    result = []
+    for line in page.splitlines():
+        if line.startswith("## "):
+            title = line[3:]
+            is_module = title.startswith("tensorizer_ops.")
+            module = importlib.import_module(title) if is_module else tensorizer_ops
+        if found := NAME.match(line):
+            shown.setdefault(module, set()).add(found[1])
+            value = getattr(module, found[1])
+            result += lines(found[1], value)
+            if inspect.isfunction(value) and (missing := undocumented(value)):
+                sys.exit(f"the docstring of {found[1]} does not say what {missing} are")
+        elif not line.startswith("  - "):
+            result.append(line)
+    for module, names in shown.items():
+        if wrong := names ^ public(module):
+            sys.exit(f"{PAGE.name} lacks, or has too much of {module.__name__}: {sorted(wrong)}")
+    return "\n".join(result) + "\n"
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    now = written(page)
+    if "--check" not in sys.argv:
+        PAGE.write_text(now)
+    elif page != now:
+        sys.exit(f"{PAGE.name} has other signatures: run python tools/signatures.py")
+
+
+if __name__ == "__main__":
+    main()
