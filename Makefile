@@ -125,7 +125,7 @@ soak: build $(STAMPS)/test
 	@PYTHONPATH=.:tests $(BIN)/python -m soak --seconds $(SOAK_SECONDS) $(if $(SOAK_SEED),--seed $(SOAK_SEED))
 
 coverage: build $(STAMPS)/test $(STAMPS)/coverage | test-packages
-	@$(BIN)/python tools/line_coverage.py
+	@tools/coverage.sh $(abspath $(BIN)/python)
 
 kills: build $(STAMPS)/test
 	@KILL_POINTS=all $(BIN)/python -m pytest -q tests/api/test_killed_saves.py

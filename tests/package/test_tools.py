@@ -39,12 +39,3 @@ def test_requests_for_memory_are_found_beside_quotes() -> None:
     assert list(in_python("t.data_ptr\nt.dtype\ngetattr(t, '_typed_storage')")) == [
         *((1, "data_ptr"), (3, "_typed_storage")),
     ]
-
-
-def test_uncovered_lines_are_listed_as_ranges() -> None:
-    from line_coverage import Lines, ranges, share
-
-    assert list(ranges([3, 7, 8, 9, 11])) == ["3", "7-9", "11"]
-    assert list(ranges([])) == []
-    assert share([Lines({1, 2, 3}, {1}), Lines({1}, {1})]) == 50
-    assert share([]) == 100
