@@ -83,10 +83,12 @@ Error system_error(int system_errno, const std::string& doing, const std::string
                system_errno, path);
 }
 
-RedactedQuotes::RedactedQuotes(const Redactor& redactor) noexcept
-    : before_(std::exchange(quotes_redactor, &redactor)) {}
+RedactedQuotes::RedactedQuotes(const Redactor* redactor) noexcept
+    : before_(std::exchange(quotes_redactor, redactor)) {}
 
 RedactedQuotes::~RedactedQuotes() { quotes_redactor = before_; }
+
+const Redactor* RedactedQuotes::redactor() noexcept { return quotes_redactor; }
 
 std::string quote(std::string_view given, std::size_t limit) {
   static constexpr char kHex[] = "0123456789abcdef";

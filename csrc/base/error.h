@@ -26,14 +26,20 @@ class Redactor {
   virtual std::string redacted(std::string_view text) const = 0;
 };
 
-// While it lives, quote() redacts on the thread that made it. For code that quotes what a server
-// has sent, which may be what was sent to the server. The redactor must outlive it.
+// While it lives, quote() redacts on the thread that made it, and on those that run_workers()
+// starts there. For code that quotes what a server has sent, which may be what was sent to the
+// server. The redactor must outlive it.
 class RedactedQuotes {
  public:
-  explicit RedactedQuotes(const Redactor& redactor) noexcept;
+  explicit RedactedQuotes(const Redactor& redactor) noexcept : RedactedQuotes(&redactor) {}
+  // Null redacts nothing.
+  explicit RedactedQuotes(const Redactor* redactor) noexcept;
   ~RedactedQuotes();
   RedactedQuotes(const RedactedQuotes&) = delete;
   RedactedQuotes& operator=(const RedactedQuotes&) = delete;
+
+  // Returns the redactor of this thread, or null.
+  static const Redactor* redactor() noexcept;
 
  private:
   const Redactor* const before_;

@@ -226,6 +226,7 @@ TensorDetails OpenFile::read_details(std::uint32_t number, std::vector<std::byte
 }
 
 std::string OpenFile::describe_entry(std::uint32_t number) const {
+  const RedactedQuotes quotes(*source_);
   return source_->label() + ": " + describe(names_[number], entry_number(number));
 }
 

@@ -1,6 +1,7 @@
 #include "engine/reopening_source.h"
 
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "base/gate.h"
@@ -21,7 +22,9 @@ class ReopeningSource final : public Source {
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
     const Gate::Entry entry(gate_, calling_thread(), cancel);
     if (offset < position_) {
-      source_ = open_(cancel);
+      std::unique_ptr<Source> again = open_(cancel);
+      const std::lock_guard lock(mutex_);
+      source_.swap(again);
       position_ = 0;
     }
     // The position is unknown if the read throws. The next read then opens the source again.
@@ -35,7 +38,10 @@ class ReopeningSource final : public Source {
   bool sequential() const override { return true; }
   std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
   const std::string& label() const override { return label_; }
-  std::string redacted(std::string_view text) const override { return source_->redacted(text); }
+  std::string redacted(std::string_view text) const override {
+    const std::lock_guard lock(mutex_);
+    return source_->redacted(text);
+  }
 
  private:
   const OpenSource open_;
@@ -47,8 +53,9 @@ class ReopeningSource final : public Source {
   Gate gate_{
       "this thread is already reading from the stream: code that runs during the read, such as a "
       "signal handler, cannot read from it"};
-  std::unique_ptr<Source> source_;
   std::uint64_t position_ = 0;
+  std::unique_ptr<Source> source_;
+  mutable std::mutex mutex_;  // for redacted(), which may be called during a read
 };
 
 }  // namespace

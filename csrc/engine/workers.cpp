@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "base/gate.h"
 #include "base/signals.h"
 
@@ -33,8 +34,9 @@ void run_workers(int count, Cancel& cancel, const std::function<void()>& body) {
     const SignalsBlocked blocked;
     try {
       while (threads.size() + 1 < static_cast<std::size_t>(count)) {
-        threads.emplace_back([&guarded, caller = calling_thread()] {
+        threads.emplace_back([&, caller = calling_thread(), redactor = RedactedQuotes::redactor()] {
           const WorksFor works(caller);
+          const RedactedQuotes quotes(redactor);
           guarded();
         });
       }

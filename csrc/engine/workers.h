@@ -12,7 +12,8 @@ namespace tensorizer {
 
 // Runs `body` on `count` threads, of which the calling one is the first, and returns when all have
 // ended. The first exception stops the others through `cancel` and is rethrown here. If the system
-// cannot start that many threads, fewer run: `body` must finish the job on any number.
+// cannot start that many threads, fewer run: `body` must finish the job on any number. All of them
+// redact as the calling one does (RedactedQuotes).
 void run_workers(int count, Cancel& cancel, const std::function<void()>& body);
 
 // How many threads work that waits for disks or servers is worth.

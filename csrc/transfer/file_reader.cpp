@@ -95,6 +95,11 @@ std::shared_ptr<OpenFile> FileReader::file(Cancel* given) {
 
 std::string FileReader::label() { return file()->source().label(); }
 
+std::shared_ptr<const Redactor> FileReader::redactor() {
+  const std::shared_ptr<OpenFile> open = file();
+  return {open, &open->source()};
+}
+
 std::vector<std::string> FileReader::names() {
   const std::shared_ptr<OpenFile> open = file();
   return {open->names().begin(), open->names().end()};

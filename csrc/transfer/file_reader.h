@@ -40,6 +40,8 @@ class FileReader {
 
   // Returns the URI without secrets, quoted, for messages.
   std::string label();
+  // Returns the source, which knows what not to quote in messages (RedactedQuotes).
+  std::shared_ptr<const Redactor> redactor();
   std::vector<std::string> names();
   std::vector<std::int64_t> shape(const std::string& name);
   c10::ScalarType dtype(const std::string& name);

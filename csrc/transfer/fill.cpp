@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 
@@ -76,7 +77,6 @@ void refuse_not_plain(const std::vector<std::string>& names,
 
 Matches match_tensors(FileReader& reader, const std::vector<std::string>& names,
                       const std::vector<at::Tensor>& tensors, const FillRequest& request) {
-  refuse_not_plain(names, tensors);
   std::unordered_map<std::string, bool> used;  // the file's names
   for (std::string& name : reader.names()) used.emplace(std::move(name), false);
   const std::vector<std::size_t> ties = find_ties(tensors);
@@ -172,6 +172,9 @@ std::vector<at::Tensor> one_for_each(FileReader& reader, const ModuleTensors& te
 Filled fill(FileReader& reader, const std::vector<std::string>& names,
             const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   const at::NoGradGuard no_grad;
+  refuse_not_plain(names, tensors);
+  const std::shared_ptr<const Redactor> redactor = reader.redactor();
+  const RedactedQuotes quotes(*redactor);
   Matches matched = match_tensors(reader, names, tensors, request);
   if (request.dtype && !is_castable(*request.dtype)) {
     throw Error(ErrorKind::InvalidArgument,

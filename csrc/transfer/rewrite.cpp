@@ -154,6 +154,7 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layou
 
 void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds hashes, int threads,
              const SaveOptions& options, Progress& progress, Cancel& cancel) {
+  const RedactedQuotes quotes(source);
   if (from.catalogue().encrypted() && from.keys() == nullptr) {
     throw Error(ErrorKind::Crypto, source.label() +
                                        ": the file is encrypted, and no key "

@@ -148,6 +148,7 @@ void verify_memory(OpenFile& file, const std::vector<std::string>& names,
                                                 std::to_string(tensors.size()) + " tensors");
   }
   const at::NoGradGuard no_grad;
+  const RedactedQuotes quotes(file.source());
   const std::vector<std::uint32_t> numbers = file.select(names);
   // Without a list of digests, they are in the headers, which may be far away.
   const bool chunked = compares_chunks(file.catalogue(), verify, nullptr);

@@ -189,6 +189,21 @@ TEST(RedisKeys, OfNoFileMayHaveGapsAndDoNotOverlap) {
   EXPECT_EQ(kind_of([&] { check_redis_keys(keys, place(), true); }), ErrorKind::InvalidFormat);
 }
 
+TEST(RedisKeys, AreQuotedWithoutThePassword) {
+  const RedisAddress address = address_of("redis://:sesame42@h/p");
+  for (std::vector<RedisKey> keys :
+       {std::vector<RedisKey>{{"p:sesame42:0", 0, 4}},
+        std::vector<RedisKey>{{"p:header:0", 0, 4}, {"p:sesame42:3", 3, 4}}}) {
+    try {
+      check_redis_keys(keys, address);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string_view(error.what()).find("sesame42"), std::string_view::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST(RedisReply, ErrorsHaveTheirKinds) {
   const auto kind_with = [](std::string_view text) {
     return kind_of([&] { throw_redis_error(text, "'x'"); });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,6 +103,69 @@ def test_errors_of_what_is_no_file(sent: str, place: int) -> None:
             with pytest.raises((ConnectionError, ValueError)) as error:
                 act(url, options=options)
             assert secret[:5] not in str(error.value)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> bytes:
+    """Return a file of tensors that all are damaged, and whose names were sent to the server."""
+    name = "sesame42sesame42."
+    tensors = {f"{name}{i}": torch.full((300_000,), 0x5A, dtype=torch.uint8) for i in range(8)}
+    ops.save(str(tmp_path / "m"), tensors)
+    return (tmp_path / "m").read_bytes().replace(b"\x5a" * 300_000, b"\x5b" * 300_000)
+
+
+def test_errors_of_a_file_that_can_be_read(damaged: bytes, tmp_path: Path) -> None:
+    """Some are made on the threads of a load or a save, others by what asks for tensors."""
+    options = {"header.Authorization": "Bearer sesame42sesame42", "chunk_size": "65536"}
+    with scripted(lambda asked: asked.say_range(damaged)) as server:
+        url = server.url()
+        names = ops.names(url, options=options)
+        small = dict.fromkeys(names, torch.ones(2, dtype=torch.uint8))
+        other = dict.fromkeys(names, torch.ones(300_000, dtype=torch.uint8))
+        acts = [
+            lambda: ops.load(url, verify="all", threads=8, options=options),
+            lambda: tensorizer_ops.verify(url, threads=8, options=options),
+            lambda: tensorizer_ops.convert(url, tmp_path / "to", source_options=options),
+            lambda: tensorizer_ops.load_into({"x": torch.ones(2)}, url, options=options),
+            lambda: tensorizer_ops.load_into(small, url, options=options),
+            lambda: tensorizer_ops.load_into(other, url, verify="all", options=options),
+            lambda: tensorizer_ops.verify_tensors(url, small, options=options),
+            lambda: tensorizer_ops.verify_tensors(url, other, options=options),
+            lambda: ops.load(url, names=[names[0] + "x"], options=options),
+        ]
+        for number, act in enumerate(acts):
+            # Any of the threads may be the first to find damage.
+            for _ in range(2):
+                with pytest.raises(tensorizer_ops.errors.Error) as error:
+                    act()
+                assert "sesame42" not in str(error.value), number
+
+
+def test_errors_of_a_file_with_other_data_of_tied_tensors(tmp_path: Path) -> None:
+    ops.save(str(tmp_path / "m"), {"sesame42.1": torch.ones(3), "sesame42.2": torch.zeros(3)})
+    content = (tmp_path / "m").read_bytes()
+    module = dict.fromkeys(["sesame42.1", "sesame42.2"], torch.ones(3))
+    with scripted(lambda asked: asked.say_range(content)) as server:
+        with pytest.raises(ValueError, match="one tensor here") as error:
+            tensorizer_ops.load_into(module, server.url() + "?key=sesame42")
+        assert "sesame42" not in str(error.value)
+
+
+def test_errors_that_repeat_the_target_of_a_redirect() -> None:
+    """Its parameters may be a signature, and count as sent with the first request."""
+    content = headers_that_repeat("sesame42sesame42")[1]
+
+    def answer(asked: Asked) -> None:
+        if "?" in asked.path:
+            asked.say_range(content)
+        else:
+            asked.say("307 Temporary Redirect", Location="/x?signature=sesame42sesame42")
+
+    with scripted(answer) as server:
+        with pytest.raises(ValueError, match="dtype") as error:
+            ops.load(server.url())
+        assert "sesame42" not in str(error.value)
+        assert len(server.asked) == 2
 
 
 def test_errors_of_where_a_redirect_leads() -> None:

@@ -62,6 +62,11 @@ HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, Http
   if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
   client_.remember(request.secrets);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
+  if (outcome.url != request.url) {  // the target of a redirect may repeat its parameters
+    Secrets secrets;
+    add_url_secrets(secrets, outcome.url);
+    client_.remember(secrets);
+  }
   refusal_ = client_.endpoint().learn(request, outcome);
   return outcome;
 }

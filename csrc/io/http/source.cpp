@@ -304,7 +304,7 @@ class HttpSource final : public Source {
     if (failure) {
       throw Error(failure->timed_out ? ErrorKind::TimedOut : ErrorKind::Unavailable,
                   "cannot load " + label() + " after byte " + std::to_string(position_) + ": " +
-                      quote(failure->what) +
+                      quote(client_.redacted(failure->what)) +
                       "; its server does not support ranges, so the load cannot be resumed");
     }
   }

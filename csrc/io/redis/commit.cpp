@@ -24,6 +24,7 @@ class Commit {
         options_(options),
         moves_(moves),
         cancel_(cancel),
+        quotes_(address),
         header_key_(redis_header_key(address.prefix)) {}
 
   void run() {
@@ -139,6 +140,7 @@ class Commit {
   const RedisOptions& options_;
   const std::span<const RedisMove> moves_;
   Cancel& cancel_;
+  const RedactedQuotes quotes_;  // other clients may have named keys
   const std::string header_key_;
 };
 

@@ -141,6 +141,7 @@ void measure_redis_keys(RedisConnection& connection, std::vector<RedisKey>& keys
 }
 
 void check_redis_keys(std::vector<RedisKey>& keys, const RedisAddress& address, bool any) {
+  const RedactedQuotes quotes(address);
   std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
   if (keys.empty()) {
     throw Error(ErrorKind::NotFound, address.label + ": the server has no keys " +

@@ -267,6 +267,7 @@ class RedisSource final : public Source {
                Cancel& cancel) {
     const std::uint64_t size = connection.receive_into(cursor, piece.size, cancel);
     if (size == piece.size) return;
+    const RedactedQuotes quotes(*this);
     throw_changed("key " + quote(piece.key.name) +
                   (size == 0 ? " was removed" : " has a different size"));
   }
