@@ -19,7 +19,9 @@ import torch
 
 import tensorizer_ops
 from local_servers.redis_server import TlsRedis, tls_redis_server
+from local_servers.waiting import LAST_RESORT
 from local_servers.web import Web, make_certificates, nginx
+from support.scripted import Asked, scripted
 
 WEIGHTS = {"x": torch.ones(3)}
 # Lets this process speak every version of TLS, as some systems are set up.
@@ -44,7 +46,9 @@ def loads_with_any_tls(uri: str, ca: str, folder: Path) -> str:
     (folder / "openssl.cnf").write_text(PERMISSIVE)
     environment = os.environ | {"OPENSSL_CONF": str(folder / "openssl.cnf")}
     command = [sys.executable, "-c", PROGRAM, uri, ca]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LAST_RESORT
+    )
     return (done.stdout or done.stderr).strip().splitlines()[-1]
 
 
@@ -134,6 +138,21 @@ def test_plain_http_where_tls_is_spoken(web: Web, redis: TlsRedis) -> None:
         assert re.search(f"{FOR_WEB}$", said_of(f"http://127.0.0.1:{port}/m"))
     # A response of one request is no reason to doubt the scheme.
     assert "TLS" not in said_of(web.url("nowhere"))
+
+
+def test_plain_http_is_not_doubted_after_an_answer(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m", {"x": torch.zeros(1 << 20)})
+    content = (tmp_path / "m").read_bytes()
+
+    def answer(asked: Asked) -> None:
+        if asked.headers["range"].startswith("bytes=0-"):
+            asked.say_range(content)
+        else:
+            asked.close_connection = True
+
+    with scripted(answer) as server:
+        assert "TLS" not in said_of(server.url())
+        assert len(server.asked) > 1
 
 
 def test_redis_with_and_without_tls(redis: TlsRedis, web: Web) -> None:

@@ -231,9 +231,7 @@ class HttpConnection::Impl {
       // A server that expects TLS takes plain HTTP for nonsense, and closes the connection.
       const bool is_closed = code == CURLE_GOT_NOTHING || code == CURLE_RECV_ERROR ||
                              code == CURLE_UNSUPPORTED_PROTOCOL;
-      if (is_closed && head_size_ == 0 && request_.url.starts_with("http:")) {
-        failure.tls_mismatch = true;
-      }
+      failure.tls_mismatch |= is_closed && !has_answered() && request_.url.starts_with("http:");
       return failure;
     }
     if (!has_head_) {  // libcurl takes what came for the whole response
@@ -244,6 +242,9 @@ class HttpConnection::Impl {
     if (!leads_on()) receiver_->ended(answer_);
     return {};
   }
+
+  // Returns true if a server has answered this request, or an earlier one of the same client.
+  bool has_answered() const { return head_size_ > 0 || stats_->has_answers(); }
 
   // Returns true if a response has begun whose body is of no use.
   bool is_refusal() const { return headed_ && !wanted_; }

@@ -15,10 +15,13 @@ class HttpStats {
   void count(CURL* easy) noexcept;
   void count_retry();
   SourceStats so_far() const;
+  // Returns true if any of these requests was answered.
+  bool has_answers() const;
 
  private:
   mutable std::mutex mutex_;
   SourceStats stats_;
+  bool has_answers_ = false;
 };
 
 }  // namespace tensorizer
