@@ -3,8 +3,10 @@
 #include <curl/curl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <cstdlib>
+
+#include "base/environment.h"
 
 namespace tensorizer {
 
@@ -18,24 +20,27 @@ constexpr std::array<const char*, 5> kPlaces{
     "/etc/ssl/cert.pem",                                  // Alpine
 };
 
+bool is_readable(const char* file) { return file != nullptr && ::access(file, R_OK) == 0; }
+
 }  // namespace
 
-std::string first_readable(std::span<const char* const> files) {
-  for (const char* const file : files) {
-    if (file != nullptr && ::access(file, R_OK) == 0) return file;
+std::string system_ca_bundle() {
+  std::string given = environment({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"});
+  if (!given.empty()) return given;
+  if (const char* const own = curl_version_info(CURLVERSION_NOW)->cainfo; is_readable(own)) {
+    return own;
   }
-  return "";
+  const auto* const found = std::find_if(kPlaces.begin(), kPlaces.end(), is_readable);
+  return found == kPlaces.end() ? "" : *found;
 }
 
-std::string system_ca_bundle() {
-  for (const char* const name : {"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"}) {
-    const char* const given = std::getenv(name);
-    if (given != nullptr && *given != '\0') return given;
+std::string ca_variable_in(std::string_view message) {
+  for (const char* const name :
+       {"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}) {
+    const std::string path = environment(name);
+    if (!path.empty() && message.find(path) != message.npos) return name;
   }
-  const std::array<const char*, 2> preferred{std::getenv("SSL_CERT_FILE"),
-                                             curl_version_info(CURLVERSION_NOW)->cainfo};
-  const std::string found = first_readable(preferred);
-  return found.empty() ? first_readable(kPlaces) : found;
+  return "";
 }
 
 }  // namespace tensorizer

@@ -1,19 +1,19 @@
 // The certificate authorities of the system.
 #pragma once
 
-#include <span>
 #include <string>
+#include <string_view>
 
 namespace tensorizer {
 
-// Returns the first of these files that can be read; empty if none can.
-std::string first_readable(std::span<const char* const> files);
-
 // Returns the file with the authorities that this system trusts; empty if none was found. It is the
-// one that the environment variable CURL_CA_BUNDLE or REQUESTS_CA_BUNDLE names, which may also be a
-// folder, or that SSL_CERT_FILE names if it can be read, or else the one that libcurl was built to
-// use, or one where some other distribution of Linux keeps it: a libcurl that was built on one
-// distribution may run on another.
+// file or folder that the environment variable CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE or SSL_CERT_FILE
+// names, readable or not, or else the file that libcurl was built to use, or one where some other
+// distribution of Linux keeps it: a libcurl that was built on one distribution may run on another.
 std::string system_ca_bundle();
+
+// Returns the environment variable that names the authorities whose path is in `message`; empty if
+// there is none.
+std::string ca_variable_in(std::string_view message);
 
 }  // namespace tensorizer

@@ -100,6 +100,11 @@ ConnectionFailure failure_of(CURLcode code, std::string_view detail) {
       failure.tls_mismatch = failure.what.starts_with("SSL");
       break;
     case CURLE_SSL_CACERT_BADFILE:
+      if (const std::string name = ca_variable_in(detail); !name.empty()) {
+        failure.what += ", which the environment variable " + name + " names";
+      }
+      failure.is_argument = true;
+      break;
     case CURLE_SSL_CERTPROBLEM:
     case CURLE_SSL_ENGINE_NOTFOUND:
     case CURLE_URL_MALFORMAT:

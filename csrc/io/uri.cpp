@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <limits>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/number.h"
 #include "base/text.h"
@@ -26,8 +26,7 @@ std::optional<int> parse_descriptor_number(std::string_view digits) {
 // it is unknown.
 std::string home_directory(const std::string& user) {
   if (user.empty()) {
-    const char* home = std::getenv("HOME");
-    if (home != nullptr && *home != '\0') return home;
+    if (std::string home = environment("HOME"); !home.empty()) return home;
   }
   std::vector<char> buffer(1024);
   for (;;) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/service_url.h"

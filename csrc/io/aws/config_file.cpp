@@ -1,12 +1,12 @@
 #include "io/aws/config_file.h"
 
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/command.h"
@@ -41,18 +41,6 @@ std::string get_setting(const IniSection& section, std::string_view name) {
 }
 
 }  // namespace
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : value;
-}
-
-std::string environment(std::initializer_list<const char*> names) {
-  for (const char* const name : names) {
-    if (std::string value = environment(name); !value.empty()) return value;
-  }
-  return {};
-}
 
 IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel) {
   std::unique_ptr<Source> source;

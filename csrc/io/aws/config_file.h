@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -11,11 +10,6 @@
 #include "io/aws/ini.h"
 
 namespace tensorizer {
-
-// Returns an environment variable; empty if it is not set.
-std::string environment(const char* name);
-// Returns the first of these variables that is set and not empty.
-std::string environment(std::initializer_list<const char*> names);
 
 // Returns a file of settings; empty if there is none that this process may read, unless
 // `must_exist`. Throws Error(InvalidFormat) if it is malformed or longer than 1 MiB.

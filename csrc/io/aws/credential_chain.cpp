@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "io/aws/command.h"
 #include "io/aws/config.h"

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/config_file.h"
