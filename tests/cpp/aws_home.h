@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "io/aws/options.h"
 #include "io_support.h"
 
 extern char** environ;
@@ -36,6 +37,16 @@ class AwsHome : public IoTest {
     const char* found = std::getenv(name.c_str());
     before_.try_emplace(name, found ? std::optional<std::string>(found) : std::nullopt);
     put(name, value);
+  }
+
+  // Returns the options for requests to a server of the test.
+  static S3Options s3_options(const std::string& url) {
+    S3Options options;
+    options.access_key_id = "AKIA";
+    options.secret_access_key = "secret";
+    options.force_http = true;
+    options.endpoint = url;
+    return options;
   }
 
   void config(std::string_view text) { write_file(folder_ / ".aws/config", text); }

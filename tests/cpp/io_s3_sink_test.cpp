@@ -15,13 +15,6 @@ using namespace testing_support;
 
 class S3SinkTest : public AwsHome {
  protected:
-  S3SinkTest() {
-    s3_.access_key_id = "AKIA";
-    s3_.secret_access_key = "secret";
-    s3_.force_http = true;
-    s3_.endpoint = server_.url();
-  }
-
   std::unique_ptr<Sink> object(std::uint64_t part_size) {
     return s3_sink(s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_, {}),
                    std::make_shared<HttpPool>(HttpOptions{}), part_size);
@@ -56,7 +49,7 @@ class S3SinkTest : public AwsHome {
   std::atomic<int> removal_ = 204;  // the status
   std::atomic<bool> is_silent_ = false;
   const TinyServer server_{[this](const TinyRequest& request) { return answer(request); }};
-  S3Options s3_;
+  const S3Options s3_ = s3_options(server_.url());
 };
 
 const std::vector<std::string> kOnePart{"PUT /bucket/key"};

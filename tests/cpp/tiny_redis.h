@@ -1,7 +1,14 @@
 // A Redis server that answers as the test's handler says.
 #pragma once
 
-#include "tiny_server.h"
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/number.h"
+#include "tiny_listener.h"
 
 namespace tensorizer::testing_support {
 
@@ -11,17 +18,10 @@ class TinyRedis {
   // Returns the reply to a command, as it goes over the wire, or null to close the connection.
   using Handler = std::function<std::optional<std::string>(const Words&)>;
 
-  explicit TinyRedis(Handler handler) : handler_(std::move(handler)) {
-    listener_ = listen_here(port_);
-    thread_ = std::thread([this] { serve(); });
-  }
-  ~TinyRedis() {
-    stop_ = true;
-    thread_.join();
-  }
+  explicit TinyRedis(Handler handler) : handler_(std::move(handler)) {}
 
   std::string uri(const std::string& prefix) const {
-    return "redis://127.0.0.1:" + std::to_string(port_) + "/" + prefix;
+    return "redis://" + listener_.address() + "/" + prefix;
   }
 
   // Returns the commands of this name that came so far.
@@ -35,36 +35,8 @@ class TinyRedis {
   }
 
  private:
-  struct Client {
-    Descriptor connection;
-    std::string received;  // and not answered yet
-  };
-
-  void serve() {
-    std::vector<Client> clients;
-    while (!stop_) {
-      std::vector<pollfd> waiting{{listener_.get(), POLLIN, 0}};
-      for (const Client& client : clients) {
-        waiting.push_back({client.connection.get(), POLLIN, 0});
-      }
-      if (poll(waiting.data(), waiting.size(), 20) <= 0) continue;
-      for (std::size_t i = clients.size(); i > 0; --i) {
-        if (waiting[i].revents == 0 || answer(clients[i - 1])) continue;
-        clients.erase(clients.begin() + static_cast<std::ptrdiff_t>(i - 1));
-      }
-      if (waiting[0].revents != 0) {
-        clients.push_back(
-            {Descriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)), {}});
-      }
-    }
-  }
-
-  // Answers all commands that have arrived. Returns false if the connection ends.
-  bool answer(Client& client) {
-    char bytes[1 << 16];
-    const ssize_t count = recv(client.connection.get(), bytes, sizeof(bytes), 0);
-    if (count <= 0) return false;
-    client.received.append(bytes, static_cast<std::size_t>(count));
+  // Answers all commands that have arrived.
+  bool answer(TinyListener::Client& client) {
     std::string replies;
     for (Words words = take(client.received); !words.empty(); words = take(client.received)) {
       {
@@ -75,12 +47,7 @@ class TinyRedis {
       if (!reply) return false;
       replies += *reply;
     }
-    for (std::size_t sent = 0; sent < replies.size();) {
-      const ssize_t some = ::send(client.connection.get(), replies.data() + sent,
-                                  replies.size() - sent, MSG_NOSIGNAL);
-      if (some <= 0) return false;
-      sent += static_cast<std::size_t>(some);
-    }
+    TinyListener::send(client, replies);
     return true;
   }
 
@@ -107,12 +74,10 @@ class TinyRedis {
   }
 
   const Handler handler_;
-  Descriptor listener_;
-  std::uint16_t port_ = 0;
-  std::atomic<bool> stop_{false};
   mutable std::mutex mutex_;
   std::vector<Words> commands_;
-  std::thread thread_;
+  // The last member: its thread uses the others.
+  TinyListener listener_{[this](TinyListener::Client& client) { return answer(client); }};
 };
 
 }  // namespace tensorizer::testing_support

@@ -1,43 +1,18 @@
 // A web server that answers as the test's handler says, one request per connection.
 #pragma once
 
-#include <arpa/inet.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/number.h"
 #include "base/text.h"
-#include "io/descriptor.h"
+#include "tiny_listener.h"
 
 namespace tensorizer::testing_support {
-
-// Listens on a free port of this machine, which it writes to `port`.
-inline Descriptor listen_here(std::uint16_t& port) {
-  Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(bind(listener.get(), any, size), 0);
-  EXPECT_EQ(listen(listener.get(), 16), 0);
-  EXPECT_EQ(getsockname(listener.get(), any, &size), 0);
-  port = ntohs(address.sin_port);
-  return listener;
-}
 
 struct TinyRequest {
   std::string method, path, body;
@@ -55,17 +30,10 @@ class TinyServer {
   // Returns the response to a request, or null to never send one.
   using Handler = std::function<std::optional<TinyAnswer>(const TinyRequest&)>;
 
-  explicit TinyServer(Handler handler) : handler_(std::move(handler)) {
-    listener_ = listen_here(port_);
-    thread_ = std::thread([this] { serve(); });
-  }
-  ~TinyServer() {
-    stop_ = true;
-    thread_.join();
-  }
+  explicit TinyServer(Handler handler) : handler_(std::move(handler)) {}
 
   std::string url(const std::string& path = "") const {
-    return "http://127.0.0.1:" + std::to_string(port_) + path;
+    return "http://" + listener_.address() + path;
   }
 
   // Returns the requests received so far.
@@ -75,51 +43,28 @@ class TinyServer {
   }
 
  private:
-  void serve() {
-    std::vector<Descriptor> silent;
-    while (!stop_) {
-      if (!is_ready(listener_)) continue;
-      Descriptor connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      const TinyRequest request = receive(connection);
-      {
-        const std::lock_guard lock(mutex_);
-        requests_.push_back(request);
-      }
-      if (const auto answer = handler_(request)) {
-        send(connection, *answer);
-      } else {
-        silent.push_back(std::move(connection));
-      }
-    }
-  }
+  using Client = TinyListener::Client;
 
-  static bool is_ready(const Descriptor& descriptor) {
-    pollfd waiting{descriptor.get(), POLLIN, 0};
-    return poll(&waiting, 1, 20) > 0;
-  }
-
-  TinyRequest receive(const Descriptor& connection) const {
-    std::string text;
-    std::size_t head = std::string::npos;
-    std::size_t length = 0;
-    TinyRequest request;
-    while (!stop_ && (head == std::string::npos || text.size() < head + length)) {
-      if (!is_ready(connection)) continue;
-      char bytes[4096];
-      const ssize_t count = recv(connection.get(), bytes, sizeof(bytes), 0);
-      if (count <= 0) break;
-      text.append(bytes, static_cast<std::size_t>(count));
-      if (head != std::string::npos || text.find("\r\n\r\n") == std::string::npos) continue;
-      head = text.find("\r\n\r\n") + 4;
-      request = parse(text.substr(0, head));
-      length = parse_number(request.headers["content-length"]).value_or(0);
-      if (request.headers.contains("expect")) {
-        const std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-        ::send(connection.get(), go_on.data(), go_on.size(), MSG_NOSIGNAL);
-      }
+  bool answer(Client& client) {
+    const std::size_t end = client.received.find("\r\n\r\n");
+    if (end == std::string::npos) return true;
+    const std::size_t head = end + 4;
+    TinyRequest request = parse(client.received.substr(0, head));
+    if (client.received.size() == head && request.headers.contains("expect")) {
+      TinyListener::send(client, "HTTP/1.1 100 Continue\r\n\r\n");
     }
-    if (head != std::string::npos) request.body = text.substr(head);
-    return request;
+    const std::size_t length = parse_number(request.headers["content-length"]).value_or(0);
+    if (client.received.size() < head + length) return true;
+    request.body = client.received.substr(head);
+    {
+      const std::lock_guard lock(mutex_);
+      requests_.push_back(request);
+    }
+    const std::optional<TinyAnswer> answer = handler_(request);
+    if (!answer) return true;  // nothing more comes
+    TinyListener::send(client, text_of(*answer));
+    shutdown(client.connection.get(), SHUT_WR);
+    return false;
   }
 
   static TinyRequest parse(const std::string& head) {
@@ -137,22 +82,17 @@ class TinyServer {
     return request;
   }
 
-  static void send(const Descriptor& connection, const TinyAnswer& answer) {
-    const std::string text =
-        "HTTP/1.1 " + std::to_string(answer.status) +
-        " x\r\nConnection: close\r\nContent-Length: " + std::to_string(answer.body.size()) +
-        "\r\n" + answer.headers + "\r\n" + answer.body;
-    ::send(connection.get(), text.data(), text.size(), MSG_NOSIGNAL);
-    shutdown(connection.get(), SHUT_WR);
+  static std::string text_of(const TinyAnswer& answer) {
+    return "HTTP/1.1 " + std::to_string(answer.status) +
+           " x\r\nConnection: close\r\nContent-Length: " + std::to_string(answer.body.size()) +
+           "\r\n" + answer.headers + "\r\n" + answer.body;
   }
 
   const Handler handler_;
-  Descriptor listener_;
-  std::uint16_t port_ = 0;
-  std::atomic<bool> stop_{false};
   mutable std::mutex mutex_;
   std::vector<TinyRequest> requests_;
-  std::thread thread_;
+  // The last member: its thread uses the others.
+  TinyListener listener_{[this](Client& client) { return answer(client); }};
 };
 
 }  // namespace tensorizer::testing_support

@@ -1,15 +1,12 @@
 #include "io/redis/keys.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
+#include <bit>
 #include <limits>
 #include <tuple>
-#include <unordered_set>
 
 #include "base/error.h"
 #include "base/number.h"
-#include "io/seconds.h"
 
 namespace tensorizer {
 
@@ -18,8 +15,6 @@ namespace {
 constexpr std::string_view kHeader = ":header:0";
 // How many of its keys the server examines for one reply.
 constexpr std::string_view kScanCount = "1000";
-// How many times as long as a stall a listing may take.
-constexpr int kStallTimeouts = 10;
 // How many commands are sent before their replies are read.
 constexpr std::size_t kBatch = 1000;
 
@@ -59,30 +54,29 @@ RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& ad
   std::vector<std::string> names;
   std::uint64_t bytes = 0;
   std::string cursor = "0";
-  const double patience = kStallTimeouts * connection.patience();
-  const auto deadline = std::chrono::steady_clock::now() + seconds(patience);
+  // Every reply has another cursor. To find those that repeat, each is compared with the one of the
+  // reply whose number is the last power of two.
+  std::string before;
+  std::uint64_t replies = 0;
   for (;;) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      throw Error(ErrorKind::TimedOut, "the server of " + address.label +
-                                           " has not listed all keys of its database in " +
-                                           std::to_string(std::llround(patience)) +
-                                           " s: a larger 'stall_timeout' allows ten times as long");
-    }
     connection.add({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount});
     connection.send(cancel);
     RedisReply reply = connection.receive(RedisReply::Kind::List, cancel);
     if (reply.list.size() != 2 || !parse_number(reply.list[0].text)) {
       refuse_listing(address.label);
     }
+    cursor = std::move(reply.list[0].text);
+    bytes += cursor.size();
     for (RedisReply& key : reply.list[1].list) {
       bytes += key.text.size();
       names.push_back(std::move(key.text));
     }
-    if (names.size() > redis_listing_limits.keys || bytes > redis_listing_limits.bytes) {
+    if (cursor == before || names.size() > redis_listing_limits.keys ||
+        bytes > redis_listing_limits.bytes) {
       refuse_listing(address.label);
     }
-    cursor = std::move(reply.list[0].text);
     if (cursor == "0") break;
+    if (std::has_single_bit(++replies)) before = cursor;
   }
   return sort_redis_keys(address.prefix, std::move(names));
 }

@@ -37,12 +37,11 @@ struct RedisListing {
 // The limits of a listing. Tests lower them.
 struct RedisListingLimits {
   std::size_t keys;
-  std::uint64_t bytes;  // of their names
+  std::uint64_t bytes;  // of their names, and of the cursors
 };
 extern RedisListingLimits redis_listing_limits;
 
-// Asks the server for every key under the prefix. Throws TimedOut if that takes ten times as long
-// as a stall may last.
+// Asks the server for every key under the prefix. Throws Unavailable if the server repeats itself.
 RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& address,
                              Cancel& cancel);
 // Makes the same listing of given names. Leaves out those that are not keys of the file.
