@@ -34,14 +34,15 @@ std::string_view read_secret_variable(const std::string& name, const std::string
               what + " cannot be read from the environment, which has no variable " + quote(name));
 }
 
+std::chrono::milliseconds secret_pipe_patience{10000};
+
 SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what) {
-  constexpr std::chrono::seconds kPatience{10};  // with the writers of a pipe
   const auto fail = [&] { throw system_error(errno, "cannot read " + what + " from", path); };
   Cancel cancel;  // for the host's signals
   // O_NONBLOCK: a pipe without a writer reads as empty, instead of blocking the open.
   const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY | O_NONBLOCK);
   if (!file) fail();
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + secret_pipe_patience;
   SecretBytes content(most + 1);
   std::size_t have = 0;
   while (have < most + 1) {

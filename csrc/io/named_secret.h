@@ -2,6 +2,7 @@
 // they refer to.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -29,9 +30,12 @@ std::optional<SecretReference> parse_secret_reference(std::string_view text) noe
 // messages. Throws Error(InvalidArgument) if the variable is not set.
 std::string_view read_secret_variable(const std::string& name, const std::string& what);
 
+// Tests lower it.
+extern std::chrono::milliseconds secret_pipe_patience;
+
 // Returns the bytes of a file, but at most `most` + 1 of them: the file may be a device that never
 // ends. Throws Error(NotFound) and the other errors of files, and SystemError (ETIMEDOUT) for a
-// pipe whose writers have not finished within 10 seconds.
+// pipe whose writers have not finished within `secret_pipe_patience`.
 SecretBytes read_secret_file(const std::string& path, std::size_t most, const std::string& what);
 
 // The values that a process has registered under names. Thread-safe.

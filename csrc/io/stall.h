@@ -11,35 +11,36 @@ namespace tensorizer {
 // stall. The patience starts again whenever the rate has been higher for a while.
 class StallWatch {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // `moved`: the bytes sent and received before this wait.
-  StallWatch(double patience_seconds, std::uint64_t moved) noexcept
-      : patience_(patience_seconds), before_(moved) {}
+  StallWatch(double patience_seconds, std::uint64_t moved,
+             Clock::time_point now = Clock::now()) noexcept
+      : patience_(patience_seconds), since_(now), before_(moved) {}
 
   // Returns the seconds since the patience started.
-  double waited() const noexcept {
-    return std::chrono::duration<double>(Clock::now() - since_).count();
+  double waited(Clock::time_point now = Clock::now()) const noexcept {
+    return std::chrono::duration<double>(now - since_).count();
   }
   bool is_over() const noexcept { return waited() >= patience_; }
 
   // `moved`: the bytes sent and received by now.
-  bool has_stalled(std::uint64_t moved) noexcept {
+  bool has_stalled(std::uint64_t moved, Clock::time_point now = Clock::now()) noexcept {
     constexpr double kFloorPerSecond = 1024;
-    const double seconds = waited();
+    const double seconds = waited(now);
     if (static_cast<double>(moved - before_) < kFloorPerSecond * seconds) {
       return seconds >= patience_;
     }
     if (seconds >= std::min(1.0, patience_ / 4)) {
-      since_ = Clock::now();
+      since_ = now;
       before_ = moved;
     }
     return false;
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   double patience_;
-  Clock::time_point since_ = Clock::now();
+  Clock::time_point since_;
   std::uint64_t before_;
 };
 

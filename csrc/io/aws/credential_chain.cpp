@@ -7,7 +7,6 @@
 
 #include "base/environment.h"
 #include "base/error.h"
-#include "io/aws/command.h"
 #include "io/aws/config.h"
 #include "io/aws/json.h"
 #include "io/aws/metadata_service.h"
@@ -19,8 +18,6 @@
 namespace tensorizer {
 
 namespace {
-
-constexpr CommandLimits kCommandLimits{std::chrono::minutes(1), 64 << 10};
 
 bool is_cut_short(const Error& error) { return error.kind() == ErrorKind::Cancelled; }
 
@@ -193,7 +190,7 @@ class Finder {
       throw Error(ErrorKind::InvalidArgument,
                   label + " is not a command, or has a quote that is not closed");
     }
-    const std::string output = run_command(*words, label, kCommandLimits, cancel_);
+    const std::string output = run_command(*words, label, credential_command_limits, cancel_);
     const std::optional<JsonObject> object = parse_json_object(output);
     if (!object) throw Error(ErrorKind::InvalidFormat, label + " does not print a JSON object");
     const auto version = object->find("Version");
@@ -250,6 +247,8 @@ void check(const S3Credentials& credentials) {
 }
 
 }  // namespace
+
+CommandLimits credential_command_limits{std::chrono::minutes(1), 64 << 10};
 
 S3Credentials find_s3_credentials(const S3Options& s3, const HttpOptions& http, Cancel& cancel) {
   cancel.check();

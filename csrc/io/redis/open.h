@@ -11,6 +11,14 @@
 
 namespace tensorizer {
 
+// How long Sink::abort() tries to remove what was written: normally, and after a cancel, when the
+// caller waits for it. Tests change them.
+struct RedisAbortSeconds {
+  double usual;
+  double hurried;
+};
+extern RedisAbortSeconds redis_abort_seconds;
+
 // `uri`: redis://[user:password@]host[:port]/prefix, the same with rediss://, or
 // unix://[user:password@]/path/to/socket?prefix=PREFIX; see docs/remote.md.
 std::unique_ptr<Source> open_redis_source(const std::string& uri, const SourceOptions& options,

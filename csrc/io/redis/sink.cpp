@@ -21,9 +21,6 @@ namespace {
 constexpr std::uint64_t kUsualLimit = 512 << 20;
 // The time to live of private keys, so that those that could not be removed expire.
 constexpr std::string_view kLeftoverSeconds = "86400";
-// How many seconds abort() tries, normally and after a cancel, when the caller waits for it.
-constexpr double kPatience = 1;
-constexpr double kHurry = 0.05;
 
 std::string random_name() {
   constexpr std::string_view kHex = "0123456789abcdef";
@@ -148,7 +145,7 @@ class RedisSink final : public Sink {
       if (keys.empty()) return;
       Cancel cancel{Cancel::Unattended()};
       const bool hurries = !broken_.empty() && !has_failed_;
-      const double patience = hurries ? kHurry : kPatience;
+      const double patience = hurries ? redis_abort_seconds.hurried : redis_abort_seconds.usual;
       const Tries::Clock::time_point deadline =
           Tries::Clock::now() + std::chrono::milliseconds(static_cast<int>(patience * 1000));
       Tries tries(0);
@@ -382,6 +379,8 @@ class RedisSink final : public Sink {
 };
 
 }  // namespace
+
+RedisAbortSeconds redis_abort_seconds{.usual = 1, .hurried = 0.05};
 
 std::unique_ptr<Sink> open_redis_sink(const std::string& uri, const SinkOptions& options,
                                       Cancel& cancel) {
