@@ -140,7 +140,8 @@ pytest: build $(STAMPS)/test
 test-hf: build .venv-hf-4/installed .venv-hf-5/installed | test-packages
 	@for venv in .venv-hf-4 .venv-hf-5; do \
 		$$venv/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup \
-			tests/remote/test_hf.py tests/security/test_hf_isolation.py || exit 1; \
+			tests/remote/test_hf.py tests/remote/test_hf_refusals.py \
+			tests/security/test_hf_isolation.py || exit 1; \
 	done
 
 bench: build $(STAMPS)/bench

@@ -1,0 +1,188 @@
+"""Folders of models that are refused: what is wrong in them, or would be after a save."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.hf_models import OLD, assert_same, bert, gpt2, llama, new, transformers, word_tokenizer
+from support.scripted import scripted
+from tensorizer_ops import errors, hf
+from tensorizer_ops.hf import fetch, from_pretrained, save_pretrained
+
+
+def test_tokenizers_that_are_none(tmp_path: Path) -> None:
+    """What a config names is loaded as a tokenizer only if it is one."""
+    folder, ran = tmp_path / "m", tmp_path / "ran"
+    save_pretrained(new(llama), folder, word_tokenizer())
+    config = json.loads((folder / "config.json").read_text())
+    code = {f"Auto{kind}": "evil.C" for kind in ("Config", "Model", "ModelForCausalLM")}
+    evil = f"open({str(ran)!r}, 'w')\nfrom transformers import LlamaConfig as C"
+    (folder / "evil.py").write_text(evil)
+
+    def refused(match: str) -> None:
+        with pytest.raises(ValueError, match=match) as caught:
+            hf.tokenizer(folder)
+        assert isinstance(caught.value, errors.InvalidFormat)
+
+    good = {path.name: path.read_text() for path in folder.glob("*.json")}
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": code}))
+    for name in (*code, "AutoTokenizer", "LlamaForCausalLM", "LlamaConfig", "pipeline", 3):
+        for file in ("tokenizer_config.json", "config.json"):
+            fields = json.loads(good[file])
+            given = json.dumps({**fields, "auto_map": code, "tokenizer_class": name})
+            (folder / file).write_text(given)
+            refused(f"^{file} in .*'.*m'.*tokenizer")
+            (folder / file).write_text(good[file])
+    for file, text, match in (
+        ("tokenizer_config.json", "{", "tokenizer_config.json in .* is not JSON"),
+        ("config.json", "[" * 100_000, "config.json in .* is not JSON"),
+        ("tokenizer.json", "null", "does not take the tokenizer of '.*m': "),
+        ("tokenizer.json", "{}", "does not take the tokenizer of '.*m': "),
+        ("tokenizer_config.json", '{"added_tokens_decoder": "x"}', "does not take the tokenizer"),
+    ):
+        (folder / file).write_text(text)
+        refused(match)
+        (folder / file).write_text(good[file])
+    assert hf.tokenizer(folder)("a few")["input_ids"] == [1, 2]
+    assert not ran.exists()
+    words = tmp_path / "words"
+    save_pretrained(new(bert), words)
+    (words / "vocab.txt").write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\nword")
+    assert 5 in hf.tokenizer(words)("word")["input_ids"]
+
+
+def test_a_config_that_names_another_model(tmp_path: Path) -> None:
+    """Transformers would fetch its config, and its weights, from the Hub."""
+    folder = tmp_path / "m"
+    save_pretrained(new(llama), folder)
+    base = {"model_type": "detr", "use_timm_backbone": False, "backbone": "a/b"}
+    for fields in (
+        base,
+        {**base, "backbone": "resnet50"},
+        {**base, "use_timm_backbone": True},
+        {"model_type": "llama", "more": [{"backbone": "a"}]},
+        {
+            "model_type": "detr",
+            "backbone_config": {"model_type": "timm_backbone", "backbone": "a:b"},
+        },
+    ):
+        (folder / "config.json").write_text(json.dumps(fields))
+        with pytest.raises(errors.InvalidFormat, match="as its backbone, which is another model"):
+            from_pretrained(folder)
+
+
+def test_no_older_files_of_a_tokenizer_stay(tmp_path: Path) -> None:
+    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<stale>"}')
+    if OLD:  # it writes this file as well
+        save_pretrained(new(llama), tmp_path, word_tokenizer())
+        assert hf.tokenizer(tmp_path).bos_token is None
+    else:
+        with pytest.raises(
+            ValueError, match=r"already has 'special_tokens_map\.json', which would"
+        ):
+            save_pretrained(new(llama), tmp_path, word_tokenizer())
+        (tmp_path / "special_tokens_map.json").unlink()
+    words = word_tokenizer()
+    words.chat_template = "old"
+    save_pretrained(new(llama), tmp_path, words)
+    words.chat_template = "new"
+    save_pretrained(new(llama), tmp_path, words)
+    assert hf.tokenizer(tmp_path).chat_template == "new"
+    words.chat_template = {"default": "newer", "tool": "other"}
+    with pytest.raises(ValueError, match="would change this tokenizer"):
+        save_pretrained(new(llama), tmp_path, words)
+    (tmp_path / "chat_template.jinja").unlink()
+    save_pretrained(new(llama), tmp_path, words)
+    assert hf.tokenizer(tmp_path).chat_template == words.chat_template
+
+
+def test_weights_are_in_a_folder_once(tmp_path: Path) -> None:
+    """Whatever options say, a load finds what was saved last."""
+    old, model = new(llama), new(gpt2)
+    one, index = "model.safetensors", "model.safetensors.index.json"
+    small, large = ({"max_shard_size": size, "fsync": True} for size in (20_000, 1 << 30))
+    save_pretrained(old, tmp_path, weights=one, options=small)
+    assert (tmp_path / index).exists() and not (tmp_path / one).exists()
+    with pytest.raises(ValueError, match=f"already has weights in '{index}'"):
+        save_pretrained(model, tmp_path, weights=one)
+    save_pretrained(model, tmp_path, weights=one, options=small)
+    assert_same(from_pretrained(tmp_path), model)
+    save_pretrained(old, tmp_path, weights=one, options=large)
+    assert not (tmp_path / index).exists()
+    assert_same(from_pretrained(tmp_path), old)
+    with pytest.raises(ValueError, match=f"already has weights in '{one}'"):
+        save_pretrained(model, tmp_path, weights=one, options=small)
+
+
+def test_wrong_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    save_pretrained(new(llama), folder)
+    config = json.loads((folder / "config.json").read_text())
+
+    def refused(kind: type[Exception], match: str, **given: Any) -> None:
+        with pytest.raises(kind, match=match) as caught:
+            from_pretrained(folder, **given)
+        assert "/tmp/tmp" not in str(caught.value)
+
+    for text, match in {
+        "<html>": "config.json in .* is not JSON",
+        "[]": "holds list, and must hold an object",
+        '{"model_type": "unheard"}': "does not take the config .*unheard",
+        "[" * 100_000: "is not JSON",
+        json.dumps({**config, "dtype": "load"}): "does not take the config",
+        json.dumps({**config, "text_config": {"_attn_implementation": "evil/x"}}): "'evil/x'.*code",
+        json.dumps({**config, "model_type": "x", "auto_map": {"AutoConfig": "a.B"}}): "custom code",
+        json.dumps({**config, "dtype": 7}): "dtype in config.json is 7",
+        json.dumps({**config, "hidden_act": "x"}): "no model can be made of config.json in .*m': ",
+        json.dumps({**config, "vocab_size": 7}): "other shapes than config.json there gives them",
+    }.items():
+        (folder / "config.json").write_text(text)
+        refused(ValueError, match)
+    for named in (["os", "logging"], 7):
+        (folder / "config.json").write_text(json.dumps({**config, "architectures": named}))
+        refused(ValueError, "never executed", trust_remote_code=True)
+    for name in ("variant", "subfolder", "revision", "config", "state_dict"):
+        refused(ValueError, f"{name}= cannot be given", **{name: "fp16"})
+    settings = transformers.GenerationConfig(max_length=77)
+    made = from_pretrained(folder, generation_config=settings, local_files_only=True, token="x")
+    assert made.generation_config.max_length == 77
+    refused(ValueError, "both given", device="cpu", device_map="auto")
+    refused(ValueError, "device_map is 'gpu'", device_map="gpu")
+    refused(ValueError, "dtype is 'half4'", dtype="half4")
+    for other in (int, transformers.AutoConfig, transformers.AutoTokenizer):
+        refused(TypeError, f"model_class is the class .*{other.__name__}", model_class=other)
+    vision = transformers.AutoModelForImageClassification
+    refused(ValueError, "has no model for a LlamaConfig", model_class=vision)
+    for name in ("../m/model.tensors", "..", "", "a\0"):
+        refused(ValueError, "is not the name of a file", weights=name or "./")
+    refused(FileNotFoundError, "other.tensors", weights="other.tensors")
+    with pytest.raises(FileNotFoundError, match="has no tokenizer"):
+        hf.tokenizer(folder)
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        from_pretrained(tmp_path / "gpt2")  # which is no name on the Hub
+    with pytest.raises(FileNotFoundError, match=r"neither config\.json nor"):
+        fetch(tmp_path / "none", tmp_path / "new")
+    with pytest.raises(ValueError, match=r"already has weights in 'model\.tensors'"):
+        save_pretrained(new(llama), folder, weights="model.safetensors")
+    with pytest.raises(TypeError, match="model is Linear"):
+        save_pretrained(torch.nn.Linear(2, 2), folder)
+    (folder / "model.tensors").unlink()
+    refused(FileNotFoundError, "has no weights")
+    save_pretrained(new(llama), folder)
+    settings_file = folder / "generation_config.json"
+    settings_file.write_text('{"watermarking_config": 5}')
+    refused(ValueError, "does not take generation_config.json")
+
+
+def test_a_server_that_sends_too_much() -> None:
+    with (
+        scripted(lambda asked: asked.say("200 OK", b" " * 100_000_001)) as server,
+        pytest.raises(errors.InvalidFormat, match="more than 100000000 bytes") as caught,
+    ):
+        from_pretrained(server.url("m?X-Amz-Signature=0123456789"))
+    assert "0123456789" not in str(caught.value)
