@@ -17,6 +17,7 @@ import torch
 
 import tensorizer_ops  # noqa: F401  (loads the ops)
 from local_servers.redis_server import RedisServer, redis_server
+from local_servers.waiting import LAST_RESORT
 
 # A shell starts background jobs with SIGINT ignored, which new processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -87,7 +88,7 @@ def nothing_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Non
     left = []
     if not request.node.get_closest_marker("keeps_files_open"):
         # A library thread that is just ending may still hold the last reference to a file.
-        patience = time.monotonic() + 60
+        patience = time.monotonic() + LAST_RESORT
         while (left := _open_below(tmp_path)) and time.monotonic() < patience:
             gc.collect()
             time.sleep(0.01)

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import tensorizer_ops
+from local_servers.waiting import LAST_RESORT
 from support.process import run_python
 from support.samples import OTHER_KINDS, freed, same, zoo
 from tensorizer_ops import _background, errors
 
-PATIENCE = 30  # seconds
+PATIENCE = LAST_RESORT
 
 
 def test_saves_a_snapshot(path: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import tensorizer_ops.torch_compat as ours
+from local_servers.waiting import LAST_RESORT
 from tensorizer_ops.torch_compat import tensorizer_loading, tensorizer_saving
 
 SAVE, LOAD = torch.save, torch.load
@@ -43,7 +44,7 @@ def load(module: ModuleType, f: Any, **kwargs: Any) -> Any:
 
 
 def test_a_context_is_for_its_thread_alone(tmp_path: Path) -> None:
-    meeting = threading.Barrier(3, timeout=60)
+    meeting = threading.Barrier(3, timeout=LAST_RESORT)
     ways: list[tuple[str, Callable[[str], None]]] = [
         ("ours", lambda pt: in_context(pt)),
         ("elsewhere", lambda pt: in_context(pt, file_obj=pt + ".elsewhere")),

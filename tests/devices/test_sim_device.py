@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from local_servers.waiting import LAST_RESORT
 from support import sim_device as sim
 from support.process import environment
 from support.sim_samples import NEW, is_all, pattern, upload
@@ -160,7 +161,9 @@ def test_threads(lazy: bool) -> None:
 
 def run_program(*arguments: str) -> list[str]:
     program = sim.build().parent / "upload"
-    done = subprocess.run([program, *arguments], capture_output=True, timeout=300, check=True)
+    done = subprocess.run(
+        [program, *arguments], capture_output=True, timeout=LAST_RESORT, check=True
+    )
     return done.stdout.decode().splitlines()
 
 
@@ -191,5 +194,5 @@ def test_processes_that_build_at_once() -> None:
         subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) for _ in range(2)
     ]
     for process in processes:
-        assert process.communicate(timeout=300)[0] == b"1.0\n"
+        assert process.communicate(timeout=LAST_RESORT)[0] == b"1.0\n"
         assert process.returncode == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from local_servers.waiting import LAST_RESORT
 from support.process import ROOT
 
 PROGRAM = """
@@ -65,7 +66,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Type checkers read only Python, so nothing is compiled.
     (sources / "setup.py").write_text("from setuptools import setup\nsetup(install_requires=[])\n")
     command = [sys.executable, "setup.py", "--quiet", "editable_wheel", "--dist-dir", str(folder)]
-    subprocess.run(command, cwd=sources, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, cwd=sources, check=True, capture_output=True, timeout=LAST_RESORT)
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv", symlinks=True)
     packages = sysconfig.get_path("purelib", "venv", {"base": str(folder / "venv")})
@@ -81,7 +82,7 @@ def check(environment: Path, folder: Path, program: str) -> list[str]:
     command = [sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports"]
     command += ["--cache-dir", str(environment / "cache"), "--python-executable", str(python)]
     done = subprocess.run(
-        [*command, "program.py"], cwd=folder, capture_output=True, text=True, timeout=300
+        [*command, "program.py"], cwd=folder, capture_output=True, text=True, timeout=LAST_RESORT
     )
     assert not done.stderr, done.stderr
     return re.findall(r"program\.py:(\d+: error: .*)", done.stdout)

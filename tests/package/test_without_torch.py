@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 import tensorizer_ops
+from local_servers.waiting import wait_until
 from local_servers.web import Web, nginx
 from support.process import TIMEOUT, environment, run_python
 from support.samples import flip, zoo
@@ -228,7 +228,8 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
-        time.sleep(0.3)
+        descriptors = Path(f"/proc/{process.pid}/fd")
+        wait_until(lambda: any(each.readlink() == fifo for each in descriptors.iterdir()), process)
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "stopped\n"
         assert process.wait(TIMEOUT) == 0

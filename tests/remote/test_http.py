@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tensorizer_ops
+from local_servers.waiting import wait_until
 from local_servers.web import PASSWORD, Web, free_port, nginx
 from support.process import fork, wait
 from support.relay import Relay, relay
@@ -77,15 +78,9 @@ def test_a_part_of_a_file_is_a_part_of_its_bytes(web: Web) -> None:
 
 
 def settled(between: Relay) -> int:
-    """Returns what the client has sent once no more arrives at the relay, which may lag behind."""
-    sent = between.sent
-    deadline = time.monotonic() + 20
-    while True:
-        time.sleep(0.3)
-        if between.sent == sent:
-            return sent
-        sent = between.sent
-        assert time.monotonic() < deadline
+    """Returns what the client has sent, once the relay, which may lag behind, has all of it."""
+    wait_until(lambda: between.unread() == 0)
+    return between.sent
 
 
 @pytest.mark.parametrize("http2", ["false", "true"])

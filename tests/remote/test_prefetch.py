@@ -16,13 +16,14 @@ import pytest
 import torch
 
 import tensorizer_ops
+from local_servers.waiting import LAST_RESORT, wait_until
 from support.process import run_python
 from support.samples import assert_same, same, sample
 from support.scripted import Asked, ScriptedServer, scripted
 from tensorizer_ops import errors
 
 MIB = 1 << 20
-PATIENCE = 30  # seconds
+PATIENCE = LAST_RESORT
 # 40 tensors, of which every second one lies apart from the others.
 TENSORS = {f"t{i:02}": sample(torch.float32, (20_000 + i,), i) for i in range(40)}
 APART = list(TENSORS)[::2]
@@ -73,12 +74,7 @@ def serving(content: bytes) -> Iterator[tuple[ScriptedServer, Doors]]:
 
 
 def await_requests(server: ScriptedServer, count: int) -> None:
-    deadline = threading.Event()
-    for _ in range(PATIENCE * 100):
-        if len(server.asked) >= count:
-            return
-        deadline.wait(0.01)
-    raise AssertionError(f"{len(server.asked)} requests, not {count}")
+    wait_until(lambda: len(server.asked) >= count)
 
 
 @contextmanager
@@ -250,11 +246,8 @@ def test_a_failed_fetch_keeps_nothing_alive(content: bytes, first_use: bool) -> 
         gc.disable()
         try:
             del reader, fetch
-            for _ in range(100):  # the thread may be ending
-                if not any(end() for end in ends):
-                    break
-                time.sleep(0.01)
-            assert not any(end() for end in ends)
+            # The thread may be ending.
+            wait_until(lambda: not any(end() for end in ends))
         finally:
             gc.enable()
 
@@ -326,7 +319,10 @@ def test_what_cannot_be_fetched(path: str, content: bytes) -> None:
         writer.join()
 
 
-def test_neither_a_child_nor_the_end_of_a_program_waits_for_it(content: bytes) -> None:
+def test_neither_a_child_nor_the_end_of_a_program_waits_for_it(
+    content: bytes, tmp_path: Path
+) -> None:
+    is_held = tmp_path / "held"
     with serving(content) as (server, doors):
         with tensorizer_ops.Reader(server.url()) as reader:
             stored = reader.stored("t33")
@@ -336,6 +332,7 @@ def test_neither_a_child_nor_the_end_of_a_program_waits_for_it(content: bytes) -
         def passes(asked: int) -> bool:
             if asked in begins:
                 held.append(asked)
+                is_held.touch()
             return asked not in begins or len(held) > 1
 
         doors.holds, doors.passes = True, passes
@@ -347,7 +344,8 @@ def test_neither_a_child_nor_the_end_of_a_program_waits_for_it(content: bytes) -
             reader = tensorizer_ops.Reader({server.url()!r})
             len(reader)
             fetch = reader.prefetch(["t33"])
-            time.sleep(0.5)
+            while not os.path.exists({str(is_held)!r}):
+                time.sleep(0.01)
             child = os.fork()
             if child == 0:
                 print(reader["t33"].numel(), reader["t34"].numel(), flush=True)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from local_servers.waiting import LAST_RESORT
 from support.process import fork_python
 
 _PREAMBLE = """
@@ -15,7 +16,7 @@ import tensorizer_ops
 from tensorizer_ops import distributed
 folder, count, keeper, *given = sys.argv[1:]
 count, keeper = int(count), int(keeper)
-timeout = datetime.timedelta(seconds=60)
+timeout = datetime.timedelta(seconds={patience})
 listening = socket.create_server(("127.0.0.1", 0))
 port = listening.getsockname()[1]
 
@@ -82,7 +83,7 @@ def run_ranks(
     """
     folder.mkdir()
     lines = body.strip("\n").splitlines()
-    code = _PREAMBLE.format(body="\n    ".join(lines))
+    code = _PREAMBLE.format(patience=LAST_RESORT, body="\n    ".join(lines))
     done = fork_python(code, folder, count, -1 if keeper is None else keeper, *given)
     outcome = Ranks(folder, json.loads(done.stdout.splitlines()[-1]))
     assert all(status <= 0 for status in outcome.statuses), done.stderr

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
 import struct
+import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,6 +92,10 @@ class Relay:
         for pair, data in stranded:
             pair.deliver(data)
 
+    def unread(self) -> int:
+        """Returns the number of bytes that clients have sent and that are not in `sent` yet."""
+        return sum(pair.unread() for pair in self._pairs)
+
     def end_all(self) -> None:
         for pair in list(self._pairs):
             pair.end()
@@ -171,6 +178,10 @@ class Pair:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 end.shutdown(socket.SHUT_RDWR)
 
+    def unread(self) -> int:
+        count = fcntl.ioctl(self._ends[0], termios.FIONREAD, bytes(4))
+        return int.from_bytes(count, sys.byteorder)
+
     def deliver(self, data: bytes) -> None:
         """Sends `data` to the server after the client has disconnected."""
         with contextlib.suppress(OSError):
@@ -186,7 +197,8 @@ class Pair:
 
     def _copy(self, source: socket.socket, target: socket.socket, answer: bool) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
+            # What comes from the client stays in its socket until it is counted, for unread().
+            while data := source.recv(1 << 16, 0 if answer else socket.MSG_PEEK):
                 if not answer and self._relay.strands(self, data):
                     source.shutdown(socket.SHUT_RDWR)
                     return
@@ -199,6 +211,8 @@ class Pair:
                 if end < len(data):
                     self._relay.wait()
                     target.sendall(self._relay.let_pass(self, data[end:], answer))
+                if not answer:
+                    source.recv(len(data), socket.MSG_WAITALL)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
