@@ -9,79 +9,85 @@ import importlib as _importlib
 import os as _os
 import typing as _typing
 
-from tensorizer_ops import _library, errors
-from tensorizer_ops._arguments import checked as _checked
-from tensorizer_ops._options import Hashes, Options, Verify
-from tensorizer_ops._progress import Progress
-from tensorizer_ops._slices import Slices
+from tensorizer_ops import errors as errors
+from tensorizer_ops._base import library as _library, old_names as _old_names
+from tensorizer_ops._base.arguments import checked as _checked
+from tensorizer_ops._base.options import Hashes as Hashes, Options as Options, Verify as Verify
+from tensorizer_ops._base.progress import Progress as Progress
+from tensorizer_ops._base.slices import Slices as Slices
+from tensorizer_ops._registration import register as _register
 
 __version__ = "0.1.0"
 
 if _typing.TYPE_CHECKING:
-    from tensorizer_ops import (  # noqa: F401
-        checkpoint,
-        distributed,
-        hf,
-        keys,
-        protobuf,
-        safetensors,
-        serialization,
-        stream_io,
-        tensors_pb2,
-        torch_compat,
-        utils,
+    from tensorizer_ops import (
+        checkpoint as checkpoint,
+        distributed as distributed,
+        hf as hf,
+        keys as keys,
+        protobuf as protobuf,
+        safetensors as safetensors,
+        serialization as serialization,
+        stream_io as stream_io,
+        tensors_pb2 as tensors_pb2,
+        torch_compat as torch_compat,
+        utils as utils,
     )
-    from tensorizer_ops._background import Save, save_async
-    from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer
-    from tensorizer_ops._iterate import iterate
-    from tensorizer_ops._load_save import load, load_slices, save
-    from tensorizer_ops._modules import (
-        IncompatibleKeys,
-        externalize,
-        load_constants,
-        load_into,
-        verify_tensors,
+    from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer as install_as_tensorizer
+    from tensorizer_ops._front.background import Save as Save, save_async as save_async
+    from tensorizer_ops._front.iterate import iterate as iterate
+    from tensorizer_ops._front.load_save import (
+        load as load,
+        load_slices as load_slices,
+        save as save,
     )
-    from tensorizer_ops._prefetch import Prefetch
-    from tensorizer_ops._reader import Reader
-    from tensorizer_ops._rewrite import (
-        Updated,
-        convert,
-        decrypt,
-        digest,
-        encrypt,
-        rekey,
-        update,
+    from tensorizer_ops._front.modules import (
+        IncompatibleKeys as IncompatibleKeys,
+        externalize as externalize,
+        load_constants as load_constants,
+        load_into as load_into,
+        verify_tensors as verify_tensors,
     )
-    from tensorizer_ops._writer import Writer
+    from tensorizer_ops._front.prefetch import Prefetch as Prefetch
+    from tensorizer_ops._front.reader import Reader as Reader
+    from tensorizer_ops._front.rewrite import (
+        Updated as Updated,
+        convert as convert,
+        decrypt as decrypt,
+        digest as digest,
+        encrypt as encrypt,
+        rekey as rekey,
+        update as update,
+    )
+    from tensorizer_ops._front.writer import Writer as Writer
     from tensorizer_ops.serialization import (
-        CryptographyError,
-        DecryptionParams,
-        EncryptionParams,
-        FilterFuncType,
-        TensorDeserializer,
-        TensorSerializer,
-        TensorType,
+        CryptographyError as CryptographyError,
+        DecryptionParams as DecryptionParams,
+        EncryptionParams as EncryptionParams,
+        FilterFuncType as FilterFuncType,
+        TensorDeserializer as TensorDeserializer,
+        TensorSerializer as TensorSerializer,
+        TensorType as TensorType,
     )
 
 # Names that need torch, each with its module, which is imported when the name is first used.
 _LATER = {
     name: module
     for module, names in {
-        "_background": ("Save", "save_async"),
+        "_front.background": ("Save", "save_async"),
         "_compat.as_tensorizer": ("install_as_tensorizer",),
-        "_iterate": ("iterate",),
-        "_load_save": ("load", "load_slices", "save"),
-        "_modules": (
+        "_front.iterate": ("iterate",),
+        "_front.load_save": ("load", "load_slices", "save"),
+        "_front.modules": (
             "IncompatibleKeys",
             "externalize",
             "load_constants",
             "load_into",
             "verify_tensors",
         ),
-        "_prefetch": ("Prefetch",),
-        "_reader": ("Reader",),
-        "_rewrite": (
+        "_front.prefetch": ("Prefetch",),
+        "_front.reader": ("Reader",),
+        "_front.rewrite": (
             "Updated",
             "convert",
             "decrypt",
@@ -90,7 +96,7 @@ _LATER = {
             "rekey",
             "update",
         ),
-        "_writer": ("Writer",),
+        "_front.writer": ("Writer",),
         "serialization": (
             "CryptographyError",
             "DecryptionParams",
@@ -103,21 +109,9 @@ _LATER = {
     }.items()
     for name in names
 }
-_MODULES_LATER = frozenset(
-    (
-        "checkpoint",
-        "distributed",
-        "hf",
-        "keys",
-        "protobuf",
-        "safetensors",
-        "serialization",
-        "stream_io",
-        "tensors_pb2",
-        "torch_compat",
-        "utils",
-    )
-)
+# Modules that are imported when they are first used, and those of them that `import *` leaves out.
+_MODULES = ("checkpoint", "distributed", "hf", "keys", "stream_io", "torch_compat", "utils")
+_MORE_MODULES = ("protobuf", "safetensors", "serialization", "tensors_pb2")
 
 
 # Hidden from type checkers: with a module `__getattr__` they would accept any attribute name.
@@ -125,9 +119,9 @@ if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> _typing.Any:
         # `_python` is linked against torch, so it is imported after torch.
-        if name not in _LATER and name not in _MODULES_LATER and name != "_python":
+        if name not in (*_LATER, *_MODULES, *_MORE_MODULES, "_python"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        _library.register_with_torch()
+        _register.register_with_torch()
         if name not in _LATER:
             return _importlib.import_module(f"{__name__}.{name}")
         value = getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
@@ -136,7 +130,7 @@ if not _typing.TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, *_MODULES_LATER})
+    return sorted({*globals(), *_LATER, *_MODULES, *_MORE_MODULES})
 
 
 @_checked
@@ -157,74 +151,26 @@ def cmake_prefix_path() -> str:
     return _os.path.join(_os.path.dirname(__file__), "share", "cmake")
 
 
-__all__ = [
-    "CryptographyError",
-    "DecryptionParams",
-    "EncryptionParams",
-    "FilterFuncType",
-    "Hashes",
-    "IncompatibleKeys",
-    "Info",
-    "Options",
-    "Prefetch",
-    "Progress",
-    "Reader",
-    "Save",
-    "Sink",
-    "Slices",
-    "Source",
-    "StoredTensor",
-    "Target",
-    "TensorDeserializer",
-    "TensorSerializer",
-    "TensorType",
-    "Updated",
-    "Verify",
-    "Writer",
-    "__version__",
-    "checkpoint",
-    "cmake_prefix_path",
-    "convert",
-    "decrypt",
-    "digest",
-    "distributed",
-    "encrypt",
-    "errors",
-    "externalize",
-    "hf",
-    "info",
-    "install_as_tensorizer",
-    "iterate",
-    "keys",
-    "load",
-    "load_constants",
-    "load_into",
-    "load_slices",
-    "metadata",
-    "names",
-    "rekey",
-    "save",
-    "save_async",
-    "set_secret",
-    "stream_io",
-    "torch_compat",
-    "update",
-    "utils",
-    "verify",
-    "verify_tensors",
-]
-
 _library.load_core()
 
 from tensorizer_ops import _core  # noqa: E402
-from tensorizer_ops._inspection import (  # noqa: E402
-    Info,
-    StoredTensor,
-    info,
-    metadata,
-    names,
-    verify,
+from tensorizer_ops._base.targets import (  # noqa: E402
+    Sink as Sink,
+    Source as Source,
+    Target as Target,
 )
-from tensorizer_ops._targets import Sink, Source, Target  # noqa: E402
+from tensorizer_ops._front.inspection import (  # noqa: E402
+    Info as Info,
+    StoredTensor as StoredTensor,
+    info as info,
+    metadata as metadata,
+    names as names,
+    verify as verify,
+)
 
-_library.register_when_torch_is_imported()
+__all__ = sorted(
+    {*(name for name in globals() if not name.startswith("_")), *_LATER, *_MODULES, "__version__"}
+)
+
+_register.register_when_torch_is_imported()
+_old_names.keep()

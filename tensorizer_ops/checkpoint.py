@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import checked
-from tensorizer_ops._background import Save, save_async
-from tensorizer_ops._file_objects import label
-from tensorizer_ops._load_save import save as save_tensors
-from tensorizer_ops._nested import DAMAGE, METADATA_KEY, damage, flattened, rebuilt
-from tensorizer_ops._options import Hashes, Options, Verify
-from tensorizer_ops._progress import Progress
-from tensorizer_ops._reader import Reader
-from tensorizer_ops._targets import Sink, Source, Target
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.file_objects import label
+from tensorizer_ops._base.nested import DAMAGE, METADATA_KEY, damage, flattened, rebuilt
+from tensorizer_ops._base.options import Hashes, Options, Verify
+from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.targets import Sink, Source, Target
+from tensorizer_ops._front.background import Save, save_async
+from tensorizer_ops._front.load_save import save as save_tensors
+from tensorizer_ops._front.reader import Reader
 
 if TYPE_CHECKING:
     from tensorizer_ops._dcp.functions import async_save, load, save

@@ -12,7 +12,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import check_names, checked, wrong
+from tensorizer_ops._base.arguments import check_names, checked, wrong
+from tensorizer_ops._base.file_objects import label
+from tensorizer_ops._base.options import Options, Verify, as_pairs, as_text, memory_ceiling
+from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
+from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._distributed.gather import Shared, gather, load_ranges, need_only
 from tensorizer_ops._distributed.host_memory import HostMemory
 from tensorizer_ops._distributed.made import Fused, Stacked
@@ -25,12 +29,7 @@ from tensorizer_ops._distributed.plan import Plan, resolve
 from tensorizer_ops._distributed.save import save_shared
 from tensorizer_ops._distributed.sharded import load_shards
 from tensorizer_ops._distributed.shares import divide
-from tensorizer_ops._file_objects import label
-from tensorizer_ops._load_save import first_use, load_from
-from tensorizer_ops._load_save import save as save_tensors
-from tensorizer_ops._options import Options, Verify, as_pairs, as_text, memory_ceiling
-from tensorizer_ops._savable import as_dict, plain_tensors, refuse_other_metadata
-from tensorizer_ops._targets import Target, to_uri
+from tensorizer_ops._front.load_save import first_use, load_from, save as save_tensors
 
 __all__ = ["Fused", "Stacked", "load", "save"]
 

@@ -18,18 +18,18 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import checked, wrong
-from tensorizer_ops._folder import Folder
+from tensorizer_ops._base.arguments import checked, wrong
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.option_uses import for_loads, for_saves
+from tensorizer_ops._base.options import Hashes, Options, Verify
+from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.targets import Target
+from tensorizer_ops._front.load_save import save
+from tensorizer_ops._front.reader import Reader
+from tensorizer_ops._front.state_dict import AllAtOnce, one_by_one
 from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._hf.isolation import isolated
-from tensorizer_ops._load_save import save
-from tensorizer_ops._option_uses import for_loads, for_saves
-from tensorizer_ops._options import Hashes, Options, Verify
-from tensorizer_ops._progress import Progress
-from tensorizer_ops._reader import Reader
-from tensorizer_ops._state_dict import AllAtOnce, one_by_one
-from tensorizer_ops._targets import Target
 from tensorizer_ops.utils import no_init_or_tensor
 
 __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]

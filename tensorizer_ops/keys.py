@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorizer_ops import _python
-from tensorizer_ops._arguments import checked, is_unicode, not_unicode
+from tensorizer_ops._base.arguments import checked, is_unicode, not_unicode
 from tensorizer_ops._compat.crypt_params import EncryptionParams
 
 __all__ = ["add", "remove"]

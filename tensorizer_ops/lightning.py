@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import checked, wrong
-from tensorizer_ops._option_uses import for_loads, for_saves
-from tensorizer_ops._options import Hashes, Options, Verify, as_text, kept
+from tensorizer_ops._base.arguments import checked, wrong
+from tensorizer_ops._base.option_uses import for_loads, for_saves
+from tensorizer_ops._base.options import Hashes, Options, Verify, as_text, kept
 from tensorizer_ops.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["TensorizerCheckpointIO"]

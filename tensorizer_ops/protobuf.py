@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import torch
 
 from tensorizer_ops import errors, tensors_pb2
-from tensorizer_ops._memory import copy_bytes
+from tensorizer_ops._base.memory import copy_bytes
 from tensorizer_ops.tensors_pb2 import Tensor as TensorPb  # noqa: F401
 
 __all__ = [

@@ -19,12 +19,11 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _core, _python, errors
-from tensorizer_ops._arguments import checked
-from tensorizer_ops._load_save import load_from, load_slices
-from tensorizer_ops._load_save import save as _save
-from tensorizer_ops._memory import fills_storage, is_plain, span
-from tensorizer_ops._savable import plain_tensors, refuse_unfillable
-from tensorizer_ops._targets import Target, to_uri
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.memory import fills_storage, is_plain, span
+from tensorizer_ops._base.savable import plain_tensors, refuse_unfillable
+from tensorizer_ops._base.targets import Target, to_uri
+from tensorizer_ops._front.load_save import load_from, load_slices, save as _save
 
 SafetensorError = errors.Error
 

@@ -6,16 +6,20 @@ from tensorizer_ops._compat.catalog import FilterFuncType
 from tensorizer_ops._compat.crypt_params import DecryptionParams, EncryptionParams
 from tensorizer_ops._compat.deserializer import TensorDeserializer
 from tensorizer_ops._compat.log import logger as logger
-from tensorizer_ops._compat.perf import enabled as _enable_perf_stats  # noqa: F401
-from tensorizer_ops._compat.perf import get_perf_stats as _get_perf_stats  # noqa: F401
-from tensorizer_ops._compat.serializer import TensorSerializer
-from tensorizer_ops._compat.serializer import cpu_count as cpu_count
-from tensorizer_ops._compat.types import LONG_TENSOR_VERSION, TensorType
-from tensorizer_ops._compat.types import FileFeatureFlags as _FileFeatureFlags  # noqa: F401
-from tensorizer_ops._compat.types import FileHeader as _FileHeader  # noqa: F401
-from tensorizer_ops._compat.types import HashType as HashType
-from tensorizer_ops._compat.types import TensorEntry as TensorEntry
-from tensorizer_ops._compat.types import TensorHash as TensorHash
+from tensorizer_ops._compat.perf import (
+    enabled as _enable_perf_stats,  # noqa: F401
+    get_perf_stats as _get_perf_stats,  # noqa: F401
+)
+from tensorizer_ops._compat.serializer import TensorSerializer, cpu_count as cpu_count
+from tensorizer_ops._compat.types import (
+    LONG_TENSOR_VERSION,
+    FileFeatureFlags as _FileFeatureFlags,  # noqa: F401
+    FileHeader as _FileHeader,  # noqa: F401
+    HashType as HashType,
+    TensorEntry as TensorEntry,
+    TensorHash as TensorHash,
+    TensorType,
+)
 from tensorizer_ops._compat.values import current_cuda_device as _resolve_cuda_device  # noqa: F401
 from tensorizer_ops.errors import Crypto, HashMismatch
 

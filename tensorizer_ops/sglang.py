@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._serving import LOAD_FORMAT, Settings, weights
+from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
 
 __all__ = ["register"]
 

@@ -14,12 +14,12 @@ import typing
 from collections.abc import Mapping
 
 from tensorizer_ops import _python
+from tensorizer_ops._base.options import SecretOptions, as_pairs
+from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._compat import s3_access
 from tensorizer_ops._compat.remote_file import RemoteFile, WebFile
 from tensorizer_ops._compat.s3_upload import S3UploadFile
 from tensorizer_ops._compat.schemes import refuse_uri, stream_kind
-from tensorizer_ops._options import SecretOptions, as_pairs
-from tensorizer_ops._targets import to_uri
 
 __all__ = ["CAInfo", "CURLStreamFile", "RedisStreamFile", "open_stream"]
 

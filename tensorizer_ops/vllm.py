@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._serving import LOAD_FORMAT, Settings, weights
+from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
 
 __all__ = ["register"]
 

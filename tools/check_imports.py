@@ -17,77 +17,42 @@ from edges import report
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "tensorizer_ops"
 
-# The files at the root of the package that are not public. The folders below it are layers, too.
-LAYERS = {
-    "_cli": ["__main__"],
-    "native": ["_build", "_core", "_python"],
-    "base": [
-        "_arguments",
-        "_boxes",
-        "_file_objects",
-        "_folder",
-        "_import_hook",
-        "_job",
-        "_library",
-        "_memory",
-        "_nested",
-        "_option_uses",
-        "_options",
-        "_progress",
-        "_refill",
-        "_savable",
-        "_slices",
-        "_targets",
-        "errors",
-    ],
-    "front": [
-        "_background",
-        "_inspection",
-        "_iterate",
-        "_load_save",
-        "_modules",
-        "_prefetch",
-        "_reader",
-        "_rewrite",
-        "_serving",
-        "_state_dict",
-        "_with_torch",
-        "_writer",
-    ],
+# The files at the root of the package that are not public modules. Its folders are layers, too.
+AT_THE_ROOT = {
+    "__main__": "_cli",
+    "_build": "native",
+    "_core": "native",
+    "_python": "native",
+    "errors": "errors",
 }
-LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 
 # A layer, and the layers that its files may import. Files may always import their own layer, except
 # tests.
 ALLOWED = {
     "native": [],
-    "base": ["native"],
-    "_compile": ["native", "base"],
-    "front": ["native", "base", "_compile"],
-    "_compat": ["native", "base"],
-    "_distributed": ["native", "base"],
-    "_dcp": ["base", "front"],
-    "_hf": ["base", "front"],
-    "_cli": ["native", "base", "front", "public"],
-    "public": ["native", "base", "front", "_compat", "_distributed", "_dcp", "_hf"],
+    "errors": [],
+    "_base": ["native", "errors"],
+    "_compile": ["native", "errors", "_base"],
+    "_registration": ["errors", "_base", "_compile"],
+    "_front": ["native", "errors", "_base", "_compile", "_registration"],
+    "_compat": ["native", "errors", "_base"],
+    "_distributed": ["native", "errors", "_base"],
+    "_dcp": ["errors", "_base", "_front"],
+    "_hf": ["errors", "_base", "_front"],
+    "_cli": ["native", "errors", "_base", "_front", "public"],
+    "public": [
+        *("native", "errors", "_base", "_registration", "_front"),
+        *("_compat", "_distributed", "_dcp", "_hf"),
+    ],
     "local_servers": [],
     "benchmarks": ["public", "local_servers"],
     "examples": ["public", "local_servers"],
-    "tools": ["base", "public"],
+    "tools": ["errors", "public"],
     "support": ["public", "local_servers"],
     # Tests share code through tests/support, and never import each other.
     "tests": [
-        "native",
-        "base",
-        "front",
-        "_cli",
-        "_compat",
-        "_compile",
-        "_distributed",
-        "_hf",
-        "public",
-        "local_servers",
-        "support",
+        *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
+        *("_distributed", "_hf", "public", "local_servers", "support"),
     ],
 }
 # Files that may import more than their layer, and why.
@@ -108,7 +73,7 @@ def layer_of(name: str) -> str:
     """Return the layer of a file, given by its path from the root of the repository."""
     folder, *rest = name.split("/")
     if folder == PACKAGE:
-        return rest[0] if len(rest) > 1 else LAYER_OF.get(Path(name).stem, "public")
+        return rest[0] if len(rest) > 1 else AT_THE_ROOT.get(Path(name).stem, "public")
     return "support" if name.startswith("tests/support/") else folder
 
 
@@ -124,6 +89,22 @@ def file_of(module: str, folder: str) -> str | None:
     return None
 
 
+def named_by(argument: ast.expr, name: str) -> str:
+    """Return the module that an argument of import_module() names in a file, as far as it is known.
+
+    It is a text, or an f-string, of which the package before the first unknown part counts.
+    """
+    known = ""
+    for part in argument.values if isinstance(argument, ast.JoinedStr) else [argument]:
+        if isinstance(part, ast.Constant):
+            known += part.value
+        elif isinstance(part, ast.FormattedValue) and ast.unparse(part.value) == "__name__":
+            known += name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        else:
+            return known.rpartition(".")[0]
+    return known
+
+
 def imports(name: str) -> Iterator[tuple[str, bool]]:
     """Yield each file of ours that a file imports, and whether only type checkers import it."""
     tree = ast.parse((ROOT / name).read_text())
@@ -137,7 +118,9 @@ def imports(name: str) -> Iterator[tuple[str, bool]]:
     }
     for node in ast.walk(tree):
         modules: list[str] = []
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            modules = [named_by(node.args[0], name)]
+        elif isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             # A relative import counts from the folder of the file, one level up for each dot more.
@@ -148,7 +131,7 @@ def imports(name: str) -> Iterator[tuple[str, bool]]:
             modules = [m if file_of(m, folder) else origin for m in names]
         for module in modules:
             found = file_of(module, folder)
-            if found is not None:
+            if found not in (None, name):
                 yield found, id(node) in hidden
 
 

@@ -1,8 +1,8 @@
 """Checks that only one file of each language asks torch for the memory of a tensor.
 
 Many kinds of tensors have no memory, or none of their own: a pointer into what they give is null,
-or to other bytes. ``csrc/transfer/memory`` and ``tensorizer_ops/_memory.py`` ask for all others,
-and refuse such tensors.
+or to other bytes. ``csrc/transfer/memory`` and ``tensorizer_ops/_base/memory.py`` ask for all
+others, and refuse such tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALLOWED = {
     "csrc/transfer/memory.cpp": "the one file for C++",
     "csrc/transfer/held_memory.cpp": "holds storages, whatever is in them",
     "csrc/transfer/cuda_library.cpp": "a kernel, whose arguments staging has made",
-    "tensorizer_ops/_memory.py": "the one file for Python",
+    "tensorizer_ops/_base/memory.py": "the one file for Python",
 }
 
 CPP = re.compile(
@@ -74,7 +74,7 @@ def main() -> int:
                 continue
             faults += [
                 f"{name}:{line}: {what} may be null or of something else: use transfer/memory.h or "
-                "_memory.py (tools/check_memory.py)"
+                "_base/memory.py (tools/check_memory.py)"
                 for line, what in found
             ]
     for name in ALLOWED:

@@ -15,14 +15,14 @@ from pathlib import Path
 import torch
 
 from tensorizer_ops import _python
+from tensorizer_ops._base.options import Options, as_pairs
+from tensorizer_ops._base.progress import reported
+from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._cli.info import hashes_of
 from tensorizer_ops._cli.options import reading, refuse_stream
 from tensorizer_ops._cli.output import bar, note, print_table, size_text
 from tensorizer_ops._cli.parsers import UsageError
-from tensorizer_ops._inspection import File
-from tensorizer_ops._options import Options, as_pairs
-from tensorizer_ops._progress import reported
-from tensorizer_ops._targets import local_path
+from tensorizer_ops._front.inspection import File
 
 _PIECE = 8 << 20
 # Below this, starting threads and opening the file take a good part of the time.

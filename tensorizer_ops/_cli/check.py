@@ -6,12 +6,12 @@ import contextlib
 from argparse import Namespace
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.progress import reported
 from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import is_encrypted, reading
 from tensorizer_ops._cli.output import bar, name_of
 from tensorizer_ops._cli.parsers import DIFFERENT
-from tensorizer_ops._inspection import File
-from tensorizer_ops._progress import reported
+from tensorizer_ops._front.inspection import File
 
 
 def verify(given: Namespace) -> int:

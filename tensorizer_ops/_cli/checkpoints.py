@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import kind_of
-from tensorizer_ops._targets import local_path
+from tensorizer_ops._base.arguments import kind_of
+from tensorizer_ops._base.targets import local_path
 
 _INDEX = "pytorch_model.bin.index.json"
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".bin.index.json")

@@ -14,7 +14,7 @@ _KEY_BYTES = 32
 
 
 def encrypt(given: Namespace) -> int:
-    from tensorizer_ops._rewrite import encrypt
+    from tensorizer_ops._front.rewrite import encrypt
 
     encrypt(
         given.source,
@@ -27,7 +27,7 @@ def encrypt(given: Namespace) -> int:
 
 
 def decrypt(given: Namespace) -> int:
-    from tensorizer_ops._rewrite import decrypt
+    from tensorizer_ops._front.rewrite import decrypt
 
     decrypt(
         given.source,
@@ -39,7 +39,7 @@ def decrypt(given: Namespace) -> int:
 
 
 def rekey(given: Namespace) -> int:
-    from tensorizer_ops._rewrite import rekey
+    from tensorizer_ops._front.rewrite import rekey
 
     rekey(
         given.source,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from tensorizer_ops import __version__ as version
-from tensorizer_ops import _build, _library, _python
+from tensorizer_ops import __version__ as version, _build, _python
+from tensorizer_ops._base import library
 
 # Instructions that the library or one of its dependencies chooses at run time.
 _USED_FEATURES = (
@@ -72,7 +72,7 @@ def _packages() -> list[str]:
 
 def _libraries() -> list[str]:
     """Return the names of the files of libraries that are loaded, which have their versions."""
-    used = re.compile(rf"/((?:{'|'.join(_library.RUNTIME_PACKAGES)})[-.][^/\n]*)$", re.MULTILINE)
+    used = re.compile(rf"/((?:{'|'.join(library.RUNTIME_PACKAGES)})[-.][^/\n]*)$", re.MULTILINE)
     return sorted(set(used.findall(Path("/proc/self/maps").read_text())))
 
 

@@ -12,7 +12,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import reading
 from tensorizer_ops._cli.output import name_of, name_text, print_table, safe, size_text
-from tensorizer_ops._inspection import Digests, File, StoredTensor
+from tensorizer_ops._front.inspection import Digests, File, StoredTensor
 
 # How much of a text of the metadata is shown; --json has all of it.
 _MOST_TEXT = 200

@@ -7,9 +7,9 @@ import os
 import stat
 from argparse import Namespace
 
+from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._cli.parsers import UsageError
-from tensorizer_ops._inspection import File
-from tensorizer_ops._targets import local_path
+from tensorizer_ops._front.inspection import File
 
 
 def reading(given: Namespace) -> dict[str, str]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 
 _WIDEST = 80
 

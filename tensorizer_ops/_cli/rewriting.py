@@ -6,14 +6,14 @@ import os
 from argparse import Namespace
 
 from tensorizer_ops import _core
+from tensorizer_ops._base.options import Hashes
+from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._cli import checkpoints
 from tensorizer_ops._cli.info import hashes_of, key_cost_of
 from tensorizer_ops._cli.options import reading, refuse_stream
 from tensorizer_ops._cli.output import bar, note, safe, size_text
 from tensorizer_ops._cli.parsers import UsageError
-from tensorizer_ops._inspection import File
-from tensorizer_ops._options import Hashes
-from tensorizer_ops._targets import to_uri
+from tensorizer_ops._front.inspection import File
 
 # What to ask for to get these hashes of whole tensors.
 _WHOLE: dict[tuple[str, ...], Hashes] = {
@@ -28,8 +28,8 @@ _ENDINGS = (".tensors", ".safetensors")
 
 
 def convert(given: Namespace) -> int:
-    from tensorizer_ops._load_save import save
-    from tensorizer_ops._rewrite import convert
+    from tensorizer_ops._front.load_save import save
+    from tensorizer_ops._front.rewrite import convert
 
     options = reading(given)
     target_options = dict(given.target_option)
@@ -64,7 +64,7 @@ def convert(given: Namespace) -> int:
 
 
 def copy(given: Namespace) -> int:
-    from tensorizer_ops._rewrite import convert, update
+    from tensorizer_ops._front.rewrite import convert, update
 
     refuse_stream(given.source, "copy looks at it first: use convert")
     options = reading(given)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensorizer_ops._base.memory import INTEGERS
 from tensorizer_ops._compat.catalog import Catalog, FilterFuncType
 from tensorizer_ops._compat.opened_file import OpenedFile
 from tensorizer_ops._compat.values import Values
-from tensorizer_ops._memory import INTEGERS
 
 if TYPE_CHECKING:
     import numpy

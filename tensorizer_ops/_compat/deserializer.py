@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._base.options import Options, as_text
+from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._compat import paths
 from tensorizer_ops._compat.catalog import Catalog, FilterFuncType
 from tensorizer_ops._compat.crypt_params import DecryptionParams
@@ -26,9 +29,6 @@ from tensorizer_ops._compat.paths import Path
 from tensorizer_ops._compat.redis_keys import replace_keys
 from tensorizer_ops._compat.types import FileFeatureFlags, FileHeader, TensorType
 from tensorizer_ops._compat.values import Values
-from tensorizer_ops._options import Options, as_text
-from tensorizer_ops._progress import Progress
-from tensorizer_ops._targets import to_uri
 from tensorizer_ops.utils import get_device
 
 with contextlib.suppress(ImportError):  # if it is installed, torch has already imported it

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.file_objects import Output, takes_in_order
+from tensorizer_ops._base.targets import local_path, to_uri
 from tensorizer_ops._compat.schemes import stream_kind
-from tensorizer_ops._file_objects import Output, takes_in_order
-from tensorizer_ops._targets import local_path, to_uri
 
 
 def resolve(file_obj: Any, mode: str) -> Any:

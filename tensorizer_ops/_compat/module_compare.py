@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._base.savable import plain_tensor
 from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.values import Values
-from tensorizer_ops._savable import plain_tensor
 
 
 def compare_module(

@@ -10,9 +10,9 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.memory import identity, span
+from tensorizer_ops._base.refill import refill, successor
 from tensorizer_ops._compat.types import TensorType
-from tensorizer_ops._memory import identity, span
-from tensorizer_ops._refill import refill, successor
 
 
 class Incoming(NamedTuple):

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.file_objects import MOST_THREADS, Input, engine_place, open_input
+from tensorizer_ops._base.options import Options, as_text
 from tensorizer_ops._compat import files
 from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.crypt_params import DecryptionParams
 from tensorizer_ops._compat.named_key import named
 from tensorizer_ops._compat.types import FileFeatureFlags, FileHeader
-from tensorizer_ops._file_objects import MOST_THREADS, Input, engine_place, open_input
-from tensorizer_ops._options import Options, as_text
 
 
 class OpenedFile:

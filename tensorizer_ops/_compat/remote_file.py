@@ -8,7 +8,7 @@ from email.message import Message
 from typing import TYPE_CHECKING, Any
 
 from tensorizer_ops import _python
-from tensorizer_ops._options import SecretOptions, as_pairs
+from tensorizer_ops._base.options import SecretOptions, as_pairs
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tensorizer_ops import _python
-from tensorizer_ops._options import SecretOptions
+from tensorizer_ops._base.options import SecretOptions
 
 ConfigPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 

@@ -9,8 +9,8 @@ import warnings
 from types import TracebackType
 
 from tensorizer_ops import _python
+from tensorizer_ops._base.options import SecretOptions, as_pairs
 from tensorizer_ops._compat.unclosed import finish_at_exit
-from tensorizer_ops._options import SecretOptions, as_pairs
 
 
 class S3UploadFile(io.BufferedRandom):

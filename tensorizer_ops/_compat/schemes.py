@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tensorizer_ops import _python
-from tensorizer_ops._targets import is_uri
+from tensorizer_ops._base.targets import is_uri
 
 # The library's folder for each scheme: {"https": "http", "gs": "s3", "file": "local", …}.
 _FOLDERS = dict(_python.scheme_folders())

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python, errors
+from tensorizer_ops._base.file_objects import MOST_THREADS
+from tensorizer_ops._base.options import Options, as_text
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.savable import plain_tensors
 from tensorizer_ops._compat import files, paths
 from tensorizer_ops._compat.crypt_params import EncryptionParams
 from tensorizer_ops._compat.log import logger
 from tensorizer_ops._compat.named_key import named
 from tensorizer_ops._compat.types import TensorType
 from tensorizer_ops._compat.unclosed import finish_at_exit
-from tensorizer_ops._file_objects import MOST_THREADS
-from tensorizer_ops._options import Options, as_text
-from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._savable import plain_tensors
 
 with contextlib.suppress(ImportError):  # if it is installed, torch has already imported it
     import numpy

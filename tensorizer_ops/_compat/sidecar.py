@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops._memory import own_storage, storage_key, untyped
+from tensorizer_ops._base.memory import own_storage, storage_key, untyped
 
 Storage = torch.UntypedStorage | torch.TypedStorage
 

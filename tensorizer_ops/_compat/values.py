@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.opened_file import OpenedFile
 from tensorizer_ops._compat.perf import count_load
-from tensorizer_ops._progress import Progress, reported
 
 
 def current_cuda_device() -> torch.device:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python
+from tensorizer_ops._base.import_hook import when_imported
+from tensorizer_ops._base.options import as_pairs
 from tensorizer_ops._compile import traced
-from tensorizer_ops._import_hook import when_imported
-from tensorizer_ops._options import as_pairs
 
 
 def _register() -> None:

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import register_fake
 
 from tensorizer_ops import _python, errors
-from tensorizer_ops._options import as_pairs
+from tensorizer_ops._base.options import as_pairs
 
 # Private in torch, so another version may lack it.
 try:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._slices import Slices, resolve, without
+from tensorizer_ops._base.slices import Slices, resolve, without
 
 Options = Mapping[str, str] | None
 

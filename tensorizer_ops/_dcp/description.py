@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from tensorizer_ops._arguments import is_unicode
-from tensorizer_ops._boxes import make_up
-from tensorizer_ops._nested import Damaged, dtype_named, flattened, rebuilt
+from tensorizer_ops._base.arguments import is_unicode
+from tensorizer_ops._base.boxes import make_up
+from tensorizer_ops._base.nested import Damaged, dtype_named, flattened, rebuilt
 
 KEY = "tensorizer_ops.distributed_checkpoint"
 FILE = "checkpoint.tensors"

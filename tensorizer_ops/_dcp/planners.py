@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemType
 
 from tensorizer_ops import errors
-from tensorizer_ops._nested import DAMAGE, damage, flattened, rebuilt
-from tensorizer_ops._savable import local_tensor, refuse_unfillable
+from tensorizer_ops._base.nested import DAMAGE, damage, flattened, rebuilt
+from tensorizer_ops._base.savable import local_tensor, refuse_unfillable
 
 # No pickle and no zip file of torch.save begins so.
 _BEGIN = b"tensorizer_ops JSON\n"

@@ -12,12 +12,12 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import kind_of
+from tensorizer_ops._base.arguments import kind_of
+from tensorizer_ops._base.memory import has_memory
+from tensorizer_ops._base.savable import refuse_unfillable
+from tensorizer_ops._base.slices import of_boxes
 from tensorizer_ops._dcp.description import NAME_KEY, Place
-from tensorizer_ops._load_save import first_use
-from tensorizer_ops._memory import has_memory
-from tensorizer_ops._savable import refuse_unfillable
-from tensorizer_ops._slices import of_boxes
+from tensorizer_ops._front.load_save import first_use
 
 # Bytes of parts that are loaded at a time and then copied.
 _BATCH = 64 << 20

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tensorizer_ops._memory import copyable, identity, users
-from tensorizer_ops._savable import local_tensor
+from tensorizer_ops._base.memory import copyable, identity, users
+from tensorizer_ops._base.savable import local_tensor
 
 # The size of memory, and whether it is pinned.
 _Kind = tuple[int, bool]

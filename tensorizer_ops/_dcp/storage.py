@@ -24,7 +24,11 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import checked
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.nested import DAMAGE, damage, refuse_meta
+from tensorizer_ops._base.options import Hashes, Options, Verify, kept
+from tensorizer_ops._base.targets import Target
 from tensorizer_ops._dcp.description import (
     DATA_FILE,
     FILE,
@@ -37,12 +41,8 @@ from tensorizer_ops._dcp.description import (
 )
 from tensorizer_ops._dcp.reading import Wanted, fill
 from tensorizer_ops._dcp.staging import Copies
-from tensorizer_ops._folder import Folder
-from tensorizer_ops._inspection import metadata as texts_of
-from tensorizer_ops._load_save import save
-from tensorizer_ops._nested import DAMAGE, damage, refuse_meta
-from tensorizer_ops._options import Hashes, Options, Verify, kept
-from tensorizer_ops._targets import Target
+from tensorizer_ops._front.inspection import metadata as texts_of
+from tensorizer_ops._front.load_save import save
 
 # Files that are looked for at the same time.
 _REQUESTS = 8

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 from tensorizer_ops import _python
+from tensorizer_ops._base.job import Job
 from tensorizer_ops._distributed.gather import synchronize
 from tensorizer_ops._distributed.parts import Box, LocalBytes, Saved
 from tensorizer_ops._distributed.peers import Peers
-from tensorizer_ops._job import Job
 
 # Rounds until the digests of a section travel: it is written while the next one arrives.
 _LAG = 2

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from tensorizer_ops._base.job import Job
 from tensorizer_ops._distributed.peers import Peers
 from tensorizer_ops._distributed.shares import Extent, Range, divide, pieces
-from tensorizer_ops._job import Job
 
 # Bytes: of a piece, if the memory ceiling allows it; of a usual request to a server, of which a
 # piece consists; and of a range that is sent by itself, without a copy.

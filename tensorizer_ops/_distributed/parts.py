@@ -11,9 +11,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from tensorizer_ops import errors
-from tensorizer_ops._boxes import make_up, strides_of
+from tensorizer_ops._base.boxes import make_up, strides_of
+from tensorizer_ops._base.savable import local_tensor
 from tensorizer_ops._distributed.cut import shard
-from tensorizer_ops._savable import local_tensor
 
 
 class Box(NamedTuple):

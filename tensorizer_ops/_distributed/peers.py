@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.job import Job
 from tensorizer_ops._distributed.heartbeat import Heartbeat
 from tensorizer_ops._distributed.store import Store, first_line
-from tensorizer_ops._job import Job
 
 _Result = TypeVar("_Result")
 

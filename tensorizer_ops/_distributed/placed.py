@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import kind_of
-from tensorizer_ops._boxes import strides_of
+from tensorizer_ops._base.arguments import kind_of
+from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._distributed.cut import shard
 
 Placements: TypeAlias = Placement | Sequence[Placement]

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import kind_of
+from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._distributed.made import Fused, Stacked, matching
 from tensorizer_ops._distributed.placed import (
     Placed,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python, errors
+from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._distributed.exchange import Exchange, assigned
 from tensorizer_ops._distributed.parts import (
     LocalBytes,
@@ -18,7 +19,6 @@ from tensorizer_ops._distributed.parts import (
     merged,
 )
 from tensorizer_ops._distributed.peers import Peers
-from tensorizer_ops._file_objects import label
 
 
 def save_shared(

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._base.slices import of_boxes
 from tensorizer_ops._distributed.gather import synchronize
 from tensorizer_ops._distributed.placed import Placed
-from tensorizer_ops._slices import of_boxes
 
 
 def load_shards(

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import kind_of
-from tensorizer_ops._folder import Folder
+from tensorizer_ops._base.arguments import kind_of
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object, texts
-from tensorizer_ops._reader import Reader
 
 _SEVERAL_DEVICES = ("auto", "balanced", "balanced_low_0", "sequential")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import kind_of
-from tensorizer_ops._folder import Folder
-from tensorizer_ops._options import Options
+from tensorizer_ops._base.arguments import kind_of
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.options import Options
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"

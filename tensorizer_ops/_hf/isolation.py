@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tensorizer_ops import errors
-from tensorizer_ops._folder import Folder
+from tensorizer_ops._base.folder import Folder
 
 # Modules that execute files which are not installed, after they have read them.
 _LOADERS = ("transformers.dynamic_module_utils", "diffusers.utils.dynamic_modules_utils")

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.memory import identity
 from tensorizer_ops._hf.files import OWN_WEIGHTS
-from tensorizer_ops._memory import identity
 
 
 def is_model(model: Any) -> bool:

@@ -12,7 +12,8 @@ import tensorizer_ops
 from local_servers.waiting import LAST_RESORT
 from support.process import run_python
 from support.samples import OTHER_KINDS, freed, same, zoo
-from tensorizer_ops import _background, errors
+from tensorizer_ops import errors
+from tensorizer_ops._front import background
 
 PATIENCE = LAST_RESORT
 
@@ -41,7 +42,7 @@ def test_needs_no_gradient_and_no_memory(path: str) -> None:
 
 def test_tied_tensors_are_copied_once() -> None:
     tensor = torch.ones(3)
-    one, other, tied = _background._Snapshot([tensor, torch.ones(3), tensor.view(3)]).copies
+    one, other, tied = background._Snapshot([tensor, torch.ones(3), tensor.view(3)]).copies
     assert one is tied
     assert one.data_ptr() not in (other.data_ptr(), tensor.data_ptr())
 

@@ -15,7 +15,7 @@ import tensorizer_ops
 from support.process import fork_python
 from support.samples import assert_same
 from support.shards import write_shards
-from tensorizer_ops import _serving
+from tensorizer_ops._front import serving
 
 ops = torch.ops.tensorizer
 
@@ -26,7 +26,7 @@ WAYS = {
     "operator": lambda folder: ops.names(str(folder)),
     "reader": lambda folder: len(tensorizer_ops.Reader(folder)),
     "convert": lambda folder: tensorizer_ops.convert(folder, folder / "m.tensors"),
-    "vLLM": lambda folder: list(_serving.weights(_serving.Settings({}), str(folder))),
+    "vLLM": lambda folder: list(serving.weights(serving.Settings({}), str(folder))),
 }
 PARTS = (
     "model-00001-of-00003.safetensors",
@@ -75,8 +75,8 @@ def test_parts_of_models_in_several_tensors_files(tmp_path: Path) -> None:
         tensorizer_ops.save(tmp_path / name, {name: torch.ones(2)})
 
     def names() -> list[str]:
-        settings = _serving.Settings({})
-        return [name for name, _ in _serving.weights(settings, str(tmp_path))]
+        settings = serving.Settings({})
+        return [name for name, _ in serving.weights(settings, str(tmp_path))]
 
     assert names() == parts
     (tmp_path / parts[1]).unlink()

@@ -272,7 +272,7 @@ def test_a_million_tensors_take_400_bytes_each(path: str) -> None:
     Path(path).write_bytes(pack(header, bytes(2 * count)))
     code = f"""
 import resource
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 file = File({path!r})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -24,7 +24,7 @@ from local_servers.web import nginx
 from support.process import run_python
 from support.ranks import run_ranks
 from support.samples import assert_same
-from tensorizer_ops._serving import Settings, Weight, _Stored, weights
+from tensorizer_ops._front.serving import Settings, Weight, _Stored, weights
 
 ROWS, COLUMNS = 64, 48
 
@@ -184,7 +184,7 @@ def test_what_is_written_through_a_view_is_seen(
 
 # Each rank takes half of the rows of one weight, and half of the columns of another.
 HALVES = """
-from tensorizer_ops._serving import Settings, Weight, weights
+from tensorizer_ops._front.serving import Settings, Weight, weights
 settings = Settings(json.loads(given[0]))
 found = {}
 for name, tensor in weights(settings, "unused"):

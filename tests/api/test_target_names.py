@@ -14,7 +14,7 @@ import torch
 import tensorizer_ops
 from support.command import run
 from tensorizer_ops import checkpoint, distributed, errors, safetensors
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 
 ops = torch.ops.tensorizer
 

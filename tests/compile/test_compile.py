@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 
 import tensorizer_ops
-from tensorizer_ops import _import_hook
+from tensorizer_ops._base import import_hook
 from tensorizer_ops._compile import dynamo, fakes
 
 ops = torch.ops.tensorizer
@@ -349,7 +349,7 @@ def test_the_compiler_is_told_when_it_is_imported_and_not_when_it_is_found(
     monkeypatch.syspath_prepend(tmp_path)
     told: list[str] = []
     finders = list(sys.meta_path)
-    _import_hook.when_imported("compiler", lambda: told.append("now"))
+    import_hook.when_imported("compiler", lambda: told.append("now"))
     for _ in range(2):
         assert importlib.util.find_spec("compiler") is not None
     assert not told

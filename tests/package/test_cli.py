@@ -18,7 +18,7 @@ from local_servers.web import nginx
 from support.command import COMMAND, run
 from support.process import ROOT, environment, run_python
 from support.samples import flip
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 
 TENSORS = {
     "layers.0.weight": torch.arange(600, dtype=torch.float32).reshape(20, 30),
@@ -304,8 +304,7 @@ def test_help_has_examples(command: str) -> None:
 
 
 def test_examples_in_help_parse() -> None:
-    from tensorizer_ops._cli.parsers import COMMANDS as table
-    from tensorizer_ops._cli.parsers import make_parser
+    from tensorizer_ops._cli.parsers import COMMANDS as table, make_parser
 
     assert [command.name for command in table] and set(COMMANDS) == {c.name for c in table}
     for command in table:

@@ -20,7 +20,7 @@ from support.process import environment
 from support.samples import assert_same, flip, zoo
 from support.shards import split, write_shards
 from tensorizer_ops._cli import diff
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.int64)}
 

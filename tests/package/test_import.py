@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,7 +14,8 @@ import torch
 
 import tensorizer_ops
 from support.process import ROOT, environment, run_python
-from tensorizer_ops import _build, _library
+from tensorizer_ops import _build
+from tensorizer_ops._base import library
 
 IMPORT_TIME = """
 import os, sys, time, torch
@@ -59,6 +62,7 @@ def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:
     program.write_text("\n".join(["import tensorizer_ops", *lines, ""]))
     # Skips the sources of torch, which take long to read and do not matter here.
     checker = ["-m", "mypy", "--no-site-packages", "--ignore-missing-imports", "--no-error-summary"]
+    checker += ["--no-implicit-reexport"]
     done = subprocess.run(
         [sys.executable, *checker, "--follow-imports=silent", program],
         cwd=tmp_path,
@@ -71,11 +75,24 @@ def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:
     assert 'no attribute "laod"' in error
 
 
+def test_pickles_of_earlier_versions_load(tmp_path: Path) -> None:
+    path = str(tmp_path / "m.tensors")
+    tensorizer_ops.save(path, {"w": torch.ones(2)})
+    info = tensorizer_ops.info(path)
+    for value in (info, info.tensors[0], tensorizer_ops.Reader(path)):
+        now = pickle.dumps(value, protocol=2)  # whose names have no length
+        before = re.sub(rb"tensorizer_ops\._front\.(\w+)", rb"tensorizer_ops._\1", now)
+        assert before != now
+        loaded = pickle.loads(before)
+        assert type(loaded) is type(value)
+        assert list(loaded) == list(value)
+
+
 @pytest.mark.parametrize("version", ["2.10.0", "2.99.1", "3.13.0+cpu", "2.1"])
 def test_another_torch_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(ImportError, match=rf"{_build.TORCH}.*{version.split('+')[0]}"):
-        _library.load_library()
+        library.load_library()
 
 
 @pytest.mark.parametrize("suffix", [".0", ".9", ".1+cpu", ".0a0+git1234", ".0+cu130"])
@@ -83,7 +100,7 @@ def test_what_follows_the_second_number_does_not_count(
     monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     monkeypatch.setattr(torch, "__version__", _build.TORCH + suffix)
-    _library.load_library()
+    library.load_library()
 
 
 SCHEMAS = """

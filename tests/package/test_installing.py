@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from support.process import ROOT, environment
-from tensorizer_ops import _build, _library
+from tensorizer_ops import _build
+from tensorizer_ops._base.library import RUNTIME_PACKAGES
 
 TOOLS = ROOT / "tools"
 CORE = ROOT / "tensorizer_ops" / "libtensorizer_core.so"
@@ -205,7 +206,7 @@ def needed(library: Path) -> set[str]:
 
 
 def test_every_library_that_is_needed_has_its_packages() -> None:
-    assert needed(CORE) == {*_library.RUNTIME_PACKAGES}
+    assert needed(CORE) == {*RUNTIME_PACKAGES}
     (module,) = CORE.parent.glob("_core.*.so")
     assert needed(module) == {"libtensorizer_core"}
 
@@ -228,7 +229,7 @@ def test_nothing_is_in_both_libraries() -> None:
     assert not core & above
 
 
-@pytest.mark.parametrize("library", _library.RUNTIME_PACKAGES)
+@pytest.mark.parametrize("library", RUNTIME_PACKAGES)
 def test_a_library_that_is_missing_is_one_sentence(tmp_path: Path, library: str) -> None:
     shutil.copytree(ROOT / "tensorizer_ops", tmp_path / "tensorizer_ops")
     copy = tmp_path / "tensorizer_ops" / CORE.name
@@ -238,7 +239,7 @@ def test_a_library_that_is_missing_is_one_sentence(tmp_path: Path, library: str)
     copy.write_bytes(copy.read_bytes().replace(name, other))
     done = run(tmp_path, sys.executable, "-c", "import tensorizer_ops", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    debian, fedora = _library.RUNTIME_PACKAGES[library]
+    debian, fedora = RUNTIME_PACKAGES[library]
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: tensorizer_ops needs {other.decode()}, which")
     assert f"`apt install {debian}`" in last and f"`dnf install {fedora}`" in last

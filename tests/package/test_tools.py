@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from support.process import ROOT
@@ -39,3 +41,23 @@ def test_requests_for_memory_are_found_beside_quotes() -> None:
     assert list(in_python("t.data_ptr\nt.dtype\ngetattr(t, '_typed_storage')")) == [
         *((1, "data_ptr"), (3, "_typed_storage")),
     ]
+
+
+def test_circles_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import check_imports
+
+    folder = tmp_path / "tensorizer_ops" / "_base"
+    folder.mkdir(parents=True)
+    for code in (
+        "from tensorizer_ops._base import first",
+        "from importlib import import_module\nimport_module('tensorizer_ops._base.first')",
+        "import importlib\nimportlib.import_module(f'tensorizer_ops._base.first.{name}')",
+    ):
+        (folder / "first.py").write_text("def use() -> None:\n    from . import second")
+        (folder / "second.py").write_text(code)
+        monkeypatch.setattr(check_imports, "ROOT", tmp_path)
+        assert check_imports.main() == 1
+        circle = "files depend on each other: tensorizer_ops/_base/"
+        assert circle in capsys.readouterr().err

@@ -21,7 +21,7 @@ from local_servers.waiting import wait_until
 from local_servers.web import Web, nginx
 from support.process import TIMEOUT, environment, run_python
 from support.samples import flip, zoo
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 
 KEY = "11" * 32
 
@@ -42,7 +42,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
 INSPECT = """
 import json, sys
 import tensorizer_ops
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 
 file = File(sys.argv[1], json.loads(sys.argv[2]))
 digests = {
@@ -86,7 +86,7 @@ def test_it_says_what_torch_is_told(web: Web, name: str, remote: bool) -> None:
 FAIL = """
 import sys
 from tensorizer_ops import errors
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 
 try:
     exec(sys.argv[1])
@@ -205,7 +205,7 @@ except torch.OutOfMemoryError as error:
 # Opening the FIFO as a file never ends, because nothing is written to it.
 STOP = """
 import signal, sys
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 print("begins", flush=True)
 try:
     File(sys.argv[1])
@@ -253,7 +253,7 @@ REGISTERED = "assert torch.ops.tensorizer.load.default and torch.classes.tensori
         "import tensorizer_ops.serialization",
         "import tensorizer_ops.keys",
         "import tensorizer_ops.utils, tensorizer_ops.torch_compat, tensorizer_ops.stream_io",
-        "import tensorizer_ops._load_save",
+        "import tensorizer_ops._front.load_save",
         "import tensorizer_ops._compile.dynamo, torch._dynamo",
         "import tensorizer_ops.alias; import tensorizer",
     ],
@@ -364,7 +364,7 @@ def test_help_shows_all_of_it() -> None:
 TIMED = """
 import time
 import tensorizer_ops
-from tensorizer_ops._inspection import File
+from tensorizer_ops._front.inspection import File
 import sys
 File(sys.argv[1]).digest()
 print(time.process_time())

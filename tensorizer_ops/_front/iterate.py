@@ -10,12 +10,12 @@ from typing import Any, Literal
 import torch
 
 from tensorizer_ops import _python
-from tensorizer_ops._arguments import check_names, checked
-from tensorizer_ops._file_objects import open_source
-from tensorizer_ops._job import Job
-from tensorizer_ops._load_save import load_from
-from tensorizer_ops._options import Options, Verify, memory_ceiling
-from tensorizer_ops._targets import Source
+from tensorizer_ops._base.arguments import check_names, checked
+from tensorizer_ops._base.file_objects import open_source
+from tensorizer_ops._base.job import Job
+from tensorizer_ops._base.options import Options, Verify, memory_ceiling
+from tensorizer_ops._base.targets import Source
+from tensorizer_ops._front.load_save import load_from
 
 
 @checked

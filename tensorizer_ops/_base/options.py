@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NoReturn
 
-from tensorizer_ops._arguments import is_unicode, kind_of, not_unicode, wrong
+from tensorizer_ops._base.arguments import is_unicode, kind_of, not_unicode, wrong
 
 # Type checkers accept an int for a float, and a bool for an int.
 Options = Mapping[str, str | float]

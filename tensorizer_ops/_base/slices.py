@@ -8,7 +8,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import check_names, wrong
+from tensorizer_ops._base.arguments import check_names, wrong
 
 if TYPE_CHECKING:
     import torch

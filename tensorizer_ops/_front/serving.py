@@ -15,14 +15,14 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import wrong
-from tensorizer_ops._boxes import strides_of
-from tensorizer_ops._file_objects import label
-from tensorizer_ops._folder import Folder
-from tensorizer_ops._iterate import iterate
-from tensorizer_ops._options import SecretOptions, as_text
-from tensorizer_ops._reader import Reader
-from tensorizer_ops._targets import local_path
+from tensorizer_ops._base.arguments import wrong
+from tensorizer_ops._base.boxes import strides_of
+from tensorizer_ops._base.file_objects import label
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.options import SecretOptions, as_text
+from tensorizer_ops._base.targets import local_path
+from tensorizer_ops._front.iterate import iterate
+from tensorizer_ops._front.reader import Reader
 
 # What the command lines of the servers call this library.
 LOAD_FORMAT = "tensorizer_ops"

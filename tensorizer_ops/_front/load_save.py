@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python, errors
-from tensorizer_ops._arguments import check_names, checked, wrong
+from tensorizer_ops._base.arguments import check_names, checked, wrong
+from tensorizer_ops._base.file_objects import Destination, open_source
+from tensorizer_ops._base.options import Hashes, Options, Verify, as_pairs, as_text
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
+from tensorizer_ops._base.slices import Slices, resolve, without
+from tensorizer_ops._base.targets import Sink, Source, is_target, to_uri
 from tensorizer_ops._compile import traced
-from tensorizer_ops._file_objects import Destination, open_source
-from tensorizer_ops._options import Hashes, Options, Verify, as_pairs, as_text
-from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._savable import as_dict, plain_tensors, refuse_other_metadata
-from tensorizer_ops._slices import Slices, resolve, without
-from tensorizer_ops._targets import Sink, Source, is_target, to_uri
 
 
 def first_use(device: torch.device) -> None:

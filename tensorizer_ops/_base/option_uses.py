@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorizer_ops import _python
-from tensorizer_ops._options import Options, SecretOptions, as_pairs
+from tensorizer_ops._base.options import Options, SecretOptions, as_pairs
 
 
 def for_loads(options: Options | None) -> SecretOptions:

@@ -1,8 +1,4 @@
-"""Loads the compiled libraries into the process.
-
-The library that needs no torch is loaded with the package. The ops are registered once torch is
-imported: at once, or when the program imports it.
-"""
+"""Loads the compiled libraries into the process."""
 
 from __future__ import annotations
 
@@ -12,9 +8,8 @@ import importlib.util
 import os
 import re
 import sys
-import warnings
 
-from tensorizer_ops._import_hook import when_imported
+PACKAGE = os.path.dirname(os.path.dirname(__file__))
 
 # The libraries that ours is linked against, and the Debian and Fedora packages that contain them.
 RUNTIME_PACKAGES = {
@@ -73,7 +68,7 @@ def _check_torch(torch_version: str) -> None:
         from tensorizer_ops import _build
     except ImportError:
         raise ImportError(
-            f"tensorizer_ops is not built in {os.path.dirname(__file__)}: run `make build` or "
+            f"tensorizer_ops is not built in {PACKAGE}: run `make build` or "
             "`pip install -e .` there, or start Python in another folder to import an installed one"
         ) from None
     running = _version(torch_version)
@@ -101,35 +96,9 @@ def load_library() -> None:
 
     _check_torch(torch.__version__)
     try:
-        torch.ops.load_library(os.path.join(os.path.dirname(__file__), "libtensorizer_ops.so"))
+        torch.ops.load_library(os.path.join(PACKAGE, "libtensorizer_ops.so"))
     except OSError as error:
         # torch's error only names the library; the loader's error, its cause, says what is wrong.
         raise _import_error(error.__cause__ or error, torch.__version__) from None
     # Imported after the library that it is linked against.
     importlib.import_module("tensorizer_ops._python")
-
-
-def register_with_torch() -> None:
-    """Import torch if necessary, and register the ops."""
-    # In this order: the import hook below takes the two import locks in the same order.
-    import torch  # noqa: F401
-
-    importlib.import_module("tensorizer_ops._with_torch")
-
-
-def register_when_torch_is_imported() -> None:
-    """Register the ops now if torch is imported, otherwise as soon as it is."""
-    # With other threads, import torch at once: one of them may already be importing it, past the
-    # point where the import hook would notice.
-    if "torch" in sys.modules or len(sys._current_frames()) > 1:
-        register_with_torch()
-    else:
-        when_imported("torch", _register_behind_torch)
-
-
-def _register_behind_torch() -> None:
-    try:
-        register_with_torch()
-    except Exception as error:
-        # Importing torch must still succeed. Using this package raises the error.
-        warnings.warn(f"torch.ops.tensorizer is missing: {error}", RuntimeWarning, stacklevel=2)

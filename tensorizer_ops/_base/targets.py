@@ -8,7 +8,7 @@ import urllib.parse
 from typing import Protocol, TypeGuard
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._arguments import is_unicode, not_unicode
+from tensorizer_ops._base.arguments import is_unicode, not_unicode
 
 Target = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 

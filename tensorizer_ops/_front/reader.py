@@ -9,16 +9,16 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import checked, is_unicode
-from tensorizer_ops._file_objects import label, open_source, tensors_in_words
-from tensorizer_ops._load_save import load_from
-from tensorizer_ops._modules import IncompatibleKeys, fill
-from tensorizer_ops._options import Hashes, Options, Verify, as_text
-from tensorizer_ops._prefetch import Prefetch, start
-from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._rewrite import Updated
-from tensorizer_ops._slices import Slices
-from tensorizer_ops._targets import Source, Target, is_target, to_uri
+from tensorizer_ops._base.arguments import checked, is_unicode
+from tensorizer_ops._base.file_objects import label, open_source, tensors_in_words
+from tensorizer_ops._base.options import Hashes, Options, Verify, as_text
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.slices import Slices
+from tensorizer_ops._base.targets import Source, Target, is_target, to_uri
+from tensorizer_ops._front.load_save import load_from
+from tensorizer_ops._front.modules import IncompatibleKeys, fill
+from tensorizer_ops._front.prefetch import Prefetch, start
+from tensorizer_ops._front.rewrite import Updated
 
 
 class _Defaults(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._memory import identity
+from tensorizer_ops._base.memory import identity
 
 
 class Damaged(ValueError):

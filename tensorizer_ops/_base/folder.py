@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tensorizer_ops import _python, errors
-from tensorizer_ops._option_uses import for_loads, for_saves
-from tensorizer_ops._options import Options, as_pairs
-from tensorizer_ops._targets import Target, local_path, to_uri
+from tensorizer_ops._base.option_uses import for_loads, for_saves
+from tensorizer_ops._base.options import Options, as_pairs
+from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 _Result = TypeVar("_Result")
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorizer_ops import _core, _library
-from tensorizer_ops._arguments import checked
-from tensorizer_ops._options import Options, Verify, as_pairs
-from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._targets import Source, Target, is_target, to_uri
+from tensorizer_ops import _core
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.options import Options, Verify, as_pairs
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.targets import Source, Target, is_target, to_uri
+from tensorizer_ops._registration.register import register_with_torch
 
 if TYPE_CHECKING:
-    from tensorizer_ops._reader import Reader
+    from tensorizer_ops._front.reader import Reader
 
 
 class StoredTensor(NamedTuple):
@@ -211,7 +212,7 @@ def verify(
 
 def _opened(source: Source, options: Options | None) -> Reader:
     """Open a file object, whose methods are called by the part of the library that needs torch."""
-    _library.register_with_torch()
-    from tensorizer_ops import _reader
+    register_with_torch()
+    from tensorizer_ops._front import reader
 
-    return _reader.Reader(source, options=options)
+    return reader.Reader(source, options=options)

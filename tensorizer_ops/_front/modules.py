@@ -14,15 +14,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from tensorizer_ops import _python, errors
-from tensorizer_ops._arguments import checked, kind_of, wrong
-from tensorizer_ops._file_objects import open_source
-from tensorizer_ops._load_save import first_use, save
-from tensorizer_ops._memory import identity, is_plain
-from tensorizer_ops._options import Hashes, Options, Verify, as_pairs
-from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._refill import refill
-from tensorizer_ops._savable import as_dict, plain_tensors, refuse_uninitialized
-from tensorizer_ops._targets import Source, Target, local_path, to_uri
+from tensorizer_ops._base.arguments import checked, kind_of, wrong
+from tensorizer_ops._base.file_objects import open_source
+from tensorizer_ops._base.memory import identity, is_plain
+from tensorizer_ops._base.options import Hashes, Options, Verify, as_pairs
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.refill import refill
+from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_uninitialized
+from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
+from tensorizer_ops._front.load_save import first_use, save
 
 
 def _slots(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _core
-from tensorizer_ops._reader import Reader
+from tensorizer_ops._front.reader import Reader
 
 
 class AllAtOnce(Mapping[str, torch.Tensor]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops._arguments import check_names
+from tensorizer_ops._base.arguments import check_names
 
 
 class Prefetch(Future[None]):

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import checked, wrong
-from tensorizer_ops._file_objects import Output, label, tensors_in_words
-from tensorizer_ops._options import Hashes, Options, as_text
-from tensorizer_ops._savable import plain_tensors, refuse_other_metadata
-from tensorizer_ops._targets import Sink, is_target, to_uri
+from tensorizer_ops._base.arguments import checked, wrong
+from tensorizer_ops._base.file_objects import Output, label, tensors_in_words
+from tensorizer_ops._base.options import Hashes, Options, as_text
+from tensorizer_ops._base.savable import plain_tensors, refuse_other_metadata
+from tensorizer_ops._base.targets import Sink, is_target, to_uri
 
 
 class Writer:

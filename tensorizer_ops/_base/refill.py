@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tensorizer_ops._memory import is_plain
+from tensorizer_ops._base.memory import is_plain
 
 
 def refill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:

@@ -9,13 +9,13 @@ from concurrent.futures import Future
 import torch
 
 from tensorizer_ops import _python
-from tensorizer_ops._arguments import checked
-from tensorizer_ops._load_save import run_save
-from tensorizer_ops._memory import copyable, has_memory, identity
-from tensorizer_ops._options import Hashes, Options, as_text
-from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._savable import as_dict, plain_tensors
-from tensorizer_ops._targets import Target, to_uri
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.memory import copyable, has_memory, identity
+from tensorizer_ops._base.options import Hashes, Options, as_text
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.savable import as_dict, plain_tensors
+from tensorizer_ops._base.targets import Target, to_uri
+from tensorizer_ops._front.load_save import run_save
 
 
 class Save(Future[None]):

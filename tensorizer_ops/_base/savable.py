@@ -16,8 +16,8 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorizer_ops import _python, errors
-from tensorizer_ops._arguments import is_unicode, kind_of, not_unicode, wrong
-from tensorizer_ops._memory import plain_parts
+from tensorizer_ops._base.arguments import is_unicode, kind_of, not_unicode, wrong
+from tensorizer_ops._base.memory import plain_parts
 
 
 def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from tensorizer_ops import _library, errors
+from tensorizer_ops import errors
+from tensorizer_ops._base import library
 
-_library.load_library()
+library.load_library()
 errors._derive_from_torch(torch.OutOfMemoryError)
 
 from tensorizer_ops._compile import fakes as fakes  # noqa: E402

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python, errors
-from tensorizer_ops._arguments import wrong
-from tensorizer_ops._options import Options, SecretOptions, as_text
-from tensorizer_ops._targets import Source, is_target, to_uri
+from tensorizer_ops._base.arguments import wrong
+from tensorizer_ops._base.options import Options, SecretOptions, as_text
+from tensorizer_ops._base.targets import Source, is_target, to_uri
 
 # The most threads that the library accepts.
 MOST_THREADS = 1024

@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._arguments import checked
-from tensorizer_ops._file_objects import open_source
-from tensorizer_ops._options import Hashes, Options, as_text
-from tensorizer_ops._progress import Progress, reported
-from tensorizer_ops._targets import Source, Target, is_target, local_path, to_uri
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.file_objects import open_source
+from tensorizer_ops._base.options import Hashes, Options, as_text
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.targets import Source, Target, is_target, local_path, to_uri
 
 
 @checked

@@ -1,0 +1,1 @@
+"""What the rest of the package is built on."""

@@ -1,0 +1,1 @@
+"""Registers the ops with torch, as soon as it is imported."""
