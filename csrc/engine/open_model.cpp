@@ -157,6 +157,7 @@ class Opener {
     options.end = std::clamp(memory_ceiling_ / 2 / count, kLeastStart, kMostStart);
     std::vector<std::unique_ptr<Source>> shards(count);
     std::mutex mutex;
+    const RedactedQuotes quotes(file);  // in the labels of the shards, which the file names
     for_each_number(count, waiting_workers(file.hints(0, 1)), cancel_, [&](std::size_t i) {
       if (const std::lock_guard lock(mutex); lost) return;
       const std::string name(index.shards()[i]);

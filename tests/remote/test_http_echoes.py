@@ -151,6 +151,22 @@ def test_errors_of_a_file_with_other_data_of_tied_tensors(tmp_path: Path) -> Non
         assert "sesame42" not in str(error.value)
 
 
+def test_errors_of_shards_that_are_named_as_what_was_sent() -> None:
+    index = json.dumps({"metadata": {}, "weight_map": {"x": "sesame42sesame42.safetensors"}})
+
+    def answer(asked: Asked) -> None:
+        if asked.path == "/m.safetensors.index.json":
+            asked.say_range(index.encode())
+        else:
+            asked.say("404 Not Found")
+
+    with scripted(answer) as server:
+        with pytest.raises(FileNotFoundError, match="one of its 1 shards") as error:
+            options = {"header.Authorization": "Bearer sesame42sesame42"}
+            ops.load(server.url("m.safetensors.index.json"), options=options)
+        assert "sesame42" not in str(error.value)
+
+
 def test_errors_that_repeat_the_target_of_a_redirect() -> None:
     """Its parameters may be a signature, and count as sent with the first request."""
     content = headers_that_repeat("sesame42sesame42")[1]
