@@ -10,10 +10,12 @@
 
 #include "base/error.h"
 #include "engine/read_shard_index.h"
+#include "engine/shard_names.h"
 #include "engine/sharded_source.h"
 #include "engine/workers.h"
 #include "format/safetensors/shard_index.h"
 #include "io/open.h"
+#include "io/save_record.h"
 
 namespace tensorizer {
 
@@ -25,18 +27,6 @@ constexpr std::uint64_t kMostStart = 1 << 20;
 
 // How often a model is opened that others replace in the meantime.
 constexpr int kMostTries = 16;
-
-// Throws if the folder also has a model of the index's name in one file, which is newer or older.
-void check_alone(const std::string& folder, const std::string& index, Cancel& cancel) {
-  const std::string whole =
-      index.substr(0, index.size() - kShardIndexSuffix.size()) + ".safetensors";
-  const auto files = files_in(folder, ".safetensors", cancel);
-  if (!files || std::ranges::find(*files, whole) == files->end()) return;
-  throw Error(ErrorKind::InvalidArgument,
-              "the directory " + quote(folder, 4096) + " has a model in one file, " +
-                  quote(whole, 4096) + ", and one in several files of the same name, " +
-                  quote(index, 4096) + ": open one of them by its name, and remove the other");
-}
 
 // Returns how many files the model has of which this is one.
 std::uint64_t files_beside(std::string_view file) {
@@ -51,22 +41,59 @@ std::uint64_t files_beside(std::string_view file) {
                   "whole model, or wait until it is saved; or open one of its files by its name");
 }
 
+// Returns the names of the files that a save adds to a folder or replaces there, in which the model
+// has the single file `single`.
+std::vector<std::string> listed_beside(const std::string& single) {
+  const std::size_t name = single.rfind('/') + 1;
+  const std::string stem = single.substr(name, single.size() - name - kSingleSuffix.size());
+  return SaveRecord::listed(single.substr(0, name), stem);
+}
+
+bool has_file(std::span<const std::string> names, std::string_view file) {
+  return std::ranges::find(names, file.substr(file.rfind('/') + 1)) != names.end();
+}
+
+// Leaves out shards that belong to no model: a save has not published their index yet, or replaces
+// them by the only other file.
+void leave_out_shards(std::vector<std::string>& files) {
+  const auto is_single = [](const std::string& file) { return files_beside(file) == 1; };
+  if (files.size() < 2 || std::ranges::count_if(files, is_single) != 1) return;
+  const std::string single = *std::ranges::find_if(files, is_single);
+  const std::vector<std::string> listed = listed_beside(single);
+  std::erase_if(files,
+                [&](const std::string& file) { return file != single && has_file(listed, file); });
+}
+
+// Returns which one is the model of its folder: an index, or a single file of the same name. If a
+// save replaces one by the other, that is the new one as soon as it is there.
+std::string newer_of(const std::string& folder, const std::string& index, Cancel& cancel) {
+  std::string single = index.substr(0, index.size() - kShardIndexSuffix.size());
+  single += kSingleSuffix;
+  const auto files = files_in(folder, kSingleSuffix, cancel);
+  if (!files || std::ranges::find(*files, single) == files->end()) return index;
+  const std::vector<std::string> listed = listed_beside(single);
+  if (has_file(listed, single)) return index;
+  if (has_file(listed, index)) return single;
+  throw Error(ErrorKind::InvalidArgument,
+              "the directory " + quote(folder, 4096) + " has a model in one file, " +
+                  quote(single, 4096) + ", and one in several files of the same name, " +
+                  quote(index, 4096) + ": open one of them by its name, and remove the other");
+}
+
 // Returns the file of the folder `uri` that is a model by itself, or `uri` if it is no folder.
-std::string file_of(const std::string& uri, Cancel& cancel) {
+std::string find_file(const std::string& uri, Cancel& cancel) {
   std::optional<std::vector<std::string>> found = files_in(uri, kShardIndexSuffix, cancel);
   if (!found) return uri;
+  if (found->size() == 1) return newer_of(uri, found->front(), cancel);
   const char* kind = "indexes of sharded models";
   if (found->empty()) {
-    const auto files = files_in(uri, ".safetensors", cancel);
+    found = files_in(uri, kSingleSuffix, cancel);
+    if (found) leave_out_shards(*found);
     const auto is_part = [](const std::string& file) { return files_beside(file) > 1; };
-    if (files && !files->empty() && std::ranges::all_of(*files, is_part)) {
-      // A listing may miss a file that is replaced meanwhile.
-      found = files_in(uri, kShardIndexSuffix, cancel);
-      if (!found || found->empty()) refuse_parts(uri, files->front());
-    } else {
-      found = files;
-      kind = "safetensors files and no *.safetensors.index.json";
+    if (found && !found->empty() && std::ranges::all_of(*found, is_part)) {
+      refuse_parts(uri, found->front());
     }
+    kind = "safetensors files and no *.safetensors.index.json";
   }
   if (!found || found->empty()) {
     throw Error(ErrorKind::SystemError,
@@ -81,9 +108,18 @@ std::string file_of(const std::string& uri, Cancel& cancel) {
                                                 quote((*found)[0], 4096) + " or " +
                                                 quote((*found)[1], 4096));
   }
-  const std::string& file = found->front();
-  if (file.ends_with(kShardIndexSuffix)) check_alone(uri, file, cancel);
-  return file;
+  return found->front();
+}
+
+// As find_file(), in a folder in which a save adds and removes files meanwhile.
+std::string file_of(const std::string& uri, Cancel& cancel) {
+  for (int tries = 1;; ++tries) {
+    try {
+      return find_file(uri, cancel);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::InvalidArgument || tries == kMostTries) throw;
+    }
+  }
 }
 
 class Opener {
@@ -96,11 +132,12 @@ class Opener {
     shared_.access = std::make_shared<SharedAccess>();
   }
 
-  // A save may replace the model meanwhile. Then the index is read again.
+  // A save may replace the model meanwhile. Then the folder is searched or the index read again.
   std::unique_ptr<Source> open() {
     for (int tries = 1;; ++tries) {
       uri_ = file_of(given_, cancel_);
-      std::unique_ptr<Source> file = open_file();
+      std::unique_ptr<Source> file = open_file(tries == kMostTries);
+      if (!file) continue;
       if (!is_index(*file)) return file;
       ShardIndex index = read_shard_index(*file, cancel_);
       std::optional<Error> lost;
@@ -117,10 +154,12 @@ class Opener {
   }
 
  private:
-  std::unique_ptr<Source> open_file() {
+  // Returns null if a file is gone that was found in a folder, unless this is the last try.
+  std::unique_ptr<Source> open_file(bool is_last) {
     try {
       return open_source(uri_, shared_, cancel_);
     } catch (const Error& error) {
+      if (error.kind() == ErrorKind::NotFound && uri_ != given_ && !is_last) return nullptr;
       if (error.kind() != ErrorKind::NotFound || !is_sharded()) throw;
       throw Error(error.kind(),
                   std::string(error.message()) + "; the model was saved in several files: load " +
@@ -131,7 +170,7 @@ class Opener {
 
   // Returns whether there is an index in place of a file of this machine that does not exist.
   bool is_sharded() {
-    if (!is_local(uri_) || !uri_.ends_with(".safetensors")) return false;
+    if (!is_local(uri_) || !uri_.ends_with(kSingleSuffix)) return false;
     try {
       open_source(uri_ + ".index.json", {}, cancel_);
       return true;

@@ -22,12 +22,13 @@ struct SavedModel {
 // "m.safetensors.index.json", which lists them. `sorted` says whether the tensors of each file are
 // in the order of the safetensors library.
 //
-// No file appears before all data has been written. Then the files appear, under names that an
-// older model does not use ("m-7f3a-00001-of-00002.safetensors"), and the index is replaced. So
-// there is always one whole model. At the end, what is left of the older one is removed: the one
-// file, on this machine only, and the shards that its index listed and whose names are made of this
-// one. If that fails half-way, the files of this save are removed; if the process is killed, the
-// next save does that (io/save_record).
+// No file appears before all data has been written. Then the files appear, under names that neither
+// an older model nor another save uses ("m-7f3a91c2-00001-of-00002.safetensors"), and the index is
+// replaced. So there is always one whole model. At the end, what is left of the older one is
+// removed: the one file, on this machine only, and the shards that its index listed and whose names
+// are made of this one. If that fails half-way, the files of this save are removed; if the process
+// is killed, the next save does that (io/save_record). On this machine, saves of one name take
+// turns in that (engine/shard_publication).
 //
 // Throws InvalidArgument for a target that is not a file in a folder or in S3, and what
 // new_layout() and save_file() throw.

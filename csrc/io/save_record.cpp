@@ -1,7 +1,6 @@
 #include "io/save_record.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <random>
@@ -41,11 +41,11 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-bool lock(const Descriptor& file) { return flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
+// How the names of all records of a stem begin.
+std::string record_start(const std::string& stem) { return "." + stem + ".saving-"; }
 
-bool has_name(const Descriptor& file) {
-  struct stat status;
-  return fstat(file.get(), &status) == 0 && status.st_nlink > 0;
+bool is_record(std::string_view name, std::string_view start) {
+  return name.starts_with(start) && is_tag(name.substr(start.size()));
 }
 
 bool is_later(const timespec& a, const timespec& b) {
@@ -65,25 +65,47 @@ std::map<std::string, std::uint64_t> parse(std::string_view text) {
   return files;
 }
 
+// Returns the files that an open record lists and that have not changed since. A file that is newer
+// than the record, or of another size, is one that a user has put there.
+std::vector<std::string> unchanged(int record, const std::string& folder) {
+  struct stat written;
+  if (fstat(record, &written) != 0 || !S_ISREG(written.st_mode)) return {};
+  std::string text(std::min(static_cast<std::uint64_t>(written.st_size), kMostRecord), '\0');
+  Cancel cancel{Cancel::Unattended{}};
+  const Bytes bytes = std::as_writable_bytes(std::span(text));
+  text.resize(read_at(record, 0, {&bytes, 1}, folder, cancel));
+  const std::map<std::string, std::uint64_t> files = parse(text);
+  std::vector<std::string> names;
+  for (const auto& [name, size] : files) {
+    struct stat found;
+    if (name.find('/') == name.npos && lstat((folder + name).c_str(), &found) == 0 &&
+        static_cast<std::uint64_t>(found.st_size) == size &&
+        !is_later(found.st_mtim, written.st_mtim)) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string random_tag() {
   std::random_device random;
-  char text[8];
-  std::snprintf(text, sizeof(text), "%04x", static_cast<unsigned>(random()) & 0xffff);
+  char text[kTagSize + 1];
+  std::snprintf(text, sizeof(text), "%08x", static_cast<unsigned>(random()));
   return text;
 }
 
 bool is_tag(std::string_view text) {
-  return text.size() == 4 && text.find_first_not_of("0123456789abcdef") == text.npos;
+  return text.size() == kTagSize && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
 SaveRecord::SaveRecord(const std::string& folder, const std::string& stem, Unneeded unneeded,
                        Cancel& cancel)
-    : folder_(folder), unneeded_(std::move(unneeded)) {
+    : folder_(folder), stem_(stem), unneeded_(std::move(unneeded)) {
   folders_.create(folder, folder + stem);
   try {
-    create(stem, cancel);
+    create(cancel);
   } catch (...) {
     if (!path_.empty()) unlink(path_.c_str());
     throw;
@@ -99,45 +121,45 @@ SaveRecord::~SaveRecord() {
 
 // The record is there before the folder is read. So of two saves that begin at the same time, at
 // least one sees the record of the other.
-void SaveRecord::create(const std::string& stem, Cancel& cancel) {
-  const std::string start = "." + stem + ".saving-";
+void SaveRecord::create(Cancel& cancel) {
   for (int tags = 0; tags < kMostTags; ++tags) {
     cancel.check();
     tag_ = random_tag();
-    path_ = folder_ + start + tag_;
+    path_ = folder_ + record_start(stem_) + tag_;
     file_ = open_descriptor(AT_FDCWD, path_, O_CREAT | O_EXCL | O_RDWR, 0666);
     if (!file_) {
       path_.clear();
       if (errno == EEXIST) continue;
-      throw system_error(errno, "cannot create a file in the folder of", folder_ + stem);
+      throw system_error(errno, "cannot create a file in the folder of", folder_ + stem_);
     }
-    const bool is_taken = !lock(file_) && errno == EWOULDBLOCK;
+    const bool is_taken = !lock_file(file_) && errno == EWOULDBLOCK;
     const std::vector<std::string> names = names_in(folder_);
-    const auto has_tag = [begin = stem + "-" + tag_](const std::string& name) {
+    const auto has_tag = [begin = stem_ + "-" + tag_](const std::string& name) {
       return name.starts_with(begin);
     };
     // Another save takes a record for that of a killed process until it is locked.
     if (!is_taken && has_name(file_) && !std::ranges::any_of(names, has_tag)) {
-      clean_up_others(start, names);
+      clean_up_others(names, cancel);
       return;
     }
     unlink(path_.c_str());
   }
   path_.clear();
-  throw system_error(EEXIST, "cannot create a file in the folder of", folder_ + stem);
+  throw system_error(EEXIST, "cannot create a file in the folder of", folder_ + stem_);
 }
 
-void SaveRecord::clean_up_others(const std::string& start, std::span<const std::string> names) {
+void SaveRecord::clean_up_others(std::span<const std::string> names, Cancel& cancel) {
+  const std::string start = record_start(stem_);
   for (const std::string& name : names) {
-    if (!name.starts_with(start) || name == start + tag_) continue;
-    if (!is_tag(std::string_view(name).substr(start.size()))) continue;
+    if (!is_record(name, start) || name == start + tag_) continue;
     const std::string path = folder_ + name;
     const Descriptor record = open_descriptor(AT_FDCWD, path, O_RDWR | O_NOFOLLOW);
-    shared_ |= !record || !lock(record) || !clean_up(record, path);
+    shared_ |= !record || !lock_file(record) || !clean_up(record, path, cancel);
   }
 }
 
-bool SaveRecord::clean_up(const Descriptor& record, const std::string& path) const {
+bool SaveRecord::clean_up(const Descriptor& record, const std::string& path, Cancel& cancel) const {
+  const FileLock turn(lock_path(), cancel);
   try {
     remove_listed(record.get());
   } catch (const Error&) {
@@ -145,6 +167,22 @@ bool SaveRecord::clean_up(const Descriptor& record, const std::string& path) con
   }
   return unlink(path.c_str()) == 0;
 }
+
+std::vector<std::string> SaveRecord::listed(const std::string& folder, const std::string& stem) {
+  const std::string start = record_start(stem);
+  std::vector<std::string> files;
+  for (const std::string& name : names_in(folder)) {
+    if (!is_record(name, start)) continue;
+    const Descriptor record =
+        open_descriptor(AT_FDCWD, folder + name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    if (record) std::ranges::move(unchanged(record.get(), folder), std::back_inserter(files));
+  }
+  return files;
+}
+
+std::string SaveRecord::lock_path() const { return folder_ + "." + stem_ + ".saving"; }
+
+void SaveRecord::take_turn(Cancel& cancel) { turn_.emplace(lock_path(), cancel); }
 
 void SaveRecord::write(std::span<const File> added, std::span<const std::string> replaced,
                        bool fsync) {
@@ -174,26 +212,11 @@ void SaveRecord::close() {
   remove_listed(file_.get());
   unlink(path.c_str());
   file_.close();
+  turn_.reset();
 }
 
-// A file that is newer than the record, or of another size, is one that a user has put there.
 void SaveRecord::remove_listed(int record) const {
-  struct stat written;
-  if (fstat(record, &written) != 0 || !S_ISREG(written.st_mode)) return;
-  std::string text(std::min(static_cast<std::uint64_t>(written.st_size), kMostRecord), '\0');
-  Cancel cancel{Cancel::Unattended{}};
-  const Bytes bytes = std::as_writable_bytes(std::span(text));
-  text.resize(read_at(record, 0, {&bytes, 1}, folder_, cancel));
-  const std::map<std::string, std::uint64_t> files = parse(text);
-  std::vector<std::string> names;
-  for (const auto& [name, size] : files) {
-    struct stat found;
-    if (name.find('/') == name.npos && lstat((folder_ + name).c_str(), &found) == 0 &&
-        static_cast<std::uint64_t>(found.st_size) == size &&
-        !is_later(found.st_mtim, written.st_mtim)) {
-      names.push_back(name);
-    }
-  }
+  std::vector<std::string> names = unchanged(record, folder_);
   if (names.empty()) return;
   for (const std::string& name : unneeded_(std::move(names))) {
     const std::string path = folder_ + name;

@@ -30,7 +30,7 @@ WAYS = {
 }
 PARTS = (
     "model-00001-of-00003.safetensors",
-    "model-7f3a-00001-of-00003.safetensors",
+    "model-7f3a91c2-00001-of-00003.safetensors",
     "consolidated.00-of-02.safetensors",
     "00007-of-00008.safetensors",
 )

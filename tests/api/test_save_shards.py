@@ -333,7 +333,7 @@ def test_transformers_loads_a_model_that_was_replaced(tmp_path: Path) -> None:
         model = transformers.LlamaForCausalLM(config)
         save(tmp_path, model.state_dict(), 40_000, metadata={"format": "pt"})
     names = [path.name for path in tmp_path.glob("*.safetensors")]
-    assert all(re.fullmatch(r"model-[0-9a-f]{4}-\d{5}-of-00003\.safetensors", n) for n in names)
+    assert all(re.fullmatch(r"model-[0-9a-f]{8}-\d{5}-of-00003\.safetensors", n) for n in names)
     loaded = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
     assert_same(loaded.state_dict(), model.state_dict())
     found = read_with_safetensors(tmp_path)

@@ -1,8 +1,10 @@
 // Saves of models in several files, and what is left when one fails.
+#include "base/log.h"
 #include "engine/open_model.h"
 #include "engine/save_shards.h"
 #include "io_support.h"
 #include "round_trip.h"
+#include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
 namespace {
@@ -148,20 +150,20 @@ TEST_F(SavesShards, WhoseOlderFilesAreKeptForAnotherIndex) {
 
 // A file in the record of a killed save is removed only if that save can have written it.
 TEST_F(SavesShards, AfterOneThatWasKilled) {
-  const std::string record = folder_ / ".m.saving-7f3a";
+  const std::string record = folder_ / ".m.saving-7f3a91c2";
   const auto put = [&](const std::string& name, std::size_t size) {
     write_file(folder_ / name, std::string(size, 'x'));
     return std::to_string(size) + " " + name + "\n";
   };
   std::string text =
-      put("m-00001-of-00003.safetensors", 10) + put("m-7f3a-00002-of-00003.safetensors", 11);
+      put("m-00001-of-00003.safetensors", 10) + put("m-7f3a91c2-00002-of-00003.safetensors", 11);
   std::vector<std::string> kept;
   const auto keep = [&](const std::string& name) {
     kept.push_back(name);
     return put(name, 10);
   };
   text += keep("m-00001.safetensors") + keep("n-00001-of-00003.safetensors") +
-          keep("m-7f3g-00001-of-00003.safetensors") + keep("m.safetensors");
+          keep("m-7f3a91cg-00001-of-00003.safetensors") + keep("m.safetensors");
   text += "9 " + keep("m-00002-of-00003.safetensors").substr(3);  // another size
   const Folder outside(testing::TempDir());
   write_file(outside / "m-00001-of-00003.safetensors", std::string(10, 'x'));
@@ -201,16 +203,21 @@ TEST_F(SavesShards, WithTheAccessRightsOfTheOlderFiles) {
   EXPECT_EQ(mode_of(folder_ / "m.safetensors"), 0640U);
 }
 
-// Another thread saves a model of the same names and shapes again and again, and waits for a load
-// after each save.
-TEST_F(SavesShards, ThatAreNeverMixed) {
-  constexpr int kCount = 64;
+// Another thread saves models of such sizes in turn, again and again, and waits for a load after
+// each save.
+class SavesShardsOften : public SavesShards,
+                         public testing::WithParamInterface<std::pair<int, int>> {};
+
+TEST_P(SavesShardsOften, ThatAreNeverMixed) {
   constexpr int kLoads = 200;
-  save(kCount, 'a');
+  const auto count = [sizes = GetParam()](char value) {
+    return value % 2 == 0 ? sizes.first : sizes.second;
+  };
+  save(count('a'), 'a');
   std::atomic<int> loads = 0;
   const std::jthread writer([&] {
     for (char value = 'a'; loads < kLoads; value = value == 'z' ? 'a' : value + 1) {
-      save(kCount, value);
+      save(count(value), value);
       const int before = loads;
       if (before < kLoads) loads.wait(before);
     }
@@ -218,10 +225,92 @@ TEST_F(SavesShards, ThatAreNeverMixed) {
   while (loads < kLoads) {
     std::vector<char> values;
     EXPECT_NO_THROW(values = load());
-    EXPECT_EQ(values, std::vector<char>(kCount, values.empty() ? '?' : values.front()));
+    const char value = values.empty() ? '?' : values.front();
+    EXPECT_EQ(values, std::vector<char>(static_cast<std::size_t>(count(value)), value));
     ++loads;
     loads.notify_one();
   }
+}
+
+// Of two tensors, a model is one file.
+INSTANTIATE_TEST_SUITE_P(Sizes, SavesShardsOften,
+                         testing::Values(std::pair(64, 64), std::pair(2, 16)));
+
+// The record of a killed save says which of two models is the older one.
+TEST_F(SavesShards, InPlaceOfOneFileAndBack) {
+  save(2, 'a');
+  const std::string single = read_file(folder_ / "m.safetensors");
+  save(4, 'b');
+  const std::vector<std::string> several = files();
+  const std::string record = folder_ / ".m.saving-7f3a91c2";
+  write_file(folder_ / "m.safetensors", single);
+  const auto list = [&](std::initializer_list<std::string> older) {
+    std::string text;
+    for (const std::string& name : older) {
+      text += std::to_string(fs::file_size(folder_ / name)) + " " + name + "\n";
+    }
+    write_file(record, text);
+    for (const std::string& name : files()) {
+      fs::last_write_time(folder_ / name, fs::last_write_time(record));
+    }
+  };
+  list({"m.safetensors"});
+  EXPECT_EQ(load(), std::vector<char>(4, 'b'));
+  // A file that a user has saved since is not the one that the record lists.
+  fs::last_write_time(folder_ / "m.safetensors",
+                      fs::last_write_time(record) + std::chrono::seconds(1));
+  EXPECT_EQ(kind_of([&] { load(); }), ErrorKind::InvalidArgument);
+  list({several[0], several[1], several[2]});
+  EXPECT_EQ(load(), std::vector<char>(2, 'a'));
+  const auto refuse = [] { throw Error(ErrorKind::HashMismatch, "refused"); };
+  EXPECT_EQ(kind_of([&] { save(4, 'c', refuse); }), ErrorKind::HashMismatch);
+  EXPECT_EQ(files(), std::vector<std::string>{"m.safetensors"}) << "the save has removed the rest";
+  save(4, 'd');
+  EXPECT_EQ(files(), several);
+  EXPECT_EQ(load(), std::vector<char>(4, 'd'));
+}
+
+// Nobody knows which of them is newer, so the save removes neither before it has ended.
+TEST_F(SavesShards, WhoseFailureLeavesBothOlderModels) {
+  save(2, 'a');
+  const std::string single = read_file(folder_ / "m.safetensors");
+  save(4, 'b');
+  write_file(folder_ / "m.safetensors", single);
+  const std::vector<std::string> before = files();
+  const auto block = [&] { fs::create_directory(folder_ / "m-00002-of-00003.safetensors"); };
+  EXPECT_EQ(error_of([&] { save(6, 'c', block); }).system_errno(), EISDIR);
+  fs::remove(folder_ / "m-00002-of-00003.safetensors");
+  EXPECT_EQ(files(), before);
+  EXPECT_EQ(kind_of([&] { load(); }), ErrorKind::InvalidArgument);
+  save(6, 'd');
+  EXPECT_EQ(load(), std::vector<char>(6, 'd'));
+}
+
+TEST_F(SavesShards, WhoseFailureLeavesTheOlderIndex) {
+  save(4, 'a');
+  const std::vector<std::string> before = files();
+  const auto block = [&] { fs::create_directory(folder_ / "m.safetensors"); };
+  EXPECT_EQ(error_of([&] { save(2, 'b', block); }).system_errno(), EISDIR);
+  fs::remove(folder_ / "m.safetensors");
+  EXPECT_EQ(files(), before);
+  EXPECT_EQ(load(), std::vector<char>(4, 'a'));
+}
+
+// Old shards stay if an index of another model cannot be read, which may name them.
+TEST_F(SavesShards, WhoseOlderFilesMayBeOfAnIndexThatCannotBeRead) {
+  static std::string logged;
+  logged.clear();
+  save(4, 'a');
+  fs::create_directory(folder_ / "n.safetensors.index.json");
+  set_log_hook([](const std::string& text) { logged += text; });
+  save(4, 'b');
+  set_log_hook(nullptr);
+  EXPECT_TRUE(contains(logged, "n.safetensors.index.json")) << logged;
+  EXPECT_TRUE(fs::exists(folder_ / "m-00001-of-00002.safetensors"));
+  fs::remove(folder_ / "n.safetensors.index.json");
+  save(4, 'c');
+  EXPECT_EQ(files().size(), 3U);
+  EXPECT_EQ(load(), std::vector<char>(4, 'c'));
 }
 
 }  // namespace

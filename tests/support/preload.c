@@ -5,6 +5,8 @@
 //   FAULT=einval:N   the Nth direct read is refused, and all later ones
 //   MEMINFO=PATH     what /proc/meminfo says
 //   KILL=N           kills the process before the Nth call for files; `calls` counts them
+//   STOP=N           stops it (SIGSTOP) instead
+//   STOP_AT_LOCK=X   stops it after it has found a file locked whose name ends so
 // The process may change these variables itself. Reads without a FAULT count from 0 again.
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -19,6 +21,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -66,11 +69,13 @@ FILE* fopen64(const char* path, const char* mode) {
   return real(path, mode);
 }
 
-atomic_long calls;  // since KILL was set
+atomic_long calls;  // since KILL or STOP was set
 
 static void count_call(void) {
   const char* number = getenv("KILL");
-  if (number != NULL && ++calls == strtol(number, NULL, 10)) kill(getpid(), SIGKILL);
+  const int end = number != NULL ? SIGKILL : SIGSTOP;
+  if (number == NULL) number = getenv("STOP");
+  if (number != NULL && ++calls == strtol(number, NULL, 10)) kill(getpid(), end);
 }
 
 #define COUNT(type, name, parameters, arguments)        \
@@ -89,7 +94,6 @@ COUNT(int, fallocate64, (int file, int mode, off_t from, off_t size), (file, mod
 COUNT(int, fchmod, (int file, mode_t mode), (file, mode))
 COUNT(int, fchown, (int file, uid_t user, gid_t group), (file, user, group))
 COUNT(int, fdatasync, (int file), (file))
-COUNT(int, flock, (int file, int operation), (file, operation))
 COUNT(int, fstat64, (int file, struct stat64* status), (file, status))
 COUNT(int, fsync, (int file), (file))
 COUNT(int, ftruncate64, (int file, off_t size), (file, size))
@@ -108,6 +112,23 @@ COUNT(ssize_t, pwritev64, (int file, const struct iovec* vectors, int count, off
       (file, vectors, count, offset))
 COUNT(ssize_t, readlink, (const char* path, char* text, size_t size), (path, text, size))
 COUNT(struct dirent64*, readdir64, (DIR * folder), (folder))
+
+int flock(int file, int operation) {
+  static int (*real)(int, int);
+  if (real == NULL) real = dlsym(RTLD_NEXT, "flock");
+  count_call();
+  const int result = real(file, operation);
+  const char* end = getenv("STOP_AT_LOCK");
+  if (end == NULL || result == 0 || errno != EWOULDBLOCK) return result;
+  char link[64], path[4096] = "";
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
+  if (syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof(path) - 1) > 0) {
+    const size_t length = strlen(path), wanted = strlen(end);
+    if (length >= wanted && strcmp(path + length - wanted, end) == 0) kill(getpid(), SIGSTOP);
+  }
+  errno = EWOULDBLOCK;
+  return result;
+}
 
 int openat64(int folder, const char* path, int flags, ...) {
   static int (*real)(int, const char*, int, mode_t);

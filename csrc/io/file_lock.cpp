@@ -1,0 +1,49 @@
+#include "io/file_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+namespace tensorizer {
+
+namespace {
+
+// A file that another user has created may be open for reads only.
+Descriptor open_lock(const std::string& path) {
+  Descriptor file = open_descriptor(AT_FDCWD, path, O_CREAT | O_RDWR | O_NOFOLLOW, 0666);
+  if (!file) file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  return file;
+}
+
+}  // namespace
+
+bool lock_file(const Descriptor& file) noexcept {
+  return flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+bool has_name(const Descriptor& file) noexcept {
+  struct stat status;
+  return fstat(file.get(), &status) == 0 && status.st_nlink > 0;
+}
+
+// Whoever holds the lock removes the file, and others that have opened it take a new one.
+FileLock::FileLock(std::string path, Cancel& cancel) : path_(std::move(path)) {
+  do {
+    file_ = open_lock(path_);
+    while (file_ && !lock_file(file_) && errno == EWOULDBLOCK && has_name(file_)) {
+      cancel.check();
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  } while (file_ && !has_name(file_));
+}
+
+FileLock::~FileLock() {
+  if (file_) unlink(path_.c_str());
+}
+
+}  // namespace tensorizer
