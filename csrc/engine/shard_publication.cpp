@@ -28,6 +28,8 @@ std::string ShardPublication::uri_of(const std::string& name) const {
   return *sibling_uri(uri_, name, options_.given);
 }
 
+// Without a tag, where nobody else can take the same names: a store has no locks, and two saves
+// that begin at the same time would mix their shards.
 std::vector<std::string> ShardPublication::choose_names(std::size_t count) {
   std::vector<std::string> taken = older_.shards;
   for (const std::string& file : files_here(kSingleSuffix, cancel_)) {
@@ -42,7 +44,7 @@ std::vector<std::string> ShardPublication::choose_names(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) names[i] = names_.shard(i, count, tag);
   };
   name_all({});
-  bool free = older_.known && !(record_ && record_->shared());
+  bool free = record_ && older_.known && !record_->shared();
   std::string tag = record_ ? record_->tag() : random_tag();
   while (!free || std::ranges::any_of(names, is_taken)) {
     free = true;

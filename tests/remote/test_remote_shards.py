@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -181,8 +183,9 @@ def test_saves_to_s3(s3: S3) -> None:
         tensorizer_ops.save(target, MODEL, options=options | {"max_shard_size": "2000000"})
         requests = between.take()
     saved = [name for name in s3.objects() if name.startswith("saved/")]
-    shards = [f"saved/model-{i:05}-of-00004.safetensors" for i in range(1, 5)]
-    assert saved == [*shards, f"saved/{NAME}"]
+    tag = saved[0].removeprefix("saved/model-")[:8]
+    shards = [f"saved/model-{tag}-{i:05}-of-00004.safetensors" for i in range(1, 5)]
+    assert saved == [*shards, f"saved/{NAME}"] and re.fullmatch("[0-9a-f]{8}", tag)
     assert not [request for request in requests if request.method == "DELETE"], "nothing was there"
     written = [request.path.endswith(NAME) for request in requests if request.method != "GET"]
     assert written.index(True) == len(written) - 1, "the index comes last"
@@ -284,6 +287,34 @@ def test_a_model_in_s3_that_is_replaced_while_it_is_opened(s3: S3) -> None:
         found = ops.load(f"s3://bucket/race/{NAME}", options=options)
     assert saved
     assert_same({name: found[name] for name in CHANGED}, CHANGED)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_two_first_saves_to_s3_at_the_same_time(s3: S3, fails: bool) -> None:
+    """Another one begins and ends before the first one writes its index, or before it fails."""
+    place = f"beside-{fails}"
+    target, index = (f"s3://bucket/{place}/{name}" for name in ("model.safetensors", NAME))
+    saved: list[str] = []
+
+    def save(request: Recorded) -> bool:
+        last = "00003-of-00004" in request.path and "uploadId" in request.query
+        if saved or request.method not in ("PUT", "POST"):
+            return False
+        if not (last and request.method == "POST" if fails else request.path.endswith(NAME)):
+            return False
+        saved.append(request.path)
+        tensorizer_ops.save(target, CHANGED, options=s3.options() | SHARDS)
+        return fails
+
+    with recorder(s3.port) as between:
+        between.breaks = save
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}", retries="0") | SHARDS
+        with pytest.raises(ConnectionError) if fails else nullcontext():
+            tensorizer_ops.save(target, MODEL, options=options)
+    assert saved
+    found = ops.load(index, verify="all", options=s3.options())
+    expected = CHANGED if fails else MODEL
+    assert_same({name: found[name] for name in expected}, expected)
 
 
 def test_a_save_to_s3_that_may_not_remove_the_old_shards(s3: S3) -> None:
