@@ -180,25 +180,23 @@ void ShardPublication::close_record() {
 }
 
 void ShardPublication::finish_all(std::span<UnpublishedFile> files, Cancel& cancel) const {
-  std::vector<std::uint8_t> published(files.size());
   try {
-    for_each_number(files.size(), local_ ? 1 : kWaitingWorkers, cancel, [&](std::size_t i) {
-      files[i].sink->finish(files[i].body_size, cancel);
-      published[i] = 1;
-    });
+    for_each_number(files.size(), local_ ? 1 : kWaitingWorkers, cancel,
+                    [&](std::size_t i) { files[i].sink->finish(files[i].body_size, cancel); });
   } catch (...) {
-    if (!local_) withdraw(files, published);
+    if (!local_) withdraw(files);
     throw;
   }
 }
 
-// Removes new objects of a store. Another Ctrl-C stops it.
-void ShardPublication::withdraw(std::span<const UnpublishedFile> files,
-                                std::span<const std::uint8_t> published) const {
+// Removes new objects of a store, also those of requests whose responses have not come. Another
+// Ctrl-C stops it.
+void ShardPublication::withdraw(std::span<UnpublishedFile> files) const {
   Cancel cancel;
   try {
-    for (std::size_t i = 0; i < published.size(); ++i) {
-      if (published[i] != 0) remove(files[i].name, cancel);
+    for (UnpublishedFile& file : files) {
+      file.sink->abort();
+      remove(file.name, cancel);
     }
   } catch (const Error&) {
     // The caller has an error to report already.

@@ -61,8 +61,7 @@ class ShardPublication {
   void write_record(std::span<const UnpublishedFile> files, bool has_index, const Older& older);
   void close_record();
   void finish_all(std::span<UnpublishedFile> files, Cancel& cancel) const;
-  void withdraw(std::span<const UnpublishedFile> files,
-                std::span<const std::uint8_t> published) const;
+  void withdraw(std::span<UnpublishedFile> files) const;
   void remove_index() const;
   void remove_older(const Older& older) const;
   void remove(const std::string& name, Cancel& cancel) const;

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,6 +18,7 @@ import torch
 import tensorizer_ops
 from local_servers.delay import delay, requests_in_a_row
 from local_servers.s3_server import KEY_ID, S3, SECRET, s3_server
+from local_servers.waiting import LAST_RESORT
 from local_servers.web import Web, nginx
 from support.recorder import DENIED, Recorded, recorder
 from support.samples import assert_same, sample
@@ -246,6 +248,37 @@ def test_a_save_to_s3_that_is_published_in_part_leaves_the_old_model(s3: S3) -> 
             tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
     assert objects(s3, "part") == before
     assert_whole(ops.load(f"s3://bucket/part/{NAME}", verify="all", options=s3.options()))
+
+
+def test_a_save_to_s3_that_fails_while_an_object_appears(s3: S3) -> None:
+    """It does not know yet that an upload is complete. Then it removes that object too."""
+    target = "s3://bucket/appears/model.safetensors"
+    tensorizer_ops.save(target, MODEL, options=s3.options() | SHARDS)
+    before = objects(s3, "appears")
+    asked, withdrawn = threading.Event(), threading.Event()
+
+    def completes(request: Recorded, shard: str) -> bool:
+        ask = (request.method, list(request.query))
+        return shard in request.path and ask == ("POST", ["uploadId"])
+
+    def fail(request: Recorded) -> bool:
+        if request.method == "DELETE":
+            withdrawn.set()
+        if request.method == "HEAD" and "00001-of-00004" in request.path:
+            asked.set()
+            assert withdrawn.wait(LAST_RESORT)
+        if not completes(request, "00003-of-00004"):
+            return False
+        assert asked.wait(LAST_RESORT)
+        return True
+
+    with recorder(s3.port) as between:
+        options = s3.options(s3_endpoint=f"http://127.0.0.1:{between.port}", retries="0")
+        between.breaks = fail
+        between.loses = lambda request: completes(request, "00001-of-00004")
+        with pytest.raises(ConnectionError):
+            tensorizer_ops.save(target, CHANGED, options=options | SHARDS)
+    assert objects(s3, "appears") == before
 
 
 def test_a_save_to_s3_replaces_the_old_model(s3: S3) -> None:
