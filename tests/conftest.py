@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,12 +81,26 @@ def redis(running_redis: RedisServer) -> RedisServer:
     return running_redis
 
 
+HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[HAS_FAILED] = True
+    return report
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """Deletes the test's directory. Fails if one of its files is still open in this process."""
     yield
     left = []
-    if not request.node.get_closest_marker("keeps_files_open"):
+    has_failed = request.node.stash.get(HAS_FAILED, False)  # whose traceback keeps files open
+    if not has_failed and not request.node.get_closest_marker("keeps_files_open"):
         # A library thread that is just ending may still hold the last reference to a file.
         patience = time.monotonic() + LAST_RESORT
         while (left := _open_below(tmp_path)) and time.monotonic() < patience:

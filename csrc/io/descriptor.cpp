@@ -92,6 +92,13 @@ std::uint64_t read_at(int file, std::uint64_t offset, std::span<const Bytes> pie
                                  static_cast<off_t>(offset + done));
     if (moved < 0) {
       if (errno == EINTR) continue;
+      if (errno == EFAULT) {
+        throw Error(ErrorKind::SystemError,
+                    "cannot read " + quote(path, 4096) +
+                        ": the memory of a tensor cannot be written; a file that it is mapped from "
+                        "may be open for reading only, or have been truncated",
+                    EFAULT, path);
+      }
       throw system_error(errno, "cannot read", path);
     }
     if (moved == 0) break;

@@ -37,37 +37,6 @@ void for_each_block(const at::Tensor& tensor, std::int64_t first, std::int64_t c
   if (count > 0) part_of_row(0, count);
 }
 
-// Returns a view of a dtype that has kernels: dtypes without (bits, sub-byte integers) are copied
-// and filled as the bytes of their elements.
-at::Tensor as_plain(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case c10::ScalarType::Float4_e2m1fn_x2:
-    case c10::ScalarType::UInt1:
-    case c10::ScalarType::UInt2:
-    case c10::ScalarType::UInt3:
-    case c10::ScalarType::UInt4:
-    case c10::ScalarType::UInt5:
-    case c10::ScalarType::UInt6:
-    case c10::ScalarType::UInt7:
-    case c10::ScalarType::Int1:
-    case c10::ScalarType::Int2:
-    case c10::ScalarType::Int3:
-    case c10::ScalarType::Int4:
-    case c10::ScalarType::Int5:
-    case c10::ScalarType::Int6:
-    case c10::ScalarType::Int7:
-    case c10::ScalarType::Bits1x8:
-    case c10::ScalarType::Bits2x4:
-    case c10::ScalarType::Bits4x2:
-    case c10::ScalarType::Bits8:
-      return tensor.view(c10::ScalarType::Byte);
-    case c10::ScalarType::Bits16:
-      return tensor.view(c10::ScalarType::Short);
-    default:
-      return tensor;
-  }
-}
-
 }  // namespace
 
 void make_zero(const at::Tensor& tensor) {

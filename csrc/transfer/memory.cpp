@@ -271,9 +271,38 @@ at::Tensor contiguous_bytes(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
 }
 
+at::Tensor as_plain(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case c10::ScalarType::Float4_e2m1fn_x2:
+    case c10::ScalarType::UInt1:
+    case c10::ScalarType::UInt2:
+    case c10::ScalarType::UInt3:
+    case c10::ScalarType::UInt4:
+    case c10::ScalarType::UInt5:
+    case c10::ScalarType::UInt6:
+    case c10::ScalarType::UInt7:
+    case c10::ScalarType::Int1:
+    case c10::ScalarType::Int2:
+    case c10::ScalarType::Int3:
+    case c10::ScalarType::Int4:
+    case c10::ScalarType::Int5:
+    case c10::ScalarType::Int6:
+    case c10::ScalarType::Int7:
+    case c10::ScalarType::Bits1x8:
+    case c10::ScalarType::Bits2x4:
+    case c10::ScalarType::Bits4x2:
+    case c10::ScalarType::Bits8:
+      return tensor.view(c10::ScalarType::Byte);
+    case c10::ScalarType::Bits16:
+      return tensor.view(c10::ScalarType::Short);
+    default:
+      return tensor;
+  }
+}
+
 at::Tensor row_major_bytes(const at::Tensor& tensor, std::string_view what) {
   require_memory(tensor, what);
-  return contiguous_bytes(tensor.detach().resolve_conj().resolve_neg().contiguous());
+  return contiguous_bytes(as_plain(tensor.detach().resolve_conj().resolve_neg()).contiguous());
 }
 
 }  // namespace tensorizer

@@ -125,6 +125,10 @@ std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type);
 // one element, whatever it is, and then finds no bytes.)
 at::Tensor contiguous_bytes(const at::Tensor& tensor);
 
+// Returns a view of a dtype that has kernels: dtypes without (bits, sub-byte integers) are copied
+// and filled as the bytes of their elements.
+at::Tensor as_plain(const at::Tensor& tensor);
+
 // Returns the bytes of a tensor's elements in row-major order, on its device: without a copy if it
 // is contiguous. Throws as require_memory() does.
 at::Tensor row_major_bytes(const at::Tensor& tensor, std::string_view what);

@@ -15,6 +15,7 @@ def refill(old: torch.Tensor, value: torch.nn.Parameter) -> torch.Tensor:
     if old.requires_grad and not value.requires_grad:
         old.requires_grad_(False)
     old.data = value.data
+    torch.autograd.graph.increment_version(old)  # as copy_() does: what was computed is out of date
     grad = old.grad if old.is_leaf else None
     # Torch requires a gradient to have the type and device of its tensor.
     if grad is not None and (grad.dtype, grad.device) != (old.dtype, old.device):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import _python, errors
+from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.file_objects import MOST_THREADS
 from tensorizer_ops._base.options import Options, as_text
 from tensorizer_ops._base.progress import Progress, reported
@@ -120,7 +121,7 @@ class TensorSerializer:
             tensor: a tensor or an array of numpy.
         """
         with self._writing():
-            value = tensor if isinstance(tensor, torch.Tensor) else _from_numpy(tensor)
+            value = tensor if isinstance(tensor, torch.Tensor) else _from_numpy(name, tensor)
             index = operator.index(idx)
             self._write([name], [value], [int(TensorType(tensor_type))], [index])
 
@@ -139,6 +140,8 @@ class TensorSerializer:
                 been written.
             include_non_persistent_buffers: whether to write buffers that are not in the state dict.
         """
+        if not isinstance(m, torch.nn.Module):
+            raise wrong("m", m, "a module")
         with self._writing():
             slots = list(_slots(m, include_non_persistent_buffers))
             self._write(
@@ -276,13 +279,20 @@ def _slots(
                 yield f"{path}.{name}", index, TensorType.BUFFER, owner, buffer
 
 
-def _from_numpy(array: Any) -> torch.Tensor:
+def _from_numpy(name: str, array: Any) -> torch.Tensor:
     import numpy
 
     if not isinstance(array, numpy.ndarray | numpy.generic):
         raise TypeError(f"a tensor is {type(array).__name__}, and must be of torch or of numpy")
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise errors.InvalidArgument(
+            f"tensor {name!r} cannot be saved: it is masked: save its data and its mask"
+        )
     with warnings.catch_warnings():
         # The array is only read.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        # Torch does not support negative strides.
-        return torch.from_numpy(numpy.ascontiguousarray(array).reshape(array.shape))
+        try:
+            # Torch does not support negative strides.
+            return torch.from_numpy(numpy.ascontiguousarray(array).reshape(array.shape))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"tensor {name!r} cannot be saved: {error}") from None

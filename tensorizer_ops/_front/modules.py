@@ -20,7 +20,12 @@ from tensorizer_ops._base.memory import identity, is_plain
 from tensorizer_ops._base.options import Hashes, Options, Verify, as_pairs
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.refill import refill
-from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_uninitialized
+from tensorizer_ops._base.savable import (
+    as_dict,
+    plain_tensors,
+    refuse_uninitialized,
+    refuse_without_memory,
+)
 from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
 from tensorizer_ops._front.load_save import first_use, save
 
@@ -314,6 +319,7 @@ def externalize(
     weights: dict[str, torch.Tensor] = {}
     empty: dict[object, torch.Tensor] = {}
     for name, _, _, tensor in slots:
+        refuse_without_memory(name, tensor)
         if identity(tensor) not in empty:
             empty[identity(tensor)] = _placeholder(tensor)
             weights[name] = tensor.detach()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -268,3 +270,15 @@ def test_a_mismatch_found_while_reading_names_the_tensor(saved: str) -> None:
     Path(saved).write_bytes(data)
     with pytest.raises(tensorizer_ops.errors.HashMismatch, match=r"'m'"):
         ops.load_into(saved, ["m"], [torch.zeros(80, 60).t()], verify="crc32")
+
+
+def test_an_output_that_cannot_be_written(path: str, tmp_path: Path) -> None:
+    tensorizer_ops.save(path, {"w": torch.ones(5000)})
+    mapped = tmp_path / "mapped"
+    numpy.zeros(5000, "f4").tofile(mapped)
+    array = numpy.memmap(mapped, mode="r", dtype="f4")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        output = torch.from_numpy(array)
+    with pytest.raises(OSError, match="the memory of a tensor cannot be written; a file that it"):
+        ops.load_into(path, ["w"], [output])

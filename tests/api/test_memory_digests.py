@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import tensorizer_ops
 from support.samples import zoo
 from tensorizer_ops import errors
 
@@ -95,3 +96,17 @@ def test_scripts_traces_and_compilers() -> None:
     assert torch.equal(torch.compile(both, fullgraph=True, backend="aot_eager")(x), expected)
     compiled = torch.compile(lambda y: ops.crc32(y), backend="aot_eager")
     assert compiled(x) == zlib.crc32(bytes_of(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint4, torch.int2, torch.bits8, torch.bits16])
+def test_types_that_torch_does_not_copy(path: str, dtype: torch.dtype) -> None:
+    stored = torch.arange(16, dtype=torch.uint8)
+    tensor = stored.view(torch.int16).view(dtype) if dtype.itemsize == 2 else stored.view(dtype)
+    turned = tensor.view(2, -1).t()
+    rows = (stored.view(torch.int16) if dtype.itemsize == 2 else stored).view(2, -1).t()
+    data = rows.contiguous().numpy().tobytes()
+    assert ops.crc32(turned) == zlib.crc32(data)
+    assert ops.sha256(turned).numpy().tobytes() == hashlib.sha256(data).digest()
+    assert ops.sha256_chunks(turned, 64).numpy().tobytes() == hashlib.sha256(data).digest()
+    tensorizer_ops.save(path, {"t": turned}, hashes="all+chunked")
+    tensorizer_ops.verify_tensors(path, {"t": turned})

@@ -346,3 +346,17 @@ def test_modules_are_verified(path: str, writer: Any, lazy: bool) -> None:
     assert {name for name, is_same in results if not is_same} == {".w", "norm.num_batches_tracked"}
     del other.own
     assert (".own", False) in ours.verify_module(other)[1]
+
+
+def test_autograd_sees_that_a_parameter_has_other_values(path: str) -> None:
+    tensorizer_ops.save(path, {"p": torch.full((2,), 5.0)})
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(torch.ones(2))
+    weight = torch.ones(2, requires_grad=True)
+    before = (weight * module.p).sum()
+    with TensorDeserializer(path, device="cpu") as deserializer:
+        deserializer.load_into_module(module)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        before.backward()
+    (weight * module.p).sum().backward()
+    assert same(weight.grad, torch.full((2,), 5.0))

@@ -298,3 +298,29 @@ def test_progress_is_told_and_may_end_it(path: str) -> None:
     assert told[-1] == (1000, 1000)
     tensorizer_ops.TensorDeserializer(path, "cpu", progress=lambda *far: told.append(far))
     assert told[-1] == (1000, 1000)
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "match"),
+    [
+        (numpy.zeros(3, dtype="i4,f4"), TypeError, "can't convert"),
+        (numpy.zeros(3, dtype=">f4"), ValueError, "byte order"),
+        (numpy.ma.masked_array([1.0, 2.0], mask=[0, 1]), ValueError, "masked: save its data"),
+    ],
+)
+def test_arrays_that_no_tensor_holds(
+    path: str, array: Any, kind: type[Exception], match: str
+) -> None:
+    with (
+        pytest.raises(kind, match=f"tensor 'odd one' cannot be saved: .*{match}"),
+        TensorSerializer(path) as serializer,
+    ):
+        serializer.write_tensor(0, "odd one", TensorType.PARAM, array)
+    assert not Path(path).exists()
+
+
+def test_what_is_no_module(path: str) -> None:
+    with TensorSerializer(path) as serializer:
+        with pytest.raises(TypeError, match="m is Tensor, and must be a module"):
+            serializer.write_module(torch.ones(2))  # type: ignore[arg-type]
+        serializer.write_state_dict({"w": torch.ones(2)})
