@@ -54,7 +54,7 @@ BUILT := tensorizer_ops/_build.py
 DEMO := build/demo
 # Includes the folders, which change when a file is added or removed.
 SOURCES := $(shell find csrc) setup.py pyproject.toml
-CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/*.cpp benchmarks/*.h) \
+CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/bare/*.cpp benchmarks/bare/*.h) \
 	$(shell find csrc tests/cpp/sim_device tests/cpp/host_hip -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 
 # Parallel targets would install into the same environment.
@@ -145,36 +145,36 @@ test-hf: build .venv-hf-4/installed .venv-hf-5/installed | test-packages
 	done
 
 bench: build $(STAMPS)/bench
-	@$(BIN)/python benchmarks/run.py
-	@$(BIN)/python benchmarks/chart.py
+	@$(BIN)/python -m benchmarks.local.run
+	@$(BIN)/python -m benchmarks.charts.draw
 
 bench-curves: build $(STAMPS)/bench | test-packages
-	@$(BIN)/python benchmarks/load_ways.py
-	@$(BIN)/python benchmarks/scaling.py
-	@$(BIN)/python benchmarks/sizes.py
-	@$(BIN)/python benchmarks/footprint.py
-	@$(BIN)/python benchmarks/chart.py
+	@$(BIN)/python -m benchmarks.curves.ways
+	@$(BIN)/python -m benchmarks.curves.scaling
+	@$(BIN)/python -m benchmarks.curves.sizes
+	@$(BIN)/python -m benchmarks.curves.footprint
+	@$(BIN)/python -m benchmarks.charts.draw
 
 bench-remote: build $(STAMPS)/bench | test-packages
-	@$(BIN)/python benchmarks/remote.py
-	@$(BIN)/python benchmarks/chart.py
+	@$(BIN)/python -m benchmarks.remote.run
+	@$(BIN)/python -m benchmarks.charts.draw
 
 bench-scale: build $(STAMPS)/bench | test-packages
-	@$(BIN)/python benchmarks/calibrate.py
-	@$(BIN)/python benchmarks/scale.py
-	@$(BIN)/python benchmarks/chart.py
+	@$(BIN)/python -m benchmarks.scale.calibrate
+	@$(BIN)/python -m benchmarks.scale.run
+	@$(BIN)/python -m benchmarks.charts.draw
 
 bench-classic: build $(STAMPS)/bench
-	@$(BIN)/python benchmarks/classic.py
+	@$(BIN)/python -m benchmarks.local.classic
 
 bench-checkpoints: build $(STAMPS)/bench
-	@$(BIN)/python benchmarks/checkpoints.py
+	@$(BIN)/python -m benchmarks.local.checkpoints
 
 bench-cold: build $(STAMPS)/bench | test-packages
-	@$(BIN)/python benchmarks/cold.py
+	@$(BIN)/python -m benchmarks.local.cold
 
 bench-gpu: build $(STAMPS)/bench
-	@$(BIN)/python benchmarks/gpu.py
+	@$(BIN)/python -m benchmarks.local.gpu
 
 # Of the Python of .venv, and its torch: `make wheels PYTHON=python3.12 VENV=.venv-3.12` builds another.
 wheels: $(STAMPS)/wheels | test-packages

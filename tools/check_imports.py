@@ -53,6 +53,7 @@ ALLOWED = {
     "tests": [
         *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
         *("_distributed", "_hf", "public", "local_servers", "support"),
+        *("benchmarks",),
     ],
 }
 # Files that may import more than their layer, and why.

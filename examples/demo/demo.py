@@ -28,9 +28,9 @@ import torch
 import ways
 from model import build_model, package_path, program_path
 from places import places
+from report import OTHERS, Speeds, draw, table
 
 import tensorizer_ops
-from report import OTHERS, Speeds, draw, table
 
 
 def have_memory_at_hand(size: int) -> None:

@@ -8,22 +8,21 @@ from typing import Any
 
 import pytest
 
-from support.process import ROOT, TIMEOUT, environment, run_python, warm_python
+from support.process import TIMEOUT, environment, run_python, warm_python
 
 RUN = """
 import runpy, sys
 from support import sim_device
 sim_device.set_lazy(False)
 sim_device.set_codec(True)
-sys.path.insert(0, sys.argv[1])
-runpy.run_path(sys.argv.pop(1) + "/gpu.py", run_name="__main__")
+runpy.run_module("benchmarks.local.gpu", run_name="__main__")
 """
 
 
 def test_devices_are_measured(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     options = ["--quick", "--repeat", "1", "--json", str(result)]
-    done = run_python(RUN, str(ROOT / "benchmarks"), *options)
+    done = run_python(RUN, *options)
     assert b"us, encrypted, against the limit" in done.stdout
     for rows in json.loads(result.read_text())["results"].values():
         assert {"limit, pinned copy", "us", "us, save hashes=all"} <= rows["seconds"].keys()
@@ -32,7 +31,7 @@ def test_devices_are_measured(tmp_path: Path) -> None:
 
 def results_of(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
     result = folder / "result.json"
-    program = [str(ROOT / "benchmarks" / benchmark), "--quick", "--directory", str(folder)]
+    program = ["-m", f"benchmarks.{benchmark}", "--quick", "--directory", str(folder)]
     arguments = [*program, "--json", str(result), *options]
     done = warm_python().run(arguments, environment(), TIMEOUT)
     assert done.returncode == 0, done.stderr
@@ -52,7 +51,7 @@ def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
 
 
 def test_local_files_are_measured(tmp_path: Path) -> None:
-    workloads = run_quickly("run.py", tmp_path, "--workloads", "small", "--peers", "us,limit")
+    workloads = run_quickly("local.run", tmp_path, "--workloads", "small", "--peers", "us,limit")
     names = {"us, copy", "us, save hashes=all", "limit, pread", "us, save encrypted"}
     names |= {f"us, safetensors, {work}" for work in ("copy", "zero-copy", "save")}
     keys = {"us, encrypted", "us, encrypted, passphrase", "bare work, one key from a passphrase"}
@@ -60,7 +59,7 @@ def test_local_files_are_measured(tmp_path: Path) -> None:
 
 
 def test_code_for_tensorizer_is_measured(tmp_path: Path) -> None:
-    workloads = run_quickly("classic.py", tmp_path)
+    workloads = run_quickly("local.classic", tmp_path)
     work = {"load", "save", "load_into_module", "load from a BytesIO"}
     rows = {f"{who}, {what}" for who in ("us", "tensorizer") for what in work}
     assert rows | {"limit, pread"} == workloads["transformer"].keys()
@@ -91,39 +90,39 @@ def test_code_for_tensorizer_is_measured(tmp_path: Path) -> None:
     ],
 )
 def test_servers_are_measured(tmp_path: Path, workload: str, names: list[str]) -> None:
-    workloads = run_quickly("remote.py", tmp_path, "--workloads", workload)
+    workloads = run_quickly("remote.run", tmp_path, "--workloads", workload)
     assert set(names) <= workloads[workload].keys()
 
 
 def test_slices_are_measured(tmp_path: Path) -> None:
-    found = results_of("slices.py", tmp_path)["found"]
+    found = results_of("local.slices", tmp_path)["found"]
     assert found["columns"] > 0 and found["rows"] > 0
     # The request for the index may have brought all of the small files.
     assert 0 <= found["far, received against needed"] <= 9
 
 
 def test_chunks_are_measured(tmp_path: Path) -> None:
-    found = results_of("chunks.py", tmp_path)["found"]
+    found = results_of("local.chunks", tmp_path)["found"]
     assert all(ratio > 0 for ratio in found["ratios"].values())
 
 
 def test_cold_files_are_measured(tmp_path: Path) -> None:
-    found = results_of("cold.py", tmp_path)["found"]
+    found = results_of("local.cold", tmp_path)["found"]
     assert all(ratio > 0 for ratio in found["ratios"].values())
 
 
 def test_checkpoints_are_measured(tmp_path: Path) -> None:
-    found = results_of("checkpoints.py", tmp_path)["found"]
+    found = results_of("local.checkpoints", tmp_path)["found"]
     assert all(seconds > 0 for seconds in found["seconds"].values())
 
 
 def test_many_tensors_are_measured(tmp_path: Path) -> None:
-    found = results_of("many.py", tmp_path)["found"]
+    found = results_of("local.many", tmp_path)["found"]
     assert all(seconds > 0 for seconds in found["seconds"].values())
 
 
 def test_ways_are_measured(tmp_path: Path) -> None:
-    found = results_of("load_ways.py", tmp_path)["found"]
+    found = results_of("curves.ways", tmp_path)["found"]
     ways = {"eager", "lazy", "module", "plaid", "encrypted", "HTTP", "S3", "Redis"}
     assert ways == found["seconds"].keys()
     for seconds in found["seconds"].values():
@@ -133,9 +132,9 @@ def test_ways_are_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("benchmark", "curves"),
     [
-        ("scaling.py", {"tensorizer_ops", "tensorizer", "limit, bare libcurl"}),
-        ("sizes.py", {"tensorizer_ops, mapped", "tensorizer", "safetensors, mapped"}),
-        ("footprint.py", {"tensorizer_ops, copy", "tensorizer", "torch"}),
+        ("curves.scaling", {"tensorizer_ops", "tensorizer", "limit, bare libcurl"}),
+        ("curves.sizes", {"tensorizer_ops, mapped", "tensorizer", "safetensors, mapped"}),
+        ("curves.footprint", {"tensorizer_ops, copy", "tensorizer", "torch"}),
     ],
 )
 def test_curves_are_measured(tmp_path: Path, benchmark: str, curves: set[str]) -> None:
@@ -146,8 +145,7 @@ def test_curves_are_measured(tmp_path: Path, benchmark: str, curves: set[str]) -
 
 
 def test_letter_values_leave_the_tails_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from letter_values import letter_values
+    from benchmarks.charts.letter_values import letter_values
 
     assert letter_values([1.0, 2.0, 3.0, 4.0, 5.0]) == [(2.0, 4.0)]
     boxes = letter_values([float(i) for i in range(33)])
@@ -155,16 +153,15 @@ def test_letter_values_leave_the_tails_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_chart_shows_the_newest_results() -> None:
-    program = [str(ROOT / "benchmarks" / "chart.py"), "--check"]
+    program = ["-m", "benchmarks.charts.draw", "--check"]
     done = warm_python().run(program, environment(), TIMEOUT)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from bars import bar_chart
-    from recorded import Run
-    from verdicts import Row
+    from benchmarks.charts.bars import bar_chart
+    from benchmarks.harness.recorded import Run
+    from benchmarks.harness.verdicts import Row
 
     def run(date: str, machine: str, **rows: dict[str, float]) -> Run:
         results = {
@@ -194,5 +191,5 @@ def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_tensors_take_two_requests_in_a_row(tmp_path: Path) -> None:
     """With a round trip this long, a late start of a thread cannot look like another one."""
     options = ("--workloads", "far", "--repeat", "1", "--round-trip", "1500")
-    workloads = run_quickly("remote.py", tmp_path, *options)
+    workloads = run_quickly("remote.run", tmp_path, *options)
     assert workloads["far"]["us, load"]["rounds"] == 2

@@ -139,7 +139,7 @@ def test_the_packed_sources_are_all_that_is_needed(tmp_path: Path) -> None:
         "docs/*.md",
         "tests/**/*.py",
         "local_servers/*.py",
-        "benchmarks/*.py",
+        "benchmarks/**/*.*",
         "tests/cpp/*",
         "tools/*.*",
         "csrc/**/*.*",

@@ -1,4 +1,4 @@
-"""The simulation of many nodes (benchmarks/scale.py), and what docs/scale.md says of it."""
+"""The simulation of many nodes (benchmarks/scale/run.py), and what docs/scale.md says of it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from random import Random
 
 import pytest
 
+from benchmarks.harness import tables as report
+from benchmarks.harness.recorded import read_runs
+from benchmarks.scale.calibrate import HEAD, lines_of
+from benchmarks.scale.cluster import Cluster, Store
+from benchmarks.scale.run import STRATEGIES, calibrated, table_of_assumptions, tables
+from benchmarks.scale.shared_link import SharedLink, Simulation
+from benchmarks.scale.strategies import gather, read_all, swarm
 from support.process import ROOT, TIMEOUT
-
-sys.path.append(str(ROOT / "benchmarks"))
-
-import report
-from calibrate import HEAD, lines_of
-from cluster import Cluster, Store
-from recorded import read_runs
-from scale import STRATEGIES, calibrated, table_of_assumptions, tables
-from shared_link import SharedLink, Simulation
-from strategies import gather, read_all, swarm
 
 # Nothing goes wrong, and nothing takes time but the bytes.
 CALM = Cluster(
@@ -163,7 +160,7 @@ def test_the_page_shows_the_newest_results() -> None:
 
 
 def test_the_benchmark_runs() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    command = [sys.executable, "-m", "benchmarks.scale.run", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
     assert "tensorizer_ops, gather" in done.stdout

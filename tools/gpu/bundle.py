@@ -12,10 +12,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAMS = (
-    *(f"tools/gpu/{name}" for name in ("run.sh", "check.py", "uses.py")),
-    *(f"benchmarks/{name}.py" for name in ("gpu", "memory", "workloads")),
-)
+PROGRAMS = ("run.sh", "check.py", "uses.py")
+BENCHMARK = ("__init__", "local/gpu", "harness/memory", "harness/workloads")
 README = """\
 tensorizer_ops {wheel}, with all libraries that it needs but torch.
 
@@ -27,12 +25,12 @@ It checks and measures loads onto the GPU for less than ten minutes, each step w
 a file of its own, and prints a summary. Single steps:
 
     PYTHONPATH=. python check.py
-    PYTHONPATH=. python gpu.py --size 16 --directory /dev/shm --json results.json
+    PYTHONPATH=. python -m benchmarks.local.gpu --size 16 --directory /dev/shm --json results.json
     PYTHONPATH=. python uses.py graph
 
 check.py compares loads onto the GPU with loads onto the CPU, and fails if the GPU does not verify
-and decrypt. gpu.py measures loads beside copies from pinned memory; --size is in GiB, and needs
-four times as much memory. uses.py tries a load beside a captured graph, and more.
+and decrypt. The benchmark measures loads beside copies from pinned memory; --size is in GiB, and
+needs four times as much memory. uses.py tries a load beside a captured graph, and more.
 """
 MOST = 64 << 20
 KERNELS = "tensorizer_ops/libtensorizer_ops_cuda.so"
@@ -51,7 +49,11 @@ def main() -> None:
         packed.extractall(folder)
     (folder / "README").write_text(README.format(wheel=wheel.stem))
     for program in PROGRAMS:
-        shutil.copy(ROOT / program, folder)
+        shutil.copy(ROOT / "tools" / "gpu" / program, folder)
+    for module in BENCHMARK:
+        copy = folder / "benchmarks" / f"{module}.py"
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / "benchmarks" / f"{module}.py", copy)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > MOST:
         sys.exit(f"{folder} has {size / (1 << 20):.0f} MiB, more than {MOST >> 20}")

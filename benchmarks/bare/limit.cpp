@@ -1,0 +1,334 @@
+// The limit: the bare work of a load or a save and nothing else.
+//
+//   limit MODE FILE RANGES [--threads N] [--piece BYTES] [--repeat N] [--output PATH]
+//
+//   read         pread of every range into fresh memory with huge pages
+//   read-crc32   also a CRC32 of every piece while it is in cache
+//   read-all     also a SHA-256 of every range by libcrypto
+//   write        pwrite of the same number of bytes, from memory without huge pages, to a new file
+//                at PATH, whose blocks are allocated first, and which is never synced
+//   write-crc32, write-all    also these checksums, computed before the piece is written
+//   read-encrypted    pread of every chunk into fresh memory with huge pages, and decryption in
+//                     place with libsodium's secretbox
+//   write-encrypted   a SHA-256 of every range by libcrypto, encryption of every piece into a
+//                     buffer with libsodium's secretbox, and pwrite of the buffer
+//   read-lanes        pread as above, and then a SHA-256 of every chunk of 1 MiB, as many side by
+//                     side as this library's SHA-256 has lanes
+//   write-lanes       these SHA-256, and then pwrite
+//   derive-key        derivation of one key from a passphrase by libsodium, "interactive" cost
+//
+// RANGES has the format of read_ranges() in bare.h; for read-encrypted, of read_chunks() below.
+//
+// The clock covers what no loader can avoid: allocating memory (for a read), starting threads, the
+// work, and joining them. Memory and file are new in every repetition. Prints JSON.
+//
+//   g++ -std=c++20 -O2 -I../../csrc -o limit limit.cpp ../../csrc/codec/sha256*.cpp -pthread \\
+//       -lcrypto -ldeflate -lsodium
+#include <libdeflate.h>
+#include <openssl/evp.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bare.h"
+#include "codec/sha256.h"
+
+namespace {
+
+using bare::Descriptor;
+using bare::Memory;
+using bare::Range;
+
+// The bytes that a thread takes at a time when ranges may be split: several huge pages, so that two
+// threads seldom wait for the same page fault, but few enough that all threads end together.
+constexpr std::size_t kTurn = std::size_t{8} << 20;
+
+// The chunks that are hashed side by side.
+constexpr std::size_t kHashedChunk = std::size_t{1} << 20;
+
+// The same number of bytes in chunks.
+constexpr std::size_t kChunksInTurn = 4;
+
+struct Job {
+  bool write = false;
+  bool crc32 = false;
+  bool sha256 = false;
+  bool lanes = false;
+  bool encrypt = false;
+  bool derive = false;
+  std::string file;
+  std::string ranges;
+  std::string output;
+  std::array<unsigned char, crypto_secretbox_KEYBYTES> key{};
+  int threads = 2;
+  std::size_t piece = std::size_t{1} << 20;
+  int repeat = 1;
+};
+
+void write_all(int descriptor, const unsigned char* data, std::size_t size, std::size_t offset) {
+  while (size > 0) {
+    const ssize_t count = ::pwrite(descriptor, data, size, static_cast<off_t>(offset));
+    if (count < 0) bare::fail("pwrite");
+    data += count;
+    size -= static_cast<std::size_t>(count);
+    offset += static_cast<std::size_t>(count);
+  }
+}
+
+// A part of a file that was encrypted as one message.
+struct Chunk {
+  Range range;
+  std::array<unsigned char, crypto_secretbox_NONCEBYTES> nonce;
+  std::array<unsigned char, crypto_secretbox_MACBYTES> mac;
+};
+
+template <std::size_t kSize>
+void from_hex(const std::string& text, std::array<unsigned char, kSize>& out) {
+  std::size_t size = 0;
+  if (sodium_hex2bin(out.data(), kSize, text.data(), text.size(), nullptr, &size, nullptr) != 0 ||
+      size != kSize) {
+    throw std::runtime_error("not the expected number of hexadecimal digits");
+  }
+}
+
+// Reads a text file with "offset size nonce mac" per line. In memory, chunks are contiguous.
+std::vector<Chunk> read_chunks(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<Chunk> chunks;
+  Range range{};
+  std::string nonce;
+  std::string mac;
+  while (in >> range.file_offset >> range.size >> nonce >> mac) {
+    Chunk& chunk = chunks.emplace_back();
+    chunk.range = range;
+    from_hex(nonce, chunk.nonce);
+    from_hex(mac, chunk.mac);
+    range.memory_offset += range.size;
+  }
+  if (chunks.empty()) throw std::runtime_error("no chunks in " + path);
+  return chunks;
+}
+
+using Sha256 = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
+
+// Returns a number that depends on the SHA-256 of every chunk.
+std::uint64_t hash_chunks(const unsigned char* bytes, std::size_t size) {
+  const std::span<const std::byte> all = std::as_bytes(std::span(bytes, size));
+  std::vector<tensorizer::Sha256> hashes((size + kHashedChunk - 1) / kHashedChunk);
+  std::vector<tensorizer::Sha256Update> updates;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const std::size_t at = i * kHashedChunk;
+    updates.push_back({&hashes[i], all.subspan(at, std::min(kHashedChunk, size - at))});
+  }
+  tensorizer::sha256_update(updates);
+  std::uint64_t seen = 0;
+  for (tensorizer::Sha256& hash : hashes) seen += static_cast<std::uint64_t>(hash.finish()[0]);
+  return seen;
+}
+
+// The work of one thread. Returns a number that depends on every checksum, so that the compiler
+// cannot remove any of them.
+std::uint64_t work(const Job& job, const std::vector<Range>& turns, std::atomic<std::size_t>& next,
+                   int descriptor, unsigned char* memory) {
+  std::uint64_t seen = 0;
+  const Sha256 sha256(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  std::vector<unsigned char> encrypted(job.encrypt ? job.piece : 0);
+  std::array<unsigned char, crypto_secretbox_NONCEBYTES> nonce{};
+  std::array<unsigned char, crypto_secretbox_MACBYTES> mac{};
+  for (std::size_t i = next++; i < turns.size(); i = next++) {
+    const Range& turn = turns[i];
+    if (job.lanes && job.write) seen += hash_chunks(memory + turn.memory_offset, turn.size);
+    std::uint32_t crc = 0;
+    if (job.sha256) EVP_DigestInit_ex(sha256.get(), EVP_sha256(), nullptr);
+    if (job.encrypt) randombytes_buf(nonce.data(), nonce.size());
+    for (std::size_t done = 0; done < turn.size; done += job.piece) {
+      const std::size_t size = std::min(job.piece, turn.size - done);
+      unsigned char* piece = memory + turn.memory_offset + done;
+      if (!job.write) bare::read_all(descriptor, piece, size, turn.file_offset + done);
+      if (job.crc32) crc = libdeflate_crc32(crc, piece, size);
+      if (job.sha256) EVP_DigestUpdate(sha256.get(), piece, size);
+      if (job.encrypt) {
+        crypto_secretbox_detached(encrypted.data(), mac.data(), piece, size, nonce.data(),
+                                  job.key.data());
+        sodium_increment(nonce.data(), nonce.size());
+        seen += mac[0];
+        piece = encrypted.data();
+      }
+      if (job.write) write_all(descriptor, piece, size, turn.file_offset + done);
+    }
+    seen += crc;
+    if (job.lanes && !job.write) seen += hash_chunks(memory + turn.memory_offset, turn.size);
+    if (job.sha256) {
+      unsigned char digest[EVP_MAX_MD_SIZE];
+      EVP_DigestFinal_ex(sha256.get(), digest, nullptr);
+      seen += digest[0];
+    }
+  }
+  return seen;
+}
+
+std::uint64_t run_threads(const Job& job, const std::vector<Range>& turns, int descriptor,
+                          unsigned char* memory) {
+  std::atomic<std::size_t> next{0};
+  std::atomic<std::uint64_t> seen{0};
+  bare::in_threads(job.threads, [&] { seen += work(job, turns, next, descriptor, memory); });
+  return seen;
+}
+
+double seconds_of_decrypting(const Job& job, const std::vector<Chunk>& chunks) {
+  const bare::Clock clock;
+  const Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
+  const Memory memory(chunks.back().range.memory_offset + chunks.back().range.size, true);
+  std::atomic<std::size_t> next{0};
+  bare::in_threads(job.threads, [&] {
+    for (std::size_t turn = next++; turn * kChunksInTurn < chunks.size(); turn = next++) {
+      const std::size_t end = std::min((turn + 1) * kChunksInTurn, chunks.size());
+      for (std::size_t i = turn * kChunksInTurn; i < end; ++i) {
+        const Chunk& chunk = chunks[i];
+        unsigned char* bytes = memory.data() + chunk.range.memory_offset;
+        bare::read_all(file.number(), bytes, chunk.range.size, chunk.range.file_offset);
+        if (crypto_secretbox_open_detached(bytes, bytes, chunk.mac.data(), chunk.range.size,
+                                           chunk.nonce.data(), job.key.data()) != 0) {
+          throw std::runtime_error("a MAC is wrong");
+        }
+      }
+    }
+  });
+  return clock.seconds();
+}
+
+double seconds_of_deriving() {
+  const bare::Clock clock;
+  const std::array<unsigned char, crypto_pwhash_SALTBYTES> salt{};
+  std::array<unsigned char, crypto_secretbox_KEYBYTES> key{};
+  if (crypto_pwhash(key.data(), key.size(), "passphrase", 10, salt.data(),
+                    crypto_pwhash_OPSLIMIT_INTERACTIVE, crypto_pwhash_MEMLIMIT_INTERACTIVE,
+                    crypto_pwhash_ALG_ARGON2ID13) != 0) {
+    throw std::runtime_error("no key could be derived");
+  }
+  return clock.seconds();
+}
+
+// Divides the work among threads. Ranges are not split if the SHA-256 of a range must be computed
+// in order; the largest go first then, so that all threads end at about the same time.
+std::vector<Range> turns_of(const Job& job, std::vector<Range> ranges) {
+  const std::size_t lanes = static_cast<std::size_t>(tensorizer::sha256_lanes());
+  if (!job.sha256) return bare::cut(ranges, job.lanes ? lanes * kHashedChunk : kTurn);
+  std::stable_sort(ranges.begin(), ranges.end(),
+                   [](const Range& a, const Range& b) { return a.size > b.size; });
+  return ranges;
+}
+
+double seconds_of(const Job& job, const std::vector<Range>& turns, std::size_t memory_size,
+                  std::uint64_t& seen) {
+  if (!job.write) {
+    const bare::Clock clock;
+    const Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
+    const Memory memory(memory_size, true);
+    seen += run_threads(job, turns, file.number(), memory.data());
+    return clock.seconds();
+  }
+  // No huge pages, as usual for tensors that are saved.
+  const Memory memory(memory_size, false);
+  {
+    const Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
+    for (const Range& turn : turns) {
+      bare::read_all(file.number(), memory.data() + turn.memory_offset, turn.size,
+                     turn.file_offset);
+    }
+  }
+  ::unlink(job.output.c_str());
+  double seconds = 0;
+  {
+    const bare::Clock clock;
+    const Descriptor file(job.output, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
+    // ext4 writes faster into allocated blocks. Where it is not possible, it is not needed either.
+    std::uint64_t end = 0;
+    for (const Range& turn : turns) end = std::max(end, turn.file_offset + turn.size);
+    static_cast<void>(::fallocate(file.number(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(end)));
+    seen += run_threads(job, turns, file.number(), memory.data());
+    seconds = clock.seconds();
+  }
+  ::unlink(job.output.c_str());
+  return seconds;
+}
+
+Job parse(int argc, char** argv) {
+  if (argc < 4) throw std::runtime_error("usage: limit MODE FILE RANGES [--option value ...]");
+  Job job;
+  const std::string mode = argv[1];
+  const std::string kind = mode.substr(0, mode.find('-'));
+  const std::string sums = kind == mode ? "" : mode.substr(kind.size() + 1);
+  job.derive = mode == "derive-key";
+  job.encrypt = sums == "encrypted";
+  if (!job.derive &&
+      ((kind != "read" && kind != "write") ||
+       (kind != mode && sums != "crc32" && sums != "all" && sums != "lanes" && !job.encrypt))) {
+    throw std::runtime_error("unknown mode " + mode);
+  }
+  job.write = kind == "write";
+  job.crc32 = sums == "crc32" || sums == "all";
+  job.sha256 = sums == "all" || job.encrypt;
+  job.lanes = sums == "lanes";
+  job.file = argv[2];
+  job.ranges = argv[3];
+  for (int i = 4; i + 1 < argc; i += 2) {
+    const std::string option = argv[i];
+    const std::string value = argv[i + 1];
+    if (option == "--threads") {
+      job.threads = std::stoi(value);
+    } else if (option == "--piece") {
+      job.piece = std::stoull(value);
+    } else if (option == "--repeat") {
+      job.repeat = std::stoi(value);
+    } else if (option == "--output") {
+      job.output = value;
+    } else if (option == "--key") {
+      from_hex(value, job.key);
+    } else {
+      throw std::runtime_error("unknown option " + option);
+    }
+  }
+  if (job.threads < 1 || job.piece < 1 || job.repeat < 1) {
+    throw std::runtime_error("--threads, --piece and --repeat are at least 1");
+  }
+  if (job.write && job.output.empty()) throw std::runtime_error(mode + " needs --output");
+  return job;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const Job job = parse(argc, argv);
+  if (sodium_init() < 0) throw std::runtime_error("libsodium cannot be initialized");
+  std::vector<Range> ranges;
+  std::vector<Chunk> chunks;
+  if (job.encrypt && !job.write) {
+    chunks = read_chunks(job.ranges);
+    for (const Chunk& chunk : chunks) ranges.push_back(chunk.range);
+  } else {
+    ranges = bare::read_ranges(job.ranges);
+  }
+  const std::vector<Range> turns = turns_of(job, ranges);
+  const std::size_t memory_size = bare::memory_of(ranges);
+  std::uint64_t seen = 0;
+  std::printf("{\"mode\": \"%s\", \"threads\": %d, \"piece\": %zu, \"bytes\": %llu, \"seconds\": [",
+              argv[1], job.threads, job.piece,
+              static_cast<unsigned long long>(bare::bytes_of(ranges)));
+  for (int i = 0; i < job.repeat; ++i) {
+    const double seconds = job.derive        ? seconds_of_deriving()
+                           : !chunks.empty() ? seconds_of_decrypting(job, chunks)
+                                             : seconds_of(job, turns, memory_size, seen);
+    std::printf("%s%.6f", i == 0 ? "" : ", ", seconds);
+  }
+  std::printf("], \"sums\": %llu}\n", static_cast<unsigned long long>(seen));
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "limit: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,172 @@
+"""Measures loads by the number of tensors in a file, and by its size.
+
+    python -m benchmarks.curves.sizes [--quick] [--gib 20] [--rounds 3] [--json FILE]
+
+Files of 10 to 1,000,000 tensors of 4 elements, and files of 1 MiB to 20 GiB in tensors of up to
+32 MiB, without checksums. Every load is a process of its own; the best of the rounds counts. Every
+loaded byte is compared with the original, outside of the timing. A library is not measured with
+files of which a load would probably take more than a minute.
+
+  mapped   until the call returns; nothing is read
+  copy     until the values are in memory of their own
+
+Files are in the page cache, unless they and their tensors do not fit into memory together: then
+they come from the disk.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+
+import torch
+
+import tensorizer_ops
+from benchmarks.charts.curves import Panel, as_found, short
+from benchmarks.charts.theme import US
+from benchmarks.harness import runs
+from benchmarks.harness import tables as report
+from benchmarks.harness.best import THREADS, Results, measured
+from benchmarks.harness.libraries import (
+    Load,
+    ops_load,
+    safetensors_load,
+    tensorizer_load,
+    torch_load,
+    why_not,
+)
+from benchmarks.harness.measure import Task, measure
+from benchmarks.harness.memory import Failure, Reserve, State, make_warm
+
+MIB = 1 << 20
+LONGEST = 60.0
+LOADS: dict[str, tuple[str, Load]] = {
+    f"{US}, mapped": (".tensors", ops_load()),
+    f"{US}, copy": (".tensors", ops_load(copy=True)),
+    "safetensors, mapped": (".safetensors", safetensors_load),
+    "tensorizer": (".tensors", tensorizer_load(None)),
+    "torch, load": (".pt", torch_load(mmap=False)),
+}
+Make = Callable[[int], torch.Tensor]  # makes the tensor of a number
+
+
+def name_of(number: int) -> str:
+    return f"layers.{number}.weight"
+
+
+def tensors_of(count: int, make: Make) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name_of(i), make(i)) for i in range(count))
+
+
+def write(path: Path, count: int, make: Make) -> None:
+    """Write a file of either format; only a tensor at a time is in memory."""
+    with tensorizer_ops.Writer(path, hashes="none") as writer:
+        for name, tensor in tensors_of(count, make):
+            writer[name] = tensor
+
+
+def check(loaded: State, count: int, make: Make) -> None:
+    if len(loaded) != count:
+        raise Failure(f"{len(loaded)} tensors instead of {count}")
+    for name, tensor in tensors_of(count, make):
+        if not torch.equal(loaded[name].view(torch.int32), tensor.view(torch.int32)):
+            raise Failure(f"{name} has other bytes than were saved")
+
+
+def fits(size: int) -> bool:
+    """Whether a file and its tensors fit into memory together."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return 2.2 * size < int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def write_files(folder: Path, count: int, make: Make, *, all_formats: bool) -> dict[str, Path]:
+    paths = {".tensors": folder / "model.tensors"}
+    write(paths[".tensors"], count, make)
+    if all_formats:
+        paths[".safetensors"] = folder / "model.safetensors"
+        write(paths[".safetensors"], count, make)
+        paths[".pt"] = folder / "model.pt"
+        torch.save(dict(tensors_of(count, make)), paths[".pt"])
+    return paths
+
+
+def measure_files(
+    panel: Panel, folder: Path, x: float, count: int, make: Make, rounds: int
+) -> None:
+    """Add the best load of each library from files of `count` tensors."""
+    size = make(0).nbytes * count
+    small = fits(size)
+    paths = write_files(folder, count, make, all_formats=small)
+    (folder / "tiny").mkdir()
+    tiny = write_files(folder / "tiny", 4, few, all_formats=True)
+    gc.collect()
+    gc.freeze()  # garbage collection in a forked process would copy every page it visits
+    reserve = Reserve(size if small else MIB)
+    for curve, (suffix, load) in LOADS.items():
+        points = panel.curves.get(curve, [])
+        if suffix not in paths or (points and points[-1][1] * x / points[-1][0] > LONGEST):
+            continue
+        if small:
+            make_warm(paths[suffix])
+        task = Task(
+            partial(load, str(paths[suffix])),
+            partial(check, count=count, make=make),
+            partial(load, str(tiny[suffix])),
+        )
+        best = min(
+            measure(task, repeats=1, threads=THREADS, reserve=reserve, lend=size).seconds
+            for _ in range(rounds)
+        )
+        panel.add(curve, x, best)
+    for path in paths.values():
+        path.unlink()
+    shutil.rmtree(folder / "tiny")
+
+
+def few(number: int) -> torch.Tensor:
+    return torch.arange(4, dtype=torch.int32) + number
+
+
+def large(number: int, *, size: int, pattern: torch.Tensor) -> torch.Tensor:
+    return pattern[: size // 4] ^ (number + 1)
+
+
+def measure_all(folder: Path, gibibytes: int, rounds: int) -> Results:
+    quick = gibibytes == 0
+    numbers = Panel("Files of small tensors, in the page cache", "tensors", "seconds", "xy")
+    for count in (10, 1000) if quick else (10, 100, 1000, 10_000, 100_000, 1_000_000):
+        measure_files(numbers, folder, count, count, few, rounds)
+    sizes = Panel("Files of large tensors", "MiB", "seconds", "xy")
+    pattern = torch.empty(32 * MIB // 4, dtype=torch.int32).random_()
+    mebibytes = [1, 4, 16] if quick else [1, 4, 16, 64, 256, 1024, 4096, 8192, gibibytes << 10]
+    for size in takewhile(lambda size: size <= max(16, gibibytes << 10), mebibytes):
+        one = min(size, 32) * MIB
+        make = partial(large, size=one, pattern=pattern)
+        measure_files(sizes, folder, size, size * MIB // one, make, rounds)
+    return as_found([numbers, sizes])
+
+
+def main() -> None:
+    runs.prepare_to_fork()
+    for library in (US, "safetensors.torch", "tensorizer"):
+        if missing := why_not(library):
+            sys.exit(missing)
+    found = measured(__doc__, ("gib", 20, 0), 3, measure_all, "sizes")
+    for panel in found["panels"]:
+        print(panel["title"])
+        values = sorted({x for points in panel["curves"].values() for x, _ in points})
+        lines = [
+            [curve, *(f"{dict(points)[x]:.4f}" if x in dict(points) else "-" for x in values)]
+            for curve, points in panel["curves"].items()
+        ]
+        head = [f"seconds by {panel['x']}", *(short(x) for x in values)]
+        print(report.table(head, lines, 1, markdown=False), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

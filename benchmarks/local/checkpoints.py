@@ -1,0 +1,242 @@
+"""Compares checkpoints of several ranks with those of torch's own storage, and with bare writing.
+
+    python -m benchmarks.local.checkpoints [--quick] [--mib 512] [--rounds 7]
+
+Four processes with Gloo have a quarter of every tensor each. They call torch.distributed.checkpoint
+with `TensorizerStorageWriter` and `-Reader`, and with torch's `FileSystemWriter` and `-Reader`, all
+with their defaults: files are on stable storage when a save ends. Every loaded byte is compared. A
+round does everything once, in turn; the median of the rounds counts.
+
+  save    by all ranks, until all have ended
+  load    into tensors that are there, from files in the page cache
+  bare    write() and fsync() of the same bytes, by four processes: the bound of `save`
+  train   products of matrices and all-reduces, with an async_save during them; `lost` is
+          what they take longer than without
+  one     distributed.save() into one file, of shards by rows and by columns, which are exchanged
+  gather  full_tensor() of all, and save() on rank 0: the file must be the same
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import logging
+import os
+import shutil
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+
+import tensorizer_ops
+from benchmarks.harness import runs
+from benchmarks.harness import tables as report
+from benchmarks.harness.best import Results, measured
+from tensorizer_ops import checkpoint, distributed
+
+RANKS, TENSORS = 4, 16
+STEPS, SAVED_AT, REDUCED_EVERY = 300, 20, 10
+Times = dict[str, list[float]]
+
+
+class Rank:
+    """What one process does."""
+
+    def __init__(self, folder: Path, rank: int, mebibytes: int) -> None:
+        torch.set_num_threads(1)
+        logging.disable(logging.WARNING)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
+        )
+        self.folder, self.rank = folder, rank
+        self.steps = min(STEPS, 4 * mebibytes)
+        # Saves in the background must not use the group that the training uses.
+        self.group = dist.new_group(backend="gloo")
+        mesh = init_device_mesh("cpu", (RANKS,))
+        rows = max((mebibytes << 20) // RANKS // TENSORS // 4096, 1)
+        generator = torch.Generator().manual_seed(rank)
+        self.saved = [torch.randn(rows, 1024, generator=generator) for _ in range(TENSORS)]
+        self.state: dict[str, Any] = {
+            f"layer.{i}.weight": DTensor.from_local(local.clone(), mesh, [Shard(0)])
+            for i, local in enumerate(self.saved)
+        }
+        self.columns: dict[str, Any] = {
+            f"layer.{i}.weight": DTensor.from_local(local.t().contiguous(), mesh, [Shard(1)])
+            for i, local in enumerate(self.saved)
+        }
+        self.writer = checkpoint.TensorizerStorageWriter()
+        self.times: Times = {}
+
+    def timed(self, name: str, work: Callable[[], object]) -> None:
+        dist.barrier()
+        begin = time.perf_counter()
+        work()
+        dist.barrier()
+        self.times.setdefault(name, []).append(time.perf_counter() - begin)
+
+    def clean(self) -> None:
+        dist.barrier()
+        if self.rank == 0:
+            for name in ("ours", "theirs", "bare"):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+        dist.barrier()
+
+    def write(self) -> None:
+        place = self.folder / "bare"
+        place.mkdir(exist_ok=True)
+        with open(place / str(self.rank), "wb", buffering=0) as file:
+            for tensor in self.state.values():
+                view = memoryview(tensor.to_local().numpy()).cast("B")
+                while view:
+                    view = view[file.write(view) :]
+            os.fsync(file.fileno())
+
+    def train(self, save: Callable[[], Any] | None) -> None:
+        matrix = torch.ones(400, 400)
+        saving = None
+        dist.barrier()
+        begin = time.perf_counter()
+        for step in range(self.steps):
+            matrix @ matrix
+            if save and step == SAVED_AT:
+                saving = save()
+            if step % REDUCED_EVERY == 0:
+                dist.all_reduce(torch.ones(1))
+        dist.barrier()
+        name = "train" if save is None else "train, ours" if save == self.ours else "train, theirs"
+        self.times.setdefault(name, []).append(time.perf_counter() - begin)
+        if saving is not None:
+            saving.result()
+
+    def ours(self) -> Any:
+        return checkpoint.async_save(
+            self.state,
+            checkpoint_id=self.folder / "ours",
+            storage_writer=self.writer,
+            process_group=self.group,
+        )
+
+    def theirs(self) -> Any:
+        writer = dcp.FileSystemWriter(self.folder / "theirs")
+        return dcp.async_save(self.state, storage_writer=writer, process_group=self.group)
+
+    def check(self) -> None:
+        for tensor, saved in zip(self.state.values(), self.saved, strict=True):
+            assert torch.equal(tensor.to_local(), saved), "other bytes arrived"
+            tensor.to_local().zero_()
+
+    def restore(self) -> None:
+        for tensor, saved in zip(self.state.values(), self.saved, strict=True):
+            tensor.to_local().copy_(saved)
+
+    def save_at_once(self, how: str, state: dict[str, Any]) -> None:
+        one, gathered = self.folder / "ours" / "one.tensors", self.folder / "theirs" / "all.tensors"
+        self.clean()
+        self.timed(f"one, {how}", lambda: distributed.save(one, state))
+        self.timed(f"gather, {how}", lambda: self.gather_and_save(gathered, state))
+        if self.rank == 0:
+            assert filecmp.cmp(one, gathered, shallow=False), "another file was written"
+
+    def gather_and_save(self, path: Path, state: dict[str, Any]) -> None:
+        full = {name: tensor.full_tensor() for name, tensor in state.items()}
+        if self.rank == 0:
+            tensorizer_ops.save(path, full, hashes="chunked")
+
+    def round(self) -> None:
+        ours, theirs = self.folder / "ours", self.folder / "theirs"
+        self.clean()
+        self.timed("bare", self.write)
+        self.timed("save, ours", lambda: checkpoint.save(self.state, checkpoint_id=ours))
+        writer = dcp.FileSystemWriter(theirs)
+        self.timed("save, theirs", lambda: dcp.save(self.state, storage_writer=writer))
+        self.check()
+        self.timed("load, ours", lambda: checkpoint.load(self.state, checkpoint_id=ours))
+        self.check()
+        reader = dcp.FileSystemReader(theirs)
+        self.timed("load, theirs", lambda: dcp.load(self.state, storage_reader=reader))
+        self.check()
+        self.restore()
+        self.save_at_once("rows", self.state)
+        self.save_at_once("columns", self.columns)
+        for save in (None, self.ours, self.theirs):
+            self.clean()
+            self.train(save)
+
+
+def run(folder: Path, rank: int, mebibytes: int, rounds: int) -> None:
+    one = Rank(folder, rank, mebibytes)
+    for number in range(rounds + 1):
+        one.round()
+        if number == 0:  # it has made memory and started threads
+            one.times.clear()
+    if rank == 0:
+        (folder / "times.json").write_text(json.dumps(one.times))
+    dist.destroy_process_group()
+
+
+def measure_all(folder: Path, mebibytes: int, rounds: int) -> Results:
+    processes = []
+    for rank in range(RANKS):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                run(folder, rank, mebibytes, rounds)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        processes.append(pid)
+    statuses = [os.waitpid(pid, 0)[1] for pid in processes]
+    if any(statuses):
+        sys.exit("a rank has failed")
+    times: Times = json.loads((folder / "times.json").read_text())
+    seconds = {name: statistics.median(each) for name, each in times.items()}
+    lost = {
+        who: statistics.median(
+            [a - b for a, b in zip(times[f"train, {who}"], times["train"], strict=True)]
+        )
+        for who in ("ours", "theirs")
+    }
+    ratios = {
+        "save": seconds["save, theirs"] / seconds["save, ours"],
+        "save, of the bound": seconds["bare"] / seconds["save, ours"],
+        "save, of the bound, theirs": seconds["bare"] / seconds["save, theirs"],
+        "load": seconds["load, theirs"] / seconds["load, ours"],
+        "lost": lost["ours"] / lost["theirs"],
+        "one file, rows": seconds["gather, rows"] / seconds["one, rows"],
+        "one file, columns": seconds["gather, columns"] / seconds["one, columns"],
+    }
+    return {"mib": mebibytes, "ranks": RANKS, "seconds": seconds, "lost": lost, "ratios": ratios}
+
+
+def main() -> None:
+    runs.prepare_to_fork()
+    found = measured(__doc__, ("mib", 512, 16), 7, measure_all, "checkpoints")
+    seconds, lost, ratios = found["seconds"], found["lost"], found["ratios"]
+    lines = [
+        ["save", f"{seconds['save, ours']:.3f}", f"{seconds['save, theirs']:.3f}", ratios["save"]],
+        ["load", f"{seconds['load, ours']:.3f}", f"{seconds['load, theirs']:.3f}", ratios["load"]],
+        ["lost", f"{lost['ours']:.3f}", f"{lost['theirs']:.3f}", lost["theirs"] / lost["ours"]],
+    ]
+    for how in ("rows", "columns"):
+        one, gather = seconds[f"one, {how}"], seconds[f"gather, {how}"]
+        ratio = ratios[f"one file, {how}"]
+        lines.append([f"one file, {how}", f"{one:.3f}", f"{gather:.3f} (gathered)", ratio])
+    rows = [[*line[:-1], f"{line[-1]:.2f}"] for line in lines]
+    print(report.table(["", "ours, s", "theirs, s", "ratio"], rows, 1, markdown=False))
+    print(f"bare writing: {seconds['bare']:.3f} s")
+
+
+if __name__ == "__main__":
+    main()
