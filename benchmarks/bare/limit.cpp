@@ -8,28 +8,21 @@
 //   write        pwrite of the same number of bytes, from memory without huge pages, to a new file
 //                at PATH, whose blocks are allocated first, and which is never synced
 //   write-crc32, write-all    also these checksums, computed before the piece is written
-//   read-encrypted    pread of every chunk into fresh memory with huge pages, and decryption in
-//                     place with libsodium's secretbox
-//   write-encrypted   a SHA-256 of every range by libcrypto, encryption of every piece into a
-//                     buffer with libsodium's secretbox, and pwrite of the buffer
 //   read-lanes        pread as above, and then a SHA-256 of every chunk of 1 MiB, as many side by
 //                     side as this library's SHA-256 has lanes
 //   write-lanes       these SHA-256, and then pwrite
-//   derive-key        derivation of one key from a passphrase by libsodium, "interactive" cost
 //
-// RANGES has the format of read_ranges() in bare.h; for read-encrypted, of read_chunks() below.
+// RANGES has the format of read_ranges() in bare.h.
 //
 // The clock covers what no loader can avoid: allocating memory (for a read), starting threads, the
 // work, and joining them. Memory and file are new in every repetition. Prints JSON.
 //
 //   g++ -std=c++20 -O2 -I../../csrc -o limit limit.cpp ../../csrc/codec/sha256*.cpp -pthread \\
-//       -lcrypto -ldeflate -lsodium
+//       -lcrypto -ldeflate
 #include <libdeflate.h>
 #include <openssl/evp.h>
-#include <sodium.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <memory>
 #include <span>
@@ -51,20 +44,14 @@ constexpr std::size_t kTurn = std::size_t{8} << 20;
 // The chunks that are hashed side by side.
 constexpr std::size_t kHashedChunk = std::size_t{1} << 20;
 
-// The same number of bytes in chunks.
-constexpr std::size_t kChunksInTurn = 4;
-
 struct Job {
   bool write = false;
   bool crc32 = false;
   bool sha256 = false;
   bool lanes = false;
-  bool encrypt = false;
-  bool derive = false;
   std::string file;
   std::string ranges;
   std::string output;
-  std::array<unsigned char, crypto_secretbox_KEYBYTES> key{};
   int threads = 2;
   std::size_t piece = std::size_t{1} << 20;
   int repeat = 1;
@@ -78,40 +65,6 @@ void write_all(int descriptor, const unsigned char* data, std::size_t size, std:
     size -= static_cast<std::size_t>(count);
     offset += static_cast<std::size_t>(count);
   }
-}
-
-// A part of a file that was encrypted as one message.
-struct Chunk {
-  Range range;
-  std::array<unsigned char, crypto_secretbox_NONCEBYTES> nonce;
-  std::array<unsigned char, crypto_secretbox_MACBYTES> mac;
-};
-
-template <std::size_t kSize>
-void from_hex(const std::string& text, std::array<unsigned char, kSize>& out) {
-  std::size_t size = 0;
-  if (sodium_hex2bin(out.data(), kSize, text.data(), text.size(), nullptr, &size, nullptr) != 0 ||
-      size != kSize) {
-    throw std::runtime_error("not the expected number of hexadecimal digits");
-  }
-}
-
-// Reads a text file with "offset size nonce mac" per line. In memory, chunks are contiguous.
-std::vector<Chunk> read_chunks(const std::string& path) {
-  std::ifstream in(path);
-  std::vector<Chunk> chunks;
-  Range range{};
-  std::string nonce;
-  std::string mac;
-  while (in >> range.file_offset >> range.size >> nonce >> mac) {
-    Chunk& chunk = chunks.emplace_back();
-    chunk.range = range;
-    from_hex(nonce, chunk.nonce);
-    from_hex(mac, chunk.mac);
-    range.memory_offset += range.size;
-  }
-  if (chunks.empty()) throw std::runtime_error("no chunks in " + path);
-  return chunks;
 }
 
 using Sha256 = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
@@ -137,28 +90,17 @@ std::uint64_t work(const Job& job, const std::vector<Range>& turns, std::atomic<
                    int descriptor, unsigned char* memory) {
   std::uint64_t seen = 0;
   const Sha256 sha256(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  std::vector<unsigned char> encrypted(job.encrypt ? job.piece : 0);
-  std::array<unsigned char, crypto_secretbox_NONCEBYTES> nonce{};
-  std::array<unsigned char, crypto_secretbox_MACBYTES> mac{};
   for (std::size_t i = next++; i < turns.size(); i = next++) {
     const Range& turn = turns[i];
     if (job.lanes && job.write) seen += hash_chunks(memory + turn.memory_offset, turn.size);
     std::uint32_t crc = 0;
     if (job.sha256) EVP_DigestInit_ex(sha256.get(), EVP_sha256(), nullptr);
-    if (job.encrypt) randombytes_buf(nonce.data(), nonce.size());
     for (std::size_t done = 0; done < turn.size; done += job.piece) {
       const std::size_t size = std::min(job.piece, turn.size - done);
       unsigned char* piece = memory + turn.memory_offset + done;
       if (!job.write) bare::read_all(descriptor, piece, size, turn.file_offset + done);
       if (job.crc32) crc = libdeflate_crc32(crc, piece, size);
       if (job.sha256) EVP_DigestUpdate(sha256.get(), piece, size);
-      if (job.encrypt) {
-        crypto_secretbox_detached(encrypted.data(), mac.data(), piece, size, nonce.data(),
-                                  job.key.data());
-        sodium_increment(nonce.data(), nonce.size());
-        seen += mac[0];
-        piece = encrypted.data();
-      }
       if (job.write) write_all(descriptor, piece, size, turn.file_offset + done);
     }
     seen += crc;
@@ -178,40 +120,6 @@ std::uint64_t run_threads(const Job& job, const std::vector<Range>& turns, int d
   std::atomic<std::uint64_t> seen{0};
   bare::in_threads(job.threads, [&] { seen += work(job, turns, next, descriptor, memory); });
   return seen;
-}
-
-double seconds_of_decrypting(const Job& job, const std::vector<Chunk>& chunks) {
-  const bare::Clock clock;
-  const Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
-  const Memory memory(chunks.back().range.memory_offset + chunks.back().range.size, true);
-  std::atomic<std::size_t> next{0};
-  bare::in_threads(job.threads, [&] {
-    for (std::size_t turn = next++; turn * kChunksInTurn < chunks.size(); turn = next++) {
-      const std::size_t end = std::min((turn + 1) * kChunksInTurn, chunks.size());
-      for (std::size_t i = turn * kChunksInTurn; i < end; ++i) {
-        const Chunk& chunk = chunks[i];
-        unsigned char* bytes = memory.data() + chunk.range.memory_offset;
-        bare::read_all(file.number(), bytes, chunk.range.size, chunk.range.file_offset);
-        if (crypto_secretbox_open_detached(bytes, bytes, chunk.mac.data(), chunk.range.size,
-                                           chunk.nonce.data(), job.key.data()) != 0) {
-          throw std::runtime_error("a MAC is wrong");
-        }
-      }
-    }
-  });
-  return clock.seconds();
-}
-
-double seconds_of_deriving() {
-  const bare::Clock clock;
-  const std::array<unsigned char, crypto_pwhash_SALTBYTES> salt{};
-  std::array<unsigned char, crypto_secretbox_KEYBYTES> key{};
-  if (crypto_pwhash(key.data(), key.size(), "passphrase", 10, salt.data(),
-                    crypto_pwhash_OPSLIMIT_INTERACTIVE, crypto_pwhash_MEMLIMIT_INTERACTIVE,
-                    crypto_pwhash_ALG_ARGON2ID13) != 0) {
-    throw std::runtime_error("no key could be derived");
-  }
-  return clock.seconds();
 }
 
 // Divides the work among threads. Ranges are not split if the SHA-256 of a range must be computed
@@ -264,16 +172,13 @@ Job parse(int argc, char** argv) {
   const std::string mode = argv[1];
   const std::string kind = mode.substr(0, mode.find('-'));
   const std::string sums = kind == mode ? "" : mode.substr(kind.size() + 1);
-  job.derive = mode == "derive-key";
-  job.encrypt = sums == "encrypted";
-  if (!job.derive &&
-      ((kind != "read" && kind != "write") ||
-       (kind != mode && sums != "crc32" && sums != "all" && sums != "lanes" && !job.encrypt))) {
+  if ((kind != "read" && kind != "write") ||
+      (kind != mode && sums != "crc32" && sums != "all" && sums != "lanes")) {
     throw std::runtime_error("unknown mode " + mode);
   }
   job.write = kind == "write";
   job.crc32 = sums == "crc32" || sums == "all";
-  job.sha256 = sums == "all" || job.encrypt;
+  job.sha256 = sums == "all";
   job.lanes = sums == "lanes";
   job.file = argv[2];
   job.ranges = argv[3];
@@ -288,8 +193,6 @@ Job parse(int argc, char** argv) {
       job.repeat = std::stoi(value);
     } else if (option == "--output") {
       job.output = value;
-    } else if (option == "--key") {
-      from_hex(value, job.key);
     } else {
       throw std::runtime_error("unknown option " + option);
     }
@@ -305,15 +208,7 @@ Job parse(int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   const Job job = parse(argc, argv);
-  if (sodium_init() < 0) throw std::runtime_error("libsodium cannot be initialized");
-  std::vector<Range> ranges;
-  std::vector<Chunk> chunks;
-  if (job.encrypt && !job.write) {
-    chunks = read_chunks(job.ranges);
-    for (const Chunk& chunk : chunks) ranges.push_back(chunk.range);
-  } else {
-    ranges = bare::read_ranges(job.ranges);
-  }
+  const std::vector<Range> ranges = bare::read_ranges(job.ranges);
   const std::vector<Range> turns = turns_of(job, ranges);
   const std::size_t memory_size = bare::memory_of(ranges);
   std::uint64_t seen = 0;
@@ -321,9 +216,7 @@ int main(int argc, char** argv) try {
               argv[1], job.threads, job.piece,
               static_cast<unsigned long long>(bare::bytes_of(ranges)));
   for (int i = 0; i < job.repeat; ++i) {
-    const double seconds = job.derive        ? seconds_of_deriving()
-                           : !chunks.empty() ? seconds_of_decrypting(job, chunks)
-                                             : seconds_of(job, turns, memory_size, seen);
+    const double seconds = seconds_of(job, turns, memory_size, seen);
     std::printf("%s%.6f", i == 0 ? "" : ", ", seconds);
   }
   std::printf("], \"sums\": %llu}\n", static_cast<unsigned long long>(seen));

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bare.programs import READ, READ_ALL, READ_CRC32, WRITE, WRITE_ALL, WRITE_CRC32
-from benchmarks.charts.theme import SIZE, SMALL, US, WIDTH, Colours, new_figure, write
-from benchmarks.harness.recorded import Run
-from benchmarks.harness.verdicts import Rows, best_seconds
+from benchmarks.charts.theme import SIZE, SMALL, WIDTH, Colours, new_figure, write
+from benchmarks.harness.results import US, Rows, Run
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,8 @@ COMPARISONS = (
 
 def bars_of(run: Run, comparison: Comparison) -> int:
     """Return how many bars of a panel were measured; 0 if that of this library was not."""
-    rows = run.results.get(comparison.workload, {})
-    measured = [best_seconds(rows, choice.row) is not None for choice in comparison.choices]
+    rows = run.rows(comparison.workload)
+    measured = [bool(choice.row in rows and rows[choice.row].warm) for choice in comparison.choices]
     return sum(measured) if measured[0] else 0
 
 
@@ -210,7 +209,7 @@ class BarChart:
 
 def panel_of(comparison: Comparison, rows: Rows) -> Panel:
     def speed_of(row: str) -> float | None:
-        seconds = best_seconds(rows, row)
+        seconds = rows[row].best() if row in rows else None
         return rows[row].bytes / seconds / 1e9 if seconds else None
 
     bars = []
@@ -237,10 +236,10 @@ def bar_chart(runs: Sequence[Run]) -> BarChart:
         run = max(same, key=lambda run: bars_of(run, comparison))
         if bars_of(run, comparison) == 0:
             continue
-        rows = run.results[comparison.workload]
+        rows = run.rows(comparison.workload)
         panels.append(panel_of(comparison, rows))
         dates.add(run.date[:10])
-        rounds.add(str(len(rows[comparison.choices[0].row].ready["warm"])))
+        rounds.add(str(len(rows[comparison.choices[0].row].warm)))
     footnote = (
         f"{newest.machine}, best of {' or '.join(sorted(rounds))} rounds, "
         f"{' and '.join(sorted(dates))}. "

@@ -1,39 +1,13 @@
-"""Curves, and how they are drawn: what a benchmark found for several values of x."""
+"""Curves: what a benchmark found for several values of x."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charts.theme import (
-    LIMIT,
-    SIZE,
-    SMALL,
-    US,
-    WIDTH,
-    Colours,
-    new_figure,
-    plain_axes,
-    write,
-)
-
-Points = list[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Curves that share their axes. The names of `curves` start with that of a library."""
-
-    title: str
-    x: str
-    y: str
-    log: str = ""  # the axes with a logarithmic scale, such as "xy"; the others start at 0
-    curves: dict[str, Points] = field(default_factory=dict)
-
-    def add(self, curve: str, x: float, y: float) -> None:
-        self.curves.setdefault(curve, []).append((x, y))
+from benchmarks.charts.theme import SIZE, SMALL, WIDTH, Colours, new_figure, plain_axes, write
+from benchmarks.harness.results import LIMIT, US, Panel, short
 
 
 @dataclass(frozen=True)
@@ -42,18 +16,12 @@ class CurveChart:
     panels: tuple[Panel, ...]
     footnote: str
 
-    @staticmethod
-    def of(title: str, found: Mapping[str, Any], footnote: str) -> CurveChart:
-        """Make the chart from the JSON of a benchmark that returned panels."""
-        panels = tuple(Panel(**panel) for panel in found["panels"])
-        return CurveChart(title, panels, footnote)
-
     def text(self) -> str:
         lines = [self.title]
         for panel in self.panels:
             lines.append(f"{panel.title}: {panel.y} by {panel.x}")
             for curve, points in panel.curves.items():
-                shown = points[:: max(1, len(points) // 12)]
+                shown = list(points.items())[:: max(1, len(points) // 12)]
                 lines.append(f"  {curve}: " + ", ".join(f"{x:g} {y:.3g}" for x, y in shown))
         return "\n".join([*lines, self.footnote])
 
@@ -89,7 +57,7 @@ def _draw_panel(axes: Any, panel: Panel, colours: Colours) -> None:
         styles[library] += 1
         dense = len(points) > 30
         axes.plot(
-            *([value[i] for value in points] for i in (0, 1)),
+            *(list(points), list(points.values())),
             color=colours.of(library),
             linestyle=":" if library == LIMIT else ("-", "--", "-.")[again % 3],
             linewidth=2 if library == US else 1.4,
@@ -100,7 +68,7 @@ def _draw_panel(axes: Any, panel: Panel, colours: Colours) -> None:
         )
     if "x" in panel.log:
         axes.set_xscale("log")
-        values = sorted({x for points in panel.curves.values() for x, _ in points})
+        values = sorted({x for points in panel.curves.values() for x in points})
         axes.set_xticks(values[:: 1 + len(values) // 8])
         axes.xaxis.set_major_formatter(lambda value, _: short(value))
     else:
@@ -117,16 +85,3 @@ def _draw_panel(axes: Any, panel: Panel, colours: Colours) -> None:
     legend = axes.legend(frameon=False, fontsize=SMALL - 1, labelspacing=0.25, handlelength=2)
     for text in legend.get_texts():
         text.set_color(colours.text)
-
-
-def short(value: float) -> str:
-    """Return a number as it is said: 20, 0.5, 10k, 1M."""
-    for unit, name in ((1e6, "M"), (1e3, "k")):
-        if value >= unit * (1 if name == "M" else 10):
-            return f"{value / unit:g}{name}"
-    return f"{value:g}"
-
-
-def as_found(panels: Sequence[Panel]) -> dict[str, Any]:
-    """Return panels as the results of a benchmark, for its JSON."""
-    return {"panels": [vars(panel) for panel in panels]}

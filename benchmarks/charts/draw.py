@@ -5,14 +5,15 @@
 The chart of the README is described in bars.py. Each of the others shows the newest run of one
 benchmark, and is left out if there is none.
 
---check draws nothing, needs no matplotlib, and fails if the pictures show other numbers.
+--check draws nothing, needs no matplotlib, and fails if a chart has no results or a picture shows
+other numbers.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from xml.sax.saxutils import escape
@@ -21,10 +22,8 @@ from benchmarks.charts.bars import bar_chart
 from benchmarks.charts.curves import CurveChart
 from benchmarks.charts.letter_values import LetterValueChart
 from benchmarks.charts.theme import THEMES, Colours
-from benchmarks.harness.recorded import Run, read_runs
+from benchmarks.harness.results import ROOT, Found, Panel, Run, read_runs
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 IMAGES = ROOT / "docs" / "images"
 
 CURVES = {
@@ -49,10 +48,47 @@ def charts_of(runs: Sequence[Run]) -> dict[str, Chart]:
     newest = {run.kind: run for run in reversed(runs)}
     for kind, title in CURVES.items():
         if run := newest.get(kind):
-            charts[kind] = CurveChart.of(title, run.found, f"{run.machine}, {run.date[:10]}.")
+            panels = of_scale(run.found) if kind == "scale" else run.panels()
+            charts[kind] = CurveChart(title, tuple(panels), f"{run.machine}, {run.date[:10]}.")
     if run := newest.get("ways"):
         charts["ways"] = LetterValueChart.of(run.found, f"{run.machine}, {run.date[:10]}.")
     return charts
+
+
+def of_scale(found: Found) -> list[Panel]:
+    """Return the panels of a simulation, whose values are by store, way and number of nodes."""
+    panels = []
+    for title, store, value, y in (
+        ("From S3, median", "S3", "median", "seconds"),
+        ("From S3, 99th percentile", "S3", "99th", "seconds"),
+        ("From one HTTP server, median", "one HTTP server", "median", "seconds"),
+        ("Cost of a start from S3", "S3", "cost", "$"),
+    ):
+        panel = Panel(title, "nodes", y, "xy")
+        for way, by_nodes in found[store].items():
+            for nodes, one in by_nodes.items():
+                cost = one["idle"] + one["store"]
+                panel.add(way, int(nodes), cost if value == "cost" else one[value])
+        panels.append(panel)
+    return panels
+
+
+def fault(charts: Mapping[str, Chart]) -> str:
+    """Return what is wrong with the pictures, or an empty string."""
+    for name in ("speed", "ways", *CURVES):
+        if name not in charts:
+            return f"there are no results of {name}"
+    shown = {
+        f"{name}-{colours.name}.svg": chart for name, chart in charts.items() for colours in THEMES
+    }
+    for path in IMAGES.glob("*.svg"):
+        if path.name not in shown:
+            return f"{path} is drawn from no results"
+    for name, chart in shown.items():
+        path = IMAGES / name
+        if not path.exists() or escape(chart.text()) not in path.read_text():
+            return f"{path} shows other numbers: run `python -m benchmarks.charts.draw`"
+    return ""
 
 
 def main() -> None:
@@ -61,16 +97,13 @@ def main() -> None:
     )
     parser.add_argument("--check", action="store_true", help="compare the pictures with the JSON")
     check = parser.parse_args().check
-    for name, chart in charts_of(read_runs(RESULTS)).items():
+    charts = charts_of(read_runs())
+    if check:
+        sys.exit(fault(charts) or 0)
+    for name, chart in charts.items():
         for colours in THEMES:
-            path = IMAGES / f"{name}-{colours.name}.svg"
-            if not check:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                chart.draw(colours, path)
-            elif not path.exists() or escape(chart.text()) not in path.read_text():
-                sys.exit(f"{path} shows other numbers: run `python -m benchmarks.charts.draw`")
-        if not check:
-            print(chart.text(), end="\n\n")
+            chart.draw(colours, IMAGES / f"{name}-{colours.name}.svg")
+        print(chart.text(), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charts.theme import SIZE, SMALL, US, WIDTH, Colours, new_figure, plain_axes, write
-
-
-def quantile(ordered: Sequence[float], part: float) -> float:
-    """Return a quantile of ordered values, interpolated between neighbours."""
-    at = part * (len(ordered) - 1)
-    below = int(at)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (at - below)
+from benchmarks.charts.theme import SIZE, SMALL, WIDTH, Colours, new_figure, plain_axes, write
+from benchmarks.harness.results import US, quantile
 
 
 def letter_values(values: Sequence[float]) -> list[tuple[float, float]]:
@@ -24,11 +17,10 @@ def letter_values(values: Sequence[float]) -> list[tuple[float, float]]:
     The boxes hold 1 - 1/2, 1 - 1/4, 1 - 1/8, … of the values, as long as four values or more are
     outside of them: fewer would say nothing about the tails.
     """
-    ordered = sorted(values)
-    boxes = []
+    boxes: list[tuple[float, float]] = []
     outside = 0.5
-    while outside * len(ordered) >= 4 or not boxes:
-        boxes.append((quantile(ordered, outside / 2), quantile(ordered, 1 - outside / 2)))
+    while outside * len(values) >= 4 or not boxes:
+        boxes.append((quantile(values, outside / 2), quantile(values, 1 - outside / 2)))
         outside /= 2
     return boxes[::-1]
 
@@ -53,8 +45,7 @@ class LetterValueChart:
         lines = [self.title]
         for way, of in self.seconds.items():
             for library, values in of.items():
-                ordered = sorted(values)
-                shown = (quantile(ordered, part) for part in (0, 0.25, 0.5, 0.75, 1))
+                shown = (quantile(values, part) for part in (0, 0.25, 0.5, 0.75, 1))
                 lines.append(f"{way}, {library}: " + " ".join(f"{v * 1e3:.0f}" for v in shown))
         return "\n".join([*lines, self.footnote])
 
@@ -110,5 +101,5 @@ def _draw_boxes(
         axes.add_patch(box)
     outside = [v for v in values if not boxes[0][0] <= v <= boxes[0][1]]
     axes.plot(outside, [middle] * len(outside), ".", color=colour, markersize=3)
-    median = quantile(sorted(values), 0.5)
+    median = quantile(values, 0.5)
     axes.plot([median] * 2, [middle - line * 0.4, middle + line * 0.4], color=colours.text, lw=1.5)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-US = "tensorizer_ops"
-LIMIT = "limit"
+from benchmarks.harness.results import LIMIT, US
+
 # The other ways of the ranks to load a model, beside a shared load (benchmarks/scale/run.py).
 WITHOUT_US = ("every rank reads all", "every rank reads its slices", "peer to peer")
 
@@ -47,10 +46,6 @@ THEMES = (
 # Sizes in points. A picture is as wide as the text of a page on GitHub.
 WIDTH = 624.0
 SIZE, SMALL = 9.0, 8.0
-
-
-def machine_name(cpu: str, threads: int) -> str:
-    return f"{re.sub(r'[(](R|TM)[)]', '', cpu).removesuffix(' Processor')}, {threads} CPUs"
 
 
 def new_figure(height: float) -> Any:

@@ -17,142 +17,150 @@ libcurl with as many connections. The servers run on the same CPUs.
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from benchmarks.bare.programs import BareHttp
-from benchmarks.charts.curves import Panel, as_found, short
-from benchmarks.charts.theme import LIMIT
-from benchmarks.curves.footprint import saving
-from benchmarks.curves.ways import tensors
-from benchmarks.harness import runs
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import THREADS, Best, Results, measured
+from benchmarks.harness import tables, workloads
 from benchmarks.harness.contenders import TINY
 from benchmarks.harness.libraries import (
     KEY,
     KEYED,
-    US,
     US_ENCRYPTED,
     Load,
+    need,
     ops_load,
     ops_save,
     tensorizer_load,
-    why_not,
 )
-from benchmarks.harness.measure import Task, check, measure
-from benchmarks.harness.memory import Reserve, make_warm, size_of
+from benchmarks.harness.measure import Task, check, measure, prepare_to_fork, saving
+from benchmarks.harness.memory import Reserve, State, make_warm, size_of
+from benchmarks.harness.results import LIMIT, THREADS, US, Best, Found, Panel, measured
 from benchmarks.harness.servers import web_server
 
 CONNECTIONS = (1, 2, 4, 8, 16, 32)
 NUMBERS_OF_THREADS = (1, 2, 4, 8)
-PROGRAMS = Path(__file__).resolve().parent.parent.parent / "build"
 BYTES_PER_SECOND = 40_000_000
 Measure = Callable[[], float]
 
 
-def measure_all(folder: Path, mebibytes: int, rounds: int) -> Results:
-    state = tensors(mebibytes)
-    size = size_of(state)
-    reserve = Reserve(2 * size)
-    gc.freeze()  # garbage collection in a forked process would copy every page it visits
+@dataclass
+class Speeds:
+    """Measures the points of curves in rounds, and adds the best speeds to a panel."""
 
-    def timed(task: Task, threads: int = THREADS, lend: int = size) -> Measure:
-        return lambda: measure(task, repeats=1, threads=threads, reserve=reserve, lend=lend).ready
+    folder: Path
+    state: State
+    reserve: Reserve
+    rounds: int
 
-    def load(way: Load, place: str, tiny: str) -> Task:
-        return Task(partial(way, place), partial(check, expected=state), partial(way, tiny))
-
-    def servers(title: str, bytes_per_second: int | None) -> Panel:
-        panel = Panel(title, "connections", "GB/s", "x")
+    def servers(self, panel: Panel, bytes_per_second: int | None) -> Panel:
         work: dict[tuple[str, int], Measure] = {}
-        with web_server(folder / str(bytes_per_second), bytes_per_second) as web:
+        with web_server(self.folder / str(bytes_per_second), bytes_per_second) as web:
             file = web.root / "model.tensors"
-            ops_save()(state, str(file))
+            ops_save()(self.state, str(file))
             ops_save()(TINY, str(web.root / "tiny.tensors"))
             url, tiny = web.url(file.name), web.url("tiny.tensors")
             make_warm(file)
-            bare = BareHttp(PROGRAMS, reserve, ())
+            bare = BareHttp(self.reserve)
             for n in CONNECTIONS:
                 ours = ops_load(options={"connections": str(n)})
-                work[US.name, n] = timed(load(ours, url, tiny))
-                work["tensorizer", n] = timed(load(tensorizer_load(n), url, tiny))
+                work[US, n] = self.load(ours, url, tiny)
+                work["tensorizer", n] = self.load(tensorizer_load(n), url, tiny)
                 if bytes_per_second is None:
                     work[f"{LIMIT}, bare libcurl", n] = partial(bare_seconds, bare, url, file, n)
-            take(panel, work, size, rounds)
+            self.take(panel, work)
         if bytes_per_second is not None:
             for n in CONNECTIONS:
                 panel.add(f"{LIMIT}, n x 40 MB/s", n, n * bytes_per_second / 1e9)
         return panel
 
-    panels = [
-        servers("Connections of 40 MB/s each", BYTES_PER_SECOND),
-        servers("Connections to nginx on the same CPUs", None),
-    ]
-    threads = Panel(f"Threads, on {THREADS} CPUs", "threads", "GB/s", "x")
-    file, tiny = folder / "model.tensors", folder / "tiny.tensors"
-    ops_save()(state, str(file))
-    ops_save()(TINY, str(tiny))
-    make_warm(file)
-    encrypted = Panel(f"Threads, encrypted, on {THREADS} CPUs", "threads", "GB/s", "x")
-    secret, small = folder / "encrypted.tensors", folder / "tiny-encrypted.tensors"
-    US_ENCRYPTED.save(state, str(secret))
-    US_ENCRYPTED.save(TINY, str(small))
-    make_warm(secret)
-    work = {}
-    ciphers = {}
-    for n in NUMBERS_OF_THREADS:
-        for curve, verify in (("copy", "none"), ("verified", "all")):
-            way = ops_load(copy=True, verify=verify, threads=n)
-            work[f"{US.name}, {curve}", n] = timed(load(way, str(file), str(tiny)))
-        library = replace(US, save=ops_save("all", threads=n))
-        save = saving(library, state, folder / "saved.tensors", tiny)
-        work[f"{US.name}, saved", n] = timed(save, lend=2 * size)
-        ours = ops_load(options=KEYED, threads=n)
-        ciphers[f"{US.name}, loaded", n] = timed(load(ours, str(secret), str(small)))
-        theirs = tensorizer_load(n, key=KEY)
-        ciphers["tensorizer, loaded", n] = timed(load(theirs, str(secret), str(small)))
-        library = replace(US_ENCRYPTED, save=ops_save("all", threads=n, options=KEYED))
-        save = saving(library, state, folder / "saved-encrypted.tensors", small)
-        ciphers[f"{US.name}, saved", n] = timed(save, lend=2 * size)
-    take(threads, work, size, rounds)
-    take(encrypted, ciphers, size, rounds)
-    return as_found([*panels, threads, encrypted])
+    def threads(self, panel: Panel) -> Panel:
+        file, tiny = self.files("model", ops_save())
+        work: dict[tuple[str, int], Measure] = {}
+        for n in NUMBERS_OF_THREADS:
+            for curve, verify in (("copy", "none"), ("verified", "all")):
+                way = ops_load(copy=True, verify=verify, threads=n)
+                work[f"{US}, {curve}", n] = self.load(way, str(file), str(tiny))
+            save = saving(
+                *(ops_save(threads=n), ops_load(copy=True), self.state),
+                *(self.folder / "saved.tensors", tiny),
+            )
+            work[f"{US}, saved", n] = self.timed(save, 2)
+        return self.take(panel, work)
+
+    def encrypted(self, panel: Panel) -> Panel:
+        file, tiny = self.files("encrypted", US_ENCRYPTED.save)
+        work: dict[tuple[str, int], Measure] = {}
+        for n in NUMBERS_OF_THREADS:
+            ours, theirs = ops_load(options=KEYED, threads=n), tensorizer_load(n, key=KEY)
+            work[f"{US}, loaded", n] = self.load(ours, str(file), str(tiny))
+            work["tensorizer, loaded", n] = self.load(theirs, str(file), str(tiny))
+            save = saving(
+                *(ops_save(threads=n, options=KEYED), US_ENCRYPTED.load, self.state),
+                *(self.folder / "saved-encrypted.tensors", tiny),
+            )
+            work[f"{US}, saved", n] = self.timed(save, 2)
+        return self.take(panel, work)
+
+    def files(self, name: str, save: Callable[[State, str], object]) -> tuple[Path, Path]:
+        """Write a file and a tiny one."""
+        file, tiny = self.folder / f"{name}.tensors", self.folder / f"tiny-{name}.tensors"
+        save(self.state, str(file))
+        save(TINY, str(tiny))
+        make_warm(file)
+        return file, tiny
+
+    def timed(self, task: Task, times: int = 1) -> Measure:
+        """Return the measurement of a task that needs memory for the tensors so many times."""
+        lend = times * size_of(self.state)
+        return lambda: measure(task, self.reserve, lend).ready
+
+    def load(self, way: Load, place: str, tiny: str) -> Measure:
+        checked = partial(check, expected=self.state)
+        return self.timed(Task(partial(way, place), checked, partial(way, tiny)))
+
+    def take(self, panel: Panel, work: dict[tuple[str, int], Measure]) -> Panel:
+        best = Best()
+        for _ in range(self.rounds):
+            for (curve, x), seconds in work.items():
+                best.keep(f"{curve}:{x}", seconds())
+        for curve, x in work:
+            panel.add(curve, x, size_of(self.state) / best[f"{curve}:{x}"] / 1e9)
+        return panel
 
 
 def bare_seconds(bare: BareHttp, url: str, file: Path, connections: int) -> float:
     return bare.load(url, file, connections).ready
 
 
-def take(panel: Panel, work: dict[tuple[str, int], Measure], size: int, rounds: int) -> None:
-    """Measure everything once a round, and add the speeds of the best rounds."""
-    best = Best()
-    for _ in range(rounds):
-        for (curve, x), seconds in work.items():
-            best.keep(f"{curve}:{x}", seconds())
-    for curve, x in work:
-        panel.add(curve, x, size / best[f"{curve}:{x}"] / 1e9)
+def measure_all(folder: Path, mebibytes: int, rounds: int) -> Found:
+    need("tensorizer")
+    state = workloads.make(workloads.of_8_mib(mebibytes), quick=False)
+    speeds = Speeds(folder, state, Reserve(2 * size_of(state)), rounds)
+
+    def panel(title: str, x: str) -> Panel:
+        return Panel(title, x, "GB/s", "x")
+
+    slow = panel("Connections of 40 MB/s each", "connections")
+    fast = panel("Connections to nginx on the same CPUs", "connections")
+    threads = panel(f"Threads, on {THREADS} CPUs", "threads")
+    encrypted = panel(f"Threads, encrypted, on {THREADS} CPUs", "threads")
+    return {
+        "panels": [
+            speeds.servers(slow, BYTES_PER_SECOND),
+            speeds.servers(fast, None),
+            speeds.threads(threads),
+            speeds.encrypted(encrypted),
+        ]
+    }
 
 
 def main() -> None:
-    runs.prepare_to_fork()
-    for library in (US.module, "tensorizer"):
-        if missing := why_not(library):
-            sys.exit(missing)
-    found = measured(__doc__, ("mib", 512, 16), 3, measure_all, "scaling")
-    for panel in found["panels"]:
-        print(panel["title"])
-        values = [x for x, _ in next(iter(panel["curves"].values()))]
-        lines = [
-            [curve, *(f"{speed:.2f}" for _, speed in points)]
-            for curve, points in panel["curves"].items()
-        ]
-        head = [f"GB/s by {panel['x']}", *map(short, values)]
-        print(report.table(head, lines, 1, markdown=False), end="\n\n")
+    prepare_to_fork()
+    for panel in measured(__doc__, ("mib", 512, 16), 3, measure_all, "scaling")["panels"]:
+        print(tables.of_panel(panel))
 
 
 if __name__ == "__main__":

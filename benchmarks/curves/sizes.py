@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import takewhile
@@ -27,21 +26,18 @@ from pathlib import Path
 import torch
 
 import tensorizer_ops
-from benchmarks.charts.curves import Panel, as_found, short
-from benchmarks.charts.theme import US
-from benchmarks.harness import runs
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import THREADS, Results, measured
+from benchmarks.harness import tables
 from benchmarks.harness.libraries import (
     Load,
+    need,
     ops_load,
     safetensors_load,
     tensorizer_load,
     torch_load,
-    why_not,
 )
-from benchmarks.harness.measure import Task, measure
+from benchmarks.harness.measure import Task, measure, prepare_to_fork
 from benchmarks.harness.memory import Failure, Reserve, State, make_warm
+from benchmarks.harness.results import US, Found, Panel, measured
 
 MIB = 1 << 20
 LONGEST = 60.0
@@ -105,11 +101,10 @@ def measure_files(
     (folder / "tiny").mkdir()
     tiny = write_files(folder / "tiny", 4, few, all_formats=True)
     gc.collect()
-    gc.freeze()  # garbage collection in a forked process would copy every page it visits
     reserve = Reserve(size if small else MIB)
     for curve, (suffix, load) in LOADS.items():
-        points = panel.curves.get(curve, [])
-        if suffix not in paths or (points and points[-1][1] * x / points[-1][0] > LONGEST):
+        points = panel.curves.get(curve, {})
+        if suffix not in paths or any(y * x / before > LONGEST for before, y in points.items()):
             continue
         if small:
             make_warm(paths[suffix])
@@ -118,10 +113,7 @@ def measure_files(
             partial(check, count=count, make=make),
             partial(load, str(tiny[suffix])),
         )
-        best = min(
-            measure(task, repeats=1, threads=THREADS, reserve=reserve, lend=size).seconds
-            for _ in range(rounds)
-        )
+        best = min(measure(task, reserve, size).seconds for _ in range(rounds))
         panel.add(curve, x, best)
     for path in paths.values():
         path.unlink()
@@ -136,7 +128,8 @@ def large(number: int, *, size: int, pattern: torch.Tensor) -> torch.Tensor:
     return pattern[: size // 4] ^ (number + 1)
 
 
-def measure_all(folder: Path, gibibytes: int, rounds: int) -> Results:
+def measure_all(folder: Path, gibibytes: int, rounds: int) -> Found:
+    need("safetensors.torch", "tensorizer")
     quick = gibibytes == 0
     numbers = Panel("Files of small tensors, in the page cache", "tensors", "seconds", "xy")
     for count in (10, 1000) if quick else (10, 100, 1000, 10_000, 100_000, 1_000_000):
@@ -148,24 +141,13 @@ def measure_all(folder: Path, gibibytes: int, rounds: int) -> Results:
         one = min(size, 32) * MIB
         make = partial(large, size=one, pattern=pattern)
         measure_files(sizes, folder, size, size * MIB // one, make, rounds)
-    return as_found([numbers, sizes])
+    return {"panels": [numbers, sizes]}
 
 
 def main() -> None:
-    runs.prepare_to_fork()
-    for library in (US, "safetensors.torch", "tensorizer"):
-        if missing := why_not(library):
-            sys.exit(missing)
-    found = measured(__doc__, ("gib", 20, 0), 3, measure_all, "sizes")
-    for panel in found["panels"]:
-        print(panel["title"])
-        values = sorted({x for points in panel["curves"].values() for x, _ in points})
-        lines = [
-            [curve, *(f"{dict(points)[x]:.4f}" if x in dict(points) else "-" for x in values)]
-            for curve, points in panel["curves"].items()
-        ]
-        head = [f"seconds by {panel['x']}", *(short(x) for x in values)]
-        print(report.table(head, lines, 1, markdown=False), end="\n\n")
+    prepare_to_fork()
+    for panel in measured(__doc__, ("gib", 20, 0), 3, measure_all, "sizes")["panels"]:
+        print(tables.of_panel(panel))
 
 
 if __name__ == "__main__":

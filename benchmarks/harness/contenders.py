@@ -1,22 +1,29 @@
-"""The contenders of a benchmark: ways to load or save, and how to measure them."""
+"""The contenders of a workload: ways to load or save, and how to measure them."""
 
 from __future__ import annotations
 
 import filecmp
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from benchmarks.bare.programs import BareHttp
+from benchmarks.bare.programs import BareHttp, Limit, Program, data_size
 from benchmarks.harness.libraries import Load, Save
 from benchmarks.harness.measure import Task, Timing, check, measure
-from benchmarks.harness.memory import Failure, Reserve, State, make_warm, settle, size_of
-from benchmarks.harness.turns import Turns
-from benchmarks.harness.verdicts import Row, Rows
+from benchmarks.harness.memory import (
+    Failure,
+    Reserve,
+    State,
+    make_cold,
+    make_warm,
+    settle,
+    size_of,
+)
+from benchmarks.harness.results import When
 
 Place = TypeVar("Place", Path, str)
 
@@ -41,48 +48,39 @@ class Contender:
     bytes: int
     # The argument says whether to watch memory.
     measure: Callable[[bool], Timing]
+    when: When = "warm"
     # Alternatives; the fastest one in a first round is measured.
     choices: tuple[Contender, ...] = ()
     missing: str = ""  # the reason if it cannot be measured
     # Returns the number of sequential requests of the last measurement.
-    rounds: Callable[[], int] | None = None
+    requests: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings that all measurements share."""
+    """What all measurements of a workload share."""
 
     quick: bool
-    repeat: int
-    threads: int
-    programs: Path
     directory: Path
+    state: State
     reserve: Reserve
-    whole: State = field(default_factory=dict)  # 1 GiB in one tensor
-    state: State = field(default_factory=dict)  # the same bytes in tensors of 32 MiB
-    round_trip: float = 0  # the seconds of a round trip to a far server
+    repeats: int  # how often a process repeats a load that takes milliseconds
+    peers: tuple[str, ...]  # prefixes of the rows to measure; all if it is empty
+    round_trip: float  # the seconds of a round trip to a far server
 
-    def bare(self, options: tuple[str, ...]) -> BareHttp:
-        return BareHttp(self.programs, self.reserve, options)
+    def wants(self, name: str) -> bool:
+        """The prefix "limit" stands for all bare work."""
+        bare = ("bare work", "cold pread") if "limit" in self.peers else ()
+        return not self.peers or name.startswith((*self.peers, *bare))
 
     def settle(self) -> None:
         if not self.quick:
             settle()
 
-    def perform(self, task: Task, lend: int, watch: bool = False, repeats: int = 1) -> Timing:
-        self.settle()
-        return measure(
-            task,
-            repeats=repeats,
-            threads=self.threads,
-            reserve=self.reserve,
-            lend=lend,
-            watch=watch,
-        )
-
     def write(self, save: Save, state: State, place: Place) -> Place:
         """Write a file to load later."""
-        self.perform(Task(lambda: nothing_of(save(state, str(place))), lambda _: None), 0)
+        self.settle()
+        measure(Task(lambda: nothing_of(save(state, str(place))), lambda _: None), self.reserve, 0)
         return place
 
     def prepare(self, missing: str, write: Callable[[], object]) -> str:
@@ -105,24 +103,23 @@ class Setting:
         lend: int,
         file: Path | None = None,
         repeats: int = 1,
+        when: When = "warm",
     ) -> Contender:
-        """Return a contender that performs a task in a new process; `file` is in the page cache."""
+        """Return a contender that performs a task in a new process.
+
+        `file` is in the page cache then, or not if `when` is "cold".
+        """
 
         def run(watch: bool) -> Timing:
+            self.settle()
             if file is not None:
-                make_warm(file)
-            return self.perform(task(), lend, watch, repeats)
+                (make_cold if when == "cold" else make_warm)(file)
+            return measure(task(), self.reserve, lend, repeats=repeats, watch=watch)
 
-        return Contender(name, size, run)
+        return Contender(name, size, run, when)
 
     def loads(
-        self,
-        name: str,
-        load: Load,
-        uri: str,
-        tiny: str,
-        state: State,
-        file: Path | None = None,
+        self, name: str, load: Load, uri: str, tiny: str, state: State, file: Path | None = None
     ) -> Contender:
         """Return a contender that loads `state` from `uri`; it warms up by loading `tiny`."""
         task = Task(
@@ -132,30 +129,8 @@ class Setting:
         )
         return self.contender(name, size_of(state), lambda: task, size_of(state), file)
 
-    def bare_load(
-        self, name: str, connections: int, url: str, file: Path, *options: str
-    ) -> Contender:
-        def run(_: bool) -> Timing:
-            self.settle()
-            make_warm(file)
-            return self.bare(options).load(url, file, connections)
-
-        return Contender(name, BareHttp.size_of(file), run)
-
-    def bare_loads(self, counts: Sequence[int], url: str, file: Path, *options: str) -> Contender:
-        """Return bare libcurl with the best of these numbers of connections."""
-        name = "bare libcurl, load"
-        choices = (
-            self.bare_load(f"{name}, {n} connections", n, url, file, *options) for n in counts
-        )
-        return best_of(name, choices, self.quick)
-
     def saves(
-        self,
-        name: str,
-        save: Save,
-        check_saved: Callable[[str], object],
-        state: State,
+        self, name: str, save: Save, check_saved: Callable[[str], object], state: State
     ) -> Contender:
         """Return a contender that saves `state` under a new name each time.
 
@@ -174,6 +149,34 @@ class Setting:
         # Memory for the server, which keeps the saved data, and for the check.
         return self.contender(name, size_of(state), task, 2 * size_of(state))
 
+    def limit(self, limit: Limit, file: Path, repeats: int = 1) -> Contender:
+        """Return the bare work of loads of a .tensors file, or of saves of its size."""
+
+        def run(_: bool) -> Timing:
+            self.settle()
+            if limit.cold:
+                make_cold(file)
+            elif not limit.writes:
+                make_warm(file)
+            return Program(file).measure(limit, 1 if limit.cold else repeats, self.reserve)
+
+        return Contender(limit.name, data_size(file), run, "cold" if limit.cold else "warm")
+
+    def bare_loads(self, counts: Sequence[int], url: str, file: Path, *options: str) -> Contender:
+        """Return bare libcurl with the best of these numbers of connections."""
+        name = "bare libcurl, load"
+        program = BareHttp(self.reserve, options)
+
+        def choice(connections: int) -> Contender:
+            def run(_: bool) -> Timing:
+                self.settle()
+                make_warm(file)
+                return program.load(url, file, connections)
+
+            return Contender(f"{name}, {connections} connections", data_size(file), run)
+
+        return best_of(name, map(choice, counts), self.quick)
+
 
 def best_of(name: str, choices: Iterable[Contender], quick: bool) -> Contender:
     """Return a contender that is the best of `choices`; a quick run tries only the first two.
@@ -184,11 +187,6 @@ def best_of(name: str, choices: Iterable[Contender], quick: bool) -> Contender:
     return replace(chosen[0], name=name, choices=chosen)
 
 
-def computed(name: str, size: int, seconds: float) -> Contender:
-    """Return a row that is computed instead of measured."""
-    return Contender(name, size, lambda _: Timing(seconds, seconds, None))
-
-
 def unless(reason: str, contender: Contender) -> Contender:
     """Mark a contender as impossible to measure if `reason` is not empty."""
     return replace(contender, missing=reason)
@@ -197,37 +195,3 @@ def unless(reason: str, contender: Contender) -> Contender:
 def same_file(saved: Path, original: Path) -> None:
     if not filecmp.cmp(saved, original, shallow=False):
         raise Failure("the bytes differ from those that were saved")
-
-
-def measure_all(workload: str, contenders: list[Contender], repeat: int, quick: bool) -> Rows:
-    rows = {c.name: Row(c.bytes, error=c.missing) for c in contenders}
-    turns = Turns(workload, rows, repeat)
-    chosen: dict[str, Contender] = {}
-
-    def take(contender: Contender, watch: bool = False) -> Timing:
-        timing = chosen.get(contender.name, contender).measure(watch)
-        if contender.rounds is not None:
-            row = rows[contender.name]
-            rounds = contender.rounds()
-            row.rounds = min(row.rounds or rounds, rounds)
-            row.choice = f"{row.rounds} requests in a row"
-        return timing
-
-    def rehearse(contender: Contender) -> None:
-        """Find the best choice and watch memory. Its timings are not recorded."""
-        row = rows[contender.name]
-        if contender.choices:
-            seconds = {choice: choice.measure(False).ready for choice in contender.choices}
-            best, *others = sorted(contender.choices, key=lambda choice: seconds[choice])
-            # Measure the two best again, because the choice is kept for all rounds.
-            if not quick:
-                again = {c: min(seconds[c], c.measure(False).ready) for c in (best, others[0])}
-                best = min(again, key=lambda choice: again[choice])
-            chosen[contender.name] = best
-            row.choice = best.name.removeprefix(f"{contender.name}, ")
-        row.memory = take(contender, watch=True).memory
-
-    for contender in contenders:
-        turns.attempt(contender, "rehearsal", rehearse)
-    turns.take("warm", contenders, take)
-    return rows

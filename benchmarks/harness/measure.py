@@ -7,13 +7,17 @@ something tiny, so that thread pools and late imports are not measured.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 import statistics
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +34,7 @@ from benchmarks.harness.memory import (
     size_of,
     touch,
 )
+from benchmarks.harness.results import THREADS
 
 _FORK = multiprocessing.get_context("fork")
 _TIME_OUT = 600.0
@@ -60,6 +65,24 @@ class Task:
     prepare: Callable[[], object] = nothing
     # The tensors that `run` saves, which were in memory before the process was forked.
     saved: State = field(default_factory=dict)
+
+
+def saving(
+    save: Callable[[State, str], object],
+    load: Callable[[str], State],
+    state: State,
+    place: Path,
+    tiny: Path,
+) -> Task:
+    """Return the task that saves to `place`, and warms up by saving to `tiny`."""
+
+    def run() -> State:
+        save(state, str(place))
+        return {}
+
+    few = dict([*state.items()][:1])
+    checked = partial(check, expected=state)
+    return Task(run, lambda _: checked(load(str(place))), lambda: save(few, str(tiny)), saved=state)
 
 
 # -- in the measuring process ----------------------------------------------------------------------
@@ -118,14 +141,14 @@ def _typical(timings: list[tuple[float, float]]) -> tuple[float, float]:
 # -- in the parent process -------------------------------------------------------------------------
 
 
+def prepare_to_fork() -> None:
+    """Keep this process single-threaded, so that forked processes start like new ones."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+
+
 def measure(
-    task: Task,
-    *,
-    repeats: int,
-    threads: int,
-    reserve: Reserve,
-    lend: int,
-    watch: bool = False,
+    task: Task, reserve: Reserve, lend: int, *, repeats: int = 1, watch: bool = False
 ) -> Timing:
     """Perform a task in a new process with `lend` bytes of the reserve; optionally watch memory.
 
@@ -134,7 +157,7 @@ def measure(
     """
 
     def child(pipe: Connection) -> None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(THREADS)
         try:
             _perform(task, repeats, pipe)
         except Failure as failure:
@@ -143,6 +166,7 @@ def measure(
             reason = "".join(traceback.format_exception_only(error)).strip()
             pipe.send(Failure(reason.splitlines()[0]))
 
+    gc.freeze()  # garbage collection in a forked process would copy every page it visits
     here, there = _FORK.Pipe()
     process = _FORK.Process(target=child, args=(there,))
     process.start()

@@ -1,4 +1,4 @@
-"""The servers to load from and save to, which the tests use as well."""
+"""Starts the servers to load from and save to, which the tests use as well."""
 
 from __future__ import annotations
 
@@ -11,44 +11,32 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness.memory import Failure
 from local_servers import s3_server as rclone
-from local_servers.delay import delay, requests_in_a_row
-from local_servers.s3_server import KEY_ID, S3, SECRET
-from local_servers.web import Web, nginx
+from local_servers import web
 
 if TYPE_CHECKING:
     from local_servers.redis_server import RedisServer
 
-__all__ = [
-    "KEY_ID",
-    "S3",
-    "SECRET",
-    "Web",
-    "delay",
-    "redis_server",
-    "requests_in_a_row",
-    "s3_server",
-    "web_server",
-]
+BUCKET = "bucket"
 
 
-def _need(program: str) -> None:
-    if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None:
-        raise Failure(f"{program} is not installed")
+def _need(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None:
+            raise Failure(f"{program} is not installed")
 
 
 @contextmanager
-def web_server(folder: Path, bytes_per_second: int | None = None) -> Iterator[Web]:
+def web_server(folder: Path, bytes_per_second: int | None = None) -> Iterator[web.Web]:
     """Serve the files in `folder`/files, with one worker process for each CPU."""
-    _need("nginx")
-    _need("openssl")
+    _need("nginx", "openssl")
     folder.mkdir()
     workers = len(os.sched_getaffinity(0))
-    with nginx(folder, workers=workers, bytes_per_second=bytes_per_second) as web:
-        yield web
+    with web.nginx(folder, workers=workers, bytes_per_second=bytes_per_second) as server:
+        yield server
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3]:
+def s3_server(folder: Path) -> Iterator[rclone.S3]:
     _need(rclone.rclone())
     folder.mkdir()
     with rclone.s3_server(folder) as server:

@@ -1,17 +1,20 @@
-"""Formats results and verdicts as tables."""
+"""What programs print: tables of rows, times, curves, and of what is to be reached."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from benchmarks.harness.verdicts import Row, Rows, Verdict, When
+from benchmarks.harness.results import Panel, Row, Rows, When, short
 
 # Results of smaller workloads are all overhead, so they are in milliseconds.
 SMALL = 32 << 20
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: int, markdown: bool) -> str:
+def table(
+    head: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1, markdown: bool = False
+) -> str:
     """Format a table; the first `left` columns and the last are left-aligned."""
     columns = range(len(head))
     widths = [max(len(line[i]) for line in (head, *lines)) for i in columns]
@@ -29,40 +32,94 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: int, markdo
     return "\n".join([line(head), line(rule), *(line(cells) for cells in lines)])
 
 
-def _speeds(row: Row, when: When) -> tuple[str, str]:
-    """Return median and best, in GB/s, or in milliseconds for small workloads."""
-    seconds = [value for value in row.ready[when] if value]
-    if not seconds:
-        return "-", "-"
+def of_rows(title: str, rows: Rows) -> str:
+    """Return median and best of each row, in GB/s, or in milliseconds for small workloads."""
+    times: list[When] = ["warm", "cold"] if any(row.cold for row in rows.values()) else ["warm"]
+    size = max((row.bytes for row in rows.values()), default=0)
 
-    def show(value: float) -> str:
-        if row.bytes < SMALL:
-            return f"{value * 1000:.2f}"
-        return f"{row.bytes / value / 1e9:.2f}"
+    def shown(row: Row, seconds: float) -> str:
+        return f"{seconds * 1000 if size < SMALL else row.bytes / seconds / 1e9:.2f}"
 
-    return show(statistics.median(seconds)), show(min(seconds))
-
-
-def results(title: str, rows: Rows, markdown: bool) -> str:
-    # The columns for cold files are omitted if there are no such results.
-    times: list[When] = ["warm"]
-    if any(row.ready["cold"] for row in rows.values()):
-        times.append("cold")
     lines = []
     for name, row in rows.items():
         memory = "-" if row.memory is None else f"{row.memory / (1 << 20):.1f}"
-        speeds = (speed for when in times for speed in _speeds(row, when))
-        lines.append((name, *speeds, memory, row.error or row.choice))
-    size = max((row.bytes for row in rows.values()), default=0)
+        cells = [name]
+        for when in times:
+            seconds = row.cold if when == "cold" else row.warm
+            cells += [shown(row, f(seconds)) if seconds else "-" for f in (statistics.median, min)]
+        requests = f"{row.requests} requests in a row" if row.requests else ""
+        lines.append([*cells, memory, row.error or row.choice or requests])
     head = ("", *(column for when in times for column in (when, "best")), "MiB beyond", "")
     unit = "ms" if size < SMALL else "GB/s"
-    title = f"{title} ({size / (1 << 20):,.1f} MiB), {unit}"
-    return f"{'### ' if markdown else ''}{title}\n\n{table(head, lines, 1, markdown)}"
+    return f"{title} ({size / (1 << 20):,.1f} MiB), {unit}\n\n{table(head, lines)}"
 
 
-def verdicts(found: Sequence[Verdict], markdown: bool) -> str:
-    words = {True: "met", False: "NOT MET", None: "not measured"}
-    lines = [(v.work, v.workload, v.against, v.required, v.measured, words[v.met]) for v in found]
-    head = ("work", "on", "against", "at least", "measured", "")
-    title = "### Targets" if markdown else "Targets"
-    return f"{title}\n\n{table(head, lines, 3, markdown)}"
+def of_panel(panel: Panel) -> str:
+    values = sorted({x for points in panel.curves.values() for x in points})
+    lines = [
+        [curve, *(f"{points[x]:.4g}" if x in points else "-" for x in values)]
+        for curve, points in panel.curves.items()
+    ]
+    head = [f"{panel.y} by {panel.x}", *map(short, values)]
+    return f"{panel.title}\n{table(head, lines)}\n"
+
+
+def of_seconds(best: Mapping[str, float], size: int, cpu: Mapping[str, float] | None = None) -> str:
+    """Return a table of the least seconds of everything that moved `size` bytes, and of CPUs."""
+    cpu = cpu or {}
+    lines = [
+        [
+            *(name, f"{seconds:.4f}", f"{size / seconds / 1e9:.2f}"),
+            f"{cpu[name] / size * (1 << 30):.2f}" if name in cpu else "",
+        ]
+        for name, seconds in best.items()
+    ]
+    head = ["work", "seconds, best", "GB/s", "seconds of CPU for 1 GiB" if cpu else ""]
+    return table(head, lines) + "\n"
+
+
+def of_ratios(ratios: Mapping[str, float], goals: Mapping[str, float]) -> str:
+    lines = [
+        [name, f"{ratio:.2f}", _verdict(ratio, goals[name]) if name in goals else ""]
+        for name, ratio in ratios.items()
+    ]
+    return table(["ratio", "found", "goal"], lines)
+
+
+def _verdict(ratio: float | None, goal: float) -> str:
+    words = "not measured" if ratio is None else "met" if ratio >= goal else "NOT MET"
+    return f"{goal:g} at least: {words}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """`mine` is to be `factor` times as fast as the fastest of `others`, in bytes per second."""
+
+    workload: str
+    mine: str
+    factor: float
+    others: tuple[str, ...]
+    when: When = "warm"
+
+    def ratio(self, rows: Rows) -> float | None:
+        """Compare the best rounds."""
+
+        def speed(name: str) -> float | None:
+            seconds = rows[name].best(self.when) if name in rows else None
+            return rows[name].bytes / seconds if seconds else None
+
+        mine = speed(self.mine)
+        others = [found for name in self.others if (found := speed(name))]
+        return mine / max(others) if mine and others else None
+
+
+def of_targets(targets: Iterable[Target], results: Mapping[str, Rows]) -> str:
+    lines = []
+    for target in targets:
+        if target.workload in results:
+            ratio = target.ratio(results[target.workload])
+            found = f"{ratio:.2f}" if ratio else "-"
+            work = target.mine + ", cold" * (target.when == "cold")
+            verdict = _verdict(ratio, target.factor)
+            lines.append([target.workload, work, target.others[0], found, verdict])
+    return table(["on", "work", "against", "measured", "target"], lines, 3)

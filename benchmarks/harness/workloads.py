@@ -29,12 +29,13 @@ class Workload:
         return sum(math.prod(shape) for shape in self.shapes(quick).values()) * self.dtype.itemsize
 
 
-def of_32_mib(count: int) -> Shapes:
-    return {f"layers.{i}.weight": (8 * MIB,) for i in range(count)}
+def of_mib(count: int, mebibytes: int) -> Shapes:
+    """Return the shapes of float32 tensors of so many MiB each."""
+    return {f"layers.{i}.weight": (mebibytes * MIB // 4,) for i in range(count)}
 
 
 def _large(quick: bool) -> Shapes:
-    return of_32_mib(3 if quick else 32)
+    return of_mib(6, 4) if quick else of_mib(32, 32)
 
 
 def _small(quick: bool) -> Shapes:
@@ -42,11 +43,7 @@ def _small(quick: bool) -> Shapes:
 
 
 def _single(quick: bool) -> Shapes:
-    return {"weight": ((96 if quick else 2048) * MIB // 4,)}
-
-
-def _remote(quick: bool) -> Shapes:
-    return {"weight": ((24 if quick else 1024) * MIB // 4,)}
+    return of_mib(1, 96 if quick else 2048)
 
 
 @dataclass(frozen=True)
@@ -88,33 +85,32 @@ def _decoder(decoder: Decoder, quick: bool) -> Shapes:
     return (TINY_DECODER if quick else decoder).shapes()
 
 
-WORKLOADS = {
-    workload.name: workload
-    for workload in (
-        Workload("large", "1 GiB in tensors of 32 MiB", torch.float32, _large),
-        Workload("small", "3,000 tensors of 1 KiB", torch.float32, _small, repeats=11),
-        Workload("single", "one tensor of 2 GiB", torch.float32, _single),
-        Workload(
-            "transformer",
-            "a transformer's shapes in bfloat16",
-            *(torch.bfloat16, partial(_decoder, BILLION)),
-        ),
-    )
-}
-
-
-def _lazy(quick: bool) -> Shapes:
-    return {f"layers.{i}.weight": (1024,) for i in range(300 if quick else 1500)}
-
-
-# Loaded from a distant server, one tensor at a time.
-LAZY = Workload("lazy", "1,500 tensors of 4 KiB", torch.float32, _lazy)
-
-# Loaded from and saved to servers, as one tensor and split into many.
-REMOTE = Workload("remote", "1 GiB", torch.float32, _remote)
-
+LARGE = Workload("large", "1 GiB in tensors of 32 MiB", torch.float32, _large)
+SMALL = Workload("small", "3,000 tensors of 1 KiB", torch.float32, _small, repeats=11)
+TRANSFORMER = Workload(
+    *("transformer", "a transformer's shapes in bfloat16"),
+    *(torch.bfloat16, partial(_decoder, BILLION)),
+)
+LOCAL = (
+    *(LARGE, SMALL, Workload("single", "one tensor of 2 GiB", torch.float32, _single)),
+    TRANSFORMER,
+)
+# Loaded from a distant server, all at once and one at a time.
+FAR = Workload("far", "3,000 tensors of 1 KiB", torch.float32, lambda _: _small(quick=False))
+LAZY = Workload(
+    *("lazy", "1,500 tensors of 4 KiB", torch.float32),
+    lambda quick: {f"layers.{i}.weight": (1024,) for i in range(300 if quick else 1500)},
+)
 # For code that was written for tensorizer.
-CLASSIC = Workload("classic", "a gigabyte", torch.bfloat16, partial(_decoder, HALF_A_BILLION))
+CLASSIC = Workload(
+    *("transformer", "a gigabyte in a transformer's shapes"),
+    *(torch.bfloat16, partial(_decoder, HALF_A_BILLION)),
+)
+
+
+def of_8_mib(mebibytes: int) -> Workload:
+    shapes = of_mib(max(1, mebibytes // 8), 8)
+    return Workload("", f"{mebibytes} MiB", torch.float32, lambda _: shapes)
 
 
 def make(workload: Workload, quick: bool) -> State:

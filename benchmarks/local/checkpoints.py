@@ -19,14 +19,11 @@ round does everything once, in turn; the median of the rounds counts.
 from __future__ import annotations
 
 import filecmp
-import json
 import logging
 import os
 import shutil
 import statistics
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,9 +34,10 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
 import tensorizer_ops
-from benchmarks.harness import runs
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import Results, measured
+from benchmarks.harness import tables
+from benchmarks.harness.measure import prepare_to_fork
+from benchmarks.harness.ranks import run_ranks
+from benchmarks.harness.results import Found, measured
 from tensorizer_ops import checkpoint, distributed
 
 RANKS, TENSORS = 4, 16
@@ -172,35 +170,18 @@ class Rank:
             self.train(save)
 
 
-def run(folder: Path, rank: int, mebibytes: int, rounds: int) -> None:
+def run(folder: Path, rank: int, mebibytes: int, rounds: int) -> Times:
     one = Rank(folder, rank, mebibytes)
     for number in range(rounds + 1):
         one.round()
         if number == 0:  # it has made memory and started threads
             one.times.clear()
-    if rank == 0:
-        (folder / "times.json").write_text(json.dumps(one.times))
     dist.destroy_process_group()
+    return one.times
 
 
-def measure_all(folder: Path, mebibytes: int, rounds: int) -> Results:
-    processes = []
-    for rank in range(RANKS):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                run(folder, rank, mebibytes, rounds)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        processes.append(pid)
-    statuses = [os.waitpid(pid, 0)[1] for pid in processes]
-    if any(statuses):
-        sys.exit("a rank has failed")
-    times: Times = json.loads((folder / "times.json").read_text())
+def measure_all(folder: Path, mebibytes: int, rounds: int) -> Found:
+    times: Times = run_ranks(folder, RANKS, lambda rank: run(folder, rank, mebibytes, rounds))[0]
     seconds = {name: statistics.median(each) for name, each in times.items()}
     lost = {
         who: statistics.median(
@@ -221,21 +202,10 @@ def measure_all(folder: Path, mebibytes: int, rounds: int) -> Results:
 
 
 def main() -> None:
-    runs.prepare_to_fork()
+    prepare_to_fork()
     found = measured(__doc__, ("mib", 512, 16), 7, measure_all, "checkpoints")
-    seconds, lost, ratios = found["seconds"], found["lost"], found["ratios"]
-    lines = [
-        ["save", f"{seconds['save, ours']:.3f}", f"{seconds['save, theirs']:.3f}", ratios["save"]],
-        ["load", f"{seconds['load, ours']:.3f}", f"{seconds['load, theirs']:.3f}", ratios["load"]],
-        ["lost", f"{lost['ours']:.3f}", f"{lost['theirs']:.3f}", lost["theirs"] / lost["ours"]],
-    ]
-    for how in ("rows", "columns"):
-        one, gather = seconds[f"one, {how}"], seconds[f"gather, {how}"]
-        ratio = ratios[f"one file, {how}"]
-        lines.append([f"one file, {how}", f"{one:.3f}", f"{gather:.3f} (gathered)", ratio])
-    rows = [[*line[:-1], f"{line[-1]:.2f}"] for line in lines]
-    print(report.table(["", "ours, s", "theirs, s", "ratio"], rows, 1, markdown=False))
-    print(f"bare writing: {seconds['bare']:.3f} s")
+    print(tables.of_seconds(found["seconds"], found["mib"] << 20))
+    print(tables.of_ratios(found["ratios"], {}))
 
 
 if __name__ == "__main__":

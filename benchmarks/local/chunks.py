@@ -28,19 +28,17 @@ from typing import Any
 import torch
 
 import tensorizer_ops
-from benchmarks.bare import programs as bare
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import THREADS, Best, Results, measured
+from benchmarks.bare.programs import READ_LANES, WRITE_LANES, Program
+from benchmarks.harness import tables
 from benchmarks.harness.memory import Reserve, settle
+from benchmarks.harness.results import THREADS, Best, Found, measured
 
 EVEN = 32 << 20
 WORK = ("save", "copy", "mapped", "verify")
-# The parts of the speed of `even` that the other models are to reach.
-GOALS = {"single": 0.95, "quarter": 0.95}
-# The part of the speed of the bare work that saves and verified loads of one tensor are to reach.
-BARE_GOAL = 0.95
-# The part of the speed of libcrypto that a verified load of a mapped file is to reach.
-MAPPED_GOAL = 0.9
+# What large tensors are to reach of the speed of `even`, of the bare work, and of libcrypto.
+GOALS = {f"{work} {name}": 0.95 for work in WORK for name in ("single", "quarter")}
+GOALS |= {"mapped, of libcrypto": 0.9, "copy, of the bare work": 0.95}
+GOALS |= {"save, of the bare work": 0.95}
 
 
 def sizes_of(total: int) -> dict[str, list[int]]:
@@ -65,7 +63,7 @@ def libcrypto_seconds(memory: torch.Tensor) -> float:
         return seconds_of(lambda: list(pool.map(hashlib.sha256, parts)))[0]
 
 
-def measure(folder: Path, mib: int, rounds: int) -> Results:
+def measure(folder: Path, mib: int, rounds: int) -> Found:
     total = mib << 20
     memory = torch.randint(0, 256, (total,), dtype=torch.uint8)
     models = {
@@ -97,8 +95,8 @@ def measure(folder: Path, mib: int, rounds: int) -> Results:
                 del loaded
                 best.keep(f"{what} {name}", seconds)
             if name == "single":
-                program = bare.Program(folder / "programs", file, THREADS)
-                for limit, what in ((bare.READ_LANES, "read"), (bare.WRITE_LANES, "write")):
+                program = Program(file)
+                for limit, what in ((READ_LANES, "read"), (WRITE_LANES, "write")):
                     settle()
                     best.keep(f"bare {what}", program.measure(limit, 3, reserve).seconds)
             verify = lambda: torch.ops.tensorizer.verify(str(file))  # noqa: B023, E731
@@ -107,7 +105,7 @@ def measure(folder: Path, mib: int, rounds: int) -> Results:
     ratios = {
         f"{what} {name}": best[f"{what} even"] / best[f"{what} {name}"]
         for what in WORK
-        for name in GOALS
+        for name in ("single", "quarter")
     }
     ratios["mapped, of libcrypto"] = best["libcrypto"] / best["mapped single"]
     ratios["copy, of the bare work"] = best["bare read"] / best["copy single"]
@@ -115,23 +113,10 @@ def measure(folder: Path, mib: int, rounds: int) -> Results:
     return {"bytes": total, "seconds": best, "ratios": ratios}
 
 
-def goal_of(ratio: str) -> float:
-    if ratio.endswith("bare work"):
-        return BARE_GOAL
-    return GOALS.get(ratio.split(" ")[-1], MAPPED_GOAL)
-
-
 def main() -> None:
-    found = measured(__doc__, ("mib", 2048, 32), 5, measure)
-    speeds = [
-        [name, f"{found['bytes'] / seconds / 1e9:.2f} GB/s"]
-        for name, seconds in found["seconds"].items()
-    ]
-    print(report.table(["work", "best"], speeds, 1, markdown=False) + "\n")
-    goals = [
-        [name, f"{ratio:.2f}", f">= {goal_of(name)}"] for name, ratio in found["ratios"].items()
-    ]
-    print(report.table(["of the speed of `even`", "found", "goal"], goals, 1, markdown=False))
+    found = measured(__doc__, ("mib", 2048, 32), 5, measure, "chunks")
+    print(tables.of_seconds(found["seconds"], found["bytes"]))
+    print(tables.of_ratios(found["ratios"], GOALS))
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ import torch
 from safetensors.torch import save_file
 
 import tensorizer_ops
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import Best, Results, measured
+from benchmarks.harness import tables
 from benchmarks.harness.memory import make_cold
+from benchmarks.harness.results import Best, Found, measured
 
 TENSOR = 64 << 20
 PIECE = 4 << 20
@@ -118,7 +118,7 @@ def pwrite(file: Path, tensors: Iterable[torch.Tensor], threads: int) -> float:
     return seconds
 
 
-def measure(folder: Path, mib: int, rounds: int) -> Results:
+def measure(folder: Path, mib: int, rounds: int) -> Found:
     total = mib << 20
     tensors = {
         f"t{i}": torch.randint(0, 256, (TENSOR,), dtype=torch.uint8) for i in range(mib // 64)
@@ -174,23 +174,8 @@ def measure(folder: Path, mib: int, rounds: int) -> Results:
 
 def main() -> None:
     found = measured(__doc__, ("mib", 3072, 128), 5, measure, "cold")
-    gib = found["bytes"] / (1 << 30)
-    speeds = [
-        [
-            name,
-            f"{found['bytes'] / seconds / 1e9:.2f} GB/s",
-            f"{found['cpu'][name] / gib:.2f}" if name in found["cpu"] else "-",
-        ]
-        for name, seconds in found["seconds"].items()
-    ]
-    print(
-        report.table(["work", "best", "seconds of CPU for 1 GiB"], speeds, 1, markdown=False) + "\n"
-    )
-    goals = [
-        [name, f"{ratio:.2f}", f">= {GOALS[name]}" if name in GOALS else ""]
-        for name, ratio in found["ratios"].items()
-    ]
-    print(report.table(["speed", "found", "goal"], goals, 1, markdown=False))
+    print(tables.of_seconds(found["seconds"], found["bytes"], found["cpu"]))
+    print(tables.of_ratios(found["ratios"], GOALS))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ import safetensors.torch
 import torch
 
 import tensorizer_ops
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import Best, Results, measured
+from benchmarks.harness import tables
+from benchmarks.harness.memory import State
+from benchmarks.harness.results import Best, Found, measured
 
-State = dict[str, torch.Tensor]
 SHAPE = (4,)
 
 
@@ -37,7 +37,7 @@ def seconds_of(load: Callable[[], State], expected: State) -> float:
     return seconds
 
 
-def measure(folder: Path, tensors: int, rounds: int) -> Results:
+def measure(folder: Path, tensors: int, rounds: int) -> Found:
     values = torch.arange(tensors * SHAPE[0], dtype=torch.float32).view(-1, *SHAPE)
     state = {f"layers.{i}.weight": row for i, row in enumerate(values.unbind())}
     middle = f"layers.{tensors // 2}.weight"
@@ -63,9 +63,8 @@ def measure(folder: Path, tensors: int, rounds: int) -> Results:
 
 
 def main() -> None:
-    found = measured(__doc__, ("tensors", 1_000_000, 2000), 3, measure)
-    lines = [[name, f"{seconds:.2f} s"] for name, seconds in found["seconds"].items()]
-    print(report.table(["load", "best"], lines, 1, markdown=False))
+    found = measured(__doc__, ("tensors", 1_000_000, 2000), 3, measure, "many")
+    print(tables.of_seconds(found["seconds"], 16 * found["tensors"]))
 
 
 if __name__ == "__main__":

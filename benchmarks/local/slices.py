@@ -18,8 +18,6 @@ is compared with the matrix, outside of the timing.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,10 +26,10 @@ from typing import Any
 import torch
 
 import tensorizer_ops
-from benchmarks.bare import programs as bare
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import THREADS, Best, Results, measured
+from benchmarks.bare.programs import Limit, Program, data_ranges
+from benchmarks.harness import tables
 from benchmarks.harness.memory import Reserve
+from benchmarks.harness.results import Best, Found, measured
 from benchmarks.harness.servers import web_server
 
 COLUMNS = 65_536
@@ -39,7 +37,6 @@ NEAR_COLUMNS = COLUMNS // 64
 FAR_COLUMNS = COLUMNS * 16
 # The parts of the other speed that are to be reached.
 GOALS = {"columns": 0.8, "rows": 0.9, "near, speed of the whole": 1.0}
-MOST_RECEIVED = 1.1
 
 
 def part_of(columns: int) -> tuple[slice, slice]:
@@ -60,39 +57,27 @@ def seconds_of(load: Callable[[], torch.Tensor], expected: torch.Tensor, reserve
     return seconds
 
 
-def bare_columns(
-    programs: Path, file: Path, matrix: torch.Tensor, reserve: Reserve
-) -> Callable[[], float]:
+def bare_columns(file: Path, rows: int, reserve: Reserve) -> Callable[[], float]:
     """Return a measurement of the bare reads of all runs into fresh memory."""
-    ((data, _),) = bare.data_ranges(file)
+    ((data, _),) = data_ranges(file)
     row, run = COLUMNS * 4, COLUMNS // 8 * 4
-    runs = file.with_suffix(".runs")
     begin = data + COLUMNS // 4 * 4
-    runs.write_text("".join(f"{begin + i * row} {run}\n" for i in range(matrix.shape[0])))
-    command = [str(bare.build(programs, "limit")), "read", str(file), str(runs)]
-    command += ["--threads", str(THREADS), "--piece", str(run), "--repeat", "1"]
-    command += ["--output", str(file.with_name("limit.out"))]
-
-    def measure() -> float:
-        reserve.lend(matrix.nbytes // 8)
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        reserve.take_back()
-        return float(json.loads(done.stdout)["seconds"][0])
-
-    return measure
+    program = Program(file, [(begin + i * row, run) for i in range(rows)])
+    return lambda: program.measure(Limit("", "read", run), 1, reserve).ready
 
 
-def received(uri: str, columns: int) -> tuple[int, int]:
-    """Return the bytes and the requests that a server is asked for by a load of a slice."""
+def received(uri: str, matrix: torch.Tensor) -> float:
+    """Return the bytes that a server is asked for by a load of a slice, of those needed."""
+    part = part_of(matrix.shape[1])
     reader = torch.classes.tensorizer.Reader(uri, None)
     reader.names()
-    before = reader.stats()
-    tensorizer_ops.load_slices(reader, {"m": part_of(columns)})
-    after = reader.stats()
-    return (after["received"] - before["received"], after["requests"] - before["requests"])
+    before = reader.stats()["received"]
+    loaded = tensorizer_ops.load_slices(reader, {"m": part})["m"]
+    assert torch.equal(loaded, matrix[part])
+    return float((reader.stats()["received"] - before) / loaded.nbytes)
 
 
-def measure(folder: Path, rows: int, rounds: int) -> Results:
+def measure(folder: Path, rows: int, rounds: int) -> Found:
     matrix = torch.empty(rows, COLUMNS)
     matrix.view(torch.int32).random_()
     matrix.view(torch.int32).bitwise_and_(0x3FFFFFFF)  # no NaN, which is not equal to itself
@@ -110,32 +95,26 @@ def measure(folder: Path, rows: int, rounds: int) -> Results:
             return lambda: tensorizer_ops.load(place, slices=slices, copy=True)["m"]
 
         reserve = Reserve(matrix.nbytes)
-        bare_read = bare_columns(folder / "programs", file, matrix, reserve)
-        near_part, far_part = part_of(NEAR_COLUMNS), part_of(FAR_COLUMNS)
+        bare_read = bare_columns(file, rows, reserve)
+        near_part = part_of(NEAR_COLUMNS)
         loads = (
             ("columns", load(file, PART), matrix[PART]),
             ("whole", load(file), matrix),
             ("rows", load(file, half), matrix[half]),
             ("http near whole", load(near_uri), near),
             ("http near", load(near_uri, near_part), near[near_part]),
-            ("http far whole", load(far_uri), far),
-            ("http far", load(far_uri, far_part), far[far_part]),
         )
         best = Best()
         for _ in range(rounds):
             best.keep("bare columns", bare_read())
             for name, work, expected in loads:
                 best.keep(name, seconds_of(work, expected, reserve))
-        near_bytes, near_requests = received(near_uri, NEAR_COLUMNS)
-        far_bytes, far_requests = received(far_uri, FAR_COLUMNS)
+        by_near, by_far = received(near_uri, near), received(far_uri, far)
     return {
         "seconds": best,
         "bytes": matrix.nbytes,
-        "requests near": near_requests,
-        "requests far": far_requests,
-        "near, received against needed": near_bytes / (near.nbytes // 8),
-        "far, received against needed": far_bytes / (far.nbytes // 8),
-        "far, speed of the whole": best["http far whole"] / best["http far"],
+        "near, received against needed": by_near,
+        "far, received against needed": by_far,
         "columns": best["bare columns"] / best["columns"],
         "rows": best["whole"] / 2 / best["rows"],
         "near, speed of the whole": best["http near whole"] / best["http near"],
@@ -143,13 +122,9 @@ def measure(folder: Path, rows: int, rounds: int) -> Results:
 
 
 def main() -> None:
-    found = measured(__doc__, ("rows", 16_384, 64), 5, measure)
-    lines = [[name, f"{seconds * 1000:.1f} ms"] for name, seconds in found["seconds"].items()]
-    print(report.table(["load", "best"], lines, 1, markdown=False) + "\n")
-    goals = [[name, f"{found[name]:.2f}", f">= {goal}"] for name, goal in GOALS.items()]
-    sent = "far, received against needed"
-    goals.append([sent, f"{found[sent]:.2f}", f"<= {MOST_RECEIVED}"])
-    print(report.table(["ratio", "found", "goal"], goals, 1, markdown=False))
+    found = measured(__doc__, ("rows", 16_384, 64), 5, measure, "slices")
+    print(tables.of_seconds(found.pop("seconds"), found.pop("bytes")))
+    print(tables.of_ratios(found, GOALS))
 
 
 if __name__ == "__main__":

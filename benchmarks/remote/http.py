@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
-from benchmarks.harness import workloads
-from benchmarks.harness.contenders import TINY, Contender, Setting, best_of, computed, unless
+from benchmarks.harness.contenders import TINY, Contender, Setting, best_of, unless
 from benchmarks.harness.libraries import (
     SAFETENSORS,
     TENSORIZER,
@@ -23,12 +21,15 @@ from benchmarks.harness.libraries import (
     tensorizer_load,
     why_not,
 )
-from benchmarks.harness.memory import State, size_of
-from benchmarks.harness.servers import Web, delay, requests_in_a_row, web_server
-from benchmarks.harness.targets import BYTES_PER_SECOND, SLOW_CONNECTIONS
+from benchmarks.harness.memory import State
+from benchmarks.harness.servers import web_server
+from local_servers.delay import delay, requests_in_a_row
+from local_servers.web import Web
 
 CONNECTIONS = (1, 2, 4, 8, 16)
 READERS = (1, 2, 4, 8)
+# Of a slow server, for each connection, and how many connections load from it.
+BYTES_PER_SECOND, SLOW_CONNECTIONS = 40_000_000, 32
 
 
 def _our_files(setting: Setting, root: Path) -> Path:
@@ -91,64 +92,45 @@ def _safetensors(setting: Setting, web: Web) -> list[Contender]:
     ]
 
 
-@contextmanager
 def http(setting: Setting) -> Iterator[list[Contender]]:
     with web_server(setting.directory) as web:
         yield [*_fast(setting, web, secure=False), *_safetensors(setting, web)]
 
 
-@contextmanager
 def https(setting: Setting) -> Iterator[list[Contender]]:
     with web_server(setting.directory) as web:
         yield _fast(setting, web, secure=True)
 
 
-@contextmanager
 def slow(setting: Setting) -> Iterator[list[Contender]]:
     with web_server(setting.directory, BYTES_PER_SECOND) as web:
         ours = _our_files(setting, web.root)
-        whole = setting.write(ops_save(), setting.whole, web.root / "whole.tensors")
-        tiny = web.url("tiny.tensors")
-        size = size_of(setting.whole)
-        contenders = []
-        for n in SLOW_CONNECTIONS:
-            load = ops_load(options={"connections": str(n)})
-            name = f"us, {n} connections"
-            contenders += [
-                computed(f"{n} x 40 MB/s", size, size / BYTES_PER_SECOND / n),
-                # The limit of this machine, with the server on the same CPUs.
-                setting.bare_load(f"bare libcurl, {n} connections", n, web.url(ours.name), ours),
-                setting.loads(name, load, web.url(ours.name), tiny, setting.state, ours),
-            ]
-        name += ", one tensor"
-        last = setting.loads(name, load, web.url(whole.name), tiny, setting.whole, whole)
-        yield [*contenders, last]
+        load = ops_load(options={"connections": str(SLOW_CONNECTIONS)})
+        name, place, tiny = f"us, {SLOW_CONNECTIONS} connections", ours.name, "tiny.tensors"
+        yield [setting.loads(name, load, web.url(place), web.url(tiny), setting.state, ours)]
 
 
-@contextmanager
-def far(setting: Setting) -> Iterator[list[Contender]]:
-    state = workloads.make(workloads.WORKLOADS["small"], quick=False)
+def _distant(setting: Setting, loads: dict[str, tuple[str, Load]]) -> Iterator[list[Contender]]:
+    """Yield loads by their names, each with the module that it needs, from a distant server."""
     with web_server(setting.directory) as web, delay(web.port, setting.round_trip / 2) as proxy:
-        setting.write(ops_save(), TINY, web.root / "tiny.tensors")
-        file = setting.write(ops_save(), state, web.root / "small.tensors")
-        url = replace(web, port=proxy.port).url(file.name)
+        file = _our_files(setting, web.root)
         # The warm-up bypasses the proxy, which counts requests.
-        load = setting.loads("us, load", ops_load(), url, web.url("tiny.tensors"), state, file)
-        yield [replace(load, rounds=lambda: requests_in_a_row(proxy.exchanges()))]
-
-
-@contextmanager
-def lazy(setting: Setting) -> Iterator[list[Contender]]:
-    state = workloads.make(workloads.LAZY, setting.quick)
-    with web_server(setting.directory) as web, delay(web.port, setting.round_trip / 2) as proxy:
-        setting.write(ops_save(), TINY, web.root / "tiny.tensors")
-        file = setting.write(ops_save(), state, web.root / "small.tensors")
-        url = replace(web, port=proxy.port).url(file.name)
+        places = replace(web, port=proxy.port).url(file.name), web.url("tiny.tensors")
         contenders = []
-        for name, library in (("us", US), ("tensorizer", TENSORIZER)):
-            load = lazy_load(library.module)
-            tiny = web.url("tiny.tensors")
-            contender = setting.loads(f"{name}, key after key", load, url, tiny, state, file)
-            contender = replace(contender, rounds=lambda: requests_in_a_row(proxy.exchanges()))
-            contenders.append(unless(why_not(library.module), contender))
+        for name, (module, load) in loads.items():
+            contender = setting.loads(name, load, *places, setting.state, file)
+            contender = replace(contender, requests=lambda: requests_in_a_row(proxy.exchanges()))
+            contenders.append(unless(why_not(module), contender))
         yield contenders
+
+
+def far(setting: Setting) -> Iterator[list[Contender]]:
+    return _distant(setting, {"us, load": (US.module, ops_load())})
+
+
+def lazy(setting: Setting) -> Iterator[list[Contender]]:
+    loads = {
+        f"{name}, key after key": (library.module, lazy_load(library.module))
+        for name, library in (("us", US), ("tensorizer", TENSORIZER))
+    }
+    return _distant(setting, loads)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,6 @@ def _check_saved(server: RedisServer, load: Load, state: State, prefix: str) -> 
         client.delete(*client.scan_iter(f"{prefix}*"))
 
 
-@contextmanager
 def redis(setting: Setting) -> Iterator[list[Contender]]:
     half = list(setting.state.items())[: len(setting.state) // 2]
     state = dict(half)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from benchmarks.bare.programs import BareHttp
 from benchmarks.harness.contenders import (
     TINY,
     Contender,
@@ -23,9 +23,9 @@ from benchmarks.harness.contenders import (
 from benchmarks.harness.libraries import SAFETENSORS, ops_load, ops_save, streamer_load, why_not
 from benchmarks.harness.measure import Task, Timing, check
 from benchmarks.harness.memory import State, size_of
-from benchmarks.harness.servers import KEY_ID, S3, SECRET, s3_server
+from benchmarks.harness.servers import BUCKET, s3_server
+from local_servers.s3_server import KEY_ID, S3, SECRET
 
-BUCKET = "bucket"
 SIGNED = ("--user", f"{KEY_ID}:{SECRET}")
 CONNECTIONS = (2, 4, 8)
 
@@ -55,7 +55,7 @@ def _bare_saves(setting: Setting, server: S3, file: Path) -> Contender:
     def save(connections: int, _: bool) -> Timing:
         key = new_name()
         setting.settle()
-        timing = setting.bare(SIGNED).save(_url(server, key), file, connections)
+        timing = BareHttp(setting.reserve, SIGNED).save(_url(server, key), file, connections)
         same_file(_folder(server) / key, file)
         (_folder(server) / key).unlink()
         return timing
@@ -120,7 +120,6 @@ def _streams(setting: Setting, server: S3, file: Path, tiny: str) -> Contender:
     return best_of(name, choices, setting.quick)
 
 
-@contextmanager
 def s3(setting: Setting) -> Iterator[list[Contender]]:
     with s3_server(setting.directory) as server:
         state, folder = setting.state, _folder(server)

@@ -28,13 +28,15 @@ from typing import Any
 import torch
 
 import tensorizer_ops
-from benchmarks.harness import runs
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import Results, measured
-from benchmarks.harness.servers import Web, delay, web_server
+from benchmarks.harness.measure import prepare_to_fork
+from benchmarks.harness.results import Found, measured
+from benchmarks.harness.servers import web_server
+from benchmarks.harness.tables import table
 from benchmarks.scale.cluster import MIB, Cluster, Store
-from benchmarks.scale.ranks import run_ranks
+from benchmarks.scale.ranks import run_hosts
 from benchmarks.scale.strategies import gather, read_all
+from local_servers.delay import delay
+from local_servers.web import Web
 
 RANKS = (2, 4, 8)
 SHARED, EACH = 64e6, 16e6
@@ -86,7 +88,7 @@ def ranks_of(folder: Path, size: int, rounds: int, state: dict[str, torch.Tensor
                 options = {"connections": CONNECTIONS, "chunk_size": chunk}
                 for count in RANKS:
                     web.requests()
-                    found = run_ranks(count, url, rounds, options)
+                    found = run_hosts(count, url, rounds, options)
                     expected = modelled(count, size, store, chunk)
                     line = {"server": kind, "ranks": count, "modelled": expected, **found}
                     # Without the loads before the first round, which read the index.
@@ -136,7 +138,7 @@ def lost_by_breaks(web: Web, rounds: int, seconds: float) -> list[float]:
     return found
 
 
-def measure(folder: Path, mebibytes: int, rounds: int) -> Results:
+def measure(folder: Path, mebibytes: int, rounds: int) -> Found:
     tensors = max(mebibytes // 48, 1)
     state = {f"t{i}": torch.randn((mebibytes << 18) // tensors) for i in range(tensors)}
     size = sum(tensor.nbytes for tensor in state.values())
@@ -159,7 +161,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def lines_of(found: Results) -> list[list[str]]:
+def lines_of(found: Found) -> list[list[str]]:
     """Return the lines of the table of loads by ranks."""
     lines = []
     for line in found["ranks"]:
@@ -189,9 +191,9 @@ HEAD = (
 
 
 def main() -> None:
-    runs.prepare_to_fork()
+    prepare_to_fork()
     found = measured(__doc__, ("mib", 96, 8), 5, measure, "calibration")
-    print(report.table(HEAD, lines_of(found), 1, markdown=False), end="\n\n")
+    print(table(HEAD, lines_of(found)), end="\n\n")
     print(f"round trips of a request: {spread(found['round trips'])}")
     print(f"seconds lost by a broken connection: {spread(found['break seconds'])}")
 

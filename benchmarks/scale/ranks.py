@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import datetime
-import json
-import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,15 +15,14 @@ from typing import Any
 import torch.distributed as dist
 
 import tensorizer_ops
-from benchmarks.harness.memory import Failure
+from benchmarks.harness.ranks import run_ranks
 from tensorizer_ops import distributed
 
-_FORK = multiprocessing.get_context("fork")
 _NEW_USER_AND_PID, _DIE_WITH_PARENT = 0x30000000, 1
 _TIME_OUT = datetime.timedelta(seconds=120)
 
 
-def run_ranks(count: int, uri: str, rounds: int, options: Mapping[str, object]) -> dict[str, Any]:
+def run_hosts(count: int, uri: str, rounds: int, options: Mapping[str, object]) -> dict[str, Any]:
     """Load a file on several ranks: each by itself, and then together, `rounds` times in turn.
 
     Returns, for both ways, the seconds of the slowest rank in each round, and the most memory that
@@ -34,15 +30,11 @@ def run_ranks(count: int, uri: str, rounds: int, options: Mapping[str, object]) 
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        given = (count, uri, rounds, options)
-        ranks = [_FORK.Process(target=_as_host, args=(folder, i, *given)) for i in range(count)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
-        if any(rank.exitcode for rank in ranks):
-            raise Failure("a rank has failed")
-        each = [json.loads((folder / f"{i}.json").read_text()) for i in range(count)]
+        each = run_ranks(
+            folder,
+            count,
+            lambda rank: _as_host(folder, rank, count, uri, rounds, options),
+        )
     found = {}
     for way in each[0]:
         seconds = [max(one[way][number][0] for one in each) for number in range(rounds)]
@@ -51,16 +43,16 @@ def run_ranks(count: int, uri: str, rounds: int, options: Mapping[str, object]) 
     return found
 
 
-def _as_host(folder: Path, rank: int, *given: Any) -> None:
+def _as_host(folder: Path, rank: int, *given: Any) -> Any:
     """Run a rank in a process of a PID namespace of its own."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_USER_AND_PID):
         raise OSError(ctypes.get_errno(), "unshare: this system allows no user namespaces")
     pid = os.fork()
     if pid:
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    (folder / f"{rank}.json").write_text(json.dumps(_loads(folder, rank, *given)))
+    return _loads(folder, rank, *given)
 
 
 def _loads(

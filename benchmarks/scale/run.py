@@ -17,14 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from benchmarks.charts.curves import Panel, as_found
-from benchmarks.charts.letter_values import quantile
-from benchmarks.harness import runs
-from benchmarks.harness import tables as report
-from benchmarks.harness.best import Results, measured
-from benchmarks.harness.recorded import Run, read_runs
+from benchmarks.harness.results import Found, Run, measured, quantile, read_runs
+from benchmarks.harness.tables import table
 from benchmarks.scale.cluster import HTTP, MIB, S3, Cluster, assumptions
 from benchmarks.scale.strategies import Outcome, gather, read_all, swarm
 
@@ -66,7 +61,7 @@ def simulate(cluster: Cluster, strategy: str, nodes: int, seeds: int) -> dict[st
         STRATEGIES[strategy](cluster, nodes, Random(f"{strategy} {nodes} {seed}"))
         for seed in range(seeds)
     ]
-    seconds = sorted(outcome.seconds for outcome in outcomes)
+    seconds = [outcome.seconds for outcome in outcomes]
     middle = quantile(seconds, 0.5)
     sent = statistics.mean(outcome.sent for outcome in outcomes)
     requests = statistics.mean(outcome.requests for outcome in outcomes)
@@ -81,37 +76,20 @@ def simulate(cluster: Cluster, strategy: str, nodes: int, seeds: int) -> dict[st
 
 
 def calibrated() -> Cluster:
-    return Cluster().with_measured(measured_here(read_runs(runs.RESULTS)))
+    return Cluster().with_measured(measured_here(read_runs()))
 
 
-def measure(_: Path, seeds: int, __: int) -> Results:
-    """Return the results by store, strategy and number of nodes, and panels of them."""
+def measure(_: Path, seeds: int, __: int) -> Found:
+    """Return the results by store, strategy and number of nodes."""
     numbers = NODES if seeds > FEW else NODES[:2]
-    results: dict[str, Any] = {}
+    found: Found = {}
     for name, store in STORES.items():
         cluster = replace(calibrated(), store=store)
-        results[name] = {
+        found[name] = {
             strategy: {str(nodes): simulate(cluster, strategy, nodes, seeds) for nodes in numbers}
             for strategy in STRATEGIES
         }
-    return {"results": results, **as_found(panels_of(results))}
-
-
-def panels_of(results: dict[str, Any]) -> list[Panel]:
-    panels = []
-    for title, store, value, y in (
-        ("From S3, median", "S3", "median", "seconds"),
-        ("From S3, 99th percentile", "S3", "99th", "seconds"),
-        ("From one HTTP server, median", "one HTTP server", "median", "seconds"),
-        ("Cost of a start from S3", "S3", "cost", "$"),
-    ):
-        panel = Panel(title, "nodes", y, "xy")
-        for strategy, by_nodes in results[store].items():
-            for nodes, found in by_nodes.items():
-                cost = found["idle"] + found["store"]
-                panel.add(strategy, int(nodes), cost if value == "cost" else found[value])
-        panels.append(panel)
-    return panels
+    return found
 
 
 def length(seconds: float) -> str:
@@ -121,11 +99,11 @@ def length(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def tables(found: Results) -> dict[str, str]:
+def tables(found: Found) -> dict[str, str]:
     """Return a table for each store: the nodes, and median, 99th percentile, bytes, cost."""
     head = ("nodes", "", "median", "99th percentile", "TB from the store", "GPUs, $", "store, $")
     made = {}
-    for store, by_strategy in found["results"].items():
+    for store, by_strategy in found.items():
         lines = []
         for nodes in next(iter(by_strategy.values())):
             for strategy, by_nodes in by_strategy.items():
@@ -133,7 +111,7 @@ def tables(found: Results) -> dict[str, str]:
                 times = (length(one["median"]), length(one["99th"]))
                 money = (f"{one['idle']:,.0f}", f"{one['store']:,.0f}")
                 lines.append((nodes, strategy, *times, f"{one['terabytes']:,.2f}", *money))
-        made[store] = report.table(head, lines, 2, markdown=True)
+        made[store] = table(head, lines, 2, markdown=True)
     return made
 
 
@@ -143,13 +121,13 @@ def table_of_assumptions(cluster: Cluster) -> str:
     for name, value, unit, source in assumptions(cluster):
         by_http = other[name] if name.startswith("store,") else ""
         lines.append((name, value, by_http, unit, source))
-    return report.table(("", "S3", "HTTP", "unit", "source"), lines, 1, markdown=True)
+    return table(("", "S3", "HTTP", "unit", "source"), lines, 1, markdown=True)
 
 
 def main() -> None:
     found = measured(__doc__, ("seeds", 100, FEW), 1, measure, "scale")
-    for store, table in tables(found).items():
-        print(f"From {store}\n\n{table}\n")
+    for store, lines in tables(found).items():
+        print(f"From {store}\n\n{lines}\n")
     print(table_of_assumptions(calibrated()))
 
 

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from benchmarks.harness import tables as report
-from benchmarks.harness.recorded import read_runs
+from benchmarks.harness.results import read_runs
+from benchmarks.harness.tables import table
 from benchmarks.scale.calibrate import HEAD, lines_of
 from benchmarks.scale.cluster import Cluster, Store
 from benchmarks.scale.run import STRATEGIES, calibrated, table_of_assumptions, tables
@@ -153,10 +153,10 @@ def test_breaks_and_slow_parts_take_time() -> None:
 def test_the_page_shows_the_newest_results() -> None:
     """The numbers of docs/scale.md are those of benchmarks/results, and its assumptions too."""
     page = (ROOT / "docs" / "scale.md").read_text()
-    found = {run.kind: run.found for run in reversed(read_runs(ROOT / "benchmarks" / "results"))}
-    measured = report.table(HEAD, lines_of(found["calibration"]), 1, markdown=True)
-    for table in (*tables(found["scale"]).values(), table_of_assumptions(calibrated()), measured):
-        assert table in page
+    found = {run.kind: run.found for run in reversed(read_runs())}
+    measured = table(HEAD, lines_of(found["calibration"]), markdown=True)
+    for shown in (*tables(found["scale"]).values(), table_of_assumptions(calibrated()), measured):
+        assert shown in page
 
 
 def test_the_benchmark_runs() -> None:

@@ -13,7 +13,8 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ("run.sh", "check.py", "uses.py")
-BENCHMARK = ("__init__", "local/gpu", "harness/memory", "harness/workloads")
+HARNESS = ("libraries", "memory", "results", "tables", "workloads")
+BENCHMARK = ("__init__", "local/gpu", *(f"harness/{name}" for name in HARNESS))
 README = """\
 tensorizer_ops {wheel}, with all libraries that it needs but torch.
 

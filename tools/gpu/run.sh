@@ -85,13 +85,13 @@ check() { printf '%s\n' "$python" "$pack/check.py" --device "$device" "$@"; }
 mapfile -t quick < <(check --quick)
 mapfile -t full < <(check)
 step check-quick 60 20 "" "${quick[@]}"
-step loads-1-gib 150 34 gpu "$python" -m benchmarks.local.gpu --device "$device" --size 1 --repeat 3 \
+step loads-1-gib 150 34 gpu "$python" -m benchmarks.local.gpu --device "$device" --size 1 --rounds 3 \
     --json "$out/loads-1-gib.json"
 step check-full 60 3 "" "${full[@]}"
 step memory 5 12 "" sh -c 'df -h /dev/shm; free -g; nvidia-smi || true'
 files=/dev/shm
 [ "$(df -k --output=avail $files | tail -1)" -gt $((20 << 20)) ] || files=$scratch
-step loads-16-gib 150 34 gpu "$python" -m benchmarks.local.gpu --device "$device" --size 16 --repeat 2 \
+step loads-16-gib 150 34 gpu "$python" -m benchmarks.local.gpu --device "$device" --size 16 --rounds 2 \
     --workloads large --directory $files --json "$out/loads-16-gib.json"
 # Torch keeps freed memory, which hides accesses behind the end of a tensor.
 step memcheck 120 6 compute-sanitizer env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer \
