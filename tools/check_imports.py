@@ -45,7 +45,13 @@ ALLOWED = {
         *("_compat", "_distributed", "_dcp", "_hf"),
     ],
     "local_servers": [],
-    "benchmarks": ["public", "local_servers"],
+    "benchmarks": [],
+    "benchmarks/harness": ["public", "local_servers"],
+    "benchmarks/local": ["public", "benchmarks/harness"],
+    "benchmarks/curves": ["public", "benchmarks/harness", "local_servers"],
+    "benchmarks/remote": ["benchmarks/harness", "local_servers"],
+    "benchmarks/scale": ["public", "benchmarks/harness", "local_servers"],
+    "benchmarks/charts": ["benchmarks/harness"],
     "examples": ["public", "local_servers"],
     "tools": ["errors", "public"],
     "support": ["public", "local_servers"],
@@ -53,7 +59,7 @@ ALLOWED = {
     "tests": [
         *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
         *("_distributed", "_hf", "public", "local_servers", "support"),
-        *("benchmarks",),
+        *("benchmarks/charts", "benchmarks/harness", "benchmarks/scale"),
     ],
 }
 # Files that may import more than their layer, and why.
@@ -75,6 +81,8 @@ def layer_of(name: str) -> str:
     folder, *rest = name.split("/")
     if folder == PACKAGE:
         return rest[0] if len(rest) > 1 else AT_THE_ROOT.get(Path(name).stem, "public")
+    if folder == "benchmarks":
+        return name.rpartition("/")[0]
     return "support" if name.startswith("tests/support/") else folder
 
 

@@ -115,12 +115,6 @@ inline std::size_t memory_of(const std::vector<Range>& ranges) {
   return ranges.back().memory_offset + ranges.back().size;
 }
 
-inline std::size_t bytes_of(const std::vector<Range>& ranges) {
-  std::size_t bytes = 0;
-  for (const Range& range : ranges) bytes += range.size;
-  return bytes;
-}
-
 // Runs `work` in `count` threads and joins them. Throws if one of them failed.
 template <typename Work>
 void in_threads(int count, const Work& work) {

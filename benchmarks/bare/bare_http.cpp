@@ -1,19 +1,19 @@
 // The bare work of a load or a save over HTTP: libcurl and nothing else.
 //
-//   bare_http load URL FILE RANGES [--connections N] [--ca PATH] [--user KEY:SECRET]
-//   bare_http save URL FILE        [the same]
+//   bare_http load|save URL FILE RANGES CONNECTIONS CA USER
 //
 //   load   loads the ranges of the file at URL into fresh memory with huge pages, in requests for
 //          at most 8 MiB, which are distributed over the connections
-//   save   saves FILE, from memory without huge pages, to an S3 server by a multipart upload in
-//          parts of 8 MiB (the last one may be smaller)
+//   save   saves the ranges of FILE, from memory without huge pages, to an S3 server by a multipart
+//          upload in parts of 8 MiB (the last one may be smaller)
 //
-// With --user, every request is signed for S3 (AWS_SIGV4). RANGES has the format of read_ranges()
-// in bare.h. Every status and every length is checked. After a load, outside of the timing, every
-// byte is compared with FILE; after a save, the caller has to compare.
+// CA is a file of certificates. If USER is given (KEY:SECRET), every request is signed for S3. Both
+// may be empty. RANGES has the format of read_ranges() in bare.h. Every status and every length is
+// checked. After a load, outside of the timing, every byte is compared with FILE; after a save, the
+// caller has to compare.
 //
 // The clock covers allocating memory (for a load), connecting, all requests, and joining the
-// threads. Prints JSON.
+// threads. Prints the seconds.
 //
 //   g++ -std=c++20 -O2 -o bare_http bare_http.cpp -pthread -lcurl
 #include <curl/curl.h>
@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <string_view>
 
 #include "bare.h"
 
@@ -38,13 +37,11 @@ constexpr long kBuffer = 10L << 20;
 constexpr long kUploadBuffer = 2L << 20;
 
 struct Job {
-  bool save = false;
   std::string url;
   std::string file;
-  std::string ranges;
   std::string ca;
   std::string user;
-  int connections = 1;
+  int connections;
 };
 
 template <typename Value>
@@ -85,8 +82,11 @@ class Connection {
     set(handle_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(bytes.size()));
     perform(200);
     if (!in_.empty()) throw std::runtime_error("not all bytes were sent");
-    if (etag_.empty()) throw std::runtime_error("a part without an ETag");
-    return etag_;
+    curl_header* etag = nullptr;
+    if (curl_easy_header(handle_, "etag", 0, CURLH_HEADER, -1, &etag) != CURLHE_OK) {
+      throw std::runtime_error("a part without an ETag");
+    }
+    return etag->value;
   }
 
   // Returns the response body.
@@ -105,7 +105,6 @@ class Connection {
     out_ = {};
     in_ = {};
     received_ = 0;
-    etag_.clear();
     text_.clear();
     const std::string url = query.empty() ? job_.url : job_.url + "?" + query;
     set(handle_, CURLOPT_URL, url.c_str());
@@ -122,8 +121,6 @@ class Connection {
     set(handle_, CURLOPT_WRITEDATA, this);
     set(handle_, CURLOPT_READFUNCTION, &on_read);
     set(handle_, CURLOPT_READDATA, this);
-    set(handle_, CURLOPT_HEADERFUNCTION, &on_header);
-    set(handle_, CURLOPT_HEADERDATA, this);
   }
 
   void perform(long expected) {
@@ -158,31 +155,12 @@ class Connection {
     return size;
   }
 
-  static std::size_t on_header(char* data, std::size_t, std::size_t size, void* self) {
-    const std::string_view line(data, size);
-    constexpr std::string_view kETag = "etag:";
-    const bool is_etag =
-        line.size() > kETag.size() &&
-        std::equal(kETag.begin(), kETag.end(), line.begin(), [](char lower, char c) {
-          return c == lower || (c >= 'A' && c <= 'Z' && c - 'A' + 'a' == lower);
-        });
-    if (is_etag) {
-      const std::size_t begin = line.find_first_not_of(' ', kETag.size());
-      const std::size_t end = line.find_last_not_of("\r\n ");
-      if (begin <= end) {
-        static_cast<Connection*>(self)->etag_ = line.substr(begin, end - begin + 1);
-      }
-    }
-    return size;
-  }
-
   const Job& job_;
   CURL* handle_ = curl_easy_init();
   curl_slist* headers_ = curl_slist_append(nullptr, "x-amz-content-sha256: UNSIGNED-PAYLOAD");
   std::span<unsigned char> out_;
   std::span<const unsigned char> in_;
   std::size_t received_ = 0;
-  std::string etag_;
   std::string text_;
 };
 
@@ -225,13 +203,13 @@ std::string element(const std::string& xml, const std::string& name) {
   return xml.substr(begin + name.size() + 2, end - begin - name.size() - 2);
 }
 
-double save(const Job& job, const std::vector<Range>& file) {
-  const std::vector<Range> parts = bare::cut(file, kRequest);
+double save(const Job& job, const std::vector<Range>& ranges) {
+  const std::vector<Range> parts = bare::cut(ranges, kRequest);
   // No huge pages, as usual for tensors that are saved.
-  const Memory memory(bare::memory_of(file), false);
+  const Memory memory(bare::memory_of(ranges), false);
   {
-    const bare::Descriptor descriptor(job.file, O_RDONLY | O_CLOEXEC);
-    bare::read_all(descriptor.number(), memory.data(), bare::memory_of(file), 0);
+    const bare::Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
+    bare::read_all(file.number(), memory.data(), bare::memory_of(ranges), 0);
   }
   const bare::Clock clock;
   Connection first(job);
@@ -254,52 +232,18 @@ double save(const Job& job, const std::vector<Range>& file) {
   return clock.seconds();
 }
 
-Job parse(int argc, char** argv) {
-  const std::string mode = argc < 2 ? "" : argv[1];
-  Job job;
-  job.save = mode == "save";
-  const int options = job.save ? 4 : 5;
-  if ((!job.save && mode != "load") || argc < options) {
-    throw std::runtime_error(
-        "usage: bare_http load URL FILE RANGES | save URL FILE [--option value ...]");
-  }
-  job.url = argv[2];
-  job.file = argv[3];
-  if (!job.save) job.ranges = argv[4];
-  for (int i = options; i < argc; i += 2) {
-    const std::string option = argv[i];
-    if (i + 1 == argc) throw std::runtime_error(option + " needs a value");
-    const std::string value = argv[i + 1];
-    if (option == "--connections") {
-      job.connections = std::stoi(value);
-    } else if (option == "--ca") {
-      job.ca = value;
-    } else if (option == "--user") {
-      job.user = value;
-    } else {
-      throw std::runtime_error("unknown option " + option);
-    }
-  }
-  if (job.connections < 1) throw std::runtime_error("--connections is at least 1");
-  return job;
-}
-
-std::vector<Range> ranges_of(const Job& job) {
-  if (!job.save) return bare::read_ranges(job.ranges);
-  const bare::Descriptor file(job.file, O_RDONLY | O_CLOEXEC);
-  const off_t size = ::lseek(file.number(), 0, SEEK_END);
-  if (size <= 0) throw std::runtime_error(job.file + " is empty");
-  return {{0, static_cast<std::size_t>(size), 0}};
-}
-
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const Job job = parse(argc, argv);
+  const std::vector<std::string> given(argv, argv + argc);
+  const bool saves = argc == 8 && given[1] == "save";
+  if (argc != 8 || (!saves && given[1] != "load")) {
+    throw std::runtime_error("usage: bare_http load|save URL FILE RANGES CONNECTIONS CA USER");
+  }
+  const Job job{given[2], given[3], given[6], given[7], std::stoi(given[5])};
   if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) throw std::runtime_error("no libcurl");
-  const std::vector<Range> ranges = ranges_of(job);
-  std::printf("{\"bytes\": %zu, \"seconds\": [%.6f]}\n", bare::bytes_of(ranges),
-              job.save ? save(job, ranges) : load(job, ranges));
+  const std::vector<Range> ranges = bare::read_ranges(given[4]);
+  std::printf("%.6f\n", saves ? save(job, ranges) : load(job, ranges));
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "bare_http: %s\n", error.what());

@@ -1,12 +1,12 @@
 // The limit: the bare work of a load or a save and nothing else.
 //
-//   limit MODE FILE RANGES [--threads N] [--piece BYTES] [--repeat N] [--output PATH]
+//   limit MODE FILE RANGES OUTPUT THREADS PIECE REPETITIONS
 //
 //   read         pread of every range into fresh memory with huge pages
 //   read-crc32   also a CRC32 of every piece while it is in cache
 //   read-all     also a SHA-256 of every range by libcrypto
 //   write        pwrite of the same number of bytes, from memory without huge pages, to a new file
-//                at PATH, whose blocks are allocated first, and which is never synced
+//                OUTPUT, whose blocks are allocated first, and which is never synced
 //   write-crc32, write-all    also these checksums, computed before the piece is written
 //   read-lanes        pread as above, and then a SHA-256 of every chunk of 1 MiB, as many side by
 //                     side as this library's SHA-256 has lanes
@@ -15,7 +15,8 @@
 // RANGES has the format of read_ranges() in bare.h.
 //
 // The clock covers what no loader can avoid: allocating memory (for a read), starting threads, the
-// work, and joining them. Memory and file are new in every repetition. Prints JSON.
+// work, and joining them. Memory and file are new in every repetition. Prints the
+// seconds of each.
 //
 //   g++ -std=c++20 -O2 -I../../csrc -o limit limit.cpp ../../csrc/codec/sha256*.cpp -pthread \\
 //       -lcrypto -ldeflate
@@ -54,7 +55,7 @@ struct Job {
   std::string output;
   int threads = 2;
   std::size_t piece = std::size_t{1} << 20;
-  int repeat = 1;
+  int repetitions = 1;
 };
 
 void write_all(int descriptor, const unsigned char* data, std::size_t size, std::size_t offset) {
@@ -166,60 +167,42 @@ double seconds_of(const Job& job, const std::vector<Range>& turns, std::size_t m
   return seconds;
 }
 
-Job parse(int argc, char** argv) {
-  if (argc < 4) throw std::runtime_error("usage: limit MODE FILE RANGES [--option value ...]");
-  Job job;
-  const std::string mode = argv[1];
+Job parse(const std::vector<std::string>& given) {
+  if (given.size() != 8) {
+    throw std::runtime_error("usage: limit MODE FILE RANGES OUTPUT THREADS PIECE REPETITIONS");
+  }
+  const std::string& mode = given[1];
   const std::string kind = mode.substr(0, mode.find('-'));
   const std::string sums = kind == mode ? "" : mode.substr(kind.size() + 1);
   if ((kind != "read" && kind != "write") ||
       (kind != mode && sums != "crc32" && sums != "all" && sums != "lanes")) {
     throw std::runtime_error("unknown mode " + mode);
   }
+  Job job;
   job.write = kind == "write";
   job.crc32 = sums == "crc32" || sums == "all";
   job.sha256 = sums == "all";
   job.lanes = sums == "lanes";
-  job.file = argv[2];
-  job.ranges = argv[3];
-  for (int i = 4; i + 1 < argc; i += 2) {
-    const std::string option = argv[i];
-    const std::string value = argv[i + 1];
-    if (option == "--threads") {
-      job.threads = std::stoi(value);
-    } else if (option == "--piece") {
-      job.piece = std::stoull(value);
-    } else if (option == "--repeat") {
-      job.repeat = std::stoi(value);
-    } else if (option == "--output") {
-      job.output = value;
-    } else {
-      throw std::runtime_error("unknown option " + option);
-    }
-  }
-  if (job.threads < 1 || job.piece < 1 || job.repeat < 1) {
-    throw std::runtime_error("--threads, --piece and --repeat are at least 1");
-  }
-  if (job.write && job.output.empty()) throw std::runtime_error(mode + " needs --output");
+  job.file = given[2];
+  job.ranges = given[3];
+  job.output = given[4];
+  job.threads = std::stoi(given[5]);
+  job.piece = std::stoull(given[6]);
+  job.repetitions = std::stoi(given[7]);
   return job;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const Job job = parse(argc, argv);
+  const Job job = parse({argv, argv + argc});
   const std::vector<Range> ranges = bare::read_ranges(job.ranges);
   const std::vector<Range> turns = turns_of(job, ranges);
-  const std::size_t memory_size = bare::memory_of(ranges);
   std::uint64_t seen = 0;
-  std::printf("{\"mode\": \"%s\", \"threads\": %d, \"piece\": %zu, \"bytes\": %llu, \"seconds\": [",
-              argv[1], job.threads, job.piece,
-              static_cast<unsigned long long>(bare::bytes_of(ranges)));
-  for (int i = 0; i < job.repeat; ++i) {
-    const double seconds = seconds_of(job, turns, memory_size, seen);
-    std::printf("%s%.6f", i == 0 ? "" : ", ", seconds);
+  for (int i = 0; i < job.repetitions; ++i) {
+    std::printf("%.6f\n", seconds_of(job, turns, bare::memory_of(ranges), seen));
   }
-  std::printf("], \"sums\": %llu}\n", static_cast<unsigned long long>(seen));
+  std::fprintf(stderr, "sums: %llu\n", static_cast<unsigned long long>(seen));
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "limit: %s\n", error.what());

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bare.programs import READ, READ_ALL, READ_CRC32, WRITE, WRITE_ALL, WRITE_CRC32
 from benchmarks.charts.theme import SIZE, SMALL, WIDTH, Colours, new_figure, write
+from benchmarks.harness.bare import READ, READ_ALL, READ_CRC32, WRITE, WRITE_ALL, WRITE_CRC32
 from benchmarks.harness.results import US, Rows, Run
 
 

@@ -22,7 +22,7 @@ from benchmarks.charts.bars import bar_chart
 from benchmarks.charts.curves import CurveChart
 from benchmarks.charts.letter_values import LetterValueChart
 from benchmarks.charts.theme import THEMES, Colours
-from benchmarks.harness.results import ROOT, Found, Panel, Run, read_runs
+from benchmarks.harness.results import LIMIT, ROOT, US, Panel, Run, read_runs
 
 IMAGES = ROOT / "docs" / "images"
 
@@ -48,14 +48,36 @@ def charts_of(runs: Sequence[Run]) -> dict[str, Chart]:
     newest = {run.kind: run for run in reversed(runs)}
     for kind, title in CURVES.items():
         if run := newest.get(kind):
-            panels = of_scale(run.found) if kind == "scale" else run.panels()
+            make = {"scale": of_scale, "scaling": of_scaling}.get(kind, Run.panels)
+            panels = make(run)
             charts[kind] = CurveChart(title, tuple(panels), f"{run.machine}, {run.date[:10]}.")
     if run := newest.get("ways"):
-        charts["ways"] = LetterValueChart.of(run.found, f"{run.machine}, {run.date[:10]}.")
+        charts["ways"] = LetterValueChart.of(run.rows("ways"), f"{run.machine}, {run.date[:10]}.")
     return charts
 
 
-def of_scale(found: Found) -> list[Panel]:
+def of_scaling(run: Run) -> list[Panel]:
+    """Return the panels of rows whose names end with a number of connections or threads."""
+    cpus = run.machine.rpartition(", ")[2]
+    panels = []
+    for workload, title, x in (
+        ("slow", "Connections of 40 MB/s each", "connections"),
+        ("fast", "Connections to nginx on the same CPUs", "connections"),
+        ("threads", f"Threads, on {cpus}", "threads"),
+        ("encrypted", f"Threads, encrypted, on {cpus}", "threads"),
+    ):
+        panel = Panel(title, x, "GB/s", "x")
+        for name, row in run.rows(workload).items():
+            curve, _, number = name.rpartition(", ")
+            panel.add(curve, int(number), row.bytes / min(row.warm) / 1e9)
+        if workload == "slow":
+            for n in panel.curves[US]:
+                panel.add(f"{LIMIT}, n x 40 MB/s", n, n * 40_000_000 / 1e9)
+        panels.append(panel)
+    return panels
+
+
+def of_scale(run: Run) -> list[Panel]:
     """Return the panels of a simulation, whose values are by store, way and number of nodes."""
     panels = []
     for title, store, value, y in (
@@ -65,7 +87,7 @@ def of_scale(found: Found) -> list[Panel]:
         ("Cost of a start from S3", "S3", "cost", "$"),
     ):
         panel = Panel(title, "nodes", y, "xy")
-        for way, by_nodes in found[store].items():
+        for way, by_nodes in run.found[store].items():
             for nodes, one in by_nodes.items():
                 cost = one["idle"] + one["store"]
                 panel.add(way, int(nodes), cost if value == "cost" else one[value])

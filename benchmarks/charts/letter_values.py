@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.charts.theme import SIZE, SMALL, WIDTH, Colours, new_figure, plain_axes, write
-from benchmarks.harness.results import US, quantile
+from benchmarks.harness.results import US, Rows, quantile
 
 
 def letter_values(values: Sequence[float]) -> list[tuple[float, float]]:
@@ -34,11 +34,14 @@ class LetterValueChart:
     footnote: str
 
     @staticmethod
-    def of(found: Mapping[str, Any], machine: str) -> LetterValueChart:
-        """Make the chart from the JSON of load_ways.py."""
-        seconds = found["seconds"]
-        count = len(next(iter(next(iter(seconds.values())).values())))
-        title = f"Milliseconds to load {found['bytes'] / (1 << 20):.0f} MiB, {count} times each"
+    def of(rows: Rows, machine: str) -> LetterValueChart:
+        """Make the chart from the rows of ways.py."""
+        seconds: dict[str, dict[str, list[float]]] = {}
+        for name, row in rows.items():
+            way, _, library = name.rpartition(", ")
+            seconds.setdefault(way, {})[library] = row.warm
+        mebibytes = row.bytes / (1 << 20)
+        title = f"Milliseconds to load {mebibytes:.0f} MiB, {len(row.warm)} times each"
         return LetterValueChart(title, seconds, f"{title}. {machine}")
 
     def text(self) -> str:

@@ -15,6 +15,7 @@ own. Every byte is compared with the original afterwards.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from benchmarks.harness.libraries import (
     torch_load,
 )
 from benchmarks.harness.measure import Task, check, measure, prepare_to_fork, saving
-from benchmarks.harness.memory import Reserve, make_warm, size_of
+from benchmarks.harness.memory import Reserve, State, make_warm, size_of
 from benchmarks.harness.results import Found, Panel, measured
 from benchmarks.harness.servers import web_server
 
@@ -66,62 +67,58 @@ def add_course(panel: Panel, curve: str, task: Task, lend: int, rounds: int) -> 
     courses = [measure(task, reserve, lend, watch=True).course for _ in range(rounds)]
     courses.sort(key=lambda course: max(memory for _, memory in course))
     course = courses[len(courses) // 2]
-    slices: dict[int, tuple[float, int]] = {}
+    highest: dict[int, tuple[int, float]] = {}
     for second, memory in course[:-1]:
-        number = int(second / course[-1][0] * (POINTS - 1))
-        slices[number] = max(slices.get(number, (second, memory)), (second, memory), key=_memory)
-    for second, memory in (*slices.values(), course[-1]):
+        slice_of_time = int(second / course[-1][0] * (POINTS - 1))
+        before = highest.get(slice_of_time, (memory - 1, 0.0))
+        if memory > before[0]:
+            highest[slice_of_time] = (memory, second)
+    for memory, second in (*highest.values(), course[-1][::-1]):
         panel.add(curve, round(second, 4), round(memory / MIB, 1))
-
-
-def _memory(point: tuple[float, int]) -> int:
-    return point[1]
 
 
 def measure_all(folder: Path, mebibytes: int, rounds: int) -> Found:
     need(*(library.module for library in SAVES))
-    state = workloads.make(workloads.of_8_mib(mebibytes), quick=False)
-    size = size_of(state)
-    about = f"{mebibytes} MiB"
-    loads = Panel(f"Load of {about}", "seconds", "MiB")
-    saves = Panel(f"Save of {about}, beyond the tensors", "seconds", "MiB")
-    http = Panel(f"Load of {about} over HTTP", "seconds", "MiB")
-    modules = Panel(f"Load of {about} into a module", "seconds", "MiB")
+    state = workloads.make(workloads.of_8_mib(mebibytes))
+    few = dict([*state.items()][:1])
+    loads, http, modules, saves = (
+        Panel(title.format(f"{mebibytes} MiB"), "seconds", "MiB")
+        for title in (
+            *("Load of {}", "Load of {} over HTTP", "Load of {} into a module"),
+            "Save of {}, beyond the tensors",
+        )
+    )
+
+    def add(
+        panel: Panel, curve: str, load: Callable[[], State], warm_up: Callable[[], State]
+    ) -> None:
+        task = Task(load, partial(check, expected=state), warm_up)
+        add_course(panel, curve, task, size_of(state), rounds)
+
     with web_server(folder / "web") as web:
         paths = {library: web.root / f"model{library.suffix}" for library in SAVES}
         tiny = {library: web.root / f"tiny{library.suffix}" for library in SAVES}
         for library in SAVES:
             library.save(state, str(paths[library]))
-            library.save(dict(list(state.items())[:1]), str(tiny[library]))
+            library.save(few, str(tiny[library]))
         for curve, (library, load) in LOADS.items():
-            make_warm(paths[library])
-            task = Task(
-                partial(load, str(paths[library])),
-                partial(check, expected=state),
-                partial(load, str(tiny[library])),
-            )
-            add_course(loads, curve, task, size, rounds)
-        for curve in ("tensorizer_ops, copy", "tensorizer"):
+            file, small = paths[library], tiny[library]
+            make_warm(file)
+            add(loads, curve, partial(load, str(file)), partial(load, str(small)))
+        for curve in (f"{US.name}, copy", TENSORIZER.name):
             library, load = LOADS[curve]
-            task = Task(
-                partial(load, web.url(paths[library].name)),
-                partial(check, expected=state),
-                partial(load, web.url(tiny[library].name)),
-            )
-            add_course(http, curve.partition(",")[0], task, size, rounds)
-        module = web.root / "module.tensors"
-        classic_save(importlib.import_module(US.module), Model(state), str(module))
+            url, near = web.url(paths[library].name), web.url(tiny[library].name)
+            add(http, library.name, partial(load, url), partial(load, near))
+        module = str(web.root / "module.tensors")
+        classic_save(importlib.import_module(US.module), Model(state), module)
         for library in (US, TENSORIZER):
-            ours = importlib.import_module(library.module)
-            task = Task(
-                partial(classic_load_module, ours, str(module), Model(state, "meta")),
-                partial(check, expected=state),
-                partial(classic_load, ours, str(tiny[library])),
-            )
-            add_course(modules, library.name, task, size, rounds)
+            imported, model = importlib.import_module(library.module), Model(state, "meta")
+            into = partial(classic_load_module, imported, module, model)
+            add(modules, library.name, into, partial(classic_load, imported, str(tiny[library])))
         for library in SAVES:
-            task = saving(library.save, library.load, state, paths[library], tiny[library])
-            add_course(saves, library.name, task, 2 * size, rounds)
+            warm_up = partial(library.save, few, str(tiny[library]))
+            task = saving(library.save, library.load, state, paths[library], warm_up)
+            add_course(saves, library.name, task, 2 * size_of(state), rounds)
     return {"panels": [loads, http, modules, saves]}
 
 

@@ -17,7 +17,7 @@ they come from the disk.
 from __future__ import annotations
 
 import gc
-import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import takewhile
@@ -51,19 +51,8 @@ LOADS: dict[str, tuple[str, Load]] = {
 Make = Callable[[int], torch.Tensor]  # makes the tensor of a number
 
 
-def name_of(number: int) -> str:
-    return f"layers.{number}.weight"
-
-
 def tensors_of(count: int, make: Make) -> Iterator[tuple[str, torch.Tensor]]:
-    return ((name_of(i), make(i)) for i in range(count))
-
-
-def write(path: Path, count: int, make: Make) -> None:
-    """Write a file of either format; only a tensor at a time is in memory."""
-    with tensorizer_ops.Writer(path, hashes="none") as writer:
-        for name, tensor in tensors_of(count, make):
-            writer[name] = tensor
+    return ((f"layers.{i}.weight", make(i)) for i in range(count))
 
 
 def check(loaded: State, count: int, make: Make) -> None:
@@ -81,13 +70,16 @@ def fits(size: int) -> bool:
 
 
 def write_files(folder: Path, count: int, make: Make, *, all_formats: bool) -> dict[str, Path]:
-    paths = {".tensors": folder / "model.tensors"}
-    write(paths[".tensors"], count, make)
-    if all_formats:
-        paths[".safetensors"] = folder / "model.safetensors"
-        write(paths[".safetensors"], count, make)
-        paths[".pt"] = folder / "model.pt"
-        torch.save(dict(tensors_of(count, make)), paths[".pt"])
+    """Write a file of each format; but for that of torch, only a tensor at a time is in memory."""
+    suffixes = (".tensors", ".safetensors", ".pt") if all_formats else (".tensors",)
+    paths = {suffix: folder / f"model{suffix}" for suffix in suffixes}
+    for suffix, path in paths.items():
+        if suffix == ".pt":
+            torch.save(dict(tensors_of(count, make)), path)
+            continue
+        with tensorizer_ops.Writer(path, hashes="none") as writer:
+            for name, tensor in tensors_of(count, make):
+                writer[name] = tensor
     return paths
 
 
@@ -97,27 +89,25 @@ def measure_files(
     """Add the best load of each library from files of `count` tensors."""
     size = make(0).nbytes * count
     small = fits(size)
-    paths = write_files(folder, count, make, all_formats=small)
-    (folder / "tiny").mkdir()
-    tiny = write_files(folder / "tiny", 4, few, all_formats=True)
-    gc.collect()
-    reserve = Reserve(size if small else MIB)
-    for curve, (suffix, load) in LOADS.items():
-        points = panel.curves.get(curve, {})
-        if suffix not in paths or any(y * x / before > LONGEST for before, y in points.items()):
-            continue
-        if small:
-            make_warm(paths[suffix])
-        task = Task(
-            partial(load, str(paths[suffix])),
-            partial(check, count=count, make=make),
-            partial(load, str(tiny[suffix])),
-        )
-        best = min(measure(task, reserve, size).seconds for _ in range(rounds))
-        panel.add(curve, x, best)
-    for path in paths.values():
-        path.unlink()
-    shutil.rmtree(folder / "tiny")
+    with tempfile.TemporaryDirectory(dir=folder) as here, tempfile.TemporaryDirectory() as there:
+        paths = write_files(Path(here), count, make, all_formats=small)
+        tiny = write_files(Path(there), 4, few, all_formats=True)
+        gc.collect()
+        reserve = Reserve(size if small else MIB)
+        for curve, (suffix, load) in LOADS.items():
+            points = panel.curves.get(curve, {})
+            too_long = any(y * x / before > LONGEST for before, y in points.items())
+            if suffix not in paths or too_long:
+                continue
+            if small:
+                make_warm(paths[suffix])
+            task = Task(
+                partial(load, str(paths[suffix])),
+                partial(check, count=count, make=make),
+                partial(load, str(tiny[suffix])),
+            )
+            seconds = (measure(task, reserve, size).seconds for _ in range(rounds))
+            panel.add(curve, x, min(seconds))
 
 
 def few(number: int) -> torch.Tensor:

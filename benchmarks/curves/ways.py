@@ -1,10 +1,9 @@
 """Repeats the ways in which programs load a model, with tensorizer and with tensorizer_ops.
 
-    python -m benchmarks.curves.ways [--quick] [--mib 256] [--rounds 25] [--json FILE]
+    python -m benchmarks.curves.ways [--quick] [--rounds 25] [--json FILE]
 
-All ways are code for tensorizer, which runs with both libraries. Every load is a process of its
-own, onto the CPU. A round measures each way once with each library. Every loaded byte is compared
-with the original, outside of the timing.
+All ways are code for tensorizer, which runs with both libraries. They load 256 MiB onto the CPU.
+Every loaded byte is compared with the original, outside of the timing.
 
   eager       a TensorDeserializer and all its items
   lazy        lazy_load=True, key after key
@@ -21,29 +20,29 @@ The servers run on the same CPUs, and files are in the page cache.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import workloads
-from benchmarks.harness.contenders import TINY
+from benchmarks.harness.compare import Scene, compare
+from benchmarks.harness.contenders import TINY, Contender, Setting
 from benchmarks.harness.libraries import (
     KEY,
     Model,
     classic_load,
     classic_load_module,
     classic_save,
+    need,
 )
-from benchmarks.harness.measure import Task, check, measure, prepare_to_fork
-from benchmarks.harness.memory import Reserve, State, make_warm, size_of
-from benchmarks.harness.results import US, Found, measured, quantile
+from benchmarks.harness.measure import Task, check
+from benchmarks.harness.memory import State
+from benchmarks.harness.results import US
 from benchmarks.harness.servers import BUCKET, redis_server, s3_server, web_server
-from benchmarks.harness.tables import table
+from benchmarks.harness.workloads import of_8_mib
 from local_servers.s3_server import KEY_ID, SECRET
 
-LIBRARIES = (US, "tensorizer")
 Way = Callable[[Any, str], State]
 
 
@@ -58,62 +57,54 @@ def load_s3(library: Any, place: str, *, endpoint: str) -> State:
         return classic_load(library, stream)
 
 
-def measure_ways(folder: Path, mebibytes: int, rounds: int) -> Found:
-    libraries = {name: importlib.import_module(name) for name in LIBRARIES}
-    ours = libraries[US]
-    state = workloads.make(workloads.of_8_mib(mebibytes), quick=False)
-    reserve = Reserve(size_of(state))
-    seconds: dict[str, dict[str, list[float]]] = {}
-    with ExitStack() as stack:
-        from local_servers.classic_redis import classic_save as save_to_redis
+def contenders(setting: Setting) -> Iterator[list[Contender]]:
+    need("tensorizer", "redis")
+    from local_servers.classic_redis import classic_save as save_to_redis
 
+    folder, state = setting.directory, setting.state
+    folder.mkdir()
+    libraries = {name: importlib.import_module(name) for name in (US, "tensorizer")}
+    ours = libraries[US]
+    with ExitStack() as stack:
         web = stack.enter_context(web_server(folder / "web"))
         s3 = stack.enter_context(s3_server(folder / "s3"))
         redis = stack.enter_context(redis_server(folder / "redis"))
         plain, encrypted = web.root / "model.tensors", web.root / "encrypted.tensors"
         module, tiny = web.root / "module.tensors", str(folder / "tiny.tensors")
+        object_of_s3 = s3.root / BUCKET / plain.name
         classic_save(ours, state, str(plain))
         classic_save(ours, TINY, tiny)
         classic_save(ours, state, str(encrypted), KEY)
         classic_save(ours, Model(state), str(module))
-        (s3.root / BUCKET / plain.name).write_bytes(plain.read_bytes())
+        object_of_s3.write_bytes(plain.read_bytes())
         save_to_redis(redis, str(folder / "redis.tensors"), "model", state)
         model = Model(state, "meta")  # every process fills its own copy
-        endpoint = f"http://127.0.0.1:{s3.port}"
-        ways: dict[str, tuple[Way, str]] = {
-            "eager": (classic_load, str(plain)),
-            "lazy": (partial(classic_load, lazy_load=True), str(plain)),
-            "module": (partial(classic_load_module, model=model), str(module)),
-            "plaid": (partial(classic_load, plaid_mode=True), str(plain)),
-            "encrypted": (partial(classic_load, key=KEY), str(encrypted)),
-            "HTTP": (classic_load, web.url(plain.name)),
-            "S3": (partial(load_s3, endpoint=endpoint), f"s3://{BUCKET}/{plain.name}"),
-            "Redis": (classic_load, redis.url("model")),
+        from_s3 = partial(load_s3, endpoint=f"http://127.0.0.1:{s3.port}")
+        ways: dict[str, tuple[Way, str, Path]] = {
+            "eager": (classic_load, str(plain), plain),
+            "lazy": (partial(classic_load, lazy_load=True), str(plain), plain),
+            "module": (partial(classic_load_module, model=model), str(module), module),
+            "plaid": (partial(classic_load, plaid_mode=True), str(plain), plain),
+            "encrypted": (partial(classic_load, key=KEY), str(encrypted), encrypted),
+            "HTTP": (classic_load, web.url(plain.name), plain),
+            "S3": (from_s3, f"s3://{BUCKET}/{plain.name}", object_of_s3),
+            "Redis": (classic_load, redis.url("model"), plain),
         }
-        for file in (plain, encrypted, module, s3.root / BUCKET / plain.name):
-            make_warm(file)
-        for _ in range(rounds):
-            for name, (way, place) in ways.items():
-                for label, library in libraries.items():
-                    task = Task(
-                        partial(way, library, place),
-                        lambda loaded: check(loaded, state),
-                        partial(classic_load, library, tiny),
-                    )
-                    timing = measure(task, reserve, size_of(state))
-                    seconds.setdefault(name, {}).setdefault(label, []).append(timing.ready)
-    return {"bytes": size_of(state), "seconds": seconds}
+        found = []
+        for name, (way, place, file) in ways.items():
+            for label, library in libraries.items():
+                task = Task(
+                    partial(way, library, place),
+                    partial(check, expected=state),
+                    partial(classic_load, library, tiny),
+                )
+                found.append(setting.performs(f"{name}, {label}", task, file))
+        yield found
 
 
 def main() -> None:
-    prepare_to_fork()
-    found = measured(__doc__, ("mib", 256, 16), 25, measure_ways, "ways")
-    lines = []
-    for way, of in found["seconds"].items():
-        middle = {name: quantile(values, 0.5) for name, values in of.items()}
-        ratio = middle["tensorizer"] / middle[US]
-        lines.append([way, *(f"{middle[name] * 1e3:.0f} ms" for name in LIBRARIES), f"{ratio:.1f}"])
-    print(table(["median load", *LIBRARIES, "times as fast"], lines))
+    scene = Scene("Ways to load", of_8_mib(256), contenders)
+    compare(__doc__, "ways", {"ways": scene}, rounds=25)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from benchmarks.harness.memory import Failure, Reserve
 from benchmarks.harness.results import Found, Row, Rows, When, parser, perform
 
 
-class _Rounds:
+class Rounds:
     """Measures contenders and fills their rows. One that has failed once is not tried again."""
 
     def __init__(self, workload: str, contenders: Sequence[Contender], quick: bool) -> None:
@@ -102,7 +102,10 @@ class Scene:
 
 
 def compare(
-    about: str | None, kind: str, scenes: Mapping[str, Scene], targets: Iterable[tables.Target]
+    about: str | None,
+    kind: str,
+    scenes: Mapping[str, Scene],
+    rounds: int = 3,
 ) -> None:
     """Measure scenes as the command line says; print and write their rows."""
     arguments = parser(about)
@@ -152,11 +155,10 @@ def compare(
     def measure_scene(scene: Scene, setting: Setting) -> Rows:
         with contextmanager(scene.contenders)(setting) as every:
             wanted = [c for c in every if setting.wants(c.name)]
-            rounds = _Rounds(scene.workload.name, wanted, given.quick)
+            measuring = Rounds(scene.workload.name, wanted, given.quick)
             for when in ("warm", "cold"):
-                rounds.measure(when, given.rounds or (1 if given.quick else 3))
-            return rounds.rows
+                measuring.measure(when, given.rounds or (1 if given.quick else rounds))
+            return measuring.rows
 
     complete = not given.peers and set(chosen) == set(scenes)
-    found = perform(given, kind if complete else "", measure_scenes)
-    print(tables.of_targets(targets, found))
+    perform(given, kind if complete else "", measure_scenes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import filecmp
-import itertools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from benchmarks.bare.programs import BareHttp, Limit, Program, data_size
+from benchmarks.harness.bare import BareHttp, Limit, Program, data_size
 from benchmarks.harness.libraries import Load, Save
 from benchmarks.harness.measure import Task, Timing, check, measure
 from benchmarks.harness.memory import (
@@ -28,13 +28,6 @@ from benchmarks.harness.results import When
 Place = TypeVar("Place", Path, str)
 
 TINY = {f"tiny.{i}": torch.arange(1024, dtype=torch.float32) + i for i in range(4)}
-
-_numbers = itertools.count()
-
-
-def new_name() -> str:
-    """Return a unique name, so that a save does not profit from a server's cache of another."""
-    return f"saved-{next(_numbers)}"
 
 
 def nothing_of(_: object) -> State:
@@ -77,10 +70,11 @@ class Setting:
         if not self.quick:
             settle()
 
-    def write(self, save: Save, state: State, place: Place) -> Place:
+    def write(self, save: Save, place: Place, state: State | None = None) -> Place:
         """Write a file to load later."""
         self.settle()
-        measure(Task(lambda: nothing_of(save(state, str(place))), lambda _: None), self.reserve, 0)
+        task = Task(lambda: nothing_of(save(state or self.state, str(place))), lambda _: None)
+        measure(task, self.reserve, 0)
         return place
 
     def prepare(self, missing: str, write: Callable[[], object]) -> str:
@@ -95,59 +89,57 @@ class Setting:
             return str(failure)
         return missing
 
-    def contender(
+    def performs(
         self,
         name: str,
-        size: int,
-        task: Callable[[], Task],
-        lend: int,
+        task: Task,
         file: Path | None = None,
         repeats: int = 1,
         when: When = "warm",
     ) -> Contender:
-        """Return a contender that performs a task in a new process.
+        """Return a contender that loads or saves the tensors in a new process.
 
         `file` is in the page cache then, or not if `when` is "cold".
         """
+        size = size_of(self.state)
 
         def run(watch: bool) -> Timing:
             self.settle()
             if file is not None:
                 (make_cold if when == "cold" else make_warm)(file)
-            return measure(task(), self.reserve, lend, repeats=repeats, watch=watch)
+            # A save needs memory for the file, or for the server, and as much again to check it.
+            lend = size * (2 if task.saved else 1)
+            return measure(task, self.reserve, lend, repeats=repeats, watch=watch)
 
         return Contender(name, size, run, when)
 
     def loads(
-        self, name: str, load: Load, uri: str, tiny: str, state: State, file: Path | None = None
+        self, name: str, load: Load, uri: str, tiny: str, file: Path | None = None
     ) -> Contender:
-        """Return a contender that loads `state` from `uri`; it warms up by loading `tiny`."""
+        """Return a contender that loads from `uri`; it warms up by loading `tiny`."""
         task = Task(
             run=lambda: load(uri),
-            check=lambda loaded: check(loaded, state),
+            check=lambda loaded: check(loaded, self.state),
             warm_up=lambda: check(load(tiny), TINY),
         )
-        return self.contender(name, size_of(state), lambda: task, size_of(state), file)
+        return self.performs(name, task, file)
 
-    def saves(
-        self, name: str, save: Save, check_saved: Callable[[str], object], state: State
-    ) -> Contender:
-        """Return a contender that saves `state` under a new name each time.
+    def saves(self, name: str, save: Save, check_saved: Callable[[str], object]) -> Contender:
+        """Return a contender that saves under a new name each time.
 
-        `check_saved` is called with that name.
+        So it does not profit from a server's cache. `check_saved` is called with that name.
         """
 
-        def task() -> Task:
-            place = new_name()
-            return Task(
-                run=lambda: nothing_of(save(state, place)),
-                check=lambda _: check_saved(place),
-                warm_up=lambda: save(TINY, f"{place}-tiny"),
-                saved=state,
-            )
+        def place() -> str:
+            return f"saved-{os.getpid()}"
 
-        # Memory for the server, which keeps the saved data, and for the check.
-        return self.contender(name, size_of(state), task, 2 * size_of(state))
+        task = Task(
+            run=lambda: nothing_of(save(self.state, place())),
+            check=lambda _: check_saved(place()),
+            warm_up=lambda: save(TINY, f"{place()}-tiny"),
+            saved=self.state,
+        )
+        return self.performs(name, task)
 
     def limit(self, limit: Limit, file: Path, repeats: int = 1) -> Contender:
         """Return the bare work of loads of a .tensors file, or of saves of its size."""
@@ -162,20 +154,22 @@ class Setting:
 
         return Contender(limit.name, data_size(file), run, "cold" if limit.cold else "warm")
 
-    def bare_loads(self, counts: Sequence[int], url: str, file: Path, *options: str) -> Contender:
+    def bare_load(self, name: str, connections: int, url: str, file: Path, **how: str) -> Contender:
+        """Return a load by bare libcurl; `how` are options of BareHttp."""
+        program = BareHttp(self.reserve, **how)
+
+        def run(_: bool) -> Timing:
+            self.settle()
+            make_warm(file)
+            return program.load(url, file, connections)
+
+        return Contender(name, data_size(file), run)
+
+    def bare_loads(self, counts: Sequence[int], url: str, file: Path, **how: str) -> Contender:
         """Return bare libcurl with the best of these numbers of connections."""
         name = "bare libcurl, load"
-        program = BareHttp(self.reserve, options)
-
-        def choice(connections: int) -> Contender:
-            def run(_: bool) -> Timing:
-                self.settle()
-                make_warm(file)
-                return program.load(url, file, connections)
-
-            return Contender(f"{name}, {connections} connections", data_size(file), run)
-
-        return best_of(name, map(choice, counts), self.quick)
+        choices = (self.bare_load(f"{name}, {n} connections", n, url, file, **how) for n in counts)
+        return best_of(name, choices, self.quick)
 
 
 def best_of(name: str, choices: Iterable[Contender], quick: bool) -> Contender:

@@ -15,7 +15,6 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
@@ -72,17 +71,19 @@ def saving(
     load: Callable[[str], State],
     state: State,
     place: Path,
-    tiny: Path,
+    warm_up: Callable[[], object],
 ) -> Task:
-    """Return the task that saves to `place`, and warms up by saving to `tiny`."""
+    """Return the task that saves to `place`, each time to a new file."""
 
     def run() -> State:
         save(state, str(place))
         return {}
 
-    few = dict([*state.items()][:1])
-    checked = partial(check, expected=state)
-    return Task(run, lambda _: checked(load(str(place))), lambda: save(few, str(tiny)), saved=state)
+    def check_saved(_: State) -> None:
+        check(load(str(place)), state)
+        place.unlink()
+
+    return Task(run, check_saved, warm_up, lambda: place.unlink(missing_ok=True), state)
 
 
 # -- in the measuring process ----------------------------------------------------------------------

@@ -11,6 +11,7 @@ import platform
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +78,12 @@ class Best(dict[str, float]):
 
     def keep(self, name: str, seconds: float) -> None:
         self[name] = min(seconds, self.get(name, seconds))
+
+    def time(self, name: str, work: Callable[[], Any]) -> Any:
+        begin = time.perf_counter()
+        result = work()
+        self.keep(name, time.perf_counter() - begin)
+        return result
 
 
 def quantile(values: Sequence[float], part: float) -> float:

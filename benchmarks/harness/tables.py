@@ -1,10 +1,9 @@
-"""What programs print: tables of rows, times, curves, and of what is to be reached."""
+"""What programs print: tables of rows, times, ratios and curves."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from benchmarks.harness.results import Panel, Row, Rows, When, short
 
@@ -78,48 +77,5 @@ def of_seconds(best: Mapping[str, float], size: int, cpu: Mapping[str, float] | 
     return table(head, lines) + "\n"
 
 
-def of_ratios(ratios: Mapping[str, float], goals: Mapping[str, float]) -> str:
-    lines = [
-        [name, f"{ratio:.2f}", _verdict(ratio, goals[name]) if name in goals else ""]
-        for name, ratio in ratios.items()
-    ]
-    return table(["ratio", "found", "goal"], lines)
-
-
-def _verdict(ratio: float | None, goal: float) -> str:
-    words = "not measured" if ratio is None else "met" if ratio >= goal else "NOT MET"
-    return f"{goal:g} at least: {words}"
-
-
-@dataclass(frozen=True)
-class Target:
-    """`mine` is to be `factor` times as fast as the fastest of `others`, in bytes per second."""
-
-    workload: str
-    mine: str
-    factor: float
-    others: tuple[str, ...]
-    when: When = "warm"
-
-    def ratio(self, rows: Rows) -> float | None:
-        """Compare the best rounds."""
-
-        def speed(name: str) -> float | None:
-            seconds = rows[name].best(self.when) if name in rows else None
-            return rows[name].bytes / seconds if seconds else None
-
-        mine = speed(self.mine)
-        others = [found for name in self.others if (found := speed(name))]
-        return mine / max(others) if mine and others else None
-
-
-def of_targets(targets: Iterable[Target], results: Mapping[str, Rows]) -> str:
-    lines = []
-    for target in targets:
-        if target.workload in results:
-            ratio = target.ratio(results[target.workload])
-            found = f"{ratio:.2f}" if ratio else "-"
-            work = target.mine + ", cold" * (target.when == "cold")
-            verdict = _verdict(ratio, target.factor)
-            lines.append([target.workload, work, target.others[0], found, verdict])
-    return table(["on", "work", "against", "measured", "target"], lines, 3)
+def of_ratios(ratios: Mapping[str, float]) -> str:
+    return table(["ratio", ""], [[name, f"{ratio:.2f}"] for name, ratio in ratios.items()])

@@ -109,11 +109,13 @@ CLASSIC = Workload(
 
 
 def of_8_mib(mebibytes: int) -> Workload:
-    shapes = of_mib(max(1, mebibytes // 8), 8)
-    return Workload("", f"{mebibytes} MiB", torch.float32, lambda _: shapes)
+    return Workload(
+        *("parts", f"{mebibytes} MiB in tensors of 8 MiB", torch.float32),
+        lambda quick: of_mib(2 if quick else mebibytes // 8, 8),
+    )
 
 
-def make(workload: Workload, quick: bool) -> State:
+def make(workload: Workload, quick: bool = False) -> State:
     """Make the tensors of a workload; every block of 64 MiB is different.
 
     Random numbers are slow to generate, so 64 MiB are generated once, and each block is that XORed

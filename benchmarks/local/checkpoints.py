@@ -55,22 +55,23 @@ class Rank:
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
         )
-        self.folder, self.rank = folder, rank
-        self.steps = min(STEPS, 4 * mebibytes)
+        self.rank, self.steps = rank, min(STEPS, 4 * mebibytes)
+        self.ours, self.theirs, self.bare = (folder / name for name in ("ours", "theirs", "bare"))
         # Saves in the background must not use the group that the training uses.
         self.group = dist.new_group(backend="gloo")
         mesh = init_device_mesh("cpu", (RANKS,))
         rows = max((mebibytes << 20) // RANKS // TENSORS // 4096, 1)
         generator = torch.Generator().manual_seed(rank)
         self.saved = [torch.randn(rows, 1024, generator=generator) for _ in range(TENSORS)]
-        self.state: dict[str, Any] = {
-            f"layer.{i}.weight": DTensor.from_local(local.clone(), mesh, [Shard(0)])
-            for i, local in enumerate(self.saved)
-        }
-        self.columns: dict[str, Any] = {
-            f"layer.{i}.weight": DTensor.from_local(local.t().contiguous(), mesh, [Shard(1)])
-            for i, local in enumerate(self.saved)
-        }
+
+        def state(dimension: int, locals: list[torch.Tensor]) -> dict[str, Any]:
+            return {
+                f"layer.{i}.weight": DTensor.from_local(local, mesh, [Shard(dimension)])
+                for i, local in enumerate(locals)
+            }
+
+        self.state = state(0, [local.clone() for local in self.saved])
+        self.columns = state(1, [local.t().contiguous() for local in self.saved])
         self.writer = checkpoint.TensorizerStorageWriter()
         self.times: Times = {}
 
@@ -84,47 +85,45 @@ class Rank:
     def clean(self) -> None:
         dist.barrier()
         if self.rank == 0:
-            for name in ("ours", "theirs", "bare"):
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+            for folder in (self.ours, self.theirs, self.bare):
+                shutil.rmtree(folder, ignore_errors=True)
         dist.barrier()
 
     def write(self) -> None:
-        place = self.folder / "bare"
-        place.mkdir(exist_ok=True)
-        with open(place / str(self.rank), "wb", buffering=0) as file:
+        self.bare.mkdir(exist_ok=True)
+        with open(self.bare / str(self.rank), "wb", buffering=0) as file:
             for tensor in self.state.values():
-                view = memoryview(tensor.to_local().numpy()).cast("B")
-                while view:
-                    view = view[file.write(view) :]
+                local = tensor.to_local()
+                assert file.write(local.numpy().data) == local.nbytes
             os.fsync(file.fileno())
 
-    def train(self, save: Callable[[], Any] | None) -> None:
+    def train(self, name: str, save: Callable[[], Any]) -> None:
         matrix = torch.ones(400, 400)
-        saving = None
-        dist.barrier()
-        begin = time.perf_counter()
-        for step in range(self.steps):
-            matrix @ matrix
-            if save and step == SAVED_AT:
-                saving = save()
-            if step % REDUCED_EVERY == 0:
-                dist.all_reduce(torch.ones(1))
-        dist.barrier()
-        name = "train" if save is None else "train, ours" if save == self.ours else "train, theirs"
-        self.times.setdefault(name, []).append(time.perf_counter() - begin)
-        if saving is not None:
-            saving.result()
+        saving: list[Any] = []
 
-    def ours(self) -> Any:
+        def steps() -> None:
+            for step in range(self.steps):
+                matrix @ matrix
+                if step == SAVED_AT:
+                    saving.append(save())
+                if step % REDUCED_EVERY == 0:
+                    dist.all_reduce(torch.ones(1))
+
+        self.clean()
+        self.timed(name, steps)
+        if saving and saving[0]:
+            saving[0].result()
+
+    def save_ours(self) -> Any:
         return checkpoint.async_save(
             self.state,
-            checkpoint_id=self.folder / "ours",
+            checkpoint_id=self.ours,
             storage_writer=self.writer,
             process_group=self.group,
         )
 
-    def theirs(self) -> Any:
-        writer = dcp.FileSystemWriter(self.folder / "theirs")
+    def save_theirs(self) -> Any:
+        writer = dcp.FileSystemWriter(self.theirs)
         return dcp.async_save(self.state, storage_writer=writer, process_group=self.group)
 
     def check(self) -> None:
@@ -132,12 +131,8 @@ class Rank:
             assert torch.equal(tensor.to_local(), saved), "other bytes arrived"
             tensor.to_local().zero_()
 
-    def restore(self) -> None:
-        for tensor, saved in zip(self.state.values(), self.saved, strict=True):
-            tensor.to_local().copy_(saved)
-
     def save_at_once(self, how: str, state: dict[str, Any]) -> None:
-        one, gathered = self.folder / "ours" / "one.tensors", self.folder / "theirs" / "all.tensors"
+        one, gathered = self.ours / "one.tensors", self.theirs / "all.tensors"
         self.clean()
         self.timed(f"one, {how}", lambda: distributed.save(one, state))
         self.timed(f"gather, {how}", lambda: self.gather_and_save(gathered, state))
@@ -150,24 +145,24 @@ class Rank:
             tensorizer_ops.save(path, full, hashes="chunked")
 
     def round(self) -> None:
-        ours, theirs = self.folder / "ours", self.folder / "theirs"
         self.clean()
         self.timed("bare", self.write)
-        self.timed("save, ours", lambda: checkpoint.save(self.state, checkpoint_id=ours))
-        writer = dcp.FileSystemWriter(theirs)
+        self.timed("save, ours", lambda: checkpoint.save(self.state, checkpoint_id=self.ours))
+        writer = dcp.FileSystemWriter(self.theirs)
         self.timed("save, theirs", lambda: dcp.save(self.state, storage_writer=writer))
         self.check()
-        self.timed("load, ours", lambda: checkpoint.load(self.state, checkpoint_id=ours))
+        self.timed("load, ours", lambda: checkpoint.load(self.state, checkpoint_id=self.ours))
         self.check()
-        reader = dcp.FileSystemReader(theirs)
+        reader = dcp.FileSystemReader(self.theirs)
         self.timed("load, theirs", lambda: dcp.load(self.state, storage_reader=reader))
         self.check()
-        self.restore()
+        for tensor, saved in zip(self.state.values(), self.saved, strict=True):
+            tensor.to_local().copy_(saved)
         self.save_at_once("rows", self.state)
         self.save_at_once("columns", self.columns)
-        for save in (None, self.ours, self.theirs):
-            self.clean()
-            self.train(save)
+        self.train("train", lambda: None)
+        self.train("train, ours", self.save_ours)
+        self.train("train, theirs", self.save_theirs)
 
 
 def run(folder: Path, rank: int, mebibytes: int, rounds: int) -> Times:
@@ -205,7 +200,7 @@ def main() -> None:
     prepare_to_fork()
     found = measured(__doc__, ("mib", 512, 16), 7, measure_all, "checkpoints")
     print(tables.of_seconds(found["seconds"], found["mib"] << 20))
-    print(tables.of_ratios(found["ratios"], {}))
+    print(tables.of_ratios(found["ratios"]))
 
 
 if __name__ == "__main__":

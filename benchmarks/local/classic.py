@@ -15,10 +15,11 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bare.programs import READ
+from benchmarks.harness.bare import READ
 from benchmarks.harness.compare import Scene, compare
 from benchmarks.harness.contenders import TINY, Contender, Setting
 from benchmarks.harness.libraries import (
@@ -31,23 +32,11 @@ from benchmarks.harness.libraries import (
     ops_load,
     why_not,
 )
-from benchmarks.harness.measure import Task, check
-from benchmarks.harness.memory import PAGE, State, size_of
-from benchmarks.harness.tables import Target
+from benchmarks.harness.measure import Task, check, saving
+from benchmarks.harness.memory import PAGE, State
 from benchmarks.harness.workloads import CLASSIC, SMALL
 
 REPEATS = 7  # in one process, if a load takes milliseconds
-TARGETS = tuple(
-    Target(workload, f"us, {work}", factor, (f"tensorizer, {work}",))
-    for workload, work, factor in (
-        ("transformer", "load", 2.5),
-        ("transformer", "save", 2),
-        ("transformer", "load_into_module", 2.5),
-        ("transformer", "load from a BytesIO", 2),
-        ("small", "load", 10),
-        ("small", "save", 10),
-    )
-)
 
 
 def of_small(setting: Setting) -> Iterator[list[Contender]]:
@@ -59,41 +48,38 @@ def of_transformer(setting: Setting) -> Iterator[list[Contender]]:
     path, tiny = write(setting)
     module = setting.directory / "module.tensors"
     ours = importlib.import_module(US.module)
-    setting.write(lambda state, at: classic_save(ours, Model(state), at), setting.state, module)
+    setting.write(lambda state, at: classic_save(ours, Model(state), at), module)
     contents = path.read_bytes()
+    model = Model(setting.state, "meta")  # every measuring process fills its own copy
     found = []
     for label, library in libraries():
         found += both(setting, label, library, path, tiny)
-        found += [
-            from_buffer(setting, label, library, contents, path, tiny),
-            into_module(setting, label, library, module, tiny),
-        ]
+        # Reading the file is not timed.
+        buffer = Task(
+            partial(from_buffer, library, contents),
+            partial(check, expected=setting.state),
+            partial(touch_all, library, tiny, contents),
+        )
+        into = Task(
+            partial(classic_load_module, library, str(module), model),
+            partial(check, expected=setting.state),
+            partial(classic_load, library, tiny),
+        )
+        found.append(setting.performs(f"{label}, load from a BytesIO", buffer, path))
+        found.append(setting.performs(f"{label}, load_into_module", into, module))
         if label == "us":
             found.append(setting.limit(READ, path))
     yield found
 
 
-def from_buffer(
-    setting: Setting, label: str, library: Any, contents: bytes, path: Path, tiny: str
-) -> Contender:
-    """Return a load of bytes in memory: reading the file is not timed."""
-    task = Task(
-        lambda: classic_load(library, io.BytesIO(contents)),
-        lambda loaded: check(loaded, setting.state),
-        # Touches every page before the timing.
-        lambda: (classic_load(library, tiny), contents[::PAGE]),
-    )
-    return loading(setting, f"{label}, load from a BytesIO", task, path)
+def from_buffer(library: Any, contents: bytes) -> State:
+    return classic_load(library, io.BytesIO(contents))
 
 
-def into_module(setting: Setting, label: str, library: Any, path: Path, tiny: str) -> Contender:
-    model = Model(setting.state, "meta")  # every measuring process fills its own copy
-    task = Task(
-        lambda: classic_load_module(library, str(path), model),
-        lambda loaded: check(loaded, setting.state),
-        lambda: classic_load(library, tiny),
-    )
-    return loading(setting, f"{label}, load_into_module", task, path)
+def touch_all(library: Any, tiny: str, contents: bytes) -> bytes:
+    """Warm up, and touch every page of bytes before the timing."""
+    classic_load(library, tiny)
+    return contents[::PAGE]
 
 
 def libraries() -> Iterator[tuple[str, Any]]:
@@ -105,57 +91,35 @@ def libraries() -> Iterator[tuple[str, Any]]:
 def write(setting: Setting) -> tuple[Path, str]:
     """Write the files of the workload and of tiny tensors."""
     setting.directory.mkdir()
-    ours = importlib.import_module(US.module)
-    path, tiny = (setting.directory / f"{name}.tensors" for name in ("model", "tiny"))
-    setting.write(lambda tensors, at: classic_save(ours, tensors, at), setting.state, path)
-    setting.write(lambda tensors, at: classic_save(ours, tensors, at), TINY, tiny)
-    return path, str(tiny)
-
-
-def loading(setting: Setting, name: str, task: Task, file: Path) -> Contender:
-    size, repeats = size_of(setting.state), REPEATS if setting.repeats > 1 else 1
-    return setting.contender(name, size, lambda: task, size, file, repeats)
+    save = partial(classic_save, importlib.import_module(US.module))
+    tiny = setting.write(save, setting.directory / "tiny.tensors", TINY)
+    return setting.write(save, setting.directory / "model.tensors"), str(tiny)
 
 
 def both(setting: Setting, label: str, library: Any, path: Path, tiny: str) -> list[Contender]:
     """Return a load and a save."""
-    state, size, saved = setting.state, size_of(setting.state), setting.directory / label
     load = Task(
-        lambda: classic_load(library, str(path)),
-        lambda loaded: check(loaded, state),
+        partial(classic_load, library, str(path)),
+        partial(check, expected=setting.state),
         lambda: check(classic_load(library, tiny), TINY),
     )
-
-    def check_saved(_: State) -> None:
-        check(ops_load()(str(saved)), state)
-        saved.unlink()
-
-    def write_state() -> State:
-        classic_save(library, state, str(saved))
-        return {}
-
-    save = Task(
-        write_state,
-        check_saved,
-        lambda: classic_save(library, TINY, tiny),
-        lambda: saved.unlink(missing_ok=True),
-        state,
+    save = saving(
+        *(partial(classic_save, library), ops_load(), setting.state),
+        *(setting.directory / label, partial(classic_save, library, TINY, tiny)),
     )
     repeats = REPEATS if setting.repeats > 1 else 1
     return [
-        loading(setting, f"{label}, load", load, path),
-        setting.contender(f"{label}, save", size, lambda: save, 2 * size, None, repeats),
+        setting.performs(f"{label}, load", load, path, repeats),
+        setting.performs(f"{label}, save", save, None, repeats),
     ]
 
 
-SCENES = {
-    "transformer": Scene(CLASSIC.title, CLASSIC, of_transformer),
-    "small": Scene(SMALL.title, SMALL, of_small),
-}
-
-
 def main() -> None:
-    compare(__doc__, "classic", SCENES, TARGETS)
+    scenes = {
+        "transformer": Scene(CLASSIC.title, CLASSIC, of_transformer),
+        "small": Scene(SMALL.title, SMALL, of_small),
+    }
+    compare(__doc__, "classic", scenes)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ The files are in the page cache, one at a time. The limit, which no loader can b
 pinned memory that is already allocated to tensors of the same shapes; it is measured beside every
 file. A load ends when its values are on the device; every loaded byte is compared with the
 original, outside of the timing. A library that is not installed, or does not support the device,
-gets a row that says so. GB are 10^9 bytes. Targets compare the best rounds.
+gets a row that says so. GB are 10^9 bytes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import torch
 
 import tensorizer_ops
 from benchmarks.harness import tables, workloads
+from benchmarks.harness.compare import Rounds
+from benchmarks.harness.contenders import Contender
 from benchmarks.harness.libraries import (
     SAFETENSORS,
     fast_load,
@@ -31,23 +33,13 @@ from benchmarks.harness.libraries import (
     streamer_load,
     tensorizer_load,
 )
-from benchmarks.harness.memory import State
-from benchmarks.harness.results import Found, Row, Rows, parser, perform
+from benchmarks.harness.measure import Timing
+from benchmarks.harness.memory import Failure, State, size_of
+from benchmarks.harness.results import Found, Rows, parser, perform
 
 Works = dict[str, Callable[[], object]]
 PINNED_PIECE = 32 << 20
 LIMIT = "limit, pinned copy"
-TARGETS = [
-    tables.Target(workload, row, factor, (LIMIT,))
-    for workload, row, factor in (
-        ("large", "us", 0.95),
-        ("large", "us, chunks verified", 0.9),
-        ("large", "us, encrypted", 0.8),
-        ("transformer", "us", 0.9),
-        ("transformer", "us, chunks verified", 0.9),
-        ("transformer", "us, encrypted", 0.8),
-    )
-]
 # Small chunks, so that there are enough for all threads of a GPU.
 CHUNKS = {"digest_chunk": "65536"}
 
@@ -118,68 +110,62 @@ def files(
     )
 
 
-class Rounds:
-    """Measures in rounds, and fills rows. A work that has failed once is not tried again."""
-
-    def __init__(self, device: torch.device, rounds: int, state: State, size: int) -> None:
-        self.rows: Rows = {}
-        self._device, self._rounds, self._state, self._size = device, rounds, state, size
-
-    def measure(self, works: Works) -> None:
-        for number in range(self._rounds + 1):  # the first one is a warm-up, and is checked
-            for name, work in works.items():
-                row = self.rows.setdefault(name, Row(self._size))
-                if not row.error:
-                    try:
-                        self._measure(name, row, work, number > 0)
-                    except Exception as error:  # a library may fail here in any way
-                        row.error = f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
-
-    def _measure(self, name: str, row: Row, work: Callable[[], object], counts: bool) -> None:
-        gc.collect()
-        torch.accelerator.synchronize(self._device)
+def timed(work: Callable[[], object], expected: State | None, device: torch.device) -> Timing:
+    """Time work, and compare what it has loaded if `expected` is given."""
+    gc.collect()
+    torch.accelerator.synchronize(device)
+    try:
         start = time.perf_counter()
         done = work()
-        torch.accelerator.synchronize(self._device)
+        torch.accelerator.synchronize(device)
         seconds = time.perf_counter() - start
-        if counts:
-            row.warm.append(seconds)
-        elif isinstance(done, dict) and name != LIMIT:
-            wrong = [key for key, tensor in self._state.items() if not same(done[key], tensor)]
-            if wrong:
-                raise ValueError(f"loaded {wrong[0]} wrongly")
+    except Exception as error:  # a library may fail here in any way
+        reason = (str(error).splitlines() or [""])[0]
+        raise Failure(f"{type(error).__name__}: {reason[:60]}") from error
+    for name, tensor in (expected or {}).items():
+        assert isinstance(done, dict)
+        if not same(done[name], tensor):
+            raise Failure(f"loaded {name} wrongly")
+    return Timing(seconds, seconds, None)
 
 
-def run(title: str, state: State, rounds: Rounds, device: torch.device, folder: Path) -> Rows:
+def run(title: str, state: State, device: torch.device, folder: Path, rounds: int) -> Rows:
     path, theirs = folder / "m.tensors", folder / "m.safetensors"
+    rows: Rows = {}
+
+    def measure(works: Works, expected: State | None) -> None:
+        def contender(name: str, work: Callable[[], object]) -> Contender:
+            def measure_one(first: bool) -> Timing:  # the first one is a warm-up, and is checked
+                return timed(work, expected if first and name != LIMIT else None, device)
+
+            return Contender(name, size_of(state), measure_one)
+
+        measuring = Rounds(title, [contender(*one) for one in works.items()], quick=False)
+        measuring.measure("warm", rounds)
+        # At once, so that a program that is stopped has not worked in vain.
+        print(tables.of_rows(title, measuring.rows), end="\n\n", flush=True)
+        rows.update(measuring.rows)
+
     for save, loads in files(path, theirs, state, device):
         try:
             save()
         except ImportError:
             continue  # safetensors is not installed
-        rounds.measure({LIMIT: pinned_copy(state, device), **loads})
-        # At once, so that a program that is stopped has not worked in vain.
-        shown = {name: rounds.rows[name] for name in (LIMIT, *loads)}
-        print(tables.of_rows(title, shown), end="\n\n", flush=True)
+        measure({LIMIT: pinned_copy(state, device), **loads}, state)
         for file in (path, theirs):
             file.unlink(missing_ok=True)
     there = {name: tensor.to(device) for name, tensor in state.items()}
-
-    def save_all() -> None:
-        tensorizer_ops.save(path, there)
-
     saves: Works = {
-        "us, save hashes=all": save_all,
+        "us, save hashes=all": lambda: tensorizer_ops.save(path, there),
         "us, save hashes=none": lambda: tensorizer_ops.save(path, there, hashes="none"),
         "torch.save": lambda: torch.save(there, path),
         "safetensors, save": lambda: SAFETENSORS.save(there, str(theirs)),
     }
-    rounds.measure(saves)
-    save_all()
+    measure(saves, None)
+    tensorizer_ops.save(path, there)
     if not all(same(tensor, state[name]) for name, tensor in tensorizer_ops.load(path).items()):
-        rounds.rows["us, save hashes=all"].error = "saved wrongly"
-    print(tables.of_rows(title, {name: rounds.rows[name] for name in saves}), end="\n\n")
-    return rounds.rows
+        rows["us, save hashes=all"].error = "saved wrongly"
+    return rows
 
 
 def main() -> None:
@@ -206,12 +192,10 @@ def main() -> None:
         for name, workload in zip(names, (large, workloads.TRANSFORMER), strict=True):
             if name in given.workloads:
                 state = workloads.make(workload, given.quick)
-                rounds = Rounds(device, given.rounds or 5, state, workload.bytes(given.quick))
-                found[name] = run(name, state, rounds, device, folder)
+                found[name] = run(name, state, device, folder, given.rounds or 5)
         return {**found, "device": str(device)}
 
-    found = perform(given, "", measure)
-    print(tables.of_targets(TARGETS, found))
+    perform(given, "", measure)
 
 
 if __name__ == "__main__":

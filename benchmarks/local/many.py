@@ -13,52 +13,41 @@ files; the best times count. Loaded tensors are compared with the saved ones, ou
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import safetensors.torch
 import torch
 
 import tensorizer_ops
 from benchmarks.harness import tables
+from benchmarks.harness.libraries import safetensors_load
 from benchmarks.harness.memory import State
 from benchmarks.harness.results import Best, Found, measured
 
-SHAPE = (4,)
-
-
-def seconds_of(load: Callable[[], State], expected: State) -> float:
-    begin = time.perf_counter()
-    loaded = load()
-    seconds = time.perf_counter() - begin
-    for name, tensor in expected.items():
-        assert torch.equal(loaded[name], tensor), name
-    return seconds
-
 
 def measure(folder: Path, tensors: int, rounds: int) -> Found:
-    values = torch.arange(tensors * SHAPE[0], dtype=torch.float32).view(-1, *SHAPE)
+    values = torch.arange(tensors * 4, dtype=torch.float32).view(-1, 4)
     state = {f"layers.{i}.weight": row for i, row in enumerate(values.unbind())}
     middle = f"layers.{tensors // 2}.weight"
-    one, some = {middle: state[middle]}, {name: state[name] for name in list(state)[::1000]}
     best = Best()
+
+    def load(name: str, work: Callable[[], State], names: list[str]) -> None:
+        loaded = best.time(name, work)
+        assert all(torch.equal(loaded[one], state[one]) for one in names)
+
+    def measure_file(file: Path, end: str) -> None:
+        some = list(state)[::1000]
+        load(f"one, {end}", lambda: tensorizer_ops.load(file, names=[middle]), [middle])
+        load(f"all, {end}", lambda: tensorizer_ops.load(file, copy=True), some)
+        if end == "safetensors":
+            load("theirs", lambda: safetensors_load(str(file)), some)
+        best.time("bare", lambda: {name: torch.empty(4) for name in state})
+
     for end in ("tensors", "safetensors"):
         file = folder / f"m.{end}"
         tensorizer_ops.save(file, state, hashes="none")
         for _ in range(rounds):
-            loads: dict[str, tuple[Callable[[], State], State]] = {
-                f"one, {end}": (lambda: tensorizer_ops.load(file, names=[middle]), one),  # noqa: B023
-                f"all, {end}": (lambda: tensorizer_ops.load(file, copy=True), some),  # noqa: B023
-            }
-            if end == "safetensors":
-                loads["theirs"] = (lambda: safetensors.torch.load_file(file), some)  # noqa: B023
-            for name, (load, expected) in loads.items():
-                best.keep(name, seconds_of(load, expected))
-            begin = time.perf_counter()
-            empty = {name: torch.empty(SHAPE) for name in state}
-            best.keep("bare", time.perf_counter() - begin)
-            del empty
+            measure_file(file, end)
     return {"tensors": tensors, "seconds": best}
 
 

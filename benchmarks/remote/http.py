@@ -33,68 +33,51 @@ BYTES_PER_SECOND, SLOW_CONNECTIONS = 40_000_000, 32
 
 
 def _our_files(setting: Setting, root: Path) -> Path:
-    setting.write(ops_save(), TINY, root / "tiny.tensors")
-    return setting.write(ops_save(), setting.state, root / "ours.tensors")
+    setting.write(ops_save(), root / "tiny.tensors", TINY)
+    return setting.write(ops_save(), root / "ours.tensors")
 
 
 def _fast(setting: Setting, web: Web, secure: bool) -> list[Contender]:
-    def url(file: str) -> str:
-        return (web.tls_url if secure else web.url)(file)
-
-    ca = web.ca if secure else ""
-    state, tiny = setting.state, url("tiny.tensors")
+    url, ca = (web.tls_url, web.ca) if secure else (web.url, "")
+    tiny = url("tiny.tensors")
     ours = _our_files(setting, web.root)
     theirs = web.root / "theirs.tensors"
     missing = setting.prepare(
-        why_not(TENSORIZER.module), lambda: setting.write(TENSORIZER.save, state, theirs)
+        why_not(TENSORIZER.module), lambda: setting.write(TENSORIZER.save, theirs)
     )
-    bare_options = ("--ca", ca) if secure else ()
     load = ops_load(options={"ca_file": ca} if secure else {})
     readers = (
         setting.loads(
             f"tensorizer, load, num_readers={n}",
-            tensorizer_load(n, ca=ca),
-            url(theirs.name),
-            tiny,
-            state,
-            theirs,
+            *(tensorizer_load(n, ca=ca), url(theirs.name), tiny, theirs),
         )
         for n in READERS
     )
     return [
-        setting.bare_loads(CONNECTIONS, url(ours.name), ours, *bare_options),
-        setting.loads("us, load", load, url(ours.name), tiny, state, ours),
+        setting.bare_loads(CONNECTIONS, url(ours.name), ours, ca=ca),
+        setting.loads("us, load", load, url(ours.name), tiny, ours),
         unless(missing, best_of("tensorizer, load", readers, setting.quick)),
-    ]
-
-
-def _safetensors(setting: Setting, web: Web) -> list[Contender]:
-    """Return loads of a safetensors file, by us and by way of a file on the disk."""
-    state = setting.state
-    file = setting.write(ops_save("none"), state, web.root / "theirs.safetensors")
-    tiny = setting.write(ops_save("none"), TINY, web.root / "tiny.safetensors")
-    local = setting.directory / "local.safetensors"
-
-    def download_and_load(url: str) -> State:
-        with urlopen(url) as response, local.open("wb") as out:
-            shutil.copyfileobj(response, out, 1 << 20)
-        return safetensors_load(str(local))
-
-    def contender(name: str, load: Load) -> Contender:
-        return setting.loads(name, load, web.url(file.name), web.url(tiny.name), state, file)
-
-    return [
-        contender("us, load safetensors", ops_load()),
-        unless(
-            why_not(SAFETENSORS.module),
-            contender("download, then safetensors", download_and_load),
-        ),
     ]
 
 
 def http(setting: Setting) -> Iterator[list[Contender]]:
     with web_server(setting.directory) as web:
-        yield [*_fast(setting, web, secure=False), *_safetensors(setting, web)]
+        file = setting.write(ops_save("none"), web.root / "theirs.safetensors")
+        tiny = setting.write(ops_save("none"), web.root / "tiny.safetensors", TINY)
+        local = setting.directory / "local.safetensors"
+
+        def download_and_load(url: str) -> State:
+            with urlopen(url) as response, local.open("wb") as out:
+                shutil.copyfileobj(response, out, 1 << 20)
+            return safetensors_load(str(local))
+
+        places = (web.url(file.name), web.url(tiny.name), file)
+        theirs = setting.loads("download, then safetensors", download_and_load, *places)
+        yield [
+            *_fast(setting, web, secure=False),
+            setting.loads("us, load safetensors", ops_load(), *places),
+            unless(why_not(SAFETENSORS.module), theirs),
+        ]
 
 
 def https(setting: Setting) -> Iterator[list[Contender]]:
@@ -106,8 +89,8 @@ def slow(setting: Setting) -> Iterator[list[Contender]]:
     with web_server(setting.directory, BYTES_PER_SECOND) as web:
         ours = _our_files(setting, web.root)
         load = ops_load(options={"connections": str(SLOW_CONNECTIONS)})
-        name, place, tiny = f"us, {SLOW_CONNECTIONS} connections", ours.name, "tiny.tensors"
-        yield [setting.loads(name, load, web.url(place), web.url(tiny), setting.state, ours)]
+        places = web.url(ours.name), web.url("tiny.tensors")
+        yield [setting.loads(f"us, {SLOW_CONNECTIONS} connections", load, *places, ours)]
 
 
 def _distant(setting: Setting, loads: dict[str, tuple[str, Load]]) -> Iterator[list[Contender]]:
@@ -118,7 +101,7 @@ def _distant(setting: Setting, loads: dict[str, tuple[str, Load]]) -> Iterator[l
         places = replace(web, port=proxy.port).url(file.name), web.url("tiny.tensors")
         contenders = []
         for name, (module, load) in loads.items():
-            contender = setting.loads(name, load, *places, setting.state, file)
+            contender = setting.loads(name, load, *places, file)
             contender = replace(contender, requests=lambda: requests_in_a_row(proxy.exchanges()))
             contenders.append(unless(why_not(module), contender))
         yield contenders

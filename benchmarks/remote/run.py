@@ -17,7 +17,6 @@ bytes.
 from __future__ import annotations
 
 from benchmarks.harness.compare import Scene, compare
-from benchmarks.harness.tables import Target
 from benchmarks.harness.workloads import FAR, LARGE, LAZY
 from benchmarks.remote.http import far, http, https, lazy, slow
 from benchmarks.remote.redis import redis
@@ -33,30 +32,9 @@ SCENES = {
     "redis": Scene("Redis", LARGE, redis),
 }
 
-_LOAD, _SAVE, _FOREIGN = "us, load", "us, save", "us, load safetensors"
-_BARE, _TENSORIZER, _STREAMER = (
-    (f"{name}, load",) for name in ("bare libcurl", "tensorizer", "Run:ai streamer")
-)
-TARGETS = (
-    Target("http", _LOAD, 0.9, _BARE),
-    Target("http", _LOAD, 2.1, _TENSORIZER),
-    Target("http", _FOREIGN, 2, ("download, then safetensors",)),
-    Target("https", _LOAD, 0.9, _BARE),
-    Target("https", _LOAD, 2, _TENSORIZER),
-    Target("lazy", "us, key after key", 2, ("tensorizer, key after key",)),
-    Target("s3", _LOAD, 0.9, _BARE),
-    Target("s3", _LOAD, 1.1, _STREAMER),
-    Target("s3", _FOREIGN, 1.2, _STREAMER),
-    Target("s3", _LOAD, 1.3, ("boto3 download_file",)),
-    Target("s3", _SAVE, 0.9, ("bare libcurl, save",)),
-    Target("s3", _SAVE, 1.3, ("a file, then boto3 upload_file",)),
-    Target("redis", _LOAD, 2, _TENSORIZER),
-    Target("redis", _SAVE, 2, ("tensorizer, save",)),
-)
-
 
 def main() -> None:
-    compare(__doc__, "remote", SCENES, TARGETS)
+    compare(__doc__, "remote", SCENES)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 MIB = 1 << 20
@@ -109,10 +108,6 @@ class Cluster:
 
     def first_byte(self) -> float:
         return self.store.first_byte * self.round_trips
-
-    def with_measured(self, values: Mapping[str, float]) -> Cluster:
-        """Return the cluster with what calibration found."""
-        return replace(self, **values)
 
 
 def assumptions(cluster: Cluster) -> list[tuple[str, str, str, str]]:

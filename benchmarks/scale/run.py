@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from benchmarks.harness.results import Found, Run, measured, quantile, read_runs
 from benchmarks.harness.tables import table
@@ -44,7 +45,7 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def measured_here(recorded: Sequence[Run]) -> dict[str, float]:
+def measured_here(recorded: Sequence[Run]) -> dict[str, Any]:
     """Return the values of a cluster that benchmarks have measured, from runs, the newest first."""
     found = {run.kind: run.found for run in reversed(recorded)}
     values = {}
@@ -76,7 +77,7 @@ def simulate(cluster: Cluster, strategy: str, nodes: int, seeds: int) -> dict[st
 
 
 def calibrated() -> Cluster:
-    return Cluster().with_measured(measured_here(read_runs()))
+    return replace(Cluster(), **measured_here(read_runs()))
 
 
 def measure(_: Path, seeds: int, __: int) -> Found:

@@ -70,9 +70,6 @@ class SharedLink:
         if name in self._transfers and self._transfers[name].limit != limit:
             self.start(name, self.stop(name), limit)
 
-    def limit_of(self, name: Hashable) -> float:
-        return self._transfers[name].limit
-
     def rates(self) -> dict[Hashable, float]:
         """Return the bytes per second that each transfer receives now."""
         return {name: self._alike[one.limit].rate for name, one in self._transfers.items()}
@@ -150,13 +147,6 @@ class Simulation:
         """End a transfer early, if there is one of this name. Its `then` is not called."""
         if self._then.pop(name, None):
             self.link.stop(name)
-
-    def pause(self, name: Hashable, seconds: float) -> None:
-        """Let a transfer wait, if there is one of this name."""
-        if then := self._then.pop(name, None):
-            limit = self.link.limit_of(name)
-            missing = self.link.stop(name)
-            self.after(seconds, lambda: self.transfer(name, missing, limit, then))
 
     def run(self, is_over: Callable[[], bool]) -> float:
         """Go on until `is_over()`; return when that is."""

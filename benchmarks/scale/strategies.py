@@ -60,25 +60,6 @@ class Node:
         return min(cluster.network * self.speed, max(slowed, 0.0))
 
 
-class Accidents:
-    """Draws what goes wrong in a simulation, and when."""
-
-    def __init__(self, simulation: Simulation, random: Random, nodes: int) -> None:
-        self._simulation, self._random, self._nodes = simulation, random, nodes
-
-    def happen(self, per_node_and_hour: float, what: Callable[[int], None]) -> None:
-        """Call `what` with a node, at random times from now on."""
-        rate = per_node_and_hour * self._nodes / HOUR
-        if rate <= 0:
-            return
-
-        def strike() -> None:
-            what(self._random.randrange(self._nodes))
-            self._simulation.after(self._random.expovariate(rate), strike)
-
-        self._simulation.after(self._random.expovariate(rate), strike)
-
-
 class Fleet:
     """Nodes that each fetch `size` bytes over one link, in parts, whatever the others do."""
 
@@ -103,13 +84,24 @@ class Fleet:
 
     def run(self, breaks: bool, wait: float = 0.0) -> float:
         cluster, simulation = self.cluster, self.simulation
-        accidents = Accidents(simulation, self.random, len(self.nodes))
         for node in range(len(self.nodes)):
             self._start(node, wait + cluster.first_byte())
-        accidents.happen(cluster.deaths, self._die)
+        self._happen(cluster.deaths, self._die)
         if breaks:
-            accidents.happen(cluster.breaks * cluster.connections * cluster.gpus, self._break)
+            self._happen(cluster.breaks * cluster.connections * cluster.gpus, self._break)
         return simulation.run(self.is_over)
+
+    def _happen(self, per_node_and_hour: float, what: Callable[[int], None]) -> None:
+        """Call `what` with a node, at random times from now on."""
+        rate = per_node_and_hour * len(self.nodes) / HOUR
+        if rate <= 0:
+            return
+
+        def strike() -> None:
+            what(self.random.randrange(len(self.nodes)))
+            self.simulation.after(self.random.expovariate(rate), strike)
+
+        self.simulation.after(self.random.expovariate(rate), strike)
 
     def is_over(self) -> bool:
         return len(self.ready) == len(self.nodes)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.process import TIMEOUT, environment, run_python, warm_python
+from support.process import ROOT, TIMEOUT, environment, run_python, warm_python
 
 RUN = """
 import runpy, sys
@@ -123,26 +125,34 @@ def test_many_tensors_are_measured(tmp_path: Path) -> None:
 
 
 def test_ways_are_measured(tmp_path: Path) -> None:
-    found = results_of("curves.ways", tmp_path)
-    ways = {"eager", "lazy", "module", "plaid", "encrypted", "HTTP", "S3", "Redis"}
-    assert ways == found["seconds"].keys()
-    for seconds in found["seconds"].values():
-        assert len(seconds["tensorizer_ops"]) == len(seconds["tensorizer"]) == 1
+    rows = run_quickly("curves.ways", tmp_path)["ways"]
+    ways = ("eager", "lazy", "module", "plaid", "encrypted", "HTTP", "S3", "Redis")
+    assert rows.keys() == {
+        f"{way}, {library}" for way in ways for library in ("tensorizer_ops", "tensorizer")
+    }
+
+
+def test_connections_and_threads_are_measured(tmp_path: Path) -> None:
+    found = run_quickly("curves.scaling", tmp_path)
+    for n in (1, 2, 4, 8):
+        assert {f"tensorizer_ops, {n}", f"tensorizer, {n}"} <= found["slow"].keys()
+        assert f"limit, bare libcurl, {n}" in found["fast"]
+        works = ("copy", "verified", "saved")
+        assert {f"tensorizer_ops, {work}, {n}" for work in works} <= found["threads"].keys()
+        assert f"tensorizer, loaded, {n}" in found["encrypted"]
 
 
 @pytest.mark.parametrize(
     ("benchmark", "curves"),
     [
-        ("curves.scaling", {"tensorizer_ops", "tensorizer", "limit, bare libcurl"}),
         ("curves.sizes", {"tensorizer_ops, mapped", "tensorizer", "safetensors, mapped"}),
         ("curves.footprint", {"tensorizer_ops, copy", "tensorizer", "torch"}),
     ],
 )
 def test_curves_are_measured(tmp_path: Path, benchmark: str, curves: set[str]) -> None:
     panels = results_of(benchmark, tmp_path)["panels"]
-    found = {curve for panel in panels for curve in panel["curves"]}
-    assert curves <= found
-    assert all(len(points) > 0 for panel in panels for points in panel["curves"].values())
+    assert curves <= {curve for panel in panels for curve in panel["curves"]}
+    assert all(0 < len(points) <= 61 for panel in panels for points in panel["curves"].values())
 
 
 def test_letter_values_leave_the_tails_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +163,36 @@ def test_letter_values_leave_the_tails_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert boxes == [(2.0, 30.0), (4.0, 28.0), (8.0, 24.0)]
 
 
-def test_the_chart_shows_the_newest_results() -> None:
-    program = ["-m", "benchmarks.charts.draw", "--check"]
-    done = warm_python().run(program, environment(), TIMEOUT)
+def test_the_charts_show_the_newest_results() -> None:
+    done = warm_python().run(["-m", "benchmarks.charts.draw", "--check"], environment(), TIMEOUT)
     assert done.returncode == 0, done.stderr
+
+
+def test_charts_need_results_and_pictures_need_charts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.charts import draw
+    from benchmarks.harness.results import read_runs
+
+    images, runs = tmp_path / "images", read_runs()
+    shutil.copytree(draw.IMAGES, images)
+    monkeypatch.setattr(draw, "IMAGES", images)
+    assert draw.fault(draw.charts_of(runs)) == ""
+    without = [run for run in runs if run.kind != "sizes"]
+    assert "no results of sizes" in draw.fault(draw.charts_of(without))
+    (images / "other-dark.svg").touch()
+    assert "other-dark.svg is drawn from no results" in draw.fault(draw.charts_of(runs))
+    (images / "other-dark.svg").unlink()
+    (images / "ways-dark.svg").unlink()
+    assert "ways-dark.svg shows other numbers" in draw.fault(draw.charts_of(runs))
+
+
+def test_each_file_of_results_is_linked_from_a_page() -> None:
+    """That links lead to files is a test of all pages (test_docs.py)."""
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    folder = "benchmarks/results"
+    linked = set(re.findall(rf"\]\(\.\./{folder}/([^)]+)\)", pages))
+    assert linked == {path.name for path in (ROOT / folder).iterdir()}
 
 
 def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:

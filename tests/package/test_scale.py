@@ -79,8 +79,6 @@ def test_bytes_are_conserved_and_no_limit_is_exceeded() -> None:
         begin = random.uniform(0, 5)
         start = (name, sizes[name], limits[name], lambda name=name: left.pop(name))
         simulation.after(begin, lambda start=start: simulation.transfer(*start))
-        if name % 3 == 0:
-            simulation.after(begin + 3, lambda name=name: simulation.pause(name, 2.0))
         if name % 10 == 1:
             simulation.after(begin + 4, lambda name=name: drop(name))
     simulation.run(lambda: not left)

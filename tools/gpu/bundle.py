@@ -13,8 +13,7 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ("run.sh", "check.py", "uses.py")
-HARNESS = ("libraries", "memory", "results", "tables", "workloads")
-BENCHMARK = ("__init__", "local/gpu", *(f"harness/{name}" for name in HARNESS))
+BENCHMARK = ("__init__.py", "local/gpu.py", "harness/*.py")
 README = """\
 tensorizer_ops {wheel}, with all libraries that it needs but torch.
 
@@ -51,10 +50,11 @@ def main() -> None:
     (folder / "README").write_text(README.format(wheel=wheel.stem))
     for program in PROGRAMS:
         shutil.copy(ROOT / "tools" / "gpu" / program, folder)
-    for module in BENCHMARK:
-        copy = folder / "benchmarks" / f"{module}.py"
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / "benchmarks" / f"{module}.py", copy)
+    for pattern in BENCHMARK:
+        for module in (ROOT / "benchmarks").glob(pattern):
+            copy = folder / module.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(module, copy)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > MOST:
         sys.exit(f"{folder} has {size / (1 << 20):.0f} MiB, more than {MOST >> 20}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import struct
@@ -15,7 +14,7 @@ from benchmarks.harness.measure import Timing
 from benchmarks.harness.memory import Failure, Reserve
 from benchmarks.harness.results import ROOT, THREADS
 
-HERE = Path(__file__).parent
+HERE = ROOT / "benchmarks" / "bare"
 PROGRAMS = ROOT / "build"
 FLAGS = ("-std=c++20", "-O2", "-pthread")
 LIBRARIES = {"limit": ("-lcrypto", "-ldeflate"), "bare_http": ("-lcurl",)}
@@ -112,8 +111,7 @@ def _seconds(command: Sequence[str], reserve: Reserve, lend: int) -> list[float]
     reserve.take_back()
     if done.returncode != 0:
         raise Failure(done.stderr.strip())
-    seconds: list[float] = json.loads(done.stdout)["seconds"]
-    return seconds
+    return [float(line) for line in done.stdout.split()]
 
 
 def _write_ranges(file: Path, ranges: Sequence[tuple[int, int]]) -> Path:
@@ -135,8 +133,8 @@ class Program:
     def measure(self, limit: Limit, repeats: int, reserve: Reserve) -> Timing:
         command = [
             *(str(self._program), limit.mode, str(self._file), str(self._ranges)),
-            *("--threads", str(limit.threads), "--piece", str(limit.piece)),
-            *("--repeat", str(repeats), "--output", str(self._file.with_name("limit.out"))),
+            str(self._file.with_name("limit.out")),
+            *map(str, (limit.threads, limit.piece, repeats)),
         ]
         # A write also needs memory for its source.
         seconds = _seconds(command, reserve, self.bytes * (2 if limit.writes else 1))
@@ -146,22 +144,32 @@ class Program:
 
 @dataclass(frozen=True)
 class BareHttp:
-    """The bare_http program with its options for one server."""
+    """The bare_http program for one server; see bare_http.cpp for `ca` and `user`."""
 
     reserve: Reserve
-    options: tuple[str, ...] = ()
+    ca: str = ""
+    user: str = ""
 
     def load(self, url: str, file: Path, connections: int) -> Timing:
         """Load the data of the .tensors file at `url`; `file` is a local copy of it."""
-        where = ("load", url, str(file), str(_write_ranges(file, data_ranges(file))))
-        return self._run(data_size(file), where, connections)
+        ranges = data_ranges(file)
+        return self._run("load", url, file, ranges, connections, data_size(file))
 
     def save(self, url: str, file: Path, connections: int) -> Timing:
+        size = file.stat().st_size
         # Memory for the data to send, and for the file that the server writes.
-        return self._run(2 * file.stat().st_size, ("save", url, str(file)), connections)
+        return self._run("save", url, file, [(0, size)], connections, 2 * size)
 
-    def _run(self, lend: int, where: tuple[str, ...], connections: int) -> Timing:
-        program = str(_build("bare_http"))
-        command = (program, *where, "--connections", str(connections), *self.options)
+    def _run(
+        self,
+        what: str,
+        url: str,
+        file: Path,
+        ranges: Sequence[tuple[int, int]],
+        connections: int,
+        lend: int,
+    ) -> Timing:
+        command = [str(_build("bare_http")), what, url, str(file)]
+        command += [str(_write_ranges(file, ranges)), str(connections), self.ca, self.user]
         (seconds,) = _seconds(command, self.reserve, lend)
         return Timing(seconds, seconds, None)
