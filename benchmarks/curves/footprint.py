@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from benchmarks.harness import tables, workloads
@@ -31,7 +32,6 @@ from benchmarks.harness.libraries import (
     classic_load,
     classic_load_module,
     classic_save,
-    need,
     ops_load,
     safetensors_load,
     tensorizer_load,
@@ -62,23 +62,18 @@ SAVES = (US, TENSORIZER, SAFETENSORS, TORCH)
 
 
 def add_course(panel: Panel, curve: str, task: Task, lend: int, rounds: int) -> None:
-    """Add the course of the round whose peak is the median, as the peaks of equal times."""
+    """Add the course of the round whose peak is the median, as the peaks of its parts."""
     reserve = Reserve(lend)
     courses = [measure(task, reserve, lend, watch=True).course for _ in range(rounds)]
     courses.sort(key=lambda course: max(memory for _, memory in course))
     course = courses[len(courses) // 2]
-    highest: dict[int, tuple[int, float]] = {}
-    for second, memory in course[:-1]:
-        slice_of_time = int(second / course[-1][0] * (POINTS - 1))
-        before = highest.get(slice_of_time, (memory - 1, 0.0))
-        if memory > before[0]:
-            highest[slice_of_time] = (memory, second)
-    for memory, second in (*highest.values(), course[-1][::-1]):
+    step = len(course) // POINTS + 1
+    parts = (course[i : i + step] for i in range(0, len(course), step))
+    for second, memory in (*(max(part, key=itemgetter(1)) for part in parts), course[-1]):
         panel.add(curve, round(second, 4), round(memory / MIB, 1))
 
 
 def measure_all(folder: Path, mebibytes: int, rounds: int) -> Found:
-    need(*(library.module for library in SAVES))
     state = workloads.make(workloads.of_8_mib(mebibytes))
     few = dict([*state.items()][:1])
     loads, http, modules, saves = (

@@ -29,7 +29,6 @@ import tensorizer_ops
 from benchmarks.harness import tables
 from benchmarks.harness.libraries import (
     Load,
-    need,
     ops_load,
     safetensors_load,
     tensorizer_load,
@@ -119,7 +118,6 @@ def large(number: int, *, size: int, pattern: torch.Tensor) -> torch.Tensor:
 
 
 def measure_all(folder: Path, gibibytes: int, rounds: int) -> Found:
-    need("safetensors.torch", "tensorizer")
     quick = gibibytes == 0
     numbers = Panel("Files of small tensors, in the page cache", "tensors", "seconds", "xy")
     for count in (10, 1000) if quick else (10, 100, 1000, 10_000, 100_000, 1_000_000):

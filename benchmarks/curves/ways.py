@@ -34,7 +34,6 @@ from benchmarks.harness.libraries import (
     classic_load,
     classic_load_module,
     classic_save,
-    need,
 )
 from benchmarks.harness.measure import Task, check
 from benchmarks.harness.memory import State
@@ -58,7 +57,6 @@ def load_s3(library: Any, place: str, *, endpoint: str) -> State:
 
 
 def contenders(setting: Setting) -> Iterator[list[Contender]]:
-    need("tensorizer", "redis")
     from local_servers.classic_redis import classic_save as save_to_redis
 
     folder, state = setting.directory, setting.state

@@ -26,7 +26,7 @@ class Rounds:
     def __init__(self, workload: str, contenders: Sequence[Contender], quick: bool) -> None:
         self.rows: Rows = {}
         for c in contenders:
-            self.rows.setdefault(c.name, Row(c.bytes, error=c.missing))
+            self.rows.setdefault(c.name, Row(c.bytes))
         self._workload, self._contenders, self._quick = workload, contenders, quick
         self._chosen: dict[str, int] = {}
 
@@ -125,40 +125,31 @@ def compare(
         found: Found = {}
         for name in chosen:
             scene = scenes[name]
+            setting = Setting(
+                quick=given.quick,
+                directory=folder / name,
+                state=workloads.make(scene.workload, given.quick),
+                reserve=Reserve(2 * scene.workload.bytes(given.quick)),
+                repeats=scene.workload.repeats,
+                peers=tuple(name for name in given.peers.split(",") if name),
+                round_trip=given.round_trip / 1000,
+            )
             try:
-                with setting_of(scene.workload, folder / name) as setting:
-                    found[name] = measure_scene(scene, setting)
+                with contextmanager(scene.contenders)(setting) as every:
+                    wanted = [c for c in every if setting.wants(c.name)]
+                    measuring = Rounds(name, wanted, given.quick)
+                    for when in ("warm", "cold"):
+                        measuring.measure(when, given.rounds or (1 if given.quick else rounds))
             except Failure as failure:
                 print(f"{scene.title}: not measured: {failure}\n")
                 continue
+            finally:
+                shutil.rmtree(setting.directory, ignore_errors=True)
+            found[name] = measuring.rows
             if sys.stderr.isatty():
                 print("\r\033[K", end="", file=sys.stderr)
             print(tables.of_rows(scene.title, found[name]), end="\n\n", flush=True)
         return found
-
-    @contextmanager
-    def setting_of(workload: workloads.Workload, directory: Path) -> Iterator[Setting]:
-        size = workload.bytes(given.quick)
-        try:
-            yield Setting(
-                quick=given.quick,
-                directory=directory,
-                state=workloads.make(workload, given.quick),
-                reserve=Reserve(2 * size),
-                repeats=workload.repeats,
-                peers=tuple(name for name in given.peers.split(",") if name),
-                round_trip=given.round_trip / 1000,
-            )
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-
-    def measure_scene(scene: Scene, setting: Setting) -> Rows:
-        with contextmanager(scene.contenders)(setting) as every:
-            wanted = [c for c in every if setting.wants(c.name)]
-            measuring = Rounds(scene.workload.name, wanted, given.quick)
-            for when in ("warm", "cold"):
-                measuring.measure(when, given.rounds or (1 if given.quick else rounds))
-            return measuring.rows
 
     complete = not given.peers and set(chosen) == set(scenes)
     perform(given, kind if complete else "", measure_scenes)

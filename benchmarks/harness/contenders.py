@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -44,7 +45,6 @@ class Contender:
     when: When = "warm"
     # Alternatives; the fastest one in a first round is measured.
     choices: tuple[Contender, ...] = ()
-    missing: str = ""  # the reason if it cannot be measured
     # Returns the number of sequential requests of the last measurement.
     requests: Callable[[], int] | None = None
 
@@ -71,23 +71,12 @@ class Setting:
             settle()
 
     def write(self, save: Save, place: Place, state: State | None = None) -> Place:
-        """Write a file to load later."""
+        """Write a file to load later. If that fails, the loads will."""
         self.settle()
         task = Task(lambda: nothing_of(save(state or self.state, str(place))), lambda _: None)
-        measure(task, self.reserve, 0)
+        with suppress(Failure):
+            measure(task, self.reserve, 0)
         return place
-
-    def prepare(self, missing: str, write: Callable[[], object]) -> str:
-        """Write the files that a peer loads, unless it is missing.
-
-        Returns the reason if the peer cannot be measured, otherwise an empty string.
-        """
-        try:
-            if not missing:
-                write()
-        except Failure as failure:
-            return str(failure)
-        return missing
 
     def performs(
         self,
@@ -105,7 +94,7 @@ class Setting:
 
         def run(watch: bool) -> Timing:
             self.settle()
-            if file is not None:
+            if file and file.exists():
                 (make_cold if when == "cold" else make_warm)(file)
             # A save needs memory for the file, or for the server, and as much again to check it.
             lend = size * (2 if task.saved else 1)
@@ -179,11 +168,6 @@ def best_of(name: str, choices: Iterable[Contender], quick: bool) -> Contender:
     """
     chosen = tuple(choices)[: 2 if quick else None]
     return replace(chosen[0], name=name, choices=chosen)
-
-
-def unless(reason: str, contender: Contender) -> Contender:
-    """Mark a contender as impossible to measure if `reason` is not empty."""
-    return replace(contender, missing=reason)
 
 
 def same_file(saved: Path, original: Path) -> None:

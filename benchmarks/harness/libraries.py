@@ -1,6 +1,7 @@
 """The libraries to compare: each load and save as a small function, as users would call it.
 
-A library that is not installed, or does not work on this machine, gets a row that says why.
+A library that is not installed, or does not work on this machine, gets a row that says why. Those
+that work are imported here, before processes are forked: no measurement contains an import.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -15,7 +17,14 @@ from unittest import mock
 import torch
 
 import tensorizer_ops  # noqa: F401, registers the ops
-from benchmarks.harness.memory import Failure, State
+from benchmarks.harness.memory import State
+
+for _name in (
+    *("tensorizer", "safetensors.torch", "flashpack", "fastsafetensors", "boto3"),
+    *("runai_model_streamer", "runai_model_streamer_s3"),
+):
+    with suppress(ImportError, OSError):
+        importlib.import_module(_name)
 
 Load = Callable[[str], State]
 Save = Callable[[State, str], object]
@@ -200,19 +209,3 @@ FAST = Library("fastsafetensors", "fastsafetensors", *_SAFETENSORS)
 FLASHPACK = Library(
     *("flashpack", "flashpack", ".flashpack", _flashpack_save, flashpack_load(parallel=False)),
 )
-
-
-def need(*modules: str) -> None:
-    """Raise a Failure if a module cannot be imported."""
-    if missing := why_not(*modules):
-        raise Failure(missing)
-
-
-def why_not(*modules: str) -> str:
-    """Import modules; return the reason if one cannot be imported, otherwise an empty string."""
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except (ImportError, OSError) as error:
-            return f"{type(error).__name__}: {error}"
-    return ""

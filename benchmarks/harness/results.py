@@ -127,8 +127,8 @@ def perform(given: argparse.Namespace, kind: str, measure: Callable[[Path], Foun
         machine = _machine(folder)
         try:
             found = measure(folder)
-        except Failure as failure:
-            sys.exit(str(failure))
+        except (Failure, ImportError) as error:
+            sys.exit(str(error))
     path: Path | None = given.json
     if path is None and kind and not given.quick:
         slug = re.sub(r"[^a-z0-9]+", "-", str(machine["cpu"]).lower()).strip("-")

@@ -30,7 +30,6 @@ from benchmarks.harness.libraries import (
     classic_load_module,
     classic_save,
     ops_load,
-    why_not,
 )
 from benchmarks.harness.measure import Task, check, saving
 from benchmarks.harness.memory import PAGE, State
@@ -84,8 +83,7 @@ def touch_all(library: Any, tiny: str, contents: bytes) -> bytes:
 
 def libraries() -> Iterator[tuple[str, Any]]:
     for name, library in (("us", US), ("tensorizer", TENSORIZER)):
-        if not why_not(library.module):
-            yield name, importlib.import_module(library.module)
+        yield name, importlib.import_module(library.module)
 
 
 def write(setting: Setting) -> tuple[Path, str]:

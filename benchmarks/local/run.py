@@ -14,13 +14,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import bare, workloads
 from benchmarks.harness.bare import Limit
 from benchmarks.harness.compare import Scene, compare
-from benchmarks.harness.contenders import TINY, Contender, Setting, best_of, unless
+from benchmarks.harness.contenders import TINY, Contender, Setting, best_of
 from benchmarks.harness.libraries import (
     FAST,
     FLASHPACK,
@@ -40,10 +39,9 @@ from benchmarks.harness.libraries import (
     streamer_load,
     tensorizer_load,
     torch_load,
-    why_not,
 )
 from benchmarks.harness.measure import Task, check, saving
-from benchmarks.harness.memory import Failure, State
+from benchmarks.harness.memory import State
 from benchmarks.harness.results import When
 
 MAPPED = 7  # a process repeats loads that only map a file, as they take milliseconds
@@ -122,14 +120,9 @@ def contenders(setting: Setting) -> Iterator[list[Contender]]:
     entries = [entry for entry in ENTRIES if wanted(entry)]
     peers = [entry for entry in entries if isinstance(entry, Peer)]
     ours = file_of(setting, US)
-    failures: dict[str, str] = {}
     for library in dict.fromkeys((US, *(peer.library for peer in peers))):
-        path = file_of(setting, library)
-        if not (missing := why_not(library.module)) and not path.exists():
-            missing = setting.prepare("", partial(setting.write, synced(library.save), path))
-        failures[library.name] = missing
-    if failures[US.name]:
-        raise Failure(failures[US.name])
+        if not (path := file_of(setting, library)).exists():
+            setting.write(synced(library.save), path)
     if companion:
         setting.write(US.save, file_of(setting, US, "companion"), companion)
     found: list[Contender] = []
@@ -140,8 +133,7 @@ def contenders(setting: Setting) -> Iterator[list[Contender]]:
                     found.append(setting.limit(entry, ours, setting.repeats))
             elif when == "warm" or not (entry.save or entry.hashes):
                 state = companion if entry.name == COMPANION else setting.state
-                made = contender(replace(setting, state=state), entry, when)
-                found.append(unless(failures[entry.library.name], made))
+                found.append(contender(replace(setting, state=state), entry, when))
     yield found
 
 

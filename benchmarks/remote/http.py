@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
-from benchmarks.harness.contenders import TINY, Contender, Setting, best_of, unless
+from benchmarks.harness.contenders import TINY, Contender, Setting, best_of
 from benchmarks.harness.libraries import (
-    SAFETENSORS,
     TENSORIZER,
     US,
     Load,
@@ -19,7 +18,6 @@ from benchmarks.harness.libraries import (
     ops_save,
     safetensors_load,
     tensorizer_load,
-    why_not,
 )
 from benchmarks.harness.memory import State
 from benchmarks.harness.servers import web_server
@@ -41,10 +39,7 @@ def _fast(setting: Setting, web: Web, secure: bool) -> list[Contender]:
     url, ca = (web.tls_url, web.ca) if secure else (web.url, "")
     tiny = url("tiny.tensors")
     ours = _our_files(setting, web.root)
-    theirs = web.root / "theirs.tensors"
-    missing = setting.prepare(
-        why_not(TENSORIZER.module), lambda: setting.write(TENSORIZER.save, theirs)
-    )
+    theirs = setting.write(TENSORIZER.save, web.root / "theirs.tensors")
     load = ops_load(options={"ca_file": ca} if secure else {})
     readers = (
         setting.loads(
@@ -56,7 +51,7 @@ def _fast(setting: Setting, web: Web, secure: bool) -> list[Contender]:
     return [
         setting.bare_loads(CONNECTIONS, url(ours.name), ours, ca=ca),
         setting.loads("us, load", load, url(ours.name), tiny, ours),
-        unless(missing, best_of("tensorizer, load", readers, setting.quick)),
+        best_of("tensorizer, load", readers, setting.quick),
     ]
 
 
@@ -72,11 +67,10 @@ def http(setting: Setting) -> Iterator[list[Contender]]:
             return safetensors_load(str(local))
 
         places = (web.url(file.name), web.url(tiny.name), file)
-        theirs = setting.loads("download, then safetensors", download_and_load, *places)
         yield [
             *_fast(setting, web, secure=False),
             setting.loads("us, load safetensors", ops_load(), *places),
-            unless(why_not(SAFETENSORS.module), theirs),
+            setting.loads("download, then safetensors", download_and_load, *places),
         ]
 
 
@@ -93,27 +87,26 @@ def slow(setting: Setting) -> Iterator[list[Contender]]:
         yield [setting.loads(f"us, {SLOW_CONNECTIONS} connections", load, *places, ours)]
 
 
-def _distant(setting: Setting, loads: dict[str, tuple[str, Load]]) -> Iterator[list[Contender]]:
-    """Yield loads by their names, each with the module that it needs, from a distant server."""
+def _distant(setting: Setting, loads: dict[str, Load]) -> Iterator[list[Contender]]:
+    """Yield loads by their names, from a distant server."""
     with web_server(setting.directory) as web, delay(web.port, setting.round_trip / 2) as proxy:
         file = _our_files(setting, web.root)
         # The warm-up bypasses the proxy, which counts requests.
         places = replace(web, port=proxy.port).url(file.name), web.url("tiny.tensors")
-        contenders = []
-        for name, (module, load) in loads.items():
-            contender = setting.loads(name, load, *places, file)
-            contender = replace(contender, requests=lambda: requests_in_a_row(proxy.exchanges()))
-            contenders.append(unless(why_not(module), contender))
-        yield contenders
+        yield [
+            replace(
+                setting.loads(name, load, *places, file),
+                requests=lambda: requests_in_a_row(proxy.exchanges()),
+            )
+            for name, load in loads.items()
+        ]
 
 
 def far(setting: Setting) -> Iterator[list[Contender]]:
-    return _distant(setting, {"us, load": (US.module, ops_load())})
+    return _distant(setting, {"us, load": ops_load()})
 
 
 def lazy(setting: Setting) -> Iterator[list[Contender]]:
-    loads = {
-        f"{name}, key after key": (library.module, lazy_load(library.module))
-        for name, library in (("us", US), ("tensorizer", TENSORIZER))
-    }
+    libraries = {"us": US, "tensorizer": TENSORIZER}
+    loads = {f"{name}, key after key": lazy_load(one.module) for name, one in libraries.items()}
     return _distant(setting, loads)

@@ -18,14 +18,11 @@ from benchmarks.harness.contenders import (
     best_of,
     nothing_of,
     same_file,
-    unless,
 )
 from benchmarks.harness.libraries import (
-    SAFETENSORS,
     ops_load,
     ops_save,
     streamer_load,
-    why_not,
 )
 from benchmarks.harness.measure import Task, Timing, check
 from benchmarks.harness.memory import State
@@ -84,11 +81,10 @@ def _boto3(setting: Setting, server: S3, original: Path) -> list[Contender]:
 
     task = Task(lambda: download(original.name), check_file, lambda: download("tiny.tensors"))
     name = "a file, then boto3 upload_file"
-    found = [
+    return [
         setting.performs("boto3 download_file", task, original),
         setting.saves(name, save, partial(_check_saved, setting, original.parent)),
     ]
-    return [unless(why_not("boto3"), one) for one in found]
 
 
 def _check_saved(setting: Setting, folder: Path, key: str) -> None:
@@ -109,8 +105,7 @@ def _streams(setting: Setting, server: S3, file: Path, tiny: str) -> Contender:
             f"{name}, concurrency={concurrency}", load, _uri(file.name), tiny, file
         )
 
-    missing = why_not("runai_model_streamer_s3", SAFETENSORS.module)
-    return unless(missing, best_of(name, map(choice, CONNECTIONS), setting.quick))
+    return best_of(name, map(choice, CONNECTIONS), setting.quick)
 
 
 def s3(setting: Setting) -> Iterator[list[Contender]]:
