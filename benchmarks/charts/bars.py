@@ -16,16 +16,7 @@ from typing import Any
 
 from benchmarks.charts.theme import SIZE, SMALL, WIDTH, Colours, new_figure, write
 from benchmarks.harness.bare import READ, READ_ALL, READ_CRC32, WRITE, WRITE_ALL, WRITE_CRC32
-from benchmarks.harness.results import US, Rows, Run
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A row of the results, with the label and the note of its bar."""
-
-    row: str
-    label: str
-    note: str = ""
+from benchmarks.harness.results import US, Run
 
 
 @dataclass(frozen=True)
@@ -35,7 +26,7 @@ class Comparison:
     title: str
     source: str
     workload: str
-    choices: tuple[Choice, ...]
+    choices: dict[str, tuple[str, str]]  # the label and the note of each row's bar
     limits: dict[str, str]
 
 
@@ -46,67 +37,60 @@ COMPARISONS = (
         "Load into memory",
         "transformer",
         "transformer",
-        (
-            Choice("us, copy", US),
-            Choice("flashpack, parallel read", "flashpack"),
-            Choice("tensorizer", "tensorizer"),
-            Choice("torch.load", "torch.load"),
-            Choice("Run:ai streamer", "Run:ai streamer"),
-        ),
+        {
+            "us, copy": (US, ""),
+            "flashpack, parallel read": ("flashpack", ""),
+            "tensorizer": ("tensorizer", ""),
+            "torch.load": ("torch.load", ""),
+            "Run:ai streamer": ("Run:ai streamer", ""),
+        },
         {"": READ.name},
     ),
     Comparison(
         "Save",
         "transformer",
         "transformer",
-        (
-            Choice("us, save hashes=none", US, NONE),
-            Choice("us, save hashes=crc32", US, CRC32),
-            Choice("us, save hashes=all", US, BOTH),
-            Choice("tensorizer, save", "tensorizer", BOTH),
-            Choice("torch.save", "torch.save", CRC32),
-            Choice("safetensors, save", "safetensors", NONE),
-            Choice("flashpack, save", "flashpack", NONE),
-        ),
+        {
+            "us, save hashes=none": (US, NONE),
+            "us, save hashes=crc32": (US, CRC32),
+            "us, save hashes=all": (US, BOTH),
+            "tensorizer, save": ("tensorizer", BOTH),
+            "torch.save": ("torch.save", CRC32),
+            "safetensors, save": ("safetensors", NONE),
+            "flashpack, save": ("flashpack", NONE),
+        },
         {NONE: WRITE.name, CRC32: WRITE_CRC32.name, BOTH: WRITE_ALL.name},
     ),
     Comparison(
         "Load and verify",
         "transformer",
         "transformer",
-        (
-            Choice("us, copy, verify crc32", US, CRC32),
-            Choice("us, copy, verify all", US, BOTH),
-            Choice("tensorizer, verify_hash", "tensorizer", BOTH),
-        ),
+        {
+            "us, copy, verify crc32": (US, CRC32),
+            "us, copy, verify all": (US, BOTH),
+            "tensorizer, verify_hash": ("tensorizer", BOTH),
+        },
         {CRC32: READ_CRC32.name, BOTH: READ_ALL.name},
     ),
     Comparison(
         "Load over HTTP",
         "from nginx",
         "http",
-        (Choice("us, load", US), Choice("tensorizer, load", "tensorizer")),
+        {"us, load": (US, ""), "tensorizer, load": ("tensorizer", "")},
         {"": "bare libcurl, load"},
     ),
     Comparison(
         "Load from S3",
         "from rclone",
         "s3",
-        (
-            Choice("us, load", US),
-            Choice("Run:ai streamer, load", "Run:ai streamer"),
-            Choice("boto3 download_file", "boto3", DOWNLOAD),
-        ),
+        {
+            "us, load": (US, ""),
+            "Run:ai streamer, load": ("Run:ai streamer", ""),
+            "boto3 download_file": ("boto3", DOWNLOAD),
+        },
         {"": "bare libcurl, load", DOWNLOAD: "bare libcurl, load"},
     ),
 )
-
-
-def bars_of(run: Run, comparison: Comparison) -> int:
-    """Return how many bars of a panel were measured; 0 if that of this library was not."""
-    rows = run.rows(comparison.workload)
-    measured = [bool(choice.row in rows and rows[choice.row].warm) for choice in comparison.choices]
-    return sum(measured) if measured[0] else 0
 
 
 @dataclass(frozen=True)
@@ -130,6 +114,7 @@ class Panel:
     title: str
     subtitle: str
     bars: tuple[Bar, ...]  # the fastest first
+    rounds: int = 0
 
 
 @dataclass(frozen=True)
@@ -207,42 +192,43 @@ class BarChart:
         write(figure, path, f"Speed of {US}", self.text())
 
 
-def panel_of(comparison: Comparison, rows: Rows) -> Panel:
+def panel_of(comparison: Comparison, run: Run) -> Panel:
+    """Return a panel of what was measured; without bars if this library was not."""
+    rows = run.rows(comparison.workload)
+
     def speed_of(row: str) -> float | None:
         seconds = rows[row].best() if row in rows else None
         return rows[row].bytes / seconds / 1e9 if seconds else None
 
-    bars = []
-    for choice in comparison.choices:
-        if speed := speed_of(choice.row):
-            limit = speed_of(comparison.limits[choice.note])
-            bars.append(Bar(choice.label, choice.note, speed, limit))
-    size = rows[comparison.choices[0].row].bytes / (1 << 30)
-    return Panel(
-        comparison.title,
-        f"{size:.3g} GiB {comparison.source}",
-        tuple(sorted(bars, key=lambda bar: bar.speed, reverse=True)),
-    )
+    ours = rows.get(next(iter(comparison.choices)))
+    if ours is None or not ours.warm:
+        return Panel(comparison.title, "", ())
+    bars = [
+        Bar(label, note, speed, speed_of(comparison.limits[note]))
+        for row, (label, note) in comparison.choices.items()
+        if (speed := speed_of(row))
+    ]
+    bars.sort(key=lambda bar: bar.speed, reverse=True)
+    subtitle = f"{ours.bytes / (1 << 30):.3g} GiB {comparison.source}"
+    return Panel(comparison.title, subtitle, tuple(bars), len(ours.warm))
 
 
 def bar_chart(runs: Sequence[Run]) -> BarChart:
     """Make the chart from runs, which are sorted, the newest first."""
-    newest = next((run for run in runs if bars_of(run, COMPARISONS[0])), None)
-    if newest is None:
+    measured = [run for run in runs if panel_of(COMPARISONS[0], run).bars]
+    if not measured:
         sys.exit("there are no results of the workload transformer: run `make bench` first")
+    machine = measured[0].machine
+    same = [run for run in runs if run.machine == machine]
     panels, dates, rounds = [], set(), set()
     for comparison in COMPARISONS:
-        same = [run for run in runs if run.machine == newest.machine]
-        run = max(same, key=lambda run: bars_of(run, comparison))
-        if bars_of(run, comparison) == 0:
-            continue
-        rows = run.rows(comparison.workload)
-        panels.append(panel_of(comparison, rows))
-        dates.add(run.date[:10])
-        rounds.add(str(len(rows[comparison.choices[0].row].warm)))
+        run = max(same, key=lambda run: len(panel_of(comparison, run).bars))
+        if (panel := panel_of(comparison, run)).bars:
+            panels.append(panel)
+            dates.add(run.date[:10])
+            rounds.add(str(panel.rounds))
     footnote = (
-        f"{newest.machine}, best of {' or '.join(sorted(rounds))} rounds, "
-        f"{' and '.join(sorted(dates))}. "
+        f"{machine}, best of {' or '.join(sorted(rounds))} rounds, {' and '.join(sorted(dates))}. "
         "Files are in the page cache. Servers run on the same CPUs."
     )
     return BarChart("GB/s, higher is better. A line: the bare work.", tuple(panels), footnote)

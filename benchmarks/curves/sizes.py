@@ -35,7 +35,7 @@ from benchmarks.harness.libraries import (
     torch_load,
 )
 from benchmarks.harness.measure import Task, measure, prepare_to_fork
-from benchmarks.harness.memory import Failure, Reserve, State, make_warm
+from benchmarks.harness.memory import Failure, Reserve, State, make_warm, system_memory
 from benchmarks.harness.results import US, Found, Panel, measured
 
 MIB = 1 << 20
@@ -62,12 +62,6 @@ def check(loaded: State, count: int, make: Make) -> None:
             raise Failure(f"{name} has other bytes than were saved")
 
 
-def fits(size: int) -> bool:
-    """Whether a file and its tensors fit into memory together."""
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return 2.2 * size < int(fields["MemAvailable"].split()[0]) * 1024
-
-
 def write_files(folder: Path, count: int, make: Make, *, all_formats: bool) -> dict[str, Path]:
     """Write a file of each format; but for that of torch, only a tensor at a time is in memory."""
     suffixes = (".tensors", ".safetensors", ".pt") if all_formats else (".tensors",)
@@ -87,7 +81,8 @@ def measure_files(
 ) -> None:
     """Add the best load of each library from files of `count` tensors."""
     size = make(0).nbytes * count
-    small = fits(size)
+    # Whether a file and its tensors fit into memory together.
+    small = 2.2 * size < system_memory("MemAvailable")
     with tempfile.TemporaryDirectory(dir=folder) as here, tempfile.TemporaryDirectory() as there:
         paths = write_files(Path(here), count, make, all_formats=small)
         tiny = write_files(Path(there), 4, few, all_formats=True)

@@ -114,62 +114,47 @@ def _seconds(command: Sequence[str], reserve: Reserve, lend: int) -> list[float]
     return [float(line) for line in done.stdout.split()]
 
 
-def _write_ranges(file: Path, ranges: Sequence[tuple[int, int]]) -> Path:
+def _write_ranges(file: Path, ranges: Sequence[tuple[int, int]]) -> str:
     """Write ranges of a file beside it, in the format of bare.h."""
     path = file.with_suffix(".ranges")
     path.write_text("".join(f"{offset} {size}\n" for offset, size in ranges))
-    return path
+    return str(path)
 
 
-class Program:
-    """The built limit program for ranges of one file, by default the data of its tensors."""
+def run_limit(
+    limit: Limit,
+    file: Path,
+    reserve: Reserve,
+    repeats: int = 1,
+    ranges: Sequence[tuple[int, int]] = (),
+) -> Timing:
+    """Run the limit program with ranges of a file, by default the data of its tensors."""
+    ranges = ranges or data_ranges(file)
+    command = [
+        *(str(_build("limit")), limit.mode, str(file), _write_ranges(file, ranges)),
+        *(str(file.with_name("limit.out")), *map(str, (limit.threads, limit.piece, repeats))),
+    ]
+    # A write also needs memory for its source.
+    lend = sum(size for _, size in ranges) * (2 if limit.writes else 1)
+    seconds = _seconds(command, reserve, lend)
+    typical = statistics.median(seconds[1:] or seconds)
+    return Timing(typical, typical, None)
 
-    def __init__(self, file: Path, ranges: Sequence[tuple[int, int]] = ()) -> None:
-        ranges = ranges or data_ranges(file)
-        self._program = _build("limit")
-        self._file, self._ranges = file, _write_ranges(file, ranges)
-        self.bytes = sum(size for _, size in ranges)
 
-    def measure(self, limit: Limit, repeats: int, reserve: Reserve) -> Timing:
-        command = [
-            *(str(self._program), limit.mode, str(self._file), str(self._ranges)),
-            str(self._file.with_name("limit.out")),
-            *map(str, (limit.threads, limit.piece, repeats)),
-        ]
-        # A write also needs memory for its source.
-        seconds = _seconds(command, reserve, self.bytes * (2 if limit.writes else 1))
-        typical = statistics.median(seconds[1:] or seconds)
-        return Timing(typical, typical, None)
-
-
-@dataclass(frozen=True)
-class BareHttp:
-    """The bare_http program for one server; see bare_http.cpp for `ca` and `user`."""
-
-    reserve: Reserve
-    ca: str = ""
-    user: str = ""
-
-    def load(self, url: str, file: Path, connections: int) -> Timing:
-        """Load the data of the .tensors file at `url`; `file` is a local copy of it."""
-        ranges = data_ranges(file)
-        return self._run("load", url, file, ranges, connections, data_size(file))
-
-    def save(self, url: str, file: Path, connections: int) -> Timing:
-        size = file.stat().st_size
-        # Memory for the data to send, and for the file that the server writes.
-        return self._run("save", url, file, [(0, size)], connections, 2 * size)
-
-    def _run(
-        self,
-        what: str,
-        url: str,
-        file: Path,
-        ranges: Sequence[tuple[int, int]],
-        connections: int,
-        lend: int,
-    ) -> Timing:
-        command = [str(_build("bare_http")), what, url, str(file)]
-        command += [str(_write_ranges(file, ranges)), str(connections), self.ca, self.user]
-        (seconds,) = _seconds(command, self.reserve, lend)
-        return Timing(seconds, seconds, None)
+def run_http(
+    what: str,
+    url: str,
+    file: Path,
+    reserve: Reserve,
+    connections: int,
+    ca: str = "",
+    user: str = "",
+) -> Timing:
+    """Load the data of the .tensors file at `url`, of which `file` is a copy, or save `file`."""
+    size = file.stat().st_size
+    ranges = [(0, size)] if what == "save" else data_ranges(file)
+    command = [str(_build("bare_http")), what, url, str(file), _write_ranges(file, ranges)]
+    # A save needs memory for the data to send, and for the file that the server writes.
+    lend = 2 * size if what == "save" else data_size(file)
+    (seconds,) = _seconds([*command, str(connections), ca, user], reserve, lend)
+    return Timing(seconds, seconds, None)

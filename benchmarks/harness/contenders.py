@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from benchmarks.harness.bare import BareHttp, Limit, Program, data_size
+from benchmarks.harness.bare import Limit, data_size, run_http, run_limit
 from benchmarks.harness.libraries import Load, Save
 from benchmarks.harness.measure import Task, Timing, check, measure
 from benchmarks.harness.memory import (
@@ -139,18 +139,17 @@ class Setting:
                 make_cold(file)
             elif not limit.writes:
                 make_warm(file)
-            return Program(file).measure(limit, 1 if limit.cold else repeats, self.reserve)
+            return run_limit(limit, file, self.reserve, 1 if limit.cold else repeats)
 
         return Contender(limit.name, data_size(file), run, "cold" if limit.cold else "warm")
 
     def bare_load(self, name: str, connections: int, url: str, file: Path, **how: str) -> Contender:
-        """Return a load by bare libcurl; `how` are options of BareHttp."""
-        program = BareHttp(self.reserve, **how)
+        """Return a load by bare libcurl."""
 
         def run(_: bool) -> Timing:
             self.settle()
             make_warm(file)
-            return program.load(url, file, connections)
+            return run_http("load", url, file, self.reserve, connections, **how)
 
         return Contender(name, data_size(file), run)
 

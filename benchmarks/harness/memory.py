@@ -59,9 +59,14 @@ def make_warm(path: Path) -> None:
 
 def settle() -> None:
     """Wait until the data of earlier saves has been written to the disk."""
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    if sum(int(fields[key].split()[0]) for key in ("Dirty", "Writeback")) > 64 << 10:
+    if system_memory("Dirty") + system_memory("Writeback") > 64 << 20:
         os.sync()
+
+
+def system_memory(field: str) -> int:
+    """Return a number of bytes of /proc/meminfo."""
+    text = Path("/proc/meminfo").read_text()
+    return int(text.partition(f"\n{field}:")[2].split()[0]) << 10
 
 
 # -- memory ----------------------------------------------------------------------------------------

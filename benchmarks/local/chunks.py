@@ -28,7 +28,7 @@ import torch
 
 import tensorizer_ops
 from benchmarks.harness import tables
-from benchmarks.harness.bare import READ_LANES, WRITE_LANES, Program
+from benchmarks.harness.bare import READ_LANES, WRITE_LANES, run_limit
 from benchmarks.harness.memory import Reserve, settle
 from benchmarks.harness.results import THREADS, Best, Found, measured
 
@@ -67,10 +67,9 @@ def measure_model(
     check(with_memory("copy", lambda: tensorizer_ops.load(file, verify="all", copy=True)))
     check(best.time(f"mapped {name}", lambda: tensorizer_ops.load(file, verify="all", copy=False)))
     if name == "single":
-        program = Program(file)
         for limit, what in ((READ_LANES, "read"), (WRITE_LANES, "write")):
             settle()
-            best.keep(f"bare {what}", program.measure(limit, 3, reserve).seconds)
+            best.keep(f"bare {what}", run_limit(limit, file, reserve, 3).seconds)
     best.time(f"verify {name}", lambda: torch.ops.tensorizer.verify(str(file)))
     file.unlink()
 

@@ -18,7 +18,6 @@ is compared with the matrix, outside of the timing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ import torch
 
 import tensorizer_ops
 from benchmarks.harness import tables
-from benchmarks.harness.bare import Limit, Program, data_ranges
+from benchmarks.harness.bare import Limit, data_ranges, run_limit
 from benchmarks.harness.memory import Reserve
 from benchmarks.harness.results import Best, Found, measured
 from benchmarks.harness.servers import web_server
@@ -41,13 +40,12 @@ def part_of(columns: int) -> tuple[slice, slice]:
     return (slice(None), slice(columns // 4, columns // 4 + columns // 8))
 
 
-def bare_columns(file: Path, rows: int, reserve: Reserve) -> Callable[[], float]:
-    """Return the bare reads of all runs into fresh memory."""
+def bare_columns(file: Path, rows: int, reserve: Reserve) -> float:
+    """Return the seconds of the bare reads of all runs into fresh memory."""
     ((data, _),) = data_ranges(file)
     row, run = COLUMNS * 4, COLUMNS // 8 * 4
-    begin = data + COLUMNS // 4 * 4
-    program = Program(file, [(begin + i * row, run) for i in range(rows)])
-    return lambda: program.measure(Limit("", "read", run), 1, reserve).ready
+    runs = [(data + COLUMNS // 4 * 4 + i * row, run) for i in range(rows)]
+    return run_limit(Limit("", "read", run), file, reserve, ranges=runs).ready
 
 
 def received(uri: str, matrix: torch.Tensor) -> float:
@@ -84,9 +82,8 @@ def measure(folder: Path, rows: int, rounds: int) -> Found:
             assert torch.equal(best.time(name, load_slices)["m"], expected)
             reserve.take_back()
 
-        bare_read = bare_columns(file, rows, reserve)
         for _ in range(rounds):
-            best.keep("bare columns", bare_read())
+            best.keep("bare columns", bare_columns(file, rows, reserve))
             load("columns", file, matrix, part_of(COLUMNS))
             load("whole", file, matrix)
             load("rows", file, matrix, half)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.harness.bare import BareHttp
+from benchmarks.harness.bare import run_http
 from benchmarks.harness.contenders import (
     TINY,
     Contender,
@@ -43,7 +43,8 @@ def _bare_saves(setting: Setting, url: str, folder: Path, file: Path) -> Contend
     def save(connections: int, _: bool) -> Timing:
         saved = folder / f"saved-{next(numbers)}"  # the server has cached nothing of it
         setting.settle()
-        timing = BareHttp(setting.reserve, user=USER).save(url + saved.name, file, connections)
+        place = url + saved.name
+        timing = run_http("save", place, file, setting.reserve, connections, user=USER)
         same_file(saved, file)
         saved.unlink()
         return timing
