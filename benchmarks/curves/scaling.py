@@ -62,7 +62,6 @@ def of_threads(
 ) -> Iterator[list[Contender]]:
     """Yield loads of a local file, and saves of another, by the number of threads."""
     folder = setting.directory
-    folder.mkdir()
     file, tiny = write(setting, folder, save())
     found = []
     for n in THREADS:

@@ -60,7 +60,6 @@ def contenders(setting: Setting) -> Iterator[list[Contender]]:
     from local_servers.classic_redis import classic_save as save_to_redis
 
     folder, state = setting.directory, setting.state
-    folder.mkdir()
     libraries = {name: importlib.import_module(name) for name in (US, "tensorizer")}
     ours = libraries[US]
     with ExitStack() as stack:

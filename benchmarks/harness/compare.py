@@ -134,14 +134,15 @@ def compare(
                 peers=tuple(name for name in given.peers.split(",") if name),
                 round_trip=given.round_trip / 1000,
             )
+            setting.directory.mkdir()
             try:
                 with contextmanager(scene.contenders)(setting) as every:
                     wanted = [c for c in every if setting.wants(c.name)]
                     measuring = Rounds(name, wanted, given.quick)
                     for when in ("warm", "cold"):
                         measuring.measure(when, given.rounds or (1 if given.quick else rounds))
-            except Failure as failure:
-                print(f"{scene.title}: not measured: {failure}\n")
+            except (Failure, ImportError, OSError) as error:
+                print(f"{scene.title}: not measured: {error}\n")
                 continue
             finally:
                 shutil.rmtree(setting.directory, ignore_errors=True)

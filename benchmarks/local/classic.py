@@ -88,7 +88,6 @@ def libraries() -> Iterator[tuple[str, Any]]:
 
 def write(setting: Setting) -> tuple[Path, str]:
     """Write the files of the workload and of tiny tensors."""
-    setting.directory.mkdir()
     save = partial(classic_save, importlib.import_module(US.module))
     tiny = setting.write(save, setting.directory / "tiny.tensors", TINY)
     return setting.write(save, setting.directory / "model.tensors"), str(tiny)
@@ -114,8 +113,8 @@ def both(setting: Setting, label: str, library: Any, path: Path, tiny: str) -> l
 
 def main() -> None:
     scenes = {
-        "transformer": Scene(CLASSIC.title, CLASSIC, of_transformer),
-        "small": Scene(SMALL.title, SMALL, of_small),
+        "transformer": Scene("a gigabyte in a transformer's shapes", CLASSIC, of_transformer),
+        "small": Scene("3,000 tensors of 1 KiB", SMALL, of_small),
     }
     compare(__doc__, "classic", scenes)
 

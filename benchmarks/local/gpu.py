@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -188,7 +187,7 @@ def main() -> None:
         found: Found = {}
         gib = given.size or (0.03 if given.quick else 4)
         shapes = workloads.of_mib(max(1, round(gib * 32)), 32)
-        large = replace(workloads.LARGE, shapes=lambda _: shapes)
+        large = workloads.Workload(lambda _: shapes)
         for name, workload in zip(names, (large, workloads.TRANSFORMER), strict=True):
             if name in given.workloads:
                 state = workloads.make(workload, given.quick)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.harness import bare, workloads
+from benchmarks.harness import bare
 from benchmarks.harness.bare import Limit
 from benchmarks.harness.compare import Scene, compare
 from benchmarks.harness.contenders import TINY, Contender, Setting, best_of
@@ -43,6 +43,7 @@ from benchmarks.harness.libraries import (
 from benchmarks.harness.measure import Task, check, saving
 from benchmarks.harness.memory import State
 from benchmarks.harness.results import When
+from benchmarks.harness.workloads import LARGE, SINGLE, SMALL, TRANSFORMER, companion
 
 MAPPED = 7  # a process repeats loads that only map a file, as they take milliseconds
 # The same bytes as those of one large tensor, in smaller ones.
@@ -107,13 +108,12 @@ OF_ONE_TENSOR = ("us, copy", COMPANION, bare.READ.name)
 
 
 def contenders(setting: Setting) -> Iterator[list[Contender]]:
-    setting.directory.mkdir()
-    companion = workloads.companion(setting.state) if len(setting.state) == 1 else {}
+    parts = companion(setting.state) if len(setting.state) == 1 else {}
 
     def wanted(entry: Limit | Peer) -> bool:
-        if entry.name not in OF_ONE_TENSOR and companion:
+        if entry.name not in OF_ONE_TENSOR and parts:
             return False
-        if entry.name == COMPANION and not companion:
+        if entry.name == COMPANION and not parts:
             return False
         return setting.wants(entry.name)
 
@@ -123,8 +123,8 @@ def contenders(setting: Setting) -> Iterator[list[Contender]]:
     for library in dict.fromkeys((US, *(peer.library for peer in peers))):
         if not (path := file_of(setting, library)).exists():
             setting.write(synced(library.save), path)
-    if companion:
-        setting.write(US.save, file_of(setting, US, "companion"), companion)
+    if parts:
+        setting.write(US.save, file_of(setting, US, "companion"), parts)
     found: list[Contender] = []
     for when in ("warm", "cold"):
         for entry in entries:
@@ -132,7 +132,7 @@ def contenders(setting: Setting) -> Iterator[list[Contender]]:
                 if entry.cold == (when == "cold"):
                     found.append(setting.limit(entry, ours, setting.repeats))
             elif when == "warm" or not (entry.save or entry.hashes):
-                state = companion if entry.name == COMPANION else setting.state
+                state = parts if entry.name == COMPANION else setting.state
                 found.append(contender(replace(setting, state=state), entry, when))
     yield found
 
@@ -176,7 +176,10 @@ def contender(setting: Setting, peer: Peer, when: When) -> Contender:
 
 def main() -> None:
     scenes = {
-        workload.name: Scene(workload.title, workload, contenders) for workload in workloads.LOCAL
+        "large": Scene("1 GiB in tensors of 32 MiB", LARGE, contenders),
+        "small": Scene("3,000 tensors of 1 KiB", SMALL, contenders),
+        "single": Scene("one tensor of 2 GiB", SINGLE, contenders),
+        "transformer": Scene("a transformer's shapes in bfloat16", TRANSFORMER, contenders),
     }
     compare(__doc__, "local", scenes)
 
