@@ -101,12 +101,7 @@ class Scene:
     contenders: Callable[[Setting], Iterator[list[Contender]]]
 
 
-def compare(
-    about: str | None,
-    kind: str,
-    scenes: Mapping[str, Scene],
-    rounds: int = 3,
-) -> None:
+def compare(about: str | None, kind: str, scenes: Mapping[str, Scene], rounds: int = 3) -> None:
     """Measure scenes as the command line says; print and write their rows."""
     arguments = parser(about)
     names = ",".join(scenes)
@@ -121,32 +116,34 @@ def compare(
         arguments.error(f"unknown workload {', '.join(sorted(unknown))}; there are {names}")
     prepare_to_fork()
 
+    def measure_scene(scene: Scene, name: str, directory: Path) -> Rows:
+        setting = Setting(
+            quick=given.quick,
+            directory=directory,
+            state=workloads.make(scene.workload, given.quick),
+            reserve=Reserve(2 * scene.workload.bytes(given.quick)),
+            repeats=scene.workload.repeats,
+            peers=tuple(name for name in given.peers.split(",") if name),
+            round_trip=given.round_trip / 1000,
+        )
+        directory.mkdir()
+        with contextmanager(scene.contenders)(setting) as every:
+            wanted = [c for c in every if setting.wants(c.name)]
+            measuring = Rounds(name, wanted, given.quick)
+            for when in ("warm", "cold"):
+                measuring.measure(when, given.rounds or (1 if given.quick else rounds))
+        shutil.rmtree(directory)
+        return measuring.rows
+
     def measure_scenes(folder: Path) -> Found:
         found: Found = {}
         for name in chosen:
             scene = scenes[name]
-            setting = Setting(
-                quick=given.quick,
-                directory=folder / name,
-                state=workloads.make(scene.workload, given.quick),
-                reserve=Reserve(2 * scene.workload.bytes(given.quick)),
-                repeats=scene.workload.repeats,
-                peers=tuple(name for name in given.peers.split(",") if name),
-                round_trip=given.round_trip / 1000,
-            )
-            setting.directory.mkdir()
             try:
-                with contextmanager(scene.contenders)(setting) as every:
-                    wanted = [c for c in every if setting.wants(c.name)]
-                    measuring = Rounds(name, wanted, given.quick)
-                    for when in ("warm", "cold"):
-                        measuring.measure(when, given.rounds or (1 if given.quick else rounds))
+                found[name] = measure_scene(scene, name, folder / name)
             except (Failure, ImportError, OSError) as error:
                 print(f"{scene.title}: not measured: {error}\n")
                 continue
-            finally:
-                shutil.rmtree(setting.directory, ignore_errors=True)
-            found[name] = measuring.rows
             if sys.stderr.isatty():
                 print("\r\033[K", end="", file=sys.stderr)
             print(tables.of_rows(scene.title, found[name]), end="\n\n", flush=True)

@@ -187,10 +187,6 @@ KEYED = {"key": "env:BENCHMARK_KEY"}
 
 US_MODULE = "tensorizer_ops"
 US = Library(US_MODULE, US_MODULE, ".ours.tensors", ops_save(), ops_load(copy=True))
-US_ENCRYPTED = Library(
-    *("tensorizer_ops, encrypted", US_MODULE, ".encrypted.tensors"),
-    *(ops_save(options=KEYED), ops_load(options=KEYED)),
-)
 # The format of safetensors, and the same file as that of the libraries below.
 US_SAFETENSORS = Library(
     *("tensorizer_ops, safetensors", US_MODULE, ".safetensors"),
