@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 from tensorizer_ops import _core, _python, errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.memory import fills_storage, is_plain, span
-from tensorizer_ops._base.savable import plain_tensors, refuse_unfillable
+from tensorizer_ops._base.savable import fillable, held, plain_tensors
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._front.load_save import load_from, load_slices, save as _save
 
@@ -87,17 +87,15 @@ def save_model(
 
     The metadata says for each name that is left out which one has its data.
     """
-    state = model.state_dict()
+    state = model.state_dict(keep_vars=True)
     texts = dict(metadata or {})
     for kept, others in _duplicates(state, preferred=()).items():
         for name in others:
             texts.setdefault(name, kept)
             del state[name]
     if force_contiguous:
-        state = {
-            name: tensor.contiguous() if is_plain(tensor) else tensor
-            for name, tensor in state.items()
-        }
+        plain = plain_tensors(state, state.values())
+        state = dict(zip(state, map(_contiguous, state, plain), strict=True))
     try:
         save_file(state, filename, texts or metadata)
     except _NotContiguous as error:
@@ -123,12 +121,13 @@ def load_model(
         RuntimeError: there are such names, unless ``strict`` is false.
     """
     state = load_file(filename, device, backend=backend)
-    own = model.state_dict()
-    for name, tensor in own.items():
-        if name in state and not is_lazy(tensor):
-            refuse_unfillable(name, tensor)
+    own = model.state_dict(keep_vars=True)
     duplicates = _duplicates(own, preferred=state)
-    missing, unexpected = map(list, model.load_state_dict(state, strict=False))
+    with _python.HeldMemory([each for each in own.values() if isinstance(each, torch.Tensor)]):
+        for name, tensor in own.items():
+            if name in state and not is_lazy(tensor):
+                fillable(name, tensor)
+        missing, unexpected = map(list, model.load_state_dict(state, strict=False))
     for name in (name for others in duplicates.values() for name in others):
         if name in missing:
             missing.remove(name)
@@ -142,6 +141,13 @@ def load_model(
             lines.append("    Unexpected key(s) in state_dict: " + _quoted(unexpected))
         raise RuntimeError("\n".join(lines))
     return set(missing), unexpected
+
+
+def _contiguous(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if not is_plain(tensor):
+        return tensor
+    with held([name], [tensor]) as (own,):
+        return own.contiguous()
 
 
 class safe_open:

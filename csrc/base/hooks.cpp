@@ -6,6 +6,7 @@ namespace tensorizer {
 
 namespace {
 std::atomic<RaiseHook> raise_hook{nullptr};
+std::atomic<AloneHook> alone_hook{nullptr};
 }  // namespace
 
 void set_raise_hook(RaiseHook hook) noexcept { raise_hook.store(hook); }
@@ -13,6 +14,16 @@ void set_raise_hook(RaiseHook hook) noexcept { raise_hook.store(hook); }
 void raise(const Error& error) {
   if (const RaiseHook hook = raise_hook.load()) hook(error);
   throw error;
+}
+
+void set_alone_hook(AloneHook hook) noexcept { alone_hook.store(hook); }
+
+void run_alone(const std::function<void()>& work) {
+  if (const AloneHook hook = alone_hook.load()) {
+    hook(work);
+  } else {
+    work();
+  }
 }
 
 }  // namespace tensorizer

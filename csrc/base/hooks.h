@@ -1,6 +1,9 @@
-// The hook by which a host, such as Python, replaces an Error with an exception of its own. The
-// hooks that C++ programs may also set are in tensorizer_ops/hooks.h.
+// The hooks by which a host, such as Python, replaces an Error with an exception of its own, and
+// keeps its threads from changing tensors. The hooks that C++ programs may also set are in
+// tensorizer_ops/hooks.h.
 #pragma once
+
+#include <functional>
 
 #include "base/error.h"
 
@@ -13,5 +16,13 @@ void set_raise_hook(RaiseHook hook) noexcept;
 
 // Throws `error` as the host wants to see it. Called at the border of the library.
 [[noreturn]] void raise(const Error& error);
+
+// Runs `work` once, while no other thread of the host runs the host's code.
+using AloneHook = void (*)(const std::function<void()>& work);
+void set_alone_hook(AloneHook hook) noexcept;
+
+// Runs `work` once, alone if a hook is set. No lock of the library may be held that other threads
+// of the host wait for while they run its code.
+void run_alone(const std::function<void()>& work);
 
 }  // namespace tensorizer

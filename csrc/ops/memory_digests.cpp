@@ -13,6 +13,7 @@
 #include "engine/chunks.h"
 #include "ops/translate_errors.h"
 #include "transfer/device_checks.h"
+#include "transfer/held_memory.h"
 #include "transfer/memory.h"
 
 namespace tensorizer::ops {
@@ -24,8 +25,14 @@ constexpr std::int64_t kFromDevice = 16 << 20;
 // Bytes that one thread takes at a time.
 constexpr std::int64_t kOfThread = 1 << 20;
 
-// Returns the bytes that digests are of, on the device of the tensor.
-at::Tensor bytes_of(const at::Tensor& data) { return row_major_bytes(data, "data"); }
+// The bytes that digests are of, on the device of the tensor, whose memory stays.
+struct HeldBytes {
+  explicit HeldBytes(const at::Tensor& data)
+      : held(std::span(&data, 1)), bytes(row_major_bytes(held.tensors()[0], "data")) {}
+
+  HeldMemory held;
+  at::Tensor bytes;
+};
 
 // Calls `take` with the bytes one piece after another, each a multiple of `unit` but for the last.
 void in_pieces(const at::Tensor& bytes, std::int64_t unit,
@@ -85,7 +92,8 @@ at::Tensor digests_on_host(std::int64_t count) {
 
 c10::SymInt crc32(const at::Tensor& data) {
   return translate_errors([&]() -> c10::SymInt {
-    const at::Tensor bytes = bytes_of(data);
+    const HeldBytes held(data);
+    const at::Tensor& bytes = held.bytes;
     if (bytes.numel() > 0 && can_check_on(bytes.device())) {
       const at::Tensor found = crc32_on_device(bytes).cpu();
       return std::int64_t{*reinterpret_cast<const std::uint32_t*>(const_bytes(found).data())};
@@ -101,7 +109,8 @@ c10::SymInt crc32(const at::Tensor& data) {
 at::Tensor sha256(const at::Tensor& data) {
   return translate_errors([&] {
     Sha256 hash;
-    in_pieces(bytes_of(data), 1, [&](std::int64_t, ConstBytes piece) { hash.update(piece); });
+    const HeldBytes held(data);
+    in_pieces(held.bytes, 1, [&](std::int64_t, ConstBytes piece) { hash.update(piece); });
     const at::Tensor found = digests_on_host(1);
     const Sha256Digest digest = hash.finish();
     std::ranges::copy(digest, tensor_bytes(found).begin());
@@ -115,7 +124,8 @@ at::Tensor sha256_chunks(const at::Tensor& data, std::int64_t chunk) {
       throw Error(ErrorKind::InvalidArgument,
                   "chunk is " + std::to_string(chunk) + ", and must be 1 or more");
     }
-    const at::Tensor bytes = bytes_of(data);
+    const HeldBytes held(data);
+    const at::Tensor& bytes = held.bytes;
     if (bytes.numel() > 0 && can_check_on(bytes.device())) {
       return sha256_chunks_on_device(bytes, chunk);
     }

@@ -36,6 +36,7 @@
 #include "tensorizer_ops/hooks.h"
 #include "tensorizer_ops/keys.h"
 #include "transfer/file_writer.h"
+#include "transfer/held_memory.h"
 
 namespace tensorizer {
 
@@ -70,6 +71,15 @@ void raise_in_python(const Error& error) {
   // What AOTInductor and C++ callers see, which lose the type: it names the kind.
   exception.message = error.what();
   throw exception;
+}
+
+void run_with_gil(const std::function<void()>& work) {
+  if (!python_is_running()) {
+    work();
+    return;
+  }
+  const pybind11::gil_scoped_acquire gil;
+  work();
 }
 
 void stop_on_signal() {
@@ -238,10 +248,17 @@ PYBIND11_MODULE(_python, module) {
              return std::pair(job.progress.done.load(), job.progress.total.load());
            })
       .def("cancel", [](BackgroundSave& job) { job.cancel.request(); });
+  using Held = tensorizer::HeldMemory;
+  pybind11::class_<Held>(module, "HeldMemory")
+      .def(pybind11::init(torch::wrap_pybind_function(
+          [](const std::vector<at::Tensor>& tensors) { return std::make_unique<Held>(tensors); })))
+      .def("__enter__", [](const Held& held) { return held.tensors(); })
+      .def("__exit__", [](Held& held, const pybind11::args&) { held.release(); });
   pybind11::object make = pybind11::module_::import("tensorizer_ops.errors").attr("_make");
   make_exception = make.release().ptr();
   tensorizer::find_main_thread();
   tensorizer::set_raise_hook(&raise_in_python);
+  tensorizer::set_alone_hook(&run_with_gil);
   tensorizer::set_interrupt_hook(&stop_on_signal);
   tensorizer::set_log_hook(&log_in_python);
   tensorizer::define_streams(module);

@@ -39,10 +39,10 @@ FileReader::FileReader(std::string uri, OptionList options, std::shared_ptr<Sour
 }
 
 FileReader::FileReader(const at::Tensor& data, OptionList options)
-    : data_(same_memory(checked_file(data))),
+    : held_(std::make_shared<HeldMemory>(std::span(&data, 1))),
+      data_(checked_file(held_->tensors()[0])),
       bytes_(const_bytes(data_)),
-      option_list_(std::move(options)),
-      held_(std::make_shared<HeldMemory>(std::span(&data_, 1))) {
+      option_list_(std::move(options)) {
   parse_load_options(option_list_);
 }
 
@@ -161,7 +161,8 @@ FormatInfo FileReader::format() { return file()->catalogue().info(); }
 bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   Job job(*this);
   const at::NoGradGuard no_grad;
-  const at::Tensor bytes = row_major_bytes(tensor, "the tensor in memory").cpu();
+  const HeldMemory held(std::span(&tensor, 1));
+  const at::Tensor bytes = row_major_bytes(held.tensors()[0], "the tensor in memory").cpu();
   if (const auto found = headers_.matches(number, const_bytes(bytes), job.cancel)) return *found;
   throw Error(ErrorKind::InvalidFormat,
               "tensor " + std::to_string(number) +

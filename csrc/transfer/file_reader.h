@@ -125,6 +125,7 @@ class FileReader {
 
   const std::string uri_;
   // Another tensor over the caller's memory: the caller's own may get other memory at any time.
+  std::shared_ptr<const HeldMemory> held_;  // the memory of data_
   const at::Tensor data_;
   const ConstBytes bytes_;  // of data_
   const bool given_ = false;
@@ -137,8 +138,7 @@ class FileReader {
       "signal handler, can only cancel() or close() the reader"};
   // A source that the constructor received, until the file is opened. Used only inside `opening_`.
   std::shared_ptr<Source> source_;
-  mutable std::mutex mutex_;                // guards the members below
-  std::shared_ptr<const HeldMemory> held_;  // the memory of data_
+  mutable std::mutex mutex_;  // guards the members below
   std::shared_ptr<OpenFile> file_;
   bool closed_ = false;
   std::vector<Job*> jobs_;

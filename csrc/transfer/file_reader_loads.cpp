@@ -16,6 +16,21 @@
 
 namespace tensorizer {
 
+namespace {
+
+void refuse_gradients(const OpenFile& file, std::span<const std::uint32_t> selected,
+                      std::span<const at::Tensor> outputs) {
+  if (!at::GradMode::is_enabled()) return;
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    if (!outputs[i].requires_grad()) continue;
+    throw Error(ErrorKind::InvalidArgument,
+                file.describe_entry(selected[i]) +
+                    " has an output that requires grad: load under torch.no_grad()");
+  }
+}
+
+}  // namespace
+
 void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
                      Job& job) {
   if (!file.options().digest) {
@@ -157,8 +172,9 @@ void FileReader::load_into(const std::vector<std::string>& names,
   const std::vector<std::uint32_t> selected = open->select(names);
   const HeldMemory held(outputs);
   Job job(*this);
-  check_outputs(*open, selected, outputs, cast, job.cancel);
-  std::vector<at::Tensor> loaded = outputs;
+  check_outputs(*open, selected, held.tensors(), cast, job.cancel);
+  refuse_gradients(*open, selected, outputs);
+  std::vector<at::Tensor> loaded = held.tensors();
   const OverlappingOutputs overlapping(loaded);
   const Verify checked = open->checked(verify);
   Targets targets = given_tensors(*open, selected, loaded, checked);
@@ -198,7 +214,7 @@ void FileReader::load_ranges(const std::vector<std::string>& names,
   const std::vector<std::uint32_t> selected = open->select(names);
   const HeldMemory held(outputs);
   Job job(*this);
-  Targets targets = ranges_of_tensors(*open, selected, starts, outputs, flags);
+  Targets targets = ranges_of_tensors(*open, selected, starts, held.tensors(), flags);
   run(*open, targets, open->checked(verify), threads, job);
 }
 

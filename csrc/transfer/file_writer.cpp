@@ -7,7 +7,6 @@
 #include "engine/save_shards.h"
 #include "format/name.h"
 #include "io/open.h"
-#include "transfer/held_memory.h"
 
 namespace tensorizer {
 
@@ -37,7 +36,7 @@ void save(const std::string& uri, std::unique_ptr<Sink> given,
   std::vector<Saving> savings;
   savings.reserve(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    savings.push_back(prepare_saving(names[i], tensors[i], staging));
+    savings.push_back(prepare_saving(names[i], held.tensors()[i], staging));
   }
   staging.begin();
   const Format format = format_of(uri, parsed.format);
@@ -170,12 +169,14 @@ void FileWriter::abort_now() noexcept {
   sink_.reset();
 }
 
-std::vector<Saving> FileWriter::prepare(std::span<const AddedTensor> tensors, Staging& staging) {
+std::vector<Saving> FileWriter::prepare(std::span<const AddedTensor> tensors,
+                                        const HeldMemory& held, Staging& staging) {
   std::vector<Saving> savings;
   savings.reserve(tensors.size());
-  for (const AddedTensor& added : tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const AddedTensor& added = tensors[i];
     savings.push_back(
-        prepare_saving(added.name, added.tensor, staging, added.type, added.module_index));
+        prepare_saving(added.name, held.tensors()[i], staging, added.type, added.module_index));
     layout_->check(savings.back().spec);
   }
   check_not_overwritten(*sink_, savings);
@@ -241,7 +242,7 @@ void FileWriter::add(std::span<const AddedTensor> tensors) {
   for (const AddedTensor& added : tensors) given.push_back(added.tensor);
   const HeldMemory held(given);
   Staging staging;
-  std::vector<Saving> savings = prepare(tensors, staging);
+  std::vector<Saving> savings = prepare(tensors, held, staging);
   staging.begin();
   const std::size_t first = layout_->tensors().size();
   const std::vector<SaveItem> items = place(savings);

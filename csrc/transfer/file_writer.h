@@ -17,6 +17,7 @@
 #include "base/gate.h"
 #include "engine/options.h"
 #include "tensorizer_ops/writer.h"
+#include "transfer/held_memory.h"
 #include "transfer/saving.h"
 
 namespace tensorizer {
@@ -70,7 +71,8 @@ class FileWriter {
   bool is_foreign() const { return process_ != getpid(); }
   void must_be_ours() const;
   void must_be_open() const;
-  std::vector<Saving> prepare(std::span<const AddedTensor> tensors, Staging& staging);
+  std::vector<Saving> prepare(std::span<const AddedTensor> tensors, const HeldMemory& held,
+                              Staging& staging);
   std::vector<SaveItem> place(std::vector<Saving>& savings);
   // Throws if the prefix of the tensors that were placed has no room, before the last `more` bytes
   // of the file are written.

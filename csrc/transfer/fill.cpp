@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "transfer/dtype.h"
+#include "transfer/held_memory.h"
 #include "transfer/memory.h"
 #include "transfer/ties.h"
 #include "transfer/tracing.h"
@@ -172,10 +173,11 @@ std::vector<at::Tensor> one_for_each(FileReader& reader, const ModuleTensors& te
 Filled fill(FileReader& reader, const std::vector<std::string>& names,
             const std::vector<at::Tensor>& tensors, const FillRequest& request) {
   const at::NoGradGuard no_grad;
-  refuse_not_plain(names, tensors);
+  const HeldMemory held(tensors);
+  refuse_not_plain(names, held.tensors());
   const std::shared_ptr<const Redactor> redactor = reader.redactor();
   const RedactedQuotes quotes(*redactor);
-  Matches matched = match_tensors(reader, names, tensors, request);
+  Matches matched = match_tensors(reader, names, held.tensors(), request);
   if (request.dtype && !is_castable(*request.dtype)) {
     throw Error(ErrorKind::InvalidArgument,
                 "dtype is " + dtype_name(*request.dtype) + ", and must be a real floating type");

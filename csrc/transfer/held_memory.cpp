@@ -1,7 +1,12 @@
 #include "transfer/held_memory.h"
 
+#include <c10/core/StorageImpl.h>
+
 #include <mutex>
 #include <unordered_map>
+
+#include "base/hooks.h"
+#include "transfer/memory.h"
 
 namespace tensorizer {
 
@@ -21,34 +26,45 @@ Register& all_held() {
 }  // namespace
 
 HeldMemory::HeldMemory(std::span<const at::Tensor> tensors) {
-  storages_.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.has_storage()) storages_.push_back(tensor.storage());
-  }
-  Register& held = all_held();
-  const std::lock_guard lock(held.mutex);
-  for (const c10::Storage& storage : storages_) {
-    c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
-    if (impl->resizable()) {
-      impl->set_resizable(false);
-      held.holders.emplace(impl, 1);
-    } else if (const auto found = held.holders.find(impl); found != held.holders.end()) {
-      ++found->second;
+  tensors_.reserve(tensors.size());
+  held_.reserve(tensors.size());
+  run_alone([&] {
+    for (const at::Tensor& tensor : tensors) {
+      held_.push_back(tensor.defined() && is_not_plain(tensor).empty());
+      tensors_.push_back(held_.back() ? same_memory(tensor) : tensor);
     }
-  }
+    Register& held = all_held();
+    const std::lock_guard lock(held.mutex);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (!held_[i]) continue;
+      c10::StorageImpl* const impl = tensors_[i].storage().unsafeGetStorageImpl();
+      if (impl->resizable()) {
+        impl->set_resizable(false);
+        held.holders.emplace(impl, 1);
+      } else if (const auto found = held.holders.find(impl); found != held.holders.end()) {
+        ++found->second;
+      }
+    }
+  });
 }
 
-HeldMemory::~HeldMemory() {
-  Register& held = all_held();
-  const std::lock_guard lock(held.mutex);
-  for (const c10::Storage& storage : storages_) {
-    c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
-    const auto found = held.holders.find(impl);
-    if (found == held.holders.end() || --found->second > 0) continue;
-    held.holders.erase(found);
-    // A storage that has moved to shared memory meanwhile has no allocator and cannot be resized.
-    if (impl->allocator() != nullptr) impl->set_resizable(true);
+HeldMemory::~HeldMemory() { release(); }
+
+void HeldMemory::release() noexcept {
+  {
+    Register& held = all_held();
+    const std::lock_guard lock(held.mutex);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (!held_[i]) continue;
+      c10::StorageImpl* const impl = tensors_[i].storage().unsafeGetStorageImpl();
+      const auto found = held.holders.find(impl);
+      if (found == held.holders.end() || --found->second > 0) continue;
+      held.holders.erase(found);
+      // A storage that has moved to shared memory meanwhile has no allocator and cannot be resized.
+      if (impl->allocator() != nullptr) impl->set_resizable(true);
+    }
   }
+  tensors_.clear();
 }
 
 }  // namespace tensorizer

@@ -48,9 +48,6 @@ void check_output(const OpenFile& file, std::uint32_t number, const at::Tensor& 
     refuse("is " + dtype_name(stored) + ", and its output is " + dtype_name(output.scalar_type()) +
            (would ? ": cast=True casts it" : ""));
   }
-  if (output.requires_grad() && at::GradMode::is_enabled()) {
-    refuse("has an output that requires grad: load under torch.no_grad()");
-  }
   if (at::has_internal_overlap(output) == at::MemOverlap::Yes) {
     refuse("has an output whose elements share memory: give it a clone()");
   }

@@ -13,6 +13,7 @@
 #include "engine/load.h"
 #include "engine/workers.h"
 #include "transfer/dtype.h"
+#include "transfer/held_memory.h"
 #include "transfer/memory.h"
 #include "transfer/tracing.h"
 
@@ -148,6 +149,7 @@ void verify_memory(OpenFile& file, const std::vector<std::string>& names,
                                                 std::to_string(tensors.size()) + " tensors");
   }
   const at::NoGradGuard no_grad;
+  const HeldMemory held(tensors);
   const RedactedQuotes quotes(file.source());
   const std::vector<std::uint32_t> numbers = file.select(names);
   // Without a list of digests, they are in the headers, which may be far away.
@@ -157,9 +159,10 @@ void verify_memory(OpenFile& file, const std::vector<std::string>& names,
   for_each_number(headers.size(), kWaitingWorkers, cancel, [&](std::size_t i) {
     details[i] = file.read_details(numbers[i], headers[i], cancel);
   });
-  for (std::size_t i = 0; i < numbers.size(); ++i) check_shape(file, numbers[i], tensors[i]);
+  const std::vector<at::Tensor>& own = held.tensors();
+  for (std::size_t i = 0; i < numbers.size(); ++i) check_shape(file, numbers[i], own[i]);
   MemoryCheck check(file, verify, cancel);
-  for (std::size_t i = 0; i < numbers.size(); ++i) check.check(numbers[i], tensors[i], details[i]);
+  for (std::size_t i = 0; i < numbers.size(); ++i) check.check(numbers[i], own[i], details[i]);
   check.finish();
 }
 

@@ -14,6 +14,8 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from tensorizer_ops import _python
+
 # By element size, the integer type to view elements as where their own type is not supported.
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -112,12 +114,13 @@ def users(tensor: torch.Tensor) -> int:
 
 def copy_bytes(tensor: torch.Tensor) -> bytes | None:
     """Return the bytes of the elements in row-major order; ``None`` if they have no memory."""
-    if not has_memory(tensor):
-        return None
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if not plain.nbytes:
-        return b""
-    return (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()).raw
+    with _python.HeldMemory([tensor]) as (own,):
+        if is_lazy(tensor) or own.is_meta or _python.lacks_memory(own):
+            return None
+        plain = own.cpu().resolve_conj().resolve_neg().contiguous()
+        if not plain.nbytes:
+            return b""
+        return (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()).raw
 
 
 def copyable(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,8 @@ Torch's own errors would print all of the tensors.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorizer_ops import _python, errors
 from tensorizer_ops._base.arguments import is_unicode, kind_of, not_unicode, wrong
-from tensorizer_ops._base.memory import plain_parts
+from tensorizer_ops._base.memory import is_plain, plain_parts
 
 
 def as_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -148,11 +149,27 @@ def _is_dispatched(tensor: torch.Tensor) -> bool:
 
 def plain_tensor(name: str, tensor: torch.Tensor, done: str = "saved") -> torch.Tensor:
     """Return a tensor, or the one that it passes operators on to; raise if it has no values."""
-    (plain,) = plain_tensors([name], [tensor], done=done)
-    refuse_without_memory(name, plain, done)
-    if plain.is_meta:
-        raise _unusable(name, done, "on the meta device, and has no values")
-    return plain.detach()
+    plain = plain_tensors([name], [tensor], done=done)
+    with held([name], plain, done) as (own,):
+        if own.is_meta:
+            raise _unusable(name, done, "on the meta device, and has no values")
+        return own
+
+
+@contextmanager
+def held(
+    names: Iterable[str], tensors: Iterable[torch.Tensor], done: str = "saved"
+) -> Iterator[list[torch.Tensor]]:
+    """Give other tensors over the memory of plain ones, which stays in place until the block ends.
+
+    No other way is safe to copy what a program gives: its other threads may resize or replace the
+    memory, and the methods of its subclasses return what they like. Raise for a tensor without
+    memory.
+    """
+    with _python.HeldMemory(list(tensors)) as own:
+        for name, tensor in zip(names, own, strict=True):
+            refuse_without_memory(name, tensor, done)
+        yield own
 
 
 def local_tensor(name: str, tensor: Any) -> torch.Tensor:
@@ -160,10 +177,11 @@ def local_tensor(name: str, tensor: Any) -> torch.Tensor:
     return plain_tensor(name, tensor.to_local() if _is_distributed(tensor) else tensor)
 
 
-def refuse_unfillable(name: str, tensor: torch.Tensor) -> None:
-    """Raise for a tensor into which torch cannot copy values, or not into all that it is made of.
+def fillable(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return another tensor over the memory of a plain one, and a subclass of others itself.
 
-    A tensor on the meta device is no such.
+    Raise for a tensor into which torch cannot copy values, or not into all that it is made of. A
+    tensor on the meta device is no such.
     """
     refuse_uninitialized(name, tensor, "filled")
     if isinstance(tensor, MaskedTensor):  # whose detach() is a copy
@@ -171,8 +189,11 @@ def refuse_unfillable(name: str, tensor: torch.Tensor) -> None:
     for part in [tensor] if tensor.is_nested else plain_parts(tensor):
         if isinstance(part, FakeTensor):
             raise _unusable(name, "filled", "a FakeTensor, which has no values")
-        if part.is_nested or not _is_dispatched(part):
+        # A subclass with memory of its own may copy the values to anywhere else.
+        if part.is_nested or not _is_dispatched(part) or is_plain(part):
             refuse_without_memory(name, part, "filled")
+    with _python.HeldMemory([tensor]) as (own,):
+        return own
 
 
 def refuse_without_memory(name: str, tensor: torch.Tensor, done: str = "saved") -> None:

@@ -20,7 +20,8 @@ def compare_module(
         RuntimeError: a tensor was not loaded yet.
         ValueError: a tensor of the module has no values.
     """
-    tensors: dict[str, torch.Tensor] = {**module.state_dict(), **dict(module.named_buffers())}
+    tensors: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
+    tensors = {**tensors, **dict(module.named_buffers())}
     results: list[tuple[Any, bool]] = []
     for i in catalog.kept:
         value = values.loaded(i)
@@ -37,6 +38,6 @@ def compare_module(
             here = plain_tensor(catalog.names[i], here, "verified")
         same_shape = here.shape == value.shape
         # The file has no data of a meta tensor, so its hashes are those of no bytes.
-        stored = here.detach() if catalog.data_sizes[i] else here.new_empty(0)
+        stored = here if catalog.data_sizes[i] else torch.empty(0, dtype=here.dtype, device="cpu")
         results.append((name, same_shape and values.matches(i, stored)))
     return results

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemT
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.nested import DAMAGE, damage, flattened, rebuilt
-from tensorizer_ops._base.savable import local_tensor, refuse_unfillable
+from tensorizer_ops._base.savable import fillable, local_tensor
 
 # No pickle and no zip file of torch.save begins so.
 _BEGIN = b"tensorizer_ops JSON\n"
@@ -65,7 +65,7 @@ class JsonLoadPlanner(DefaultLoadPlanner):
         is_coordinator: bool = False,
     ) -> None:
         """Receive the state."""
-        _check(state_dict, refuse_unfillable)
+        _check(state_dict, fillable)
         super().set_up_planner(state_dict, metadata, is_coordinator)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:

@@ -13,8 +13,8 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
-from tensorizer_ops._base.memory import has_memory
-from tensorizer_ops._base.savable import refuse_unfillable
+from tensorizer_ops._base.memory import has_memory, is_plain
+from tensorizer_ops._base.savable import fillable, held
 from tensorizer_ops._base.slices import of_boxes
 from tensorizer_ops._dcp.description import NAME_KEY, Place
 from tensorizer_ops._front.load_save import first_use
@@ -66,9 +66,8 @@ def fill(
     for wanted in items:
         if wanted.item.type == LoadItemType.BYTE_IO:
             continue
-        target = planner.resolve_tensor(wanted.item).detach()
         name = wanted.item.dest_index.fqn
-        refuse_unfillable(name, target)
+        target = fillable(name, planner.resolve_tensor(wanted.item))
         lengths = list(wanted.item.lengths)
         if list(target.shape) != lengths:
             raise errors.InvalidArgument(
@@ -168,10 +167,16 @@ def _load_and_copy(
 
 
 def _copy(wanted: Wanted, target: torch.Tensor, loaded: torch.Tensor) -> None:
+    name = wanted.item.dest_index.fqn
     try:
-        target.copy_(loaded)
+        if is_plain(target):
+            with held([name], [target], "filled") as (own,):
+                own.copy_(loaded)
+        else:
+            with torch.no_grad():
+                target.copy_(loaded)
     except (AttributeError, NotImplementedError, TypeError) as error:
         raise errors.InvalidArgument(
-            f"tensor {wanted.item.dest_index.fqn!r} cannot be filled: it is {kind_of(target)}, "
+            f"tensor {name!r} cannot be filled: it is {kind_of(target)}, "
             "into which torch cannot copy values: load a plain tensor"
         ) from error

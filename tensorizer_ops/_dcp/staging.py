@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from tensorizer_ops._base.memory import copyable, identity, users
-from tensorizer_ops._base.savable import local_tensor
+from tensorizer_ops._base.savable import held, local_tensor
 
 # The size of memory, and whether it is pinned.
 _Kind = tuple[int, bool]
@@ -66,10 +66,12 @@ class Copies:
         *path: object,
     ) -> Any:
         if isinstance(value, torch.Tensor):
-            local = local_tensor(".".join(map(str, path)), value)
+            name = ".".join(map(str, path))
+            local = local_tensor(name, value)
             tied = identity(local)
             if tied not in copies:
-                copies[tied] = self._copy(local, free), local
+                with held([name], [local]) as (elements,):
+                    copies[tied] = self._copy(elements, free), local
                 if not local.is_cpu:
                     devices.add(local.device)
             copied, _ = copies[tied]

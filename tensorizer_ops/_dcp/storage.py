@@ -159,7 +159,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         results = []
         for item in plan.items:
             data = planner.resolve_data(item)
-            tensor = data.detach() if isinstance(data, torch.Tensor) else _as_tensor(data)
+            tensor = data if isinstance(data, torch.Tensor) else _as_tensor(data)
             refuse_meta(tensor, item.index.fqn)
             name = _name(item.index, tensors)
             tensors[name] = tensor

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.boxes import make_up, strides_of
-from tensorizer_ops._base.savable import local_tensor
+from tensorizer_ops._base.savable import held, local_tensor
 from tensorizer_ops._distributed.cut import shard
 
 
@@ -113,7 +113,8 @@ def local_part(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
     else:
         local = local_tensor(name, tensor)
         box = Box((0,) * tensor.dim(), tuple(tensor.shape))
-    return local.resolve_conj().resolve_neg(), box
+    with held([name], [local]) as (own,):
+        return own.resolve_conj().resolve_neg(), box
 
 
 def announcement(tensors: Mapping[str, torch.Tensor], boxes: Mapping[str, Box]) -> list[Any]:

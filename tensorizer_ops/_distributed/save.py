@@ -10,6 +10,7 @@ import torch
 
 from tensorizer_ops import _python, errors
 from tensorizer_ops._base.file_objects import label
+from tensorizer_ops._base.savable import held
 from tensorizer_ops._distributed.exchange import Exchange, assigned
 from tensorizer_ops._distributed.parts import (
     LocalBytes,
@@ -33,6 +34,8 @@ def save_shared(
     local, boxes = {}, {}
     for name, tensor in tensors.items():
         local[name], boxes[name] = local_part(name, tensor)
+    parts = peers.cleanup.enter_context(held(local, local.values()))
+    local = dict(zip(local, parts, strict=True))
     told = [announcement(tensors, boxes), _digests(metadata)]
     whole: list[Any] = peers.agree(told, _whole)
     names = [each[0] for each in whole]

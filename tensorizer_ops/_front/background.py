@@ -39,19 +39,23 @@ class Save(Future[None]):
 
 
 class _Snapshot:
-    """Copies of tensors on the CPU. Tied tensors share one copy."""
+    """Copies of plain tensors on the CPU. Tied tensors share one copy."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        made: dict[object, torch.Tensor] = {}
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.copies: list[torch.Tensor] = []
         self._arrivals: dict[torch.device, torch.Event] = {}
+        with _python.HeldMemory(tensors) as held:
+            self._copy(held)
+
+    def _copy(self, tensors: Iterable[torch.Tensor]) -> None:
+        made: dict[object, torch.Tensor] = {}
         for tensor in tensors:
             if not has_memory(tensor):  # the save itself handles or refuses these
-                self.copies.append(tensor.detach())
+                self.copies.append(tensor)
                 continue
             tied = identity(tensor)
             if tied not in made:
-                made[tied] = _copy(tensor.detach())
+                made[tied] = _copy(tensor)
             self.copies.append(made[tied])
             if not tensor.is_cpu:
                 self._arrivals[tensor.device] = torch.Event(tensor.device)

@@ -154,7 +154,9 @@ def verify_tensors(
         KeyError: the file has no tensor of a name.
         ValueError: a tensor has another type or shape in the file, or no hash there.
     """
-    given = as_dict(tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors)
+    if isinstance(tensors, torch.nn.Module):
+        tensors = tensors.state_dict(keep_vars=True)
+    given = as_dict(tensors)
     plain = plain_tensors(given, given.values(), done="verified")
     given = dict(zip(given, plain, strict=True))
     reader = open_source(uri, options).reader
@@ -202,8 +204,7 @@ def fill(
             puts.append(functools.partial(module.__setitem__, name))
     for name, tensor in zip(names, tensors, strict=True):
         refuse_uninitialized(name, tensor, "filled")
-    given = [tensor.detach() for tensor in tensors]
-    with torch._C.DisableTorchFunctionSubclass():
+    with _python.HeldMemory(tensors) as given, torch._C.DisableTorchFunctionSubclass():
         filled, missing, unexpected = reader._fill(
             names, given, where, strict, verify, threads, cast or dtype is not None, dtype
         )
@@ -322,7 +323,7 @@ def externalize(
         refuse_without_memory(name, tensor)
         if identity(tensor) not in empty:
             empty[identity(tensor)] = _placeholder(tensor)
-            weights[name] = tensor.detach()
+            weights[name] = tensor
     code = torch.jit._recursive.wrap_cpp_module(_copy(module._c))
     owners = dict(code.named_modules(remove_duplicate=False))
     for name, _, leaf, tensor in slots:

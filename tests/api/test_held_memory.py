@@ -127,6 +127,137 @@ def test_a_load_holds_what_it_fills(path: str, tmp_path: Path) -> None:
     assert same(memory, tensors["replaced"])
 
 
+# A thread resizes the storage of what a function is given for as long as that is called: it must
+# find it both resizable and held, several times.
+RESIZED = """
+import sys, threading, torch, tensorizer_ops
+from tensorizer_ops import checkpoint, safetensors
+what, folder = sys.argv[1:]
+path = folder + "/new.tensors"
+ops = torch.ops.tensorizer
+x = torch.ones(2 << 20).view(2, -1).t()
+model = torch.nn.Module()
+model.register_buffer("x", x)
+state = {"x": x}
+tensorizer_ops.save(folder + "/there.tensors", state, hashes="all+chunked")
+tensorizer_ops.save(folder + "/there.safetensors", state)
+dcp = folder + "/dcp"
+calls = {
+    "save": lambda: tensorizer_ops.save(path, state),
+    "save_async": lambda: tensorizer_ops.save_async(path, state).result(),
+    "save_checkpoint_async": lambda: checkpoint.save_checkpoint_async(path, state).result(),
+    "async_save": lambda: checkpoint.async_save(state, checkpoint_id=dcp, no_dist=True).result(),
+    "save_model": lambda: safetensors.save_model(model, folder + "/new.safetensors"),
+    "load_model": lambda: safetensors.load_model(model, folder + "/there.safetensors"),
+    "load_into": lambda: tensorizer_ops.load_into(state, folder + "/there.tensors", verify="all"),
+    "the op load_into": lambda: ops.load_into(folder + "/there.tensors", ["x"], [x], verify="all"),
+    "the op save": lambda: ops.save(path, state),
+    "crc32": lambda: ops.crc32(x),
+    "sha256": lambda: ops.sha256(x),
+    "sha256_chunks": lambda: ops.sha256_chunks(x, 1 << 20),
+    "verify_tensors": lambda: tensorizer_ops.verify_tensors(folder + "/there.tensors", state),
+}
+done, resized, refused = threading.Event(), 0, 0
+def resize():
+    global resized, refused
+    storage = x.untyped_storage()
+    sizes = [0, storage.nbytes()]
+    while not done.is_set():
+        for size in sizes:
+            try:
+                storage.resize_(size)
+                resized += 1
+            except RuntimeError as error:
+                assert "not resizable" in str(error)
+                refused += 1
+thread = threading.Thread(target=resize)
+thread.start()
+texts = set()
+count = 0
+while count < 30 or (min(resized, refused) < 30 and count < 3000):
+    count += 1
+    try:
+        calls[what]()
+    except Exception as error:
+        for each in getattr(error, "failures", {}).values():  # of torch's CheckpointException
+            error = each[0]
+        texts.add(" ".join(f"{type(error).__name__}: {error}".split()))
+done.set()
+thread.join()
+print(resized >= 30, refused >= 30)
+print("\\n".join(sorted(texts)))
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("save", "save_async", "save_checkpoint_async", "async_save", "save_model", "load_model"),
+        *("load_into", "the op load_into", "the op save"),
+        *("crc32", "sha256", "sha256_chunks", "verify_tensors"),
+    ],
+)
+def test_a_storage_that_another_thread_resizes(what: str, tmp_path: Path) -> None:
+    first, *texts = fork_python(RESIZED, what, tmp_path).stdout.splitlines()
+    assert first == "True True"
+    for text in texts:
+        if text.startswith("HashMismatch: "):  # the values are gone with the memory
+            assert what == "verify_tensors"
+        elif text:
+            assert "its storage has 0 of the" in text
+            assert "'x'" in text or "data has no bytes to use" in text
+
+
+# A thread gives a tensor other memory, or other strides, for as long as a function is called.
+CHANGED = """
+import sys, threading, torch, tensorizer_ops
+call, change, path = sys.argv[1:]
+ops = torch.ops.tensorizer
+x = torch.nn.Parameter(torch.zeros(1 << 14), requires_grad=False)
+others = [torch.zeros(1 << 14), torch.ones(3, 5, dtype=torch.float64)]
+ops.save(path, {"x": x})
+calls = {
+    "save": lambda: ops.save(path, {"x": x}),
+    "load_into": lambda: ops.load_into(path, ["x"], [x]),
+}
+changes = {
+    "data": [lambda: setattr(x, "data", others[0]), lambda: setattr(x, "data", others[1])],
+    "as_strided_": [lambda: x.as_strided_((2, 1 << 13), (1 << 13, 1)),
+                    lambda: x.as_strided_((1 << 13, 2), (1, 1 << 13))],
+}
+done, changed = threading.Event(), 0
+def run():
+    global changed
+    while not done.is_set():
+        for each in changes[change]:
+            each()
+            changed += 1
+thread = threading.Thread(target=run)
+thread.start()
+texts = set()
+sys.setswitchinterval(1e-4)
+for _ in range(200):
+    try:
+        calls[call]()
+        if call == "save" and change == "data":
+            found = tensorizer_ops.load(path, verify="all")["x"]
+            assert any(found.dtype == each.dtype and torch.equal(found, each) for each in others)
+    except Exception as error:
+        texts.add(" ".join(f"{type(error).__name__}: {error}".split()))
+done.set()
+thread.join()
+assert changed > 200
+print("\\n".join(sorted(texts)))
+"""
+
+
+@pytest.mark.parametrize("call", ["save", "load_into"])
+@pytest.mark.parametrize("change", ["data", "as_strided_"])
+def test_a_tensor_that_another_thread_changes(call: str, change: str, path: str) -> None:
+    for text in filter(None, fork_python(CHANGED, call, change, path).stdout.splitlines()):
+        assert text.startswith("InvalidArgument: ") and "'x'" in text
+
+
 # Python runs signal handlers on the main thread, here while the job works.
 CUT = """
 import os, signal, sys, torch

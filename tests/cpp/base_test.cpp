@@ -105,6 +105,21 @@ TEST(RaiseHook, DecidesWhatTheHostSees) {
   set_raise_hook(nullptr);
 }
 
+TEST(AloneHook, RunsTheWork) {
+  static int hooked = 0;
+  int ran = 0;
+  run_alone([&] { ++ran; });
+  set_alone_hook([](const std::function<void()>& work) {
+    ++hooked;
+    work();
+  });
+  run_alone([&] { ++ran; });
+  set_alone_hook(nullptr);
+  run_alone([&] { ++ran; });
+  EXPECT_EQ(ran, 3);
+  EXPECT_EQ(hooked, 1);
+}
+
 TEST(Utf8, TakesEveryCodePointAndNoSurrogate) {
   for (char32_t code = 0; code <= 0x10ffff; ++code) {
     std::string text;

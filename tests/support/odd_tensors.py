@@ -59,6 +59,35 @@ class Named(torch.Tensor):
     """A subclass with memory of its own."""
 
 
+class Liar(torch.Tensor):
+    """A subclass with memory of its own, whose methods return what they like."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        lies = (torch.Tensor.detach, torch.Tensor.clone, torch.Tensor.contiguous, torch.Tensor.cpu)
+        if func in lies:
+            return torch.zeros(3)
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[misc]
+
+
+class Copied(torch.Tensor):
+    """A subclass with memory of its own, which detach() copies."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            if func is torch.ops.aten.detach.default:
+                return args[0].as_subclass(torch.Tensor).clone()
+            return func(*args, **(kwargs or {}))
+
+
+def _cut_short(elements: torch.Tensor, size: int) -> torch.Tensor:
+    """Returns a tensor that lies by columns, and of which a part is gone."""
+    columns = elements.t().contiguous().t()
+    columns.untyped_storage().resize_(size)
+    return columns
+
+
 def _once(make: Callable[[torch.Tensor], Any], has_elements: bool = False) -> Any:
     def give(elements: torch.Tensor, run: Run) -> None:
         run(make(elements), elements if has_elements else None)
@@ -133,6 +162,10 @@ def _lazy(_: torch.Tensor) -> torch.Tensor:
 TENSORS: dict[str, Callable[[torch.Tensor, Run], None]] = {
     "plain": _once(torch.clone, True),
     "subclass with memory": _once(lambda x: x.clone().as_subclass(Named), True),
+    "liar": _once(lambda x: x.clone().as_subclass(Liar), True),
+    "detach is a copy": _once(lambda x: torch.Tensor._make_subclass(Copied, x.clone()), True),
+    "released storage, by columns": _once(lambda x: _cut_short(x, 0)),
+    "truncated storage, by columns": _once(lambda x: _cut_short(x, 16)),
     "two tensors": _once(_two),
     "wrapper": _once(lambda x: Wrapper(x.clone()), True),
     "wrapper of a wrapper": _once(lambda x: Wrapper(Wrapper(x.clone())), True),

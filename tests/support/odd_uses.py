@@ -43,7 +43,7 @@ class WrongBytes(AssertionError):
 def _must_be(found: torch.Tensor, elements: torch.Tensor | None) -> None:
     if elements is None:
         raise WrongBytes(f"took it without an error, as {found!r}")
-    if not same(found.detach().as_subclass(torch.Tensor), elements):
+    if not same(found.as_subclass(torch.Tensor).detach(), elements):
         raise WrongBytes(f"has {found!r} in place of {elements!r}")
 
 
