@@ -32,19 +32,55 @@ ALLOWED = {
     "io/aws": ["base", "codec", "io", "io/http"],
     "io/s3": ["base", "codec", "io", "io/http", "io/aws"],
     "io/redis": ["base", "io"],
-    "engine": ["base", "codec", "format", "format/tensors", "format/safetensors", "io"],
-    "transfer": ["base", "cuda", "format", "io", "engine"],
-    "ops": ["base", "codec", "engine", "transfer"],
-    "python/core": ["base", "codec", "format/safetensors", "io", "engine"],
-    "python": ["python/core", "base", "io", "io/aws", "engine", "transfer", "ops"],
-    "api": ["transfer"],
+    "engine": ["base", "codec", "format", "io"],
+    "engine/digest": ["base", "codec", "format", "io"],
+    "engine/move": ["base", "codec", "io", "engine/digest"],
+    "engine/load": ["base", "codec", "format", "io", "engine", "engine/digest", "engine/move"],
+    "engine/open": [
+        *("base", "format", "format/tensors", "format/safetensors", "io"),
+        *("engine", "engine/digest", "engine/move", "engine/load"),
+    ],
+    "engine/rewrite": [
+        "base",
+        "engine",
+        "engine/digest",
+        "engine/move",
+        "engine/load",
+        "engine/open",
+    ],
+    "engine/save": [
+        *("base", "codec", "format", "format/tensors", "format/safetensors", "io"),
+        *("engine", "engine/digest", "engine/move", "engine/open"),
+    ],
+    "transfer/memory": ["base", "format", "io"],
+    "transfer/device": ["base", "cuda", "engine/move", "transfer/memory"],
+    "transfer/files": [
+        *("base", "format", "io", "engine", "engine/digest", "engine/move", "engine/load"),
+        *("engine/open", "engine/rewrite", "engine/save", "transfer/memory", "transfer/device"),
+    ],
+    "ops": [
+        *("base", "codec", "engine", "engine/digest"),
+        *("transfer/memory", "transfer/device", "transfer/files"),
+    ],
+    "python/core": [
+        *("base", "codec", "format/safetensors", "io"),
+        *("engine", "engine/open", "engine/rewrite", "engine/save"),
+    ],
+    "python": [
+        *("python/core", "base", "io", "io/aws", "engine", "engine/open"),
+        *("transfer/memory", "transfer/files", "ops"),
+    ],
+    "api": ["transfer/files"],
 }
 # Files that may include more than their folder, and why.
 EXCEPTIONS = {
     # The table of URI schemes.
     "io/open.cpp": ["io/local", "io/http", "io/s3", "io/redis"],
 }
-WITH_TORCH = {PUBLIC, "transfer", "api", "ops", "python"}
+WITH_TORCH = {
+    *(PUBLIC, "transfer/memory", "transfer/device", "transfer/files"),
+    *("api", "ops", "python"),
+}
 WITH_PYTHON = {"python", "python/core"}
 
 ADVICE = "see ALLOWED in tools/check_layers.py, and Layers in docs/design.md"

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Files that ask for memory, and why.
 ALLOWED = {
-    "csrc/transfer/memory.cpp": "the one file for C++",
-    "csrc/transfer/held_memory.cpp": "holds storages, whatever is in them",
-    "csrc/transfer/cuda_library.cpp": "a kernel, whose arguments staging has made",
+    "csrc/transfer/memory/memory.cpp": "the one file for C++",
+    "csrc/transfer/memory/held_memory.cpp": "holds storages, whatever is in them",
+    "csrc/transfer/device/cuda_library.cpp": "a kernel, whose arguments staging has made",
     "tensorizer_ops/_base/memory.py": "the one file for Python",
 }
 
@@ -73,7 +73,7 @@ def main() -> int:
                     faults.append(f"{name} no longer asks for memory: take it out of ALLOWED")
                 continue
             faults += [
-                f"{name}:{line}: {what} may be null or of something else: use transfer/memory.h or "
+                f"{name}:{line}: {what} may be null or of something else: use transfer/memory or "
                 "_base/memory.py (tools/check_memory.py)"
                 for line, what in found
             ]

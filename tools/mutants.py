@@ -27,7 +27,7 @@ from copied_tree import ROOT, copy_sources
 FOLDER = ROOT / "build" / "mutants"
 TREE = FOLDER / "tree"
 BUILD = TREE / "build" / "tests"
-DECIDING = ("csrc/format/**/*.cpp", "csrc/engine/*.cpp", "csrc/io/**/*.cpp")
+DECIDING = ("csrc/format/**/*.cpp", "csrc/engine/**/*.cpp", "csrc/io/**/*.cpp")
 # The slowest test takes a few seconds.
 CTEST = ("ctest", "--test-dir", str(BUILD), "-j2", "--timeout", "60")
 

@@ -6,7 +6,7 @@
 
 #include <unordered_map>
 
-#include "transfer/fill.h"
+#include "transfer/files/fill.h"
 
 namespace tensorizer {
 

@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "transfer/fill.h"
+#include "transfer/files/fill.h"
 
 namespace tensorizer {
 

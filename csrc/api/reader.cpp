@@ -1,7 +1,7 @@
 #include "tensorizer_ops/reader.h"
 
-#include "transfer/file_reader.h"
-#include "transfer/fill.h"
+#include "transfer/files/file_reader.h"
+#include "transfer/files/fill.h"
 
 namespace tensorizer {
 

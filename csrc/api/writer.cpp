@@ -1,6 +1,6 @@
 #include "tensorizer_ops/writer.h"
 
-#include "transfer/file_writer.h"
+#include "transfer/files/file_writer.h"
 
 namespace tensorizer {
 

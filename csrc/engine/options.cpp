@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "base/cpus.h"
 #include "base/error.h"
 #include "base/number.h"
 #include "base/suggest.h"
-#include "engine/cpus.h"
 #include "io/key.h"
 #include "io/open.h"
 #include "io/secret.h"

@@ -6,7 +6,8 @@
 #include <string>
 
 #include "codec/argon2.h"
-#include "engine/load.h"
+#include "format/catalogue.h"
+#include "format/model_digest.h"
 #include "io/option.h"
 #include "io/options.h"
 #include "tensorizer_ops/options.h"

@@ -1,7 +1,7 @@
 // A hidden file beside the files of a model, which lists those that a save adds and those that it
 // replaces. Whatever a record lists and the model no longer needs can be removed: by the save
 // itself, or by the next one of that name if the process was killed. Loads of the folder ask
-// records which files make up a model while a save replaces it (engine/open_model).
+// records which files make up a model while a save replaces it (engine/open/open_model).
 //
 // A record is locked while its process lives. Where a file system has no locks, records of killed
 // processes stay, and saves of one name do not wait for each other.

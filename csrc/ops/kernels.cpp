@@ -6,10 +6,10 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
-#include "transfer/dtype.h"
-#include "transfer/file_reader.h"
-#include "transfer/file_writer.h"
-#include "transfer/tracing.h"
+#include "transfer/files/file_reader.h"
+#include "transfer/files/file_writer.h"
+#include "transfer/files/tracing.h"
+#include "transfer/memory/dtype.h"
 
 namespace tensorizer::ops {
 

@@ -10,11 +10,11 @@
 
 #include "base/error.h"
 #include "codec/crc32.h"
-#include "engine/chunks.h"
+#include "engine/digest/chunks.h"
 #include "ops/translate_errors.h"
-#include "transfer/device_checks.h"
-#include "transfer/held_memory.h"
-#include "transfer/memory.h"
+#include "transfer/device/device_checks.h"
+#include "transfer/memory/held_memory.h"
+#include "transfer/memory/memory.h"
 
 namespace tensorizer::ops {
 

@@ -2,9 +2,9 @@
 
 #include "codec/crc32.h"
 #include "codec/hmac.h"
-#include "transfer/dtype.h"
-#include "transfer/fill.h"
-#include "transfer/tracing.h"
+#include "transfer/files/fill.h"
+#include "transfer/files/tracing.h"
+#include "transfer/memory/dtype.h"
 
 namespace tensorizer::ops {
 

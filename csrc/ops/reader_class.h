@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "ops/translate_errors.h"
-#include "transfer/file_reader.h"
+#include "transfer/files/file_reader.h"
 
 namespace tensorizer::ops {
 
@@ -111,7 +111,7 @@ class ReaderClass final : public torch::CustomClassHolder {
   std::tuple<std::int64_t, std::int64_t> update(std::string uri, std::int64_t threads);
   void rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
                std::int64_t threads);
-  // Serve tracing; see transfer/tracing.h.
+  // Serve tracing; see transfer/files/tracing.h.
   std::optional<std::string> traced_version();
   c10::List<std::string> trace(c10::List<std::string> names, std::optional<c10::ScalarType> dtype);
   c10::Dict<std::string, double> stats();

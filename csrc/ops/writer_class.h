@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "ops/translate_errors.h"
-#include "transfer/file_writer.h"
+#include "transfer/files/file_writer.h"
 
 namespace tensorizer::ops {
 

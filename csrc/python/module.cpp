@@ -22,9 +22,9 @@
 #include <optional>
 
 #include "base/cancel.h"
+#include "base/cpus.h"
 #include "base/error.h"
 #include "base/hooks.h"
-#include "engine/cpus.h"
 #include "ops/reader_class.h"
 #include "ops/writer_class.h"
 #include "python/core/exception.h"
@@ -35,8 +35,8 @@
 #include "tensorizer_ops/constants.h"
 #include "tensorizer_ops/hooks.h"
 #include "tensorizer_ops/keys.h"
-#include "transfer/file_writer.h"
-#include "transfer/held_memory.h"
+#include "transfer/files/file_writer.h"
+#include "transfer/memory/held_memory.h"
 
 namespace tensorizer {
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 
 #include "ops/translate_errors.h"
-#include "transfer/memory.h"
-#include "transfer/saving.h"
+#include "transfer/files/saving.h"
+#include "transfer/memory/memory.h"
 
 namespace tensorizer {
 

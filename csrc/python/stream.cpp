@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "engine/open/read_ahead.h"
+#include "engine/open/reopening_source.h"
 #include "engine/options.h"
-#include "engine/read_ahead.h"
-#include "engine/reopening_source.h"
 #include "io/aws/config.h"
 #include "io/aws/config_file.h"
 #include "io/copy.h"
@@ -24,7 +24,7 @@
 #include "ops/reader_class.h"
 #include "ops/translate_errors.h"
 #include "python/section_source.h"
-#include "transfer/memory.h"
+#include "transfer/memory/memory.h"
 
 namespace tensorizer {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "engine/workers.h"
+#include "engine/move/workers.h"
 #include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {

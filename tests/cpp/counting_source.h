@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/runs.h"
+#include "engine/move/runs.h"
 #include "memory_file.h"
 
 namespace tensorizer::testing_support {

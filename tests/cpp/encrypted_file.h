@@ -1,7 +1,7 @@
 // Encrypted files in memory, and their keys.
 #pragma once
 
-#include "engine/file_keys.h"
+#include "engine/digest/file_keys.h"
 #include "memory_file.h"
 #include "raw_crypt.h"
 

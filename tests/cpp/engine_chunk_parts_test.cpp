@@ -3,7 +3,7 @@
 #include "chunked_file.h"
 #include "counting_source.h"
 #include "encrypted_file.h"
-#include "engine/tensor_source.h"
+#include "engine/load/tensor_source.h"
 #include "round_trip.h"
 
 namespace tensorizer {

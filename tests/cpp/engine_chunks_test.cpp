@@ -1,5 +1,5 @@
 // Digests of chunks: they are written and compared, and all damage is found and named.
-#include "engine/chunks.h"
+#include "engine/digest/chunks.h"
 
 #include <sodium.h>
 

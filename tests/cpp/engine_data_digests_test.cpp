@@ -1,10 +1,10 @@
 // The digests that make that of a file: the same in whatever way a file is stored and loaded.
-#include "engine/data_digests.h"
+#include "engine/digest/data_digests.h"
 
 #include "chunked_file.h"
 #include "codec/hmac.h"
 #include "encrypted_file.h"
-#include "engine/tensor_source.h"
+#include "engine/load/tensor_source.h"
 #include "round_trip.h"
 
 namespace tensorizer {

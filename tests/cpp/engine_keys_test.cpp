@@ -1,5 +1,5 @@
 // The keys of one file: each is derived once, with limits on its cost and on the number of keys.
-#include "engine/file_keys.h"
+#include "engine/digest/file_keys.h"
 
 #include <thread>
 

@@ -1,5 +1,5 @@
 // Which format a save writes, by the name of its target.
-#include "engine/new_layout.h"
+#include "engine/save/new_layout.h"
 
 #include "base/error.h"
 #include "support.h"

@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "codec/crc32.h"
-#include "engine/move.h"
-#include "engine/plan.h"
+#include "engine/move/move.h"
+#include "engine/move/plan.h"
 #include "support.h"
 
 namespace tensorizer {

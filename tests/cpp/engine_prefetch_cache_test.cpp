@@ -1,6 +1,6 @@
 // Loads, fetches, cancels and failures of a PrefetchCache at the same time, under the sanitizers,
 // and what a fetch does to the bytes of others and to its own.
-#include "engine/prefetch_cache.h"
+#include "engine/open/prefetch_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Small reads that become few large ones: what is requested from the source, and that the bytes are
 // right.
-#include "engine/read_ahead.h"
-#include "engine/reopening_source.h"
+#include "engine/open/read_ahead.h"
+#include "engine/open/reopening_source.h"
 
 #include <gtest/gtest.h>
 

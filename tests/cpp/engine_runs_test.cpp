@@ -1,5 +1,5 @@
 // Slices of tensors: which bytes they are, and how they are read.
-#include "engine/runs.h"
+#include "engine/move/runs.h"
 
 #include <cstring>
 

@@ -1,7 +1,7 @@
 // Saves of safetensors files: every setting gives the same bytes, which load as what was saved.
 #include "chunked_file.h"
 #include "codec/hmac.h"
-#include "engine/new_layout.h"
+#include "engine/save/new_layout.h"
 #include "format/safetensors/dtype.h"
 #include "format/safetensors/layout.h"
 #include "round_trip.h"

@@ -1,6 +1,6 @@
 // Saves of models in several objects, to a bucket that does not tell what is missing.
 #include "aws_home.h"
-#include "engine/save_shards.h"
+#include "engine/save/save_shards.h"
 #include "tiny_server.h"
 
 namespace tensorizer {

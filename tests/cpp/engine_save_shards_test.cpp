@@ -1,7 +1,7 @@
 // Saves of models in several files, and what is left when one fails.
 #include "base/log.h"
-#include "engine/open_model.h"
-#include "engine/save_shards.h"
+#include "engine/open/open_model.h"
+#include "engine/save/save_shards.h"
 #include "io_support.h"
 #include "round_trip.h"
 #include "tensorizer_ops/hooks.h"

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 
 #include "base/text.h"
-#include "engine/open_model.h"
-#include "engine/sharded_source.h"
+#include "engine/open/open_model.h"
+#include "engine/open/sharded_source.h"
 #include "format/safetensors/layout.h"
 #include "io/descriptor.h"
 #include "io_support.h"

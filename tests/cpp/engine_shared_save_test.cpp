@@ -1,5 +1,5 @@
 // Saves of one file by several processes, here by several objects.
-#include "engine/shared_save.h"
+#include "engine/save/shared_save.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,6 @@
 // Data that is read piece by piece, as when a file is rewritten: in pieces of any size, it is what
 // was saved.
-#include "engine/tensor_source.h"
+#include "engine/load/tensor_source.h"
 
 #include "chunked_file.h"
 #include "encrypted_file.h"

@@ -8,11 +8,11 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/cpus.h"
 #include "codec/crc32.h"
-#include "engine/cpus.h"
-#include "engine/digest.h"
-#include "engine/move.h"
-#include "engine/workers.h"
+#include "engine/digest/digest.h"
+#include "engine/move/move.h"
+#include "engine/move/workers.h"
 #include "support.h"
 
 namespace tensorizer {

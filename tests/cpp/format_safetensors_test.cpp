@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/file_keys.h"
+#include "engine/digest/file_keys.h"
 #include "format/safetensors/digest_list.h"
 #include "format/safetensors/dtype.h"
 #include "memory_file.h"

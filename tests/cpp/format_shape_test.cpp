@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/new_layout.h"
+#include "engine/save/new_layout.h"
 #include "memory_file.h"
 #include "raw_file.h"
 #include "support.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/load.h"
+#include "engine/load/load.h"
+#include "engine/open/read_catalogue.h"
 #include "engine/read_arriving.h"
-#include "engine/read_catalogue.h"
 #include "format/name.h"
 #include "fuzz_text.h"
 #include "io/source.h"

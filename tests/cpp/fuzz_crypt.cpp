@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
-#include "engine/load.h"
-#include "engine/read_catalogue.h"
+#include "engine/load/load.h"
+#include "engine/open/read_catalogue.h"
 #include "format/tensors/crypt_info.h"
 #include "format/tensors/frame.h"
 #include "format/tensors/index.h"

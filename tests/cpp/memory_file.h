@@ -12,9 +12,9 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/load.h"
-#include "engine/read_catalogue.h"
-#include "engine/save.h"
+#include "engine/load/load.h"
+#include "engine/open/read_catalogue.h"
+#include "engine/save/save.h"
 #include "format/tensors/index.h"
 #include "format/tensors/layout.h"
 #include "io/sink.h"

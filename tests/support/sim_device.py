@@ -30,7 +30,7 @@ def _fingerprint() -> str:
     digest = hashlib.sha256(f"{TORCH} {torch.__version__} {os.environ.get('CXX')}".encode())
     csrc = ROOT / "csrc"
     files = [SOURCES.parent / "common.cmake", *SOURCES.rglob("*"), *(csrc / "cuda").iterdir()]
-    files += (csrc / "transfer").glob("cuda_library.*")
+    files += (csrc / "transfer" / "device").glob("cuda_library.*")
     for path in sorted(path for path in files if path.is_file()):
         digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     return digest.hexdigest()

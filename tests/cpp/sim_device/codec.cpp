@@ -23,7 +23,7 @@
 #include "mapping.h"
 #include "memory.h"
 #include "streams.h"
-#include "transfer/cuda_library.h"
+#include "transfer/device/cuda_library.h"
 
 namespace sim_device {
 

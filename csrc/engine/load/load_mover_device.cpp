@@ -1,0 +1,122 @@
+// Loads whose bytes are decrypted and verified on the destination device.
+#include <algorithm>
+#include <functional>
+
+#include "base/error.h"
+#include "codec/crc32.h"
+#include "engine/load/load_mover.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The host checks fewer bytes faster than a device starts a kernel.
+constexpr std::uint64_t kLeastOnDevice = 64 << 10;
+// A device needs about 800 bytes of memory for each chunk that it decrypts, so tiny chunks would
+// multiply the memory of a load.
+constexpr std::uint64_t kLeastChunk = 256 << 10;
+
+}  // namespace
+
+bool LoadMover::checks_on_device(const LoadItem& item, const std::optional<TensorDetails>& details,
+                                 const DigestStart& wanted, Worker& worker) const {
+  if (!item.staged || item.size() < kLeastOnDevice || !job_.is_whole(item)) return false;
+  // The SHA-256 of a whole tensor runs on one thread, which takes seconds on a device.
+  if (wanted.sha256) return false;
+  if (encrypted_ && details->crypt.chunk_size < kLeastChunk) return false;
+  return (encrypted_ || job_.digests()) && worker.access.port->can_check(item.staged->tensor);
+}
+
+void LoadMover::start_on_device(const LoadItem& item, std::uint64_t position, std::uint64_t size,
+                                const std::optional<TensorDetails>& details,
+                                const DigestStart& wanted, Worker& worker) {
+  DeviceCheck check{item.staged->tensor, item.staged->position + position, size};
+  check.item = static_cast<std::uint32_t>(number(item));
+  if (encrypted_) {
+    const CryptInfo& crypt = details->crypt;
+    check.cipher = {job_.settings.keys->key_for(crypt.derivation, worker.cancel),
+                    crypt.nonce,
+                    crypt.chunk_size,
+                    {crypt.macs.begin(), crypt.macs.end()}};
+  }
+  if (job_.hashes_chunks()) check.hashed_chunk = job_.hashed_chunk();
+  check.crc32 = wanted.crc32;
+  check.crc32_before = crc32_with_header(wanted, 0, 0);
+  worker.access.port->start(std::move(check));
+}
+
+void LoadMover::take_device_checks(bool wait, Worker& worker) {
+  std::vector<DeviceCheck> ended;
+  do {
+    ended = worker.access.port->ended(wait);
+    for (DeviceCheck& check : ended) {
+      const LoadItem& item = job_.items[check.item];
+      try {
+        end_on_device(std::move(check), worker);
+      } catch (...) {
+        rethrow_naming(location(item));
+      }
+    }
+  } while (wait && !ended.empty());
+}
+
+void LoadMover::end_on_device(DeviceCheck check, Worker& worker) {
+  const LoadItem& item = job_.items[check.item];
+  const bool encrypted_anew = repair_encrypted(item, check, worker);
+  const std::uint64_t position = check.position - item.staged->position;
+  if (encrypted_anew || repair_hashed(item, position, check.digests, check.again, worker)) {
+    // The bytes on the device are plaintext now, and are digested again.
+    check.cipher.reset();
+    check.again = true;
+    worker.access.port->start(std::move(check));
+    return;
+  }
+  if (check.crc32) {
+    check_.compare(item, {crc32_join(check.crc32_before, check.crc32_found, check.size), {}});
+  }
+  std::atomic<std::uint64_t>& right = right_on_device_[check.item];
+  if (right.fetch_add(check.size) + check.size == item.size()) complete(item, worker);
+}
+
+bool LoadMover::repair_encrypted(const LoadItem& item, const DeviceCheck& check, Worker& worker) {
+  if (std::ranges::none_of(check.wrong_macs, std::identity())) return false;
+  const DeviceCipher& cipher = *check.cipher;
+  std::vector<std::byte> chunk;
+  for (std::uint64_t i = 0; i < check.wrong_macs.size(); ++i) {
+    if (!check.wrong_macs[i]) continue;
+    const std::uint64_t at = i * cipher.chunk_size;
+    chunk.resize(std::min(cipher.chunk_size, check.size - at));
+    const ConstBytes mac = ConstBytes(cipher.macs).subspan(i * kMacSize, kMacSize);
+    if (!job_.source.read_anew(entry(item).data_offset + at, chunk, worker.cancel) ||
+        !decrypt_chunk(cipher.key->bytes(), nonce_after(cipher.nonce, i), mac, chunk)) {
+      check_.found_damage(item, at, ErrorKind::Crypto,
+                          describe_wrong_mac(entry(item), at, chunk.size()));
+    }
+    put_copied(item, at, chunk, worker);
+  }
+  return true;
+}
+
+bool LoadMover::repair_hashed(const LoadItem& item, std::uint64_t position,
+                              std::span<const Sha256Digest> found, bool again, Worker& worker) {
+  const std::uint64_t size = job_.hashed_chunk();
+  bool damaged = false;
+  std::vector<std::byte> chunk;
+  check_.compare_chunks(item, position, found, [&](std::uint64_t at) {
+    damaged = true;
+    if (encrypted_) check_.found_wrong_chunk(item, at);
+    if (again) {
+      fail(location(item), ErrorKind::HashMismatch,
+           "its bytes from " + std::to_string(at) +
+               " on are damaged on the device, but were right when they were read");
+    }
+    chunk.resize(std::min(size, item.size() - at));
+    tensorizer::check_chunks(job_.source, location(item), job_.catalogue.chunk_digests(), at, chunk,
+                             found.subspan((at - position) / size, 1), worker.cancel,
+                             [&](std::uint64_t, Bytes) { check_.found_wrong_chunk(item, at); });
+    put_copied(item, at, chunk, worker);
+  });
+  return damaged;
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,140 @@
+#include "engine/load/load_plan.h"
+
+#include <bit>
+
+namespace tensorizer {
+
+namespace {
+
+// The cost of copying one more run from a chunk that is in memory, in bytes.
+constexpr std::uint64_t kCopyCost = 64;
+// The size of slices that SHA-256 hashes: small enough for a worker to hash several tensors side by
+// side, and the usual size of a chunk of encrypted data.
+constexpr std::uint64_t kHashedSlice = 2 << 20;
+
+Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_cost) {
+  const Entry& e = job.entry(item);
+  const bool part = job.is_part_of_chunks(item);
+  const bool details = job.needs_details(item);
+  if (details) job.catalogue.check_header_size(item.entry, job.location);
+  const bool header = details && !part;
+  Extent extent{};
+  extent.offset = header ? e.header_offset : e.data_offset + item.range.position;
+  extent.header_size = header ? e.header_size() : 0;
+  extent.data_size = item.size();
+  extent.alone = part || item.runs != nullptr;
+  if (part && item.runs == nullptr) extent.position = item.range.position;
+  if (item.runs != nullptr && extent.data_size > 0) {
+    extent.run = item.runs->run();
+    extent.cost = (item.runs->cost(read_cost) + extent.data_size - 1) / extent.data_size;
+  }
+  return extent;
+}
+
+// Returns whether an item must not be cut. The port does not keep staged bytes until a digest that
+// goes in order reaches them, or until the rest of their chunk has arrived. Cut runs would have
+// chunks in common, which each of them would read, and the chunks of encrypted data are not known
+// yet.
+bool is_whole_extent(const LoadJob& job, const LoadItem& item, std::uint64_t staged_slice) {
+  if (job.is_part_of_chunks(item) && (item.runs != nullptr || job.encrypted())) return true;
+  if (!item.staged) return false;
+  if (job.encrypted()) return true;
+  return job.hashes_chunks() ? staged_slice < job.hashed_chunk() : job.digests();
+}
+
+// The memory that passes between the source and the tensors.
+struct Shares {
+  std::uint64_t fair_share;  // what a worker may take for one piece
+  bool staged;               // whether bytes pass through memory of a port
+  bool only_checked;         // whether bytes pass through scratch memory
+};
+
+// Returns the size of slices of whole chunks, as many as SHA-256 hashes side by side.
+std::uint64_t chunked_slice(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
+                            const Shares& shares) {
+  const std::uint64_t chunk = job.hashed_chunk();
+  std::uint64_t size = chunk * std::bit_ceil(static_cast<std::uint64_t>(sha256_lanes()));
+  // All threads should have some of a small file.
+  size = std::min(size, plan.size / (2 * static_cast<std::uint64_t>(plan.move.threads)));
+  if (job.source.remote()) size = std::min(size, hints.read_size);
+  if (shares.staged) size = std::min(size, shares.fair_share);
+  if (shares.only_checked) size = std::min(size, shares.fair_share / 2);
+  return std::max(std::bit_floor(size), chunk);
+}
+
+std::uint64_t slice_size_of(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
+                            const Shares& shares) {
+  if (job.hashes_chunks() && !job.encrypted()) return chunked_slice(job, plan, hints, shares);
+  // A power of two, so that no slice ends inside a page of the tensor.
+  std::uint64_t size = std::bit_floor(std::min(
+      hints.read_size,
+      shares.staged ? shares.fair_share : std::max(job.settings.memory_ceiling, kSmallestSlice)));
+  if (job.hashes_in_order()) size = std::min(size, kHashedSlice);
+  // Slices of whole chunks. They are decrypted in place and take no memory of the job, because
+  // staged tensors are not cut.
+  if (job.encrypted()) size = kHashedSlice;
+  if (!shares.only_checked) return size;
+  return std::bit_floor(std::min({size, hints.part_size, shares.fair_share / 2}));
+}
+
+}  // namespace
+
+LoadPlan plan_load(const LoadJob& job) {
+  const LoadSettings& settings = job.settings;
+  LoadPlan plan;
+  std::uint64_t end = 0;
+  for (const LoadItem& item : job.items) {
+    end = std::max(end, end_of(item, job.entry(item)));
+    plan.size += item.size();
+  }
+  const std::uint64_t first = begin_of(job.items.front(), job.entry(job.items.front()));
+  const bool sequential = job.source.sequential();
+  const ReadHints hints = job.source.hints(first, end - first);
+  plan.move.threads = settings.threads;
+  plan.move.moves_in_flight = 1;
+  if (!sequential && settings.threads > 1) {
+    plan.move.moves_in_flight = hints.reads_for(settings.threads);
+  }
+  plan.move.crc32 = job.verifies() && !job.hashes_chunks();
+  plan.move.sha256 = job.digests() && !job.hashes_chunks();
+  const bool lanes = job.hashes_in_order() && !sequential;
+  plan.move.lanes = lanes ? sha256_lanes() : 1;
+  plan.move.open_access = settings.open_access;
+
+  const int workers = std::max(plan.move.threads, plan.move.moves_in_flight);
+  const auto any_of = [&](const auto& test) {
+    return std::any_of(job.items.begin(), job.items.end(), test);
+  };
+  const Shares shares{fair_share_of(settings.memory_ceiling, workers),
+                      any_of([](const LoadItem& item) { return item.staged.has_value(); }),
+                      any_of([&](const LoadItem& item) { return job.is_only_checked(item); })};
+  PlanLimits limits;
+  limits.slice_size = slice_size_of(job, plan, hints, shares);
+  limits.bundle_size = std::min(hints.read_size, shares.fair_share);
+  if (shares.only_checked) {
+    // Half of the memory is for slices, a quarter for bundles.
+    limits.bundle_size = std::min(limits.bundle_size, limits.slice_size);
+    plan.move.most_slices =
+        std::max<std::size_t>(settings.memory_ceiling / 2 / limits.slice_size, 1);
+  }
+  limits.slices_follow_file = false;
+  limits.largest_gap = hints.read_cost;
+
+  plan.extents.reserve(job.items.size());
+  for (const LoadItem& item : job.items) {
+    plan.extents.push_back(extent_of(job, item, hints.read_cost));
+    plan.extents.back().whole = is_whole_extent(job, item, shares.fair_share);
+  }
+  plan.plan = plan_in_order(plan.extents, limits);
+  if (lanes) interleave(plan.plan, settings.threads * plan.move.lanes);
+  plan.slice_size = limits.slice_size;
+  plan.piece_size = staged_chunk(shares.fair_share);
+  const bool in_chunks = job.encrypted() || job.checks_parts();
+  plan.gather.largest_gap = in_chunks ? kCopyCost : hints.read_cost;
+  plan.gather.read_size = hints.read_size;
+  plan.gather.scratch_size = std::min({hints.read_size, hints.part_size, shares.fair_share});
+  plan.part_size = hints.part_size;
+  return plan;
+}
+
+}  // namespace tensorizer

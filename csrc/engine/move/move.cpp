@@ -1,0 +1,308 @@
+#include "engine/move/move.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "codec/crc32.h"
+#include "engine/move/workers.h"
+
+namespace tensorizer {
+
+namespace {
+
+// A slice whose bytes have moved and wait for SHA-256.
+struct UnhashedSlice {
+  std::uint64_t position;
+  ConstBytes bytes;
+};
+
+struct SliceCrc32 {
+  std::uint32_t value;
+  std::uint64_t size;
+};
+
+// A sliced tensor whose slices move. The scheduler's mutex guards everything but the values that
+// only the worker that hashes it at the moment uses.
+struct SlicedState {
+  std::uint32_t slices_to_move = 0;
+  bool started = false;   // the first slice has moved, so the header is known
+  bool finished = false;  // a worker has taken it to finish it
+  bool wants_crc32 = false;
+  bool wants_sha256 = false;
+  bool hashing = false;
+  std::uint64_t hashed = 0;
+  std::vector<UnhashedSlice> unhashed;
+  std::vector<SliceCrc32> crc32s;
+  std::uint32_t header_crc32 = 0;
+  Sha256 sha256;
+};
+
+struct Batch {
+  std::vector<std::uint32_t> sliced;
+  std::vector<ConstBytes> bytes;
+};
+
+class Scheduler {
+ public:
+  Scheduler(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel,
+            int workers)
+      : plan_(plan),
+        mover_(mover),
+        settings_(settings),
+        cancel_(cancel),
+        slots_(settings.threads, workers),
+        sliced_(plan.sliced.size()),
+        unfinished_(plan.tasks.size()) {
+    for (std::size_t i = 0; i < sliced_.size(); ++i) {
+      sliced_[i].slices_to_move = plan.sliced[i].slices;
+      if (settings.crc32) sliced_[i].crc32s.resize(plan.sliced[i].slices);
+      unhashed_ += plan.sliced[i].size;
+    }
+    unfinished_ += sliced_.size();
+  }
+
+  ComputeTime computed() const noexcept { return slots_.spent(); }
+
+  // Runs one worker until the job is done.
+  void work() {
+    TensorAccess access = settings_.open_access();
+    Worker worker{cancel_, slots_, access};
+    Batch batch;
+    std::unique_lock lock(mutex_);
+    while (unfinished_ > 0) {
+      if (take_batch(batch)) {
+        lock.unlock();
+        cancel_.check();
+        hash(batch);
+        lock.lock();
+        settle(batch, lock, worker);
+      } else if (more_may_move()) {
+        const Task& task = plan_.tasks[next_task_++];
+        ++moving_;
+        if (task.is_slice()) ++held_;
+        lock.unlock();
+        cancel_.check();
+        move_task(task, worker, lock);
+      } else {
+        changed_.wait_for(lock, kPollInterval);
+        lock.unlock();
+        cancel_.check();
+        lock.lock();
+      }
+    }
+    lock.unlock();
+    mover_.end(worker);
+  }
+
+ private:
+  void move_task(const Task& task, Worker& worker, std::unique_lock<std::mutex>& lock) {
+    if (!task.is_slice()) {
+      mover_.move_bundle(task, worker);
+      lock.lock();
+      --moving_;
+      done_with(1);
+      return;
+    }
+    SliceDigest digest(settings_.crc32, slots_);
+    const ConstBytes bytes = mover_.move_slice(task, digest, worker);
+    SlicedState& sliced = sliced_[task.sliced];
+    if (settings_.crc32) sliced.crc32s[task.slice] = {digest.crc32(), bytes.size()};
+    if (task.position == 0) start_digests(task, sliced);
+    lock.lock();
+    --moving_;
+    if (task.position == 0) {
+      sliced.started = true;
+      if (!sliced.wants_sha256) {
+        unhashed_ -= plan_.sliced[task.sliced].size;
+        for (const UnhashedSlice& unhashed : sliced.unhashed) let_go(task.sliced, unhashed.bytes);
+        sliced.unhashed.clear();
+      }
+    }
+    // Which digests the tensor needs is only known, and safe to read, once it has started.
+    if (settings_.sha256 && (!sliced.started || sliced.wants_sha256)) {
+      sliced.unhashed.push_back({task.position, bytes});
+      make_ready(task.sliced);
+    } else {
+      let_go(task.sliced, bytes);
+    }
+    --sliced.slices_to_move;
+    done_with(1);
+    finish_if_complete(task.sliced, lock, worker);
+  }
+
+  // Takes no lock: only the worker that moved the first slice calls this, and no worker hashes the
+  // tensor before `started` is set.
+  void start_digests(const Task& task, SlicedState& sliced) {
+    const DigestStart start = mover_.digest_start(task.first);
+    sliced.wants_crc32 = start.crc32;
+    sliced.wants_sha256 = start.sha256;
+    for (const ConstBytes part : start.header) {
+      if (start.crc32) sliced.header_crc32 = crc32(sliced.header_crc32, part);
+      if (start.sha256) sliced.sha256.update(part);
+    }
+  }
+
+  bool more_may_move() const {
+    return next_task_ < plan_.tasks.size() && moving_ < settings_.moves_in_flight &&
+           held_ < settings_.most_slices;
+  }
+
+  void let_go(std::uint32_t sliced, ConstBytes slice) {
+    mover_.let_go(plan_.sliced[sliced].extent, slice);
+    // Wakes waiting workers when half of the slots are free, not for each slot.
+    if (--held_ == settings_.most_slices / 2) changed_.notify_all();
+  }
+
+  std::uint64_t left_to_hash(std::uint32_t sliced) const {
+    return plan_.sliced[sliced].size - sliced_[sliced].hashed;
+  }
+
+  // Adds a tensor to the list if its next bytes have arrived and no worker is hashing it.
+  void make_ready(std::uint32_t number) {
+    SlicedState& sliced = sliced_[number];
+    if (!sliced.started || !sliced.wants_sha256 || sliced.hashing) return;
+    const bool there =
+        std::any_of(sliced.unhashed.begin(), sliced.unhashed.end(),
+                    [&](const UnhashedSlice& a) { return a.position == sliced.hashed; });
+    if (!there) return;
+    sliced.hashing = true;
+    ready_.push_back(number);
+    changed_.notify_one();
+  }
+
+  // Returns how many tensors to hash side by side. More lanes hash more bytes per second, but each
+  // tensor slower, and the job must not end up waiting for the tensor with the most bytes left.
+  std::size_t lanes_wanted(std::uint64_t most_left) const {
+    const std::uint64_t fair = unhashed_ / (static_cast<std::uint64_t>(settings_.threads) *
+                                            std::max<std::uint64_t>(most_left, 1));
+    return static_cast<std::size_t>(
+        std::clamp<std::uint64_t>(fair, 1, static_cast<std::uint64_t>(settings_.lanes)));
+  }
+
+  bool take_batch(Batch& batch) {
+    if (ready_.empty()) return false;
+    const auto most = std::max_element(
+        ready_.begin(), ready_.end(),
+        [&](std::uint32_t a, std::uint32_t b) { return left_to_hash(a) < left_to_hash(b); });
+    const std::size_t wanted = lanes_wanted(left_to_hash(*most));
+    if (ready_.size() < wanted && more_may_move()) return false;
+    const std::size_t count = std::min(wanted, ready_.size());
+    std::partial_sort(
+        ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count), ready_.end(),
+        [&](std::uint32_t a, std::uint32_t b) { return left_to_hash(a) > left_to_hash(b); });
+    batch.sliced.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
+    ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
+    batch.bytes.clear();
+    for (const std::uint32_t number : batch.sliced) {
+      SlicedState& sliced = sliced_[number];
+      const auto next =
+          std::find_if(sliced.unhashed.begin(), sliced.unhashed.end(),
+                       [&](const UnhashedSlice& a) { return a.position == sliced.hashed; });
+      batch.bytes.push_back(next->bytes);
+      *next = sliced.unhashed.back();
+      sliced.unhashed.pop_back();
+    }
+    return true;
+  }
+
+  void hash(const Batch& batch) {
+    const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
+    std::vector<Sha256Update> updates;
+    updates.reserve(batch.sliced.size());
+    for (std::size_t i = 0; i < batch.sliced.size(); ++i) {
+      updates.push_back({&sliced_[batch.sliced[i]].sha256, batch.bytes[i]});
+    }
+    sha256_update(updates);
+  }
+
+  void settle(const Batch& batch, std::unique_lock<std::mutex>& lock, Worker& worker) {
+    for (std::size_t i = 0; i < batch.sliced.size(); ++i) {
+      SlicedState& sliced = sliced_[batch.sliced[i]];
+      sliced.hashing = false;
+      sliced.hashed += batch.bytes[i].size();
+      unhashed_ -= batch.bytes[i].size();
+      let_go(batch.sliced[i], batch.bytes[i]);
+      make_ready(batch.sliced[i]);
+    }
+    for (const std::uint32_t number : batch.sliced) finish_if_complete(number, lock, worker);
+  }
+
+  // The lock is held on entry and on return, but not during Mover::finish().
+  void finish_if_complete(std::uint32_t number, std::unique_lock<std::mutex>& lock,
+                          Worker& worker) {
+    SlicedState& sliced = sliced_[number];
+    if (sliced.slices_to_move > 0 || (sliced.wants_sha256 && left_to_hash(number) > 0)) return;
+    // A worker that unlocks to finish one tensor of its batch may come late to the next one.
+    if (std::exchange(sliced.finished, true)) return;
+    lock.unlock();
+    Digests digests;
+    if (sliced.wants_crc32) {
+      digests.crc32 = sliced.header_crc32;
+      for (const SliceCrc32& slice : sliced.crc32s) {
+        digests.crc32 = crc32_join(digests.crc32, slice.value, slice.size);
+      }
+    }
+    if (sliced.wants_sha256) digests.sha256 = sliced.sha256.finish();
+    mover_.finish(plan_.sliced[number].extent, digests, worker);
+    lock.lock();
+    done_with(1);
+  }
+
+  void done_with(std::size_t count) {
+    unfinished_ -= count;
+    // Another task may move now, or the job has ended.
+    changed_.notify_all();
+  }
+
+  const Plan& plan_;
+  Mover& mover_;
+  const MoveSettings& settings_;
+  Cancel& cancel_;
+  ComputeSlots slots_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<SlicedState> sliced_;
+  std::vector<std::uint32_t> ready_;  // sliced tensors whose next bytes wait to be hashed
+  std::size_t next_task_ = 0;
+  int moving_ = 0;
+  std::size_t held_ = 0;    // slices that move or were not let go yet
+  std::size_t unfinished_;  // tasks to move and sliced tensors to finish
+  std::uint64_t unhashed_ = 0;
+};
+
+}  // namespace
+
+void ComputeSlots::acquire() {
+  std::unique_lock lock(mutex_);
+  released_.wait(lock, [&] { return free_ > 0; });
+  --free_;
+}
+
+void ComputeSlots::release() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++free_;
+  }
+  released_.notify_one();
+}
+
+void SliceDigest::update(ConstBytes bytes) {
+  if (!wanted_) return;
+  const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
+  crc32_ = tensorizer::crc32(crc32_, bytes);
+}
+
+ComputeTime move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel) {
+  if (plan.tasks.empty()) return {};
+  const int wanted = std::max(settings.threads, settings.moves_in_flight);
+  const int workers =
+      static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(wanted), plan.tasks.size()));
+  Scheduler scheduler(plan, mover, settings, cancel, workers);
+  run_workers(workers, cancel, [&] { scheduler.work(); });
+  return scheduler.computed();
+}
+
+}  // namespace tensorizer

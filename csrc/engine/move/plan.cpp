@@ -1,0 +1,100 @@
+#include "engine/move/plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tensorizer {
+
+namespace {
+
+std::uint64_t largest_slice(const Extent& extent, const PlanLimits& limits) {
+  const std::uint64_t most = limits.slice_size / extent.cost;
+  const std::uint64_t unit = extent.run > 0 && extent.run <= most ? extent.run : kSliceUnit;
+  return std::max(most / unit * unit, unit);
+}
+
+}  // namespace
+
+Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
+  Plan plan;
+  bool open = false;  // the last task is a bundle that may grow
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  for (std::uint32_t i = 0; i < extents.size(); ++i) {
+    const Extent& extent = extents[i];
+    const std::uint64_t size = extent.header_size + extent.data_size;
+    const std::uint64_t most = largest_slice(extent, limits);
+    if (size > most && !extent.whole && extent.data_size > 0) {
+      const auto sliced = static_cast<std::uint32_t>(plan.sliced.size());
+      // Rounded, so that slices hold whole elements wherever data begins.
+      const std::uint64_t begin =
+          limits.slices_follow_file ? (extent.offset + extent.header_size) / kSliceUnit * kSliceUnit
+                                    : extent.position;
+      std::uint32_t slices = 0;
+      for (std::uint64_t at = 0; at < extent.data_size; ++slices) {
+        const std::uint64_t to_boundary = most - (begin + at) % most;
+        const std::uint64_t piece = std::min(to_boundary, extent.data_size - at);
+        plan.tasks.push_back({i, 0, at, piece, sliced, slices});
+        at += piece;
+      }
+      plan.sliced.push_back({i, extent.data_size, slices});
+      open = false;
+      continue;
+    }
+    const bool alone = extent.alone || size > most;
+    // For an extent that begins before `end`, the gap wraps around and is larger than any.
+    if (open && !alone && extent.offset - end <= limits.largest_gap &&
+        extent.offset + size - begin <= limits.bundle_size) {
+      plan.tasks.back().count += 1;
+    } else {
+      plan.tasks.push_back({i, 1, 0, 0, 0, 0});
+      begin = extent.offset;
+      open = !alone;
+    }
+    end = extent.offset + size;
+  }
+  return plan;
+}
+
+void interleave(Plan& plan, int open) {
+  // Assigns the tensors to lanes, longest first, each to the lane that has the fewest bytes, so
+  // that lanes get about the same length.
+  std::vector<std::uint32_t> by_size(plan.sliced.size());
+  std::iota(by_size.begin(), by_size.end(), 0U);
+  std::stable_sort(by_size.begin(), by_size.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return plan.sliced[a].size > plan.sliced[b].size;
+  });
+  std::vector<std::uint64_t> lane_size(static_cast<std::size_t>(open), 0);
+  std::vector<std::uint32_t> lane_of(plan.sliced.size());
+  for (const std::uint32_t sliced : by_size) {
+    const auto least = std::min_element(lane_size.begin(), lane_size.end());
+    lane_of[sliced] = static_cast<std::uint32_t>(least - lane_size.begin());
+    *least += plan.sliced[sliced].size;
+  }
+  // Each lane advances at the pace that makes it end together with the others.
+  struct Turn {
+    double when;
+    std::size_t task;
+  };
+  std::vector<Turn> turns;
+  turns.reserve(plan.tasks.size());
+  std::vector<std::uint64_t> passed(lane_size.size(), 0);
+  for (std::size_t i = 0; i < plan.tasks.size(); ++i) {
+    const Task& task = plan.tasks[i];
+    if (!task.is_slice()) {
+      turns.push_back({2.0, i});
+      continue;
+    }
+    const std::uint32_t lane = lane_of[task.sliced];
+    turns.push_back({static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
+    passed[lane] += task.size;
+  }
+  std::stable_sort(turns.begin(), turns.end(),
+                   [](const Turn& a, const Turn& b) { return a.when < b.when; });
+  std::vector<Task> tasks;
+  tasks.reserve(turns.size());
+  for (const Turn& turn : turns) tasks.push_back(plan.tasks[turn.task]);
+  plan.tasks = std::move(tasks);
+}
+
+}  // namespace tensorizer

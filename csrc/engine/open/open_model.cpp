@@ -1,0 +1,251 @@
+#include "engine/open/open_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/move/workers.h"
+#include "engine/open/read_shard_index.h"
+#include "engine/open/shard_names.h"
+#include "engine/open/sharded_source.h"
+#include "format/safetensors/shard_index.h"
+#include "io/open.h"
+#include "io/save_record.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The least and the most that the first request to a server brings of a shard, for its header.
+constexpr std::uint64_t kLeastStart = 64 << 10;
+constexpr std::uint64_t kMostStart = 1 << 20;
+
+// How often a model is opened that others replace in the meantime.
+constexpr int kMostTries = 16;
+
+// Returns how many files the model has of which this is one.
+std::uint64_t files_beside(std::string_view file) {
+  return files_of_model(file.substr(file.rfind('/') + 1));  // npos + 1 is 0
+}
+
+[[noreturn]] void refuse_parts(const std::string& folder, const std::string& file) {
+  throw Error(ErrorKind::InvalidArgument,
+              "the directory " + quote(folder, 4096) + " has " + quote(file, 4096) +
+                  ", one of the " + std::to_string(files_beside(file)) +
+                  " files of a model, and no *.safetensors.index.json, which lists them: get the "
+                  "whole model, or wait until it is saved; or open one of its files by its name");
+}
+
+// Returns the names of the files that a save adds to a folder or replaces there, in which the model
+// has the single file `single`.
+std::vector<std::string> listed_beside(const std::string& single) {
+  const std::size_t name = single.rfind('/') + 1;
+  const std::string stem = single.substr(name, single.size() - name - kSingleSuffix.size());
+  return SaveRecord::listed(single.substr(0, name), stem);
+}
+
+bool has_file(std::span<const std::string> names, std::string_view file) {
+  return std::ranges::find(names, file.substr(file.rfind('/') + 1)) != names.end();
+}
+
+// Leaves out shards that belong to no model: a save has not published their index yet, or replaces
+// them by the only other file.
+void leave_out_shards(std::vector<std::string>& files) {
+  const auto is_single = [](const std::string& file) { return files_beside(file) == 1; };
+  if (files.size() < 2 || std::ranges::count_if(files, is_single) != 1) return;
+  const std::string single = *std::ranges::find_if(files, is_single);
+  const std::vector<std::string> listed = listed_beside(single);
+  std::erase_if(files,
+                [&](const std::string& file) { return file != single && has_file(listed, file); });
+}
+
+// Returns which one is the model of its folder: an index, or a single file of the same name. If a
+// save replaces one by the other, that is the new one as soon as it is there.
+std::string newer_of(const std::string& folder, const std::string& index, Cancel& cancel) {
+  std::string single = index.substr(0, index.size() - kShardIndexSuffix.size());
+  single += kSingleSuffix;
+  const auto files = files_in(folder, kSingleSuffix, cancel);
+  if (!files || std::ranges::find(*files, single) == files->end()) return index;
+  const std::vector<std::string> listed = listed_beside(single);
+  if (has_file(listed, single)) return index;
+  if (has_file(listed, index)) return single;
+  throw Error(ErrorKind::InvalidArgument,
+              "the directory " + quote(folder, 4096) + " has a model in one file, " +
+                  quote(single, 4096) + ", and one in several files of the same name, " +
+                  quote(index, 4096) + ": open one of them by its name, and remove the other");
+}
+
+// Returns the file of the folder `uri` that is a model by itself, or `uri` if it is no folder.
+std::string find_file(const std::string& uri, Cancel& cancel) {
+  std::optional<std::vector<std::string>> found = files_in(uri, kShardIndexSuffix, cancel);
+  if (!found) return uri;
+  if (found->size() == 1) return newer_of(uri, found->front(), cancel);
+  const char* kind = "indexes of sharded models";
+  if (found->empty()) {
+    found = files_in(uri, kSingleSuffix, cancel);
+    if (found) leave_out_shards(*found);
+    const auto is_part = [](const std::string& file) { return files_beside(file) > 1; };
+    if (found && !found->empty() && std::ranges::all_of(*found, is_part)) {
+      refuse_parts(uri, found->front());
+    }
+    kind = "safetensors files and no *.safetensors.index.json";
+  }
+  if (!found || found->empty()) {
+    throw Error(ErrorKind::SystemError,
+                "cannot open " + quote(uri, 4096) +
+                    ": it is a directory, without a *.safetensors.index.json and without a "
+                    "*.safetensors file",
+                EISDIR, uri);
+  }
+  if (found->size() > 1) {
+    throw Error(ErrorKind::InvalidArgument, "the directory " + quote(uri, 4096) + " has several " +
+                                                kind + ": open one of them by its name, such as " +
+                                                quote((*found)[0], 4096) + " or " +
+                                                quote((*found)[1], 4096));
+  }
+  return found->front();
+}
+
+// As find_file(), in a folder in which a save adds and removes files meanwhile.
+std::string file_of(const std::string& uri, Cancel& cancel) {
+  for (int tries = 1;; ++tries) {
+    try {
+      return find_file(uri, cancel);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::InvalidArgument || tries == kMostTries) throw;
+    }
+  }
+}
+
+class Opener {
+ public:
+  Opener(const std::string& uri, const LoadOptions& options, Cancel& cancel)
+      : given_(uri),
+        memory_ceiling_(options.memory_ceiling),
+        shared_(options.source),
+        cancel_(cancel) {
+    shared_.access = std::make_shared<SharedAccess>();
+  }
+
+  // A save may replace the model meanwhile. Then the folder is searched or the index read again.
+  std::unique_ptr<Source> open() {
+    for (int tries = 1;; ++tries) {
+      uri_ = file_of(given_, cancel_);
+      std::unique_ptr<Source> file = open_file(tries == kMostTries);
+      if (!file) continue;
+      if (!is_index(*file)) return file;
+      ShardIndex index = read_shard_index(*file, cancel_);
+      std::optional<Error> lost;
+      std::vector<std::unique_ptr<Source>> shards = open_shards(*file, index, lost);
+      if (is_current(*file, lost.has_value())) {
+        if (lost) throw Error(*lost);
+        return std::make_unique<ShardedSource>(*file, std::move(index), std::move(shards));
+      }
+      if (tries == kMostTries) {
+        throw Error(ErrorKind::Unavailable,
+                    file->label() + " has changed while its shards were opened: load it again");
+      }
+    }
+  }
+
+ private:
+  // Returns null if a file is gone that was found in a folder, unless this is the last try.
+  std::unique_ptr<Source> open_file(bool is_last) {
+    try {
+      return open_source(uri_, shared_, cancel_);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::NotFound && uri_ != given_ && !is_last) return nullptr;
+      if (error.kind() != ErrorKind::NotFound || !is_sharded()) throw;
+      throw Error(error.kind(),
+                  std::string(error.message()) + "; the model was saved in several files: load " +
+                      quote(uri_ + ".index.json", 4096),
+                  error.system_errno(), error.path());
+    }
+  }
+
+  // Returns whether there is an index in place of a file of this machine that does not exist.
+  bool is_sharded() {
+    if (!is_local(uri_) || !uri_.ends_with(kSingleSuffix)) return false;
+    try {
+      open_source(uri_ + ".index.json", {}, cancel_);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  bool is_index(Source& file) {
+    if (file.sequential() || !has_siblings(uri_)) return false;
+    std::array<std::byte, kShardIndexStart> first{};
+    const std::size_t size = file.read_up_to(0, first, cancel_);
+    return is_shard_index(ConstBytes(first).first(size));
+  }
+
+  // `lost`: set to an error if a shard does not exist, and null otherwise.
+  std::vector<std::unique_ptr<Source>> open_shards(Source& file, const ShardIndex& index,
+                                                   std::optional<Error>& lost) {
+    const std::size_t count = index.shards().size();
+    SourceOptions options = shared_;
+    options.begin = 0;
+    // The bytes of the first requests are kept, and must fit the memory of a load.
+    options.end = std::clamp(memory_ceiling_ / 2 / count, kLeastStart, kMostStart);
+    std::vector<std::unique_ptr<Source>> shards(count);
+    std::mutex mutex;
+    const RedactedQuotes quotes(file);  // in the labels of the shards, which the file names
+    for_each_number(count, waiting_workers(file.hints(0, 1)), cancel_, [&](std::size_t i) {
+      if (const std::lock_guard lock(mutex); lost) return;
+      const std::string name(index.shards()[i]);
+      try {
+        shards[i] = open_source(*sibling_uri(uri_, name, options.given), options, cancel_);
+      } catch (const Error& error) {
+        // S3 may refuse to tell whether there is an object.
+        if (error.kind() != ErrorKind::NotFound && error.kind() != ErrorKind::PermissionDenied) {
+          throw;
+        }
+        const std::lock_guard lock(mutex);
+        lost.emplace(error.kind(),
+                     std::string(error.message()) + "; the index " + file.label() +
+                         " names it as one of its " + std::to_string(count) + " shards",
+                     error.system_errno(), error.path());
+      }
+    });
+    return shards;
+  }
+
+  // Returns whether the index is still this file. A save replaces it last, and its shards get names
+  // that the older index does not use. So shards of two saves are never opened together. On web
+  // servers, which no save replaces a model on, only an index that has `lost` a shard is asked for.
+  bool is_current(const Source& file, bool lost) {
+    if (!lost && !file_name_of(uri_)) return true;
+    SourceOptions options = shared_;
+    options.begin = 0;
+    options.end = 1;
+    try {
+      return open_source(uri_, options, cancel_)->version() == file.version();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::NotFound) throw;
+      return false;
+    }
+  }
+
+  const std::string given_;
+  std::string uri_;  // of the file that is opened
+  const std::uint64_t memory_ceiling_;
+  SourceOptions shared_;
+  Cancel& cancel_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_model(const std::string& uri, const LoadOptions& options,
+                                   Cancel& cancel) {
+  cancel.check();
+  return Opener(uri, options, cancel).open();
+}
+
+}  // namespace tensorizer

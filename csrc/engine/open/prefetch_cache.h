@@ -1,0 +1,113 @@
+// Fetches tensor data before it is loaded, when the program asks for that.
+//
+// Data of a local file goes to the page cache. All other data is kept in memory until it is loaded,
+// or until later fetches need the room.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/cancel.h"
+#include "engine/move/move.h"
+#include "io/source.h"
+
+namespace tensorizer {
+
+// Thread-safe.
+class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
+ public:
+  struct Span {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+
+    std::uint64_t size() const { return end - begin; }
+  };
+
+  // Holds at most `most` bytes, including those that running loads have taken out.
+  PrefetchCache(std::shared_ptr<Source> source, std::uint64_t most)
+      : source_(std::move(source)), most_(most) {}
+
+  // Fetches spans, which must not overlap and must be in the order of the file. Blocks until all
+  // are fetched, by this call or by others. Evicts the oldest other spans if there is no room.
+  // Throws Error(InvalidArgument) if the spans have more than `most` bytes, or if the source can be
+  // read only once, and the errors of the source.
+  void fetch(const std::vector<Span>& spans, Progress& progress, Cancel& cancel);
+
+  // Returns a source for a load of these bytes, which reads from memory what was fetched, and the
+  // rest from the file. Null if none of them were fetched. Blocks until running reads of these
+  // bytes have ended. Spans that the load wants in whole leave the cache.
+  std::shared_ptr<Source> source_for(std::span<const Span> wanted, Cancel& cancel);
+
+  // Returns whether any bytes are in memory, or being fetched to it.
+  bool has_any() const;
+
+ private:
+  enum class State : std::uint8_t { Queued, Reading, Ready, Evicted, Failed };
+  // A span that is fetched and evicted as a whole.
+  struct Unit {
+    Span span;
+    std::uint64_t age;  // of the newest fetch that asked for it: counts up
+    // The thread and the process that fetch it. After a fork, fetches of the parent process do not
+    // complete in the child. A signal handler that loads must not wait for a fetch of its thread.
+    std::thread::id thread;
+    pid_t process;
+    std::size_t reads_left = 0;
+    State state = State::Queued;
+    std::unique_ptr<std::byte[]> memory{};
+  };
+  using UnitPointer = std::shared_ptr<Unit>;
+  // One read: of adjacent units, or of a part of a large unit.
+  struct Read {
+    std::vector<UnitPointer> units;
+    Span part;
+  };
+  class CachedSource;
+
+  // The units of a fetch.
+  struct Added {
+    std::vector<UnitPointer> own;
+    std::vector<UnitPointer> others;  // known before this fetch
+  };
+
+  // Blocks until there is room.
+  Added add(const std::vector<Span>& spans, Cancel& cancel);
+  void read_units(std::span<const UnitPointer> units, Cancel& cancel);
+  static std::vector<Read> plan(std::span<const UnitPointer> units, const ReadHints& hints);
+  void read_into_units(const Read& read, int most_reads, Cancel& cancel);
+  // Blocks until none of the units is loading, and returns the spans of those that failed.
+  std::vector<Span> await(std::span<const UnitPointer> units, Cancel& cancel);
+
+  // The mutex must be locked for the methods below.
+
+  // Returns whether a fetch of this process, on another thread, has yet to read the unit.
+  bool is_loading(const Unit& unit) const;
+  // Unlocks the mutex, blocks until something changes or a short time has passed, and locks it.
+  void wait(std::unique_lock<std::mutex>& lock, Cancel& cancel);
+
+  // Returns the units that overlap these spans.
+  std::vector<UnitPointer> find(std::span<const Span> wanted) const;
+  void evict(const UnitPointer& unit, State state = State::Evicted);
+
+  const std::shared_ptr<Source> source_;
+  const std::uint64_t most_;
+  mutable std::mutex mutex_;  // guards what follows, and the units
+  std::condition_variable changed_;
+  std::map<std::uint64_t, UnitPointer> units_;  // by the begin of their spans
+  std::uint64_t kept_ = 0;                      // bytes of all units in `units_`
+  std::uint64_t taken_ = 0;                     // bytes of units that running loads have taken out
+  std::uint64_t next_age_ = 0;
+  int reading_ = 0;            // running reads of all fetches
+  pid_t reading_process_ = 0;  // that they belong to
+};
+
+}  // namespace tensorizer

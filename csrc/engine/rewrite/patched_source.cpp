@@ -1,0 +1,139 @@
+#include "engine/rewrite/patched_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "engine/digest/chunks.h"
+#include "engine/move/scratch_pool.h"
+#include "engine/move/workers.h"
+#include "engine/read_arriving.h"
+
+namespace tensorizer {
+
+namespace {
+
+struct HashOfDigest {
+  std::size_t operator()(const Sha256Digest& digest) const noexcept {
+    std::size_t hash = 0;
+    std::memcpy(&hash, digest.data(), sizeof(hash));
+    return hash;
+  }
+};
+
+// Bytes of the older file, and their digest.
+struct Held {
+  std::uint64_t offset;
+  std::uint64_t size;
+  Sha256Digest digest{};
+};
+
+// Returns the headers and chunks of a file, in which the digests are not set.
+std::vector<Held> parts_of(OpenFile& file, std::uint64_t chunk_size) {
+  const SourceLocation location(file.source());
+  const std::span<const Entry> entries = file.catalogue().entries();
+  std::vector<Held> parts;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    file.catalogue().check_header_size(i, location);
+    if (entry.header_size() > 0) parts.push_back({entry.header_offset, entry.header_size()});
+    for (std::uint64_t at = 0; at < entry.data_size; at += chunk_size) {
+      parts.push_back({entry.data_offset + at, std::min(chunk_size, entry.data_size - at)});
+    }
+  }
+  return parts;
+}
+
+// Reads all parts, as many at a time as SHA-256 hashes side by side, and sets their digests.
+void digest_parts(std::vector<Held>& parts, Source& source, int threads, Cancel& cancel) {
+  if (parts.empty()) return;
+  const auto together = static_cast<std::size_t>(sha256_lanes());
+  const std::uint64_t largest = std::ranges::max_element(parts, {}, &Held::size)->size;
+  ScratchPool memory(largest * together);
+  for_each_number((parts.size() + together - 1) / together, threads, cancel, [&](std::size_t i) {
+    const std::span<Held> rest = std::span(parts).subspan(i * together);
+    const Bytes block = memory.take(largest * together);
+    Bytes left = block;
+    std::vector<ChunkedBytes> read;
+    for (Held& part : rest.first(std::min(together, rest.size()))) {
+      const Bytes piece = left.first(part.size);
+      source.read(part.offset, {&piece, 1}, cancel);
+      read.push_back({piece, {&part.digest, 1}});
+      left = left.subspan(part.size);
+    }
+    digest_chunks(read, largest);
+    memory.give_back(block);
+  });
+}
+
+}  // namespace
+
+PatchedSource::PatchedSource(OpenFile& newer, OpenFile& older, int threads, Cancel& cancel)
+    : newer_(newer.source()), older_(older.source()) {
+  const ChunkDigests& listed = newer.catalogue().chunk_digests();
+  std::vector<Held> parts = parts_of(older, listed.chunk_size());
+  digest_parts(parts, older_, threads, cancel);
+  std::unordered_map<Sha256Digest, std::uint64_t, HashOfDigest> held;
+  held.reserve(parts.size());
+  for (const Held& part : parts) held.try_emplace(part.digest, part.offset);
+  const auto add = [&](std::uint64_t offset, std::uint64_t size, ConstBytes digest) {
+    Sha256Digest key;
+    std::ranges::copy(digest, key.begin());
+    const auto found = held.find(key);
+    if (found != held.end()) common_.push_back({offset, size, found->second});
+  };
+  const std::span<const Entry> entries = newer.catalogue().entries();
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    if (entry.header_size() > 0) {
+      add(entry.header_offset, entry.header_size(), listed.header_digest(i));
+    }
+    std::uint64_t chunk = 0;
+    for (std::uint64_t at = 0; at < entry.data_size; at += listed.chunk_size(), ++chunk) {
+      add(entry.data_offset + at, std::min(listed.chunk_size(), entry.data_size - at),
+          listed.digest(i, chunk));
+    }
+  }
+  std::ranges::sort(common_, {}, &Common::offset);
+}
+
+void PatchedSource::read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+  for (const Bytes piece : pieces) {
+    read_piece(offset, piece, cancel);
+    offset += piece.size();
+  }
+}
+
+std::size_t PatchedSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) {
+  return newer_.read_up_to(offset, out, cancel);
+}
+
+void PatchedSource::read_piece(std::uint64_t offset, Bytes out, Cancel& cancel) {
+  // The first part that ends behind `offset`.
+  auto common = std::ranges::upper_bound(
+      common_, offset, {}, [](const Common& each) { return each.offset + each.size; });
+  while (!out.empty()) {
+    const bool here = common != common_.end() && common->offset <= offset;
+    const std::uint64_t until = common == common_.end() ? offset + out.size()
+                                : here                  ? common->offset + common->size
+                                                        : common->offset;
+    const Bytes piece = out.first(std::min<std::uint64_t>(out.size(), until - offset));
+    if (here) {
+      older_.read(common->older_offset + (offset - common->offset), {&piece, 1}, cancel);
+      kept_ += piece.size();
+      ++common;
+    } else {
+      newer_.read(offset, {&piece, 1}, cancel);
+      fetched_ += piece.size();
+    }
+    offset += piece.size();
+    out = out.subspan(piece.size());
+  }
+}
+
+void PatchedSource::confirm(Cancel& cancel) {
+  newer_.confirm(cancel);
+  older_.confirm(cancel);
+}
+
+}  // namespace tensorizer

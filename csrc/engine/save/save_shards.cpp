@@ -1,0 +1,192 @@
+#include "engine/save/save_shards.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/open/shard_names.h"
+#include "engine/save/new_layout.h"
+#include "engine/save/shard_publication.h"
+#include "format/name_table.h"
+#include "format/safetensors/shard_index.h"
+#include "io/open.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The numbers of the tensors in one file.
+using Group = std::vector<std::size_t>;
+
+// Fills one file after another. A tensor that is larger than a file may be is alone in one.
+std::vector<Group> grouped(std::span<const TensorSpec> specs, std::uint64_t most) {
+  std::vector<Group> groups;
+  std::uint64_t size = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const std::uint64_t added = specs[i].data_size();
+    if (groups.empty() || added > most - std::min(size, most)) {
+      groups.emplace_back();
+      size = 0;
+    }
+    groups.back().push_back(i);
+    size += added;
+  }
+  if (groups.empty()) groups.emplace_back();
+  return groups;
+}
+
+void sort_group(Group& group, std::span<const TensorSpec> specs) {
+  std::stable_sort(group.begin(), group.end(), [&](std::size_t a, std::size_t b) {
+    return comes_first_in_safetensors(specs[a], specs[b]);
+  });
+}
+
+[[noreturn]] void refuse_shards(const std::string& why) {
+  throw Error(ErrorKind::InvalidArgument, "option 'max_shard_size' " + why);
+}
+
+ShardNames names_of(const std::string& uri, const SaveOptions& options) {
+  if (format_of(uri, options.format) != Format::Safetensors) {
+    refuse_shards("is for safetensors files, and this save writes a .tensors file");
+  }
+  const std::optional<std::string> name = file_name_of(uri);
+  if (!name) {
+    refuse_shards(
+        "needs a target that others can be saved beside: a file in a folder, or an object in S3");
+  }
+  if (!name->ends_with(kSingleSuffix) || name->size() == kSingleSuffix.size()) {
+    refuse_shards(
+        "needs a target whose name ends with .safetensors, as the names of its files are made of "
+        "it");
+  }
+  return ShardNames(name->substr(0, name->size() - kSingleSuffix.size()));
+}
+
+class ShardedSave {
+ public:
+  ShardedSave(const std::string& uri, const SaveOptions& options, Cancel& cancel)
+      : uri_(uri),
+        most_(options.max_shard_size),
+        sink_options_(options.sink),
+        cancel_(cancel),
+        names_(names_of(uri, options)) {
+    sink_options_.access = std::make_shared<SharedAccess>();
+  }
+
+  void run(const FileKind& kind, SavedModel model, bool sorted, SaveSettings settings,
+           Progress& progress) {
+    check_names(model.specs);
+    std::vector<Group> groups = grouped(model.specs, most_);
+    if (groups.size() > kMostShards) {
+      refuse_shards("is so small that there would be " + std::to_string(groups.size()) +
+                    " files, and a model can have " + std::to_string(kMostShards));
+    }
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (sorted) sort_group(groups[i], model.specs);
+      add_shard(kind, model, groups[i]);
+    }
+    ShardPublication publication(uri_, names_, sink_options_, cancel_);
+    // The data of all files is in the progress before the first one is written.
+    settings.counted = true;
+    progress.total += total_;
+    const auto confirm = std::exchange(settings.confirm, {});
+    const bool alone = shards_.size() == 1;
+    const std::vector<std::string> names =
+        alone ? std::vector{names_.single()} : publication.choose_names(shards_.size());
+    std::vector<UnpublishedFile> files;
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      files.push_back(write(shards_[i], names[i], alone ? uri_ : publication.uri_of(names[i]),
+                            publication.replaced_by(i), settings, progress));
+      if (!alone) files[i].sink->prepare(files[i].body_size, cancel_);
+    }
+    if (confirm) confirm();
+    if (alone) {
+      publication.publish(files, nullptr);
+    } else {
+      const std::string text = index_text(files);
+      UnpublishedFile index = write_index(text, publication.uri_of(names_.index()));
+      publication.publish(files, &index);
+    }
+  }
+
+ private:
+  struct Shard {
+    std::unique_ptr<Layout> layout;
+    std::vector<SaveItem> items;
+  };
+
+  void check_names(std::span<const TensorSpec> specs) const {
+    std::vector<std::string_view> names;
+    for (const TensorSpec& spec : specs) names.push_back(spec.name);
+    check_saved_names(names, cancel_);
+  }
+
+  void add_shard(const FileKind& kind, SavedModel& model, const Group& group) {
+    Shard shard{new_layout(Format::Safetensors, kind, 0), {}};
+    for (const std::size_t i : group) {
+      shard.layout->add(std::move(model.specs[i]));
+      shard.items.push_back(model.items[i]);
+    }
+    shard.layout->check_size();
+    total_ += shard.layout->end();
+    shards_.push_back(std::move(shard));
+  }
+
+  std::unique_ptr<Sink> open(const std::string& uri, std::string replaces = {}) {
+    SinkOptions options = sink_options_;
+    options.replaces = std::move(replaces);
+    std::unique_ptr<Sink> sink = open_sink(uri, options, cancel_);
+    if (sink->in_place()) {
+      refuse_shards("needs a folder in which new files can be made, and " + sink->label() +
+                    " can only be written in place");
+    }
+    return sink;
+  }
+
+  UnpublishedFile write(Shard& shard, const std::string& name, const std::string& uri,
+                        std::string replaces, const SaveSettings& settings, Progress& progress) {
+    Layout& layout = *shard.layout;
+    std::unique_ptr<Sink> sink = open(uri, std::move(replaces));
+    write_file(*sink, layout, shard.items, settings, progress, cancel_);
+    return {name, std::move(sink), layout.prefix_size(), layout.file_size()};
+  }
+
+  std::string index_text(std::span<const UnpublishedFile> files) const {
+    std::vector<ShardedName> names;
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      for (const PlacedTensor& tensor : shards_[i].layout->tensors()) {
+        names.push_back({tensor.spec.name, files[i].name});
+      }
+    }
+    return shard_index_text(std::move(names), total_);
+  }
+
+  // `text` must live until the file is published.
+  UnpublishedFile write_index(std::string_view text, const std::string& uri) {
+    UnpublishedFile index{names_.index(), open(uri), 0, text.size()};
+    const ConstBytes bytes = as_bytes(text);
+    index.sink->begin(0, bytes.size());
+    index.sink->write(0, {&bytes, 1}, KeptUntil::End, cancel_);
+    return index;
+  }
+
+  const std::string& uri_;
+  const std::uint64_t most_;
+  SinkOptions sink_options_;
+  Cancel& cancel_;
+  const ShardNames names_;
+  std::vector<Shard> shards_;
+  std::uint64_t total_ = 0;  // bytes of data
+};
+
+}  // namespace
+
+void save_in_shards(const std::string& uri, const FileKind& kind, SavedModel model, bool sorted,
+                    const SaveOptions& options, const SaveSettings& settings, Progress& progress,
+                    Cancel& cancel) {
+  ShardedSave(uri, options, cancel).run(kind, std::move(model), sorted, settings, progress);
+}
+
+}  // namespace tensorizer

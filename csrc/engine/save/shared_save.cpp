@@ -1,0 +1,266 @@
+#include "engine/save/shared_save.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+#include "codec/crc32.h"
+#include "codec/hmac.h"
+#include "engine/digest/chunks.h"
+#include "format/tensors/tensor_header.h"
+#include "io/open.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The size of sections, unless the target or the memory ceiling demands another one.
+constexpr std::uint64_t kSection = 8 << 20;
+constexpr std::uint64_t kSmallestSection = 1 << 20;
+// How many sections a process holds at a time: two that it receives and writes, and as many bytes
+// on their way.
+constexpr std::uint64_t kHeld = 4;
+
+[[noreturn]] void refuse_shared(const std::string& what) {
+  throw Error(ErrorKind::InvalidArgument, "several processes cannot save " + what);
+}
+
+}  // namespace
+
+SharedSave::SharedSave(std::string uri, std::unique_ptr<Layout> layout, const SaveOptions& options)
+    : uri_(std::move(uri)),
+      options_(options),
+      layout_(std::move(layout)),
+      prefix_size_(layout_->prefix_size()) {
+  const FileKind& kind = layout_->kind();
+  if (kind.header.encryption) refuse_shared("an encrypted file: leave out option 'key'");
+  if (kind.share) refuse_shared("names that share data: leave out option 'share'");
+  if (options_.max_shard_size > 0)
+    refuse_shared("several files: leave out option 'max_shard_size'");
+  if (kind.header.hashes.sha256 || kind.data_digests) {
+    refuse_shared(
+        "SHA-256 of whole tensors, which is computed in order: use 'chunked', 'crc32' or 'none' as "
+        "hashes, and leave out option 'digests'");
+  }
+  layout_->check_names(cancel_);
+}
+
+SharedSave::~SharedSave() { abort(); }
+
+std::vector<std::string_view> SharedSave::names() const {
+  std::vector<std::string_view> names;
+  for (const PlacedTensor& tensor : layout_->tensors()) names.push_back(tensor.spec.name);
+  return names;
+}
+
+std::string SharedSave::start(const std::optional<std::string>& joined) {
+  joined_ = joined.has_value();
+  sink_ = open_shared_sink(uri_, joined, options_.sink, cancel_);
+  sink_->begin(prefix_size_, layout_->file_size());
+  section_size_ = sink_->unit();
+  if (section_size_ == 1) {
+    section_size_ =
+        std::clamp(std::bit_floor(options_.memory_ceiling / kHeld), kSmallestSection, kSection);
+  }
+  owned_.assign(section_count(), false);
+  pieces_.assign(layout_->tensors().size(), {});
+  missing_.clear();
+  for (const PlacedTensor& tensor : layout_->tensors()) {
+    missing_.push_back(tensor.spec.data_size());
+  }
+  incomplete_ = missing_.size();
+  return joined ? *joined : sink_->share(cancel_);
+}
+
+std::string SharedSave::plan() const {
+  return std::to_string(prefix_size_) + " " + std::to_string(layout_->file_size()) + " " +
+         std::to_string(section_size_) + " " + std::to_string(layout_->kind().chunk_size) + " " +
+         std::to_string(layout_->kind().header.hashes.crc32);
+}
+
+std::size_t SharedSave::section_count() const noexcept {
+  return (file_size() + section_size_ - 1) / section_size_;
+}
+
+std::size_t SharedSave::head_sections() const noexcept {
+  return (prefix_size_ + section_size_ - 1) / section_size_;
+}
+
+std::vector<SharedSave::Portion> SharedSave::portions(std::size_t section) const {
+  const std::span<const PlacedTensor> tensors = layout_->tensors();
+  const std::uint64_t section_begin = section * section_size_;
+  const std::uint64_t section_end = section_begin + section_size_;
+  if (section_end <= prefix_size_) return {};
+  const std::uint64_t begin = std::max(section_begin, prefix_size_) - prefix_size_;
+  const std::uint64_t end = section_end - prefix_size_;
+  const std::uint64_t chunk = layout_->kind().chunk_size;
+  std::vector<Portion> found;
+  auto tensor = std::partition_point(tensors.begin(), tensors.end(),
+                                     [&](const PlacedTensor& each) { return each.end() <= begin; });
+  for (; tensor != tensors.end() && tensor->data_offset() < end; ++tensor) {
+    const std::uint64_t data = tensor->data_offset();
+    const std::uint64_t size = tensor->spec.data_size();
+    const std::uint64_t from = std::max(begin, data) - data;
+    const std::uint64_t to = std::min(end - data, size);
+    if (from >= to) continue;
+    Portion portion{
+        static_cast<std::size_t>(tensor - tensors.begin()), from, to - from, 0, 0, to - from};
+    if (chunk > 0) {
+      portion.first_chunk = chunk_count(from, chunk);
+      portion.chunks = chunk_count(to, chunk) - portion.first_chunk;
+      if (portion.chunks > 0) {
+        const std::uint64_t last = (portion.first_chunk + portion.chunks) * chunk;
+        portion.needed = std::min(last, size) - from;
+      }
+    }
+    found.push_back(portion);
+  }
+  return found;
+}
+
+std::vector<DataRange> SharedSave::ranges(std::size_t section) const {
+  std::vector<DataRange> ranges;
+  for (const Portion& portion : portions(section)) {
+    ranges.push_back({portion.tensor, portion.start, portion.needed});
+  }
+  return ranges;
+}
+
+std::pair<std::uint64_t, std::uint64_t> SharedSave::digest_sizes(std::size_t section) const {
+  std::pair<std::uint64_t, std::uint64_t> sizes{0, 0};
+  for (const Portion& portion : portions(section)) {
+    sizes.first += kCrc32Size;
+    sizes.second += portion.chunks * kSha256Size;
+  }
+  return sizes;
+}
+
+void SharedSave::own(std::span<const std::size_t> sections) {
+  for (const std::size_t section : sections) owned_.at(section) = true;
+  for (std::size_t i = 0; i < missing_.size(); ++i) {
+    if (missing_[i] == 0) complete(i);
+  }
+  const ConstBytes terminator = layout_->terminator();
+  if (!terminator.empty()) write_own(layout_->end(), terminator);
+}
+
+std::vector<std::byte> SharedSave::write(std::size_t section, ConstBytes data) {
+  cancel_.check();
+  const std::vector<Portion> found = portions(section);
+  std::uint64_t needed = 0;
+  for (const Portion& portion : found) needed += portion.needed;
+  if (!owned_.at(section) || data.size() != needed) {
+    throw Error(ErrorKind::Internal,
+                "section " + std::to_string(section) + " of " + sink_->label() + " has other data");
+  }
+  std::vector<std::byte> digests(found.size() * kCrc32Size);
+  std::vector<std::byte> of_chunks;
+  std::size_t at = 0;
+  for (const Portion& portion : found) {
+    const ConstBytes mine = data.first(portion.size);
+    const std::uint32_t crc = layout_->kind().header.hashes.crc32 ? crc32(0, mine) : 0;
+    std::memcpy(digests.data() + at, &crc, kCrc32Size);
+    at += kCrc32Size;
+    if (portion.chunks > 0) {
+      const std::uint64_t chunk = layout_->kind().chunk_size;
+      const std::uint64_t before = portion.first_chunk * chunk - portion.start;
+      const auto listed =
+          layout_->chunk_digests(portion.tensor).subspan(portion.first_chunk, portion.chunks);
+      const ChunkedBytes chunks{data.subspan(before, portion.needed - before), listed};
+      digest_chunks({&chunks, 1}, chunk);
+      const auto bytes = std::as_bytes(listed);
+      of_chunks.insert(of_chunks.end(), bytes.begin(), bytes.end());
+    }
+    const std::uint64_t offset = layout_->tensors()[portion.tensor].data_offset() + portion.start;
+    sink_->write(offset, {&mine, 1}, KeptUntil::Return, cancel_);
+    data = data.subspan(portion.needed);
+  }
+  digests.insert(digests.end(), of_chunks.begin(), of_chunks.end());
+  return digests;
+}
+
+void SharedSave::take(std::size_t section, ConstBytes digests) {
+  const std::vector<Portion> found = portions(section);
+  const auto [crc32s, chunks] = digest_sizes(section);
+  if (digests.size() != crc32s && digests.size() != crc32s + chunks) {
+    throw Error(ErrorKind::Internal, "the digests of section " + std::to_string(section) + " of " +
+                                         sink_->label() + " have another size");
+  }
+  ConstBytes of_chunks = digests.subspan(crc32s);
+  const bool with_chunks = !of_chunks.empty();
+  for (const Portion& portion : found) {
+    Piece piece{portion.start, portion.size, 0};
+    std::memcpy(&piece.crc32, digests.data(), kCrc32Size);
+    digests = digests.subspan(kCrc32Size);
+    if (with_chunks && !owned_[section]) {
+      const auto listed =
+          layout_->chunk_digests(portion.tensor).subspan(portion.first_chunk, portion.chunks);
+      std::memcpy(listed.data(), of_chunks.data(), listed.size_bytes());
+      of_chunks = of_chunks.subspan(listed.size_bytes());
+    }
+    pieces_[portion.tensor].push_back(piece);
+    missing_[portion.tensor] -= portion.size;
+    if (missing_[portion.tensor] == 0) complete(portion.tensor);
+  }
+}
+
+void SharedSave::complete(std::size_t tensor) {
+  --incomplete_;
+  const PlacedTensor& placed = layout_->tensors()[tensor];
+  if (placed.header_size == 0) return;
+  TensorHeaderImage header(placed.spec, layout_->kind().header, placed.header_size);
+  if (layout_->kind().header.hashes.crc32) {
+    std::uint32_t sum = 0;
+    for (const ConstBytes part : header.hashed()) sum = crc32(sum, part);
+    std::vector<Piece> pieces = std::move(pieces_[tensor]);
+    std::sort(pieces.begin(), pieces.end(),
+              [](const Piece& a, const Piece& b) { return a.start < b.start; });
+    for (const Piece& piece : pieces) sum = crc32_join(sum, piece.crc32, piece.size);
+    header.set_crc32(sum);
+  }
+  if (layout_->kind().chunk_size > 0) {
+    layout_->set_header_digest(tensor, sha256(header.bytes()));
+  }
+  write_own(placed.header_offset, header.bytes());
+}
+
+void SharedSave::write_own(std::uint64_t offset, ConstBytes bytes) {
+  while (!bytes.empty()) {
+    const std::uint64_t in_file = prefix_size_ + offset;
+    const std::size_t section = in_file / section_size_;
+    const std::uint64_t left = (section + 1) * section_size_ - in_file;
+    const ConstBytes part = bytes.first(std::min<std::uint64_t>(left, bytes.size()));
+    if (owned_[section]) sink_->write(offset, {&part, 1}, KeptUntil::Return, cancel_);
+    offset += part.size();
+    bytes = bytes.subspan(part.size());
+  }
+}
+
+std::string SharedSave::hand_in() {
+  if (incomplete_ > 0) {
+    throw Error(ErrorKind::Internal, sink_->label() + " lacks the digests of " +
+                                         std::to_string(incomplete_) + " tensors");
+  }
+  if (!joined_) sink_->write_head(layout_->prefix(0, prefix_size_), cancel_);
+  return sink_->hand_in(layout_->file_size(), cancel_);
+}
+
+void SharedSave::take_in(const std::string& handed_in) { sink_->take_in(handed_in); }
+
+void SharedSave::finish() {
+  sink_->finish(layout_->file_size(), cancel_);
+  sink_.reset();
+}
+
+void SharedSave::leave() {
+  sink_->leave();
+  sink_.reset();
+}
+
+void SharedSave::abort() noexcept {
+  if (sink_) sink_->abort();
+  sink_.reset();
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,209 @@
+#include "transfer/files/rewrite.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/load/tensor_source.h"
+#include "engine/save/new_layout.h"
+#include "engine/save/save_shards.h"
+#include "io/open.h"
+#include "transfer/files/saving.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Returns whether a tensor is read: for its data, or for its header, which has to be checked.
+bool is_read(const Entry& entry) { return entry.end() > entry.header_offset; }
+
+// The tensors of the original file that are read, in the order of the new one. A sequential source
+// is read by one worker at a time, in that order. Shared by all workers of the save.
+class Origin {
+ public:
+  Origin(OpenFile& from, Source& source, DataDigests* data_digests, Cancel& cancel)
+      : file_{source, from.catalogue(), from.keys(), data_digests,
+              !from.catalogue().encrypted() &&
+                  compares_chunks(from.catalogue(), Verify::All, data_digests)},
+        cancel_(cancel),
+        sequential_(source.sequential()) {}
+
+  const TensorFile& file() const noexcept { return file_; }
+  // Adds an entry to those that are read.
+  void add(std::uint32_t entry) { order_.push_back(entry); }
+
+  void read(TensorSource& source, std::uint32_t number, std::uint64_t position, Bytes bytes) {
+    if (sequential_) await_turn(number);
+    source.read(order_[number], position, bytes, cancel_);
+    if (!sequential_ || position + bytes.size() < entry(number).data_size) return;
+    const std::lock_guard lock(mutex_);
+    next_ = number + 1;
+    changed_.notify_all();
+  }
+
+ private:
+  const Entry& entry(std::uint32_t number) const {
+    return file_.catalogue.entries()[order_[number]];
+  }
+
+  // Blocks until all earlier tensors have been read. Skips those that are never read. Cannot
+  // deadlock: the worker that has an earlier tensor has already started to move it.
+  void await_turn(std::uint32_t number) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      while (next_ < number && !is_read(entry(next_))) ++next_;
+      if (next_ == number) return;
+      changed_.wait_for(lock, kPollInterval);
+      lock.unlock();
+      cancel_.check();
+      lock.lock();
+    }
+  }
+
+  const TensorFile file_;
+  Cancel& cancel_;
+  const bool sequential_;
+  std::vector<std::uint32_t> order_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint32_t next_ = 0;  // the tensor to read next
+};
+
+// Passes the data of the original tensors to one worker of the save.
+class OriginReader final : public TensorReader {
+ public:
+  explicit OriginReader(Origin& origin) : origin_(origin), source_(origin.file()) {}
+
+  void read(std::uint32_t tensor, std::uint64_t position, Bytes out) override {
+    origin_.read(source_, tensor, position, out);
+  }
+
+ private:
+  Origin& origin_;
+  TensorSource source_;
+};
+
+// Returns the spec of a name. In a safetensors file, tensors have the names that a program asks for
+// them by: it does not know the modules that they belong to.
+TensorSpec spec_of(OpenFile& from, std::uint32_t number, Format format) {
+  const Entry& entry = from.entry(number);
+  const NamedEntry named = from.catalogue().named(number);
+  TensorSpec spec;
+  spec.name = format == Format::Tensors ? named.name : from.names()[number];
+  spec.type = named.type;
+  if (!entry.dtype) {
+    throw Error(ErrorKind::InvalidArgument,
+                from.describe_entry(number) +
+                    ": its dtype is stored only with its data, and this source can be read only "
+                    "once: write the file to a disk first");
+  }
+  spec.dtype = *entry.dtype;
+  spec.shape.assign(entry.shape.begin(), entry.shape.end());
+  spec.meta = entry.meta;
+  return spec;
+}
+
+[[noreturn]] void refuse_to_read_twice(const OpenFile& from, std::uint32_t name) {
+  throw Error(ErrorKind::InvalidArgument,
+              from.describe_entry(name) +
+                  " has the data of another tensor, which the new file would store twice, but this "
+                  "source can be read only once: write the file to a disk first, or convert it to "
+                  "a .tensors file that shares data");
+}
+
+// Places all names of the original, and returns where the data of the tensors comes from.
+std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layout& layout,
+                            Cancel& cancel) {
+  const auto naming_the_file = [&](const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::InvalidArgument) throw;
+      throw Error(error.kind(), from.source().label() + ": " + std::string(error.message()));
+    }
+  };
+  const Catalogue& catalogue = from.catalogue();
+  const std::vector<std::uint32_t> order = stored_order(catalogue.entries(), cancel);
+  std::vector<std::uint32_t> places(order.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) places[order[i]] = i;
+  std::vector<SaveItem> items;
+  std::uint32_t next = 0;
+  for (std::uint32_t name = 0; name < catalogue.name_count(); ++name) {
+    const Tie* const tie = catalogue.tie(name);
+    const std::uint32_t entry = tie != nullptr ? tie->entry : order[next++];
+    TensorSpec spec = spec_of(from, tie != nullptr ? name : catalogue.number_of(entry), format);
+    if (tie != nullptr && layout.kind().share) {
+      naming_the_file([&] { layout.tie(spec, places[entry]); });
+      continue;
+    }
+    if (tie != nullptr && from.source().sequential()) refuse_to_read_twice(from, name);
+    naming_the_file([&] { layout.add(std::move(spec)); });
+    SaveItem item;
+    if (is_read(catalogue.entries()[entry])) item.read = static_cast<std::uint32_t>(items.size());
+    items.push_back(item);
+    origin.add(entry);
+  }
+  naming_the_file([&] { layout.check_names(cancel); });
+  return items;
+}
+
+}  // namespace
+
+void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds hashes, int threads,
+             const SaveOptions& options, Progress& progress, Cancel& cancel) {
+  const RedactedQuotes quotes(source);
+  if (from.catalogue().encrypted() && from.keys() == nullptr) {
+    throw Error(ErrorKind::Crypto, source.label() +
+                                       ": the file is encrypted, and no key "
+                                       "was given for it");
+  }
+  if (from.catalogue().has_digests_of_others()) {
+    throw Error(ErrorKind::InvalidFormat,
+                source.label() +
+                    ": the file lists hashes of tensors with other names, types or shapes, so it "
+                    "was changed or is damaged; load and save it if it is right");
+  }
+  const Format format = format_of(to, options.format);
+  FileKind kind = file_kind(format, hashes, from.metadata(), options, cancel);
+  if (!options.share) kind.share = format == Format::Tensors;
+  std::optional<DataDigests> pinned;
+  if (from.options().digest) pinned.emplace(from.pinned_digests());
+  Origin origin(from, source, pinned ? &*pinned : nullptr, cancel);
+  SaveSettings settings;
+  settings.threads = threads;
+  settings.memory_ceiling = options.memory_ceiling;
+  settings.moves_in_flight = threads;
+  if (const std::optional<std::uint64_t> size = source.size()) {
+    settings.moves_in_flight = source.hints(0, *size).reads_for(threads);
+  }
+  settings.open_access = [&] {
+    return TensorAccess{.reader = std::make_unique<OriginReader>(origin)};
+  };
+  settings.confirm = [&] {
+    if (pinned) from.check_digest(*pinned, cancel);
+    source.confirm(cancel);
+  };
+  if (options.max_shard_size > 0) {
+    const std::unique_ptr<Layout> layout = new_layout(format, kind, 0);
+    SavedModel model;
+    model.items = place(from, origin, format, *layout, cancel);
+    for (const PlacedTensor& tensor : layout->tensors()) model.specs.push_back(tensor.spec);
+    save_in_shards(to, kind, std::move(model), false, options, settings, progress, cancel);
+    return;
+  }
+  const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
+  check_not_overwritten(*sink, from.source());
+  if (sink->sequential() && source.sequential()) {
+    throw Error(ErrorKind::InvalidArgument,
+                sink->label() + " must be written in order, digests first, but " + source.label() +
+                    " can be read only once: one of the two must be a regular file");
+  }
+  const std::unique_ptr<Layout> layout = new_layout(format, std::move(kind), sink->start());
+  const std::vector<SaveItem> items = place(from, origin, format, *layout, cancel);
+  save_file(*sink, *layout, items, settings, progress, cancel);
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,64 @@
+// Prepares tensors for a save.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/options.h"
+#include "engine/save/save.h"
+#include "engine/save/shared_save.h"
+#include "io/sink.h"
+#include "io/source.h"
+#include "transfer/device/staging.h"
+
+namespace tensorizer {
+
+// What the save of one tensor needs. Keeps the tensor alive.
+struct Saving {
+  TensorSpec spec;
+  SaveItem item;
+  at::Tensor tensor;
+  std::optional<std::size_t> tied_to{};  // the number of the saving that has the same memory
+};
+
+// Returns how to save a tensor. Throws Error(InvalidArgument) for a tensor that cannot be saved:
+// one that is not strided, has a dtype that the format does not hold, or has no memory of its own.
+Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& staging,
+                      TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
+
+// Ties those that are the same memory and whose data is stored. Their number must fit in 32 bits.
+void tie_savings(std::span<Saving> savings);
+
+// Adds the tensors and their ties to the layout, and returns the data of the tensors. Moves their
+// specs away.
+std::vector<SaveItem> add_to(Layout& layout, std::span<Saving> savings);
+
+// Returns the kind of file that the options ask for, and derives the key if there is one. An
+// encrypted file never has CRC32s, which would reveal something about its data; throws
+// Error(InvalidArgument) if they are the only digests asked for, and what kind_in() throws.
+FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> metadata,
+                   const SaveOptions& options, Cancel& cancel);
+
+// Returns the settings of a save. Call after staging.begin(). `staging` must outlive the settings.
+SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);
+
+// Returns a save of one file by several processes. `tensors` say the shapes and dtypes of the whole
+// tensors, and may be on the meta device. Throws what prepare_saving() and SharedSave throw.
+std::unique_ptr<SharedSave> shared_save(std::string uri, std::vector<std::string> names,
+                                        std::span<const at::Tensor> tensors, HashKinds hashes,
+                                        const OptionList& options,
+                                        std::optional<Metadata> metadata);
+
+// Throws Error(InvalidArgument) if the sink writes in place to the file that a tensor is mapped
+// from, because that would overwrite the tensor while it is read.
+void check_not_overwritten(const Sink& sink, std::span<const Saving> savings);
+// Does the same for the source that all tensors are read from.
+void check_not_overwritten(const Sink& sink, const Source& source);
+
+}  // namespace tensorizer

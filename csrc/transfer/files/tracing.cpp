@@ -1,0 +1,63 @@
+#include "transfer/files/tracing.h"
+
+#include "base/error.h"
+#include "engine/open/open_model.h"
+#include "transfer/files/file_reader.h"
+#include "transfer/memory/dtype.h"
+
+namespace tensorizer {
+
+std::optional<std::string> traced_version(const std::string& uri, const OptionList& options) {
+  refuse_secrets(uri, options, "a traced program");
+  Cancel cancel;
+  std::unique_ptr<Source> source;
+  try {
+    source = open_model(uri, parse_load_options(options), cancel);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::NotFound) throw;
+    throw Error(ErrorKind::NotFound,
+                std::string(error.message()) +
+                    "; tracing a program needs the file, with the names and shapes that it will "
+                    "have when the program runs",
+                error.system_errno(), error.path());
+  }
+  if (!source->sequential()) return source->version();
+  throw Error(
+      ErrorKind::InvalidArgument,
+      source->label() +
+          " can be read only once, and tracing would consume its bytes: trace with a regular "
+          "file, or load outside of the traced code");
+}
+
+std::vector<std::string> trace(const std::string& uri, const std::vector<std::string>& names,
+                               std::optional<c10::ScalarType> dtype, const OptionList& options) {
+  traced_version(uri, options);
+  FileReader reader(uri, options);
+  std::vector<std::string> seen;
+  for (const std::string& name : names) {
+    seen.push_back(describe_shape(cast_type(reader.dtype(name), dtype), reader.shape(name)));
+  }
+  return seen;
+}
+
+std::string describe_shape(c10::ScalarType type, at::IntArrayRef shape) {
+  return dtype_name(type) + c10::str(shape);
+}
+
+void check_traced(const OpenFile& file, std::span<const std::uint32_t> selected,
+                  std::optional<c10::ScalarType> dtype, std::span<const std::string> traced) {
+  if (traced.size() != selected.size()) {
+    throw Error(ErrorKind::InvalidArgument, std::to_string(selected.size()) + " names and " +
+                                                std::to_string(traced.size()) + " traced shapes");
+  }
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    const std::string now = describe_shape(cast_type(scalar_type(file.dtype(selected[i])), dtype),
+                                           file.entry(selected[i]).shape);
+    if (now == traced[i]) continue;
+    throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) + " is " + now +
+                                                ", and was " + traced[i] +
+                                                " when this program was traced: trace it again");
+  }
+}
+
+}  // namespace tensorizer

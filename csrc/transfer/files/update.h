@@ -1,0 +1,18 @@
+// Brings a local file up to date with a newer version of it.
+#pragma once
+
+#include <string>
+
+#include "engine/open/open_file.h"
+#include "tensorizer_ops/reader.h"
+
+namespace tensorizer {
+
+// Brings the local file `to` up to date with the plain file `from`, which must list digests of
+// chunks: reads from it only what the local file does not have, and writes a file with the same
+// digests in its place. Makes a copy if there is no file `to`. Throws InvalidArgument if one of the
+// files is encrypted.
+Updated update(OpenFile& from, const std::string& to, int threads, Progress& progress,
+               Cancel& cancel);
+
+}  // namespace tensorizer

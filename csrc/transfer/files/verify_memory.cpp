@@ -1,0 +1,169 @@
+#include "transfer/files/verify_memory.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/digest/check.h"
+#include "engine/digest/digest.h"
+#include "engine/load/load.h"
+#include "engine/move/workers.h"
+#include "transfer/files/tracing.h"
+#include "transfer/memory/dtype.h"
+#include "transfer/memory/held_memory.h"
+#include "transfer/memory/memory.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Bytes that come from a device at a time.
+constexpr std::int64_t kPiece = 16 << 20;
+constexpr std::size_t kMostNamed = 100;
+
+template <typename Signature>
+c10::TypedOperatorHandle<Signature> op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+std::uint32_t crc32_of(const at::Tensor& tensor) {
+  static const auto crc32 = op<c10::SymInt(const at::Tensor&)>("tensorizer::crc32");
+  return static_cast<std::uint32_t>(crc32.call(tensor).expect_int());
+}
+
+// Returns the digests as bytes on the CPU.
+at::Tensor chunk_digests_of(const at::Tensor& tensor, std::uint64_t chunk) {
+  static const auto sha256_chunks =
+      op<at::Tensor(const at::Tensor&, std::int64_t)>("tensorizer::sha256_chunks");
+  return sha256_chunks.call(tensor, static_cast<std::int64_t>(chunk)).cpu();
+}
+
+// Returns the digests of a tensor that lies anywhere, with its header.
+Digests digest_of(const at::Tensor& tensor, const DigestStart& start, Cancel& cancel) {
+  if (!start.sha256) {
+    Digests digests;
+    digests.crc32 = crc32_with_header(start, crc32_of(tensor), tensor.nbytes());
+    return digests;
+  }
+  RunningDigests running(start);
+  const at::Tensor bytes = row_major_bytes(tensor, "a tensor");
+  for (std::int64_t at = 0; at < bytes.numel(); at += kPiece) {
+    cancel.check();
+    const at::Tensor piece = bytes.narrow(0, at, std::min(kPiece, bytes.numel() - at)).cpu();
+    running.update(const_bytes(piece));
+  }
+  return running.finish();
+}
+
+class MemoryCheck {
+ public:
+  MemoryCheck(OpenFile& file, Verify verify, Cancel& cancel)
+      : file_(file), verify_(verify), cancel_(cancel) {}
+
+  void check(std::uint32_t number, const at::Tensor& tensor,
+             const std::optional<TensorDetails>& details) {
+    cancel_.check();
+    const Entry& entry = file_.entry(number);
+    if (entry.data_size == 0) return;
+    if (!details) {
+      check_chunks(number, tensor);
+      return;
+    }
+    const Expected expected{details->crc32, verify_ == Verify::Crc32 && details->crc32
+                                                ? std::nullopt
+                                                : details->sha256};
+    if (!expected.crc32 && !expected.sha256) {
+      throw Error(ErrorKind::InvalidFormat,
+                  file_.describe_entry(number) +
+                      " has nothing to verify: the file was saved without hashes");
+    }
+    const DigestStart start{details->hashed, expected.crc32.has_value(),
+                            expected.sha256.has_value()};
+    const Digests found = digest_of(tensor, start, cancel_);
+    if (expected.crc32 && *expected.crc32 != found.crc32) {
+      differs(number, "it does not have the CRC32 that was saved");
+    } else if (expected.sha256 && *expected.sha256 != found.sha256) {
+      differs(number, "it does not have the SHA-256 that was saved");
+    }
+  }
+
+  void finish() const {
+    if (count_ == 0) return;
+    std::string message = file_.source().label() + " has other values:" + differences_;
+    if (count_ > kMostNamed) message += "\nand " + std::to_string(count_ - kMostNamed) + " more";
+    throw Error(ErrorKind::HashMismatch, message);
+  }
+
+ private:
+  void check_chunks(std::uint32_t number, const at::Tensor& tensor) {
+    const ChunkDigests& listed = file_.catalogue().chunk_digests();
+    const at::Tensor found = chunk_digests_of(tensor, listed.chunk_size());
+    const std::span digests(reinterpret_cast<const Sha256Digest*>(const_bytes(found).data()),
+                            static_cast<std::size_t>(found.size(0)));
+    compare_chunks(listed, file_.entry_number(number), 0, digests, [&](std::uint64_t at) {
+      const std::uint64_t end = std::min(at + listed.chunk_size(), file_.entry(number).data_size);
+      differs(number, "its bytes from " + std::to_string(at) + " to " + std::to_string(end) +
+                          " do not have the SHA-256 that was saved");
+    });
+  }
+
+  void differs(std::uint32_t number, const std::string& how) {
+    if (++count_ > kMostNamed) return;
+    differences_ += "\n" + describe(file_.names()[number], file_.entry_number(number)) + ": " + how;
+  }
+
+  OpenFile& file_;
+  const Verify verify_;
+  Cancel& cancel_;
+  std::size_t count_ = 0;
+  std::string differences_;
+};
+
+void check_shape(const OpenFile& file, std::uint32_t number, const at::Tensor& tensor) {
+  const std::string why =
+      tensor.is_meta() ? "it is on the meta device and has no data" : lacks_memory(tensor);
+  if (!why.empty()) {
+    throw Error(ErrorKind::InvalidArgument,
+                file.describe_entry(number) + ": the tensor in memory cannot be verified: " + why);
+  }
+  const Entry& entry = file.entry(number);
+  const c10::ScalarType stored = scalar_type(file.dtype(number));
+  const std::vector<std::int64_t> shape(entry.shape.begin(), entry.shape.end());
+  if (tensor.scalar_type() == stored && tensor.sizes() == at::IntArrayRef(shape)) return;
+  throw Error(ErrorKind::InvalidArgument, file.describe_entry(number) + " is " +
+                                              describe_shape(stored, shape) +
+                                              ", and the tensor in memory " +
+                                              describe_shape(tensor.scalar_type(), tensor.sizes()));
+}
+
+}  // namespace
+
+void verify_memory(OpenFile& file, const std::vector<std::string>& names,
+                   const std::vector<at::Tensor>& tensors, Verify verify, Cancel& cancel) {
+  if (names.size() != tensors.size()) {
+    throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
+                                                std::to_string(tensors.size()) + " tensors");
+  }
+  const at::NoGradGuard no_grad;
+  const HeldMemory held(tensors);
+  const RedactedQuotes quotes(file.source());
+  const std::vector<std::uint32_t> numbers = file.select(names);
+  // Without a list of digests, they are in the headers, which may be far away.
+  const bool chunked = compares_chunks(file.catalogue(), verify, nullptr);
+  std::vector<std::vector<std::byte>> headers(chunked ? 0 : numbers.size());
+  std::vector<std::optional<TensorDetails>> details(numbers.size());
+  for_each_number(headers.size(), kWaitingWorkers, cancel, [&](std::size_t i) {
+    details[i] = file.read_details(numbers[i], headers[i], cancel);
+  });
+  const std::vector<at::Tensor>& own = held.tensors();
+  for (std::size_t i = 0; i < numbers.size(); ++i) check_shape(file, numbers[i], own[i]);
+  MemoryCheck check(file, verify, cancel);
+  for (std::size_t i = 0; i < numbers.size(); ++i) check.check(numbers[i], own[i], details[i]);
+  check.finish();
+}
+
+}  // namespace tensorizer
