@@ -1,6 +1,7 @@
 // The Python module `_python`: what Python adds to the library. It turns errors into Python
-// exceptions of their kinds, stops a running job at Ctrl-C, lets threads watch a save, finds the
-// package of AOTInductor behind its Python object, and opens file objects as sources and sinks.
+// exceptions of their kinds, stops a running job at Ctrl-C, lets threads watch a save, holds the
+// memory of tensors, finds the package of AOTInductor behind its Python object, and opens file
+// objects as sources and sinks.
 // stream.cpp has what the package's own file objects need. No layer outside this folder knows of
 // Python.
 //
