@@ -31,6 +31,7 @@
 #   make wheels  builds the source distribution and the wheel of a release, and tests the wheel
 #   make aarch64 builds what needs no torch for 64-bit ARM, and runs its tests under QEMU
 #   make clean   removes everything that was built, except .venv
+#   make help    prints this
 
 PYTHON ?= python3
 TORCH := torch==2.13.0
@@ -59,7 +60,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills mutants clean cpp-test pytest
+.PHONY: help demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills mutants clean cpp-test pytest
 .PHONY: build-packages test-packages test-hf
 
 build: $(BUILT)
@@ -78,6 +79,9 @@ test: build $(STAMPS)/test | test-packages
 		"$(RUN) soak SOAK_SECONDS=40 SOAK_SEED=1"
 	$(STEP) "Kernels for GPUs" $(RUN) cuda
 	$(STEP) "Python tests" $(RUN) pytest
+
+help:
+	@sed -n 's/^#   //p' Makefile
 
 lint: $(STAMPS)/test
 	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)

@@ -1,5 +1,5 @@
 // Makes the files of a save appear in place of an older model of the same name: files with shards,
-// then their index, or a single file. How that is done is told in docs/design.md.
+// then their index, or a single file. docs/design/saves.md has the steps.
 #pragma once
 
 #include <memory>
