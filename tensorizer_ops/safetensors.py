@@ -88,14 +88,14 @@ def save_model(
     The metadata says for each name that is left out which one has its data.
     """
     state = model.state_dict(keep_vars=True)
+    state = dict(zip(state, plain_tensors(state, state.values()), strict=True))
     texts = dict(metadata or {})
     for kept, others in _duplicates(state, preferred=()).items():
         for name in others:
             texts.setdefault(name, kept)
             del state[name]
     if force_contiguous:
-        plain = plain_tensors(state, state.values())
-        state = dict(zip(state, map(_contiguous, state, plain), strict=True))
+        state = {name: _contiguous(name, tensor) for name, tensor in state.items()}
     try:
         save_file(state, filename, texts or metadata)
     except _NotContiguous as error:

@@ -274,3 +274,14 @@ def test_the_rest_of_this_library_is_within_reach(tmp_path: Path) -> None:
     with ours.safe_open(tmp_path / "m.tensors", "pt") as opened:
         assert opened.metadata() == {"a": "b"}
         assert torch.equal(opened.get_tensor("x"), torch.ones(3))
+
+
+class WithText(torch.nn.Module):
+    def get_extra_state(self) -> dict[str, str]:
+        return {"text": "kept beside the tensors"}
+
+
+def test_a_state_that_is_no_tensor_is_named(path: str) -> None:
+    with pytest.raises(ValueError, match="tensor '_extra_state' cannot be saved: it is dict"):
+        ours.save_model(WithText(), path)
+    assert not Path(path).exists()
