@@ -1,5 +1,8 @@
 // Fuzzes URIs: of files, web servers, S3 and Redis. The first byte says which; a '$' is a secret
 // where a user or a password is.
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 #include "fuzz_text.h"
 #include "io/open.h"
