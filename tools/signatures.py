@@ -18,8 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ForwardRef
 
-import tensorizer_ops
-
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 NAME = re.compile(r"^- `(?:class )?(\w+)")
 
@@ -92,24 +90,31 @@ def public(module: ModuleType) -> set[str]:
     return {name for name in names if not isinstance(getattr(module, name), ModuleType | str)}
 
 
-def written(page: str) -> str:
-    """Return the page with the signatures as they are now."""
-    module: ModuleType = tensorizer_ops
-    shown: dict[ModuleType, set[str]] = {}
-    result = []
+def entries(page: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each line that is not of a member, with its module, and the name that it is of."""
+    module = "tensorizer_ops"
     for line in page.splitlines():
         if line.startswith("## "):
-            title = line[3:]
-            is_module = title.startswith("tensorizer_ops.")
-            module = importlib.import_module(title) if is_module else tensorizer_ops
-        if found := NAME.match(line):
-            shown.setdefault(module, set()).add(found[1])
-            value = getattr(module, found[1])
-            result += lines(found[1], value)
-            if inspect.isfunction(value) and (missing := undocumented(value)):
-                sys.exit(f"the docstring of {found[1]} does not say what {missing} are")
-        elif not line.startswith("  - "):
+            module = line[3:] if line.startswith("## tensorizer_ops.") else "tensorizer_ops"
+        if not line.startswith("  - "):
+            found = NAME.match(line)
+            yield line, module, found[1] if found else ""
+
+
+def written(page: str) -> str:
+    """Return the page with the signatures as they are now."""
+    shown: dict[ModuleType, set[str]] = {}
+    result = []
+    for line, path, name in entries(page):
+        if not name:
             result.append(line)
+            continue
+        module = importlib.import_module(path)
+        shown.setdefault(module, set()).add(name)
+        value = getattr(module, name)
+        result += lines(name, value)
+        if inspect.isfunction(value) and (missing := undocumented(value)):
+            sys.exit(f"the docstring of {name} does not say what {missing} are")
     for module, names in shown.items():
         if wrong := names ^ public(module):
             sys.exit(f"{PAGE.name} lacks, or has too much of {module.__name__}: {sorted(wrong)}")

@@ -69,7 +69,7 @@ def _by_readers(verify: bool = False) -> tuple[tuple[str, Load], ...]:
     return tuple((f"num_readers={n}", tensorizer_load(n, verify_hash=verify)) for n in (2, 4, 1, 8))
 
 
-# What is compared with each other runs in succession, so that the machine's state is alike.
+# Entries that are compared run one after another, so that the machine is in the same state.
 ENTRIES: tuple[Limit | Peer, ...] = (
     Peer("us, zero-copy", US, ops_load(copy=False), repeats=MAPPED),
     Peer("us, safetensors, zero-copy", US_SAFETENSORS, ops_load(), repeats=MAPPED),

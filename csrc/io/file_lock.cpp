@@ -31,7 +31,8 @@ bool has_name(const Descriptor& file) noexcept {
   return fstat(file.get(), &status) == 0 && status.st_nlink > 0;
 }
 
-// Whoever holds the lock removes the file, and others that have opened it take a new one.
+// The holder removes the file when it lets go. A waiter that has the removed file open opens the
+// path again, which creates a new one.
 FileLock::FileLock(std::string path, Cancel& cancel) : path_(std::move(path)) {
   do {
     file_ = open_lock(path_);

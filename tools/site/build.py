@@ -18,12 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 from messages import with_messages  # noqa: E402
+from signatures import entries  # noqa: E402
 
 PAGES = ROOT / "build" / "site" / "pages"
-# A search for an error message should find this page before pages that quote the message.
-MESSAGES = ROOT / "docs" / "troubleshooting.md"
 REFERENCE = ROOT / "docs" / "reference.md"
 HEADERS = ROOT / "docs" / "cpp.md"
+# A search for an error message should find this page before pages that quote the message.
+MESSAGES = ROOT / "docs" / "troubleshooting.md"
 FIRST_IN_SEARCH = "---\nsearch:\n  boost: 10\n---\n\n"
 # In a table, GitHub wants `a \| b` for what Python's Markdown writes as `a | b`.
 CODE = re.compile(r"`[^`\n]*`")
@@ -32,7 +33,6 @@ PICTURE = re.compile(
     r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img src="([^"]+)"([^>]*)>\s*</picture>'
 )
 IMAGES = r'<img src="\2#only-light"\3><img src="\1#only-dark"\3>'
-SIGNATURE = re.compile(r"^- `(?:class )?(\w+)")
 HEADER = re.compile(r"^- \[[^\]]+\]\((\S+\.h)\).*$", re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)]*)?\))")
 
@@ -50,16 +50,7 @@ def listing(folder: Path) -> str:
 
 def with_docstrings(page: str) -> str:
     """Return the page with what mkdocstrings shows in place of signatures."""
-    module = "tensorizer_ops"
-    lines = []
-    for line in page.splitlines():
-        if line.startswith("## "):
-            module = line[3:] if line.startswith("## tensorizer_ops.") else "tensorizer_ops"
-        name = SIGNATURE.match(line)
-        if name:
-            lines.append(f"::: {module}.{name[1]}\n")
-        elif not line.startswith("  - "):
-            lines.append(line)
+    lines = (f"::: {module}.{name}\n" if name else line for line, module, name in entries(page))
     return "\n".join(lines)
 
 

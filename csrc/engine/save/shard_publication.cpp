@@ -167,7 +167,7 @@ void ShardPublication::write_record(std::span<const UnpublishedFile> files, bool
   record_->write(added, replaced, options_.fsync);
 }
 
-// What cannot be removed now is left to the next save.
+// Older files that cannot be removed now stay until the next save removes them.
 void ShardPublication::close_record() {
   try {
     record_->close();
