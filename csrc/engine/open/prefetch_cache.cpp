@@ -111,7 +111,7 @@ class PrefetchCache::CachedSource final : public Source {
     while (!out.empty()) {
       const Unit& unit = *find(offset);
       const std::size_t size = std::min<std::uint64_t>(out.size(), unit.span.end - offset);
-      std::copy_n(unit.memory.get() + (offset - unit.span.begin), size, out.begin());
+      std::copy_n(unit.memory->bytes().begin() + (offset - unit.span.begin), size, out.begin());
       out = out.subspan(size);
       offset += size;
     }
@@ -251,7 +251,7 @@ void PrefetchCache::read_into_units(const Read& read, int most_reads, Cancel& ca
       // A load did not wait for this unit, and reads it itself.
       if (unit->state == State::Evicted) continue;
       if (unit->state == State::Queued) {
-        unit->memory = std::make_unique_for_overwrite<std::byte[]>(unit->span.size());
+        unit->memory = std::make_unique<Pages>(unit->span.size());
         unit->state = State::Reading;
       }
       units.push_back(unit);
@@ -273,7 +273,7 @@ void PrefetchCache::read_into_units(const Read& read, int most_reads, Cancel& ca
       const std::uint64_t to = std::min(unit->span.end, read.part.end);
       if (pieces.empty()) begin = at = from;
       if (from > at) pieces.emplace_back(gaps.emplace_back(from - at));
-      pieces.push_back({unit->memory.get() + (from - unit->span.begin), to - from});
+      pieces.push_back(unit->memory->bytes().subspan(from - unit->span.begin, to - from));
       at = to;
     }
     if (!pieces.empty()) source_->read(begin, pieces, cancel);

@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "engine/move/move.h"
+#include "io/pages.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -63,7 +64,7 @@ class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
     pid_t process;
     std::size_t reads_left = 0;
     State state = State::Queued;
-    std::unique_ptr<std::byte[]> memory{};
+    std::unique_ptr<Pages> memory{};
   };
   using UnitPointer = std::shared_ptr<Unit>;
   // One read: of adjacent units, or of a part of a large unit.

@@ -8,6 +8,7 @@
 
 #include "base/gate.h"
 #include "engine/move/workers.h"
+#include "io/pages.h"
 
 namespace tensorizer {
 
@@ -27,12 +28,10 @@ constexpr std::uint64_t kSmallestPiece = 2 << 20;
 class ReadAhead::Window final : public Source {
  public:
   Window(std::shared_ptr<Source> file, Span span)
-      : file_(std::move(file)),
-        span_(span),
-        memory_(std::make_unique_for_overwrite<std::byte[]>(span.size())) {}
+      : file_(std::move(file)), span_(span), pages_(span.size()) {}
 
   const Span& span() const { return span_; }
-  Bytes bytes() { return {memory_.get(), static_cast<std::size_t>(span_.size())}; }
+  Bytes bytes() { return pages_.bytes().first(static_cast<std::size_t>(span_.size())); }
   void end_at(std::uint64_t end) { span_.end = end; }
 
   // Copies what is in memory of the bytes from `offset` on, and returns how many there were.
@@ -72,7 +71,7 @@ class ReadAhead::Window final : public Source {
  private:
   const std::shared_ptr<Source> file_;
   Span span_;
-  const std::unique_ptr<std::byte[]> memory_;
+  const Pages pages_;
 };
 
 ReadAhead::ReadAhead(std::shared_ptr<Source> source, std::uint64_t end, std::uint64_t most)
@@ -160,11 +159,11 @@ std::shared_ptr<ReadAhead::Window> ReadAhead::take_held(Span wanted) {
   return is_last ? std::exchange(held_, nullptr) : held_;
 }
 
-// Returns the span to read ahead; nullopt if `wanted` is large enough by itself.
+// Returns the span to read ahead; nullopt if `wanted` is empty, or large enough by itself.
 std::optional<ReadAhead::Span> ReadAhead::plan(Span wanted) const {
   const std::uint64_t size =
       passed_ < most_ / kGrowth ? std::max(passed_ * kGrowth, kSmallestWindow) : most_;
-  if (wanted.size() > size / 2) return std::nullopt;
+  if (wanted.size() == 0 || wanted.size() > size / 2) return std::nullopt;
   if (backwards_) return Span{wanted.end - std::min(wanted.end, size), wanted.end};
   const std::uint64_t end = std::min({end_, needed_, source_->size().value_or(end_)});
   if (wanted.end > end) return std::nullopt;
