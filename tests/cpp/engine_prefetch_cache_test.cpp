@@ -48,8 +48,8 @@ class FragileSource final : public Source {
   std::atomic<int> reads_ = 0;
 };
 
-std::vector<PrefetchCache::Span> some_spans(std::minstd_rand& random) {
-  std::vector<PrefetchCache::Span> spans;
+std::vector<Span> some_spans(std::minstd_rand& random) {
+  std::vector<Span> spans;
   std::uint64_t unit = random() % kUnits;
   for (std::uint64_t i = random() % 12; i > 0 && unit < kUnits; --i) {
     spans.push_back({unit * kUnit, (unit + 1) * kUnit});
@@ -66,7 +66,7 @@ TEST(PrefetchCache, IsRightWhateverHappensAtTheSameTime) {
     std::minstd_rand random(seed + 1);
     for (int round = 0; round < 60; ++round) {
       Cancel cancel{Cancel::Unattended{}};
-      const std::vector<PrefetchCache::Span> spans = some_spans(random);
+      const std::vector<Span> spans = some_spans(random);
       try {
         if (random() % 2 == 0) {
           Progress progress;
@@ -87,7 +87,7 @@ TEST(PrefetchCache, IsRightWhateverHappensAtTheSameTime) {
         } else {
           source = file;
         }
-        for (const PrefetchCache::Span& span : spans) {
+        for (const Span& span : spans) {
           // Also bytes beside those that were announced.
           const std::uint64_t begin = span.begin - std::min<std::uint64_t>(span.begin, 1000);
           const std::uint64_t end = std::min(span.end + 1000, kUnits * kUnit);
@@ -113,7 +113,7 @@ TEST(PrefetchCache, IsRightWhateverHappensAtTheSameTime) {
   EXPECT_GT(from_memory, 20);
   // No unit is left loading.
   Cancel cancel;
-  const std::vector<PrefetchCache::Span> all = {{0, kUnits * kUnit}};
+  const std::vector<Span> all = {{0, kUnits * kUnit}};
   cache->source_for(all, cancel);
   EXPECT_FALSE(cache->has_any());
 }
@@ -123,7 +123,7 @@ TEST(PrefetchCache, ALargeUnitIsFetchedInSeveralReads) {
   const auto cache = std::make_shared<PrefetchCache>(file, 9 << 20);
   Cancel cancel;
   Progress progress;
-  const std::vector<PrefetchCache::Span> spans = {{7, 8 << 20}, {8 << 20, (8 << 20) + 100}};
+  const std::vector<Span> spans = {{7, 8 << 20}, {8 << 20, (8 << 20) + 100}};
   cache->fetch(spans, progress, cancel);
   EXPECT_EQ(progress.done, progress.total);
   const std::shared_ptr<Source> source = cache->source_for(spans, cancel);
@@ -185,8 +185,8 @@ class HeldSource final : public Source {
 };
 
 // Returns one byte less than these units each, so that each is read on its own.
-std::vector<PrefetchCache::Span> units(const std::vector<std::uint64_t>& numbers) {
-  std::vector<PrefetchCache::Span> spans;
+std::vector<Span> units(const std::vector<std::uint64_t>& numbers) {
+  std::vector<Span> spans;
   for (const std::uint64_t number : numbers) {
     spans.push_back({number * kUnit, (number + 1) * kUnit - 1});
   }

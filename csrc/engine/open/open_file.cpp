@@ -27,7 +27,7 @@ std::unique_ptr<ReadAhead> make_read_ahead(const std::shared_ptr<Source>& source
 }
 
 // Returns the bytes of the file that the load of an item reads.
-PrefetchCache::Span span_of(const LoadItem& item, const Catalogue& catalogue) {
+Span span_of(const LoadItem& item, const Catalogue& catalogue) {
   const Entry& e = catalogue.entries()[item.entry];
   return {begin_of(item, e), end_of(item, e)};
 }
@@ -110,7 +110,7 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
   for (const LoadItem& item : items) {
     // Reading ahead would fetch what lies between the runs.
     if (item.runs != nullptr) return source_;
-    const PrefetchCache::Span span = span_of(item, *catalogue_);
+    const Span span = span_of(item, *catalogue_);
     begin = std::min(begin, span.begin);
     end = std::max(end, span.end);
   }
@@ -120,7 +120,7 @@ std::shared_ptr<Source> OpenFile::source_for(std::span<const LoadItem> items, bo
 std::shared_ptr<Source> OpenFile::source_to_load(std::span<const LoadItem> items, bool at_once,
                                                  Cancel& cancel) {
   if (prefetch_cache_->has_any()) {
-    std::vector<PrefetchCache::Span> wanted;
+    std::vector<Span> wanted;
     wanted.reserve(items.size());
     for (const LoadItem& item : items) wanted.push_back(span_of(item, *catalogue_));
     if (std::shared_ptr<Source> found = prefetch_cache_->source_for(wanted, cancel)) return found;
@@ -137,13 +137,13 @@ void OpenFile::prefetch(std::vector<std::uint32_t> numbers, Progress& progress, 
   for (std::uint32_t& number : numbers) number = entry_number(number);
   std::ranges::sort(numbers);
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());  // tied names
-  std::vector<PrefetchCache::Span> spans;
+  std::vector<Span> spans;
   spans.reserve(numbers.size());
   for (const std::uint32_t number : numbers) {
     catalogue_->check_header_size(number, SourceLocation(*source_));
     spans.push_back(span_of(whole_tensor(*catalogue_, number), *catalogue_));
   }
-  std::ranges::sort(spans, {}, &PrefetchCache::Span::begin);
+  std::ranges::sort(spans, {}, &Span::begin);
   prefetch_cache_->fetch(spans, progress, cancel);
 }
 

@@ -288,8 +288,7 @@ void PrefetchCache::read_into_units(const Read& read, int most_reads, Cancel& ca
   end();
 }
 
-std::vector<PrefetchCache::Span> PrefetchCache::await(std::span<const UnitPointer> units,
-                                                      Cancel& cancel) {
+std::vector<Span> PrefetchCache::await(std::span<const UnitPointer> units, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   std::vector<Span> failed;
   for (const UnitPointer& unit : units) {

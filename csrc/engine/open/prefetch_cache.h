@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "engine/move/move.h"
+#include "engine/open/span.h"
 #include "io/pages.h"
 #include "io/source.h"
 
@@ -27,13 +28,6 @@ namespace tensorizer {
 // Thread-safe.
 class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
  public:
-  struct Span {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-
-    std::uint64_t size() const { return end - begin; }
-  };
-
   // Holds at most `most` bytes, including those that running loads have taken out.
   PrefetchCache(std::shared_ptr<Source> source, std::uint64_t most)
       : source_(std::move(source)), most_(most) {}

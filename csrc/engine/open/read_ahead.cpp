@@ -160,7 +160,7 @@ std::shared_ptr<ReadAhead::Window> ReadAhead::take_held(Span wanted) {
 }
 
 // Returns the span to read ahead; nullopt if `wanted` is empty, or large enough by itself.
-std::optional<ReadAhead::Span> ReadAhead::plan(Span wanted) const {
+std::optional<Span> ReadAhead::plan(Span wanted) const {
   const std::uint64_t size =
       passed_ < most_ / kGrowth ? std::max(passed_ * kGrowth, kSmallestWindow) : most_;
   if (wanted.size() == 0 || wanted.size() > size / 2) return std::nullopt;

@@ -21,6 +21,7 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "engine/open/span.h"
 #include "io/source.h"
 
 namespace tensorizer {
@@ -46,13 +47,6 @@ class ReadAhead {
   std::size_t read(std::uint64_t offset, Bytes out, Cancel& cancel);
 
  private:
-  struct Span {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-
-    std::uint64_t size() const { return end - begin; }
-    bool covers(const Span& other) const { return begin <= other.begin && other.end <= end; }
-  };
   class Window;
   struct Fetch {
     Span span;

@@ -17,14 +17,14 @@ namespace tensorizer {
 namespace {
 
 // The addresses from the first to the last element of an output.
-struct Span {
+struct Addresses {
   std::size_t place;
   c10::Device device;
   std::uintptr_t begin;
   std::uintptr_t end;
 };
 
-Span span_of(std::size_t place, const at::Tensor& output) {
+Addresses addresses_of(std::size_t place, const at::Tensor& output) {
   std::uintptr_t elements = 1;
   for (std::int64_t i = 0; i < output.dim(); ++i) {
     elements += static_cast<std::uintptr_t>((output.size(i) - 1) * output.stride(i));
@@ -49,50 +49,49 @@ bool may_overlap_itself(const at::Tensor& tensor) {
   return false;
 }
 
-std::vector<Span> spans_of(std::span<const at::Tensor> outputs) {
-  std::vector<Span> spans;
-  spans.reserve(outputs.size());
+std::vector<Addresses> all_addresses(std::span<const at::Tensor> outputs) {
+  std::vector<Addresses> all;
+  all.reserve(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].is_meta() && outputs[i].numel() > 0) spans.push_back(span_of(i, outputs[i]));
+    if (!outputs[i].is_meta() && outputs[i].numel() > 0) all.push_back(addresses_of(i, outputs[i]));
   }
-  std::ranges::sort(spans, {}, [](const Span& span) {
-    return std::tuple(span.device.type(), span.device.index(), span.begin, span.place);
+  std::ranges::sort(all, {}, [](const Addresses& one) {
+    return std::tuple(one.device.type(), one.device.index(), one.begin, one.place);
   });
-  return spans;
+  return all;
 }
 
-// Returns how many spans from `begin` on are connected by overlaps.
-std::size_t group_size(std::span<const Span> spans, std::size_t begin) {
-  std::uintptr_t end = spans[begin].end;
+// Returns how many of them from `begin` on are connected by overlaps.
+std::size_t group_size(std::span<const Addresses> all, std::size_t begin) {
+  std::uintptr_t end = all[begin].end;
   std::size_t next = begin + 1;
-  while (next < spans.size() && spans[next].device == spans[begin].device &&
-         spans[next].begin < end) {
-    end = std::max(end, spans[next++].end);
+  while (next < all.size() && all[next].device == all[begin].device && all[next].begin < end) {
+    end = std::max(end, all[next++].end);
   }
   return next - begin;
 }
 
-bool are_one_tensor(std::span<const Span> group, std::span<const at::Tensor> outputs) {
+bool are_one_tensor(std::span<const Addresses> group, std::span<const at::Tensor> outputs) {
   std::vector<at::Tensor> tensors;
-  for (const Span& span : group) tensors.push_back(outputs[span.place]);
+  for (const Addresses& one : group) tensors.push_back(outputs[one.place]);
   return std::ranges::all_of(find_ties(tensors), [](std::size_t first) { return first == 0; });
 }
 
 }  // namespace
 
 OverlappingOutputs::OverlappingOutputs(std::vector<at::Tensor>& outputs) {
-  const std::vector<Span> spans = spans_of(outputs);
-  for (std::size_t begin = 0; begin < spans.size();) {
-    const std::span group = std::span(spans).subspan(begin, group_size(spans, begin));
+  const std::vector<Addresses> all = all_addresses(outputs);
+  for (std::size_t begin = 0; begin < all.size();) {
+    const std::span group = std::span(all).subspan(begin, group_size(all, begin));
     begin += group.size();
     const bool is_one = group.size() == 1 || are_one_tensor(group, outputs);
     if (is_one && !may_overlap_itself(outputs[group[0].place])) continue;
-    for (const Span& span : group) {
-      at::Tensor& output = outputs[span.place];
+    for (const Addresses& one : group) {
+      at::Tensor& output = outputs[one.place];
       const at::Tensor loaded =
           taking_memory(output.nbytes(), "memory on " + output.device().str(),
                         [&] { return at::empty(output.sizes(), output.options()); });
-      outputs_.push_back({span.place, std::exchange(output, loaded), loaded});
+      outputs_.push_back({one.place, std::exchange(output, loaded), loaded});
     }
   }
 }

@@ -1,0 +1,16 @@
+// Bytes in a row of a file.
+#pragma once
+
+#include <cstdint>
+
+namespace tensorizer {
+
+struct Span {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  std::uint64_t size() const { return end - begin; }
+  bool covers(const Span& other) const { return begin <= other.begin && other.end <= end; }
+};
+
+}  // namespace tensorizer
