@@ -19,7 +19,7 @@ inline constexpr std::uint64_t kUsualChunk = 1 << 20;
 // How many digests a file lists at most: 128 MiB of them.
 inline constexpr std::uint64_t kMostChunks = 4 << 20;
 
-// Returns whether chunks may have this size: a power of two, so that it divides that of slices.
+// Returns whether chunks may have this size: a power of two, so that it divides that of strips.
 constexpr bool is_chunk_size(std::uint64_t size) noexcept {
   return std::has_single_bit(size) && size >= (64 << 10) && size <= (16 << 20);
 }

@@ -33,7 +33,7 @@ struct ReadHints {
   std::uint64_t read_size = 4 << 20;
   // Bytes to read before they are digested, while they are in the processor's cache: the smallest
   // size that costs no more in many reads than in one.
-  std::uint64_t part_size = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t cached_size = std::numeric_limits<std::uint64_t>::max();
   // The cost of one more read, in bytes: a smaller gap between wanted bytes is read along with
   // them.
   std::uint64_t read_cost = 16 << 10;

@@ -83,7 +83,7 @@ constexpr std::int64_t kLarge = 32 * kMiB;
 
 struct JobKind {
   bool saves;
-  bool staged;  // a huge, staged tensor; otherwise slices of real memory
+  bool staged;  // a huge, staged tensor; otherwise strips of real memory
   bool sequential;
   Verify verify;
   int threads;
@@ -117,7 +117,7 @@ class Job {
 
   void run(Cancel& cancel) {
     Progress progress;
-    // 0 is raised to the minimum, for which there are many slices.
+    // 0 is raised to the minimum, for which there are many strips.
     const std::uint64_t ceiling = kind_.staged ? 8 * kMiB : 0;
     if (kind_.saves) {
       SaveItem item{memory_, {}};

@@ -156,7 +156,7 @@ class LateHeaders final : public UnsizedSource {
   }
 };
 
-// The nonce and the MACs of all slices arrive with the first slice.
+// The nonce and the MACs of all strips arrive with the first strip.
 TEST(EncryptedRoundTrip, WaitsForAHeaderThatIsLate) {
   const std::vector<Sample> samples{sample("large", 5 * kMiB)};
   std::vector<std::byte> file = saved_as(samples, encrypted());

@@ -75,7 +75,7 @@ TEST(DataDigests, AreTheSameForEveryFile) {
   expect_same(saved_as(samples, secret), samples, &keys, true);
 }
 
-// Chunks that are encrypted together, and of which no slice is made.
+// Chunks that are encrypted together, and of which no strip is made.
 TEST(DataDigests, AreThoseOfChunksThatAreNotEncryptedAlone) {
   const std::vector<Sample> samples{sample("a", 100), sample("b", 3 * kModelDigestChunk + 5)};
   for (const std::uint64_t chunk_size : {std::uint64_t{64 * 1563}, std::uint64_t{3} << 20}) {

@@ -14,7 +14,7 @@ namespace {
 using namespace testing_support;
 
 constexpr PlanLimits kLimits{
-    .slice_size = 4096, .bundle_size = 16384, .largest_gap = 512, .slices_follow_file = true};
+    .strip_size = 4096, .bundle_size = 16384, .largest_gap = 512, .strips_follow_file = true};
 
 std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
   std::vector<Extent> extents;
@@ -29,13 +29,13 @@ std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
         extent.data_size = 0;
         break;
       case 1:
-        extent.data_size = dice.below(2 * limits.slice_size);
+        extent.data_size = dice.below(2 * limits.strip_size);
         break;
       case 2:
-        extent.data_size = dice.below(10 * limits.slice_size);
+        extent.data_size = dice.below(10 * limits.strip_size);
         break;
       case 3:
-        extent.data_size = limits.slice_size - 1 + dice.below(3);
+        extent.data_size = limits.strip_size - 1 + dice.below(3);
         break;
       default:
         extent.data_size = dice.below(500);
@@ -44,7 +44,7 @@ std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
     if (dice.one_in(6)) {
       extent.cost = 1 + dice.below(100);
       extent.alone = true;
-      if (!limits.slices_follow_file) extent.run = 4 * dice.below(300);
+      if (!limits.strips_follow_file) extent.run = 4 * dice.below(300);
     }
     offset += extent.header_size + extent.data_size;
     extents.push_back(extent);
@@ -52,19 +52,19 @@ std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
   return extents;
 }
 
-// Returns the largest slice of an extent: as many bytes as one slice may cost.
-std::uint64_t largest_slice(const Extent& extent, const PlanLimits& limits) {
-  const std::uint64_t most = limits.slice_size / extent.cost;
+// Returns the largest strip of an extent: as many bytes as one strip may cost.
+std::uint64_t largest_strip(const Extent& extent, const PlanLimits& limits) {
+  const std::uint64_t most = limits.strip_size / extent.cost;
   if (extent.run > 0 && extent.run <= most) return most / extent.run * extent.run;
-  return std::max(most / kSliceUnit, std::uint64_t{1}) * kSliceUnit;
+  return std::max(most / kStripUnit, std::uint64_t{1}) * kStripUnit;
 }
 
-// Expects every tensor once, whole or in consecutive slices, none larger than allowed.
+// Expects every tensor once, whole or in consecutive strips, none larger than allowed.
 void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLimits& limits,
                 bool in_order) {
   std::vector<int> moved(extents.size(), 0);
   std::vector<std::uint64_t> position(extents.size(), 0);
-  std::vector<std::uint32_t> slices(extents.size(), 0);
+  std::vector<std::uint32_t> strips(extents.size(), 0);
   std::uint32_t last = 0;
   for (const Task& task : plan.tasks) {
     if (in_order) {
@@ -72,29 +72,29 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
       last = task.first;
     }
     const Extent& extent = extents[task.first];
-    if (task.is_slice()) {
-      ASSERT_LT(task.sliced, plan.sliced.size());
-      EXPECT_EQ(plan.sliced[task.sliced].extent, task.first);
-      EXPECT_EQ(plan.sliced[task.sliced].size, extent.data_size);
+    if (task.is_strip()) {
+      ASSERT_LT(task.cut, plan.cut.size());
+      EXPECT_EQ(plan.cut[task.cut].extent, task.first);
+      EXPECT_EQ(plan.cut[task.cut].size, extent.data_size);
       EXPECT_FALSE(extent.whole);
       EXPECT_EQ(task.position, position[task.first]);
       EXPECT_GT(task.size, 0U);
-      const std::uint64_t largest = largest_slice(extent, limits);
+      const std::uint64_t largest = largest_strip(extent, limits);
       EXPECT_LE(task.size, largest);
       position[task.first] += task.size;
-      EXPECT_EQ(task.slice, slices[task.first]++);
-      // All slices but the last end where slices may end, at whole elements.
+      EXPECT_EQ(task.strip, strips[task.first]++);
+      // All strips but the last end where strips may end, at whole elements.
       if (position[task.first] < extent.data_size) {
         const std::uint64_t begin =
-            limits.slices_follow_file ? extent.offset + extent.header_size : 0;
+            limits.strips_follow_file ? extent.offset + extent.header_size : 0;
         if (extent.run == 0) {
-          EXPECT_EQ(position[task.first] % kSliceUnit, 0U);
-          EXPECT_LT((begin + position[task.first]) % largest, kSliceUnit);
+          EXPECT_EQ(position[task.first] % kStripUnit, 0U);
+          EXPECT_LT((begin + position[task.first]) % largest, kStripUnit);
         } else {
           EXPECT_EQ(position[task.first] % largest, 0U);
         }
       } else {
-        EXPECT_EQ(plan.sliced[task.sliced].slices, slices[task.first]);
+        EXPECT_EQ(plan.cut[task.cut].strips, strips[task.first]);
       }
       if (position[task.first] == extent.data_size) ++moved[task.first];
       continue;
@@ -103,7 +103,7 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
       ASSERT_LT(i, extents.size());
       ++moved[i];
       if (task.count > 1) {
-        EXPECT_LE(extents[i].header_size + extents[i].data_size, limits.slice_size);
+        EXPECT_LE(extents[i].header_size + extents[i].data_size, limits.strip_size);
         EXPECT_FALSE(extents[i].alone);
       }
       if (i == task.first) continue;
@@ -116,7 +116,7 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
     const std::uint64_t length = back.offset + back.header_size + back.data_size - extent.offset;
     EXPECT_TRUE(task.count == 1 || length <= limits.bundle_size) << length;
     EXPECT_TRUE(task.count > 1 || extent.whole ||
-                extent.data_size <= largest_slice(extent, limits));
+                extent.data_size <= largest_strip(extent, limits));
   }
   EXPECT_EQ(std::count(moved.begin(), moved.end(), 1), static_cast<std::ptrdiff_t>(extents.size()));
 }
@@ -125,7 +125,7 @@ TEST(Plan, MovesEveryByteOnce) {
   Dice dice(31);
   for (int round = 0; round < 2000; ++round) {
     PlanLimits limits = kLimits;
-    limits.slices_follow_file = dice.one_in(2);
+    limits.strips_follow_file = dice.one_in(2);
     const std::vector<Extent> extents = random_extents(dice, limits);
     Plan plan = plan_in_order(extents, limits);
     check_plan(plan, extents, limits, true);
@@ -141,7 +141,7 @@ TEST(Plan, TiesNeighboursTogether) {
   for (std::uint64_t i = 0; i < 100; ++i) extents.push_back({i * 1000, 100, 900, false});
   const Plan plan = plan_in_order(extents, kLimits);
   EXPECT_EQ(plan.tasks.size(), 7U);
-  EXPECT_TRUE(plan.sliced.empty());
+  EXPECT_TRUE(plan.cut.empty());
   EXPECT_EQ(plan.tasks[0].count, 16U);
 }
 
@@ -201,9 +201,9 @@ class RecordingMover final : public Mover {
     for (std::uint32_t i = task.first; i < task.first + task.count; ++i) ++states_[i].finished;
   }
 
-  ConstBytes move_slice(const Task& task, SliceDigest& digest, Worker&) override {
+  ConstBytes move_strip(const Task& task, StripDigest& digest, Worker&) override {
     const Moving moving(*this);
-    if (fail_on == "slice" && task.position > 0) throw Error(ErrorKind::Internal, "slice");
+    if (fail_on == "strip" && task.position > 0) throw Error(ErrorKind::Internal, "strip");
     if (slow) std::this_thread::sleep_for(std::chrono::microseconds(50));
     raise(most_held_, ++held_);
     State& state = states_[task.first];
@@ -247,7 +247,7 @@ class RecordingMover final : public Mover {
     for (const State& state : states_) EXPECT_EQ(state.finished, 1);
   }
   int most_moving() const { return most_moving_; }
-  // Returns how many slices moved or waited to be hashed at a time.
+  // Returns how many strips moved or waited to be hashed at a time.
   int most_held() const { return most_held_; }
 
   bool crc32_wanted = false;
@@ -356,14 +356,14 @@ TEST(Move, MovesAndDigestsEverything) {
 }
 
 // One lane hashes while all others move.
-TEST(Move, HoldsNoMoreSlicesThanItMay) {
-  const std::vector<Extent> extents{{0, 0, 40 * kLimits.slice_size}};
+TEST(Move, HoldsNoMoreStripsThanItMay) {
+  const std::vector<Extent> extents{{0, 0, 40 * kLimits.strip_size}};
   const Plan plan = plan_in_order(extents, kLimits);
   for (const std::size_t most : {1, 2, 3}) {
     MoveSettings settings;
     settings.threads = settings.moves_in_flight = 4;
     settings.sha256 = true;
-    settings.most_slices = most;
+    settings.most_strips = most;
     RecordingMover mover(extents);
     mover.sha256_wanted = mover.slow = true;
     Cancel cancel;
@@ -376,9 +376,9 @@ TEST(Move, HoldsNoMoreSlicesThanItMay) {
 // While a worker finishes the first of two tensors that it hashed side by side, the other worker
 // hashes the rest of the second one, and finishes it.
 TEST(Move, FinishesEachTensorOnce) {
-  std::vector<Extent> extents{{0, 0, 2 * kLimits.slice_size}};
+  std::vector<Extent> extents{{0, 0, 2 * kLimits.strip_size}};
   for (std::uint64_t i = 1; i < 10; ++i) {
-    extents.push_back({i * 3 * kLimits.slice_size, 0, kLimits.slice_size - kSliceUnit});
+    extents.push_back({i * 3 * kLimits.strip_size, 0, kLimits.strip_size - kStripUnit});
     extents.back().cost = 3;
   }
   for (int round = 0; round < 20; ++round) {
@@ -407,7 +407,7 @@ TEST(Move, EndsWithTheFirstError) {
     RecordingMover mover(extents);
     mover.crc32_wanted = settings.crc32;
     mover.sha256_wanted = settings.sha256;
-    mover.fail_on = dice.pick(std::vector<std::string>{"slice", "start", "finish"});
+    mover.fail_on = dice.pick(std::vector<std::string>{"strip", "start", "finish"});
     Cancel cancel;
     EXPECT_EQ(error_of([&] { move(plan, mover, settings, cancel); }).message(), mover.fail_on);
   }

@@ -24,16 +24,16 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
       progress_(progress),
       complete_(complete),
       encrypted_(job.encrypted()),
-      sliced_(job.items.size()),
+      cut_(job.items.size()),
       right_on_device_(
           std::ranges::any_of(job.items, [](const LoadItem& i) { return i.staged.has_value(); })
               ? job.items.size()
               : 0),
-      scratch_(plan.slice_size),
+      scratch_(plan.strip_size),
       part_sources_({job.source, job.catalogue, job.settings.keys, nullptr, job.checks_parts()}),
       check_(job) {
-  for (const SlicedExtent& sliced : plan.plan.sliced) {
-    sliced_[sliced.extent] = std::make_unique<SlicedDetails>();
+  for (const CutExtent& cut : plan.plan.cut) {
+    cut_[cut.extent] = std::make_unique<CutDetails>();
   }
 }
 
@@ -75,14 +75,14 @@ void LoadMover::move_bundle(const Task& task, Worker& worker) try {
   rethrow_naming(location(job_.items[task.first]));
 }
 
-ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& worker) try {
+ConstBytes LoadMover::move_strip(const Task& task, StripDigest& digest, Worker& worker) try {
   const LoadItem& item = job_.items[task.first];
   const Extent& read = extent(item);
   const bool first = task.position == 0 && job_.needs_details(item);
   const Bytes target = item.staged                  ? worker.access.port->take(task.size)
                        : job_.is_only_checked(item) ? scratch_.take(task.size)
                                                     : item.memory.subspan(task.position, task.size);
-  SlicedDetails& sliced = *sliced_[task.first];
+  CutDetails& cut = *cut_[task.first];
   if (job_.is_part_of_chunks(item)) {
     read_chunks(item, task.position, target, worker);
     moved(task.size);
@@ -90,26 +90,26 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
     return target;
   }
   if (item.in_place) {
-    if (first) sliced.header = copy_header(item);
+    if (first) cut.header = copy_header(item);
   } else if (item.runs != nullptr) {
     read_part(item, task.position, target, plain_data(item, worker), worker);
   } else {
     const bool apart = first && read.header_size > kLongHeader;
     if (apart) {
-      read_arriving(job_.source, read.offset, read.header_size, sliced.header, worker.cancel);
+      read_arriving(job_.source, read.offset, read.header_size, cut.header, worker.cancel);
     } else if (first) {
-      sliced.header.resize(read.header_size);
+      cut.header.resize(read.header_size);
     }
-    const Bytes before = first && !apart ? Bytes(sliced.header) : Bytes();
-    read_slice(read.offset + read.header_size + task.position, before, target,
+    const Bytes before = first && !apart ? Bytes(cut.header) : Bytes();
+    read_strip(read.offset + read.header_size + task.position, before, target,
                encrypted_ ? nullptr : &digest, worker);
   }
-  if (first) learn_details(item, sliced);
+  if (first) learn_details(item, cut);
   bool is_plain = true;
   if (encrypted_) {
-    await_details(sliced, worker.cancel);
-    is_plain = has_whole_chunks(sliced);
-    if (is_plain) decrypt(item, sliced.details->crypt, task.position, target, worker);
+    await_details(cut, worker.cancel);
+    is_plain = has_whole_chunks(cut);
+    if (is_plain) decrypt(item, cut.details->crypt, task.position, target, worker);
   }
   if (item.in_place || encrypted_) digest.update(target);
   const bool on_device = checks_on_device(item, std::nullopt, {}, worker);
@@ -129,13 +129,13 @@ ConstBytes LoadMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
   rethrow_naming(location(job_.items[task.first]));
 }
 
-void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
+void LoadMover::read_strip(std::uint64_t offset, Bytes before, Bytes target, StripDigest* digest,
                            Worker& worker) {
   const bool at_once = digest == nullptr || !digest->wanted();
   offset -= before.size();
   while (!target.empty()) {
     const std::size_t size =
-        at_once ? target.size() : std::min<std::uint64_t>(target.size(), plan_.part_size);
+        at_once ? target.size() : std::min<std::uint64_t>(target.size(), plan_.cached_size);
     const std::array<Bytes, 2> pieces{before, target.first(size)};
     job_.source.read(offset, pieces, worker.cancel);
     if (digest != nullptr) digest->update(pieces[1]);
@@ -146,30 +146,30 @@ void LoadMover::read_slice(std::uint64_t offset, Bytes before, Bytes target, Sli
 }
 
 DigestStart LoadMover::digest_start(std::uint32_t tensor) {
-  const SlicedDetails& sliced = *sliced_[tensor];
+  const CutDetails& cut = *cut_[tensor];
   // A part has no digests but those of its chunks, and data that is not decrypted yet is digested
   // at the end.
   const bool part = !job_.is_whole(job_.items[tensor]);
-  if (!job_.digests() || part || (encrypted_ && !has_whole_chunks(sliced))) return {};
-  return check_.digests_wanted(job_.items[tensor], sliced.details);
+  if (!job_.digests() || part || (encrypted_ && !has_whole_chunks(cut))) return {};
+  return check_.digests_wanted(job_.items[tensor], cut.details);
 }
 
 void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) {
   const LoadItem& item = job_.items[tensor];
-  SlicedDetails& sliced = *sliced_[tensor];
-  if (encrypted_ && !has_whole_chunks(sliced)) {
+  CutDetails& cut = *cut_[tensor];
+  if (encrypted_ && !has_whole_chunks(cut)) {
     const Bytes data = item.memory;
-    decrypt(item, sliced.details->crypt, 0, data, worker);
+    decrypt(item, cut.details->crypt, 0, data, worker);
     check_chunks(item, 0, data, worker);
     if (job_.digests()) {
-      RunningDigests running(check_.digests_wanted(item, sliced.details));
+      RunningDigests running(check_.digests_wanted(item, cut.details));
       running.update(data);
       check_.compare(item, running.finish());
     }
   } else if (job_.digests() && job_.is_whole(item)) {
     check_.compare(item, digests_found);
   }
-  sliced_[tensor].reset();
+  cut_[tensor].reset();
   if (!checks_on_device(item, std::nullopt, {}, worker)) complete(item, worker);
 }
 
@@ -180,10 +180,10 @@ void LoadMover::complete(const LoadItem& item, Worker& worker) {
   std::atomic_ref(*item.arrived).store(1, std::memory_order_release);
 }
 
-void LoadMover::let_go(std::uint32_t tensor, ConstBytes slice) {
+void LoadMover::let_go(std::uint32_t tensor, ConstBytes strip) {
   if (!job_.is_only_checked(job_.items[tensor])) return;
-  // The slice is memory of the pool, and nothing else refers to it.
-  scratch_.give_back({const_cast<std::byte*>(slice.data()), slice.size()});
+  // The strip is memory of the pool, and nothing else refers to it.
+  scratch_.give_back({const_cast<std::byte*>(strip.data()), strip.size()});
 }
 
 std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadItem> items,
@@ -363,17 +363,17 @@ void LoadMover::check_nonce(const LoadItem& item, const TensorDetails& details) 
   }
 }
 
-void LoadMover::learn_details(const LoadItem& item, SlicedDetails& sliced) {
-  TensorDetails details = parse_details(item, sliced.header);
+void LoadMover::learn_details(const LoadItem& item, CutDetails& cut) {
+  TensorDetails details = parse_details(item, cut.header);
   const std::lock_guard lock(mutex_);
-  sliced.details = details;
-  sliced.known = true;
+  cut.details = details;
+  cut.known = true;
   known_.notify_all();
 }
 
-void LoadMover::await_details(const SlicedDetails& sliced, Cancel& cancel) {
+void LoadMover::await_details(const CutDetails& cut, Cancel& cancel) {
   std::unique_lock lock(mutex_);
-  while (!sliced.known) {
+  while (!cut.known) {
     known_.wait_for(lock, kPollInterval);
     lock.unlock();
     cancel.check();

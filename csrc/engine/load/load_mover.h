@@ -25,9 +25,9 @@ class LoadMover final : public Mover {
             std::span<std::uint8_t> complete);
 
   void move_bundle(const Task& task, Worker& worker) override;
-  ConstBytes move_slice(const Task& task, SliceDigest& digest, Worker& worker) override;
+  ConstBytes move_strip(const Task& task, StripDigest& digest, Worker& worker) override;
   DigestStart digest_start(std::uint32_t tensor) override;
-  void let_go(std::uint32_t tensor, ConstBytes slice) override;
+  void let_go(std::uint32_t tensor, ConstBytes strip) override;
   void finish(std::uint32_t tensor, const Digests& found, Worker& worker) override;
   void end(Worker& worker) override { take_device_checks(true, worker); }
 
@@ -35,8 +35,8 @@ class LoadMover final : public Mover {
   void throw_damage() { check_.throw_damage(); }
 
  private:
-  // The details of an item that moves in slices: they come with its first slice.
-  struct SlicedDetails {
+  // The details of an item that moves in strips: they come with its first strip.
+  struct CutDetails {
     std::vector<std::byte> header;  // the details point into it
     std::optional<TensorDetails> details;
     bool known = false;  // whether `details` is set; guarded by the mutex
@@ -49,9 +49,9 @@ class LoadMover final : public Mover {
     bool on_device = false;  // whether the device decrypts and digests
   };
 
-  // Reads a slice, and `before`, which comes before it in the file. Bytes that are digested are
+  // Reads a strip, and `before`, which comes before it in the file. Bytes that are digested are
   // read part by part.
-  void read_slice(std::uint64_t offset, Bytes before, Bytes target, SliceDigest* digest,
+  void read_strip(std::uint64_t offset, Bytes before, Bytes target, StripDigest* digest,
                   Worker& worker);
 
   const Entry& entry(const LoadItem& item) const { return job_.entry(item); }
@@ -63,9 +63,9 @@ class LoadMover final : public Mover {
   TensorLocation location(const LoadItem& item) const {
     return {job_.source, entry(item), item.entry};
   }
-  // Returns whether each slice holds whole chunks, so that it can be decrypted when it has arrived.
-  bool has_whole_chunks(const SlicedDetails& sliced) const {
-    return plan_.slice_size % sliced.details->crypt.chunk_size == 0;
+  // Returns whether each strip holds whole chunks, so that it can be decrypted when it has arrived.
+  bool has_whole_chunks(const CutDetails& cut) const {
+    return plan_.strip_size % cut.details->crypt.chunk_size == 0;
   }
   // Called when all bytes of an item have moved and are known to be right.
   void complete(const LoadItem& item, Worker& worker);
@@ -104,10 +104,10 @@ class LoadMover final : public Mover {
   TensorDetails parse_details(const LoadItem& item, Bytes header);
   // Throws Crypto if another tensor has the same nonce.
   void check_nonce(const LoadItem& item, const TensorDetails& details);
-  void learn_details(const LoadItem& item, SlicedDetails& sliced);
-  // Blocks until the first slice has brought the details. It cannot wait for this worker, because
-  // it started before all other slices of its item.
-  void await_details(const SlicedDetails& sliced, Cancel& cancel);
+  void learn_details(const LoadItem& item, CutDetails& cut);
+  // Blocks until the first strip has brought the details. It cannot wait for this worker, because
+  // it started before all other strips of its item.
+  void await_details(const CutDetails& cut, Cancel& cancel);
   // Returns what to digest of a whole item; nothing of a part.
   DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorDetails>& details) {
     if (!job_.digests() || !job_.is_whole(item)) return {};
@@ -117,7 +117,7 @@ class LoadMover final : public Mover {
   // The methods below are in load_mover_device.cpp.
 
   // Returns whether the device decrypts and digests the bytes of an item, of which these digests
-  // are wanted. Slices have no details.
+  // are wanted. Strips have no details.
   bool checks_on_device(const LoadItem& item, const std::optional<TensorDetails>& details,
                         const DigestStart& wanted, Worker& worker) const;
   // Starts to decrypt and verify bytes of an item on its device, once they were put.
@@ -154,11 +154,11 @@ class LoadMover final : public Mover {
   Progress& progress_;
   const std::span<std::uint8_t> complete_;
   const bool encrypted_;
-  std::vector<std::unique_ptr<SlicedDetails>> sliced_;  // by item; null if it is not cut
+  std::vector<std::unique_ptr<CutDetails>> cut_;  // by item; null if it is not cut
   // How many bytes of each item a device has found right. Empty if no item is staged.
   std::vector<std::atomic<std::uint64_t>> right_on_device_;
 
-  ScratchPool scratch_;  // for slices that are only checked
+  ScratchPool scratch_;  // for strips that are only checked
   PartSources part_sources_;
   LoadCheck check_;
 

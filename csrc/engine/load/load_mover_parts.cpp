@@ -54,7 +54,7 @@ void LoadMover::move_pieces(const LoadItem& item, const ReadData& read, Worker& 
   // Only pieces that pass through memory of the job must be small: a server is asked for much.
   const bool direct = !item.memory.empty() && item.runs == nullptr;
   const std::uint64_t most =
-      direct ? std::max(plan_.piece_size, plan_.slice_size) : plan_.piece_size;
+      direct ? std::max(plan_.piece_size, plan_.strip_size) : plan_.piece_size;
   for (std::uint64_t at = 0; at < item.size(); at += most) {
     worker.cancel.check();
     const std::uint64_t size = std::min(most, item.size() - at);

@@ -8,9 +8,9 @@ namespace {
 
 // The cost of copying one more run from a chunk that is in memory, in bytes.
 constexpr std::uint64_t kCopyCost = 64;
-// The size of slices that SHA-256 hashes: small enough for a worker to hash several tensors side by
+// The size of strips that SHA-256 hashes: small enough for a worker to hash several tensors side by
 // side, and the usual size of a chunk of encrypted data.
-constexpr std::uint64_t kHashedSlice = 2 << 20;
+constexpr std::uint64_t kHashedStrip = 2 << 20;
 
 Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_cost) {
   const Entry& e = job.entry(item);
@@ -35,11 +35,11 @@ Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_co
 // goes in order reaches them, or until the rest of their chunk has arrived. Cut runs would have
 // chunks in common, which each of them would read, and the chunks of encrypted data are not known
 // yet.
-bool is_whole_extent(const LoadJob& job, const LoadItem& item, std::uint64_t staged_slice) {
+bool is_whole_extent(const LoadJob& job, const LoadItem& item, std::uint64_t staged_strip) {
   if (job.is_part_of_chunks(item) && (item.runs != nullptr || job.encrypted())) return true;
   if (!item.staged) return false;
   if (job.encrypted()) return true;
-  return job.hashes_chunks() ? staged_slice < job.hashed_chunk() : job.digests();
+  return job.hashes_chunks() ? staged_strip < job.hashed_chunk() : job.digests();
 }
 
 // The memory that passes between the source and the tensors.
@@ -49,8 +49,8 @@ struct Shares {
   bool only_checked;         // whether bytes pass through scratch memory
 };
 
-// Returns the size of slices of whole chunks, as many as SHA-256 hashes side by side.
-std::uint64_t chunked_slice(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
+// Returns the size of strips of whole chunks, as many as SHA-256 hashes side by side.
+std::uint64_t chunked_strip(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
                             const Shares& shares) {
   const std::uint64_t chunk = job.hashed_chunk();
   std::uint64_t size = chunk * std::bit_ceil(static_cast<std::uint64_t>(sha256_lanes()));
@@ -62,19 +62,19 @@ std::uint64_t chunked_slice(const LoadJob& job, const LoadPlan& plan, const Read
   return std::max(std::bit_floor(size), chunk);
 }
 
-std::uint64_t slice_size_of(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
+std::uint64_t strip_size_of(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
                             const Shares& shares) {
-  if (job.hashes_chunks() && !job.encrypted()) return chunked_slice(job, plan, hints, shares);
-  // A power of two, so that no slice ends inside a page of the tensor.
+  if (job.hashes_chunks() && !job.encrypted()) return chunked_strip(job, plan, hints, shares);
+  // A power of two, so that no strip ends inside a page of the tensor.
   std::uint64_t size = std::bit_floor(std::min(
       hints.read_size,
-      shares.staged ? shares.fair_share : std::max(job.settings.memory_ceiling, kSmallestSlice)));
-  if (job.hashes_in_order()) size = std::min(size, kHashedSlice);
-  // Slices of whole chunks. They are decrypted in place and take no memory of the job, because
+      shares.staged ? shares.fair_share : std::max(job.settings.memory_ceiling, kSmallestStrip)));
+  if (job.hashes_in_order()) size = std::min(size, kHashedStrip);
+  // Strips of whole chunks. They are decrypted in place and take no memory of the job, because
   // staged tensors are not cut.
-  if (job.encrypted()) size = kHashedSlice;
+  if (job.encrypted()) size = kHashedStrip;
   if (!shares.only_checked) return size;
-  return std::bit_floor(std::min({size, hints.part_size, shares.fair_share / 2}));
+  return std::bit_floor(std::min({size, hints.cached_size, shares.fair_share / 2}));
 }
 
 }  // namespace
@@ -109,15 +109,15 @@ LoadPlan plan_load(const LoadJob& job) {
                       any_of([](const LoadItem& item) { return item.staged.has_value(); }),
                       any_of([&](const LoadItem& item) { return job.is_only_checked(item); })};
   PlanLimits limits;
-  limits.slice_size = slice_size_of(job, plan, hints, shares);
+  limits.strip_size = strip_size_of(job, plan, hints, shares);
   limits.bundle_size = std::min(hints.read_size, shares.fair_share);
   if (shares.only_checked) {
-    // Half of the memory is for slices, a quarter for bundles.
-    limits.bundle_size = std::min(limits.bundle_size, limits.slice_size);
-    plan.move.most_slices =
-        std::max<std::size_t>(settings.memory_ceiling / 2 / limits.slice_size, 1);
+    // Half of the memory is for strips, a quarter for bundles.
+    limits.bundle_size = std::min(limits.bundle_size, limits.strip_size);
+    plan.move.most_strips =
+        std::max<std::size_t>(settings.memory_ceiling / 2 / limits.strip_size, 1);
   }
-  limits.slices_follow_file = false;
+  limits.strips_follow_file = false;
   limits.largest_gap = hints.read_cost;
 
   plan.extents.reserve(job.items.size());
@@ -127,13 +127,13 @@ LoadPlan plan_load(const LoadJob& job) {
   }
   plan.plan = plan_in_order(plan.extents, limits);
   if (lanes) interleave(plan.plan, settings.threads * plan.move.lanes);
-  plan.slice_size = limits.slice_size;
+  plan.strip_size = limits.strip_size;
   plan.piece_size = staged_chunk(shares.fair_share);
   const bool in_chunks = job.encrypted() || job.checks_parts();
   plan.gather.largest_gap = in_chunks ? kCopyCost : hints.read_cost;
   plan.gather.read_size = hints.read_size;
-  plan.gather.scratch_size = std::min({hints.read_size, hints.part_size, shares.fair_share});
-  plan.part_size = hints.part_size;
+  plan.gather.scratch_size = std::min({hints.read_size, hints.cached_size, shares.fair_share});
+  plan.cached_size = hints.cached_size;
   return plan;
 }
 

@@ -70,12 +70,12 @@ struct LoadPlan {
   std::uint64_t size = 0;       // of all data
   Plan plan;
   MoveSettings move;
-  std::uint64_t slice_size = 0;
+  std::uint64_t strip_size = 0;
   // How many bytes of a staged item that is not cut pass through the port at a time.
   std::uint64_t piece_size = 0;
   GatherLimits gather{};
-  // How many bytes of a slice are read before they are digested.
-  std::uint64_t part_size = 0;
+  // How many bytes of a strip are read before they are digested.
+  std::uint64_t cached_size = 0;
 };
 
 // Throws InvalidFormat if a tensor header that is needed has an impossible size.

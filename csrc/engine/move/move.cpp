@@ -12,35 +12,35 @@ namespace tensorizer {
 
 namespace {
 
-// A slice whose bytes have moved and wait for SHA-256.
-struct UnhashedSlice {
+// A strip whose bytes have moved and wait for SHA-256.
+struct UnhashedStrip {
   std::uint64_t position;
   ConstBytes bytes;
 };
 
-struct SliceCrc32 {
+struct StripCrc32 {
   std::uint32_t value;
   std::uint64_t size;
 };
 
-// A sliced tensor whose slices move. The scheduler's mutex guards everything but the values that
+// A cut tensor whose strips move. The scheduler's mutex guards everything but the values that
 // only the worker that hashes it at the moment uses.
-struct SlicedState {
-  std::uint32_t slices_to_move = 0;
-  bool started = false;   // the first slice has moved, so the header is known
+struct CutState {
+  std::uint32_t strips_to_move = 0;
+  bool started = false;   // the first strip has moved, so the header is known
   bool finished = false;  // a worker has taken it to finish it
   bool wants_crc32 = false;
   bool wants_sha256 = false;
   bool hashing = false;
   std::uint64_t hashed = 0;
-  std::vector<UnhashedSlice> unhashed;
-  std::vector<SliceCrc32> crc32s;
+  std::vector<UnhashedStrip> unhashed;
+  std::vector<StripCrc32> crc32s;
   std::uint32_t header_crc32 = 0;
   Sha256 sha256;
 };
 
 struct Batch {
-  std::vector<std::uint32_t> sliced;
+  std::vector<std::uint32_t> cut;
   std::vector<ConstBytes> bytes;
 };
 
@@ -53,14 +53,14 @@ class Scheduler {
         settings_(settings),
         cancel_(cancel),
         slots_(settings.threads, workers),
-        sliced_(plan.sliced.size()),
+        cut_(plan.cut.size()),
         unfinished_(plan.tasks.size()) {
-    for (std::size_t i = 0; i < sliced_.size(); ++i) {
-      sliced_[i].slices_to_move = plan.sliced[i].slices;
-      if (settings.crc32) sliced_[i].crc32s.resize(plan.sliced[i].slices);
-      unhashed_ += plan.sliced[i].size;
+    for (std::size_t i = 0; i < cut_.size(); ++i) {
+      cut_[i].strips_to_move = plan.cut[i].strips;
+      if (settings.crc32) cut_[i].crc32s.resize(plan.cut[i].strips);
+      unhashed_ += plan.cut[i].size;
     }
-    unfinished_ += sliced_.size();
+    unfinished_ += cut_.size();
   }
 
   ComputeTime computed() const noexcept { return slots_.spent(); }
@@ -81,7 +81,7 @@ class Scheduler {
       } else if (more_may_move()) {
         const Task& task = plan_.tasks[next_task_++];
         ++moving_;
-        if (task.is_slice()) ++held_;
+        if (task.is_strip()) ++held_;
         lock.unlock();
         cancel_.check();
         move_task(task, worker, lock);
@@ -98,76 +98,76 @@ class Scheduler {
 
  private:
   void move_task(const Task& task, Worker& worker, std::unique_lock<std::mutex>& lock) {
-    if (!task.is_slice()) {
+    if (!task.is_strip()) {
       mover_.move_bundle(task, worker);
       lock.lock();
       --moving_;
       done_with(1);
       return;
     }
-    SliceDigest digest(settings_.crc32, slots_);
-    const ConstBytes bytes = mover_.move_slice(task, digest, worker);
-    SlicedState& sliced = sliced_[task.sliced];
-    if (settings_.crc32) sliced.crc32s[task.slice] = {digest.crc32(), bytes.size()};
-    if (task.position == 0) start_digests(task, sliced);
+    StripDigest digest(settings_.crc32, slots_);
+    const ConstBytes bytes = mover_.move_strip(task, digest, worker);
+    CutState& cut = cut_[task.cut];
+    if (settings_.crc32) cut.crc32s[task.strip] = {digest.crc32(), bytes.size()};
+    if (task.position == 0) start_digests(task, cut);
     lock.lock();
     --moving_;
     if (task.position == 0) {
-      sliced.started = true;
-      if (!sliced.wants_sha256) {
-        unhashed_ -= plan_.sliced[task.sliced].size;
-        for (const UnhashedSlice& unhashed : sliced.unhashed) let_go(task.sliced, unhashed.bytes);
-        sliced.unhashed.clear();
+      cut.started = true;
+      if (!cut.wants_sha256) {
+        unhashed_ -= plan_.cut[task.cut].size;
+        for (const UnhashedStrip& unhashed : cut.unhashed) let_go(task.cut, unhashed.bytes);
+        cut.unhashed.clear();
       }
     }
     // Which digests the tensor needs is only known, and safe to read, once it has started.
-    if (settings_.sha256 && (!sliced.started || sliced.wants_sha256)) {
-      sliced.unhashed.push_back({task.position, bytes});
-      make_ready(task.sliced);
+    if (settings_.sha256 && (!cut.started || cut.wants_sha256)) {
+      cut.unhashed.push_back({task.position, bytes});
+      make_ready(task.cut);
     } else {
-      let_go(task.sliced, bytes);
+      let_go(task.cut, bytes);
     }
-    --sliced.slices_to_move;
+    --cut.strips_to_move;
     done_with(1);
-    finish_if_complete(task.sliced, lock, worker);
+    finish_if_complete(task.cut, lock, worker);
   }
 
-  // Takes no lock: only the worker that moved the first slice calls this, and no worker hashes the
+  // Takes no lock: only the worker that moved the first strip calls this, and no worker hashes the
   // tensor before `started` is set.
-  void start_digests(const Task& task, SlicedState& sliced) {
+  void start_digests(const Task& task, CutState& cut) {
     const DigestStart start = mover_.digest_start(task.first);
-    sliced.wants_crc32 = start.crc32;
-    sliced.wants_sha256 = start.sha256;
+    cut.wants_crc32 = start.crc32;
+    cut.wants_sha256 = start.sha256;
     for (const ConstBytes part : start.header) {
-      if (start.crc32) sliced.header_crc32 = crc32(sliced.header_crc32, part);
-      if (start.sha256) sliced.sha256.update(part);
+      if (start.crc32) cut.header_crc32 = crc32(cut.header_crc32, part);
+      if (start.sha256) cut.sha256.update(part);
     }
   }
 
   bool more_may_move() const {
     return next_task_ < plan_.tasks.size() && moving_ < settings_.moves_in_flight &&
-           held_ < settings_.most_slices;
+           held_ < settings_.most_strips;
   }
 
-  void let_go(std::uint32_t sliced, ConstBytes slice) {
-    mover_.let_go(plan_.sliced[sliced].extent, slice);
+  void let_go(std::uint32_t cut, ConstBytes strip) {
+    mover_.let_go(plan_.cut[cut].extent, strip);
     // Wakes waiting workers when half of the slots are free, not for each slot.
-    if (--held_ == settings_.most_slices / 2) changed_.notify_all();
+    if (--held_ == settings_.most_strips / 2) changed_.notify_all();
   }
 
-  std::uint64_t left_to_hash(std::uint32_t sliced) const {
-    return plan_.sliced[sliced].size - sliced_[sliced].hashed;
+  std::uint64_t left_to_hash(std::uint32_t cut) const {
+    return plan_.cut[cut].size - cut_[cut].hashed;
   }
 
   // Adds a tensor to the list if its next bytes have arrived and no worker is hashing it.
   void make_ready(std::uint32_t number) {
-    SlicedState& sliced = sliced_[number];
-    if (!sliced.started || !sliced.wants_sha256 || sliced.hashing) return;
+    CutState& cut = cut_[number];
+    if (!cut.started || !cut.wants_sha256 || cut.hashing) return;
     const bool there =
-        std::any_of(sliced.unhashed.begin(), sliced.unhashed.end(),
-                    [&](const UnhashedSlice& a) { return a.position == sliced.hashed; });
+        std::any_of(cut.unhashed.begin(), cut.unhashed.end(),
+                    [&](const UnhashedStrip& a) { return a.position == cut.hashed; });
     if (!there) return;
-    sliced.hashing = true;
+    cut.hashing = true;
     ready_.push_back(number);
     changed_.notify_one();
   }
@@ -192,17 +192,17 @@ class Scheduler {
     std::partial_sort(
         ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count), ready_.end(),
         [&](std::uint32_t a, std::uint32_t b) { return left_to_hash(a) > left_to_hash(b); });
-    batch.sliced.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
+    batch.cut.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
     ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
     batch.bytes.clear();
-    for (const std::uint32_t number : batch.sliced) {
-      SlicedState& sliced = sliced_[number];
+    for (const std::uint32_t number : batch.cut) {
+      CutState& cut = cut_[number];
       const auto next =
-          std::find_if(sliced.unhashed.begin(), sliced.unhashed.end(),
-                       [&](const UnhashedSlice& a) { return a.position == sliced.hashed; });
+          std::find_if(cut.unhashed.begin(), cut.unhashed.end(),
+                       [&](const UnhashedStrip& a) { return a.position == cut.hashed; });
       batch.bytes.push_back(next->bytes);
-      *next = sliced.unhashed.back();
-      sliced.unhashed.pop_back();
+      *next = cut.unhashed.back();
+      cut.unhashed.pop_back();
     }
     return true;
   }
@@ -210,42 +210,42 @@ class Scheduler {
   void hash(const Batch& batch) {
     const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
     std::vector<Sha256Update> updates;
-    updates.reserve(batch.sliced.size());
-    for (std::size_t i = 0; i < batch.sliced.size(); ++i) {
-      updates.push_back({&sliced_[batch.sliced[i]].sha256, batch.bytes[i]});
+    updates.reserve(batch.cut.size());
+    for (std::size_t i = 0; i < batch.cut.size(); ++i) {
+      updates.push_back({&cut_[batch.cut[i]].sha256, batch.bytes[i]});
     }
     sha256_update(updates);
   }
 
   void settle(const Batch& batch, std::unique_lock<std::mutex>& lock, Worker& worker) {
-    for (std::size_t i = 0; i < batch.sliced.size(); ++i) {
-      SlicedState& sliced = sliced_[batch.sliced[i]];
-      sliced.hashing = false;
-      sliced.hashed += batch.bytes[i].size();
+    for (std::size_t i = 0; i < batch.cut.size(); ++i) {
+      CutState& cut = cut_[batch.cut[i]];
+      cut.hashing = false;
+      cut.hashed += batch.bytes[i].size();
       unhashed_ -= batch.bytes[i].size();
-      let_go(batch.sliced[i], batch.bytes[i]);
-      make_ready(batch.sliced[i]);
+      let_go(batch.cut[i], batch.bytes[i]);
+      make_ready(batch.cut[i]);
     }
-    for (const std::uint32_t number : batch.sliced) finish_if_complete(number, lock, worker);
+    for (const std::uint32_t number : batch.cut) finish_if_complete(number, lock, worker);
   }
 
   // The lock is held on entry and on return, but not during Mover::finish().
   void finish_if_complete(std::uint32_t number, std::unique_lock<std::mutex>& lock,
                           Worker& worker) {
-    SlicedState& sliced = sliced_[number];
-    if (sliced.slices_to_move > 0 || (sliced.wants_sha256 && left_to_hash(number) > 0)) return;
+    CutState& cut = cut_[number];
+    if (cut.strips_to_move > 0 || (cut.wants_sha256 && left_to_hash(number) > 0)) return;
     // A worker that unlocks to finish one tensor of its batch may come late to the next one.
-    if (std::exchange(sliced.finished, true)) return;
+    if (std::exchange(cut.finished, true)) return;
     lock.unlock();
     Digests digests;
-    if (sliced.wants_crc32) {
-      digests.crc32 = sliced.header_crc32;
-      for (const SliceCrc32& slice : sliced.crc32s) {
-        digests.crc32 = crc32_join(digests.crc32, slice.value, slice.size);
+    if (cut.wants_crc32) {
+      digests.crc32 = cut.header_crc32;
+      for (const StripCrc32& strip : cut.crc32s) {
+        digests.crc32 = crc32_join(digests.crc32, strip.value, strip.size);
       }
     }
-    if (sliced.wants_sha256) digests.sha256 = sliced.sha256.finish();
-    mover_.finish(plan_.sliced[number].extent, digests, worker);
+    if (cut.wants_sha256) digests.sha256 = cut.sha256.finish();
+    mover_.finish(plan_.cut[number].extent, digests, worker);
     lock.lock();
     done_with(1);
   }
@@ -264,12 +264,12 @@ class Scheduler {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<SlicedState> sliced_;
-  std::vector<std::uint32_t> ready_;  // sliced tensors whose next bytes wait to be hashed
+  std::vector<CutState> cut_;
+  std::vector<std::uint32_t> ready_;  // cut tensors whose next bytes wait to be hashed
   std::size_t next_task_ = 0;
   int moving_ = 0;
-  std::size_t held_ = 0;    // slices that move or were not let go yet
-  std::size_t unfinished_;  // tasks to move and sliced tensors to finish
+  std::size_t held_ = 0;    // strips that move or were not let go yet
+  std::size_t unfinished_;  // tasks to move and cut tensors to finish
   std::uint64_t unhashed_ = 0;
 };
 
@@ -289,7 +289,7 @@ void ComputeSlots::release() {
   released_.notify_one();
 }
 
-void SliceDigest::update(ConstBytes bytes) {
+void StripDigest::update(ConstBytes bytes) {
   if (!wanted_) return;
   const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
   crc32_ = tensorizer::crc32(crc32_, bytes);

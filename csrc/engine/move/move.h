@@ -1,7 +1,7 @@
 // Runs a job: workers that move the tasks of a plan, and digest the bytes.
 //
 // The Mover knows how a task is moved: a load reads, a save writes. move() decides which worker
-// does what, and when. One worker moves and digests a bundle. The slices of a sliced tensor move in
+// does what, and when. One worker moves and digests a bundle. The strips of a cut tensor move in
 // any order, on any worker. Their CRC32s are computed as they move, and joined. SHA-256 follows in
 // order, over several tensors at once, on any worker that is free, while the bytes are likely to be
 // in cache.
@@ -98,15 +98,15 @@ struct Worker {
   TensorAccess& access;
 };
 
-// Computes the CRC32 of a slice, if it is wanted.
-class SliceDigest {
+// Computes the CRC32 of a strip, if it is wanted.
+class StripDigest {
  public:
-  SliceDigest(bool wanted, ComputeSlots& slots) : wanted_(wanted), slots_(slots) {}
+  StripDigest(bool wanted, ComputeSlots& slots) : wanted_(wanted), slots_(slots) {}
 
   bool wanted() const noexcept { return wanted_; }
   std::uint32_t crc32() const noexcept { return crc32_; }
 
-  // Adds the next bytes of the slice. Best called while they are in the processor's cache.
+  // Adds the next bytes of the strip. Best called while they are in the processor's cache.
   void update(ConstBytes bytes);
 
  private:
@@ -124,17 +124,17 @@ class Mover {
   // Moves whole tensors, digests included.
   virtual void move_bundle(const Task& task, Worker& worker) = 0;
 
-  // Moves one slice, updates `digest` with all of its bytes in order, and returns them. They must
+  // Moves one strip, updates `digest` with all of its bytes in order, and returns them. They must
   // stay valid for SHA-256 until let_go().
-  virtual ConstBytes move_slice(const Task& task, SliceDigest& digest, Worker& worker) = 0;
+  virtual ConstBytes move_strip(const Task& task, StripDigest& digest, Worker& worker) = 0;
 
-  // Returns what to digest of a sliced tensor. Called once, when its first slice has moved.
+  // Returns what to digest of a cut tensor. Called once, when its first strip has moved.
   virtual DigestStart digest_start(std::uint32_t tensor) = 0;
 
-  // Called when the bytes of a slice are no longer needed.
-  virtual void let_go(std::uint32_t tensor, ConstBytes slice) { (void)tensor, (void)slice; }
+  // Called when the bytes of a strip are no longer needed.
+  virtual void let_go(std::uint32_t tensor, ConstBytes strip) { (void)tensor, (void)strip; }
 
-  // Called when all of a sliced tensor has moved and been digested.
+  // Called when all of a cut tensor has moved and been digested.
   virtual void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) = 0;
 
   // Called on each worker when it has nothing more to move.
@@ -147,8 +147,8 @@ struct MoveSettings {
   bool crc32 = false;       // whether it is computed for any tensor
   bool sha256 = false;      // likewise
   int lanes = 1;            // how many tensors SHA-256 should hash side by side
-  // How many slices may move or wait to be hashed at the same time.
-  std::size_t most_slices = std::numeric_limits<std::size_t>::max();
+  // How many strips may move or wait to be hashed at the same time.
+  std::size_t most_strips = std::numeric_limits<std::size_t>::max();
   OpenAccess open_access = default_access;
 };
 

@@ -7,9 +7,9 @@ namespace tensorizer {
 
 namespace {
 
-std::uint64_t largest_slice(const Extent& extent, const PlanLimits& limits) {
-  const std::uint64_t most = limits.slice_size / extent.cost;
-  const std::uint64_t unit = extent.run > 0 && extent.run <= most ? extent.run : kSliceUnit;
+std::uint64_t largest_strip(const Extent& extent, const PlanLimits& limits) {
+  const std::uint64_t most = limits.strip_size / extent.cost;
+  const std::uint64_t unit = extent.run > 0 && extent.run <= most ? extent.run : kStripUnit;
   return std::max(most / unit * unit, unit);
 }
 
@@ -23,21 +23,21 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
   for (std::uint32_t i = 0; i < extents.size(); ++i) {
     const Extent& extent = extents[i];
     const std::uint64_t size = extent.header_size + extent.data_size;
-    const std::uint64_t most = largest_slice(extent, limits);
+    const std::uint64_t most = largest_strip(extent, limits);
     if (size > most && !extent.whole && extent.data_size > 0) {
-      const auto sliced = static_cast<std::uint32_t>(plan.sliced.size());
-      // Rounded, so that slices hold whole elements wherever data begins.
+      const auto cut = static_cast<std::uint32_t>(plan.cut.size());
+      // Rounded, so that strips hold whole elements wherever data begins.
       const std::uint64_t begin =
-          limits.slices_follow_file ? (extent.offset + extent.header_size) / kSliceUnit * kSliceUnit
+          limits.strips_follow_file ? (extent.offset + extent.header_size) / kStripUnit * kStripUnit
                                     : extent.position;
-      std::uint32_t slices = 0;
-      for (std::uint64_t at = 0; at < extent.data_size; ++slices) {
+      std::uint32_t strips = 0;
+      for (std::uint64_t at = 0; at < extent.data_size; ++strips) {
         const std::uint64_t to_boundary = most - (begin + at) % most;
         const std::uint64_t piece = std::min(to_boundary, extent.data_size - at);
-        plan.tasks.push_back({i, 0, at, piece, sliced, slices});
+        plan.tasks.push_back({i, 0, at, piece, cut, strips});
         at += piece;
       }
-      plan.sliced.push_back({i, extent.data_size, slices});
+      plan.cut.push_back({i, extent.data_size, strips});
       open = false;
       continue;
     }
@@ -59,17 +59,17 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
 void interleave(Plan& plan, int open) {
   // Assigns the tensors to lanes, longest first, each to the lane that has the fewest bytes, so
   // that lanes get about the same length.
-  std::vector<std::uint32_t> by_size(plan.sliced.size());
+  std::vector<std::uint32_t> by_size(plan.cut.size());
   std::iota(by_size.begin(), by_size.end(), 0U);
   std::stable_sort(by_size.begin(), by_size.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return plan.sliced[a].size > plan.sliced[b].size;
+    return plan.cut[a].size > plan.cut[b].size;
   });
   std::vector<std::uint64_t> lane_size(static_cast<std::size_t>(open), 0);
-  std::vector<std::uint32_t> lane_of(plan.sliced.size());
-  for (const std::uint32_t sliced : by_size) {
+  std::vector<std::uint32_t> lane_of(plan.cut.size());
+  for (const std::uint32_t cut : by_size) {
     const auto least = std::min_element(lane_size.begin(), lane_size.end());
-    lane_of[sliced] = static_cast<std::uint32_t>(least - lane_size.begin());
-    *least += plan.sliced[sliced].size;
+    lane_of[cut] = static_cast<std::uint32_t>(least - lane_size.begin());
+    *least += plan.cut[cut].size;
   }
   // Each lane advances at the pace that makes it end together with the others.
   struct Turn {
@@ -81,11 +81,11 @@ void interleave(Plan& plan, int open) {
   std::vector<std::uint64_t> passed(lane_size.size(), 0);
   for (std::size_t i = 0; i < plan.tasks.size(); ++i) {
     const Task& task = plan.tasks[i];
-    if (!task.is_slice()) {
+    if (!task.is_strip()) {
       turns.push_back({2.0, i});
       continue;
     }
-    const std::uint32_t lane = lane_of[task.sliced];
+    const std::uint32_t lane = lane_of[task.cut];
     turns.push_back({static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
     passed[lane] += task.size;
   }

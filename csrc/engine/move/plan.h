@@ -1,7 +1,7 @@
 // Cuts a job into tasks.
 //
 // How much runs in parallel depends on bytes, not on how large or small the tensors are: an extent
-// that is larger than a slice is cut into slices that move on their own, and smaller neighbours are
+// that is larger than a strip is cut into strips that move on their own, and smaller neighbours are
 // tied into bundles that move together.
 #pragma once
 
@@ -23,58 +23,58 @@ struct Extent {
   // The cost of moving one byte of the data, in bytes: more than 1 if bytes between are read as
   // well.
   std::uint64_t cost = 1;
-  std::uint64_t run = 0;  // if not 0, slices end on multiples of this where they can
-  // The position that the data counts from: slices that do not follow the file end on multiples of
+  std::uint64_t run = 0;  // if not 0, strips end on multiples of this where they can
+  // The position that the data counts from: strips that do not follow the file end on multiples of
   // their size there.
   std::uint64_t position = 0;
 };
 
 struct Task {
-  // A bundle: extents `first` to `first + count`. A slice: count is 0, `first` the extent.
+  // A bundle: extents `first` to `first + count`. A strip: count is 0, `first` the extent.
   std::uint32_t first;
   std::uint32_t count;
-  // A slice: its part of the extent's data, the extent's number among those that are cut, and the
-  // slice's own number within the extent.
+  // A strip: its part of the extent's data, the extent's number among those that are cut, and the
+  // strip's own number within the extent.
   std::uint64_t position;
   std::uint64_t size;
-  std::uint32_t sliced;
-  std::uint32_t slice;
+  std::uint32_t cut;
+  std::uint32_t strip;
 
-  bool is_slice() const noexcept { return count == 0; }
+  bool is_strip() const noexcept { return count == 0; }
 };
 
-// An extent that moves in slices.
-struct SlicedExtent {
+// An extent that moves in strips.
+struct CutExtent {
   std::uint32_t extent;  // its number
   std::uint64_t size;
-  std::uint32_t slices;
+  std::uint32_t strips;
 };
 
 struct Plan {
   std::vector<Task> tasks;  // in the order in which they should start
-  std::vector<SlicedExtent> sliced;
+  std::vector<CutExtent> cut;
 };
 
-// Slices end on multiples of this within a tensor, except those of runs.
-inline constexpr std::uint64_t kSliceUnit = 64;
+// Strips end on multiples of this within a tensor, except those of runs.
+inline constexpr std::uint64_t kStripUnit = 64;
 
 struct PlanLimits {
-  // The highest cost of a slice, and of an extent that is not cut.
-  std::uint64_t slice_size;
+  // The highest cost of a strip, and of an extent that is not cut.
+  std::uint64_t strip_size;
   std::uint64_t bundle_size;  // the longest bundle, gaps included
   std::uint64_t largest_gap;  // how many unused bytes may lie between neighbours in a bundle
-  // Whether slices end on multiples of their size in the file, or in the tensor.
-  bool slices_follow_file;
+  // Whether strips end on multiples of their size in the file, or in the tensor.
+  bool strips_follow_file;
 };
 
-inline constexpr std::uint64_t kSmallestSlice = 64 << 10;
+inline constexpr std::uint64_t kSmallestStrip = 64 << 10;
 
 // Returns the largest piece that a worker may take of memory that all workers share. Each worker
 // may hold one piece and have another one in flight. A power of two, because allocators round to
 // those.
 constexpr std::uint64_t fair_share_of(std::uint64_t memory, int workers) {
   const std::uint64_t share = memory / (2 * static_cast<std::uint64_t>(workers));
-  return std::bit_floor(share < kSmallestSlice ? kSmallestSlice : share);
+  return std::bit_floor(share < kSmallestStrip ? kSmallestStrip : share);
 }
 
 // Returns how much of a tensor that is not cut passes through staging memory at a time, if a worker
@@ -88,7 +88,7 @@ constexpr std::uint64_t staged_chunk(std::uint64_t share) {
 // Returns a plan whose tasks are in file order.
 Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits);
 
-// Reorders a plan so that at any time the slices of about `open` tensors take turns, and all of
+// Reorders a plan so that at any time the strips of about `open` tensors take turns, and all of
 // these end at about the same time; bundles come last. For digests that must follow in order within
 // a tensor but run faster over several tensors at once.
 void interleave(Plan& plan, int open);

@@ -146,7 +146,7 @@ ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
     all->reads_in_flight = std::max(all->reads_in_flight, hints.reads_in_flight);
     all->most_reads = std::min(all->most_reads, hints.most_reads);
     all->read_size = std::min(all->read_size, hints.read_size);
-    all->part_size = std::min(all->part_size, hints.part_size);
+    all->cached_size = std::min(all->cached_size, hints.cached_size);
     all->read_cost = std::max(all->read_cost, hints.read_cost);
   }
   return all.value_or(ReadHints{});

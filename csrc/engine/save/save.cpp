@@ -11,7 +11,7 @@ namespace {
 
 // File systems cache a file that is written in pieces of this size in huge pages, so that a mapping
 // soon afterwards has few page faults.
-constexpr std::uint64_t kSlice = 2 << 20;
+constexpr std::uint64_t kStrip = 2 << 20;
 constexpr std::uint64_t kBundle = 2 << 20;
 // A part of the file is uploaded when it is complete, which is sooner if fewer tensors are in
 // progress.
@@ -59,11 +59,11 @@ int lanes_of(const SaveJob& job) {
   return to_server ? std::min(sha256_lanes(), kLanesToServers) : sha256_lanes();
 }
 
-std::uint64_t slice_size_of(const SaveJob& job, std::uint64_t share) {
+std::uint64_t strip_size_of(const SaveJob& job, std::uint64_t share) {
   if (job.encryption()) return kCryptChunk;
-  const std::uint64_t usual = std::min(kSlice, share);
+  const std::uint64_t usual = std::min(kStrip, share);
   if (job.chunk_size() == 0) return usual;
-  // Only tensors in memory are cut, so slices take none.
+  // Only tensors in memory are cut, so strips take none.
   return std::max(usual, job.chunk_size() * static_cast<std::uint64_t>(sha256_lanes()));
 }
 
@@ -74,12 +74,12 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   const WorkerShares shares = shares_of(job);
   PlanLimits limits;
   limits.bundle_size = std::min(kBundle, shares.share);
-  limits.slice_size = slice_size_of(job, shares.share);
+  limits.strip_size = strip_size_of(job, shares.share);
   limits.largest_gap = 0;
   // The page cache keeps a file in blocks that begin on multiples of their size in the file. A
   // block that two writes share becomes many small ones, and the file slow to map. Encrypted data
   // is cut at its chunks instead, because a chunk is encrypted in one piece.
-  limits.slices_follow_file = !encrypted;
+  limits.strips_follow_file = !encrypted;
 
   std::vector<Extent> extents;
   extents.reserve(job.items.size());

@@ -43,7 +43,7 @@ void SaveMover::move_bundle(const Task& task, Worker& worker) {
   job_.progress.done.fetch_add(written, std::memory_order_relaxed);
 }
 
-ConstBytes SaveMover::move_slice(const Task& task, SliceDigest& digest, Worker& worker) {
+ConstBytes SaveMover::move_strip(const Task& task, StripDigest& digest, Worker& worker) {
   const SavedBytes piece = job_.data(task.first, task.position, task.size, worker.access);
   ConstBytes bytes = piece.plain;
   if (job_.encryption()) {
@@ -51,7 +51,7 @@ ConstBytes SaveMover::move_slice(const Task& task, SliceDigest& digest, Worker& 
     bytes = job_.encrypt(header_of(task.first), task.position, piece);
   }
   digest_chunks_of(task, worker);
-  // With SHA-256 the slice is written in whole: it is read once more later anyway, and the page
+  // With SHA-256 the strip is written in whole: it is read once more later anyway, and the page
   // cache keeps larger writes in larger blocks.
   const bool in_parts = !job_.hashes().sha256;
   const std::size_t part = in_parts ? kPart : bytes.size();

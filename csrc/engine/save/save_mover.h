@@ -16,12 +16,12 @@ class SaveMover final : public Mover {
       : job_(job), piece_(piece), headers_(job.items.size()) {}
 
   void move_bundle(const Task& task, Worker& worker) override;
-  ConstBytes move_slice(const Task& task, SliceDigest& digest, Worker& worker) override;
+  ConstBytes move_strip(const Task& task, StripDigest& digest, Worker& worker) override;
   DigestStart digest_start(std::uint32_t tensor) override;
   void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) override;
 
  private:
-  // Returns the header of a cut tensor. All workers that move its slices share it, because they
+  // Returns the header of a cut tensor. All workers that move its strips share it, because they
   // must use the same nonce.
   TensorHeaderImage& header_of(std::uint32_t tensor);
 
@@ -31,7 +31,7 @@ class SaveMover final : public Mover {
   // Digests and encrypts a bundle, and completes its headers.
   void digest_bundle(const Task& task, std::vector<TensorHeaderImage>& headers,
                      const std::vector<SavedBytes>& data, Worker& worker);
-  // Digests the chunks that begin in a slice, whose data is in memory in whole.
+  // Digests the chunks that begin in a strip, whose data is in memory in whole.
   void digest_chunks_of(const Task& task, Worker& worker);
   // Moves a tensor that is not cut and is larger than a piece.
   void move_whole(std::uint32_t item, Worker& worker);

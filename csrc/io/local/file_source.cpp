@@ -177,7 +177,7 @@ class FileSource : public Source {
       hints.reads_in_flight = kColdReadsInFlight;
     } else {
       hints.read_size = kReadFromMemory;
-      hints.part_size = kWarmPart;
+      hints.cached_size = kWarmPart;
       hints.read_cost = kWarmReadCost;
     }
     return hints;
