@@ -40,19 +40,7 @@ def write_file(
 class BackgroundSave:
     def run(
         self,
-        uri: str,
-        names: list[str],
-        tensors: list[torch.Tensor],
-        hashes: str,
-        threads: int,
-        options: list[tuple[str, str]],
-        metadata: list[tuple[str, str]] | None,
-    ) -> None: ...
-    def run_to_file(
-        self,
-        file: object,
-        start: int,
-        keeps_nothing: bool,
+        target: str | tuple[object, int, bool],
         names: list[str],
         tensors: list[torch.Tensor],
         hashes: str,

@@ -17,7 +17,14 @@ void save(const std::string& uri, const std::vector<std::string>& names,
           const OptionList& options, const Metadata& metadata) {
   Progress progress;
   Cancel cancel;
-  save(uri, names, tensors, hashes, threads, options, unless_empty(metadata), progress, cancel);
+  save({.uri = uri,
+        .names = names,
+        .tensors = tensors,
+        .hashes = hashes,
+        .threads = threads,
+        .options = options,
+        .metadata = unless_empty(metadata)},
+       progress, cancel);
 }
 
 Writer::Writer(const std::string& uri, const OptionList& options, const Metadata& metadata)

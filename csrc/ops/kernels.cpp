@@ -217,9 +217,14 @@ void save_tensors(const std::string& uri, const Strings& names, at::TensorList t
   translate_errors([&] {
     Progress progress;
     Cancel cancel;
-    tensorizer::save(uri, string_vector(names), tensors.vec(), parse_hashes(hashes),
-                     threads.value_or(0), option_list(options), metadata_list(metadata), progress,
-                     cancel);
+    tensorizer::save({.uri = uri,
+                      .names = string_vector(names),
+                      .tensors = tensors.vec(),
+                      .hashes = parse_hashes(hashes),
+                      .threads = threads.value_or(0),
+                      .options = option_list(options),
+                      .metadata = metadata_list(metadata)},
+                     progress, cancel);
   });
 }
 

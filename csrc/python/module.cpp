@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <variant>
 
 #include "base/cancel.h"
 #include "base/cpus.h"
@@ -149,28 +150,27 @@ struct BackgroundSave {
   tensorizer::Cancel cancel;
 };
 
-void run_save(BackgroundSave& job, const std::string& uri, const std::vector<std::string>& names,
-              const std::vector<at::Tensor>& tensors, const std::string& hashes,
-              std::int64_t threads, const tensorizer::OptionList& options,
-              const std::optional<tensorizer::Metadata>& metadata) {
-  const pybind11::gil_scoped_release no_gil;
-  tensorizer::translate_errors([&] {
-    tensorizer::save(uri, names, tensors, tensorizer::parse_hashes(hashes), threads, options,
-                     metadata, job.progress, job.cancel);
-  });
-}
+// A URI; or a file object, the position in it to write from, and whether it keeps no buffers.
+using SaveTarget = std::variant<std::string, std::tuple<pybind11::object, std::uint64_t, bool>>;
 
-// Like run_save, but writes to a file object, from `start` on.
-void run_save_to_file(BackgroundSave& job, const pybind11::object& file, std::uint64_t start,
-                      bool keeps_nothing, const std::vector<std::string>& names,
-                      const std::vector<at::Tensor>& tensors, const std::string& hashes,
-                      std::int64_t threads, const tensorizer::OptionList& options,
-                      const std::optional<tensorizer::Metadata>& metadata) {
-  auto sink = tensorizer::python_sink({file, start, true, keeps_nothing});
+void run_save(BackgroundSave& job, const SaveTarget& target, std::vector<std::string> names,
+              std::vector<at::Tensor> tensors, const std::string& hashes, std::int64_t threads,
+              tensorizer::OptionList options, std::optional<tensorizer::Metadata> metadata) {
+  tensorizer::SaveRequest request{.names = std::move(names),
+                                  .tensors = std::move(tensors),
+                                  .threads = threads,
+                                  .options = std::move(options),
+                                  .metadata = std::move(metadata)};
+  if (const auto* const uri = std::get_if<std::string>(&target)) {
+    request.uri = *uri;
+  } else {
+    const auto& [file, start, keeps_nothing] = std::get<1>(target);
+    request.sink = tensorizer::python_sink({file, start, true, keeps_nothing});
+  }
   const pybind11::gil_scoped_release no_gil;
   tensorizer::translate_errors([&] {
-    tensorizer::save(std::move(sink), names, tensors, tensorizer::parse_hashes(hashes), threads,
-                     options, metadata, job.progress, job.cancel);
+    request.hashes = tensorizer::parse_hashes(hashes);
+    tensorizer::save(std::move(request), job.progress, job.cancel);
   });
 }
 
@@ -243,7 +243,6 @@ PYBIND11_MODULE(_python, module) {
   pybind11::class_<BackgroundSave>(module, "BackgroundSave")
       .def(pybind11::init<>())
       .def("run", torch::wrap_pybind_function(run_save))
-      .def("run_to_file", torch::wrap_pybind_function(run_save_to_file))
       .def("progress",
            [](const BackgroundSave& job) {
              return std::pair(job.progress.done.load(), job.progress.total.load());

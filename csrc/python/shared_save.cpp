@@ -30,12 +30,16 @@ ConstBytes bytes_of(const at::Tensor& tensor) {
 }
 
 std::unique_ptr<SharedSave> make(std::string uri, std::vector<std::string> names,
-                                 const std::vector<at::Tensor>& tensors, const std::string& hashes,
-                                 const OptionList& options, std::optional<Metadata> metadata) {
+                                 std::vector<at::Tensor> tensors, const std::string& hashes,
+                                 OptionList options, std::optional<Metadata> metadata) {
   const pybind11::gil_scoped_release no_gil;
   return translate_errors([&] {
-    return shared_save(std::move(uri), std::move(names), tensors, parse_hashes(hashes), options,
-                       std::move(metadata));
+    return shared_save({.uri = std::move(uri),
+                        .names = std::move(names),
+                        .tensors = std::move(tensors),
+                        .hashes = parse_hashes(hashes),
+                        .options = std::move(options),
+                        .metadata = std::move(metadata)});
   });
 }
 

@@ -11,11 +11,11 @@ import torch
 from tensorizer_ops import _python
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.memory import copyable, has_memory, identity
-from tensorizer_ops._base.options import Hashes, Options, as_text
+from tensorizer_ops._base.options import Hashes, Options
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors
 from tensorizer_ops._base.targets import Target, to_uri
-from tensorizer_ops._front.load_save import run_save
+from tensorizer_ops._front.load_save import run_save, save_request
 
 
 class Save(Future[None]):
@@ -122,8 +122,7 @@ def save_async(
         return future
     names, snapshot = list(named), _Snapshot(plain)
     del plain
-    given = None if options is None else as_text(options)
-    kept = None if metadata is None else dict(metadata)
+    request = save_request(hashes, threads, options, metadata)
     target = to_uri(uri)
 
     def run() -> None:
@@ -131,7 +130,7 @@ def save_async(
         try:
             snapshot.wait()
             with reported(future._job, progress):
-                run_save(future._job, target, names, snapshot.copies, hashes, threads, given, kept)
+                run_save(future._job, target, names, snapshot.copies, request)
         except BaseException as error:
             snapshot.copies.clear()  # the exception's traceback keeps the frames' variables alive
             future.set_exception(error)

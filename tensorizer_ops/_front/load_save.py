@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -213,23 +213,15 @@ def save(
         TypeError: ``tensors`` is not a mapping.
         ValueError: the format cannot store one of the tensors or names.
     """
-    given = None if options is None else as_text(options)
-    kept = None if metadata is None else dict(metadata)
+    request = save_request(hashes, threads, options, metadata)
     if torch.compiler.is_compiling():
-        traced.save(
-            _uri_in_graph(uri, progress),
-            tensors,
-            hashes=hashes,
-            threads=threads,
-            options=given,
-            metadata=kept,
-        )
+        traced.save(_uri_in_graph(uri, progress), tensors, **request)
         return
     named = as_dict(tensors)
     if progress or not is_target(uri):
         job = _python.BackgroundSave()
         with reported(job, progress):
-            run_save(job, uri, list(named), list(named.values()), hashes, threads, given, kept)
+            run_save(job, uri, list(named), list(named.values()), request)
         return
     if _python.is_fake():
         raise errors.InvalidArgument(
@@ -237,15 +229,25 @@ def save(
             "of it"
         )
     plain = plain_tensors(named, named.values(), traced=_python.is_traced())
-    refuse_other_metadata(kept)
-    torch.ops.tensorizer.save(
-        to_uri(uri),
-        dict(zip(named, plain, strict=True)),
-        hashes=hashes,
-        threads=threads,
-        options=given,
-        metadata=kept,
-    )
+    refuse_other_metadata(request["metadata"])
+    torch.ops.tensorizer.save(to_uri(uri), dict(zip(named, plain, strict=True)), **request)
+
+
+class SaveRequest(TypedDict):
+    """How tensors are saved: the keyword arguments of ``torch.ops.tensorizer.save``."""
+
+    hashes: Hashes
+    threads: int
+    options: dict[str, str] | None
+    metadata: dict[str, str] | None
+
+
+def save_request(
+    hashes: Hashes, threads: int, options: Options | None, metadata: Mapping[str, str] | None
+) -> SaveRequest:
+    given = None if options is None else as_text(options)
+    kept = None if metadata is None else dict(metadata)
+    return {"hashes": hashes, "threads": threads, "options": given, "metadata": kept}
 
 
 def run_save(
@@ -253,24 +255,18 @@ def run_save(
     uri: Sink,
     names: list[str],
     tensors: list[torch.Tensor],
-    hashes: str,
-    threads: int,
-    options: Options | None,
-    metadata: Mapping[str, str] | None,
+    request: SaveRequest,
 ) -> None:
     """Check names, tensors and metadata, and run a job."""
     plain = plain_tensors(names, tensors)
-    refuse_other_metadata(metadata)
-    texts = None if metadata is None else list(metadata.items())
+    refuse_other_metadata(request["metadata"])
+    metadata = None if request["metadata"] is None else list(request["metadata"].items())
     target = Destination(to_uri(uri) if is_target(uri) else uri, in_order=True)
-    pairs = as_pairs({**target.options, **(options or {})})
-    count = operator.index(threads) or target.threads
+    options = as_pairs({**target.options, **(request["options"] or {})})
+    threads = operator.index(request["threads"]) or target.threads
+    place = target.start() if target.uri is None else target.uri
     try:
-        if target.uri is None:
-            file, start, keeps_nothing = target.start()
-            job.run_to_file(file, start, keeps_nothing, names, plain, hashes, count, pairs, texts)
-        else:
-            job.run(target.uri, names, plain, hashes, count, pairs, texts)
+        job.run(place, names, plain, request["hashes"], threads, options, metadata)
         target.finish()
         target.synchronize()
     finally:

@@ -24,7 +24,7 @@ TEST_F(SavesObjects, WhereMissingOnesAreForbidden) {
         ""};
   });
   const std::vector<std::byte> data = pattern(8);
-  SavedModel model;
+  SavedModel model{.sorted = true};
   for (const char* const name : {"a", "b"}) {
     TensorSpec& spec = model.specs.emplace_back();
     spec.name = name;
@@ -38,8 +38,7 @@ TEST_F(SavesObjects, WhereMissingOnesAreForbidden) {
                         {"s3_access_key_id", "AKIA"},
                         {"s3_secret_access_key", "secret"}};
   Progress progress;
-  save_in_shards("s3://bucket/m.safetensors", {}, std::move(model), true, options, {}, progress,
-                 cancel_);
+  save_in_shards("s3://bucket/m.safetensors", std::move(model), options, {}, progress, cancel_);
   const TinyRequest last = server.requests().back();
   EXPECT_EQ(last.method + " " + last.path, "PUT /bucket/m.safetensors.index.json");
 }

@@ -16,7 +16,7 @@ class SavesShards : public testing::Test {
   // Saves tensors of 8 bytes each, all with this value in every byte, two in each file.
   void save(int count, char value, const std::function<void()>& confirm = {}) {
     const std::vector<std::byte> data(8, static_cast<std::byte>(value));
-    SavedModel model;
+    SavedModel model{.sorted = true};
     for (int i = 0; i < count; ++i) {
       TensorSpec& spec = model.specs.emplace_back();
       spec.name = std::to_string(i);
@@ -29,8 +29,8 @@ class SavesShards : public testing::Test {
     settings.confirm = confirm;
     Progress progress;
     Cancel cancel;
-    save_in_shards(folder_ / "m.safetensors", {}, std::move(model), true, options, settings,
-                   progress, cancel);
+    save_in_shards(folder_ / "m.safetensors", std::move(model), options, settings, progress,
+                   cancel);
     EXPECT_EQ(progress.done, 8U * static_cast<unsigned>(count));
     EXPECT_EQ(progress.total, progress.done);
   }

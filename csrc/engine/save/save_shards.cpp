@@ -75,17 +75,16 @@ class ShardedSave {
     sink_options_.access = std::make_shared<SharedAccess>();
   }
 
-  void run(const FileKind& kind, SavedModel model, bool sorted, SaveSettings settings,
-           Progress& progress) {
+  void run(SavedModel model, SaveSettings settings, Progress& progress) {
     check_names(model.specs);
     std::vector<Group> groups = grouped(model.specs, most_);
     if (groups.size() > kMostShards) {
       refuse_shards("is so small that there would be " + std::to_string(groups.size()) +
                     " files, and a model can have " + std::to_string(kMostShards));
     }
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (sorted) sort_group(groups[i], model.specs);
-      add_shard(kind, model, groups[i]);
+    for (Group& group : groups) {
+      if (model.sorted) sort_group(group, model.specs);
+      add_shard(model, group);
     }
     ShardPublication publication(uri_, names_, sink_options_, cancel_);
     // The data of all files is in the progress before the first one is written.
@@ -123,8 +122,8 @@ class ShardedSave {
     check_saved_names(names, cancel_);
   }
 
-  void add_shard(const FileKind& kind, SavedModel& model, const Group& group) {
-    Shard shard{new_layout(Format::Safetensors, kind, 0), {}};
+  void add_shard(SavedModel& model, const Group& group) {
+    Shard shard{new_layout(Format::Safetensors, model.kind, 0), {}};
     for (const std::size_t i : group) {
       shard.layout->add(std::move(model.specs[i]));
       shard.items.push_back(model.items[i]);
@@ -183,10 +182,9 @@ class ShardedSave {
 
 }  // namespace
 
-void save_in_shards(const std::string& uri, const FileKind& kind, SavedModel model, bool sorted,
-                    const SaveOptions& options, const SaveSettings& settings, Progress& progress,
-                    Cancel& cancel) {
-  ShardedSave(uri, options, cancel).run(kind, std::move(model), sorted, settings, progress);
+void save_in_shards(const std::string& uri, SavedModel model, const SaveOptions& options,
+                    const SaveSettings& settings, Progress& progress, Cancel& cancel) {
+  ShardedSave(uri, options, cancel).run(std::move(model), settings, progress);
 }
 
 }  // namespace tensorizer

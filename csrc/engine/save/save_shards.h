@@ -10,17 +10,19 @@
 
 namespace tensorizer {
 
-// The tensors of a model in their order. items[i] is the data of specs[i].
+// The tensors of a model in their order, and the kind of its files. items[i] is the data of
+// specs[i].
 struct SavedModel {
-  std::vector<TensorSpec> specs;
-  std::vector<SaveItem> items;
+  FileKind kind{};
+  bool sorted = false;  // whether each file gets the order of the safetensors library
+  std::vector<TensorSpec> specs{};
+  std::vector<SaveItem> items{};
 };
 
 // Saves a safetensors model in files of at most options.max_shard_size bytes of tensors, which is
 // not 0. A tensor that is larger gets a file of its own. If one file is enough, that is `uri`.
 // Otherwise "m.safetensors" becomes "m-00001-of-00002.safetensors" and so on, and
-// "m.safetensors.index.json", which lists them. `sorted` says whether the tensors of each file are
-// in the order of the safetensors library.
+// "m.safetensors.index.json", which lists them.
 //
 // No file appears before all data has been written. Then the files appear, under names that neither
 // an older model nor another save uses ("m-7f3a91c2-00001-of-00002.safetensors"), and the index is
@@ -32,8 +34,7 @@ struct SavedModel {
 //
 // Throws InvalidArgument for a target that is not a file in a folder or in S3, and what
 // new_layout() and save_file() throw.
-void save_in_shards(const std::string& uri, const FileKind& kind, SavedModel model, bool sorted,
-                    const SaveOptions& options, const SaveSettings& settings, Progress& progress,
-                    Cancel& cancel);
+void save_in_shards(const std::string& uri, SavedModel model, const SaveOptions& options,
+                    const SaveSettings& settings, Progress& progress, Cancel& cancel);
 
 }  // namespace tensorizer

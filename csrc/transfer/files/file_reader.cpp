@@ -234,11 +234,10 @@ std::string FileReader::digest(std::int64_t threads, std::int64_t version, bool 
 
 void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
                          std::int64_t threads) {
-  const SaveOptions parsed = parse_save_options(options);
+  const RewriteRequest request{to, hashes, parse_threads(threads), parse_save_options(options)};
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
-  tensorizer::rewrite(*open, open->source(), to, hashes, parse_threads(threads), parsed,
-                      job.progress, job.cancel);
+  tensorizer::rewrite(*open, open->source(), request, job.progress, job.cancel);
 }
 
 Updated FileReader::update(const std::string& to, std::int64_t threads) {

@@ -21,39 +21,38 @@ constexpr std::uint64_t kHeadAlignment = 4096;
 // The largest number of expected tensors for which room is reserved in advance.
 constexpr std::uint64_t kMostExpected = 512 << 10;
 
-// Saves to `given`, or to `uri` if that is null.
-void save(const std::string& uri, std::unique_ptr<Sink> given,
-          const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors,
-          HashKinds hashes, std::int64_t threads, const OptionList& options,
-          std::optional<Metadata> metadata, Progress& progress, Cancel& cancel) {
-  const SaveOptions parsed = parse_save_options(options);
-  if (names.size() != tensors.size()) {
-    throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
-                                                std::to_string(tensors.size()) + " tensors");
+}  // namespace
+
+void save(SaveRequest request, Progress& progress, Cancel& cancel) {
+  const SaveOptions options = parse_save_options(request.options);
+  if (request.names.size() != request.tensors.size()) {
+    throw Error(ErrorKind::InvalidArgument, std::to_string(request.names.size()) + " names and " +
+                                                std::to_string(request.tensors.size()) +
+                                                " tensors");
   }
-  const HeldMemory held(tensors);
+  const HeldMemory held(request.tensors);
   Staging staging;
   std::vector<Saving> savings;
-  savings.reserve(names.size());
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    savings.push_back(prepare_saving(names[i], held.tensors()[i], staging));
+  savings.reserve(request.names.size());
+  for (std::size_t i = 0; i < request.names.size(); ++i) {
+    savings.push_back(prepare_saving(std::move(request.names[i]), held.tensors()[i], staging));
   }
   staging.begin();
-  const Format format = format_of(uri, parsed.format);
-  FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
-  const SaveSettings settings = save_settings(parsed, parse_threads(threads), staging);
-  if (parsed.max_shard_size > 0) {
-    if (given) {
+  const Format format = format_of(request.uri, options.format);
+  FileKind kind = file_kind(format, request.hashes, std::move(request.metadata), options, cancel);
+  const SaveSettings settings = save_settings(options, parse_threads(request.threads), staging);
+  if (options.max_shard_size > 0) {
+    if (request.sink) {
       throw Error(ErrorKind::InvalidArgument,
-                  "the option 'max_shard_size' needs a folder to save to: " + given->label() +
-                      " is one file");
+                  "the option 'max_shard_size' needs a folder to save to: " +
+                      request.sink->label() + " is one file");
     }
-    SavedModel model;
+    SavedModel model{.kind = std::move(kind), .sorted = true};
     for (Saving& saving : savings) {
       model.specs.push_back(std::move(saving.spec));
       model.items.push_back(saving.item);
     }
-    save_in_shards(uri, kind, std::move(model), true, parsed, settings, progress, cancel);
+    save_in_shards(request.uri, std::move(model), options, settings, progress, cancel);
     staging.finish();
     return;
   }
@@ -62,7 +61,8 @@ void save(const std::string& uri, std::unique_ptr<Sink> given,
       return comes_first_in_safetensors(a.spec, b.spec);
     });
   }
-  const std::unique_ptr<Sink> sink = given ? std::move(given) : open_sink(uri, parsed.sink, cancel);
+  const std::unique_ptr<Sink> sink =
+      request.sink ? std::move(request.sink) : open_sink(request.uri, options.sink, cancel);
   check_not_overwritten(*sink, savings);
   const std::unique_ptr<Layout> placed = new_layout(format, std::move(kind), sink->start());
   Layout& layout = *placed;
@@ -71,24 +71,6 @@ void save(const std::string& uri, std::unique_ptr<Sink> given,
   layout.check_names(cancel);
   save_file(*sink, layout, items, settings, progress, cancel);
   staging.finish();
-}
-
-}  // namespace
-
-void save(const std::string& uri, const std::vector<std::string>& names,
-          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
-          Cancel& cancel) {
-  save(uri, nullptr, names, tensors, hashes, threads, options, std::move(metadata), progress,
-       cancel);
-}
-
-void save(std::unique_ptr<Sink> sink, const std::vector<std::string>& names,
-          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
-          Cancel& cancel) {
-  save("", std::move(sink), names, tensors, hashes, threads, options, std::move(metadata), progress,
-       cancel);
 }
 
 // The running call. cancel() finds it, and when it ends, it performs an abort() that was requested

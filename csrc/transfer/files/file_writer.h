@@ -22,18 +22,9 @@
 
 namespace tensorizer {
 
-// Implements the public save(). `metadata` may be given without any text, which a safetensors file
-// can hold. Other threads may read `progress` and call cancel.request() meanwhile.
-void save(const std::string& uri, const std::vector<std::string>& names,
-          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
-          Cancel& cancel);
-
-// Saves to a sink that is already open, which is one file.
-void save(std::unique_ptr<Sink> sink, const std::vector<std::string>& names,
-          const std::vector<at::Tensor>& tensors, HashKinds hashes, std::int64_t threads,
-          const OptionList& options, std::optional<Metadata> metadata, Progress& progress,
-          Cancel& cancel);
+// Implements the public save(). Other threads may read `progress` and call cancel.request()
+// meanwhile.
+void save(SaveRequest request, Progress& progress, Cancel& cancel);
 
 // The implementation of the public Writer. Methods have the contracts of tensorizer_ops/writer.h.
 class FileWriter {

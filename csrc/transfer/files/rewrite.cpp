@@ -152,8 +152,9 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layou
 
 }  // namespace
 
-void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds hashes, int threads,
-             const SaveOptions& options, Progress& progress, Cancel& cancel) {
+void rewrite(OpenFile& from, Source& source, const RewriteRequest& request, Progress& progress,
+             Cancel& cancel) {
+  const auto& [to, hashes, threads, options] = request;
   const RedactedQuotes quotes(source);
   if (from.catalogue().encrypted() && from.keys() == nullptr) {
     throw Error(ErrorKind::Crypto, source.label() +
@@ -188,10 +189,10 @@ void rewrite(OpenFile& from, Source& source, const std::string& to, HashKinds ha
   };
   if (options.max_shard_size > 0) {
     const std::unique_ptr<Layout> layout = new_layout(format, kind, 0);
-    SavedModel model;
+    SavedModel model{.kind = std::move(kind)};
     model.items = place(from, origin, format, *layout, cancel);
     for (const PlacedTensor& tensor : layout->tensors()) model.specs.push_back(tensor.spec);
-    save_in_shards(to, kind, std::move(model), false, options, settings, progress, cancel);
+    save_in_shards(to, std::move(model), options, settings, progress, cancel);
     return;
   }
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);

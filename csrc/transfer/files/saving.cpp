@@ -173,19 +173,16 @@ SaveSettings save_settings(const SaveOptions& options, int threads, const Stagin
   return settings;
 }
 
-std::unique_ptr<SharedSave> shared_save(std::string uri, std::vector<std::string> names,
-                                        std::span<const at::Tensor> tensors, HashKinds hashes,
-                                        const OptionList& options,
-                                        std::optional<Metadata> metadata) {
-  const SaveOptions parsed = parse_save_options(options);
-  const Format format = format_of(uri, parsed.format);
+std::unique_ptr<SharedSave> shared_save(SaveRequest request) {
+  const SaveOptions options = parse_save_options(request.options);
+  const Format format = format_of(request.uri, options.format);
   Cancel cancel;
-  FileKind kind = file_kind(format, hashes, std::move(metadata), parsed, cancel);
+  FileKind kind = file_kind(format, request.hashes, std::move(request.metadata), options, cancel);
   Staging staging;
   std::vector<TensorSpec> specs;
-  specs.reserve(names.size());
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    specs.push_back(prepare_saving(std::move(names[i]), tensors[i], staging).spec);
+  specs.reserve(request.names.size());
+  for (std::size_t i = 0; i < request.names.size(); ++i) {
+    specs.push_back(prepare_saving(std::move(request.names[i]), request.tensors[i], staging).spec);
     specs.back().meta = false;
   }
   if (format == Format::Safetensors) {
@@ -193,7 +190,7 @@ std::unique_ptr<SharedSave> shared_save(std::string uri, std::vector<std::string
   }
   std::unique_ptr<Layout> layout = new_layout(format, std::move(kind), 0);
   for (TensorSpec& spec : specs) layout->add(std::move(spec));
-  return std::make_unique<SharedSave>(std::move(uri), std::move(layout), parsed);
+  return std::make_unique<SharedSave>(std::move(request.uri), std::move(layout), options);
 }
 
 void check_not_overwritten(const Sink& sink, std::span<const Saving> savings) {

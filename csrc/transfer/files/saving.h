@@ -19,6 +19,20 @@
 
 namespace tensorizer {
 
+// What is saved, and where to.
+struct SaveRequest {
+  std::string uri{};
+  // One file that is already open, to write instead of `uri`; or null.
+  std::unique_ptr<Sink> sink{};
+  std::vector<std::string> names{};
+  std::vector<at::Tensor> tensors{};
+  HashKinds hashes{};
+  std::int64_t threads = 0;
+  OptionList options{};
+  // May be given without any text, which a safetensors file can hold.
+  std::optional<Metadata> metadata{};
+};
+
 // What the save of one tensor needs. Keeps the tensor alive.
 struct Saving {
   TensorSpec spec;
@@ -48,12 +62,9 @@ FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> meta
 // Returns the settings of a save. Call after staging.begin(). `staging` must outlive the settings.
 SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);
 
-// Returns a save of one file by several processes. `tensors` say the shapes and dtypes of the whole
-// tensors, and may be on the meta device. Throws what prepare_saving() and SharedSave throw.
-std::unique_ptr<SharedSave> shared_save(std::string uri, std::vector<std::string> names,
-                                        std::span<const at::Tensor> tensors, HashKinds hashes,
-                                        const OptionList& options,
-                                        std::optional<Metadata> metadata);
+// Returns a save of one file by several processes. The tensors say the shapes and dtypes of the
+// whole tensors, and may be on the meta device. Throws what prepare_saving() and SharedSave throw.
+std::unique_ptr<SharedSave> shared_save(SaveRequest request);
 
 // Throws Error(InvalidArgument) if the sink writes in place to the file that a tensor is mapped
 // from, because that would overwrite the tensor while it is read.

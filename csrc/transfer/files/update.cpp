@@ -49,8 +49,8 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
                   "it has no digests of chunks, which say what has changed: save it with "
                   "hashes=\"chunked\"");
   }
-  const HashKinds hashes = hashes_of(from, cancel);
-  SaveOptions options;
+  RewriteRequest request{to, hashes_of(from, cancel), threads, {}};
+  SaveOptions& options = request.options;
   options.digest_chunk = catalogue.chunk_digests().chunk_size();
   options.digests = !catalogue.data_digests().empty();
   options.format = catalogue.info().format;
@@ -63,7 +63,7 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
     if (error.kind() != ErrorKind::NotFound) throw;
   }
   if (local == nullptr) {
-    rewrite(from, from.source(), to, hashes, threads, options, progress, cancel);
+    rewrite(from, from.source(), request, progress, cancel);
     return {progress.done, 0};
   }
   if (!local->identity()) {
@@ -73,7 +73,7 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
   OpenFile older(local, opening, cancel);
   if (older.catalogue().encrypted()) refuse_update(older, kEncrypted);
   PatchedSource source(from, older, threads, cancel);
-  rewrite(from, source, to, hashes, threads, options, progress, cancel);
+  rewrite(from, source, request, progress, cancel);
   return {source.fetched(), source.kept()};
 }
 
