@@ -20,7 +20,7 @@ import torch
 from tensorizer_ops import _python, errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.options import Options, SecretOptions, as_text
-from tensorizer_ops._base.targets import Source, is_target, to_uri
+from tensorizer_ops._base.targets import Source, place_of
 
 # The most threads that the library accepts.
 MOST_THREADS = 1024
@@ -98,10 +98,9 @@ def open_source(source: Source, options: Options | None, *, lazy: bool = False) 
 
     ``lazy`` asks for a reader that reads in any order and more than once, as far as ``source`` can.
     """
-    given = as_text(options or {})
-    if is_target(source):
-        return open_input(to_uri(source), lazy=lazy, options=given)
-    return open_input(source, lazy=lazy and _is_seekable(_unwrap(source)), options=given)
+    place = place_of(source)
+    lazy = lazy and (isinstance(place, str) or _is_seekable(_unwrap(place)))
+    return open_input(place, lazy=lazy, options=as_text(options or {}))
 
 
 def _open_descriptor(
@@ -248,11 +247,12 @@ class Output:
         self._to.discard()
 
 
-def label(place: Any) -> str:
-    """Return how to show what a caller opened: a path, a URI without secrets, or a type."""
-    if isinstance(place, str):
-        return repr(_python.without_secrets(to_uri(place)))
-    return repr(os.fspath(place)) if is_target(place) else f"a {type(place).__name__}"
+def label(given: Any) -> str:
+    """Return how to show what a caller gave: a path, a URI without secrets, or a type."""
+    place = place_of(given)
+    if not isinstance(place, str):
+        return f"a {type(given).__name__}"
+    return repr(_python.without_secrets(place) if isinstance(given, str) else os.fspath(given))
 
 
 def tensors_in_words(count: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import urllib.parse
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeVar
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import is_unicode, not_unicode
@@ -28,15 +28,18 @@ class Writable(Protocol):
 # What can be read, and what can be written.
 Source = Target | Readable | bytearray | memoryview
 Sink = Target | Writable
+Given = TypeVar("Given")
 
 
-def is_target(place: object) -> TypeGuard[Target]:
-    """Return whether ``place`` is a path or a URI.
+def place_of(given: Given) -> str | Given:
+    """Return the URI that the ops take for a path or a URI, and a file object as it is.
 
     Some file objects also have a path, as those of fsspec on SMB servers. They are read and written
     by their methods, because the path is not one of this machine.
     """
-    return isinstance(place, str | bytes | os.PathLike) and not isinstance(place, io.IOBase)
+    if isinstance(given, str | bytes | os.PathLike) and not isinstance(given, io.IOBase):
+        return to_uri(given)
+    return given
 
 
 def is_uri(target: Target) -> bool:

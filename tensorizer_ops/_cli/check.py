@@ -21,8 +21,7 @@ def verify(given: Namespace) -> int:
     for uri in given.uri:
         try:
             file = File(uri, options)
-            with reported(file, bar(given.quiet)):
-                file.verify(given.check, given.threads)
+            file.verify(given.check, given.threads, bar(given.quiet))
         except errors.Error as error:
             report(error, given.verbose)
             damaged = isinstance(error, errors.InvalidFormat) or (

@@ -9,7 +9,7 @@ from tensorizer_ops import _core
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.options import Options, Verify, as_pairs
 from tensorizer_ops._base.progress import Progress, reported
-from tensorizer_ops._base.targets import Source, Target, is_target, to_uri
+from tensorizer_ops._base.targets import Source, Target, place_of, to_uri
 from tensorizer_ops._registration.register import register_with_torch
 
 if TYPE_CHECKING:
@@ -82,11 +82,14 @@ class File:
         """Return the digest of the model in the file: of its data, or as the file lists it."""
         return self._file.digest(operator.index(threads), operator.index(version), listed)
 
-    def verify(self, verify: Verify = "all", threads: int = 0) -> None:
+    def verify(
+        self, verify: Verify = "all", threads: int | None = None, progress: Progress | None = None
+    ) -> None:
         """Compare all data with the hashes in the file; the error names everything that differs."""
         if not isinstance(verify, str):
             raise TypeError(f"verify is {type(verify).__name__}, and must be str")
-        self._file.verify(verify, operator.index(threads))
+        with reported(self, progress):
+            self._file.verify(verify, operator.index(threads or 0))
 
     def progress(self) -> tuple[int, int]:
         """Return the bytes that the running job has moved, and those that it moves in all."""
@@ -137,17 +140,14 @@ def metadata(uri: Source, *, options: Options | None = None) -> dict[str, str]:
         uri: as for :func:`tensorizer_ops.load`.
         options: as for :func:`tensorizer_ops.load`.
     """
-    if is_target(uri):
-        return File(uri, options).metadata()
     return _opened(uri, options).metadata()
 
 
 @checked
 def names(uri: Source, *, options: Options | None = None) -> list[str]:
     """Return the names of the tensors in a file, in its order. Otherwise like :func:`metadata`."""
-    if is_target(uri):
-        return File(uri, options).names()
-    return list(_opened(uri, options))
+    file = _opened(uri, options)
+    return file.names() if isinstance(file, File) else list(file)
 
 
 def info(uri: Target, *, options: Options | None = None) -> Info:
@@ -160,12 +160,13 @@ def info(uri: Target, *, options: Options | None = None) -> Info:
         uri: a path or a URI, as for :func:`tensorizer_ops.load`.
         options: as for :func:`tensorizer_ops.load`.
     """
-    if not is_target(uri):
+    place = place_of(uri)
+    if not isinstance(place, str):
         raise TypeError(
             f"uri is {type(uri).__name__}, and must be a path or a URI: tensorizer_ops.Reader "
             "takes file objects"
         )
-    file = File(uri, options)
+    file = File(place, options)
     form = file.format()
     return Info(
         form.name,
@@ -202,17 +203,15 @@ def verify(
             that is damaged.
         ValueError: the file is malformed, or a tensor was saved without hashes.
     """
-    if not is_target(uri):
-        _opened(uri, options).verify(verify, threads=threads or None, progress=progress)
-        return
-    file = File(uri, options)
-    with reported(file, progress):
-        file.verify(verify, threads)
+    _opened(uri, options).verify(verify, threads=threads or None, progress=progress)
 
 
-def _opened(source: Source, options: Options | None) -> Reader:
-    """Open a file object, whose methods are called by the part of the library that needs torch."""
+def _opened(source: Source, options: Options | None) -> File | Reader:
+    """Open a file; a file object with torch, as the part of the library that calls its methods."""
+    place = place_of(source)
+    if isinstance(place, str):
+        return File(place, options)
     register_with_torch()
     from tensorizer_ops._front import reader
 
-    return reader.Reader(source, options=options)
+    return reader.Reader(place, options=options)

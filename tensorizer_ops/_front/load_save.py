@@ -15,7 +15,7 @@ from tensorizer_ops._base.options import Hashes, Options, Verify, as_pairs, as_t
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._base.slices import Slices, resolve, without
-from tensorizer_ops._base.targets import Sink, Source, is_target, to_uri
+from tensorizer_ops._base.targets import Sink, Source, place_of
 from tensorizer_ops._compile import traced
 
 
@@ -97,14 +97,15 @@ def load(
         raise errors.InvalidArgument(
             "slices= is not supported in torch.jit.trace: call torch.ops.tensorizer.load_slices",
         )
-    if progress or slices is not None or not is_target(uri):
-        opened = open_source(uri, given)
+    place = place_of(uri)
+    if progress or slices is not None or not isinstance(place, str):
+        opened = open_source(place, given)
         count = threads or opened.threads
         with reported(opened.reader, progress):
             return load_from(opened.reader, wanted, slices, where, dtype, verify, copy, count)
     check_names("names", wanted or ())
     loaded: dict[str, torch.Tensor] = torch.ops.tensorizer.load(
-        to_uri(uri),
+        place,
         names=wanted,
         device=where,
         dtype=dtype,
@@ -217,11 +218,11 @@ def save(
     if torch.compiler.is_compiling():
         traced.save(_uri_in_graph(uri, progress), tensors, **request)
         return
-    named = as_dict(tensors)
-    if progress or not is_target(uri):
+    named, place = as_dict(tensors), place_of(uri)
+    if progress or not isinstance(place, str):
         job = _python.BackgroundSave()
         with reported(job, progress):
-            run_save(job, uri, list(named), list(named.values()), request)
+            run_save(job, place, list(named), list(named.values()), request)
         return
     if _python.is_fake():
         raise errors.InvalidArgument(
@@ -230,7 +231,7 @@ def save(
         )
     plain = plain_tensors(named, named.values(), traced=_python.is_traced())
     refuse_other_metadata(request["metadata"])
-    torch.ops.tensorizer.save(to_uri(uri), dict(zip(named, plain, strict=True)), **request)
+    torch.ops.tensorizer.save(place, dict(zip(named, plain, strict=True)), **request)
 
 
 class SaveRequest(TypedDict):
@@ -252,7 +253,7 @@ def save_request(
 
 def run_save(
     job: _python.BackgroundSave,
-    uri: Sink,
+    place: Sink,
     names: list[str],
     tensors: list[torch.Tensor],
     request: SaveRequest,
@@ -261,12 +262,12 @@ def run_save(
     plain = plain_tensors(names, tensors)
     refuse_other_metadata(request["metadata"])
     metadata = None if request["metadata"] is None else list(request["metadata"].items())
-    target = Destination(to_uri(uri) if is_target(uri) else uri, in_order=True)
+    target = Destination(place, in_order=True)
     options = as_pairs({**target.options, **(request["options"] or {})})
     threads = operator.index(request["threads"]) or target.threads
-    place = target.start() if target.uri is None else target.uri
+    output = target.start() if target.uri is None else target.uri
     try:
-        job.run(place, names, plain, request["hashes"], threads, options, metadata)
+        job.run(output, names, plain, request["hashes"], threads, options, metadata)
         target.finish()
         target.synchronize()
     finally:
@@ -279,8 +280,9 @@ def _uri_in_graph(place: object, progress: Progress | None) -> str:
         raise wrong("uri", place, "str or os.PathLike")
     if progress:
         raise errors.InvalidArgument("progress= is not supported in a compiled graph")
-    if not is_target(place):
+    uri = place_of(place)
+    if not isinstance(uri, str):
         raise errors.InvalidArgument(
             "file objects are not supported in a compiled graph: give a path or a URI",
         )
-    return to_uri(place)
+    return uri

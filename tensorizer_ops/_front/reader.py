@@ -14,7 +14,7 @@ from tensorizer_ops._base.file_objects import label, open_source, tensors_in_wor
 from tensorizer_ops._base.options import Hashes, Options, Verify, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.slices import Slices
-from tensorizer_ops._base.targets import Source, Target, is_target, to_uri
+from tensorizer_ops._base.targets import Source, Target, place_of, to_uri
 from tensorizer_ops._front.load_save import load_from
 from tensorizer_ops._front.modules import IncompatibleKeys, fill
 from tensorizer_ops._front.prefetch import Prefetch, start
@@ -62,11 +62,12 @@ class Reader(Mapping[str, torch.Tensor]):
         threads: int = 0,
     ) -> None:
         where = None if device is None else torch.device(device)
-        opened = open_source(source, options, lazy=True)
+        place = place_of(source)
+        opened = open_source(place, options, lazy=True)
         self._reader = opened.reader
         self._defaults = _Defaults(where, dtype, verify, copy, threads or opened.threads)
         self._label = label(source)
-        self._has_place = is_target(source)
+        self._has_place = isinstance(place, str)
         self._names: dict[str, None] | None = None
         self._format = ""
         self._is_closed = False

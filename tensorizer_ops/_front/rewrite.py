@@ -12,7 +12,7 @@ from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import open_source
 from tensorizer_ops._base.options import Hashes, Options, as_text
 from tensorizer_ops._base.progress import Progress, reported
-from tensorizer_ops._base.targets import Source, Target, is_target, local_path, to_uri
+from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
 
 
 @checked
@@ -221,12 +221,6 @@ def digest(
     Raises:
         ValueError: ``listed`` is set, and the file does not list what that version is made of.
     """
-    given = as_text(options or {})
-    if not is_target(uri):
-        opened = open_source(uri, given)
-        of_file: str = opened.reader.digest(threads or opened.threads, version, listed)
-        return of_file
-    found: str = torch.ops.tensorizer.digest(
-        to_uri(uri), threads=threads, options=given, version=version, listed=listed
-    )
+    opened = open_source(uri, options)
+    found: str = opened.reader.digest(threads or opened.threads, version, listed)
     return found

@@ -13,7 +13,7 @@ from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.file_objects import Output, label, tensors_in_words
 from tensorizer_ops._base.options import Hashes, Options, as_text
 from tensorizer_ops._base.savable import plain_tensors, refuse_other_metadata
-from tensorizer_ops._base.targets import Sink, is_target, to_uri
+from tensorizer_ops._base.targets import Sink, place_of
 
 
 class Writer:
@@ -68,8 +68,7 @@ class Writer:
         kept = None if metadata is None else dict(metadata)
         refuse_other_metadata(kept)
         self._label = label(target)
-        place = to_uri(target) if is_target(target) else target
-        self._output = Output(place, {**given, **arguments}, kept)
+        self._output = Output(place_of(target), {**given, **arguments}, kept)
 
     def __setitem__(self, name: str, tensor: torch.Tensor) -> None:
         """Write a tensor, as :meth:`add` does. A name can be set once."""
