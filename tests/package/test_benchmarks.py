@@ -119,11 +119,6 @@ def test_checkpoints_are_measured(tmp_path: Path) -> None:
     assert all(seconds > 0 for seconds in found["seconds"].values())
 
 
-def test_many_tensors_are_measured(tmp_path: Path) -> None:
-    found = results_of("local.many", tmp_path)
-    assert all(seconds > 0 for seconds in found["seconds"].values())
-
-
 def test_ways_are_measured(tmp_path: Path) -> None:
     rows = run_quickly("curves.ways", tmp_path)["ways"]
     ways = ("eager", "lazy", "module", "plaid", "encrypted", "HTTP", "S3", "Redis")
