@@ -1,7 +1,7 @@
 """Packs what a machine with a GPU needs, but Python and torch: bundle.py WHEEL FOLDER
 
 The folder gets the package with all of its libraries, a check of loads onto a GPU, the benchmark of
-them, programs that use a GPU beside a load, run.sh, which runs all of that, and a README.
+them, run.sh, which runs both, and a README.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAMS = ("run.sh", "check.py", "uses.py")
+PROGRAMS = ("run.sh", "check.py")
 BENCHMARK = ("__init__.py", "local/gpu.py", "harness/*.py")
 README = """\
 tensorizer_ops {wheel}, with all libraries that it needs but torch.
@@ -26,11 +26,10 @@ a file of its own, and prints a summary. Single steps:
 
     PYTHONPATH=. python check.py
     PYTHONPATH=. python -m benchmarks.local.gpu --size 16 --directory /dev/shm --json results.json
-    PYTHONPATH=. python uses.py graph
 
-check.py compares loads onto the GPU with loads onto the CPU, and fails if the GPU does not verify
-and decrypt. The benchmark measures loads beside copies from pinned memory; --size is in GiB, and
-needs four times as much memory. uses.py tries a load beside a captured graph, and more.
+check.py compares loads onto the GPU with loads onto the CPU, beside a graph and on two streams too,
+and fails if the GPU does not verify and decrypt. The benchmark measures loads beside copies from
+pinned memory; --size is in GiB, and needs four times as much memory.
 """
 MOST = 64 << 20
 KERNELS = "tensorizer_ops/libtensorizer_ops_cuda.so"

@@ -3,8 +3,9 @@
     python check.py [--device cuda] [--quick]
 
 Loads of every kind are compared with the same loads onto the CPU: values, what is verified and
-decrypted on the device, and what damage leaves. The check fails as well if the kernels of a CUDA
-device are not in use. ``make gpu-bundle`` packs this program for a machine without a network.
+decrypted on the device, and what damage leaves. On a CUDA device, loads beside a captured graph, on
+two streams at once and into a compiled model are checked as well, and that its kernels are in use.
+``make gpu-bundle`` packs this program for a machine without a network.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ import argparse
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,15 +34,15 @@ CHUNK = 65_536
 SIZES = (0, 4, 65_532, 65_536, 65_540, 1 << 20, (5 << 20) + 4)
 LARGE = (70 << 20) + 8
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.complex64)
-# How a file is saved, and how it is loaded: hashes, options of the save, verify.
-WAYS: dict[str, tuple[str, dict[str, str], str]] = {
-    "plain": ("none", {}, "none"),
-    "chunks of 64 KiB": ("chunked", {"digest_chunk": str(CHUNK)}, "all"),
-    "chunks of 1 MiB": ("chunked", {}, "all"),
-    "CRC32": ("crc32", {}, "crc32"),
-    "SHA-256 of tensors": ("sha256", {}, "all"),
-    "encrypted": ("none", KEY, "none"),
-    "encrypted, SHA-256": ("sha256", KEY, "all"),
+# How a file is saved, and what a load verifies.
+WAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "plain": ({"hashes": "none"}, "none"),
+    "chunks of 64 KiB": ({"hashes": "chunked", "options": {"digest_chunk": str(CHUNK)}}, "all"),
+    "chunks of 1 MiB": ({"hashes": "chunked"}, "all"),
+    "CRC32": ({"hashes": "crc32"}, "crc32"),
+    "SHA-256 of tensors": ({"hashes": "sha256"}, "all"),
+    "encrypted": ({"hashes": "none", "options": KEY}, "none"),
+    "encrypted, SHA-256": ({"hashes": "sha256", "options": KEY}, "all"),
 }
 
 
@@ -64,38 +69,39 @@ def check_same(found: Tensors, expected: Tensors) -> None:
         assert is_same(found[name], tensor), f"{name} has other values"
 
 
+def options_of(how: dict[str, Any]) -> dict[str, str]:
+    """Return the options that a load needs of a file that was saved like this."""
+    return KEY if how.get("options") is KEY else {}
+
+
 def check_loads(path: Path, saved: Tensors, device: torch.device, way: str) -> None:
-    hashes, options, verify = WAYS[way]
-    key = {name: value for name, value in options.items() if name == "key"}
-    tensorizer_ops.save(path, saved, hashes=hashes, options=options)  # type: ignore[arg-type]
+    how, verify = WAYS[way]
+    key = options_of(how)
+    tensorizer_ops.save(path, saved, **how)
     for staging in ("134217728", "1048576"):
-        given = key | {"staging": staging}
-        how = {"device": device, "verify": verify, "options": given}
-        check_same(tensorizer_ops.load(path, **how), saved)  # type: ignore[arg-type]
+        given: Any = {"verify": verify, "options": key | {"staging": staging}}
+        check_same(tensorizer_ops.load(path, device=device, **given), saved)
     outputs = {name: torch.ones_like(tensor, device=device) for name, tensor in saved.items()}
-    tensorizer_ops.load_into(outputs, path, verify=verify, options=key)  # type: ignore[arg-type]
+    tensorizer_ops.load_into(outputs, path, **given)
     check_same(outputs, saved)
     again = path.with_suffix(".again")
-    tensorizer_ops.save(again, outputs, hashes=hashes, options=options)  # type: ignore[arg-type]
+    tensorizer_ops.save(again, outputs, **how)
     check_same(tensorizer_ops.load(again, options=key), saved)
 
 
 def check_damage(path: Path, saved: Tensors, device: torch.device, way: str) -> None:
     """Damage one byte of a large tensor: the load fails, and leaves zeros."""
-    hashes, options, verify = WAYS[way]
-    key = {name: value for name, value in options.items() if name == "key"}
-    tensorizer_ops.save(path, saved, hashes=hashes, options=options)  # type: ignore[arg-type]
+    how, verify = WAYS[way]
+    given: Any = {"verify": verify, "options": options_of(how)}
+    tensorizer_ops.save(path, saved, **how)
     name = max(saved, key=lambda each: saved[each].nbytes)
-    reader = torch.classes.tensorizer.Reader(str(path), key or None)
-    place = int(reader.stored(name)["data_offset"]) + saved[name].nbytes // 2
-    with path.open("r+b") as file:
-        file.seek(place)
-        byte = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([byte ^ 1]))
+    reader = torch.classes.tensorizer.Reader(str(path), given["options"] or None)
+    data = bytearray(path.read_bytes())
+    data[int(reader.stored(name)["data_offset"]) + saved[name].nbytes // 2] ^= 1
+    path.write_bytes(data)
     outputs = {each: torch.ones_like(tensor, device=device) for each, tensor in saved.items()}
     try:
-        tensorizer_ops.load_into(outputs, path, verify=verify, options=key)  # type: ignore[arg-type]
+        tensorizer_ops.load_into(outputs, path, **given)
     except (HashMismatch, Crypto) as error:
         assert name in str(error), f"the error names another tensor: {error}"
     else:
@@ -116,17 +122,90 @@ def check_digests(device: torch.device) -> None:
             assert is_same(found, ops.sha256_chunks(here, chunk)), f"SHA-256 of {chunk} bytes each"
 
 
+# -- what programs do with a CUDA device beside a load ---------------------------------------------
+
+
+def check_beside_a_graph(path: Path, saved: Tensors) -> None:
+    """Load while a captured graph is replayed."""
+    tensorizer_ops.save(path, saved, hashes="chunked")
+    value = torch.randn(4096, 4096, device="cuda")
+    expected = (value @ value).relu()  # also prepares cuBLAS, which a capture may not
+    captured, stream, stop = torch.cuda.CUDAGraph(), torch.cuda.Stream(), threading.Event()
+    with torch.cuda.graph(captured):
+        result = (value @ value).relu()
+
+    def replay() -> None:
+        with torch.cuda.stream(stream):
+            while True:
+                captured.replay()
+                stream.synchronize()
+                if stop.is_set():
+                    return
+
+    with ThreadPoolExecutor() as pool:
+        replays = pool.submit(replay)
+        try:
+            for _ in range(3):
+                check_same(tensorizer_ops.load(path, device="cuda", verify="all"), saved)
+        finally:
+            stop.set()
+        replays.result()
+    assert torch.allclose(result, expected), "the graph computes other values"
+
+
+def check_streams(path: Path, saved: Tensors) -> None:
+    """Load on two threads at once, each with a stream of its own."""
+    files = {path: saved, path.with_suffix(".other"): {n: t.flip(0) for n, t in saved.items()}}
+    for file, state in files.items():
+        tensorizer_ops.save(file, state, hashes="chunked")
+
+    def load(file: Path) -> Tensors:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            loaded = tensorizer_ops.load(file, device="cuda", verify="all")
+            # What follows in the stream finds the values.
+            copies = {name: tensor.clone() for name, tensor in loaded.items()}
+            torch.cuda.current_stream().synchronize()
+            return copies
+
+    with ThreadPoolExecutor(2) as pool:
+        for found, state in zip(pool.map(load, files), files.values(), strict=True):
+            check_same(found, state)
+
+
+def check_compiled(path: Path) -> None:
+    """Load other weights into a model that was compiled with CUDA graphs."""
+
+    def model() -> torch.nn.Module:
+        return torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).cuda()
+
+    loaded, value = model(), torch.randn(64, 1024, device="cuda")
+    run = torch.compile(loaded, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(3):
+            other = model()
+            tensorizer_ops.save(path, other.state_dict())
+            tensorizer_ops.load_into(loaded, path)
+            for _ in range(4):  # warms up, records the graph, and replays it
+                torch.compiler.cudagraph_mark_step_begin()
+                assert torch.allclose(run(value), other(value), atol=1e-3), "old weights are used"
+
+
 def checks(
     folder: Path, device: torch.device, quick: bool
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     saved = tensors(quick)
     path = folder / "m.tensors"
     for way in WAYS:
-        yield f"loads: {way}", lambda way=way: check_loads(path, saved, device, way)  # type: ignore[misc]
+        yield f"loads: {way}", partial(check_loads, path, saved, device, way)
     for way in WAYS:
         if way != "plain":
-            yield f"damage: {way}", lambda way=way: check_damage(path, saved, device, way)  # type: ignore[misc]
-    yield "digests of memory", lambda: check_digests(device)
+            yield f"damage: {way}", partial(check_damage, path, saved, device, way)
+    yield "digests of memory", partial(check_digests, device)
+    # Tools that watch memory do without torch's allocator, which a capture needs.
+    if device.type == "cuda" and not quick:
+        yield "beside a graph", partial(check_beside_a_graph, path, saved)
+        yield "two streams", partial(check_streams, path, saved)
+        yield "compiled with graphs", partial(check_compiled, path)
 
 
 def main() -> None:
@@ -134,7 +213,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--quick", action="store_true", help="without large tensors")
+    parser.add_argument("--quick", action="store_true", help="without large tensors, and graphs")
     given = parser.parse_args()
     device = torch.device(given.device)
     try:

@@ -87,7 +87,7 @@ mapfile -t full < <(check)
 step check-quick 60 20 "" "${quick[@]}"
 step loads-1-gib 150 34 gpu "$python" -m benchmarks.local.gpu --device "$device" --size 1 --rounds 3 \
     --json "$out/loads-1-gib.json"
-step check-full 60 3 "" "${full[@]}"
+step check-full 150 6 "" "${full[@]}"
 step memory 5 12 "" sh -c 'df -h /dev/shm; free -g; nvidia-smi || true'
 files=/dev/shm
 [ "$(df -k --output=avail $files | tail -1)" -gt $((20 << 20)) ] || files=$scratch
@@ -99,10 +99,6 @@ step memcheck 120 6 compute-sanitizer env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compu
 step kernels 30 24 ncu ncu --kernel-name 'regex:sha256|sum_kernel|mac_kernel|stream_kernel' \
     --launch-count 24 --metrics gpu__time_duration.sum,sm__throughput.avg.pct_of_peak_sustained_elapsed,dram__throughput.avg.pct_of_peak_sustained_elapsed \
     "${quick[@]}"
-for use in graph streams compile register; do
-    step "$use" 60 6 gpu "$python" "$pack/uses.py" "$use"
-done
-step cufile 60 3 "" "$python" "$pack/uses.py" cufile
 
 summary() {
     printf '\nSummary, %s s on %s; all output is in %s\n' "$SECONDS" "$device" "$out"
