@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.charts.theme import SIZE, SMALL, WIDTH, Colours, new_figure, write
+from benchmarks.charts.theme import SIZE, SMALL, Chart, Colours
 from benchmarks.harness.bare import READ, READ_ALL, READ_CRC32, WRITE, WRITE_ALL, WRITE_CRC32
 from benchmarks.harness.results import US, Run
 
@@ -104,95 +103,54 @@ class Bar:
     def ours(self) -> bool:
         return self.label == US
 
-    @property
-    def value(self) -> str:
-        return f"{self.speed:.2f}"
-
 
 @dataclass(frozen=True)
-class Panel:
+class Bars:
     title: str
     subtitle: str
     bars: tuple[Bar, ...]  # the fastest first
     rounds: int = 0
+    most: float = 1.0  # the largest speed of all panels, which share their scale
+
+    @property
+    def height(self) -> float:
+        return 38 + 17.0 * len(self.bars)
+
+    def lines(self) -> list[str]:
+        lines = [f"{self.title} ({self.subtitle}):"]
+        for bar in self.bars:
+            limit = f" (bare work: {bar.limit:.2f})" if bar.limit else ""
+            lines.append(f"  {bar.label}{', ' * bool(bar.note)}{bar.note}: {bar.speed:.2f}{limit}")
+        return lines
+
+    def draw(self, axes: Any, colours: Colours) -> None:
+        axes.grid(visible=False)
+        axes.set_xlim(0, self.most * 1.6)
+        axes.set_xticks([])
+        axes.set_yticks(range(len(self.bars)), [bar.label for bar in self.bars])
+        axes.tick_params(axis="y", labelsize=SIZE, labelcolor=colours.text)
+        axes.set_title(self.title, color=colours.text, size=SIZE, weight="bold", loc="left")
+        axes.set_title(self.subtitle, color=colours.muted, size=SMALL, loc="right")
+        for y, bar in enumerate(self.bars):
+            axes.barh(y, bar.speed, 0.65, color=colours.ours if bar.ours else colours.theirs)
+            end, text = bar.speed, f"{bar.speed:.2f}  {bar.note}"
+            if bar.limit:
+                axes.plot([bar.limit] * 2, (y - 0.5, y + 0.5), color=colours.muted, lw=1)
+                # The line must not cross the text.
+                width = 0.05 * self.most * len(text)
+                end = bar.limit if 0 < bar.limit - end < width else end
+            axes.annotate(
+                *(text, (end, y), (4, 0)),
+                textcoords="offset points",
+                color=colours.text,
+                size=SIZE,
+                va="center_baseline",
+                weight="bold" if bar.ours else "normal",
+            )
+        axes.set_ylim(max(len(self.bars), 2) - 0.4, -0.6)
 
 
-@dataclass(frozen=True)
-class BarChart:
-    headline: str
-    panels: tuple[Panel, ...]
-    footnote: str
-
-    def text(self) -> str:
-        """Return the content of the chart as text; each picture has it as its description."""
-        lines = [self.headline]
-        for panel in self.panels:
-            lines.append(f"{panel.title} ({panel.subtitle}):")
-            for bar in panel.bars:
-                limit = f" (bare work: {bar.limit:.2f})" if bar.limit else ""
-                lines.append(f"  {bar.label}{', ' * bool(bar.note)}{bar.note}: {bar.value}{limit}")
-        return "\n".join([*lines, self.footnote])
-
-    def draw(self, colours: Colours, path: Path) -> None:
-        from matplotlib.patches import Rectangle
-
-        parts = columns(self.panels)
-        height = max(sum(map(height_of, part)) for part in parts) + HEADLINE + FOOTNOTE
-        column = (WIDTH - GAP) / 2
-        bars = [bar for panel in self.panels for bar in panel.bars]
-        scale = min(
-            (column - LABELS - CHARACTER * (len(f"{bar.value}  {bar.note}") + 1)) / bar.speed
-            for bar in bars
-        )
-        figure = new_figure(height)
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        axes.set_xlim(0, WIDTH)
-        axes.set_ylim(height, 0)
-
-        def put(x: float, y: float, text: str, colour: str, **options: Any) -> float:
-            """Write text and return the x coordinate of its end."""
-            style: dict[str, Any] = {"size": SIZE, "va": "center_baseline"} | options
-            written = axes.text(x, y, text, color=colour, **style)
-            end = written.get_window_extent().transformed(axes.transData.inverted()).x1
-            return float(end)
-
-        put(0, HEADLINE / 2, self.headline, colours.muted, size=SMALL)
-        for number, part in enumerate(parts):
-            left, y = number * (column + GAP), HEADLINE
-            for panel in part:
-                end = put(left, y + HEADING / 2, panel.title, colours.text, weight="bold")
-                put(end + 6, y + HEADING / 2, panel.subtitle, colours.muted, size=SMALL)
-                y += HEADING
-                for bar in panel.bars:
-                    middle, start = y + LINE / 2, left + LABELS
-                    weight = "bold" if bar.ours else "normal"
-                    put(start - 6, middle, bar.label, colours.text, ha="right")
-                    axes.add_patch(
-                        Rectangle(
-                            (start, middle - THICKNESS / 2),
-                            bar.speed * scale,
-                            THICKNESS,
-                            color=colours.ours if bar.ours else colours.theirs,
-                            linewidth=0,
-                        )
-                    )
-                    end = start + bar.speed * scale + 5
-                    if bar.limit:
-                        line = start + bar.limit * scale
-                        axes.plot([line] * 2, (y, y + LINE), color=colours.muted, lw=1)
-                        # The line must not cross the text.
-                        width = CHARACTER * len(f"{bar.value}  {bar.note}")
-                        end = line + 4 if end - 5 < line < end + width else end
-                    end = put(end, middle, bar.value, colours.text, weight=weight)
-                    put(end + 5, middle, bar.note, colours.muted, size=SMALL)
-                    y += LINE
-                y += BELOW
-        put(0, height - FOOTNOTE / 2, self.footnote, colours.muted, size=SMALL)
-        write(figure, path, f"Speed of {US}", self.text())
-
-
-def panel_of(comparison: Comparison, run: Run) -> Panel:
+def panel_of(comparison: Comparison, run: Run) -> Bars:
     """Return a panel of what was measured; without bars if this library was not."""
     rows = run.rows(comparison.workload)
 
@@ -202,7 +160,7 @@ def panel_of(comparison: Comparison, run: Run) -> Panel:
 
     ours = rows.get(next(iter(comparison.choices)))
     if ours is None or not ours.warm:
-        return Panel(comparison.title, "", ())
+        return Bars(comparison.title, "", ())
     bars = [
         Bar(label, note, speed, speed_of(comparison.limits[note]))
         for row, (label, note) in comparison.choices.items()
@@ -210,50 +168,29 @@ def panel_of(comparison: Comparison, run: Run) -> Panel:
     ]
     bars.sort(key=lambda bar: bar.speed, reverse=True)
     subtitle = f"{ours.bytes / (1 << 30):.3g} GiB {comparison.source}"
-    return Panel(comparison.title, subtitle, tuple(bars), len(ours.warm))
+    return Bars(comparison.title, subtitle, tuple(bars), len(ours.warm))
 
 
-def bar_chart(runs: Sequence[Run]) -> BarChart:
+def bar_chart(runs: Sequence[Run]) -> Chart:
     """Make the chart from runs, which are sorted, the newest first."""
     measured = [run for run in runs if panel_of(COMPARISONS[0], run).bars]
     if not measured:
         sys.exit("there are no results of the workload transformer: run `make bench` first")
     machine = measured[0].machine
     same = [run for run in runs if run.machine == machine]
-    panels, dates, rounds = [], set(), set()
+    panels: list[Bars] = []
+    dates = set()
     for comparison in COMPARISONS:
         run = max(same, key=lambda run: len(panel_of(comparison, run).bars))
         if (panel := panel_of(comparison, run)).bars:
             panels.append(panel)
             dates.add(run.date[:10])
-            rounds.add(str(panel.rounds))
+    most = max(bar.speed for panel in panels for bar in panel.bars)
+    rounds = sorted({str(panel.rounds) for panel in panels})
     footnote = (
-        f"{machine}, best of {' or '.join(sorted(rounds))} rounds, {' and '.join(sorted(dates))}. "
+        f"{machine}, best of {' or '.join(rounds)} rounds, {' and '.join(sorted(dates))}. "
         "Files are in the page cache. Servers run on the same CPUs."
     )
-    return BarChart("GB/s, higher is better. A line: the bare work.", tuple(panels), footnote)
-
-
-# Sizes in points.
-GAP = 26.0  # between the two columns
-LABELS = 82.0
-HEADING = 22.0
-LINE = 17.0
-THICKNESS = 11.0
-BELOW = 13.0  # the space below a panel
-HEADLINE, FOOTNOTE = 20.0, 14.0
-CHARACTER = 4.8  # an upper bound on the average width of a character at SIZE
-
-
-def height_of(panel: Panel) -> float:
-    return HEADING + LINE * len(panel.bars) + BELOW
-
-
-def columns(panels: Sequence[Panel]) -> tuple[list[Panel], list[Panel]]:
-    """Split the panels, in order, into two columns of heights as similar as possible."""
-
-    def taller(split: int) -> float:
-        return max(sum(map(height_of, part)) for part in (panels[:split], panels[split:]))
-
-    split = min(range(1, len(panels) + 1), key=taller)
-    return list(panels[:split]), list(panels[split:])
+    scaled = [replace(panel, most=most) for panel in panels]
+    headline = "GB/s, higher is better. A line: the bare work."
+    return Chart(f"Speed of {US}", scaled, footnote, headline)

@@ -14,14 +14,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
 from xml.sax.saxutils import escape
 
 from benchmarks.charts.bars import bar_chart
-from benchmarks.charts.curves import CurveChart
-from benchmarks.charts.letter_values import LetterValueChart
-from benchmarks.charts.theme import THEMES, Colours
+from benchmarks.charts.curves import Curves
+from benchmarks.charts.letter_values import letter_value_chart
+from benchmarks.charts.theme import THEMES, Chart
 from benchmarks.harness.results import LIMIT, ROOT, US, Panel, Run, read_runs
 
 IMAGES = ROOT / "docs" / "images"
@@ -34,14 +32,6 @@ CURVES = {
 }
 
 
-class Chart(Protocol):
-    def text(self) -> str:
-        """Return the content of the chart as text; each picture has it as its description."""
-        ...
-
-    def draw(self, colours: Colours, path: Path) -> None: ...
-
-
 def charts_of(runs: Sequence[Run]) -> dict[str, Chart]:
     """Return the charts by the names of their files, from runs, the newest first."""
     charts: dict[str, Chart] = {"speed": bar_chart(runs)}
@@ -49,10 +39,10 @@ def charts_of(runs: Sequence[Run]) -> dict[str, Chart]:
     for kind, title in CURVES.items():
         if run := newest.get(kind):
             make = {"scale": of_scale, "scaling": of_scaling}.get(kind, Run.panels)
-            panels = make(run)
-            charts[kind] = CurveChart(title, tuple(panels), f"{run.machine}, {run.date[:10]}.")
+            curves = [Curves(panel) for panel in make(run)]
+            charts[kind] = Chart(title, curves, f"{run.machine}, {run.date[:10]}.")
     if run := newest.get("ways"):
-        charts["ways"] = LetterValueChart.of(run.rows("ways"), f"{run.machine}, {run.date[:10]}.")
+        charts["ways"] = letter_value_chart(run.rows("ways"), f"{run.machine}, {run.date[:10]}.")
     return charts
 
 

@@ -1,11 +1,11 @@
-"""The look of all charts: colours for light and dark pages, sizes, and the SVG files."""
+"""The look of all charts: colours for light and dark pages, and panels in an SVG file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.harness.results import LIMIT, US
 
@@ -48,32 +48,58 @@ WIDTH = 624.0
 SIZE, SMALL = 9.0, 8.0
 
 
-def new_figure(height: float) -> Any:
-    """Return a figure of matplotlib, as wide as a page and `height` points high."""
-    import matplotlib
+class Drawing(Protocol):
+    """What a panel of a chart shows, on axes of its own."""
 
-    matplotlib.use("svg")
-    from matplotlib import pyplot
+    @property
+    def height(self) -> float: ...
 
-    # Makes the files reproducible: the same numbers give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = US
-    return pyplot.figure(figsize=(WIDTH / 72, height / 72))
+    def lines(self) -> list[str]:
+        """Return the content as text."""
+        ...
 
-
-def write(figure: Any, path: Path, title: str, description: str) -> None:
-    """Write an SVG file that has `description` in its metadata, and close the figure."""
-    from matplotlib import pyplot
-
-    about = {"Title": title, "Description": description, "Creator": None, "Date": None}
-    figure.savefig(path, format="svg", transparent=True, metadata=about)
-    pyplot.close(figure)
+    def draw(self, axes: Any, colours: Colours) -> None: ...
 
 
-def plain_axes(axes: Any, colours: Colours) -> None:
-    """Leave only what the values need: a light grid, and labels without a frame."""
-    for side in axes.spines.values():
-        side.set_visible(False)
-    axes.set_facecolor("none")
-    axes.grid(True, color=colours.grid, linewidth=0.5)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=colours.muted, labelsize=SMALL, length=0)
+@dataclass(frozen=True)
+class Chart:
+    """Panels in two columns, or in one if there is only one."""
+
+    title: str
+    panels: Sequence[Drawing]
+    footnote: str
+    headline: str = ""
+
+    def text(self) -> str:
+        """Return the content of the chart as text; each picture has it as its description."""
+        lines = [line for panel in self.panels for line in panel.lines()]
+        return "\n".join([self.title, *lines, self.footnote])
+
+    def draw(self, colours: Colours, path: Path) -> None:
+        import matplotlib
+
+        matplotlib.use("svg")
+        from matplotlib import pyplot
+
+        # Makes the files reproducible: the same numbers give the same file.
+        matplotlib.rcParams["svg.hashsalt"] = US
+        columns = min(2, len(self.panels))
+        rows = [self.panels[i : i + columns] for i in range(0, len(self.panels), columns)]
+        heights = [max(panel.height for panel in row) for row in rows]
+        figure = pyplot.figure(figsize=(WIDTH / 72, (sum(heights) + 20) / 72), layout="constrained")
+        grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights).flatten()
+        for panel, axes in zip(self.panels, grid, strict=False):
+            for side in axes.spines.values():
+                side.set_visible(False)
+            axes.set_facecolor("none")
+            axes.grid(True, color=colours.grid, linewidth=0.5)
+            axes.set_axisbelow(True)
+            axes.tick_params(colors=colours.muted, labelsize=SMALL, length=0)
+            panel.draw(axes, colours)
+        for axes in grid[len(self.panels) :]:
+            axes.set_axis_off()
+        figure.suptitle(self.headline, x=0, ha="left", color=colours.muted, size=SMALL)
+        figure.supxlabel(self.footnote, x=0, ha="left", color=colours.muted, size=SMALL)
+        about = {"Title": self.title, "Description": self.text(), "Creator": None, "Date": None}
+        figure.savefig(path, format="svg", transparent=True, metadata=about)
+        pyplot.close(figure)
