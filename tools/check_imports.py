@@ -1,8 +1,7 @@
 """Checks imports between parts of the Python code against the table that docs/design.md describes.
 
 Every edge that is used must be allowed, every edge that is allowed must be used, and imports may
-not form a cycle. Imports inside functions count. An import for type checkers only needs an edge as
-well, but does not count for cycles.
+not form a cycle. Imports inside functions, and for type checkers only, count.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from edges import report
+from edges import faults_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "tensorizer_ops"
@@ -26,8 +25,7 @@ AT_THE_ROOT = {
     "errors": "errors",
 }
 
-# A layer, and the layers that its files may import. Files may always import their own layer, except
-# tests.
+# A layer, and the layers that its files may import beside their own.
 ALLOWED = {
     "native": [],
     "errors": [],
@@ -55,7 +53,6 @@ ALLOWED = {
     "examples": ["public", "local_servers"],
     "tools": ["errors", "public"],
     "support": ["public", "local_servers"],
-    # Tests share code through tests/support, and never import each other.
     "tests": [
         *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
         *("_distributed", "_hf", "public", "local_servers", "support"),
@@ -71,9 +68,6 @@ EXCEPTIONS = {
     # A URI is opened by open_stream().
     "tensorizer_ops/_compat/files.py": ["tensorizer_ops/stream_io.py"],
 }
-
-
-ADVICE = "see ALLOWED in tools/check_imports.py, and The Python package in docs/design.md"
 
 
 def layer_of(name: str) -> str:
@@ -114,18 +108,10 @@ def named_by(argument: ast.expr, name: str) -> str:
     return known
 
 
-def imports(name: str) -> Iterator[tuple[str, bool]]:
-    """Yield each file of ours that a file imports, and whether only type checkers import it."""
-    tree = ast.parse((ROOT / name).read_text())
+def imports(name: str) -> Iterator[str]:
+    """Yield each file of ours that a file imports."""
     folder = name.rpartition("/")[0]
-    hidden = {
-        id(inner)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
-        for statement in block.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
         modules: list[str] = []
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             modules = [named_by(node.args[0], name)]
@@ -141,42 +127,25 @@ def imports(name: str) -> Iterator[tuple[str, bool]]:
         for module in modules:
             found = file_of(module, folder)
             if found not in (None, name):
-                yield found, id(node) in hidden
+                yield found
 
 
-def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> list[str]:
-    """Return the faults in the imports of one file; add its edges to ``used`` and ``graph``."""
-    layer = layer_of(name)
-    if layer not in ALLOWED:
-        return [f"the folder {layer} is not in the table of tools/check_imports.py"]
-    faults = []
-    for other, for_types in imports(name):
-        if not for_types:
-            graph[name].add(other)
-        target = layer_of(other)
-        if other in EXCEPTIONS.get(name, []) or (target == layer and layer != "tests"):
-            continue
-        used[layer].add(target)
-        if target not in ALLOWED[layer]:
-            faults.append(f"imports {other}; {layer} may not import {target} ({ADVICE})")
-    return faults
-
-
-def main() -> int:
+def main() -> str:
     folders = [PACKAGE, "local_servers", "benchmarks", "examples", "tools", "tests"]
     names = sorted(
         path.relative_to(ROOT).as_posix()
         for folder in folders
         for path in (ROOT / folder).rglob("*.py")
     )
-    used: dict[str, set[str]] = {layer: set() for layer in ALLOWED}
-    graph: dict[str, set[str]] = {name: set() for name in names}
-    faults = [f"{name}: {fault}" for name in names for fault in check(name, used, graph)]
-    for name, others in EXCEPTIONS.items():
-        for other in sorted(set(others) - graph.get(name, set())):
-            faults.append(f"{name} no longer imports {other}: take it out of the exceptions")
-    return report(faults, ALLOWED, used, graph)
+    files = {name: set(imports(name)) for name in names}
+    faults = [
+        f"{name} imports {other}: tests share code through tests/support"
+        for name in names
+        for other in files[name]
+        if layer_of(name) == layer_of(other) == "tests"
+    ]
+    return "\n".join(faults + faults_of(files, ALLOWED, EXCEPTIONS, layer_of))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main() or None)

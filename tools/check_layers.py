@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from edges import report
+from edges import faults_of
 
 ROOT = Path(__file__).resolve().parent.parent / "csrc"
 
@@ -83,8 +83,6 @@ WITH_TORCH = {
 }
 WITH_PYTHON = {"python", "python/core"}
 
-ADVICE = "see ALLOWED in tools/check_layers.py, and Layers in docs/design.md"
-
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 # Headers of torch that include Python.h count as Python.
@@ -115,52 +113,35 @@ def layer_of(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def check(name: str, used: dict[str, set[str]], graph: dict[str, set[str]]) -> list[str]:
-    """Return the faults in the includes of one file; add its edges to ``used`` and ``graph``."""
+def needs(name: str, faults: list[str]) -> set[str]:
+    """Return the files that a file includes; add to ``faults`` what no table allows."""
     layer = layer_of(name)
-    if layer not in ALLOWED:
-        return [f"the folder {layer} is not in the table of tools/check_layers.py"]
-    faults = []
+    found = set()
     for bracket, header in includes(name):
+        ours = bracket == '"' or (ROOT / header).is_file()
         if PYTHON.match(header):
             if layer not in WITH_PYTHON:
-                faults.append(f"includes {header}; only csrc/python may include Python")
-        elif TORCH.match(header):
+                faults.append(f"{name} includes {header}; only csrc/python may include Python")
+        elif TORCH.match(header) or (layer_of(header) == PUBLIC and needs_torch(header)):
             if layer not in WITH_TORCH:
-                faults.append(f"includes {header}; {layer} must not depend on torch")
-        elif bracket == '"' or (ROOT / header).is_file():
-            if not (ROOT / header).is_file():
-                faults.append(f"includes {header}, which is not in csrc")
-                continue
-            graph[name].add(header)
-            other = layer_of(header)
-            if other == PUBLIC:
-                if layer not in WITH_TORCH and needs_torch(header):
-                    faults.append(f"includes {header}, which has torch in it")
-                continue
-            if other == layer or other in EXCEPTIONS.get(name, []):
-                continue
-            used[layer].add(other)
-            if other not in ALLOWED[layer]:
-                faults.append(f"includes {header}; {layer} may not include {other} ({ADVICE})")
-    return faults
+                faults.append(f"{name} includes {header}; {layer} must not depend on torch")
+        elif ours and not (ROOT / header).is_file():
+            faults.append(f"{name} includes {header}, which is not in csrc")
+        if (ROOT / header).is_file():
+            found.add(header)
+    return found
 
 
-def main() -> int:
+def main() -> str:
     names = sorted(
         path.relative_to(ROOT).as_posix()
         for path in ROOT.rglob("*")
         if path.suffix in {".h", ".cpp", ".cu"}
     )
-    used: dict[str, set[str]] = {layer: set() for layer in ALLOWED}
-    graph: dict[str, set[str]] = {name: set() for name in names}
-    faults = [f"csrc/{name}: {fault}" for name in names for fault in check(name, used, graph)]
-    for name, layers in EXCEPTIONS.items():
-        found = {layer_of(header) for header in graph.get(name, ())}
-        for layer in sorted(set(layers) - found):
-            faults.append(f"csrc/{name} no longer includes {layer}: take it out of the exceptions")
-    return report(faults, ALLOWED, used, graph)
+    faults: list[str] = []
+    files = {name: needs(name, faults) for name in names}
+    return "\n".join(faults + faults_of(files, ALLOWED, EXCEPTIONS, layer_of, everywhere=(PUBLIC,)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main() or None)

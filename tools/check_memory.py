@@ -57,7 +57,7 @@ def in_python(text: str) -> Iterator[tuple[int, str]]:
                         yield node.lineno, str(each.value)
 
 
-def main() -> int:
+def main() -> None:
     faults = []
     for folder, suffixes, requests in (
         ("csrc", {".h", ".cpp", ".cu", ".cuh"}, in_cpp),
@@ -80,10 +80,8 @@ def main() -> int:
     for name in ALLOWED:
         if not (ROOT / name).is_file():
             faults.append(f"{name} is in ALLOWED of tools/check_memory.py, and does not exist")
-    for fault in faults:
-        print(fault, file=sys.stderr)
-    return 1 if faults else 0
+    sys.exit("\n".join(faults) or None)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -43,9 +43,7 @@ def test_requests_for_memory_are_found_beside_quotes() -> None:
     ]
 
 
-def test_circles_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_circles_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import check_imports
 
     folder = tmp_path / "tensorizer_ops" / "_base"
@@ -58,6 +56,4 @@ def test_circles_are_found(
         (folder / "first.py").write_text("def use() -> None:\n    from . import second")
         (folder / "second.py").write_text(code)
         monkeypatch.setattr(check_imports, "ROOT", tmp_path)
-        assert check_imports.main() == 1
-        circle = "files depend on each other: tensorizer_ops/_base/"
-        assert circle in capsys.readouterr().err
+        assert "files depend on each other: tensorizer_ops/_base/" in check_imports.main()
