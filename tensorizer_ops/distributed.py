@@ -206,7 +206,8 @@ def _load(
     whole = wanted if plan is None else [name for name in placed if name not in shards]
     on_mesh = [f"{name} {one and (one.shape, one.placements)}" for name, one in placed.items()]
     model = Model.read(reader, whole, dtype, verify, on_mesh)
-    maps = reader._can_map() and dtype is None and "digest" not in given
+    can_map = torch.classes.tensorizer._Internals(reader).can_map()
+    maps = can_map and dtype is None and "digest" not in given
     devices: list[str]
     same, devices, mapped = peers.agree([model.fingerprint, where.type, maps], _outcome)
     if same != peers.size:
@@ -241,8 +242,9 @@ def _placed(
     reader: Any, names: Sequence[str] | None, mesh: DeviceMesh, plan: Plan
 ) -> dict[str, Placed | None]:
     """Return which tensors to load, and where those on the mesh are."""
+    internals = torch.classes.tensorizer._Internals(reader)
     stored = {
-        name: Stored(reader.shape(name), getattr(torch, reader._type_name(name)))
+        name: Stored(reader.shape(name), getattr(torch, internals.type_name(name)))
         for name in reader.names()
     }
     placed = resolve(plan, mesh, stored)

@@ -197,13 +197,14 @@ class safe_open:
 
     def offset_keys(self) -> list[str]:
         """Return the names in the order of the data."""
-        _, _, _, offsets, sizes, *_ = self._open()._list()
-        places = dict(zip(self._names, zip(offsets, sizes, strict=True), strict=True))
+        listed = torch.classes.tensorizer._Internals(self._open()).list()
+        ranges = zip(listed.data_offsets, listed.data_sizes, strict=True)
+        places = dict(zip(self._names, ranges, strict=True))
         return sorted(self._names, key=places.__getitem__)
 
     def metadata(self) -> dict[str, str] | None:
         """Return the texts that were stored with the tensors, by key; ``None`` without metadata."""
-        stored = self._open()._metadata()
+        stored = torch.classes.tensorizer._Internals(self._open()).metadata()
         return None if stored is None else dict(stored)
 
     @checked

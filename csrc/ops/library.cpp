@@ -4,6 +4,7 @@
 #include "ops/kernels.h"
 #include "ops/memory_digests.h"
 #include "ops/reader_class.h"
+#include "ops/reader_internals.h"
 #include "ops/writer_class.h"
 
 namespace tensorizer::ops {
@@ -16,6 +17,7 @@ c10::intrusive_ptr<ReaderClass> open(const at::Tensor& data, const Options& opti
 
 TORCH_LIBRARY(tensorizer, m) {
   define_reader(m);
+  define_reader_internals(m);
   define_writer(m);
   m.set_python_module("tensorizer_ops._compile.fakes");
   // Without CONSERVATIVE, TorchScript removes a save as dead code, and freezing runs a load once

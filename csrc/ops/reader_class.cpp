@@ -2,9 +2,6 @@
 
 #include "codec/crc32.h"
 #include "codec/hmac.h"
-#include "transfer/files/fill.h"
-#include "transfer/files/tracing.h"
-#include "transfer/memory/dtype.h"
 
 namespace tensorizer::ops {
 
@@ -71,17 +68,8 @@ c10::List<std::string> ReaderClass::names() {
   return translate_errors([&] { return c10::List<std::string>(reader_.names()); });
 }
 
-StringDict ReaderClass::metadata() { return stored_metadata().value_or(StringDict()); }
-
-std::optional<StringDict> ReaderClass::stored_metadata() {
-  return translate_errors([&] {
-    std::optional<StringDict> dict;
-    if (const std::optional<Metadata> stored = reader_.metadata()) {
-      dict.emplace();
-      for (const auto& [key, value] : *stored) dict->insert(key, value);
-    }
-    return dict;
-  });
+StringDict ReaderClass::metadata() {
+  return translate_errors([&] { return string_dict(reader_.metadata().value_or(Metadata())); });
 }
 
 std::vector<std::int64_t> ReaderClass::shape(std::string name) {
@@ -137,131 +125,6 @@ void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor
       [&] { reader_.load_into(string_vector(names), out, parse_verify(verify), threads, cast); });
 }
 
-void ReaderClass::load_ranges(c10::List<std::string> names, Integers starts,
-                              std::vector<at::Tensor> outputs, std::optional<at::Tensor> arrived,
-                              std::string verify, std::int64_t threads) {
-  translate_errors([&] {
-    reader_.load_ranges(string_vector(names), starts, outputs, arrived, parse_verify(verify),
-                        threads);
-  });
-}
-
-void ReaderClass::verify_memory(c10::List<std::string> names, std::vector<at::Tensor> tensors,
-                                std::string verify) {
-  translate_errors(
-      [&] { reader_.verify_memory(string_vector(names), tensors, parse_verify(verify)); });
-}
-
-void ReaderClass::need_until(std::string name, std::int64_t element) {
-  translate_errors([&] { reader_.need_until(name, element); });
-}
-
-std::int64_t ReaderClass::part_size(std::string verify) {
-  return translate_errors(
-      [&] { return static_cast<std::int64_t>(reader_.part_size(parse_verify(verify))); });
-}
-
-std::optional<std::string> ReaderClass::remote_version() {
-  return translate_errors([&] { return reader_.remote_version(); });
-}
-
-bool ReaderClass::can_map() {
-  return translate_errors([&] { return reader_.can_map(); });
-}
-
-ReaderClass::Filled ReaderClass::fill(c10::List<std::string> names, std::vector<at::Tensor> tensors,
-                                      std::optional<c10::Device> device, bool strict,
-                                      std::string verify, std::int64_t threads, bool cast,
-                                      std::optional<c10::ScalarType> dtype) {
-  return translate_errors([&]() -> Filled {
-    auto [filled, keys] = tensorizer::fill(
-        reader_, string_vector(names), tensors,
-        {device, strict ? Names::Same : Names::Any, parse_verify(verify), threads, cast, dtype});
-    return {std::move(filled), c10::List<std::string>(keys.missing_keys),
-            c10::List<std::string>(keys.unexpected_keys)};
-  });
-}
-
-std::tuple<c10::List<std::string>, ReaderClass::Numbers, ReaderClass::Numbers, ReaderClass::Numbers,
-           ReaderClass::Numbers, ReaderClass::Numbers, ReaderClass::Numbers>
-ReaderClass::list() {
-  return translate_errors([&] {
-    c10::List<std::string> names;
-    Numbers types;
-    Numbers header_offsets;
-    Numbers data_offsets;
-    Numbers data_sizes;
-    Numbers memory_sizes;
-    Numbers stored_as;
-    for (ListedTensor& tensor : reader_.list()) {
-      names.push_back(std::move(tensor.name));
-      types.push_back(static_cast<std::int64_t>(tensor.type));
-      header_offsets.push_back(static_cast<std::int64_t>(tensor.header_offset));
-      data_offsets.push_back(static_cast<std::int64_t>(tensor.data_offset));
-      data_sizes.push_back(static_cast<std::int64_t>(tensor.data_size));
-      memory_sizes.push_back(static_cast<std::int64_t>(tensor.memory_size));
-      stored_as.push_back(static_cast<std::int64_t>(tensor.stored_as));
-    }
-    return std::make_tuple(std::move(names), std::move(types), std::move(header_offsets),
-                           std::move(data_offsets), std::move(data_sizes), std::move(memory_sizes),
-                           std::move(stored_as));
-  });
-}
-
-std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> ReaderClass::header() {
-  return translate_errors([&] {
-    const FormatInfo info = reader_.format();
-    const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
-    return std::make_tuple(number(info.version), number(info.flags), number(info.claimed_size),
-                           number(info.tensor_count));
-  });
-}
-
-std::tuple<std::vector<at::Tensor>, ReaderClass::Numbers> ReaderClass::load_numbered(
-    std::optional<Numbers> numbers, std::optional<c10::Device> device,
-    std::optional<c10::ScalarType> dtype, std::string verify, bool copy, std::int64_t threads) {
-  return translate_errors([&] {
-    std::optional<std::vector<std::uint32_t>> wanted;
-    if (numbers) {
-      const std::vector<std::int64_t> given = numbers->vec();
-      wanted.emplace(given.begin(), given.end());
-    }
-    const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
-    std::vector<at::Tensor> tensors = reader_.load_numbered(wanted, request);
-    Numbers module_indices;
-    module_indices.reserve(tensors.size());
-    for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-      module_indices.push_back(reader_.headers().module_index(wanted ? (*wanted)[i] : i));
-    }
-    return std::make_tuple(std::move(tensors), std::move(module_indices));
-  });
-}
-
-bool ReaderClass::matches(std::int64_t number, at::Tensor tensor) {
-  return translate_errors(
-      [&] { return reader_.matches(static_cast<std::uint32_t>(number), tensor); });
-}
-
-at::Tensor ReaderClass::bytes(std::int64_t offset, std::int64_t size) {
-  return translate_errors([&] {
-    return reader_.bytes(static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(size));
-  });
-}
-
-std::string ReaderClass::type_name(std::string name) {
-  return translate_errors([&] { return dtype_name(reader_.dtype(name)); });
-}
-
-void ReaderClass::prefetch(std::optional<c10::List<std::string>> names,
-                           c10::intrusive_ptr<CancelClass> cancel) {
-  translate_errors(
-      [&] { cancel->run([&](Cancel& given) { reader_.prefetch(string_vector(names), given); }); });
-}
-
-void ReaderClass::verify(std::string verify, std::int64_t threads) {
-  translate_errors([&] { reader_.verify(parse_verify(verify), threads); });
-}
-
 std::string ReaderClass::digest(std::int64_t threads, std::int64_t version, bool listed) {
   return translate_errors([&] { return reader_.digest(threads, version, listed); });
 }
@@ -276,19 +139,6 @@ std::tuple<std::int64_t, std::int64_t> ReaderClass::update(std::string uri, std:
   return translate_errors([&] {
     const auto [fetched, kept] = reader_.update(uri, threads);
     return std::tuple(static_cast<std::int64_t>(fetched), static_cast<std::int64_t>(kept));
-  });
-}
-
-std::optional<std::string> ReaderClass::traced_version() {
-  return translate_errors(
-      [&] { return tensorizer::traced_version(reader_.uri(), option_list(options_)); });
-}
-
-c10::List<std::string> ReaderClass::trace(c10::List<std::string> names,
-                                          std::optional<c10::ScalarType> dtype) {
-  return translate_errors([&] {
-    return c10::List<std::string>(
-        tensorizer::trace(reader_.uri(), string_vector(names), dtype, option_list(options_)));
   });
 }
 
@@ -325,7 +175,6 @@ void ReaderClass::close() { reader_.close(); }
 
 void define_reader(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };
-  library.class_<CancelClass>("Cancel").def(torch::init<>()).def("cancel", &CancelClass::cancel);
   library.class_<ReaderClass>("Reader")
       .def(torch::init<std::string, std::optional<StringDict>>(),
            "A file that is open for loading; it opens on first use.",
@@ -353,24 +202,6 @@ void define_reader(torch::Library& library) {
            {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),
             torch::arg("threads") = 0})
       .def("update", &ReaderClass::update, "", {torch::arg("uri"), torch::arg("threads") = 0})
-      .def("_metadata", &ReaderClass::stored_metadata)
-      .def("_fill", &ReaderClass::fill)
-      .def("_list", &ReaderClass::list)
-      .def("_header", &ReaderClass::header)
-      .def("_load_numbered", &ReaderClass::load_numbered)
-      .def("_matches", &ReaderClass::matches)
-      .def("_verify_memory", &ReaderClass::verify_memory)
-      .def("_bytes", &ReaderClass::bytes)
-      .def("_type_name", &ReaderClass::type_name)
-      .def("_verify", &ReaderClass::verify)
-      .def("_prefetch", &ReaderClass::prefetch)
-      .def("_load_ranges", &ReaderClass::load_ranges)
-      .def("_need_until", &ReaderClass::need_until)
-      .def("_part_size", &ReaderClass::part_size)
-      .def("_remote_version", &ReaderClass::remote_version)
-      .def("_can_map", &ReaderClass::can_map)
-      .def("_traced_version", &ReaderClass::traced_version)
-      .def("_trace", &ReaderClass::trace)
       .def("stats", &ReaderClass::stats)
       .def("progress", &ReaderClass::progress)
       .def("cancel", &ReaderClass::cancel)

@@ -37,6 +37,14 @@ using TensorDict = c10::Dict<std::string, at::Tensor>;
 
 OptionList option_list(const std::optional<StringDict>& options);
 
+// Takes any list or map of pairs of texts.
+template <typename Pairs>
+StringDict string_dict(const Pairs& pairs) {
+  StringDict dict;
+  for (const auto& [name, value] : pairs) dict.insert(name, value);
+  return dict;
+}
+
 // Returns null for null, which is not the same as an empty dict.
 std::optional<Metadata> metadata_list(const std::optional<StringDict>& metadata);
 

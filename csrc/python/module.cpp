@@ -55,6 +55,7 @@ namespace {
 using tensorizer::Error;
 using tensorizer::ErrorKind;
 using tensorizer::python_is_running;
+using tensorizer::string_dict;
 using tensorizer::throw_python_error;
 using tensorizer::ops::ReaderClass;
 using tensorizer::ops::WriterClass;
@@ -207,12 +208,6 @@ pybind11::bytes derive_key(const pybind11::bytes& passphrase, std::uint64_t pass
 }
 
 using Texts = std::map<std::string, std::string>;
-
-tensorizer::StringDict string_dict(const Texts& texts) {
-  tensorizer::StringDict dict;
-  for (const auto& [name, value] : texts) dict.insert(name, value);
-  return dict;
-}
 
 // Returns a Reader or Writer as torch.classes.tensorizer makes them.
 template <typename Class, typename... Arguments>

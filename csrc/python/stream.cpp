@@ -85,15 +85,13 @@ bool are_same(SourceOptions one, SourceOptions other) {
 // source is not sequential.
 pybind11::object make_reader(const RemoteBytes& bytes,
                              const std::map<std::string, std::string>& options) {
-  StringDict given;
-  for (const auto& [name, value] : options) given.insert(name, value);
   std::shared_ptr<Source> source = bytes.ahead.source();
   const bool same = translate_errors([&] {
     return are_same(parse_load_options({options.begin(), options.end()}).source, bytes.options);
   });
   if (!same || source->sequential()) source = nullptr;
   return torch::jit::toPyObject(c10::IValue(
-      c10::make_intrusive<ops::ReaderClass>(bytes.uri, std::move(given), std::move(source))));
+      c10::make_intrusive<ops::ReaderClass>(bytes.uri, string_dict(options), std::move(source))));
 }
 
 // Returns a Reader of a file that begins at `start`, and of no byte from `end` on; None if the
@@ -103,10 +101,8 @@ pybind11::object make_section_reader(const RemoteBytes& bytes, std::uint64_t sta
                                      const std::map<std::string, std::string>& options) {
   const std::shared_ptr<Source> source = bytes.ahead.source();
   if (source->sequential()) return pybind11::none();
-  StringDict given;
-  for (const auto& [name, value] : options) given.insert(name, value);
-  return torch::jit::toPyObject(c10::IValue(
-      c10::make_intrusive<ops::ReaderClass>(section_source(source, start, end), std::move(given))));
+  return torch::jit::toPyObject(c10::IValue(c10::make_intrusive<ops::ReaderClass>(
+      section_source(source, start, end), string_dict(options))));
 }
 
 std::size_t read_bytes(RemoteBytes& bytes, std::uint64_t offset, Bytes out) {

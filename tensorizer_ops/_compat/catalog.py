@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
+import torch
+
 from tensorizer_ops import errors
 from tensorizer_ops._compat import paths
 from tensorizer_ops._compat.paths import Path
@@ -38,23 +40,15 @@ class Catalog:
     """The tensors of a file, identified by their numbers in the file."""
 
     def __init__(self, reader: Any, filter_func: FilterFuncType | None) -> None:
-        self.names: list[str]
-        self._types: list[int]
-        self.header_offsets: list[int]
-        self.data_offsets: list[int]
-        self.data_sizes: list[int]
-        self._memory_sizes: list[int]
+        listed = torch.classes.tensorizer._Internals(reader).list()
+        self.names: list[str] = listed.names
+        self._types: list[int] = listed.types
+        self.header_offsets: list[int] = listed.header_offsets
+        self.data_offsets: list[int] = listed.data_offsets
+        self.data_sizes: list[int] = listed.data_sizes
+        self._memory_sizes: list[int] = listed.memory_sizes
         # The number of the tensor that the data is stored with: its own unless names share it.
-        self._stored_as: list[int]
-        (
-            self.names,
-            self._types,
-            self.header_offsets,
-            self.data_offsets,
-            self.data_sizes,
-            self._memory_sizes,
-            self._stored_as,
-        ) = reader._list()
+        self._stored_as: list[int] = listed.stored_as
         if not self.names:
             raise errors.InvalidFormat("the file holds no tensors")
         # The numbers of the tensors that pass the filter, in the order of the file.
@@ -85,9 +79,10 @@ class Catalog:
 
     def is_of(self, reader: Any) -> bool:
         """Return whether a reader's file has the same tensors at the same offsets."""
-        names, types, header_offsets, data_offsets, data_sizes, _, _ = reader._list()
+        there = torch.classes.tensorizer._Internals(reader).list()
+        data = there.data_offsets, there.data_sizes
         here = self.names, self._types, self.header_offsets, self.data_offsets, self.data_sizes
-        return here == (names, types, header_offsets, data_offsets, data_sizes)
+        return here == (there.names, there.types, there.header_offsets, *data)
 
     def find(self, key: Any) -> int | Layer | None:
         """Return the number of a tensor, ``LAYER``, or ``None`` if the key does not exist."""

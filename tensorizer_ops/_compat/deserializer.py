@@ -336,9 +336,10 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         """
         catalog = self._catalog
         with self._file.opened(catalog) as reader:
+            internals = torch.classes.tensorizer._Internals(reader)
 
             def read(begin: int, end: int) -> bytes:
-                return bytes(reader._bytes(begin, end - begin).numpy().data)
+                return bytes(internals.bytes(begin, end - begin).numpy().data)
 
             def values() -> Iterator[tuple[str, bytes]]:
                 yield f"{key_prefix}:header:0", read(0, min(catalog.header_offsets))

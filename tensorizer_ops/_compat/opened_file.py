@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from tensorizer_ops import errors
 from tensorizer_ops._base.file_objects import MOST_THREADS, Input, engine_place, open_input
 from tensorizer_ops._base.options import Options, as_text
@@ -42,8 +44,10 @@ class OpenedFile:
             opened = open_input(place, lazy=lazy, options={**options, **key})
             on_error.callback(opened.reader.close)
             # Opens the file. This must happen while the key has its name.
-            version, flags, size, count = opened.reader._header()
-            header = FileHeader(version, FileFeatureFlags(flags), size, count)
+            file = torch.classes.tensorizer._Internals(opened.reader)
+            flags = FileFeatureFlags(file.flags())
+            size, count = file.claimed_size(), file.tensor_count()
+            header = FileHeader(file.version(), flags, size, count)
             has_key = self._key is not None or "key" in options
             if FileFeatureFlags.encrypted in header.feature_flags and not has_key:
                 raise errors.Crypto("the file is encrypted, and no key was given (encryption=)")

@@ -62,7 +62,7 @@ def _load_tensors(
     traced: list[str] | None = None,
 ) -> list[torch.Tensor]:
     reader = torch.classes.tensorizer.Reader(uri, options)
-    version = reader._traced_version()
+    version = torch.classes.tensorizer._Internals(reader).traced_version()
     read = _read_shapes if version is None else _known_shapes
     stored = read(uri, tuple(sorted((options or {}).items())), dtype, version)
     if unknown := [name for name in names if name not in stored]:
@@ -92,7 +92,7 @@ def _load_slices(
     traced: list[str] | None = None,
 ) -> list[torch.Tensor]:
     reader = torch.classes.tensorizer.Reader(uri, options)
-    reader._traced_version()
+    torch.classes.tensorizer._Internals(reader).traced_version()
     shapes = reader.load_slices(
         names, tensors, dims, starts, lengths, steps, torch.device("meta"), dtype
     )

@@ -21,7 +21,8 @@ Options = Mapping[str, str] | None
 def names_now(uri: str, options: Options) -> list[str]:
     """Return the names in the file, which are a constant of the traced program."""
     reader = torch.classes.tensorizer.Reader(uri, _plain(options))
-    reader._traced_version()  # raises for files and options that cannot be traced
+    # Raises for files and options that cannot be traced.
+    torch.classes.tensorizer._Internals(reader).traced_version()
     return list(reader.names())
 
 
@@ -30,7 +31,7 @@ def shapes_now(
 ) -> list[str]:
     """Return the types and shapes in the file in the form of ``traced``: constants as well."""
     reader = torch.classes.tensorizer.Reader(uri, _plain(options))
-    return list(reader._trace(list(names), dtype))
+    return list(torch.classes.tensorizer._Internals(reader).trace(list(names), dtype))
 
 
 def slices_now(
@@ -38,7 +39,7 @@ def slices_now(
 ) -> tuple[list[int], list[int], list[int], list[int], list[int], list[tuple[int, ...]]]:
     """Return the slices for the shapes in the file: constants as well."""
     reader = torch.classes.tensorizer.Reader(uri, _plain(options))
-    reader._traced_version()
+    torch.classes.tensorizer._Internals(reader).traced_version()
     # A plain tuple: the compiler of torch 2.11 cannot unpack a named one that is a constant.
     return resolve(names, slices, reader.shape)[:]
 

@@ -61,7 +61,8 @@ def fill(
     taken: set[str] = set()  # the names in `direct`, each once
     copied: list[tuple[Wanted, torch.Tensor]] = []
     cut: list[tuple[Wanted, torch.Tensor]] = []  # parts that can be verified only with the rest
-    parts_verify = reader._part_size(verify) > 0
+    internals = torch.classes.tensorizer._Internals(reader)
+    parts_verify = internals.part_size(verify) > 0
     filled: list[tuple[ReadItem, torch.Tensor]] = []
     for wanted in items:
         if wanted.item.type == LoadItemType.BYTE_IO:
@@ -79,7 +80,7 @@ def fill(
             continue
         first_use(target.device)
         shape = reader.shape(wanted.name)
-        stored = reader._type_name(wanted.name)
+        stored = internals.type_name(wanted.name)
         if [shape, stored] != [wanted.place.shape, wanted.place.dtype]:
             raise errors.InvalidFormat(
                 f"tensor {wanted.name!r} in {wanted.place.file!r} is {stored} {shape}, and the "
@@ -97,7 +98,7 @@ def fill(
             copied.append((wanted, target))
     if direct:
         names, starts, targets = map(list, zip(*direct, strict=True))
-        reader._load_ranges(names, starts, targets, None, verify, threads)
+        internals.load_ranges(names, starts, targets, None, verify, threads)
     for batch in _batches(copied):
         _load_and_copy(reader, batch, verify, threads)
     for wanted, target in cut:

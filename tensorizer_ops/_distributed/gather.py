@@ -47,14 +47,16 @@ def load_ranges(
     names = [shared.names[part.tensor] for part in ranges]
     starts = [part.start for part in ranges]
     outputs = [shared.range_of(part) for part in ranges]
-    reader._load_ranges(names, starts, outputs, arrived, verify, threads)
+    internals = torch.classes.tensorizer._Internals(reader)
+    internals.load_ranges(names, starts, outputs, arrived, verify, threads)
 
 
 def need_only(reader: Any, shared: Shared, share: Sequence[Range]) -> None:
     """Say that this rank reads its share only, so that nothing behind it is read ahead."""
     if share:
         end = share[-1]
-        reader._need_until(shared.names[end.tensor], end.start + end.length)
+        internals = torch.classes.tensorizer._Internals(reader)
+        internals.need_until(shared.names[end.tensor], end.start + end.length)
 
 
 class _Loader:
@@ -71,7 +73,7 @@ class _Loader:
         self._arrived = torch.zeros(len(self._ranges), dtype=torch.uint8, device="cpu")
         # All at once, so that connections never wait for each other. But whole tensors that are
         # hashed arrive in another order than they are sent.
-        in_order = reader._part_size(verify) > 0
+        in_order = torch.classes.tensorizer._Internals(reader).part_size(verify) > 0
         self._calls = [0, self._ends[-1]] if in_order else self._ends
         self._stopped = threading.Event()
         self._job = Job(self._run)

@@ -40,8 +40,9 @@ class Model(NamedTuple):
         besides: Sequence[str] = (),
     ) -> Model:
         """Read the index of a file. ``besides`` says what is loaded otherwise."""
-        listed = reader._list()
-        every = dict(zip(reader.names(), listed[-1], strict=True))
+        internals = torch.classes.tensorizer._Internals(reader)
+        listed = internals.list()
+        every = dict(zip(reader.names(), listed.stored_as, strict=True))
         for name in names or ():
             reader.shape(name)  # raises for one that is not there
         chosen = list(every) if names is None else names
@@ -50,16 +51,17 @@ class Model(NamedTuple):
         of_number = {every[name]: name for name in reversed(chosen)}
         unique = [of_number[number] for number in stored]
         extents, types, shapes = [], [], []
-        part = reader._part_size(verify)
+        part, sizes = internals.part_size(verify), listed.data_sizes
         for number, name in zip(stored, unique, strict=True):
-            kind: torch.dtype = getattr(torch, reader._type_name(name))
-            elements = listed[4][number] // kind.itemsize
+            kind: torch.dtype = getattr(torch, internals.type_name(name))
+            elements = sizes[number] // kind.itemsize
             cut = max(part, _PAGE) // kind.itemsize if part else max(elements, 1)
             extents.append(Extent(elements, kind.itemsize, cut))
             types.append(dtype if dtype is not None and kind.is_floating_point else kind)
             shapes.append(reader.shape(name))
         said = [chosen, unique, extents, [str(kind) for kind in types], shapes]
-        where = [listed[3], reader._header(), _content(reader), verify, besides]
+        form = [internals.version(), internals.flags(), internals.claimed_size()]
+        where = [listed.data_offsets, form, _content(reader), verify, besides]
         text = json.dumps([said, where])
         wanted = {name: place[every[name]] for name in chosen}
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -87,7 +89,8 @@ def _content(reader: Any) -> str:
     """
     with contextlib.suppress(errors.InvalidArgument):  # the file lists no digests
         return str(reader.digest(1, 2, True))
-    if version := reader._remote_version():
+    internals = torch.classes.tensorizer._Internals(reader)
+    if version := internals.remote_version():
         return str(version)
     # The middle of some tensors: another version of a model has other weights everywhere.
     names = [name for name in reader.names() if all(reader.shape(name))]
@@ -96,11 +99,11 @@ def _content(reader: Any) -> str:
     for name in names:
         elements = math.prod(reader.shape(name))
         starts.append(elements // 2)
-        kind = getattr(torch, reader._type_name(name))
+        kind = getattr(torch, internals.type_name(name))
         count = min(_SAMPLE, elements - elements // 2)
         samples.append(torch.empty(count, dtype=kind, device="cpu"))
     if not samples:
         return ""
-    reader._load_ranges(names, starts, samples, None, "none", 1)
+    internals.load_ranges(names, starts, samples, None, "none", 1)
     data = torch.cat([sample.view(torch.uint8) for sample in samples])
     return hashlib.sha256(bytes(data.numpy())).hexdigest()

@@ -79,11 +79,13 @@ def _batches(
 ) -> list[list[str]]:
     """Return the names in groups of tensors that have at most ``most`` bytes, or are one."""
     every = reader.names()
-    listed = reader._list()
-    places, sizes = (dict(zip(every, listed[column], strict=True)) for column in (3, 5))
+    internals = torch.classes.tensorizer._Internals(reader)
+    listed = internals.list()
+    places = dict(zip(every, listed.data_offsets, strict=True))
+    sizes = dict(zip(every, listed.memory_sizes, strict=True))
     if dtype is not None:
         for name in every:
-            kind: torch.dtype = getattr(torch, reader._type_name(name))
+            kind: torch.dtype = getattr(torch, internals.type_name(name))
             if kind.is_floating_point:
                 sizes[name] = sizes[name] // kind.itemsize * max(dtype.itemsize, kind.itemsize)
     chosen = list(every if names is None else names)

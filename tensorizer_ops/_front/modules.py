@@ -168,7 +168,8 @@ def verify_tensors(
         if name in known or identity(tensor) not in seen
     }
     with torch._C.DisableTorchFunctionSubclass():
-        reader._verify_memory(list(compared), list(compared.values()), verify)
+        internals = torch.classes.tensorizer._Internals(reader)
+        internals.verify_memory(list(compared), list(compared.values()), verify)
 
 
 def fill(
@@ -205,18 +206,18 @@ def fill(
     for name, tensor in zip(names, tensors, strict=True):
         refuse_uninitialized(name, tensor, "filled")
     with _python.HeldMemory(tensors) as given, torch._C.DisableTorchFunctionSubclass():
-        filled, missing, unexpected = reader._fill(
+        filled = torch.classes.tensorizer._Internals(reader).fill(
             names, given, where, strict, verify, threads, cast or dtype is not None, dtype
         )
     made: dict[int, torch.Tensor] = {}  # keeps a tensor with several names one object
-    for tensor, old, new, put in zip(tensors, given, filled, puts, strict=True):
+    for tensor, old, new, put in zip(tensors, given, filled.tensors, puts, strict=True):
         if new is old:
             continue
         if id(tensor) not in made:
             made[id(tensor)] = _take(tensor, new)
         if made[id(tensor)] is not tensor:
             put(made[id(tensor)])
-    return IncompatibleKeys(missing, unexpected)
+    return IncompatibleKeys(filled.missing_keys, filled.unexpected_keys)
 
 
 def _refuse_item(name: object, tensor: object) -> None:

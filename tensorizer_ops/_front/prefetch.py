@@ -47,7 +47,7 @@ def _run(future: Prefetch | None, reader: Any, names: list[str] | None) -> None:
     assert future is not None
     future.set_running_or_notify_cancel()
     try:
-        reader._prefetch(names, future._cancel)
+        torch.classes.tensorizer._Internals(reader).prefetch(names, future._cancel)
     except BaseException as error:
         future.set_exception(error)
         # The exception refers to this frame, which must not keep the reader and the future alive.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -121,7 +122,9 @@ class Reader(Mapping[str, torch.Tensor]):
             raise errors.InvalidArgument(
                 "only a Reader that was opened by its path or URI can be pickled",
             )
-        return {**self.__dict__, "_names": None, "_is_closed": False}
+        state = {**self.__dict__, "_names": None, "_is_closed": False}
+        state.pop("_internals", None)  # made anew
+        return state
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self._index())
@@ -137,7 +140,7 @@ class Reader(Mapping[str, torch.Tensor]):
 
     def dtype(self, name: str) -> torch.dtype:
         """Return the type of a tensor's elements, from the index."""
-        found: torch.dtype = getattr(torch, self._reader._type_name(self._known(name)))
+        found: torch.dtype = getattr(torch, self._internals.type_name(self._known(name)))
         return found
 
     def metadata(self) -> dict[str, str]:
@@ -237,7 +240,7 @@ class Reader(Mapping[str, torch.Tensor]):
         Raises :class:`tensorizer_ops.errors.HashMismatch` that names all that is damaged.
         """
         with reported(self._reader, progress):
-            self._reader._verify(verify, self._threads(threads))
+            self._internals.verify(verify, self._threads(threads))
 
     @checked
     def digest(
@@ -296,6 +299,10 @@ class Reader(Mapping[str, torch.Tensor]):
         self._is_closed = True
         self._reader.close()
 
+    @functools.cached_property
+    def _internals(self) -> Any:
+        return torch.classes.tensorizer._Internals(self._reader)
+
     def _must_be_open(self) -> None:
         if self._is_closed:
             raise errors.InvalidArgument(f"the reader of {self._label} is closed")
@@ -305,7 +312,7 @@ class Reader(Mapping[str, torch.Tensor]):
         self._must_be_open()
         if self._names is None:
             names = dict.fromkeys(self._reader.names())
-            version = self._reader._header()[0]
+            version = self._internals.version()
             self._format = f"tensors format {version}" if version else "safetensors"
             self._names = names
         return self._names

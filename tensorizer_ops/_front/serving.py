@@ -130,7 +130,8 @@ def _check_parts(folder: str, inside: Sequence[str]) -> None:
 
 def _in_parts(place: str, how: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     reader = Reader(place, **how)
-    sizes = dict(zip(reader, reader.script_object._list()[5], strict=True))
+    listed = torch.classes.tensorizer._Internals(reader.script_object).list()
+    sizes = dict(zip(reader, listed.memory_sizes, strict=True))
     small = [name for name, size in sizes.items() if size < _SMALL]
     loaded = iterate(place, names=small, **how) if small else iter(())
     for name, size in sizes.items():

@@ -111,10 +111,18 @@ def test_reader_arguments_are_checked(path: str) -> None:
     assert not os.path.exists(path + ".new")
 
 
+def test_it_has_only_public_methods(path: str) -> None:
+    methods = Reader(path, None)._method_names()
+    private = [name for name in methods if name.startswith("_") and not name.endswith("__")]
+    assert "load" in methods and not private
+
+
 def test_numbers_and_data_are_checked(path: str) -> None:
     ops.save(path, zoo())
     with pytest.raises(ValueError, match="has no tensor number"):
-        Reader(path, None)._load_numbered([0, len(zoo())], None, None, "none", False, 0)
+        torch.classes.tensorizer._Internals(Reader(path, None)).load_numbered(
+            [0, len(zoo())], None, None, "none", False, 0
+        )
     data = torch.frombuffer(bytearray(Path(path).read_bytes()), dtype=torch.uint8)
     for wrong in (data.char(), data[None], data[::2], data.to("meta")):
         with pytest.raises(ValueError, match="contiguous, one-dimensional uint8"):

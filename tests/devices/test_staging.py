@@ -116,7 +116,9 @@ def test_ranges_that_have_arrived_are_on_the_device(
     reader = torch.classes.tensorizer.Reader(saved, SMALL)
     arrived = torch.zeros(len(outputs), dtype=torch.uint8)
     starts = [start] * len(outputs)
-    reader._load_ranges(list(tensors), starts, outputs, arrived, "none", threads)
+    torch.classes.tensorizer._Internals(reader).load_ranges(
+        list(tensors), starts, outputs, arrived, "none", threads
+    )
     assert arrived.all()
     with sim.use(torch.Stream("sim")):  # which waits for no copy
         copies = [output.cpu() for output in outputs]

@@ -64,22 +64,23 @@ def test_it_says_what_torch_is_told(web: Web, name: str, remote: bool) -> None:
 
     reader = torch.classes.tensorizer.Reader(path, options)
     assert names == list(reader.names()) == list(zoo())
-    _, _, header_offsets, data_offsets, data_sizes, memory_sizes, _ = reader._list()
+    internals = torch.classes.tensorizer._Internals(reader)
+    listed = internals.list()
     for number, tensor in enumerate(names):
         assert index[number] == [
             tensor,
             str(zoo()[tensor].dtype).removeprefix("torch."),
             list(reader.shape(tensor)),
-            header_offsets[number],
-            data_offsets[number],
-            data_sizes[number],
-            memory_sizes[number],
+            listed.header_offsets[number],
+            listed.data_offsets[number],
+            listed.data_sizes[number],
+            listed.memory_sizes[number],
         ]
         stored = reader.stored(tensor)
         assert digests[tensor] == [stored.get("crc32"), stored.get("sha256")]
-    version, flags, _, _ = reader._header()
     encrypted = name == "encrypted"
-    assert form == ["tensors", version, encrypted, encrypted, encrypted] and flags & 1 == encrypted
+    assert form == ["tensors", internals.version(), encrypted, encrypted, encrypted]
+    assert internals.flags() & 1 == encrypted
     assert digest == reader.digest(0) == tensorizer_ops.digest(path, options=options)
 
 

@@ -1,0 +1,196 @@
+#include "ops/reader_internals.h"
+
+#include <mutex>
+
+#include "ops/reader_class.h"
+#include "transfer/files/fill.h"
+#include "transfer/files/tracing.h"
+#include "transfer/memory/dtype.h"
+
+namespace tensorizer::ops {
+
+namespace {
+
+using NameList = c10::List<std::string>;
+using Numbers = c10::List<std::int64_t>;
+using Tensors = std::vector<at::Tensor>;
+using OptionalDevice = std::optional<c10::Device>;
+using OptionalType = std::optional<c10::ScalarType>;
+
+std::int64_t number(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+
+// Ends one call that runs on another thread.
+class CancelClass final : public torch::CustomClassHolder {
+ public:
+  // Runs `body` with a Cancel of the current thread, which cancel() requests.
+  template <typename Body>
+  void run(const Body& body) {
+    const auto cancel = std::make_shared<Cancel>();
+    {
+      const std::lock_guard lock(mutex_);
+      running_ = cancel;
+      if (requested_) cancel->request();
+    }
+    body(*cancel);
+  }
+  void cancel() {
+    const std::lock_guard lock(mutex_);
+    requested_ = true;
+    if (running_) running_->request();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<Cancel> running_;
+  bool requested_ = false;
+};
+
+// Of all tensors, in the order of the file: see ListedTensor.
+struct Listing final : torch::CustomClassHolder {
+  explicit Listing(std::vector<ListedTensor> list) {
+    for (ListedTensor& tensor : list) {
+      names.push_back(std::move(tensor.name));
+      types.push_back(static_cast<std::int64_t>(tensor.type));
+      header_offsets.push_back(number(tensor.header_offset));
+      data_offsets.push_back(number(tensor.data_offset));
+      data_sizes.push_back(number(tensor.data_size));
+      memory_sizes.push_back(number(tensor.memory_size));
+      stored_as.push_back(number(tensor.stored_as));
+    }
+  }
+
+  NameList names;
+  Numbers types, header_offsets, data_offsets, data_sizes, memory_sizes, stored_as;
+};
+
+struct FilledTensors final : torch::CustomClassHolder {
+  Tensors tensors;
+  NameList missing_keys, unexpected_keys;
+};
+
+struct Internals final : torch::CustomClassHolder {
+  explicit Internals(c10::intrusive_ptr<ReaderClass> of) : reader(std::move(of)) {}
+
+  const c10::intrusive_ptr<ReaderClass> reader;
+};
+
+// Makes a method of a function of the reader.
+template <typename Result, typename... Arguments>
+auto method(Result (*body)(FileReader&, Arguments...)) {
+  return [body](const c10::intrusive_ptr<Internals>& self, Arguments... arguments) {
+    return translate_errors([&] { return body(self->reader->file(), std::move(arguments)...); });
+  };
+}
+
+std::vector<std::uint32_t> as_numbers(const Numbers& given) {
+  const std::vector<std::int64_t> numbers = given.vec();
+  return {numbers.begin(), numbers.end()};
+}
+
+c10::intrusive_ptr<FilledTensors> fill_tensors(FileReader& reader, NameList names, Tensors tensors,
+                                               OptionalDevice device, bool strict,
+                                               std::string verify, std::int64_t threads, bool cast,
+                                               OptionalType dtype) {
+  const FillRequest request{
+      device, strict ? Names::Same : Names::Any, parse_verify(verify), threads, cast, dtype};
+  Filled filled = fill(reader, string_vector(names), tensors, request);
+  auto result = c10::make_intrusive<FilledTensors>();
+  result->tensors = std::move(filled.tensors);
+  result->missing_keys = NameList(filled.keys.missing_keys);
+  result->unexpected_keys = NameList(filled.keys.unexpected_keys);
+  return result;
+}
+
+}  // namespace
+
+void define_reader_internals(torch::Library& library) {
+  library.class_<CancelClass>("Cancel").def(torch::init<>()).def("cancel", &CancelClass::cancel);
+  library.class_<Listing>("_Listing")
+      .def_readonly("names", &Listing::names)
+      .def_readonly("types", &Listing::types)
+      .def_readonly("header_offsets", &Listing::header_offsets)
+      .def_readonly("data_offsets", &Listing::data_offsets)
+      .def_readonly("data_sizes", &Listing::data_sizes)
+      .def_readonly("memory_sizes", &Listing::memory_sizes)
+      .def_readonly("stored_as", &Listing::stored_as);
+  library.class_<FilledTensors>("_FilledTensors")
+      .def_readonly("tensors", &FilledTensors::tensors)
+      .def_readonly("missing_keys", &FilledTensors::missing_keys)
+      .def_readonly("unexpected_keys", &FilledTensors::unexpected_keys);
+  library.class_<Internals>("_Internals")
+      .def(torch::init<c10::intrusive_ptr<ReaderClass>>())
+      // Null if the file has no metadata, and not if they have no text.
+      .def("metadata", method(+[](FileReader& reader) {
+             const std::optional<Metadata> stored = reader.metadata();
+             return stored ? std::optional(string_dict(*stored)) : std::nullopt;
+           }))
+      .def("list",
+           method(+[](FileReader& reader) { return c10::make_intrusive<Listing>(reader.list()); }))
+      .def("version", method(+[](FileReader& reader) { return number(reader.format().version); }))
+      .def("flags", method(+[](FileReader& reader) { return number(reader.format().flags); }))
+      .def("claimed_size",
+           method(+[](FileReader& reader) { return number(reader.format().claimed_size); }))
+      .def("tensor_count",
+           method(+[](FileReader& reader) { return number(reader.format().tensor_count); }))
+      // Torch's name of the type, "float32".
+      .def("type_name", method(+[](FileReader& reader, std::string name) {
+             return dtype_name(reader.dtype(name));
+           }))
+      .def("fill", method(&fill_tensors))
+      .def("load_numbered",
+           method(+[](FileReader& reader, std::optional<Numbers> numbers, OptionalDevice device,
+                      OptionalType dtype, std::string verify, bool copy, std::int64_t threads) {
+             const auto wanted = numbers ? std::optional(as_numbers(*numbers)) : std::nullopt;
+             return reader.load_numbered(wanted,
+                                         {device, dtype, parse_verify(verify), copy, threads});
+           }))
+      // As the headers of tensors say that were loaded by their numbers.
+      .def("module_indices", method(+[](FileReader& reader, Numbers numbers) {
+             Numbers indices;
+             for (const std::uint32_t tensor : as_numbers(numbers)) {
+               indices.push_back(reader.headers().module_index(tensor));
+             }
+             return indices;
+           }))
+      .def("load_ranges",
+           method(+[](FileReader& reader, NameList names, std::vector<std::int64_t> starts,
+                      Tensors outputs, std::optional<at::Tensor> arrived, std::string verify,
+                      std::int64_t threads) {
+             reader.load_ranges(string_vector(names), starts, outputs, arrived,
+                                parse_verify(verify), threads);
+           }))
+      .def("need_until", method(+[](FileReader& reader, std::string name, std::int64_t element) {
+             reader.need_until(name, element);
+           }))
+      .def("part_size", method(+[](FileReader& reader, std::string verify) {
+             return number(reader.part_size(parse_verify(verify)));
+           }))
+      .def("remote_version", method(+[](FileReader& reader) { return reader.remote_version(); }))
+      .def("can_map", method(+[](FileReader& reader) { return reader.can_map(); }))
+      .def("matches", method(+[](FileReader& reader, std::int64_t tensor, at::Tensor given) {
+             return reader.matches(static_cast<std::uint32_t>(tensor), given);
+           }))
+      .def("verify", method(+[](FileReader& reader, std::string verify, std::int64_t threads) {
+             reader.verify(parse_verify(verify), threads);
+           }))
+      .def("verify_memory",
+           method(+[](FileReader& reader, NameList names, Tensors tensors, std::string verify) {
+             reader.verify_memory(string_vector(names), tensors, parse_verify(verify));
+           }))
+      .def("bytes", method(+[](FileReader& reader, std::int64_t offset, std::int64_t size) {
+             return reader.bytes(static_cast<std::uint64_t>(offset),
+                                 static_cast<std::uint64_t>(size));
+           }))
+      .def("prefetch", method(+[](FileReader& reader, std::optional<NameList> names,
+                                  c10::intrusive_ptr<CancelClass> cancel) {
+             cancel->run([&](Cancel& given) { reader.prefetch(string_vector(names), given); });
+           }))
+      .def("traced_version", method(+[](FileReader& reader) {
+             return traced_version(reader.uri(), reader.options());
+           }))
+      .def("trace", method(+[](FileReader& reader, NameList names, OptionalType dtype) {
+             return NameList(trace(reader.uri(), string_vector(names), dtype, reader.options()));
+           }));
+}
+
+}  // namespace tensorizer::ops
