@@ -144,7 +144,7 @@ def main() -> str:
         for other in files[name]
         if layer_of(name) == layer_of(other) == "tests"
     ]
-    return "\n".join(faults + faults_of(files, ALLOWED, EXCEPTIONS, layer_of))
+    return "\n".join(faults + faults_of(files, ALLOWED, layer_of, exceptions=EXCEPTIONS))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
 
 Table = Mapping[str, Collection[str]]
 
@@ -12,18 +13,18 @@ Table = Mapping[str, Collection[str]]
 def faults_of(
     files: Table,
     allowed: Table,
-    exceptions: Table,
     layer_of: Callable[[str], str],
     everywhere: Collection[str] = (),
+    exceptions: Table = MappingProxyType({}),
 ) -> list[str]:
     """Return dependencies that are not allowed, those that are but unused, and cycles.
 
     Args:
         files: each file, and the files that it depends on.
         allowed: the table: each layer, and the layers that it may depend on beside itself.
-        exceptions: files, and the files or layers that they may depend on as well.
         layer_of: returns the layer of a file.
         everywhere: layers that all may depend on.
+        exceptions: files, and the files or layers that they may depend on as well.
     """
     faults = []
     used: dict[str, set[str]] = {layer: set() for layer in allowed}

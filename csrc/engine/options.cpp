@@ -7,7 +7,7 @@
 #include "base/number.h"
 #include "base/suggest.h"
 #include "io/key.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "io/secret.h"
 
 namespace tensorizer {

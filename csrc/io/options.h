@@ -41,8 +41,8 @@ enum class FileAccess : std::uint8_t {
 struct SourceOptions {
   bool operator==(const SourceOptions&) const = default;
 
-  // Options of all folders of io (place_options(), in io/open.h). A folder takes the ones that it
-  // declares.
+  // Options of all folders of io (place_options(), in io/places/open.h). A folder takes the ones
+  // that it declares.
   OptionList given{};
   // The range that will be read, if known: the first request asks for nothing outside it.
   std::uint64_t begin = 0;

@@ -19,8 +19,8 @@ class SharedSink : public Sink {
   // process. 1 if there is no such rule. Called after begin().
   virtual std::uint64_t unit() const = 0;
 
-  // Returns the text with which others open this sink (open_shared_sink() in io/open.h). Called
-  // after begin(), once.
+  // Returns the text with which others open this sink (open_shared_sink() in io/places/open.h).
+  // Called after begin(), once.
   virtual std::string share(Cancel& cancel) = 0;
 
   // Completes what this process writes, in place of finish(). Returns a text for take_in().

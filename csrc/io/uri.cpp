@@ -3,6 +3,7 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <vector>
@@ -85,6 +86,36 @@ std::optional<std::string> percent_decoded(std::string_view text) {
     at += 2;
   }
   return decoded;
+}
+
+std::string escape_uri(std::string_view text, bool keep_slashes) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string escaped;
+  for (const char c : text) {
+    const bool plain = is_letter(c) || is_digit(c) || c == '-' || c == '.' || c == '_' ||
+                       c == '~' || (c == '/' && keep_slashes);
+    const auto byte = static_cast<unsigned char>(c);
+    if (plain) {
+      escaped += c;
+    } else {
+      escaped += {'%', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return escaped;
+}
+
+std::string escape_query(const NamedTexts& query) {
+  NamedTexts escaped;
+  for (const auto& [name, value] : query) {
+    escaped.emplace_back(escape_uri(name, false), escape_uri(value, false));
+  }
+  std::sort(escaped.begin(), escaped.end());
+  std::string text;
+  for (const auto& [name, value] : escaped) {
+    text += (text.empty() ? "" : "&") + name;
+    text += "=" + value;
+  }
+  return text;
 }
 
 std::string decode_file_uri(std::string_view rest) {

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tensorizer {
 
@@ -24,6 +26,16 @@ Uri split_uri(std::string_view uri);
 // Returns `text` with every percent-escape decoded; null if a '%' is not followed by two
 // hexadecimal digits.
 std::optional<std::string> percent_decoded(std::string_view text);
+
+// Returns `text` with every byte except letters, digits, "-._~" and, if asked for, slashes escaped
+// as %XX.
+std::string escape_uri(std::string_view text, bool keep_slashes);
+
+// Names with values, such as the parameters of a URL.
+using NamedTexts = std::vector<std::pair<std::string, std::string>>;
+
+// Returns "a=b&c=d", escaped, and sorted as signatures need it.
+std::string escape_query(const NamedTexts& query);
 
 // Returns the path that "file://" + `rest` names, with percent-escapes decoded. Throws
 // InvalidArgument for a host other than "localhost" or none, for a malformed escape, and for a NUL.

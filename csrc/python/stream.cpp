@@ -18,7 +18,7 @@
 #include "io/aws/config.h"
 #include "io/aws/config_file.h"
 #include "io/copy.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "io/secret.h"
 #include "ops/kernels.h"
 #include "ops/reader_class.h"

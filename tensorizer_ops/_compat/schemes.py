@@ -29,7 +29,8 @@ def refuse_uri(path: str) -> None:
     """Raise ``ValueError`` for a URI, which must not become the path of a local file."""
     scheme, separator, _ = path.partition("://")
     if separator and re.fullmatch("[A-Za-z][A-Za-z0-9+.-]+", scheme):
+        known = [f"{name}://" for name in _FOLDERS if stream_kind(f"{name}://")]
         raise ValueError(
-            f"there is no file object for {scheme.lower()}:// URIs: open a path, or an http://, "
-            "https://, s3://, redis://, rediss:// or unix:// URI"
+            f"there is no file object for {scheme.lower()}:// URIs: open a path, or a URI that "
+            f"begins with {', '.join(known[:-1])} or {known[-1]}"
         )

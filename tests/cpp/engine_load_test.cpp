@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "io/open.h"
+#include "io/places/open.h"
 #include "round_trip.h"
 
 namespace tensorizer {

@@ -5,7 +5,7 @@
 #include "fuzz_text.h"
 #include "io/aws/options.h"
 #include "io/http/options.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "io/redis/options.h"
 
 namespace tensorizer {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "fuzz_text.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "io/redis/address.h"
 #include "io/s3/open.h"
 #include "io/secret.h"

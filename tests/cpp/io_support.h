@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/cancel.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "support.h"
 #include "tensorizer_ops/hooks.h"
 

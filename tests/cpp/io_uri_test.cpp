@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "io/descriptor.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "io/sink.h"
 #include "io/source.h"
 #include "io/uri.h"

@@ -14,7 +14,7 @@
 #include "engine/open/shard_names.h"
 #include "engine/open/sharded_source.h"
 #include "format/safetensors/shard_index.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "io/save_record.h"
 
 namespace tensorizer {

@@ -11,7 +11,7 @@
 #include "engine/save/shard_publication.h"
 #include "format/name_table.h"
 #include "format/safetensors/shard_index.h"
-#include "io/open.h"
+#include "io/places/open.h"
 
 namespace tensorizer {
 

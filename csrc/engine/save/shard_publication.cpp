@@ -10,7 +10,7 @@
 #include "engine/move/workers.h"
 #include "engine/open/read_shard_index.h"
 #include "format/safetensors/shard_index.h"
-#include "io/open.h"
+#include "io/places/open.h"
 
 namespace tensorizer {
 

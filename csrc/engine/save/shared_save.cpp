@@ -9,7 +9,7 @@
 #include "codec/hmac.h"
 #include "engine/digest/chunks.h"
 #include "format/tensors/tensor_header.h"
-#include "io/open.h"
+#include "io/places/open.h"
 
 namespace tensorizer {
 

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/command.h"
-#include "io/open.h"
+#include "io/local/open.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -46,7 +46,7 @@ IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel) {
   std::unique_ptr<Source> source;
   try {
     // A path that begins with a slash or a dot is never a URI.
-    source = open_source(path.starts_with('/') ? path : "./" + path, {}, cancel);
+    source = open_local_source(path.starts_with('/') ? path : "./" + path, {}, cancel);
   } catch (const Error& error) {
     const bool is_absent =
         error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::PermissionDenied;

@@ -8,12 +8,10 @@
 #include <ctime>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
+
+#include "io/uri.h"
 
 namespace tensorizer {
-
-using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
 // The parts of a request that are signed.
 struct SignedRequest {
@@ -35,13 +33,6 @@ inline constexpr std::string_view kUnsignedPayload = "UNSIGNED-PAYLOAD";
 
 // Returns a time as "20130524T000000Z".
 std::string signing_time(std::time_t time);
-
-// Returns `text` with every byte except letters, digits, "-._~" and, if asked for, slashes escaped
-// as %XX.
-std::string escape_uri(std::string_view text, bool keep_slashes);
-
-// Returns "a=b&c=d", escaped, and sorted as signatures need it.
-std::string escape_query(const NamedTexts& query);
 
 // Returns the value of the header "Authorization", by version 4.
 std::string authorization(const SignedRequest& request, const SigningScope& scope,

@@ -42,7 +42,7 @@ class Taker final : public HttpReceiver {
 
 class FetchEndpoint final : public HttpEndpoint {
  public:
-  FetchEndpoint(const Taker& taker, const std::string& label) : taker_(taker), label_(label) {}
+  FetchEndpoint(const Taker& taker, std::string label) : taker_(taker), label_(std::move(label)) {}
 
   void complete(HttpRequest&, Cancel&) override {}
   HttpRefusal learn(const HttpRequest&, const HttpOutcome&) override {
@@ -54,7 +54,7 @@ class FetchEndpoint final : public HttpEndpoint {
 
  private:
   const Taker& taker_;
-  const std::string& label_;
+  const std::string label_;
 };
 
 }  // namespace

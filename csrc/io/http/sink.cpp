@@ -176,9 +176,9 @@ class HttpSink final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
-  const HttpOptions http = options_from(options.given, &http_options);
-  return std::make_unique<HttpSink>(url_endpoint(uri, http), http_pool(options.access.get(), http));
+std::unique_ptr<Sink> http_sink(std::unique_ptr<HttpEndpoint> endpoint,
+                                std::shared_ptr<HttpPool> pool) {
+  return std::make_unique<HttpSink>(std::move(endpoint), std::move(pool));
 }
 
 }  // namespace tensorizer

@@ -334,15 +334,4 @@ std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint,
   return std::make_unique<HttpSource>(std::move(endpoint), std::move(pool), options, cancel);
 }
 
-std::string http_sibling(const std::string& uri, const std::string& name, const OptionList&) {
-  return sibling_url(uri, name, quote(without_secrets(uri), 4096));
-}
-
-std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,
-                                         Cancel& cancel) {
-  const HttpOptions http = options_from(options.given, &http_options);
-  return http_source(url_endpoint(uri, http), http_pool(options.access.get(), http), options,
-                     cancel);
-}
-
 }  // namespace tensorizer

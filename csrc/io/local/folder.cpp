@@ -34,11 +34,9 @@ void remove_local_file(const std::string& uri, const SinkOptions&, Cancel&) {
     throw system_error(errno, "cannot remove", path);
 }
 
-std::optional<std::vector<std::string>> list_folder(const std::string& uri, std::string_view suffix,
-                                                    Cancel& cancel) {
-  const Uri split = split_uri(uri);
-  if (split.scheme == "fd") return std::nullopt;
-  const std::string path = local_path(split);
+std::optional<std::vector<std::string>> local_files_in(const std::string& uri,
+                                                       std::string_view suffix, Cancel& cancel) {
+  const std::string path = local_path(split_uri(uri));
   struct stat status;
   if (stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return std::nullopt;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), &closedir);
@@ -59,6 +57,7 @@ std::optional<std::vector<std::string>> list_folder(const std::string& uri, std:
   // A file that was renamed meanwhile may be listed twice.
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
+  for (std::string& name : names) name = local_sibling(uri + "/", name, {});
   return names;
 }
 

@@ -247,4 +247,33 @@ std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
                   "can be replaced, or to S3");
 }
 
+namespace {
+
+constexpr UriScheme kFileSchemes[] = {{"", "a plain path"}, {"file", "file://"}};
+constexpr UriScheme kDescriptorSchemes[] = {{"fd", "fd:N"}};
+
+}  // namespace
+
+const PlaceKind local_files{
+    .folder = "local",
+    .schemes = kFileSchemes,
+    .on_server = false,
+    .open_source = &open_local_source,
+    .open_sink = &open_local_sink,
+    .open_shared_sink = &open_shared_local_sink,
+    .sibling = &local_sibling,
+    .file_name = &local_file_name,
+    .remove = &remove_local_file,
+    .files_in = &local_files_in,
+};
+
+const PlaceKind local_descriptors{
+    .folder = "local",
+    .schemes = kDescriptorSchemes,
+    .on_server = false,
+    .open_source = &open_local_source,
+    .open_sink = &open_local_sink,
+    .open_shared_sink = &open_shared_local_sink,
+};
+
 }  // namespace tensorizer

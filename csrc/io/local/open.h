@@ -13,27 +13,31 @@
 #include "base/cancel.h"
 #include "io/descriptor.h"
 #include "io/options.h"
+#include "io/place_kind.h"
 #include "io/shared_sink.h"
 #include "io/sink.h"
 #include "io/source.h"
 
 namespace tensorizer {
 
+extern const PlaceKind local_files;        // plain paths and file://
+extern const PlaceKind local_descriptors;  // fd:N
+
 // `uri`: a plain path ("~" is expanded), file:// or fd:N.
 std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions& options,
                                           Cancel& cancel);
 std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,
                                       Cancel& cancel);
-// Opens a sink that several processes write (open_shared_sink() in io/open.h).
+// Opens a sink that several processes write (open_shared_sink() in io/places/open.h).
 std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
                                                    const std::optional<std::string>& joined,
                                                    const SinkOptions& options, Cancel& cancel);
 
 // Returns the path of the file `name` beside the one that `uri`, a plain path or file://, names
-// (sibling_uri() in io/open.h).
+// (sibling_uri() in io/places/open.h).
 std::string local_sibling(const std::string& uri, const std::string& name, const OptionList& given);
 
-// Returns the name of the file `uri` in its folder (file_name_of() in io/open.h); null for a
+// Returns the name of the file `uri` in its folder (file_name_of() in io/places/open.h); null for a
 // stream, a device or a descriptor.
 std::optional<std::string> local_file_name(const std::string& uri);
 
@@ -41,13 +45,12 @@ std::optional<std::string> local_file_name(const std::string& uri);
 // string for a link in /proc: its target may have no name, or not the one that the link shows.
 std::string follow_links(std::string path);
 
-// Removes the file `uri`, if it exists (remove_file() in io/open.h).
+// Removes the file `uri`, if it exists (remove_file() in io/places/open.h).
 void remove_local_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
-// Returns the names of the files in the folder `uri` that end with `suffix`, sorted; null if
-// `uri` is no folder of this machine.
-std::optional<std::vector<std::string>> list_folder(const std::string& uri, std::string_view suffix,
-                                                    Cancel& cancel);
+// Returns the files in the folder `uri` (files_in() in io/places/open.h).
+std::optional<std::vector<std::string>> local_files_in(const std::string& uri,
+                                                       std::string_view suffix, Cancel& cancel);
 
 // Returns a source over a regular file or a block device.
 std::unique_ptr<Source> file_source(Descriptor file, std::uint64_t start, const std::string& name,

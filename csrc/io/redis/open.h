@@ -6,10 +6,13 @@
 
 #include "base/cancel.h"
 #include "io/options.h"
+#include "io/place_kind.h"
 #include "io/sink.h"
 #include "io/source.h"
 
 namespace tensorizer {
+
+extern const PlaceKind redis_files;  // redis://, rediss:// and unix://
 
 // How long Sink::abort() tries to remove what was written: normally, and after a cancel, when the
 // caller waits for it. Tests change them.

@@ -37,25 +37,6 @@ std::unique_ptr<HttpEndpoint> endpoint_of(const std::string& uri, const OptionLi
   return s3_endpoint(scheme, parse_s3_name(scheme, rest), options, http, std::move(credentials));
 }
 
-}  // namespace
-
-S3Name parse_s3_name(const std::string& scheme, std::string_view rest) {
-  const std::size_t slash = rest.find('/');
-  const std::string start = scheme + "://";
-  const std::string label = quote(without_secrets(start + std::string(rest)), 4096);
-  if (slash == 0 || slash == std::string_view::npos || slash + 1 == rest.size()) {
-    throw Error(ErrorKind::InvalidArgument,
-                label + " names no object: write " + start + "BUCKET/KEY");
-  }
-  if (rest.substr(0, slash).find('@') != std::string_view::npos) {
-    throw Error(ErrorKind::InvalidArgument,
-                label + " was given with a user or a password, which " + start +
-                    " does not support: use the options 's3_access_key_id' and "
-                    "'s3_secret_access_key'");
-  }
-  return {std::string(rest.substr(0, slash)), std::string(rest.substr(slash + 1))};
-}
-
 std::string s3_sibling(const std::string& uri, const std::string& name, const OptionList& given) {
   if (!options_from(given, &s3_options).version_id.empty()) {
     throw Error(ErrorKind::InvalidArgument,
@@ -110,5 +91,38 @@ void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel
   }
   client.give_back(std::move(connection));
 }
+
+constexpr UriScheme kSchemes[] = {{"s3", "s3://"}, {"gs", "gs://"}};
+
+}  // namespace
+
+S3Name parse_s3_name(const std::string& scheme, std::string_view rest) {
+  const std::size_t slash = rest.find('/');
+  const std::string start = scheme + "://";
+  const std::string label = quote(without_secrets(start + std::string(rest)), 4096);
+  if (slash == 0 || slash == std::string_view::npos || slash + 1 == rest.size()) {
+    throw Error(ErrorKind::InvalidArgument,
+                label + " names no object: write " + start + "BUCKET/KEY");
+  }
+  if (rest.substr(0, slash).find('@') != std::string_view::npos) {
+    throw Error(ErrorKind::InvalidArgument,
+                label + " was given with a user or a password, which " + start +
+                    " does not support: use the options 's3_access_key_id' and "
+                    "'s3_secret_access_key'");
+  }
+  return {std::string(rest.substr(0, slash)), std::string(rest.substr(slash + 1))};
+}
+
+const PlaceKind s3_objects{
+    .folder = "s3",
+    .schemes = kSchemes,
+    .options = &checks<&s3_options>,
+    .open_source = &open_s3_source,
+    .open_sink = &open_s3_sink,
+    .open_shared_sink = &open_shared_s3_sink,
+    .sibling = &s3_sibling,
+    .file_name = &s3_file_name,
+    .remove = &remove_s3_object,
+};
 
 }  // namespace tensorizer

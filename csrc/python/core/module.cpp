@@ -27,7 +27,7 @@
 #include "engine/rewrite/file_digest.h"
 #include "engine/save/new_layout.h"
 #include "format/safetensors/dtype.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "python/core/exception.h"
 #include "python/core/interpreter.h"
 #include "tensorizer_ops/secrets.h"

@@ -6,7 +6,7 @@
 #include "engine/save/new_layout.h"
 #include "engine/save/save_shards.h"
 #include "format/name.h"
-#include "io/open.h"
+#include "io/places/open.h"
 
 namespace tensorizer {
 

@@ -10,7 +10,7 @@
 #include "engine/load/tensor_source.h"
 #include "engine/save/new_layout.h"
 #include "engine/save/save_shards.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "transfer/files/saving.h"
 
 namespace tensorizer {

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "engine/read_arriving.h"
 #include "engine/rewrite/patched_source.h"
-#include "io/open.h"
+#include "io/places/open.h"
 #include "transfer/files/rewrite.h"
 
 namespace tensorizer {

@@ -1,0 +1,40 @@
+#include "io/http/open.h"
+
+#include "base/error.h"
+#include "io/secret.h"
+#include "io/url.h"
+
+namespace tensorizer {
+
+namespace {
+
+std::string http_sibling(const std::string& uri, const std::string& name, const OptionList&) {
+  return sibling_url(uri, name, quote(without_secrets(uri), 4096));
+}
+
+std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,
+                                         Cancel& cancel) {
+  const HttpOptions http = options_from(options.given, &http_options);
+  return http_source(url_endpoint(uri, http), http_pool(options.access.get(), http), options,
+                     cancel);
+}
+
+std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
+  const HttpOptions http = options_from(options.given, &http_options);
+  return http_sink(url_endpoint(uri, http), http_pool(options.access.get(), http));
+}
+
+constexpr UriScheme kSchemes[] = {{"http", "http://"}, {"https", "https://"}};
+
+}  // namespace
+
+const PlaceKind web_servers{
+    .folder = "http",
+    .schemes = kSchemes,
+    .options = &checks<&http_options>,
+    .open_source = &open_http_source,
+    .open_sink = &open_http_sink,
+    .sibling = &http_sibling,
+};
+
+}  // namespace tensorizer
