@@ -1,8 +1,10 @@
 // A connection to a web server, which is kept open for several requests, one after another.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -14,13 +16,14 @@
 #include "base/cancel.h"
 #include "io/bandwidth.h"
 #include "io/curl.h"
+#include "io/curl_handles.h"
 #include "io/http/answer.h"
 #include "io/http/options.h"
+#include "io/http/time_limits.h"
 #include "io/secret.h"
 
 namespace tensorizer {
 
-class CurlShare;
 class HttpStats;
 
 // The body of a request.
@@ -111,7 +114,7 @@ class HttpConnection {
   // bodies that the receiver does not want, of which 16 KiB each are kept.
   HttpOutcome ask(const HttpRequest& request, HttpReceiver& receiver, Cancel& cancel);
   // Returns true if the receiver or the body has paused the request.
-  bool paused() const;
+  bool paused() const { return paused_; }
   // Continues a paused request, with a new deadline. Otherwise like ask().
   HttpOutcome go_on(std::optional<std::chrono::steady_clock::time_point> deadline, Cancel& cancel);
 
@@ -119,8 +122,52 @@ class HttpConnection {
   void count_in(std::shared_ptr<HttpStats> stats);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // How far the request is, in this order. What follows a redirect begins again.
+  enum class State {
+    Idle,     // none is under way
+    Head,     // the head of the response has not come, or not all of it
+    HeadEnd,  // the empty line behind the headers has come
+    Body,     // the receiver has the head, and wants the body
+    Refusal,  // the receiver has the head, and the body is of no use
+    Dropped,  // the body was longer than wanted, or took too long
+  };
+
+  void start();
+  void give_up() noexcept;
+  HttpOutcome run(Cancel& cancel);
+  bool leads_on() const;
+  std::optional<ConnectionFailure> follow();
+  std::optional<ConnectionFailure> wait(Cancel& cancel);
+  std::optional<ConnectionFailure> end();
+  void hand_over_head();
+  void take_head_line(std::string_view line);
+
+  // Called by libcurl.
+  static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self);
+  static std::size_t on_body(const char* data, std::size_t size, std::size_t count, void* self);
+  static std::size_t on_send(char* data, std::size_t size, std::size_t count, void* self);
+  static int on_rewind(void* self, curl_off_t offset, int origin);
+
+  const HttpOptions& options_;
+  Bandwidth& bandwidth_;
+  std::shared_ptr<HttpStats> stats_;
+  std::array<char, CURL_ERROR_SIZE> error_{};
+  curl_slist* headers_ = nullptr;
+  CurlHandles handles_;
+  CURL* const easy_ = handles_.easy();
+
+  // The current request; redirects change its URL.
+  HttpRequest request_;
+  HttpReceiver* receiver_ = nullptr;
+  State state_ = State::Idle;
+  bool paused_ = false;  // in any state: a response may begin before all of the body is sent
+  int redirects_ = 0;
+  HttpAnswer answer_;
+  TimeLimits limits_{0, 0};
+  std::uint64_t head_size_ = 0;  // of the responses of all redirects together
+  std::uint64_t body_size_ = 0;
+  std::uint64_t passed_ = 0;  // bytes sent and received
+  std::exception_ptr exception_;
 };
 
 }  // namespace tensorizer
