@@ -3,16 +3,16 @@
 
 #include "ops/kernels.h"
 #include "ops/memory_digests.h"
-#include "ops/reader_class.h"
 #include "ops/reader_internals.h"
-#include "ops/writer_class.h"
+#include "ops/script_reader.h"
+#include "ops/script_writer.h"
 
 namespace tensorizer::ops {
 
 namespace {
 
-c10::intrusive_ptr<ReaderClass> open(const at::Tensor& data, const Options& options) {
-  return c10::make_intrusive<ReaderClass>(data, options);
+c10::intrusive_ptr<ScriptReader> open(const at::Tensor& data, const Options& options) {
+  return c10::make_intrusive<ScriptReader>(data, options);
 }
 
 TORCH_LIBRARY(tensorizer, m) {

@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "ops/reader_class.h"
+#include "ops/script_reader.h"
 #include "transfer/files/fill.h"
 #include "transfer/files/tracing.h"
 #include "transfer/memory/dtype.h"
@@ -20,7 +20,7 @@ using OptionalType = std::optional<c10::ScalarType>;
 std::int64_t number(std::uint64_t value) { return static_cast<std::int64_t>(value); }
 
 // Ends one call that runs on another thread.
-class CancelClass final : public torch::CustomClassHolder {
+class ScriptCancel final : public torch::CustomClassHolder {
  public:
   // Runs `body` with a Cancel of the current thread, which cancel() requests.
   template <typename Body>
@@ -69,9 +69,9 @@ struct FilledTensors final : torch::CustomClassHolder {
 };
 
 struct Internals final : torch::CustomClassHolder {
-  explicit Internals(c10::intrusive_ptr<ReaderClass> of) : reader(std::move(of)) {}
+  explicit Internals(c10::intrusive_ptr<ScriptReader> of) : reader(std::move(of)) {}
 
-  const c10::intrusive_ptr<ReaderClass> reader;
+  const c10::intrusive_ptr<ScriptReader> reader;
 };
 
 // Makes a method of a function of the reader.
@@ -104,7 +104,7 @@ c10::intrusive_ptr<FilledTensors> fill_tensors(FileReader& reader, NameList name
 }  // namespace
 
 void define_reader_internals(torch::Library& library) {
-  library.class_<CancelClass>("Cancel").def(torch::init<>()).def("cancel", &CancelClass::cancel);
+  library.class_<ScriptCancel>("Cancel").def(torch::init<>()).def("cancel", &ScriptCancel::cancel);
   library.class_<Listing>("_Listing")
       .def_readonly("names", &Listing::names)
       .def_readonly("types", &Listing::types)
@@ -118,7 +118,7 @@ void define_reader_internals(torch::Library& library) {
       .def_readonly("missing_keys", &FilledTensors::missing_keys)
       .def_readonly("unexpected_keys", &FilledTensors::unexpected_keys);
   library.class_<Internals>("_Internals")
-      .def(torch::init<c10::intrusive_ptr<ReaderClass>>())
+      .def(torch::init<c10::intrusive_ptr<ScriptReader>>())
       // Null if the file has no metadata, and not if they have no text.
       .def("metadata", method(+[](FileReader& reader) {
              const std::optional<Metadata> stored = reader.metadata();
@@ -182,7 +182,7 @@ void define_reader_internals(torch::Library& library) {
                                  static_cast<std::uint64_t>(size));
            }))
       .def("prefetch", method(+[](FileReader& reader, std::optional<NameList> names,
-                                  c10::intrusive_ptr<CancelClass> cancel) {
+                                  c10::intrusive_ptr<ScriptCancel> cancel) {
              cancel->run([&](Cancel& given) { reader.prefetch(string_vector(names), given); });
            }))
       .def("traced_version", method(+[](FileReader& reader) {

@@ -27,8 +27,8 @@
 #include "base/cpus.h"
 #include "base/error.h"
 #include "base/hooks.h"
-#include "ops/reader_class.h"
-#include "ops/writer_class.h"
+#include "ops/script_reader.h"
+#include "ops/script_writer.h"
 #include "python/core/exception.h"
 #include "python/core/interpreter.h"
 #include "python/files.h"
@@ -57,8 +57,8 @@ using tensorizer::ErrorKind;
 using tensorizer::python_is_running;
 using tensorizer::string_dict;
 using tensorizer::throw_python_error;
-using tensorizer::ops::ReaderClass;
-using tensorizer::ops::WriterClass;
+using tensorizer::ops::ScriptReader;
+using tensorizer::ops::ScriptWriter;
 
 // tensorizer_ops.errors._make. Never released, because a call may need it until the process ends.
 PyObject* make_exception = nullptr;
@@ -279,14 +279,14 @@ PYBIND11_MODULE(_python, module) {
   module.def("read_buffer",
              torch::wrap_pybind_function(
                  [](const pybind11::buffer& buffer, std::uint64_t start, const Texts& options) {
-                   return make_class<ReaderClass>(tensorizer::buffer_source(buffer, start),
-                                                  string_dict(options));
+                   return make_class<ScriptReader>(tensorizer::buffer_source(buffer, start),
+                                                   string_dict(options));
                  }));
   module.def("read_file",
              torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
                                             bool seekable, bool sequential, bool keeps_nothing,
                                             const Texts& options) {
-               return make_class<ReaderClass>(
+               return make_class<ScriptReader>(
                    tensorizer::python_source({file, start, seekable, keeps_nothing}, sequential),
                    string_dict(options));
              }));
@@ -294,7 +294,7 @@ PYBIND11_MODULE(_python, module) {
              torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
                                             bool keeps_nothing, const Texts& options,
                                             const std::optional<Texts>& metadata) {
-               return make_class<WriterClass>(
+               return make_class<ScriptWriter>(
                    tensorizer::python_sink({file, start, true, keeps_nothing}),
                    string_dict(options),
                    metadata ? std::optional(string_dict(*metadata)) : std::nullopt);

@@ -21,7 +21,7 @@
 #include "io/places/open.h"
 #include "io/secret.h"
 #include "ops/kernels.h"
-#include "ops/reader_class.h"
+#include "ops/script_reader.h"
 #include "ops/translate_errors.h"
 #include "python/section_source.h"
 #include "transfer/memory/memory.h"
@@ -91,7 +91,7 @@ pybind11::object make_reader(const RemoteBytes& bytes,
   });
   if (!same || source->sequential()) source = nullptr;
   return torch::jit::toPyObject(c10::IValue(
-      c10::make_intrusive<ops::ReaderClass>(bytes.uri, string_dict(options), std::move(source))));
+      c10::make_intrusive<ops::ScriptReader>(bytes.uri, string_dict(options), std::move(source))));
 }
 
 // Returns a Reader of a file that begins at `start`, and of no byte from `end` on; None if the
@@ -101,7 +101,7 @@ pybind11::object make_section_reader(const RemoteBytes& bytes, std::uint64_t sta
                                      const std::map<std::string, std::string>& options) {
   const std::shared_ptr<Source> source = bytes.ahead.source();
   if (source->sequential()) return pybind11::none();
-  return torch::jit::toPyObject(c10::IValue(c10::make_intrusive<ops::ReaderClass>(
+  return torch::jit::toPyObject(c10::IValue(c10::make_intrusive<ops::ScriptReader>(
       section_source(source, start, end), string_dict(options))));
 }
 

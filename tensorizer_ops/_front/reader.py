@@ -1,4 +1,4 @@
-"""A file that is open for loading, as a mapping of names to tensors."""
+"""``Reader`` for Python: a ``torch.classes.tensorizer.Reader`` as a mapping of names to tensors."""
 
 from __future__ import annotations
 

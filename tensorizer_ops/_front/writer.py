@@ -1,4 +1,4 @@
-"""A file that is written one tensor at a time."""
+"""``Writer`` for Python: a ``torch.classes.tensorizer.Writer``, and the file object behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Loads tensors from a `.tensors` or safetensors file, whichever its content is.
+// Reader for C++ programs: loads tensors from a `.tensors` or safetensors file, whichever it is.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Saves tensors to a `.tensors` file, or to a safetensors file if the name of the target ends with
-// `.safetensors` or the option `format` says so.
+// save() and Writer for C++ programs: save tensors to a `.tensors` file, or to a safetensors file
+// if the name of the target ends with `.safetensors` or the option `format` says so.
 #pragma once
 
 #include <ATen/core/Tensor.h>

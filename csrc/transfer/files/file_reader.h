@@ -1,5 +1,6 @@
-// The implementation of the public Reader. Methods of the same name have the same contract, as
-// declared in tensorizer_ops/reader.h.
+// A file that is open for loading, behind each Reader: those of C++ programs (api), of TorchScript
+// (ops/script_reader.h) and of Python. Methods that Reader has too have the contract that
+// tensorizer_ops/reader.h declares.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,5 @@
-// The implementation of the public save() and Writer.
+// save(), and the file behind each Writer: those of C++ programs (api), of TorchScript
+// (ops/script_writer.h) and of Python.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +27,7 @@ namespace tensorizer {
 // meanwhile.
 void save(SaveRequest request, Progress& progress, Cancel& cancel);
 
-// The implementation of the public Writer. Methods have the contracts of tensorizer_ops/writer.h.
+// Methods that Writer has too have the contract that tensorizer_ops/writer.h declares.
 class FileWriter {
  public:
   explicit FileWriter(const std::string& uri, const OptionList& options = {},

@@ -1,4 +1,4 @@
-#include "ops/writer_class.h"
+#include "ops/script_writer.h"
 
 #include <limits>
 
@@ -35,29 +35,29 @@ const char* state_name(FileWriter::State state) {
 
 }  // namespace
 
-WriterClass::WriterClass(std::string uri, std::optional<StringDict> options,
-                         std::optional<StringDict> metadata)
+ScriptWriter::ScriptWriter(std::string uri, std::optional<StringDict> options,
+                           std::optional<StringDict> metadata)
     : writer_(translate_errors([&] {
         return std::make_unique<FileWriter>(uri, option_list(options), metadata_list(metadata));
       })) {}
 
-WriterClass::WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options,
-                         std::optional<StringDict> metadata)
+ScriptWriter::ScriptWriter(std::unique_ptr<Sink> sink, std::optional<StringDict> options,
+                           std::optional<StringDict> metadata)
     : writer_(translate_errors([&] {
         return std::make_unique<FileWriter>(std::move(sink), option_list(options),
                                             metadata_list(metadata));
       })) {}
 
-void WriterClass::add(std::string name, at::Tensor tensor, std::int64_t type,
-                      std::int64_t module_index) {
+void ScriptWriter::add(std::string name, at::Tensor tensor, std::int64_t type,
+                       std::int64_t module_index) {
   translate_errors([&] {
     const AddedTensor added = added_tensor(std::move(name), std::move(tensor), type, module_index);
     writer_->add({&added, 1});
   });
 }
 
-void WriterClass::add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
-                          c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices) {
+void ScriptWriter::add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
+                           c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices) {
   translate_errors([&] {
     if (tensors.size() != names.size() || types.size() != names.size() ||
         module_indices.size() != names.size()) {
@@ -74,45 +74,45 @@ void WriterClass::add_all(c10::List<std::string> names, std::vector<at::Tensor> 
   });
 }
 
-std::tuple<std::int64_t, std::int64_t> WriterClass::progress() {
+std::tuple<std::int64_t, std::int64_t> ScriptWriter::progress() {
   const auto [done, total] = writer_->progress();
   return {static_cast<std::int64_t>(done), static_cast<std::int64_t>(total)};
 }
 
-void WriterClass::cancel() { writer_->cancel(); }
+void ScriptWriter::cancel() { writer_->cancel(); }
 
-void WriterClass::flush() {
+void ScriptWriter::flush() {
   translate_errors([&] { writer_->flush(); });
 }
 
-void WriterClass::close() {
+void ScriptWriter::close() {
   translate_errors([&] { writer_->close(); });
 }
 
-void WriterClass::abort() {
+void ScriptWriter::abort() {
   translate_errors([&] { writer_->abort(); });
 }
 
-std::tuple<std::string, std::int64_t> WriterClass::state() {
+std::tuple<std::string, std::int64_t> ScriptWriter::state() {
   return {state_name(writer_->state()), static_cast<std::int64_t>(writer_->tensor_count())};
 }
 
 void define_writer(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };
-  library.class_<WriterClass>("Writer")
+  library.class_<ScriptWriter>("Writer")
       .def(torch::init<std::string, std::optional<StringDict>, std::optional<StringDict>>(),
            "Takes tensors one at a time; the target appears with close().",
            {torch::arg("uri"), torch::arg("options") = none(), torch::arg("metadata") = none()})
-      .def("add", &WriterClass::add, "",
+      .def("add", &ScriptWriter::add, "",
            {torch::arg("name"), torch::arg("tensor"), torch::arg("type") = 2,
             torch::arg("module_index") = 0})
-      .def("_add_all", &WriterClass::add_all)
-      .def("_flush", &WriterClass::flush)
-      .def("_state", &WriterClass::state)
-      .def("progress", &WriterClass::progress)
-      .def("cancel", &WriterClass::cancel)
-      .def("close", &WriterClass::close)
-      .def("abort", &WriterClass::abort);
+      .def("_add_all", &ScriptWriter::add_all)
+      .def("_flush", &ScriptWriter::flush)
+      .def("_state", &ScriptWriter::state)
+      .def("progress", &ScriptWriter::progress)
+      .def("cancel", &ScriptWriter::cancel)
+      .def("close", &ScriptWriter::close)
+      .def("abort", &ScriptWriter::abort);
 }
 
 }  // namespace tensorizer::ops

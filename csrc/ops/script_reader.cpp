@@ -1,4 +1,4 @@
-#include "ops/reader_class.h"
+#include "ops/script_reader.h"
 
 #include "codec/crc32.h"
 #include "codec/hmac.h"
@@ -25,33 +25,33 @@ std::tuple<std::int64_t, std::int64_t> as_tuple(std::pair<std::uint64_t, std::ui
 
 }  // namespace
 
-ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options)
+ScriptReader::ScriptReader(std::string uri, std::optional<StringDict> options)
     : options_(std::move(options)),
       reader_(translate_errors([&] { return FileReader(std::move(uri), option_list(options_)); })) {
 }
 
-ReaderClass::ReaderClass(const at::Tensor& data, std::optional<StringDict> options)
+ScriptReader::ScriptReader(const at::Tensor& data, std::optional<StringDict> options)
     : options_(std::move(options)),
       reader_(translate_errors([&] { return FileReader(data, option_list(options_)); })) {}
 
-ReaderClass::ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options)
+ScriptReader::ScriptReader(std::unique_ptr<Source> source, std::optional<StringDict> options)
     : options_(std::move(options)),
       reader_(
           translate_errors([&] { return FileReader(std::move(source), option_list(options_)); })) {}
 
-ReaderClass::ReaderClass(std::string uri, std::optional<StringDict> options,
-                         std::shared_ptr<Source> opened)
+ScriptReader::ScriptReader(std::string uri, std::optional<StringDict> options,
+                           std::shared_ptr<Source> opened)
     : options_(std::move(options)), reader_(translate_errors([&] {
         return FileReader(std::move(uri), option_list(options_), std::move(opened));
       })) {}
 
-c10::intrusive_ptr<ReaderClass> ReaderClass::restore(State state) {
+c10::intrusive_ptr<ScriptReader> ScriptReader::restore(State state) {
   auto& [uri, options, data] = state;
-  if (data) return c10::make_intrusive<ReaderClass>(*data, options);
-  return c10::make_intrusive<ReaderClass>(std::move(uri), options);
+  if (data) return c10::make_intrusive<ScriptReader>(*data, options);
+  return c10::make_intrusive<ScriptReader>(std::move(uri), options);
 }
 
-ReaderClass::State ReaderClass::state() const {
+ScriptReader::State ScriptReader::state() const {
   translate_errors([&] {
     if (reader_.is_given() || reader_.uri().starts_with("fd:")) {
       throw Error(ErrorKind::InvalidArgument,
@@ -64,23 +64,23 @@ ReaderClass::State ReaderClass::state() const {
           data.defined() ? std::optional(data) : std::nullopt};
 }
 
-c10::List<std::string> ReaderClass::names() {
+c10::List<std::string> ScriptReader::names() {
   return translate_errors([&] { return c10::List<std::string>(reader_.names()); });
 }
 
-StringDict ReaderClass::metadata() {
+StringDict ScriptReader::metadata() {
   return translate_errors([&] { return string_dict(reader_.metadata().value_or(Metadata())); });
 }
 
-std::vector<std::int64_t> ReaderClass::shape(std::string name) {
+std::vector<std::int64_t> ScriptReader::shape(std::string name) {
   return translate_errors([&] { return reader_.shape(name); });
 }
 
-c10::ScalarType ReaderClass::dtype(std::string name) {
+c10::ScalarType ScriptReader::dtype(std::string name) {
   return translate_errors([&] { return reader_.dtype(name); });
 }
 
-StringDict ReaderClass::stored(std::string name) {
+StringDict ScriptReader::stored(std::string name) {
   return translate_errors([&] {
     const StoredTensor stored = reader_.stored(name);
     StringDict dict;
@@ -96,10 +96,10 @@ StringDict ReaderClass::stored(std::string name) {
   });
 }
 
-TensorDict ReaderClass::load(std::optional<c10::List<std::string>> names,
-                             std::optional<c10::Device> device,
-                             std::optional<c10::ScalarType> dtype, std::string verify, bool copy,
-                             std::int64_t threads) {
+TensorDict ScriptReader::load(std::optional<c10::List<std::string>> names,
+                              std::optional<c10::Device> device,
+                              std::optional<c10::ScalarType> dtype, std::string verify, bool copy,
+                              std::int64_t threads) {
   return translate_errors([&] {
     const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
     const auto wanted = string_vector(names);
@@ -107,7 +107,7 @@ TensorDict ReaderClass::load(std::optional<c10::List<std::string>> names,
   });
 }
 
-std::vector<at::Tensor> ReaderClass::load_slices(
+std::vector<at::Tensor> ScriptReader::load_slices(
     c10::List<std::string> names, Integers tensors, Integers dims, Integers starts,
     Integers lengths, std::optional<Integers> steps, std::optional<c10::Device> device,
     std::optional<c10::ScalarType> dtype, std::string verify, bool copy, std::int64_t threads) {
@@ -119,30 +119,30 @@ std::vector<at::Tensor> ReaderClass::load_slices(
   });
 }
 
-void ReaderClass::load_into(c10::List<std::string> names, std::vector<at::Tensor> out,
-                            std::string verify, std::int64_t threads, bool cast) {
+void ScriptReader::load_into(c10::List<std::string> names, std::vector<at::Tensor> out,
+                             std::string verify, std::int64_t threads, bool cast) {
   translate_errors(
       [&] { reader_.load_into(string_vector(names), out, parse_verify(verify), threads, cast); });
 }
 
-std::string ReaderClass::digest(std::int64_t threads, std::int64_t version, bool listed) {
+std::string ScriptReader::digest(std::int64_t threads, std::int64_t version, bool listed) {
   return translate_errors([&] { return reader_.digest(threads, version, listed); });
 }
 
-void ReaderClass::rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
-                          std::int64_t threads) {
+void ScriptReader::rewrite(std::string uri, std::string hashes, std::optional<StringDict> options,
+                           std::int64_t threads) {
   translate_errors(
       [&] { reader_.rewrite(uri, parse_hashes(hashes), option_list(options), threads); });
 }
 
-std::tuple<std::int64_t, std::int64_t> ReaderClass::update(std::string uri, std::int64_t threads) {
+std::tuple<std::int64_t, std::int64_t> ScriptReader::update(std::string uri, std::int64_t threads) {
   return translate_errors([&] {
     const auto [fetched, kept] = reader_.update(uri, threads);
     return std::tuple(static_cast<std::int64_t>(fetched), static_cast<std::int64_t>(kept));
   });
 }
 
-c10::Dict<std::string, double> ReaderClass::stats() {
+c10::Dict<std::string, double> ScriptReader::stats() {
   const LoadStats stats = reader_.stats();
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   c10::Dict<std::string, double> dict;
@@ -165,49 +165,50 @@ c10::Dict<std::string, double> ReaderClass::stats() {
   return dict;
 }
 
-std::tuple<std::int64_t, std::int64_t> ReaderClass::progress() {
+std::tuple<std::int64_t, std::int64_t> ScriptReader::progress() {
   return as_tuple(reader_.progress());
 }
 
-void ReaderClass::cancel() { reader_.cancel(); }
+void ScriptReader::cancel() { reader_.cancel(); }
 
-void ReaderClass::close() { reader_.close(); }
+void ScriptReader::close() { reader_.close(); }
 
 void define_reader(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };
-  library.class_<ReaderClass>("Reader")
+  library.class_<ScriptReader>("Reader")
       .def(torch::init<std::string, std::optional<StringDict>>(),
            "A file that is open for loading; it opens on first use.",
            {torch::arg("uri"), torch::arg("options") = none()})
-      .def("names", &ReaderClass::names)
-      .def("metadata", &ReaderClass::metadata)
-      .def("shape", &ReaderClass::shape, "", {torch::arg("name")})
-      .def("dtype", &ReaderClass::dtype, "", {torch::arg("name")})
-      .def("stored", &ReaderClass::stored, "", {torch::arg("name")})
-      .def("load", &ReaderClass::load, "",
+      .def("names", &ScriptReader::names)
+      .def("metadata", &ScriptReader::metadata)
+      .def("shape", &ScriptReader::shape, "", {torch::arg("name")})
+      .def("dtype", &ScriptReader::dtype, "", {torch::arg("name")})
+      .def("stored", &ScriptReader::stored, "", {torch::arg("name")})
+      .def("load", &ScriptReader::load, "",
            {torch::arg("names") = none(), torch::arg("device") = none(),
             torch::arg("dtype") = none(), torch::arg("verify") = "none", torch::arg("copy") = false,
             torch::arg("threads") = 0})
-      .def("load_slices", &ReaderClass::load_slices, "",
+      .def("load_slices", &ScriptReader::load_slices, "",
            {torch::arg("names"), torch::arg("tensors"), torch::arg("dims"), torch::arg("starts"),
             torch::arg("lengths"), torch::arg("steps") = none(), torch::arg("device") = none(),
             torch::arg("dtype") = none(), torch::arg("verify") = "none", torch::arg("copy") = false,
             torch::arg("threads") = 0})
-      .def("load_into", &ReaderClass::load_into, "",
+      .def("load_into", &ScriptReader::load_into, "",
            {torch::arg("names"), torch::arg("out"), torch::arg("verify") = "none",
             torch::arg("threads") = 0, torch::arg("cast") = false})
-      .def("digest", &ReaderClass::digest, "",
+      .def("digest", &ScriptReader::digest, "",
            {torch::arg("threads") = 0, torch::arg("version") = 1, torch::arg("listed") = false})
-      .def("rewrite", &ReaderClass::rewrite, "",
+      .def("rewrite", &ScriptReader::rewrite, "",
            {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),
             torch::arg("threads") = 0})
-      .def("update", &ReaderClass::update, "", {torch::arg("uri"), torch::arg("threads") = 0})
-      .def("stats", &ReaderClass::stats)
-      .def("progress", &ReaderClass::progress)
-      .def("cancel", &ReaderClass::cancel)
-      .def("close", &ReaderClass::close)
-      .def_pickle([](const c10::intrusive_ptr<ReaderClass>& reader) { return reader->state(); },
-                  [](ReaderClass::State state) { return ReaderClass::restore(std::move(state)); });
+      .def("update", &ScriptReader::update, "", {torch::arg("uri"), torch::arg("threads") = 0})
+      .def("stats", &ScriptReader::stats)
+      .def("progress", &ScriptReader::progress)
+      .def("cancel", &ScriptReader::cancel)
+      .def("close", &ScriptReader::close)
+      .def_pickle(
+          [](const c10::intrusive_ptr<ScriptReader>& reader) { return reader->state(); },
+          [](ScriptReader::State state) { return ScriptReader::restore(std::move(state)); });
 }
 
 }  // namespace tensorizer::ops

@@ -1,4 +1,5 @@
-// torch.classes.tensorizer.Reader.
+// torch.classes.tensorizer.Reader: a FileReader with the types of TorchScript. A
+// tensorizer_ops.Reader of Python holds one as its `script_object`.
 #pragma once
 
 #include <torch/custom_class.h>
@@ -11,16 +12,16 @@
 
 namespace tensorizer::ops {
 
-class ReaderClass final : public torch::CustomClassHolder {
+class ScriptReader final : public torch::CustomClassHolder {
  public:
   // The pickled state: the URI and the options, or the file itself if it is in memory.
   using State = std::tuple<std::string, StringDict, std::optional<at::Tensor>>;
 
-  ReaderClass(std::string uri, std::optional<StringDict> options);
-  ReaderClass(const at::Tensor& data, std::optional<StringDict> options);
-  ReaderClass(std::unique_ptr<Source> source, std::optional<StringDict> options);
-  ReaderClass(std::string uri, std::optional<StringDict> options, std::shared_ptr<Source> opened);
-  static c10::intrusive_ptr<ReaderClass> restore(State state);
+  ScriptReader(std::string uri, std::optional<StringDict> options);
+  ScriptReader(const at::Tensor& data, std::optional<StringDict> options);
+  ScriptReader(std::unique_ptr<Source> source, std::optional<StringDict> options);
+  ScriptReader(std::string uri, std::optional<StringDict> options, std::shared_ptr<Source> opened);
+  static c10::intrusive_ptr<ScriptReader> restore(State state);
   State state() const;
   FileReader& file() noexcept { return reader_; }
 

@@ -1,4 +1,5 @@
-// torch.classes.tensorizer.Writer.
+// torch.classes.tensorizer.Writer: a FileWriter with the types of TorchScript. A
+// tensorizer_ops.Writer of Python holds one as its `script_object`.
 #pragma once
 
 #include <torch/custom_class.h>
@@ -12,12 +13,12 @@
 
 namespace tensorizer::ops {
 
-class WriterClass final : public torch::CustomClassHolder {
+class ScriptWriter final : public torch::CustomClassHolder {
  public:
-  WriterClass(std::string uri, std::optional<StringDict> options,
-              std::optional<StringDict> metadata);
-  WriterClass(std::unique_ptr<Sink> sink, std::optional<StringDict> options,
-              std::optional<StringDict> metadata);
+  ScriptWriter(std::string uri, std::optional<StringDict> options,
+               std::optional<StringDict> metadata);
+  ScriptWriter(std::unique_ptr<Sink> sink, std::optional<StringDict> options,
+               std::optional<StringDict> metadata);
 
   void add(std::string name, at::Tensor tensor, std::int64_t type, std::int64_t module_index);
   void add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
