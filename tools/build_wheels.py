@@ -1,6 +1,6 @@
 """Builds what a release publishes: a source distribution, and a wheel for this Python and torch.
 
-    python tools/build_wheels.py [--output dist]
+    python tools/build_wheels.py
 
 The wheel contains every library that it needs but those of torch and of the C library, with their
 licences, which it finds by dpkg. The C and C++ libraries of this machine decide on which systems it
@@ -9,7 +9,6 @@ runs: the tag of the wheel says so (``manylinux_2_35`` for those of Debian 12).
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent
+OUTPUT = ROOT / "dist"
 # Libraries that the torch of the user brings.
 FROM_TORCH = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcudart*.so*")
 
@@ -72,11 +72,6 @@ def add_licences(wheel: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=ROOT / "dist")
-    output: Path = parser.parse_args().output.resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         options = ("--no-isolation", "--outdir", str(folder))
@@ -88,10 +83,10 @@ def main() -> None:
         python("auditwheel", "repair", *excluded, "--wheel-dir", str(repaired), str(built))
         wheel = only_file(repaired, "*.whl")
         add_licences(wheel, folder / "unpacked")
-        output.mkdir(parents=True, exist_ok=True)
+        OUTPUT.mkdir(parents=True, exist_ok=True)
         for file in (only_file(folder, "*.tar.gz"), only_file(repaired, "*.whl")):
-            (output / file.name).write_bytes(file.read_bytes())
-            print(f"{output / file.name}: {file.stat().st_size / 1e6:.1f} MB")
+            (OUTPUT / file.name).write_bytes(file.read_bytes())
+            print(f"{OUTPUT / file.name}: {file.stat().st_size / 1e6:.1f} MB")
         libraries = [name for name in ZipFile(wheel).namelist() if ".libs/" in name]
         print(f"with {len(libraries)} libraries: {', '.join(Path(n).name for n in libraries)}")
 

@@ -1,6 +1,6 @@
 """Installs a wheel into an empty environment, and runs the tests with it, outside of the sources.
 
-    python tools/check_wheel.py dist/*.whl [--torch torch==2.13.0] [TESTS...]
+    python tools/check_wheel.py dist/*.whl [--torch torch==2.13.0]
 
 Also checks that the wheel uses no library of the system that it should contain. Tests of the source
 tree (``tests/package``) are left out.
@@ -18,6 +18,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = ("api", "compat", "remote", "security")
 # Prints the libraries of the system that a load from a server uses, but for those of C and C++.
 LIBRARIES = """
 import torch
@@ -44,7 +45,6 @@ def main() -> None:
     )
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--torch", default="torch==2.13.0", help="what pip installs as torch")
-    parser.add_argument("tests", nargs="*", default=["api", "compat", "remote", "security"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -66,7 +66,7 @@ def main() -> None:
         run(*pip, "--requirement", str(ROOT / "tools" / "requirements-test.txt"))
         workers = str(len(os.sched_getaffinity(0)))
         options = ("-q", "-n", workers, "--dist", "loadgroup")
-        tests = [str(work / "tests" / test) for test in given.tests]
+        tests = [str(work / "tests" / test) for test in TESTS]
         run(python, "-m", "pytest", *options, *tests, cwd=work)
 
 

@@ -1,17 +1,16 @@
 """Lists the error messages in the sources by the sections of docs/troubleshooting.md.
 
-    python tools/messages.py [--list]
+    python tools/messages.py
 
 A message is what its literals say, with … for each value in it. A section of the page names the
 folders and files whose messages belong to it, in a comment; of two that fit, the longer path
 counts. A line in quotes there is for messages that begin with this text, wherever they are. The
-site shows the messages in place of the comment. Without --list, this checks that each message has
-a section, and each line a message.
+site shows the messages in place of the comment. This checks that each message has a section, and
+each line a message.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -222,18 +221,8 @@ def code(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--list", action="store_true", help="print the messages and their files")
-    found = messages()
-    if parser.parse_args().list:
-        for text, files in sorted(found.items(), key=lambda each: each[1]):
-            print(f"{', '.join(files)}\t{text}")
-        return
-    wrong = assign(found, sections(PAGE.read_text()))
-    if wrong:
-        sys.exit("\n".join(f"{PAGE.name}: {each}" for each in wrong))
+    wrong = assign(messages(), sections(PAGE.read_text()))
+    sys.exit("\n".join(f"{PAGE.name}: {each}" for each in wrong) or None)
 
 
 if __name__ == "__main__":

@@ -22,30 +22,29 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 NAME = re.compile(r"^- `(?:class )?(\w+)")
 
 
-def annotation(given: Any) -> str:
+class Written(str):
+    """An annotation as the source has it: a signature shows its repr()."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def annotation(given: Any) -> Any:
+    if given in (inspect.Signature.empty, "None", None):
+        return inspect.Signature.empty
     given = given.__forward_arg__ if isinstance(given, ForwardRef) else given
-    return given if isinstance(given, str) else inspect.formatannotation(given)
-
-
-def parameter(given: inspect.Parameter) -> str:
-    stars = {given.VAR_POSITIONAL: "*", given.VAR_KEYWORD: "**"}.get(given.kind, "")
-    kind = "" if given.annotation is given.empty else f": {annotation(given.annotation)}"
-    default = "" if given.default is given.empty else f" = {given.default!r}"
-    return f"{stars}{given.name}{kind}{default}"
+    return Written(given if isinstance(given, str) else inspect.formatannotation(given))
 
 
 def signature(function: Any) -> str:
     found = inspect.signature(function)
-    words: list[str] = []
-    for each in found.parameters.values():
-        if each.name in ("self", "cls"):
-            continue
-        if each.kind is each.KEYWORD_ONLY and not any(word.startswith("*") for word in words):
-            words.append("*")
-        words.append(parameter(each))
-    given = annotation(found.return_annotation)
-    result = "" if given in ("None", "inspect._empty") else f" -> {given}"
-    return f"({', '.join(words)}){result}"
+    parameters = [
+        each.replace(annotation=annotation(each.annotation))
+        for each in found.parameters.values()
+        if each.name not in ("self", "cls")
+    ]
+    result = annotation(found.return_annotation)
+    return str(found.replace(parameters=parameters, return_annotation=result))
 
 
 def members(kind: type) -> Iterator[str]:
