@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import statistics
-import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import tensorizer_ops
 from benchmarks.harness.measure import Timing
 from benchmarks.harness.memory import Failure, Reserve
 from benchmarks.harness.results import ROOT, THREADS
@@ -59,23 +59,10 @@ COLD = tuple(
 
 
 def data_ranges(path: Path) -> list[tuple[int, int]]:
-    """Return offset and size of every tensor's data in a .tensors file of version 1 to 4."""
-    with path.open("rb") as file:
-        magic, version, *_, count, length = struct.unpack("<5sI32sQQQQ", file.read(73))
-        index = file.read(length)
-    if magic != b"|TZR|" or version > 4:
-        raise Failure(f"{path.name} is not a .tensors file of version 1 to 4")
-    ranges = []
-    position = 0
-    for _ in range(count):
-        (name,) = struct.unpack_from("<H", index, position)
-        position += 2 + name + 1
-        position += 1 + index[position]  # the dtype
-        position += 1 + 4 * index[position]  # the shape
-        _, offset, size = struct.unpack_from("<QQQ", index, position)
-        ranges.append((offset, size))
-        position += 24
-    return ranges
+    """Return offset and size of every tensor's data in a .tensors file."""
+    with tensorizer_ops.Reader(path) as reader:
+        stored = map(reader.stored, reader)
+        return [(int(one["data_offset"]), int(one["data_size"])) for one in stored]
 
 
 def data_size(path: Path) -> int:
@@ -142,19 +129,10 @@ def run_limit(
 
 
 def run_http(
-    what: str,
-    url: str,
-    file: Path,
-    reserve: Reserve,
-    connections: int,
-    ca: str = "",
-    user: str = "",
+    url: str, file: Path, reserve: Reserve, connections: int, ca: str = "", user: str = ""
 ) -> Timing:
-    """Load the data of the .tensors file at `url`, of which `file` is a copy, or save `file`."""
-    size = file.stat().st_size
-    ranges = [(0, size)] if what == "save" else data_ranges(file)
-    command = [str(_build("bare_http")), what, url, str(file), _write_ranges(file, ranges)]
-    # A save needs memory for the data to send, and for the file that the server writes.
-    lend = 2 * size if what == "save" else data_size(file)
-    (seconds,) = _seconds([*command, str(connections), ca, user], reserve, lend)
+    """Load the data of the .tensors file at `url`, of which `file` is a copy."""
+    ranges = _write_ranges(file, data_ranges(file))
+    command = [str(_build("bare_http")), url, str(file), ranges, str(connections), ca, user]
+    (seconds,) = _seconds(command, reserve, data_size(file))
     return Timing(seconds, seconds, None)

@@ -149,7 +149,7 @@ class Setting:
         def run(_: bool) -> Timing:
             self.settle()
             make_warm(file)
-            return run_http("load", url, file, self.reserve, connections, **how)
+            return run_http(url, file, self.reserve, connections, **how)
 
         return Contender(name, data_size(file), run)
 

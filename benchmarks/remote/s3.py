@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import cache, partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.harness.bare import run_http
 from benchmarks.harness.contenders import (
     TINY,
     Contender,
@@ -24,7 +22,7 @@ from benchmarks.harness.libraries import (
     ops_save,
     streamer_load,
 )
-from benchmarks.harness.measure import Task, Timing, check
+from benchmarks.harness.measure import Task, check
 from benchmarks.harness.memory import State
 from benchmarks.harness.servers import BUCKET, s3_server
 from local_servers.s3_server import KEY_ID, S3, SECRET
@@ -35,23 +33,6 @@ CONNECTIONS = (2, 4, 8)
 
 def _uri(key: str) -> str:
     return f"s3://{BUCKET}/{key}"
-
-
-def _bare_saves(setting: Setting, url: str, folder: Path, file: Path) -> Contender:
-    name, numbers = "bare libcurl, save", count()
-
-    def save(connections: int, _: bool) -> Timing:
-        saved = folder / f"saved-{next(numbers)}"  # the server has cached nothing of it
-        setting.settle()
-        place = url + saved.name
-        timing = run_http("save", place, file, setting.reserve, connections, user=USER)
-        same_file(saved, file)
-        saved.unlink()
-        return timing
-
-    size = file.stat().st_size
-    choices = (Contender(f"{name}, {n} connections", size, partial(save, n)) for n in CONNECTIONS)
-    return best_of(name, choices, setting.quick)
 
 
 def _boto3(setting: Setting, server: S3, original: Path) -> list[Contender]:
@@ -125,7 +106,6 @@ def s3(setting: Setting) -> Iterator[list[Contender]]:
             setting.loads("us, load safetensors", load, _uri(theirs.name), tiny, theirs),
             _streams(setting, server, theirs, _uri("tiny.safetensors")),
             download,
-            _bare_saves(setting, url, folder, ours),
             setting.saves(
                 "us, save",
                 lambda state, key: save(state, _uri(key)),
