@@ -169,7 +169,7 @@ bench-scale: build $(STAMPS)/bench | test-packages
 	@$(BIN)/python -m benchmarks.charts.draw
 
 bench-classic: build $(STAMPS)/bench
-	@$(BIN)/python -m benchmarks.local.classic
+	@$(BIN)/python -m benchmarks.curves.ways --workloads transformer,small
 
 bench-checkpoints: build $(STAMPS)/bench
 	@$(BIN)/python -m benchmarks.local.checkpoints

@@ -99,9 +99,10 @@ class Scene:
     workload: workloads.Workload
     # Prepares files and servers, and yields the contenders.
     contenders: Callable[[Setting], Iterator[list[Contender]]]
+    rounds: int = 3
 
 
-def compare(about: str | None, kind: str, scenes: Mapping[str, Scene], rounds: int = 3) -> None:
+def compare(about: str | None, kind: str, scenes: Mapping[str, Scene]) -> None:
     """Measure scenes as the command line says; print and write their rows."""
     arguments = parser(about)
     names = ",".join(scenes)
@@ -131,7 +132,7 @@ def compare(about: str | None, kind: str, scenes: Mapping[str, Scene], rounds: i
             wanted = [c for c in every if setting.wants(c.name)]
             measuring = Rounds(name, wanted, given.quick)
             for when in ("warm", "cold"):
-                measuring.measure(when, given.rounds or (1 if given.quick else rounds))
+                measuring.measure(when, given.rounds or (1 if given.quick else scene.rounds))
         shutil.rmtree(directory)
         return measuring.rows
 
