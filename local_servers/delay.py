@@ -8,7 +8,6 @@ process, so that no other Python code delays it. A line on stdin is a command; t
 stdin is closed.
 
   exchanges  prints the exchanges since the previous such command
-  break      breaks the connection that has received something last
 
 An exchange is a request with its response. It begins with the first bytes from the client after a
 response, and ends with the last bytes to the client before its next request. So requests on a
@@ -61,12 +60,6 @@ class Delay:
         self._process.stdin.flush()
         return [(begin, end) for begin, end in json.loads(self._process.stdout.readline())]
 
-    def break_one(self) -> None:
-        """Break the connection that has received something last."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("break\n")
-        self._process.stdin.flush()
-
 
 @contextmanager
 def delay(port: int, seconds: float, bytes_per_second: float = math.inf) -> Iterator[Delay]:
@@ -94,7 +87,6 @@ class Proxy:
         self._seconds = seconds
         self._bytes_per_second = bytes_per_second
         self._free = 0.0  # when the bytes that were sent to clients so far are due to have arrived
-        self._last: asyncio.StreamWriter | None = None
         self._exchanges: list[list[float]] = []
         self._now = asyncio.get_running_loop().time
 
@@ -102,10 +94,6 @@ class Proxy:
         ended = [exchange for exchange in self._exchanges if len(exchange) == 2]
         self._exchanges = [exchange for exchange in self._exchanges if len(exchange) == 1]
         return json.dumps(ended)
-
-    def break_one(self) -> None:
-        if self._last is not None:
-            self._last.transport.abort()
 
     async def serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         try:
@@ -127,7 +115,6 @@ class Proxy:
         async def answered(size: int) -> None:
             self._free = max(self._free, self._now()) + size / self._bytes_per_second
             await asyncio.sleep(self._free - self._now())
-            self._last = to_client
             if current:
                 current[1:] = [self._now()]
 
@@ -184,8 +171,6 @@ async def main(port: int, seconds: float, bytes_per_second: float) -> None:
         match sys.stdin.readline().strip():
             case "exchanges":
                 print(proxy.report(), flush=True)
-            case "break":
-                proxy.break_one()
             case _:
                 over.set()
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from benchmarks.harness.results import LIMIT, US
 
 # The other ways of the ranks to load a model, beside a shared load (benchmarks/scale/run.py).
-WITHOUT_US = ("every rank reads all", "every rank reads its slices", "peer to peer")
+WITHOUT_US = ("every rank reads all", "every rank reads its slices")
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ THEMES = (
     Colours(
         *("light", "#0072b2", "#9aa3ad", "#1f2328", "#59636e", "#d1d9e0"),
         {"tensorizer": "#d55e00", "safetensors": "#009e73", "torch": "#aa4499", LIMIT: "#59636e"}
-        | dict(zip(WITHOUT_US, ("#d55e00", "#009e73", "#aa4499"), strict=True)),
+        | dict(zip(WITHOUT_US, ("#d55e00", "#009e73"), strict=True)),
     ),
     Colours(
         *("dark", "#56b4e9", "#646e79", "#e6edf3", "#9198a1", "#3d444d"),
         {"tensorizer": "#f0883e", "safetensors": "#3fb68b", "torch": "#d59bd8", LIMIT: "#9198a1"}
-        | dict(zip(WITHOUT_US, ("#f0883e", "#3fb68b", "#d59bd8"), strict=True)),
+        | dict(zip(WITHOUT_US, ("#f0883e", "#3fb68b"), strict=True)),
     ),
 )
 

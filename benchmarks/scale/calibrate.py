@@ -11,13 +11,11 @@ the slowest.
            Gloo sends between them. From a server whose connections share 64 MB/s, from one that is
            100 ms away, and from one that gives each connection 16 MB/s
   ranges   one connection loads in requests of 1 MiB, with and without a round trip of 50 ms
-  breaks   one connection loads at 8 MB/s, and is broken
 """
 
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +55,6 @@ def modelled(ranks: int, size: int, store: Store, chunk: int) -> dict[str, float
         fabric=1e9,
         slow_nodes=0,
         slow_connections=0,
-        breaks=0,
         deaths=0,
         store=store,
     )
@@ -80,7 +77,7 @@ def ranks_of(folder: Path, size: int, rounds: int, state: dict[str, torch.Tensor
     }
     for number, (kind, (store, chunk)) in enumerate(stores.items()):
         rate = int(EACH) if store is each else None
-        with web_server(folder / str(number), rate) as web:
+        with web_server(folder / str(number), bytes_per_second=rate) as web:
             tensorizer_ops.save(web.root / NAME, state, hashes="none")
             with delay(web.port, store.first_byte / 2, store.bandwidth) as proxy:
                 # A connection that is paced must reach the client as it is.
@@ -118,26 +115,6 @@ def round_trips(web: Web, rounds: int) -> list[float]:
     return found
 
 
-def lost_by_breaks(web: Web, rounds: int, seconds: float) -> list[float]:
-    """Return the seconds that a broken connection costs, in each round."""
-    found, breaks = [], 4
-    with delay(web.port, 0.0, 8e6) as proxy:
-        uri = replace(web, port=proxy.port).url(NAME)
-        for _ in range(rounds):
-            whole = seconds_of(uri)
-            timers = [
-                threading.Timer(seconds * (i + 1) / (breaks + 1), proxy.break_one)
-                for i in range(breaks)
-            ]
-            for timer in timers:
-                timer.start()
-            broken = seconds_of(uri)
-            for timer in timers:
-                timer.join()
-            found.append((broken - whole) / breaks)
-    return found
-
-
 def measure(folder: Path, mebibytes: int, rounds: int) -> Found:
     tensors = max(mebibytes // 48, 1)
     state = {f"t{i}": torch.randn((mebibytes << 18) // tensors) for i in range(tensors)}
@@ -148,12 +125,10 @@ def measure(folder: Path, mebibytes: int, rounds: int) -> Found:
     with web_server(folder / "small") as web:
         tensorizer_ops.save(web.root / NAME, small, hashes="none")
         trips = round_trips(web, rounds)
-        lost = lost_by_breaks(web, rounds, small["one"].nbytes / 8e6)
     return {
         "bytes": size,
         "ranks": lines,
         "round trips": trips,
-        "break seconds": lost,
     }
 
 
@@ -195,7 +170,6 @@ def main() -> None:
     found = measured(__doc__, ("mib", 96, 8), 5, measure, "calibration")
     print(table(HEAD, lines_of(found)), end="\n\n")
     print(f"round trips of a request: {spread(found['round trips'])}")
-    print(f"seconds lost by a broken connection: {spread(found['break seconds'])}")
 
 
 if __name__ == "__main__":

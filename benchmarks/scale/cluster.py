@@ -56,9 +56,6 @@ class Cluster:
     fabric: float = _rate(25e9, "assumed: half of 400 Gb/s for each GPU, as NCCL might reach")
     hop: float = _is(10e-6, "s", "assumed: from one rank to the next in a ring of NCCL")
     broadcast: float = _is(50e-6, "s", "assumed: starting one broadcast")
-    peer_efficiency: float = _is(
-        0.8, "of the network", "assumed: what peers reach that find each other"
-    )
     connections: int = _is(16, "per rank", "the default of the option `connections`")
     chunk: int = _is(8 * MIB, "MiB", "the default of the option `chunk_size`", MIB)
     staging: int = _is(128 * MIB, "MiB", "the default of the option `staging`", MIB)
@@ -72,8 +69,6 @@ class Cluster:
     slow_node: float = _is(0.5, "of the speed", "assumed, of its network and its fabric")
     slow_connections: float = _is(0.001, "of the connections", "assumed")
     slow_connection: float = _is(0.25, "of the speed", "assumed")
-    breaks: float = _is(0.01, "per connection and hour", "assumed")
-    break_seconds: float = _is(0.1, "s", "measured: calibration")
     round_trips: float = _is(1.0, "per request", "measured: calibration")
     received: float = _is(1.0, "of the bytes of a slice", "measured: slices")
     deaths: float = _is(

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.harness.results import Found, Run, measured, quantile, read_runs
 from benchmarks.harness.tables import table
 from benchmarks.scale.cluster import HTTP, MIB, S3, Cluster, assumptions
-from benchmarks.scale.strategies import Outcome, gather, read_all, swarm
+from benchmarks.scale.strategies import Outcome, gather, read_all
 
 NODES = (1, 4, 16, 64, 256, 1000)
 STORES = {"S3": S3, "one HTTP server": HTTP}
@@ -41,7 +41,6 @@ STRATEGIES: dict[str, Strategy] = {
     f"{US}, staging 256 MiB": lambda cluster, nodes, random: gather(
         replace(cluster, staging=STAGING), nodes, random
     ),
-    "peer to peer, not built": swarm,
 }
 
 
@@ -50,7 +49,6 @@ def measured_here(recorded: Sequence[Run]) -> dict[str, Any]:
     found = {run.kind: run.found for run in reversed(recorded)}
     values = {}
     if calibration := found.get("calibration"):
-        values["break_seconds"] = max(statistics.median(calibration["break seconds"]), 0.0)
         values["round_trips"] = max(statistics.median(calibration["round trips"]), 1.0)
     if slices := found.get("slices"):
         values["received"] = slices["far, received against needed"]

@@ -65,11 +65,6 @@ class SharedLink:
         self._share()
         return transfer.end - alike.progress
 
-    def limit(self, name: Hashable, limit: float) -> None:
-        """Give a transfer another limit."""
-        if name in self._transfers and self._transfers[name].limit != limit:
-            self.start(name, self.stop(name), limit)
-
     def rates(self) -> dict[Hashable, float]:
         """Return the bytes per second that each transfer receives now."""
         return {name: self._alike[one.limit].rate for name, one in self._transfers.items()}

@@ -7,7 +7,6 @@ and its slowest rank decides.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -46,13 +45,13 @@ class Node:
                 slow += 1
         return Node(speed, slow)
 
-    def rate(self, cluster: Cluster, size: float, broken: int = 0) -> float:
+    def rate(self, cluster: Cluster, size: float) -> float:
         """Return the rate at which the ranks of a node read, each `size` bytes in all.
 
         Their connections never wait for each other.
         """
         at_once = min(cluster.connections, math.ceil(size / cluster.request))
-        connections = at_once * cluster.gpus - broken
+        connections = at_once * cluster.gpus
         rate = cluster.store.connection
         busy = cluster.request / rate
         one = rate * busy / (busy + cluster.first_byte())
@@ -69,53 +68,36 @@ class Fleet:
         self.cluster, self.size, self.random = cluster, size, random
         self.simulation = Simulation(capacity)
         self.nodes = [Node.draw(cluster, random) for _ in range(nodes)]
-        self.broken = [0] * nodes
         self.lives = [0] * nodes
         self.ready: set[int] = set()
         self.restarts = 0
         self.parts = 1
         self.read: list[list[float]] = [[] for _ in range(nodes)]  # when each part had arrived
-        # How fast a node fetches. May change with time: call `changed()`.
-        self.limit: Callable[[int], float] = self.read_limit
 
-    def read_limit(self, node: int) -> float:
-        size = self.size / self.cluster.gpus
-        return self.nodes[node].rate(self.cluster, size, self.broken[node])
-
-    def run(self, breaks: bool, wait: float = 0.0) -> float:
+    def run(self, wait: float = 0.0) -> float:
         cluster, simulation = self.cluster, self.simulation
         for node in range(len(self.nodes)):
             self._start(node, wait + cluster.first_byte())
-        self._happen(cluster.deaths, self._die)
-        if breaks:
-            self._happen(cluster.breaks * cluster.connections * cluster.gpus, self._break)
+        if cluster.deaths:
+            rate = cluster.deaths * len(self.nodes) / HOUR
+
+            def strike() -> None:
+                self._die(self.random.randrange(len(self.nodes)))
+                simulation.after(self.random.expovariate(rate), strike)
+
+            simulation.after(self.random.expovariate(rate), strike)
         return simulation.run(self.is_over)
-
-    def _happen(self, per_node_and_hour: float, what: Callable[[int], None]) -> None:
-        """Call `what` with a node, at random times from now on."""
-        rate = per_node_and_hour * len(self.nodes) / HOUR
-        if rate <= 0:
-            return
-
-        def strike() -> None:
-            what(self.random.randrange(len(self.nodes)))
-            self.simulation.after(self.random.expovariate(rate), strike)
-
-        self.simulation.after(self.random.expovariate(rate), strike)
 
     def is_over(self) -> bool:
         return len(self.ready) == len(self.nodes)
-
-    def changed(self, node: int) -> None:
-        self.simulation.link.limit(node, self.limit(node))
 
     def _start(self, node: int, seconds: float) -> None:
         life = self.lives[node]
 
         def begin() -> None:
             if life == self.lives[node]:
-                part = self.size / self.parts
-                self.simulation.transfer(node, part, self.limit(node), arrived)
+                rate = self.nodes[node].rate(self.cluster, self.size / self.cluster.gpus)
+                self.simulation.transfer(node, self.size / self.parts, rate, arrived)
 
         def arrived() -> None:
             self.read[node].append(self.simulation.now)
@@ -135,15 +117,6 @@ class Fleet:
         self.nodes[node] = Node.draw(self.cluster, self.random)
         self._start(node, self.cluster.replace + self.cluster.first_byte())
 
-    def _break(self, node: int) -> None:
-        def change(by: int) -> None:
-            self.broken[node] += by
-            self.changed(node)
-
-        change(1)
-        pause = self.cluster.break_seconds + self.cluster.first_byte()
-        self.simulation.after(pause, lambda: change(-1))
-
 
 def meeting(cluster: Cluster, nodes: int) -> float:
     """Return the seconds that the ranks of all groups need to meet and to part."""
@@ -154,7 +127,7 @@ def read_all(cluster: Cluster, nodes: int, random: Random, copies: float) -> Out
     """Each node reads the model `copies` times: 8 if every rank reads all of it."""
     size = copies * cluster.size + cluster.gpus * cluster.index
     fleet = Fleet(cluster, nodes, random, cluster.store_rate(cluster.request), size)
-    seconds = fleet.run(breaks=True)
+    seconds = fleet.run()
     sent = fleet.simulation.link.carried
     return Outcome(seconds, sent, sent / cluster.request, fleet.restarts)
 
@@ -204,7 +177,7 @@ class _Gather(Fleet):
     def attempt(self) -> float:
         cluster, count = self.cluster, len(self.nodes)
         index = cluster.first_byte() + cluster.index / cluster.store.connection
-        self.run(breaks=True, wait=meeting(cluster, count) + index)
+        self.run(wait=meeting(cluster, count) + index)
         self.simulation.link.carried += cluster.index * cluster.gpus * count
         if self.dead:
             return self.simulation.now
@@ -229,32 +202,3 @@ class _Gather(Fleet):
             for read in self.read:
                 clock = max(clock, read[part]) + step
         return clock
-
-
-def swarm(cluster: Cluster, nodes: int, random: Random) -> Outcome:
-    """The store sends every byte once, and nodes pass on what they have. This is not built.
-
-    A node is never ahead of the store. Nodes fetch from any other, so that one that is slow or
-    dead delays nobody else.
-    """
-    egress = nodes * cluster.network * cluster.peer_efficiency
-    fleet = Fleet(cluster, nodes, random, egress, cluster.size + cluster.gpus * cluster.index)
-    together = sum(node.rate(cluster, cluster.size) for node in fleet.nodes)
-    release = min(cluster.store_rate(cluster.request), together)
-    until = cluster.first_byte() + cluster.size / release
-
-    def limit(node: int) -> float:
-        own = cluster.network * fleet.nodes[node].speed * cluster.peer_efficiency
-        return min(own, release) if fleet.simulation.now < until else own
-
-    def released() -> None:
-        for node in range(nodes):
-            fleet.changed(node)
-
-    fleet.limit = limit
-    fleet.simulation.after(until, released)
-    # The last part passes from node to node, each of which tells two others.
-    spread = math.ceil(math.log2(nodes + 1)) * cluster.piece * cluster.gpus / cluster.network
-    seconds = fleet.run(breaks=False) + spread
-    sent = cluster.size + nodes * cluster.gpus * cluster.index
-    return Outcome(seconds, sent, sent / cluster.request, fleet.restarts)
