@@ -41,14 +41,16 @@ NAMES = {
     *("a traced program", "pinned memory", "the bytes in memory", "the header", "the name … in"),
     *("the path or URI", "the server of", "the tensor that holds the file"),
 }
-TOKEN = re.compile(
-    r'//[^\n]*|/\*.*?\*/|#[^\n]*|R"(?:[^(]*)\(.*?\)[^"]*"|u8"|"(?:[^"\\\n]|\\.)*"|'
-    r"'(?:[^'\\\n]|\\.)+'|\w+|::|->|<<|[^\s\w]",
+# What is no code, and the literals of strings.
+NO_CODE = re.compile(
+    r'//[^\n]*|/\*.*?\*/|#[^\n]*|R"[^(]*\(.*?\)[^"]*"|("(?:[^"\\\n]|\\.)*")|'
+    r"'(?:[^'\\\n]|\\.)+'",
     re.DOTALL,
 )
 # A literal that is a std::string, so that + joins it.
 WRAPPED = re.compile(r'\bstd::string\(\s*((?:"(?:[^"\\\n]|\\.)*"\s*)+)\)')
-BETWEEN = {",", ";", "{", "}", "?", ":", "=", "return", "throw", "<<", "&", "|"}
+BETWEEN = re.compile(r"[,;{}?=&|]|<<|(?<!:):(?!:)|\b(?:return|throw)\b")
+GROUP = re.compile(r"\(([^()\[\]]*)\)|\[([^()\[\]]*)\]")
 
 
 def is_message(text: str) -> bool:
@@ -64,55 +66,35 @@ def tidy(text: str) -> str:
     return text if text.count("'") % 2 == 0 else text.strip("'").strip()
 
 
-class Cpp:
-    """Finds the texts in one file: literals that are joined by +, with … for what is not one."""
-
-    def __init__(self, source: str) -> None:
-        source = WRAPPED.sub(r"\1", source)
-        self.tokens = [t for t in TOKEN.findall(source) if not t.startswith(("//", "/*", "#"))]
-        self.at = 0
-        self.found: list[str] = []
-
-    def expression(self) -> None:
-        """Read up to the end of a pair of brackets, or of the file."""
-        parts: list[str] = []  # of a sum
-        part: str | None = ""  # the literals of a term; None if it is no literal
-        while self.at < len(self.tokens):
-            token = self.tokens[self.at]
-            self.at += 1
-            if token.startswith('"'):
-                part = part + literal(token) if part is not None else None
-            elif token in ("(", "["):
-                self.expression()
-                part = None
-            elif token in (")", "]"):
-                break
-            elif token == "+":
-                parts.append("…" if part is None else part)
-                part = ""
-            elif token in BETWEEN:
-                self.end(parts, part)
-                parts, part = [], ""
-            else:
-                part = None
-        self.end(parts, part)
-
-    def end(self, parts: list[str], part: str | None) -> None:
-        text = tidy("".join([*parts, "…" if part is None else part]))
-        if is_message(text):
-            self.found.append(text)
-
-
-def literal(token: str) -> str:
-    text: str = ast.literal_eval(token)
-    return text
-
-
 def of_cpp(path: Path) -> list[str]:
-    parser = Cpp(path.read_text())
-    while parser.at < len(parser.tokens):
-        parser.expression()
-    return parser.found
+    """Return the texts in one file: literals that are joined by +, with … for what is not one."""
+    literals: list[str] = []
+    found: list[str] = []
+
+    def mask(match: re.Match[str]) -> str:
+        if not match[1]:
+            return " " if match[0].startswith(("/", "#")) else " 0 "
+        literals.append(ast.literal_eval(match[1]))
+        return f"@{len(literals) - 1}@"
+
+    def term(code: str) -> str:
+        if not re.fullmatch(r"\s*(?:@\d+@\s*)*", code):
+            return "…"
+        return "".join(literals[int(number)] for number in re.findall(r"\d+", code))
+
+    def read(code: str) -> str:
+        """Find the texts in code without brackets, and return what stands for it in a sum."""
+        for part in BETWEEN.split(code):
+            text = tidy("".join(map(term, part.split("+"))))
+            if is_message(text):
+                found.append(text)
+        return " 0 "
+
+    code, before = NO_CODE.sub(mask, WRAPPED.sub(r"\1", path.read_text())), ""
+    while code != before:
+        before, code = code, GROUP.sub(lambda group: read(group[0][1:-1]), code)
+    read(code)
+    return found
 
 
 def text_of(node: ast.expr) -> str:
