@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -180,12 +179,7 @@ class safe_open:
     def __enter__(self) -> safe_open:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._reader is not None:
             self._reader.close()
         self._reader = None

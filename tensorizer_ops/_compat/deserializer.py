@@ -9,7 +9,7 @@ import os
 import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from tensorizer_ops._compat.module_compare import compare_module
 from tensorizer_ops._compat.module_fill import Incoming, fill_module
 from tensorizer_ops._compat.opened_file import OpenedFile
 from tensorizer_ops._compat.paths import Path
-from tensorizer_ops._compat.redis_keys import replace_keys
+from tensorizer_ops._compat.redis_keys import write_keys
 from tensorizer_ops._compat.types import FileFeatureFlags, FileHeader, TensorType
 from tensorizer_ops._compat.values import Values
 from tensorizer_ops.utils import get_device
@@ -334,28 +334,9 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             force: whether to replace the file under the prefix, in one transaction. Otherwise
                 tensors whose keys already exist are not written.
         """
-        catalog = self._catalog
-        with self._file.opened(catalog) as reader:
+        with self._file.opened(self._catalog) as reader:
             internals = torch.classes.tensorizer._Internals(reader)
-
-            def read(begin: int, end: int) -> bytes:
-                return bytes(internals.bytes(begin, end - begin).numpy().data)
-
-            def values() -> Iterator[tuple[str, bytes]]:
-                yield f"{key_prefix}:header:0", read(0, min(catalog.header_offsets))
-                for i in catalog.stored(catalog.kept):
-                    header, data = catalog.header_offsets[i], catalog.data_offsets[i]
-                    key = f"{key_prefix}:{catalog.names[i]}"
-                    if not force and redis_client.exists(f"{key}:{header}"):
-                        continue
-                    yield f"{key}:{header}", read(header, data)
-                    yield f"{key}:{data}", read(data, data + catalog.data_sizes[i])
-
-            if force:
-                replace_keys(redis_client, key_prefix, values())
-                return
-            for key, value in values():
-                redis_client.set(key, value)
+            write_keys(redis_client, key_prefix, self._catalog, internals, replace=force)
 
     @property
     def total_bytes_read(self) -> int:
@@ -379,12 +360,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     def __enter__(self) -> TensorDeserializer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -1,18 +1,48 @@
-"""Replaces the keys of a file in Redis, for ``to_redis(force=True)``."""
+"""Writes the keys of a file in Redis, for ``to_redis()``."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from tensorizer_ops._compat.catalog import Catalog
 
 _HEADER = b":header:0"
 # The keys of a process that was killed expire after a day, as those of save() do.
 _EXPIRES = 86400
 
 
-def replace_keys(redis_client: Any, prefix: str, values: Iterable[tuple[str, bytes]]) -> None:
+def write_keys(
+    redis_client: Any, prefix: str, catalog: Catalog, internals: Any, *, replace: bool
+) -> None:
+    """Write the bytes of a file to keys under a prefix.
+
+    If ``replace``, these are all keys of the file then. Otherwise keys that exist stay.
+    """
+
+    def read(begin: int, end: int) -> bytes:
+        return bytes(internals.bytes(begin, end - begin).numpy().data)
+
+    def values() -> Iterator[tuple[str, bytes]]:
+        yield f"{prefix}:header:0", read(0, min(catalog.header_offsets))
+        for i in catalog.stored(catalog.kept):
+            header, data = catalog.header_offsets[i], catalog.data_offsets[i]
+            key = f"{prefix}:{catalog.names[i]}"
+            if not replace and redis_client.exists(f"{key}:{header}"):
+                continue
+            yield f"{key}:{header}", read(header, data)
+            yield f"{key}:{data}", read(data, data + catalog.data_sizes[i])
+
+    if replace:
+        _replace_keys(redis_client, prefix, values())
+        return
+    for key, value in values():
+        redis_client.set(key, value)
+
+
+def _replace_keys(redis_client: Any, prefix: str, values: Iterable[tuple[str, bytes]]) -> None:
     """Write keys and values, and remove the other keys of the file under the prefix.
 
     As save() does: the values go to keys of other names, which one transaction renames.

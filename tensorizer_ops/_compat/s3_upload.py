@@ -6,7 +6,6 @@ import io
 import os
 import tempfile
 import warnings
-from types import TracebackType
 
 from tensorizer_ops import _python
 from tensorizer_ops._base.options import SecretOptions, as_pairs
@@ -48,12 +47,7 @@ class S3UploadFile(io.BufferedRandom):
         finally:
             super().close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._target = None
         self.close()

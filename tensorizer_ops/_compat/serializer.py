@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -243,12 +242,7 @@ class TensorSerializer:
     def __enter__(self) -> TensorSerializer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end(self._output.close if kind is None else self._output.abort)
 
     def __del__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -109,12 +108,7 @@ class Reader(Mapping[str, torch.Tensor]):
         self._must_be_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -87,12 +86,7 @@ class Writer:
             raise errors.InvalidArgument(f"the writer to {self._label} is {state}")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         state, _ = self._output.writer._state()
         if kind is not None:
             self.abort()
