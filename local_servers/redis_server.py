@@ -62,6 +62,7 @@ def redis_server(folder: Path, *settings: str, password: str = "") -> Iterator[R
     """Start a server; `settings` are further arguments of its command line."""
     if password:
         settings += ("--requirepass", password)
+    folder.mkdir(parents=True, exist_ok=True)
     log = folder / "redis.log"
     for attempt in range(5):
         port = free_port()

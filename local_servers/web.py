@@ -197,7 +197,7 @@ def nginx(
         tls: the versions of TLS.
     """
     root = folder / "files"
-    root.mkdir()
+    root.mkdir(parents=True)
     make_certificates(folder)
     (folder / "users").write_text(f"me:{{PLAIN}}{PASSWORD}\n")
     web = Web(folder, root, free_port(), free_port())

@@ -1,6 +1,6 @@
 """Changes single expressions of the C++ sources, and lists the changes that no C++ test notices.
 
-    python tools/mutants.py [--files 'csrc/format/**/*.cpp'] [--count 100] [--seed 1] [--list]
+    python tools/mutants.py [--files 'csrc/format/**/*.cpp'] [--count 100] [--seed 1]
 
 A mutant is one change of one line: another comparison, another constant, a negated condition, a
 statement that is left out. Lines with a limit (such as kMostTries) come first: no test of something
@@ -131,7 +131,6 @@ def main() -> None:
     parser.add_argument("--files", nargs="*", default=DECIDING, help="patterns of sources")
     parser.add_argument("--count", type=int, default=100, help="how many to try (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="chooses them (%(default)s)")
-    parser.add_argument("--list", action="store_true", help="print them and try none")
     arguments = parser.parse_args()
     files = sorted({file for pattern in arguments.files for file in ROOT.glob(pattern)})
     every = [mutant for file in files for mutant in mutants_of(file)]
@@ -139,9 +138,6 @@ def main() -> None:
     every.sort(key=lambda mutant: LIMIT.search(mutant.before) is None)
     chosen = every[: arguments.count]
     print(f"{len(chosen)} of {len(every)} mutants, seed {arguments.seed}", flush=True)
-    if arguments.list:
-        print(*chosen, sep="\n")
-        return
     copy_sources(TREE)
     # A change may leave a variable unused, which is no error here.
     options = ("-G", "Ninja", "-DLAYERS=SHARED", "-DCMAKE_CXX_FLAGS=-w")

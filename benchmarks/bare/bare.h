@@ -115,23 +115,11 @@ inline std::size_t memory_of(const std::vector<Range>& ranges) {
   return ranges.back().memory_offset + ranges.back().size;
 }
 
-// Runs `work` in `count` threads and joins them. Throws if one of them failed.
+// Runs `work` in `count` threads and joins them. What one of them throws ends the program.
 template <typename Work>
 void in_threads(int count, const Work& work) {
-  std::atomic<bool> failed{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) {
-    threads.emplace_back([&] {
-      try {
-        work();
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "%s\n", error.what());
-        failed = true;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (failed) throw std::runtime_error("a thread failed");
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(work);
 }
 
 class Clock {

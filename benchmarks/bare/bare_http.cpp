@@ -137,14 +137,10 @@ double load(const Job& job, const std::vector<Range>& ranges) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   const std::vector<std::string> given(argv, argv + argc);
   if (argc != 7) throw std::runtime_error("usage: bare_http URL FILE RANGES CONNECTIONS CA USER");
   const Job job{given[1], given[2], given[5], given[6], std::stoi(given[4])};
   if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) throw std::runtime_error("no libcurl");
   std::printf("%.6f\n", load(job, bare::read_ranges(given[3])));
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "bare_http: %s\n", error.what());
-  return 1;
 }

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from benchmarks.charts.bars import bar_chart
+from benchmarks.charts.boxes import box_chart
 from benchmarks.charts.curves import Curves
-from benchmarks.charts.letter_values import letter_value_chart
 from benchmarks.charts.theme import THEMES, Chart
 from benchmarks.harness.results import LIMIT, ROOT, US, Panel, Run, read_runs
 
@@ -42,7 +42,7 @@ def charts_of(runs: Sequence[Run]) -> dict[str, Chart]:
             curves = [Curves(panel) for panel in make(run)]
             charts[kind] = Chart(title, curves, f"{run.machine}, {run.date[:10]}.")
     if run := newest.get("ways"):
-        charts["ways"] = letter_value_chart(run.rows("ways"), f"{run.machine}, {run.date[:10]}.")
+        charts["ways"] = box_chart(run.rows("ways"), f"{run.machine}, {run.date[:10]}.")
     return charts
 
 

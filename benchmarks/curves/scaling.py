@@ -41,7 +41,7 @@ def write(setting: Setting, folder: Path, save: Save) -> tuple[Path, Path]:
 
 
 def servers(setting: Setting, bytes_per_second: int | None) -> Iterator[list[Contender]]:
-    with web_server(setting.directory, bytes_per_second) as web:
+    with web_server(setting.directory, bytes_per_second=bytes_per_second) as web:
         file, tiny = write(setting, web.root, ops_save())
         url = web.url(file.name)
         found = []

@@ -45,9 +45,10 @@ from benchmarks.harness.libraries import (
 from benchmarks.harness.measure import Task, check, saving
 from benchmarks.harness.memory import PAGE, State
 from benchmarks.harness.results import US
-from benchmarks.harness.servers import BUCKET, redis_server, s3_server, web_server
+from benchmarks.harness.servers import web_server
 from benchmarks.harness.workloads import CLASSIC, SMALL, of_8_mib
-from local_servers.s3_server import KEY_ID, SECRET
+from local_servers.redis_server import redis_server
+from local_servers.s3_server import KEY_ID, SECRET, s3_server
 
 # A load, what it loads from, and the file that is in the page cache then.
 Way = tuple[Callable[[Any, Any], State], Any, Path]
@@ -133,7 +134,7 @@ def of_ways(setting: Setting) -> Iterator[list[Contender]]:
         plain = write(setting, web.root / "model.tensors")
         encrypted = write(setting, web.root / "encrypted.tensors", KEY)
         module = write_module(setting, web.root / "module.tensors")
-        object_of_s3 = s3.root / BUCKET / plain.name
+        object_of_s3 = s3.root / "bucket" / plain.name
         object_of_s3.write_bytes(plain.read_bytes())
         save_to_redis(redis, str(folder / "redis.tensors"), "model", setting.state)
         from_s3 = partial(load_s3, endpoint=f"http://127.0.0.1:{s3.port}")
@@ -146,7 +147,7 @@ def of_ways(setting: Setting) -> Iterator[list[Contender]]:
                 "plaid": (partial(classic_load, plaid_mode=True), str(plain), plain),
                 "encrypted": (partial(classic_load, key=KEY), str(encrypted), encrypted),
                 "HTTP": (classic_load, web.url(plain.name), plain),
-                "S3": (from_s3, f"s3://{BUCKET}/{plain.name}", object_of_s3),
+                "S3": (from_s3, f"s3://bucket/{plain.name}", object_of_s3),
                 "Redis": (classic_load, redis.url("model"), plain),
             },
         )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tensorizer_ops
-from benchmarks.harness.measure import Timing
+from benchmarks.harness.measure import Timing, typical
 from benchmarks.harness.memory import Failure, Reserve
 from benchmarks.harness.results import ROOT, THREADS
 
@@ -97,7 +96,7 @@ def _seconds(command: Sequence[str], reserve: Reserve, lend: int) -> list[float]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     reserve.take_back()
     if done.returncode != 0:
-        raise Failure(done.stderr.strip())
+        raise Failure(done.stderr.strip().rpartition("\n")[2].strip())
     return [float(line) for line in done.stdout.split()]
 
 
@@ -123,9 +122,8 @@ def run_limit(
     ]
     # A write also needs memory for its source.
     lend = sum(size for _, size in ranges) * (2 if limit.writes else 1)
-    seconds = _seconds(command, reserve, lend)
-    typical = statistics.median(seconds[1:] or seconds)
-    return Timing(typical, typical, None)
+    seconds = typical(_seconds(command, reserve, lend))
+    return Timing(seconds, seconds, None)
 
 
 def run_http(

@@ -6,6 +6,7 @@ so the best rounds are compared.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,7 +125,7 @@ def compare(about: str | None, kind: str, scenes: Mapping[str, Scene]) -> None:
             state=workloads.make(scene.workload, given.quick),
             reserve=Reserve(2 * scene.workload.bytes(given.quick)),
             repeats=scene.workload.repeats,
-            peers=tuple(name for name in given.peers.split(",") if name),
+            peers=tuple(name for name in re.split(",(?! )", given.peers) if name),
             round_trip=given.round_trip / 1000,
         )
         directory.mkdir()

@@ -31,11 +31,6 @@ Place = TypeVar("Place", Path, str)
 TINY = {f"tiny.{i}": torch.arange(1024, dtype=torch.float32) + i for i in range(4)}
 
 
-def nothing_of(_: object) -> State:
-    """Return the empty state: the result of a task that loads nothing."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Contender:
     name: str
@@ -73,7 +68,7 @@ class Setting:
     def write(self, save: Save, place: Place, state: State | None = None) -> Place:
         """Write a file to load later. If that fails, the loads will."""
         self.settle()
-        task = Task(lambda: nothing_of(save(state or self.state, str(place))), lambda _: None)
+        task = Task(lambda: save(state or self.state, str(place)), lambda _: None)
         with suppress(Failure):
             measure(task, self.reserve, 0)
         return place
@@ -123,7 +118,7 @@ class Setting:
             return f"saved-{os.getpid()}"
 
         task = Task(
-            run=lambda: nothing_of(save(self.state, place())),
+            run=lambda: save(self.state, place()),
             check=lambda _: check_saved(place()),
             warm_up=lambda: save(TINY, f"{place()}-tiny"),
             saved=self.state,

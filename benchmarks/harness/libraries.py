@@ -27,7 +27,7 @@ for _name in (
         importlib.import_module(_name)
 
 Load = Callable[[str], State]
-Save = Callable[[State, str], object]
+Save = Callable[[State, str], None]
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,6 @@ def classic_load_module(library: Any, place: str, model: Model) -> State:
     return model.state_dict()
 
 
-def lazy_load(library: str) -> Load:
-    """Load every tensor by its key, one after another, as code for tensorizer may do."""
-
-    def load(place: str) -> State:
-        deserializer = importlib.import_module(library).TensorDeserializer
-        with deserializer(place, device="cpu", lazy_load=True) as tensors:
-            return {name: tensors[name] for name in tensors}
-
-    return load
-
-
 def tensorizer_load(num_readers: int | None, ca: str = "", **options: Any) -> Load:
     """`ca`: the file of the authority that signed the server's certificate."""
 
@@ -113,12 +102,6 @@ def tensorizer_load(num_readers: int | None, ca: str = "", **options: Any) -> Lo
         return classic_load(tensorizer, file, num_readers=num_readers, **options)
 
     return load
-
-
-def _tensorizer_save(state: State, path: str) -> None:
-    import tensorizer
-
-    classic_save(tensorizer, state, path)
 
 
 # -- the others ------------------------------------------------------------------------------------
@@ -187,12 +170,20 @@ KEYED = {"key": "env:BENCHMARK_KEY"}
 
 US_MODULE = "tensorizer_ops"
 US = Library(US_MODULE, US_MODULE, ".ours.tensors", ops_save(), ops_load(copy=True))
+US_CHUNKS = Library(
+    *("tensorizer_ops, chunks", US_MODULE, ".chunks.tensors"),
+    *(ops_save("chunked"), ops_load(copy=True)),
+)
 # The format of safetensors, and the same file as that of the libraries below.
 US_SAFETENSORS = Library(
     *("tensorizer_ops, safetensors", US_MODULE, ".safetensors"),
     *(ops_save("none"), ops_load(copy=True)),
 )
-TENSORIZER = Library("tensorizer", "tensorizer", ".tensors", _tensorizer_save, tensorizer_load(2))
+TENSORIZER = Library(
+    *("tensorizer", "tensorizer", ".tensors"),
+    lambda state, path: classic_save(importlib.import_module("tensorizer"), state, path),
+    tensorizer_load(2),
+)
 TORCH = Library(
     *("torch", "torch", ".pt"),
     *(lambda state, path: torch.save(state, path), torch_load(mmap=False)),

@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
@@ -54,9 +55,9 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """The work of a process. The clock covers only `run`, which returns what it has loaded."""
+    """The work of a process. The clock covers only `run`, which returns what it loads."""
 
-    run: Callable[[], State]
+    run: Callable[[], State | None]
     # Raises an exception if the loaded or saved data is wrong.
     check: Callable[[State], object]
     warm_up: Callable[[], object] = nothing
@@ -67,7 +68,7 @@ class Task:
 
 
 def saving(
-    save: Callable[[State, str], object],
+    save: Callable[[State, str], None],
     load: Callable[[str], State],
     state: State,
     place: Path,
@@ -75,14 +76,11 @@ def saving(
 ) -> Task:
     """Return the task that saves to `place`, each time to a new file."""
 
-    def run() -> State:
-        save(state, str(place))
-        return {}
-
     def check_saved(_: State) -> None:
         check(load(str(place)), state)
         place.unlink()
 
+    run = partial(save, state, str(place))
     return Task(run, check_saved, warm_up, lambda: place.unlink(missing_ok=True), state)
 
 
@@ -107,7 +105,7 @@ def _perform(task: Task, repeats: int, pipe: Connection) -> None:
     # After a fork, the first access to a page takes half a microsecond (measured), as long as
     # writing it to a file. A real program has used its tensors before it saves them.
     touch(pages_as_bytes(pages_of(task.saved)))
-    timings: list[tuple[float, float]] = []
+    seconds, ready = [], []
     for i in range(repeats):
         state: State = {}  # frees the memory of the previous repetition
         task.prepare()
@@ -115,28 +113,23 @@ def _perform(task: Task, repeats: int, pipe: Connection) -> None:
             pipe.send(private_memory())
             pipe.recv()
         start = perf_counter()
-        state = task.run()
-        seconds = ready = perf_counter() - start
+        state = task.run() or {}
+        seconds.append(perf_counter() - start)
+        ready.append(seconds[-1])
         in_file = mapped(state)
         if state:
             pages = pages_as_bytes(pages_of(in_file))
             start = perf_counter()
             touch(pages)
-            ready += perf_counter() - start
-        timings.append((seconds, ready))
+            ready[-1] += perf_counter() - start
     pipe.send(size_of(state) - size_of(in_file))
     task.check(state)
-    pipe.send(_typical(timings))
+    pipe.send((typical(seconds), typical(ready)))
 
 
-def _typical(timings: list[tuple[float, float]]) -> tuple[float, float]:
+def typical(values: list[float]) -> float:
     """Return the median repetition, without the first of several, which is a warm-up."""
-    if len(timings) > 1:
-        timings = timings[1:]
-    return (
-        statistics.median(seconds for seconds, _ in timings),
-        statistics.median(ready for _, ready in timings),
-    )
+    return statistics.median(values[1:] or values)
 
 
 # -- in the parent process -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import bisect
 import ctypes
 import mmap
 import os
+import subprocess
 from pathlib import Path
 
 import torch
@@ -24,16 +25,9 @@ class Failure(Exception):
 
 def resident(path: Path) -> float:
     """Return the fraction of a file that is in the page cache."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as view:
-        count = (len(view) + PAGE - 1) // PAGE
-        pages = (ctypes.c_ubyte * count)()
-        start = ctypes.c_char.from_buffer(view)
-        libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.mincore(ctypes.byref(start), ctypes.c_size_t(len(view)), pages)
-        del start
-        if failed:
-            raise OSError(ctypes.get_errno(), "mincore", str(path))
-        return sum(page & 1 for page in bytes(pages)) / count
+    command = ("fincore", "--bytes", "--noheadings", "--output", "RES", str(path))
+    pages = int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout) // PAGE
+    return pages / -(-path.stat().st_size // PAGE)
 
 
 def make_cold(path: Path) -> None:
@@ -63,9 +57,9 @@ def settle() -> None:
         os.sync()
 
 
-def system_memory(field: str) -> int:
-    """Return a number of bytes of /proc/meminfo."""
-    text = Path("/proc/meminfo").read_text()
+def system_memory(field: str, file: str = "/proc/meminfo") -> int:
+    """Return a number of bytes of a file in /proc."""
+    text = "\n" + Path(file).read_text()
     return int(text.partition(f"\n{field}:")[2].split()[0]) << 10
 
 
@@ -104,11 +98,8 @@ def private_memory(process: int | str = "self") -> int:
     Pages of a mapped file are not counted: they are page cache, which the kernel can reclaim at any
     time. So a tensor counts if its loader allocated memory for it, and not if it is mapped.
     """
-    total = 0
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith(("RssAnon:", "RssShmem:")):
-            total += int(line.split()[1]) << 10
-    return total
+    status = f"/proc/{process}/status"
+    return system_memory("RssAnon", status) + system_memory("RssShmem", status)
 
 
 def _file_mappings() -> tuple[list[int], list[int]]:

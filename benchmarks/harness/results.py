@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -48,9 +49,9 @@ class Row:
     # that starts late looks as if it had waited for a response.
     requests: int | None = None
 
-    def best(self, when: When = "warm") -> float | None:
+    def best(self) -> float | None:
         """Return the fastest round, as other work on the machine can only make a round slower."""
-        return min(self.cold if when == "cold" else self.warm, default=None)
+        return min(self.warm, default=None)
 
 
 Rows = dict[str, Row]
@@ -170,18 +171,9 @@ def _as_json(value: object) -> dict[str, Any]:
 
 
 def _machine(directory: Path) -> dict[str, object]:
-    mounts = [line.split()[:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    place = str(directory)
-    _, _, file_system = max(
-        (mount for mount in mounts if os.path.commonpath([place, mount[1]]) == mount[1]),
-        key=lambda mount: len(mount[1]),
-    )
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
+    mount = ("findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(directory))
+    file_system = subprocess.run(mount, stdout=subprocess.PIPE, text=True, check=True).stdout
+    installed = {one.name: one.version for one in importlib.metadata.distributions()}
     cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -189,9 +181,9 @@ def _machine(directory: Path) -> dict[str, object]:
         "threads": THREADS,
         "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "kernel": platform.release(),
-        "file system": file_system,
+        "file system": file_system.strip(),
         "load before": os.getloadavg()[0],
-        "versions": versions,
+        "versions": {name: installed.get(name, "not installed") for name in PACKAGES},
     }
 
 

@@ -94,10 +94,3 @@ def make(workload: Workload, quick: bool = False) -> State:
             torch.bitwise_xor(block[: part.numel()], constant, out=part)
         tensors[name] = tensor
     return tensors
-
-
-def companion(tensors: State, size: int = 32 * MIB) -> State:
-    """Return up to 1 GiB of a single tensor as tensors of `size` bytes, to compare both."""
-    data = next(iter(tensors.values())).view(-1)
-    count = 1024 * MIB // size
-    return {f"part.{i}": part for i, part in enumerate(data.split(size // 4)[:count])}

@@ -32,7 +32,7 @@ from benchmarks.harness.libraries import (
     streamer_load,
     tensorizer_load,
 )
-from benchmarks.harness.measure import Timing
+from benchmarks.harness.measure import Timing, check
 from benchmarks.harness.memory import Failure, State, size_of
 from benchmarks.harness.results import Found, Rows, parser, perform
 
@@ -64,12 +64,6 @@ def instanttensor_load(path: str, device: torch.device) -> State:
 
     with instanttensor.safe_open([path], framework="pt", device=str(device)) as file:
         return {name: tensor.clone() for name, tensor in file.tensors()}
-
-
-def same(loaded: torch.Tensor, expected: torch.Tensor) -> bool:
-    return loaded.dtype == expected.dtype and torch.equal(
-        loaded.cpu().view(torch.uint8), expected.view(torch.uint8)
-    )
 
 
 def files(
@@ -121,10 +115,9 @@ def timed(work: Callable[[], object], expected: State | None, device: torch.devi
     except Exception as error:  # a library may fail here in any way
         reason = (str(error).splitlines() or [""])[0]
         raise Failure(f"{type(error).__name__}: {reason[:60]}") from error
-    for name, tensor in (expected or {}).items():
+    if expected is not None:
         assert isinstance(done, dict)
-        if not same(done[name], tensor):
-            raise Failure(f"loaded {name} wrongly")
+        check({name: tensor.cpu() for name, tensor in done.items()}, expected)
     return Timing(seconds, seconds, None)
 
 
@@ -162,8 +155,10 @@ def run(title: str, state: State, device: torch.device, folder: Path, rounds: in
     }
     measure(saves, None)
     tensorizer_ops.save(path, there)
-    if not all(same(tensor, state[name]) for name, tensor in tensorizer_ops.load(path).items()):
-        rows["us, save hashes=all"].error = "saved wrongly"
+    try:
+        check(tensorizer_ops.load(path), state)
+    except Failure as failure:
+        rows["us, save hashes=all"].error = f"saved wrongly: {failure}"
     return rows
 
 
@@ -177,10 +172,6 @@ def main() -> None:
     device = torch.device(given.device or torch.accelerator.current_accelerator() or "cpu")
     if device.type == "cpu":
         sys.exit("there is no accelerator here: benchmarks.local.run measures the CPU")
-    try:
-        torch.ones(1, device=device)
-    except Exception as error:  # each backend has its own
-        sys.exit(f"cannot use {device}: {str(error).splitlines()[0]}")
     gc.freeze()  # collections between rounds need not visit the modules
 
     def measure(folder: Path) -> Found:

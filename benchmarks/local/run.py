@@ -28,6 +28,7 @@ from benchmarks.harness.libraries import (
     TENSORIZER,
     TORCH,
     US,
+    US_CHUNKS,
     US_SAFETENSORS,
     Library,
     Load,
@@ -43,11 +44,9 @@ from benchmarks.harness.libraries import (
 from benchmarks.harness.measure import Task, check, saving
 from benchmarks.harness.memory import State
 from benchmarks.harness.results import When
-from benchmarks.harness.workloads import LARGE, SINGLE, SMALL, TRANSFORMER, companion
+from benchmarks.harness.workloads import LARGE, SINGLE, SMALL, TRANSFORMER
 
 MAPPED = 7  # a process repeats loads that only map a file, as they take milliseconds
-# The same bytes as those of one large tensor, in smaller ones.
-COMPANION = "us, copy, the 32 MiB case"
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,7 @@ def _by_readers(verify: bool = False) -> tuple[tuple[str, Load], ...]:
     return tuple((f"num_readers={n}", tensorizer_load(n, verify_hash=verify)) for n in (2, 4, 1, 8))
 
 
+VERIFIED = ops_load(copy=True, verify="all")
 # Entries that are compared run one after another, so that the machine is in the same state.
 ENTRIES: tuple[Limit | Peer, ...] = (
     Peer("us, zero-copy", US, ops_load(copy=False), repeats=MAPPED),
@@ -76,7 +76,6 @@ ENTRIES: tuple[Limit | Peer, ...] = (
     Peer("safetensors", SAFETENSORS, SAFETENSORS.load, repeats=MAPPED),
     bare.READ,
     Peer("us, copy", US, ops_load(copy=True)),
-    Peer(COMPANION, US, ops_load(copy=True)),
     Peer("us, safetensors, copy", US_SAFETENSORS, ops_load(copy=True)),
     Peer("tensorizer", TENSORIZER, choices=_by_readers()),
     Peer("torch.load", TORCH, torch_load(mmap=False)),
@@ -84,7 +83,10 @@ ENTRIES: tuple[Limit | Peer, ...] = (
     bare.READ_CRC32,
     Peer("us, copy, verify crc32", US, ops_load(copy=True, verify="crc32"), hashes=True),
     bare.READ_ALL,
-    Peer("us, copy, verify all", US, ops_load(copy=True, verify="all"), hashes=True),
+    Peer("us, copy, verify all", US, VERIFIED, hashes=True),
+    bare.READ_LANES,
+    Peer("us, chunks, copy, verify all", US_CHUNKS, VERIFIED, hashes=True),
+    Peer("us, chunks, zero-copy, verify all", US_CHUNKS, ops_load(verify="all"), hashes=True),
     Peer("tensorizer, verify_hash", TENSORIZER, choices=_by_readers(verify=True), hashes=True),
     *bare.COLD,
     Peer("torch.load, mmap", TORCH, torch_load(mmap=True), repeats=MAPPED),
@@ -97,34 +99,25 @@ ENTRIES: tuple[Limit | Peer, ...] = (
     Peer("us, save hashes=crc32", US, save=ops_save("crc32")),
     bare.WRITE_ALL,
     Peer("us, save hashes=all", US, save=ops_save("all")),
+    bare.WRITE_LANES,
+    Peer("us, chunks, save", US_CHUNKS, save=US_CHUNKS.save),
     Peer("us, safetensors, save", US_SAFETENSORS, save=ops_save("none")),
     Peer("tensorizer, save", TENSORIZER, save=TENSORIZER.save),
     Peer("torch.save", TORCH, save=TORCH.save),
     Peer("safetensors, save", SAFETENSORS, save=SAFETENSORS.save),
     Peer("flashpack, save", FLASHPACK, save=FLASHPACK.save),
 )
-# Of a single tensor, only these are measured.
-OF_ONE_TENSOR = ("us, copy", COMPANION, bare.READ.name)
 
 
 def contenders(setting: Setting) -> Iterator[list[Contender]]:
-    parts = companion(setting.state) if len(setting.state) == 1 else {}
-
-    def wanted(entry: Limit | Peer) -> bool:
-        if entry.name not in OF_ONE_TENSOR and parts:
-            return False
-        if entry.name == COMPANION and not parts:
-            return False
-        return setting.wants(entry.name)
-
-    entries = [entry for entry in ENTRIES if wanted(entry)]
+    entries = [entry for entry in ENTRIES if setting.wants(entry.name)]
+    if len(setting.state) == 1:  # other hashes of one tensor take one thread, whatever is measured
+        entries = [entry for entry in entries if "chunks" in entry.name]
     peers = [entry for entry in entries if isinstance(entry, Peer)]
     ours = file_of(setting, US)
     for library in dict.fromkeys((US, *(peer.library for peer in peers))):
         if not (path := file_of(setting, library)).exists():
             setting.write(synced(library.save), path)
-    if parts:
-        setting.write(US.save, file_of(setting, US, "companion"), parts)
     found: list[Contender] = []
     for when in ("warm", "cold"):
         for entry in entries:
@@ -132,8 +125,7 @@ def contenders(setting: Setting) -> Iterator[list[Contender]]:
                 if entry.cold == (when == "cold"):
                     found.append(setting.limit(entry, ours, setting.repeats))
             elif when == "warm" or not (entry.save or entry.hashes):
-                state = parts if entry.name == COMPANION else setting.state
-                found.append(contender(replace(setting, state=state), entry, when))
+                found.append(contender(setting, entry, when))
     yield found
 
 
@@ -158,8 +150,7 @@ def contender(setting: Setting, peer: Peer, when: When) -> Contender:
         )
         return best_of(peer.name, choices, setting.quick)
     library, load, save = peer.library, peer.load or peer.library.load, peer.save
-    stem = "saved" if save else "companion" if peer.name == COMPANION else "model"
-    path = file_of(setting, library, stem)
+    path = file_of(setting, library, "saved" if save else "model")
     repeats = 1 if when == "cold" else max(setting.repeats, peer.repeats)
 
     def warm_up() -> None:

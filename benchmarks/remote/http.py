@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -13,7 +15,7 @@ from benchmarks.harness.libraries import (
     TENSORIZER,
     US,
     Load,
-    lazy_load,
+    classic_load,
     ops_load,
     ops_save,
     safetensors_load,
@@ -26,8 +28,6 @@ from local_servers.web import Web
 
 CONNECTIONS = (1, 2, 4, 8, 16)
 READERS = (1, 2, 4, 8)
-# Of a slow server, for each connection, and how many connections load from it.
-BYTES_PER_SECOND, SLOW_CONNECTIONS = 40_000_000, 32
 
 
 def _our_files(setting: Setting, root: Path) -> Path:
@@ -79,14 +79,6 @@ def https(setting: Setting) -> Iterator[list[Contender]]:
         yield _fast(setting, web, secure=True)
 
 
-def slow(setting: Setting) -> Iterator[list[Contender]]:
-    with web_server(setting.directory, BYTES_PER_SECOND) as web:
-        ours = _our_files(setting, web.root)
-        load = ops_load(options={"connections": str(SLOW_CONNECTIONS)})
-        places = web.url(ours.name), web.url("tiny.tensors")
-        yield [setting.loads(f"us, {SLOW_CONNECTIONS} connections", load, *places, ours)]
-
-
 def _distant(setting: Setting, loads: dict[str, Load]) -> Iterator[list[Contender]]:
     """Yield loads by their names, from a distant server."""
     with web_server(setting.directory) as web, delay(web.port, setting.round_trip / 2) as proxy:
@@ -107,6 +99,8 @@ def far(setting: Setting) -> Iterator[list[Contender]]:
 
 
 def lazy(setting: Setting) -> Iterator[list[Contender]]:
-    libraries = {"us": US, "tensorizer": TENSORIZER}
-    loads = {f"{name}, key after key": lazy_load(one.module) for name, one in libraries.items()}
+    loads: dict[str, Load] = {
+        f"{name}, key after key": partial(classic_load, import_module(one.module), lazy_load=True)
+        for name, one in {"us": US, "tensorizer": TENSORIZER}.items()
+    }
     return _distant(setting, loads)

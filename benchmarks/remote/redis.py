@@ -15,7 +15,7 @@ from benchmarks.harness.libraries import (
 )
 from benchmarks.harness.measure import check
 from benchmarks.harness.memory import State
-from benchmarks.harness.servers import redis_server
+from local_servers.redis_server import redis_server
 
 
 def redis(whole: Setting) -> Iterator[list[Contender]]:

@@ -7,7 +7,6 @@ cache. Every loaded or saved byte is compared with the original, outside of the 
 bytes.
 
   http, https   1 GiB in tensors of 32 MiB, from nginx
-  slow          the same, from a server that gives each connection 40 MB/s
   far           3,000 tensors of 1 KiB, from a server with a round trip of 20 ms
   lazy          1,500 tensors of 4 KiB from such a server, one after another, each by its key
   s3            1 GiB in tensors of 32 MiB, from rclone and to it, every request signed
@@ -18,14 +17,13 @@ from __future__ import annotations
 
 from benchmarks.harness.compare import Scene, compare
 from benchmarks.harness.workloads import FAR, LARGE, LAZY
-from benchmarks.remote.http import far, http, https, lazy, slow
+from benchmarks.remote.http import far, http, https, lazy
 from benchmarks.remote.redis import redis
 from benchmarks.remote.s3 import s3
 
 SCENES = {
     "http": Scene("HTTP", LARGE, http),
     "https": Scene("HTTPS", LARGE, https),
-    "slow": Scene("connections of 40 MB/s each", LARGE, slow),
     "far": Scene("3,000 tensors of 1 KiB, far away", FAR, far),
     "lazy": Scene("1,500 tensors of 4 KiB, key after key, far away", LAZY, lazy),
     "s3": Scene("S3", LARGE, s3),

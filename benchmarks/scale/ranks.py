@@ -9,12 +9,14 @@ import signal
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 import tensorizer_ops
+from benchmarks.harness.memory import system_memory
 from benchmarks.harness.ranks import run_ranks
 from tensorizer_ops import distributed
 
@@ -62,6 +64,7 @@ def _loads(
     dist.init_process_group(
         *("gloo", f"file://{folder}/store", _TIME_OUT), rank=rank, world_size=count
     )
+    memory = partial(system_memory, file="/proc/self/status")
     ways: dict[str, Any] = {"everyone": tensorizer_ops.load, "gather": distributed.load}
     found: dict[str, list[tuple[float, int]]] = {way: [] for way in ways}
     for load in ways.values():
@@ -70,18 +73,13 @@ def _loads(
         for way, load in ways.items():
             dist.barrier()
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins at what is used now
-            before = _memory("VmRSS")
+            before = memory("VmRSS")
             begin = time.perf_counter()
             loaded = load(uri, options=options)
             seconds = time.perf_counter() - begin
             size = sum(tensor.nbytes for tensor in loaded.values())
-            found[way].append((seconds, _memory("VmHWM") - before - size))
+            found[way].append((seconds, memory("VmHWM") - before - size))
             del loaded
     dist.barrier()
     dist.destroy_process_group()
     return found
-
-
-def _memory(field: str) -> int:
-    text = Path("/proc/self/status").read_text()
-    return int(text.partition(f"{field}:")[2].split()[0]) << 10

@@ -55,27 +55,22 @@ class QuietHandler(SimpleHTTPRequestHandler):
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve a folder, and yield its URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
         server.shutdown()
-        server.server_close()
 
 
 @contextmanager
 def chromium() -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
-    browser, control = shutil.which("chromium"), shutil.which("chromedriver")
-    if not browser or not control:
-        sys.exit("there is no chromium, or no chromedriver")
-    options.binary_location = browser
+    options.binary_location = shutil.which("chromium") or "chromium"
     # Root may only run it without a sandbox; /dev/shm is small in containers.
     for option in ("headless", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
         options.add_argument(f"--{option}")
     options.set_capability("goog:loggingPrefs", {"browser": "SEVERE"})
-    driver = webdriver.Chrome(options, Service(control))
+    driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
     try:
         yield driver
     finally:

@@ -1,4 +1,4 @@
-"""Letter-value plots: how long the repetitions of a load took, and how much they vary."""
+"""Box plots: how long the repetitions of a load took, and how much they vary."""
 
 from __future__ import annotations
 
@@ -10,22 +10,8 @@ from benchmarks.charts.theme import SIZE, SMALL, Chart, Colours
 from benchmarks.harness.results import Rows, quantile
 
 
-def letter_values(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the ends of the boxes, from the widest one to the middle half.
-
-    The boxes hold 1 - 1/2, 1 - 1/4, 1 - 1/8, … of the values, as long as four values or more are
-    outside of them: fewer would say nothing about the tails.
-    """
-    boxes: list[tuple[float, float]] = []
-    outside = 0.5
-    while outside * len(values) >= 4 or not boxes:
-        boxes.append((quantile(values, outside / 2), quantile(values, 1 - outside / 2)))
-        outside /= 2
-    return boxes[::-1]
-
-
 @dataclass(frozen=True)
-class LetterValues:
+class Boxes:
     """For each way, the times of some libraries."""
 
     seconds: Mapping[str, Mapping[str, Sequence[float]]]
@@ -47,7 +33,20 @@ class LetterValues:
 
         for i, of in enumerate(self.seconds.values()):
             for j, (library, values) in enumerate(of.items()):
-                _draw_boxes(axes, [v * 1e3 for v in values], i + 0.4 * j, colours, library)
+                colour = colours.of(library)
+                axes.boxplot(
+                    [v * 1e3 for v in values],
+                    positions=[i + 0.4 * j],
+                    widths=0.3,
+                    orientation="horizontal",
+                    manage_ticks=False,
+                    patch_artist=True,
+                    boxprops={"facecolor": colour, "edgecolor": colour},
+                    whiskerprops={"color": colour},
+                    showcaps=False,
+                    flierprops={"marker": ".", "markersize": 4, "markeredgecolor": colour},
+                    medianprops={"color": colours.text, "linewidth": 1.5},
+                )
         axes.grid(visible=False, axis="y")
         axes.invert_yaxis()
         axes.set_yticks([i + 0.2 for i in range(len(self.seconds))])
@@ -71,7 +70,7 @@ class LetterValues:
         )
 
 
-def letter_value_chart(rows: Rows, machine: str) -> Chart:
+def box_chart(rows: Rows, machine: str) -> Chart:
     """Make the chart from the rows of ways.py."""
     seconds: dict[str, dict[str, list[float]]] = {}
     for name, row in rows.items():
@@ -79,20 +78,4 @@ def letter_value_chart(rows: Rows, machine: str) -> Chart:
         seconds.setdefault(way, {})[library] = row.warm
     mebibytes = row.bytes / (1 << 20)
     title = f"Milliseconds to load {mebibytes:.0f} MiB, {len(row.warm)} times each"
-    return Chart(title, [LetterValues(seconds)], f"{title}. {machine}")
-
-
-def _draw_boxes(
-    axes: Any, values: Sequence[float], middle: float, colours: Colours, library: str
-) -> None:
-    boxes = letter_values(values)
-    for number, (low, high) in enumerate(boxes, 1):
-        axes.barh(
-            *(middle, high - low, 0.32 * number / len(boxes), low),
-            color=colours.of(library),
-            alpha=0.35 + 0.5 * number / len(boxes),
-            linewidth=0,
-        )
-    outside = [v for v in values if not boxes[0][0] <= v <= boxes[0][1]]
-    axes.plot(outside, [middle] * len(outside), ".", color=colours.of(library), markersize=3)
-    axes.plot([quantile(values, 0.5)] * 2, [middle - 0.16, middle + 0.16], color=colours.text)
+    return Chart(title, [Boxes(seconds)], f"{title}. {machine}")
