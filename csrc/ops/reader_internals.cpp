@@ -162,8 +162,8 @@ void define_reader_internals(torch::Library& library) {
       .def("need_until", method(+[](FileReader& reader, std::string name, std::int64_t element) {
              reader.need_until(name, element);
            }))
-      .def("part_size", method(+[](FileReader& reader, std::string verify) {
-             return number(reader.part_size(parse_verify(verify)));
+      .def("chunk_size", method(+[](FileReader& reader, std::string verify) {
+             return number(reader.chunk_size(parse_verify(verify)));
            }))
       .def("remote_version", method(+[](FileReader& reader) { return reader.remote_version(); }))
       .def("can_map", method(+[](FileReader& reader) { return reader.can_map(); }))

@@ -62,7 +62,7 @@ def fill(
     copied: list[tuple[Wanted, torch.Tensor]] = []
     cut: list[tuple[Wanted, torch.Tensor]] = []  # parts that can be verified only with the rest
     internals = torch.classes.tensorizer._Internals(reader)
-    parts_verify = internals.part_size(verify) > 0
+    parts_verify = internals.chunk_size(verify) > 0
     filled: list[tuple[ReadItem, torch.Tensor]] = []
     for wanted in items:
         if wanted.item.type == LoadItemType.BYTE_IO:

@@ -73,7 +73,7 @@ class _Loader:
         self._arrived = torch.zeros(len(self._ranges), dtype=torch.uint8, device="cpu")
         # All at once, so that connections never wait for each other. But whole tensors that are
         # hashed arrive in another order than they are sent.
-        in_order = torch.classes.tensorizer._Internals(reader).part_size(verify) > 0
+        in_order = torch.classes.tensorizer._Internals(reader).chunk_size(verify) > 0
         self._calls = [0, self._ends[-1]] if in_order else self._ends
         self._stopped = threading.Event()
         self._job = Job(self._run)

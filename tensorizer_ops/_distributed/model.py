@@ -51,7 +51,7 @@ class Model(NamedTuple):
         of_number = {every[name]: name for name in reversed(chosen)}
         unique = [of_number[number] for number in stored]
         extents, types, shapes = [], [], []
-        part, sizes = internals.part_size(verify), listed.data_sizes
+        part, sizes = internals.chunk_size(verify), listed.data_sizes
         for number, name in zip(stored, unique, strict=True):
             kind: torch.dtype = getattr(torch, internals.type_name(name))
             elements = sizes[number] // kind.itemsize

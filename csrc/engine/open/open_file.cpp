@@ -154,7 +154,7 @@ void OpenFile::need_until(std::uint32_t number, std::uint64_t size) {
   if (ahead_) ahead_->need_until(stored.data_offset + std::min(size, stored.data_size));
 }
 
-std::uint64_t OpenFile::part_size(Verify asked) const {
+std::uint64_t OpenFile::chunk_size(Verify asked) const {
   const Verify verify = checked(asked);
   if (verify == Verify::None) return catalogue_->encrypted() ? kCryptChunk : 1;
   const bool in_chunks = compares_chunks(*catalogue_, verify, nullptr);

@@ -50,10 +50,9 @@ class OpenFile {
   std::shared_ptr<Mapping> map();
   // Returns what a load checks: everything if the options ask for the file's digest.
   Verify checked(Verify asked) const noexcept { return options_.digest ? Verify::All : asked; }
-  // Returns a number of bytes: a range of a tensor that starts and ends at multiples of it, or with
-  // the tensor, is decrypted and verified without the bytes beside it. 0 if only whole tensors can
-  // be verified.
-  std::uint64_t part_size(Verify asked) const;
+  // Returns the size of the chunks that are decrypted and verified by themselves. 0 if only whole
+  // tensors can be verified, 1 if nothing is.
+  std::uint64_t chunk_size(Verify asked) const;
   // Returns the keys of the file; null if no key was given.
   FileKeys* keys() noexcept { return keys_.get(); }
   // Returns the names as in a state_dict. The methods below take the number of a name in this list;

@@ -192,7 +192,7 @@ void FileReader::need_until(const std::string& name, std::int64_t element) {
   open->need_until(number, static_cast<std::uint64_t>(element) * size);
 }
 
-std::uint64_t FileReader::part_size(Verify verify) { return file()->part_size(verify); }
+std::uint64_t FileReader::chunk_size(Verify verify) { return file()->chunk_size(verify); }
 
 std::optional<std::string> FileReader::remote_version() {
   const std::shared_ptr<OpenFile> open = file();

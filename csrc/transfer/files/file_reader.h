@@ -82,12 +82,12 @@ class FileReader {
                  Verify verify, std::int64_t threads, bool cast);
   // Serve loads that several processes share. load_ranges() fills contiguous outputs with ranges of
   // elements, counted in row-major order from `starts` on. `arrived` has a byte for each, which
-  // becomes 1 when the range has arrived, while others are still loaded. part_size() is that of
+  // becomes 1 when the range has arrived, while others are still loaded. chunk_size() is that of
   // OpenFile.
   void load_ranges(const std::vector<std::string>& names, const std::vector<std::int64_t>& starts,
                    const std::vector<at::Tensor>& outputs, const std::optional<at::Tensor>& arrived,
                    Verify verify, std::int64_t threads);
-  std::uint64_t part_size(Verify verify);
+  std::uint64_t chunk_size(Verify verify);
   // Says that no element of the file from this one on will be needed.
   void need_until(const std::string& name, std::int64_t element);
   // Returns the version of a file on a server; null if there is none.
