@@ -309,6 +309,34 @@ def test_devices_that_are_not_there(path: str) -> None:
         tensorizer_ops.load(path, device="gpu")
 
 
+@pytest.mark.parametrize("real_device", ["sim"], indirect=True)
+@pytest.mark.parametrize("load", [tensorizer_ops.load, ops.load])
+def test_a_number_that_no_device_has(
+    real_device: str, path: str, load: Callable[..., object]
+) -> None:
+    ops.save(path, {"x": torch.ones(3)})
+    with pytest.raises(RuntimeError, match="there is no device 7"):
+        load(path, device=f"{real_device}:7")
+
+
+@pytest.mark.parametrize("real_device", ["sim"], indirect=True)
+def test_refused_while_a_graph_is_captured(real_device: str, path: str, tmp_path: Path) -> None:
+    from support import sim_device as sim
+
+    tensor = torch.zeros(3, device=real_device)
+    ops.save(path, {"x": tensor})
+    torch.accelerator.synchronize()
+    sim.set_capturing(True)
+    for call in (
+        lambda: ops.load(path, device=real_device),
+        lambda: ops.save(str(tmp_path / "new.tensors"), {"x": tensor}),
+    ):
+        with pytest.raises(ValueError, match=r"sim:0 is being captured .* before the capture"):
+            call()
+    sim.set_capturing(False)
+    assert not (tmp_path / "new.tensors").exists()
+
+
 def test_saves_a_snapshot_in_the_background(path: str, real_device: str) -> None:
     tensors = {name: tensor.to(real_device) for name, tensor in zoo((40, 30)).items()}
     expected = zoo((40, 30))

@@ -168,7 +168,7 @@ def test_one_process_saves_alone(tmp_path: Path) -> None:
 
 # How many bytes a rank sends, and how much memory it takes at most.
 COST = """
-from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 from tensorizer_ops._distributed.peers import Peers
 mesh = init_device_mesh("cpu", (size,))
 rows, exchange, sent = 1 << 25, Peers.exchange, []
@@ -177,8 +177,6 @@ def counting(self, into, out, *sizes):
     return exchange(self, into, out, *sizes)
 Peers.exchange = counting
 local = torch.full((rows // size,) if given[1] == "0" else (64, rows // 64 // size), float(rank))
-shape = (rows,) if given[1] == "0" else (64, rows // 64)
-from torch.distributed.tensor import DTensor
 tensors = {"w": DTensor.from_local(local, mesh, [Shard(int(given[1]))], run_check=False)}
 distributed.save(given[0] + ".warm", {"w": torch.ones(1)})
 sent.clear()
@@ -207,18 +205,17 @@ def test_what_it_sends_and_takes(tmp_path: Path, dim: int) -> None:
 # Each case is saved by all ranks, and all of them must say the same.
 REFUSED = """
 from torch.distributed.tensor import (
-    DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh)
+    DTensor, Partial, Shard, distribute_tensor, init_device_mesh)
 from torch.distributed.tensor.placement_types import _StridedShard
 mesh = init_device_mesh("cpu", (size,))
 folder, whole = given[0], torch.arange(12.0).view(4, 3)
 path = f"{folder}/old.tensors"
 os.environ["MODEL_KEY"] = "ab" * 32
 shard = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
-gap = {0: shard, 1: torch.ones(3)}
 texts = []
-def refused(uri, tensors, **more):
+def refused(*given, save=distributed.save, **more):
     try:
-        distributed.save(uri, tensors, **more)
+        save(*given, **more)
     except Exception as error:
         texts.append([type(error).__name__, str(error)])
     else:
@@ -258,10 +255,7 @@ others = [dist.new_group([other]) for other in (1, 0)]
 refused(path, {"w": shard}, group=others[rank])
 refused(path, {"w": DTensor.from_local(torch.ones(2, 2), mesh, [_StridedShard(1, split_factor=2)],
                                        run_check=False, shape=(2, 4), stride=(4, 1))})
-try:
-    distributed.load(path) if rank else distributed.save(path, {"w": shard})
-except Exception as error:
-    texts.append([type(error).__name__, str(error)])
+refused(path, save=distributed.load) if rank else refused(path, {"w": shard})
 distributed.save(f"{folder}/new.tensors", {"w": shard})  # the group is as it was
 report(texts)
 """
@@ -307,8 +301,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
             assert kind == wanted, (rank, kind, text, pattern)
             assert re.search(pattern, text), (rank, text, pattern)
     assert (tmp_path / "old.tensors").read_bytes() == b"old"
-    left = {name for name in os.listdir(tmp_path) if name.startswith(".")}
-    assert not left
+    assert not any(name.startswith(".") for name in os.listdir(tmp_path))
     assert tensorizer_ops.load(tmp_path / "new.tensors", verify="all")["w"].shape == (4, 3)
 
 
@@ -331,8 +324,7 @@ for victim in range(size):
             texts.append([victim, type(error).__name__, str(error)])
         else:
             texts.append([victim, "nothing", ""])
-        infinity = resource.RLIM_INFINITY
-        resource.setrlimit(resource.RLIMIT_FSIZE, (infinity, infinity))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         dist.barrier()  # the group can still be used
 report(texts)
 """
