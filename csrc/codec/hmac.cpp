@@ -71,6 +71,23 @@ std::string to_base64(ConstBytes bytes) {
   return text;
 }
 
+std::optional<std::vector<std::byte>> from_base64(std::string_view text) {
+  const std::size_t size = std::min(text.find('='), text.size());
+  const std::size_t padding = text.size() - size;
+  // The decoder itself ignores spaces at the ends, and takes padding for zeros.
+  if (text.size() % 4 != 0 || padding > 2 || text.substr(size) != std::string_view("==", padding) ||
+      text.find_first_of(" \t\r\n-") != text.npos) {
+    return std::nullopt;
+  }
+  std::vector<std::byte> bytes(text.size() / 4 * 3);
+  if (EVP_DecodeBlock(raw(Bytes(bytes)), reinterpret_cast<const unsigned char*>(text.data()),
+                      static_cast<int>(text.size())) < 0) {
+    return std::nullopt;
+  }
+  bytes.resize(bytes.size() - padding);
+  return bytes;
+}
+
 bool from_hex(std::string_view text, Bytes out) noexcept {
   if (text.size() != 2 * out.size()) return false;
   for (std::size_t i = 0; i < out.size(); ++i) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "codec/sha256.h"
@@ -21,6 +23,8 @@ std::array<std::byte, 20> hmac_sha1(ConstBytes key, ConstBytes message);
 
 std::string to_hex(ConstBytes bytes);
 std::string to_base64(ConstBytes bytes);
+// Returns null for anything but base64 with its padding.
+std::optional<std::vector<std::byte>> from_base64(std::string_view text);
 // Returns false unless `text` is two hexadecimal digits for each byte of `out`.
 bool from_hex(std::string_view text, Bytes out) noexcept;
 

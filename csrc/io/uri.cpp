@@ -118,6 +118,15 @@ std::string escape_query(const NamedTexts& query) {
   return text;
 }
 
+std::string key_beside(const std::string& uri, const std::string& name) {
+  return uri.substr(0, uri.rfind('/') + 1) + name;
+}
+
+std::optional<std::string> last_of_key(const std::string& uri) {
+  const std::string name = uri.substr(uri.rfind('/') + 1);
+  return name.empty() ? std::nullopt : std::optional(name);
+}
+
 std::string decode_file_uri(std::string_view rest) {
   const std::size_t slash = rest.find('/');
   const std::string host = lower_case(rest.substr(0, slash));

@@ -37,6 +37,12 @@ using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 // Returns "a=b&c=d", escaped, and sorted as signatures need it.
 std::string escape_query(const NamedTexts& query);
 
+// Returns the URI of the object `name` beside the one that `uri` names, in a store whose keys are
+// not escaped.
+std::string key_beside(const std::string& uri, const std::string& name);
+// Returns what follows the last slash of such a URI; null if that is nothing.
+std::optional<std::string> last_of_key(const std::string& uri);
+
 // Returns the path that "file://" + `rest` names, with percent-escapes decoded. Throws
 // InvalidArgument for a host other than "localhost" or none, for a malformed escape, and for a NUL.
 std::string decode_file_uri(std::string_view rest);

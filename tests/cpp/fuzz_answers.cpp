@@ -8,9 +8,9 @@
 #include "io/aws/command.h"
 #include "io/aws/json.h"
 #include "io/aws/timestamp.h"
-#include "io/aws/xml.h"
 #include "io/http/answer.h"
 #include "io/s3/receipt.h"
+#include "io/xml.h"
 
 namespace tensorizer {
 namespace {

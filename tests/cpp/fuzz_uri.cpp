@@ -51,7 +51,7 @@ void any(const std::string& text) {
   if (uri.scheme == "fd") accepts({kInvalid}, [&] { require(parse_descriptor(uri.rest) >= 0); });
   require(descriptor_alias(text) >= -1);
   require(without_secrets(text).size() <= text.size() + 8);
-  for (const std::string scheme : {"https", "s3", "redis"}) {
+  for (const std::string scheme : {"https", "s3", "az", "redis"}) {
     const std::string login = scheme + "://user:" + std::string(kSecret) + "@";
     require(!contains(without_secrets(login + text), kSecret));
     require(!contains(

@@ -6,7 +6,7 @@
 #include "io/aws/ini.h"
 #include "io/aws/json.h"
 #include "io/aws/timestamp.h"
-#include "io/aws/xml.h"
+#include "io/xml.h"
 #include "support.h"
 
 namespace tensorizer {

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "io/s3/parts.h"
+#include "io/upload/parts.h"
 
 namespace tensorizer {
 namespace {

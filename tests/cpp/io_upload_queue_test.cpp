@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "io/s3/upload_queue.h"
+#include "io/upload/upload_queue.h"
 
 namespace tensorizer {
 namespace {

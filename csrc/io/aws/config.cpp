@@ -5,7 +5,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "io/aws/service_url.h"
+#include "io/service_url.h"
 #include "io/uri.h"
 
 namespace tensorizer {

@@ -10,11 +10,11 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/config_file.h"
-#include "io/aws/service_url.h"
 #include "io/aws/timestamp.h"
 #include "io/http/fetch.h"
 #include "io/http/open.h"
 #include "io/secret.h"
+#include "io/service_url.h"
 #include "io/url.h"
 
 namespace tensorizer {

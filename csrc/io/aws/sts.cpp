@@ -5,11 +5,11 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
-#include "io/aws/service_url.h"
 #include "io/aws/sign.h"
 #include "io/aws/timestamp.h"
-#include "io/aws/xml.h"
 #include "io/http/fetch.h"
+#include "io/service_url.h"
+#include "io/xml.h"
 
 namespace tensorizer {
 

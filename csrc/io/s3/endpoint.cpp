@@ -12,9 +12,9 @@
 #include "io/aws/config.h"
 #include "io/aws/credentials.h"
 #include "io/aws/sign.h"
-#include "io/aws/xml.h"
 #include "io/s3/open.h"
 #include "io/secret.h"
+#include "io/xml.h"
 
 namespace tensorizer {
 
@@ -45,16 +45,14 @@ bool wants_host_names(const std::string& endpoint) {
 NamedTexts customer_key_headers(const std::string& given) {
   constexpr std::size_t kKeySize = 32;
   const std::string key = resolve_secret(given);
-  std::array<unsigned char, kKeySize + 1> raw{};
-  const bool fits = key.size() == 44 && key.ends_with('=') && key[42] != '=';
-  if (!fits || EVP_DecodeBlock(raw.data(), reinterpret_cast<const unsigned char*>(key.data()),
-                               static_cast<int>(key.size())) != kKeySize + 1) {
+  const auto raw = from_base64(key);
+  if (!raw || raw->size() != kKeySize) {
     throw Error(ErrorKind::InvalidArgument,
                 "option 's3_sse_customer_key' must be 32 bytes in base64");
   }
   std::array<std::byte, 16> md5;
   unsigned int size = 0;
-  if (EVP_Digest(raw.data(), kKeySize, reinterpret_cast<unsigned char*>(md5.data()), &size,
+  if (EVP_Digest(raw->data(), kKeySize, reinterpret_cast<unsigned char*>(md5.data()), &size,
                  EVP_md5(), nullptr) != 1) {
     throw Error(ErrorKind::Unavailable, "libcrypto provides no MD5, which customer keys need");
   }

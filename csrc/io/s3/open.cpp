@@ -4,8 +4,7 @@
 #include "io/aws/config_file.h"
 #include "io/http/client.h"
 #include "io/http/open.h"
-#include "io/http/retry.h"
-#include "io/http/upload.h"
+#include "io/http/operation.h"
 #include "io/s3/sink.h"
 #include "io/secret.h"
 #include "io/uri.h"
@@ -44,12 +43,7 @@ std::string s3_sibling(const std::string& uri, const std::string& name, const Op
                     quote(without_secrets(uri), 4096) +
                     " needs the objects beside it: leave the option out");
   }
-  return uri.substr(0, uri.rfind('/') + 1) + name;
-}
-
-std::optional<std::string> s3_file_name(const std::string& uri) {
-  const std::string name = uri.substr(uri.rfind('/') + 1);
-  return name.empty() ? std::nullopt : std::optional(name);
+  return key_beside(uri, name);
 }
 
 std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptions& options,
@@ -78,18 +72,7 @@ void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel
   const HttpOptions http = http_of(options.given, cancel);
   HttpClient client(endpoint_of(uri, options.given, http, options.access),
                     http_pool(options.access.get(), http));
-  HttpRequest request;
-  request.method = "DELETE";
-  HttpTries tries(client, "remove");
-  std::unique_ptr<HttpConnection> connection = client.take();
-  for (;;) {
-    TextReceiver receiver;
-    const HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
-    const int status = outcome.answer.status;
-    if (!outcome.failure && (status == 200 || status == 204 || status == 404)) break;
-    tries.failed(outcome, 0, cancel);
-  }
-  client.give_back(std::move(connection));
+  remove_file(client, cancel);
 }
 
 constexpr UriScheme kSchemes[] = {{"s3", "s3://"}, {"gs", "gs://"}};
@@ -121,7 +104,7 @@ const PlaceKind s3_objects{
     .open_sink = &open_s3_sink,
     .open_shared_sink = &open_shared_s3_sink,
     .sibling = &s3_sibling,
-    .file_name = &s3_file_name,
+    .file_name = &last_of_key,
     .remove = &remove_s3_object,
 };
 

@@ -8,7 +8,8 @@
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "codec/hmac.h"
-#include "io/aws/xml.h"
+#include "io/http/operation.h"
+#include "io/xml.h"
 
 namespace tensorizer {
 
@@ -89,13 +90,7 @@ std::string fault_of_answer(const HttpAnswer& answer, std::string_view body,
       (root.empty() ? has_etag && body.empty() : is_receipt(body, found, root))) {
     return {};
   }
-  const std::string what = is_page(body)   ? "an HTML page"
-                           : !body.empty() ? "text"
-                           : has_etag      ? "no text"
-                                           : "neither text nor an ETag";
-  return "this response is not from S3: status " + std::to_string(answer.status) + " and " + what +
-         (root.empty() ? "" : ", instead of " + std::string(root)) +
-         ": check the endpoint, and what is in front of it (a proxy, a login page)";
+  return not_from("S3", answer, body, root);
 }
 
 bool consists_of(const HttpAnswer& answer, std::uint64_t size,

@@ -18,6 +18,8 @@ struct StoredPart {
   std::uint32_t crc32 = 0;
 };
 
+using StoredParts = std::map<std::uint64_t, StoredPart>;  // by number, from 1
+
 // The root element of the response to a completed upload.
 inline constexpr std::string_view kCompletion = "CompleteMultipartUploadResult";
 

@@ -1,4 +1,4 @@
-#include "io/aws/xml.h"
+#include "io/xml.h"
 
 #include "base/text.h"
 #include "base/utf8.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/cancel.h"
-#include "io/s3/parts.h"
+#include "io/upload/parts.h"
 
 namespace tensorizer {
 

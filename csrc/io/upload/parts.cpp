@@ -1,4 +1,4 @@
-#include "io/s3/parts.h"
+#include "io/upload/parts.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "io/s3/upload_queue.h"
+#include "io/upload/upload_queue.h"
 
 #include <system_error>
 

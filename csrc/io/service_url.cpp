@@ -1,4 +1,4 @@
-#include "io/aws/service_url.h"
+#include "io/service_url.h"
 
 #include <algorithm>
 

@@ -1,0 +1,66 @@
+#include "io/http/operation.h"
+
+#include "io/http/upload.h"
+#include "io/xml.h"
+
+namespace tensorizer {
+
+namespace {
+
+// A server may send status 200 early, to keep the connection, and report an error in the body.
+class ReplyReceiver final : public TextReceiver {
+ public:
+  void ended(HttpAnswer& answer) override {
+    if (answer.status != 200 || xml_root(text) != "Error") return;
+    answer.status = 500;
+    answer.refusal = text;
+  }
+};
+
+}  // namespace
+
+HttpResult operate(HttpClient& client, HttpOperation& operation, HttpTries& tries, Cancel& cancel) {
+  std::unique_ptr<HttpConnection> connection = client.take();
+  HttpRequest& request = operation.request;
+  for (;;) {
+    ReplyReceiver receiver;
+    if (request.body != nullptr) request.body->rewind();
+    HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
+    if (!outcome.failure && outcome.answer.status >= 200 && outcome.answer.status < 300) {
+      const std::string fault =
+          operation.fault ? operation.fault(outcome.answer, receiver.text) : std::string();
+      if (fault.empty()) {
+        client.give_back(std::move(connection));
+        return {outcome.answer, std::move(receiver.text)};
+      }
+      outcome.failure = ConnectionFailure{.what = fault, .temporary = true};
+    }
+    if (operation.is_done && operation.is_done(outcome)) return {};
+    tries.failed(outcome, 0, cancel);
+  }
+}
+
+void remove_file(HttpClient& client, Cancel& cancel) {
+  HttpOperation removal;
+  removal.request.method = "DELETE";
+  removal.is_done = [](const HttpOutcome& outcome) {
+    return !outcome.failure && outcome.answer.status == 404;
+  };
+  HttpTries tries(client, "remove");
+  operate(client, removal, tries, cancel);
+}
+
+std::string not_from(std::string_view store, const HttpAnswer& answer, std::string_view text,
+                     std::string_view wanted) {
+  const bool has_etag = !answer.header("etag").empty();
+  const std::string what = is_page(text)   ? "an HTML page"
+                           : !text.empty() ? "text"
+                           : has_etag      ? "no text"
+                                           : "neither text nor an ETag";
+  return "this response is not from " + std::string(store) + ": status " +
+         std::to_string(answer.status) + " and " + what +
+         (wanted.empty() ? "" : ", instead of " + std::string(wanted)) +
+         ": check the endpoint, and what is in front of it (a proxy, a login page)";
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,40 @@
+// One operation on a file of a store: a request that is sent until it has its effect.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/cancel.h"
+#include "io/http/client.h"
+#include "io/http/retry.h"
+
+namespace tensorizer {
+
+struct HttpOperation {
+  HttpRequest request;
+  // Returns why a response with a successful status is not one of the store's; empty if it is. A
+  // status of 200 is not enough: a proxy or a login page in front of the store may send it as well.
+  std::function<std::string(const HttpAnswer& answer, std::string_view text)> fault{};
+  // Returns whether a try that has failed had its effect anyway; or null.
+  std::function<bool(const HttpOutcome& outcome)> is_done{};
+};
+
+struct HttpResult {
+  HttpAnswer answer;
+  std::string text;
+};
+
+// Sends the request, with retries, until it succeeds. Throws Error if it does not. A response that
+// reports an error in its body, with the root element "Error", counts as status 500.
+HttpResult operate(HttpClient& client, HttpOperation& operation, HttpTries& tries, Cancel& cancel);
+
+// Removes the file of the client's endpoint, if it exists.
+void remove_file(HttpClient& client, Cancel& cancel);
+
+// Describes a response that is not from the store, for `fault`. `store`: "S3"; `wanted`: what the
+// response should have had, or empty.
+std::string not_from(std::string_view store, const HttpAnswer& answer, std::string_view text,
+                     std::string_view wanted);
+
+}  // namespace tensorizer
