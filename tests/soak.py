@@ -24,6 +24,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+from local_servers.azure_server import azure_process
 from local_servers.redis_server import redis_server
 from local_servers.s3_server import s3_server
 from local_servers.web import nginx
@@ -144,6 +145,7 @@ def main() -> int:
         (web.root / "put").mkdir()
         s3 = stack.enter_context(s3_server(folder / "s3"))
         redis = stack.enter_context(redis_server(folder / "redis"))
+        azure = stack.enter_context(azure_process())
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "temporary")
         beats, beat = os.pipe()
         pid = os.fork()
@@ -151,7 +153,7 @@ def main() -> int:
             status = 1
             try:
                 os.close(beats)
-                status = play(World(folder / "rounds", web, s3, redis), given, beat)
+                status = play(World(folder / "rounds", web, s3, redis, azure), given, beat)
             except BaseException:
                 traceback.print_exc()
             finally:

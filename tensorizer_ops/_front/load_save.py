@@ -42,7 +42,8 @@ def load(
 
     Args:
         uri: a path, ``fd:N`` for an open descriptor (pipes included), or a URI: ``file://…``,
-            ``https://…``, ``s3://…``, ``gs://…``, ``redis://…``, ``rediss://…`` or ``unix://…``.
+            ``https://…``, ``s3://…``, ``gs://…``, ``az://…``, ``redis://…``, ``rediss://…`` or
+            ``unix://…``.
             Also a binary file object, read from its current position, a ``bytearray`` or a
             ``memoryview``.
             Of a safetensors model in several files, the index or the folder.

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tensorizer_ops
+from local_servers.azure_server import azure_server
 from local_servers.s3_server import S3, s3_server
 from support.ranks import run_ranks
 from tensorizer_ops import errors
@@ -103,6 +104,18 @@ full = {str(i): (torch.arange(rows * 1000) + i).float().view(rows, 1000) for i i
 shards = {name: distribute_tensor(tensor, mesh, [Shard(int(name) % 2)], src_data_rank=None)
           for name, tensor in full.items()}
 """
+
+
+@pytest.mark.parametrize("rows", [3000, 30])
+def test_the_blob_is_that_of_one_process(tmp_path: Path, rows: int) -> None:
+    code = PARTS + "distributed.save(given[0], shards, options=json.loads(given[1]))"
+    full = {str(i): (torch.arange(rows * 1000) + i).float().view(rows, 1000) for i in range(3)}
+    tensorizer_ops.save(tmp_path / "one.tensors", full, hashes="chunked")
+    with azure_server() as azure:
+        options = json.dumps(azure.options())
+        run_ranks(tmp_path / "ranks", code, azure.uri("all.tensors"), options, rows)
+        assert list(azure.blobs) == ["all.tensors"]
+        assert azure.blobs["all.tensors"].data == (tmp_path / "one.tensors").read_bytes()
 
 
 @pytest.mark.parametrize("rows", [3000, 30])

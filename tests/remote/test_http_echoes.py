@@ -75,7 +75,7 @@ def headers_that_repeat(secret: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("place", range(len(headers_that_repeat("x"))))
-@pytest.mark.parametrize("sent", ["header", "password", "parameter", "s3", "signed"])
+@pytest.mark.parametrize("sent", ["header", "password", "parameter", "s3", "signed", "az"])
 def test_errors_of_what_is_no_file(sent: str, place: int) -> None:
     """A server that answers with the request itself gives a malformed file."""
     secret = {"s3": TOKEN, "signed": "AKIAKEYKEYKEY"}.get(sent, "sesame42sesame42")
@@ -89,6 +89,10 @@ def test_errors_of_what_is_no_file(sent: str, place: int) -> None:
             url = url.replace("//", f"//me:{secret}@")
         elif sent == "parameter":
             url += f"?signature={secret}"
+        elif sent == "az":
+            url = "az://account/container/key"
+            options |= {"az_endpoint": server.url(""), "force_http": "true"}
+            options["az_sas_token"] = f"sr=c&sig={secret}"
         else:
             url = "s3://bucket/key"
             options |= {

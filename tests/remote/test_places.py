@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 
 import tensorizer_ops
+from local_servers.azure_server import Azure, azure_server
 from local_servers.redis_server import RedisServer, redis_server
 from local_servers.s3_server import S3, s3_server
 from local_servers.web import Web, nginx
@@ -64,9 +65,15 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Azure]:
+    with azure_server() as server:
+        yield server
+
+
 @pytest.fixture
-def world(tmp_path: Path, web: Web, s3: S3, redis: RedisServer) -> World:
-    return World(tmp_path, web, s3, redis)
+def world(tmp_path: Path, web: Web, s3: S3, redis: RedisServer, azure: Azure) -> World:
+    return World(tmp_path, web, s3, redis, azure)
 
 
 @pytest.fixture(scope="module")
@@ -374,10 +381,15 @@ def test_a_signal_ends_a_save(sink: To, path: str, after: float) -> None:
     assert min(took) <= 8
 
 
-@pytest.mark.parametrize("place", ["web", "s3", "redis"])
+@pytest.mark.parametrize("place", ["web", "s3", "redis", "azure"])
 def test_a_name_of_a_server_that_ends_in_a_slash(world: World, place: str) -> None:
-    urls = {"web": world.web.url("put/m/"), "s3": "s3://bucket/m/", "redis": world.redis.url("m/")}
-    options = world.s3.options() if place == "s3" else {}
+    urls = {
+        "web": world.web.url("put/m/"),
+        "s3": "s3://bucket/m/",
+        "redis": world.redis.url("m/"),
+        "azure": world.azure.uri("m/"),
+    }
+    options = {"s3": world.s3.options(), "azure": world.azure.options()}.get(place, {})
     with pytest.raises(ValueError, match="ends in a slash, and names no file"):
         tensorizer_ops.save(urls[place], {"a": torch.ones(1)}, options=options)
     with pytest.raises(ValueError, match="ends in a slash, and names no file"):

@@ -136,11 +136,13 @@ def test_room_for_tensors_that_never_come(path: str) -> None:
     assert list(ops.load(path)) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("option", ["s3_secret_access_key", "redis_password"])
+@pytest.mark.parametrize("option", ["s3_secret_access_key", "redis_password", "az_account_key"])
 def test_a_secret_from_a_file_without_an_end(tmp_path: Path, option: str) -> None:
     uri, others = "redis://127.0.0.1:1/prefix", {}
     if option.startswith("s3"):
         uri, others = "s3://bucket/key", {"s3_access_key_id": "id"}
+    if option.startswith("az"):
+        uri = "az://account/container/key"
     message = r"first line of '/dev/zero': it has more than 65536 bytes"
     with pytest.raises(InvalidArgument, match=message):
         ops.load(uri, options=others | {option: "file:/dev/zero"})

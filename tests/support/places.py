@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from local_servers.azure_server import Azure
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import S3
 from local_servers.web import Web
@@ -42,6 +43,7 @@ class World:
     web: Web
     s3: S3
     redis: RedisServer
+    azure: Azure
 
     def name(self) -> str:
         return f"{self.folder.name}.tensors"
@@ -103,6 +105,16 @@ def _s3(world: World, data: bytes) -> Iterator[From]:
 
 
 @contextmanager
+def _azure(world: World, data: bytes) -> Iterator[From]:
+    blob = world.azure.client(world.name())
+    blob.upload_blob(data)
+    try:
+        yield From(world.azure.uri(world.name()), world.azure.options())
+    finally:
+        blob.delete_blob()
+
+
+@contextmanager
 def _redis(world: World, data: bytes) -> Iterator[From]:
     """Splits the file into keys at offsets unrelated to its tensors."""
     name = world.name()
@@ -126,6 +138,7 @@ SOURCES: dict[str, Callable[[World, bytes], AbstractContextManager[From]]] = {
     "http without ranges": lambda world, data: _web(world, data, folder="no-ranges/"),
     "https": lambda world, data: _web(world, data, tls=True),
     "s3": _s3,
+    "azure": _azure,
     "redis": _redis,
 }
 
@@ -190,6 +203,21 @@ def _to_s3(world: World) -> Iterator[To]:
 
 
 @contextmanager
+def _to_azure(world: World) -> Iterator[To]:
+    blob = world.azure.client(world.name())
+
+    def read() -> bytes | None:
+        found: bytes | None = blob.download_blob().readall() if blob.exists() else None
+        return found
+
+    try:
+        yield To(world.azure.uri(world.name()), read, world.azure.options())
+    finally:
+        if blob.exists():
+            blob.delete_blob()
+
+
+@contextmanager
 def _to_redis(world: World) -> Iterator[To]:
     name = world.name()
 
@@ -216,5 +244,6 @@ SINKS: dict[str, Callable[[World], AbstractContextManager[To]]] = {
     "pipe": _to_pipe,
     "put": _to_web,
     "s3": _to_s3,
+    "azure": _to_azure,
     "redis": _to_redis,
 }

@@ -78,8 +78,8 @@ struct Updated {
 // throws (hooks.h).
 class Reader {
  public:
-  // Takes a path, `fd:N`, or a URI: file://, http://, https://, s3://, gs://, redis://, rediss://,
-  // unix://. Of a safetensors model in several files, the index or the folder. Throws
+  // Takes a path, `fd:N`, or a URI: file://, http://, https://, s3://, gs://, az://, redis://,
+  // rediss://, unix://. Of a safetensors model in several files, the index or the folder. Throws
   // Error(InvalidArgument) for a malformed option.
   explicit Reader(std::string uri, OptionList options = {});
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "io/azure/open.h"
 #include "io/http/open.h"
 #include "io/local/open.h"
 #include "io/place_kind.h"
@@ -20,8 +21,8 @@ namespace tensorizer {
 namespace {
 
 // A new kind takes one entry.
-constexpr const PlaceKind* kKinds[] = {&local_files, &local_descriptors, &web_servers, &s3_objects,
-                                       &redis_files};
+constexpr const PlaceKind* kKinds[] = {&local_files, &local_descriptors, &web_servers,
+                                       &s3_objects,  &azure_blobs,       &redis_files};
 
 // A scheme, and the kind of place that it is of.
 struct Found {

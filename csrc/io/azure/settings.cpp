@@ -1,0 +1,134 @@
+#include "io/azure/settings.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "codec/hmac.h"
+#include "io/http/options.h"
+#include "io/secret.h"
+#include "io/service_url.h"
+#include "io/url.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr const char* kConnectionString = "AZURE_STORAGE_CONNECTION_STRING";
+constexpr std::string_view kSuffix = "core.windows.net";
+// What "UseDevelopmentStorage=true" stands for: an emulator on this machine, whose key is public.
+constexpr std::string_view kEmulator =
+    "AccountName=devstoreaccount1;AccountKey="
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVEr"
+    "Cz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1";
+
+// The settings of a connection string, by their names in lower case.
+std::map<std::string, std::string> connection_settings(std::string_view text) {
+  std::map<std::string, std::string> settings;
+  while (!text.empty()) {
+    const std::string_view setting = trimmed(text.substr(0, text.find(';')));
+    text.remove_prefix(std::min(text.find(';'), text.size() - 1) + 1);
+    const std::size_t equals = setting.find('=');
+    if (setting.empty()) continue;
+    if (equals == setting.npos) {
+      throw Error(ErrorKind::InvalidArgument, std::string(kConnectionString) +
+                                                  " has a setting without a value: it must be "
+                                                  "NAME=VALUE;NAME=VALUE");
+    }
+    settings[lower_case(setting.substr(0, equals))] = setting.substr(equals + 1);
+  }
+  if (lower_case(settings["usedevelopmentstorage"]) == "true") {
+    return connection_settings(kEmulator);
+  }
+  return settings;
+}
+
+// Returns the account in the URL of its blobs: the path, or the beginning of the host's name.
+std::string account_of(const std::string& url) {
+  const std::optional<UrlParts> parts = url_parts(url);
+  if (!parts) return {};
+  const std::string path(parts->path.substr(parts->path.find_first_not_of('/') == std::string::npos
+                                                ? parts->path.size()
+                                                : parts->path.find_first_not_of('/')));
+  return path.empty() ? parts->host.substr(0, parts->host.find('.'))
+                      : path.substr(0, path.find('/'));
+}
+
+std::vector<std::byte> decoded_key(const std::string& given, const char* name) {
+  const std::string key = resolve_secret(given);
+  auto bytes = from_base64(key);
+  if (key.empty() || !bytes) {
+    throw Error(ErrorKind::InvalidArgument,
+                std::string(name) + " must be the key of an account, which is base64");
+  }
+  return *std::move(bytes);
+}
+
+std::string checked_sas(const std::string& given, const char* name) {
+  std::string token = resolve_secret(given);
+  if (token.starts_with('?')) token.erase(0, 1);
+  const bool is_plain = std::all_of(token.begin(), token.end(), [](unsigned char c) {
+    return c > 0x20 && c < 0x7F && c != '#' && c != '"' && c != '<' && c != '>';
+  });
+  if (is_plain && ("&" + token).find("&sig=") != std::string::npos) return token;
+  throw Error(
+      ErrorKind::InvalidArgument,
+      std::string(name) + " must be a SAS token: the parameters of a URL, with a signature (sig=)");
+}
+
+}  // namespace
+
+AzureSettings azure_settings(const std::string& account, const AzureOptions& options) {
+  AzureSettings settings;
+  AzureCredentials& credentials = settings.credentials;
+  auto connection = connection_settings(environment(kConnectionString));
+  std::string& owner = connection["accountname"];
+  if (owner.empty()) owner = account_of(connection["blobendpoint"]);
+  if (owner != account) connection.clear();
+  const bool is_ours = environment("AZURE_STORAGE_ACCOUNT") == account;
+  const std::string sas = is_ours ? environment("AZURE_STORAGE_SAS_TOKEN") : "";
+  const std::string key = is_ours ? environment("AZURE_STORAGE_KEY") : "";
+  if (!options.bearer_token.empty()) {
+    credentials.bearer_token = resolve_secret(options.bearer_token);
+    if (credentials.bearer_token.empty() || !is_header_value(credentials.bearer_token)) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "option 'az_bearer_token' must be one line of printable text");
+    }
+  } else if (!options.sas_token.empty()) {
+    credentials.sas_token = checked_sas(options.sas_token, "option 'az_sas_token'");
+  } else if (!options.account_key.empty()) {
+    credentials.account_key = decoded_key(options.account_key, "option 'az_account_key'");
+  } else if (const std::string& shared = connection["sharedaccesssignature"]; !shared.empty()) {
+    credentials.sas_token = checked_sas(shared, kConnectionString);
+  } else if (const std::string& shared = connection["accountkey"]; !shared.empty()) {
+    credentials.account_key = decoded_key(shared, kConnectionString);
+  } else if (!sas.empty()) {
+    credentials.sas_token = checked_sas(sas, "AZURE_STORAGE_SAS_TOKEN");
+  } else if (!key.empty()) {
+    credentials.account_key = decoded_key(key, "AZURE_STORAGE_KEY");
+  }
+
+  if (!options.endpoint.empty()) {
+    if (options.endpoint.starts_with("http://") && !options.force_http) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "option 'az_endpoint' is " + quote(without_secrets(options.endpoint)) +
+                      ", which is not encrypted: set option 'force_http' to 'true' to allow that");
+    }
+    settings.url = service_url(options.endpoint, options.force_http, "the endpoint of Azure");
+    if (account_of(settings.url) != account) settings.url += "/" + account;
+    return settings;
+  }
+  std::string url = connection["blobendpoint"];
+  if (url.empty()) {
+    const std::string& suffix = connection["endpointsuffix"];
+    url = account + ".blob." + (suffix.empty() ? std::string(kSuffix) : suffix);
+    if (connection["defaultendpointsprotocol"] == "http") url.insert(0, "http://");
+  }
+  settings.url = service_url(url, options.force_http, "the endpoint of Azure");
+  return settings;
+}
+
+}  // namespace tensorizer
