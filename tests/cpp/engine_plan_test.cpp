@@ -24,22 +24,9 @@ std::vector<Extent> random_extents(Dice& dice, const PlanLimits& limits) {
     offset += dice.one_in(3) ? dice.below(2 * limits.largest_gap + 2) : 0;
     extent.offset = offset;
     extent.header_size = dice.one_in(3) ? 0 : dice.below(300);
-    switch (dice.below(5)) {
-      case 0:
-        extent.data_size = 0;
-        break;
-      case 1:
-        extent.data_size = dice.below(2 * limits.strip_size);
-        break;
-      case 2:
-        extent.data_size = dice.below(10 * limits.strip_size);
-        break;
-      case 3:
-        extent.data_size = limits.strip_size - 1 + dice.below(3);
-        break;
-      default:
-        extent.data_size = dice.below(500);
-    }
+    extent.data_size = dice.pick(std::vector<std::uint64_t>{
+        0, dice.below(500), dice.below(2 * limits.strip_size), dice.below(10 * limits.strip_size),
+        limits.strip_size - 1 + dice.below(3)});
     extent.whole = dice.one_in(6);
     if (dice.one_in(6)) {
       extent.cost = 1 + dice.below(100);
@@ -185,6 +172,12 @@ TEST(Interleave, PutsBundlesLast) {
 
 // ---- moving by a plan
 
+void raise(std::atomic<int>& most, int now) {
+  int before = most;
+  while (now > before && !most.compare_exchange_weak(before, now)) {
+  }
+}
+
 // A mover that moves nothing and records what it was asked for.
 class RecordingMover final : public Mover {
  public:
@@ -279,12 +272,6 @@ class RecordingMover final : public Mover {
     RecordingMover& mover_;
   };
 
-  static void raise(std::atomic<int>& most, int now) {
-    int before = most;
-    while (now > before && !most.compare_exchange_weak(before, now)) {
-    }
-  }
-
   bool wants_crc32(std::uint32_t tensor) const {
     return crc32_wanted && !(mixed && tensor % 3 == 0);
   }
@@ -321,10 +308,7 @@ TEST(ComputeSlots, LetSoManyWorkersComputeAtATime) {
       workers.emplace_back([&] {
         for (int turn = 0; turn < 20; ++turn) {
           const ComputeSlots::Slot slot(slots, ComputeSlots::Work::Digest);
-          const int computing = ++now;
-          int before = most;
-          while (computing > before && !most.compare_exchange_weak(before, computing)) {
-          }
+          raise(most, ++now);
           std::this_thread::yield();
           --now;
         }
@@ -360,10 +344,8 @@ TEST(Move, HoldsNoMoreStripsThanItMay) {
   const std::vector<Extent> extents{{0, 0, 40 * kLimits.strip_size}};
   const Plan plan = plan_in_order(extents, kLimits);
   for (const std::size_t most : {1, 2, 3}) {
-    MoveSettings settings;
-    settings.threads = settings.moves_in_flight = 4;
-    settings.sha256 = true;
-    settings.most_strips = most;
+    const MoveSettings settings{
+        .threads = 4, .moves_in_flight = 4, .sha256 = true, .most_strips = most};
     RecordingMover mover(extents);
     mover.sha256_wanted = mover.slow = true;
     Cancel cancel;
@@ -382,10 +364,7 @@ TEST(Move, FinishesEachTensorOnce) {
     extents.back().cost = 3;
   }
   for (int round = 0; round < 20; ++round) {
-    MoveSettings settings;
-    settings.threads = settings.moves_in_flight = 2;
-    settings.sha256 = true;
-    settings.lanes = 2;
+    const MoveSettings settings{.threads = 2, .moves_in_flight = 2, .sha256 = true, .lanes = 2};
     const Plan plan = plan_in_order(extents, kLimits);
     RecordingMover mover(extents);
     mover.sha256_wanted = true;
