@@ -59,7 +59,7 @@ class S3:
         while any(_is_written(path) for path in self.root.rglob(".rclone_temp_*")):
             time.sleep(0.01)
 
-    def uploads(self, bucket: str = "bucket", *, abort: bool = False) -> list[str]:
+    def uploads(self, *, abort: bool = False) -> list[str]:
         """Return the keys of the unfinished uploads, whose parts the server still has."""
         import boto3
 
@@ -71,12 +71,12 @@ class S3:
             region_name="us-east-1",
         )
         try:
-            found = client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+            found = client.list_multipart_uploads(Bucket="bucket").get("Uploads", [])
         except client.exceptions.NoSuchUpload:  # what rclone says before the first upload
             return []
         for upload in found if abort else ():
             client.abort_multipart_upload(
-                Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                Bucket="bucket", Key=upload["Key"], UploadId=upload["UploadId"]
             )
         return [upload["Key"] for upload in found]
 

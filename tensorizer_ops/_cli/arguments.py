@@ -42,7 +42,7 @@ def _named(parser: argparse.ArgumentParser, *flags: str, help: str) -> None:
     )
 
 
-def _reads(parser: argparse.ArgumentParser, key: bool = True) -> None:
+def _reads(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of all commands that read a file."""
     _named(
         parser,
@@ -50,8 +50,7 @@ def _reads(parser: argparse.ArgumentParser, key: bool = True) -> None:
         "--option",
         help="an option for reading, such as connections=32; may be given several times",
     )
-    if key:
-        _keys(parser)
+    _keys(parser)
 
 
 def _keys(parser: argparse.ArgumentParser, new: str = "") -> None:

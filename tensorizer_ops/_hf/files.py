@@ -157,9 +157,9 @@ def _is_elsewhere(name: str, place: str) -> bool:
     return False
 
 
-def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def texts(value: Any) -> Iterator[tuple[str, str]]:
     """Yield the texts in the content of a JSON file, each with the key that it is behind."""
-    left = [(key, value)]
+    left = [("", value)]
     while left:
         key, value = left.pop()
         if isinstance(value, str):
