@@ -99,6 +99,13 @@ class Azure:
     def uri(self, name: str) -> str:
         return f"az://{self.account}/{CONTAINER}/{name}"
 
+    def stored(self, name: str) -> bytes:
+        return self.blobs[name].data
+
+    def uploads(self) -> list[str]:
+        """Return the names of blobs that have blocks in no list."""
+        return [name for name, blocks in self.blocks.items() if blocks]
+
     def options(self, **more: str) -> dict[str, str]:
         """Return the options of tensorizer_ops to access the server, overridden by `more`."""
         return {"az_endpoint": self.url, "force_http": "true", "az_account_key": KEY} | more

@@ -36,6 +36,12 @@ class S3:
             "s3_region": "us-east-1",
         } | more
 
+    def uri(self, name: str) -> str:
+        return f"s3://bucket/{name}"
+
+    def stored(self, name: str) -> bytes:
+        return (self.root / "bucket" / name).read_bytes()
+
     def environment(self) -> dict[str, str]:
         """Return environment variables for AWS's own tools to access the server."""
         return {

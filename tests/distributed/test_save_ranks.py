@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.azure_server import azure_server
+from local_servers.azure_server import Azure, azure_server
 from local_servers.s3_server import S3, s3_server
 from support.ranks import run_ranks
 from tensorizer_ops import errors
@@ -95,6 +95,12 @@ def s3(tmp_path: Path) -> Iterator[S3]:
         yield server
 
 
+@pytest.fixture
+def azure() -> Iterator[Azure]:
+    with azure_server() as server:
+        yield server
+
+
 # Three tensors of more than a part of an upload (8 MiB) or less.
 PARTS = """
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
@@ -106,28 +112,18 @@ shards = {name: distribute_tensor(tensor, mesh, [Shard(int(name) % 2)], src_data
 """
 
 
+@pytest.mark.parametrize("place", ["s3", "azure"])
 @pytest.mark.parametrize("rows", [3000, 30])
-def test_the_blob_is_that_of_one_process(tmp_path: Path, rows: int) -> None:
+def test_the_object_is_that_of_one_process(
+    tmp_path: Path, request: pytest.FixtureRequest, place: str, rows: int
+) -> None:
+    server: S3 | Azure = request.getfixturevalue(place)
     code = PARTS + "distributed.save(given[0], shards, options=json.loads(given[1]))"
+    run_ranks(tmp_path / "ranks", code, server.uri("m"), json.dumps(server.options()), rows)
     full = {str(i): (torch.arange(rows * 1000) + i).float().view(rows, 1000) for i in range(3)}
     tensorizer_ops.save(tmp_path / "one.tensors", full, hashes="chunked")
-    with azure_server() as azure:
-        options = json.dumps(azure.options())
-        run_ranks(tmp_path / "ranks", code, azure.uri("all.tensors"), options, rows)
-        assert list(azure.blobs) == ["all.tensors"]
-        assert azure.blobs["all.tensors"].data == (tmp_path / "one.tensors").read_bytes()
-
-
-@pytest.mark.parametrize("rows", [3000, 30])
-def test_the_object_is_that_of_one_process(tmp_path: Path, s3: S3, rows: int) -> None:
-    code = PARTS + "distributed.save(given[0], shards, options=json.loads(given[1]))"
-    options = json.dumps(s3.options())
-    run_ranks(tmp_path / "ranks", code, "s3://bucket/all.tensors", options, rows)
-    full = {str(i): (torch.arange(rows * 1000) + i).float().view(rows, 1000) for i in range(3)}
-    tensorizer_ops.save(tmp_path / "one.tensors", full, hashes="chunked")
-    stored = s3.root / "bucket" / "all.tensors"
-    assert stored.read_bytes() == (tmp_path / "one.tensors").read_bytes()
-    assert s3.uploads() == []
+    assert server.stored("m") == (tmp_path / "one.tensors").read_bytes()
+    assert server.uploads() == []
 
 
 # Ranks with other tensors, shards that are not contiguous, a group of some ranks, a mesh of these.
