@@ -137,20 +137,18 @@ void define_reader_internals(torch::Library& library) {
              return dtype_name(reader.dtype(name));
            }))
       .def("fill", method(&fill_tensors))
+      // Returns the tensors, and the module indices in their headers.
       .def("load_numbered",
            method(+[](FileReader& reader, std::optional<Numbers> numbers, OptionalDevice device,
                       OptionalType dtype, std::string verify, bool copy, std::int64_t threads) {
              const auto wanted = numbers ? std::optional(as_numbers(*numbers)) : std::nullopt;
-             return reader.load_numbered(wanted,
-                                         {device, dtype, parse_verify(verify), copy, threads});
-           }))
-      // As the headers of tensors say that were loaded by their numbers.
-      .def("module_indices", method(+[](FileReader& reader, Numbers numbers) {
-             Numbers indices;
-             for (const std::uint32_t tensor : as_numbers(numbers)) {
-               indices.push_back(reader.headers().module_index(tensor));
+             Tensors tensors =
+                 reader.load_numbered(wanted, {device, dtype, parse_verify(verify), copy, threads});
+             Numbers module_indices;
+             for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+               module_indices.push_back(reader.headers().module_index(wanted ? (*wanted)[i] : i));
              }
-             return indices;
+             return std::make_tuple(std::move(tensors), std::move(module_indices));
            }))
       .def("load_ranges",
            method(+[](FileReader& reader, NameList names, std::vector<std::int64_t> starts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +59,10 @@ class OpenedFile:
     def reader(self) -> Any:
         """The reader. Once the file is closed, only what it holds in memory is available."""
         return self._input.reader
+
+    @functools.cached_property
+    def internals(self) -> Any:
+        return torch.classes.tensorizer._Internals(self.reader)
 
     @property
     def response_headers(self) -> Any:

@@ -108,8 +108,7 @@ class Values:
     def matches(self, number: int, tensor: torch.Tensor) -> bool:
         """Whether a tensor has the hashes of the one that was loaded."""
         with torch._C.DisableTorchFunctionSubclass():
-            internals = torch.classes.tensorizer._Internals(self._file.reader)
-            is_same: bool = internals.matches(number, tensor)
+            is_same: bool = self._file.internals.matches(number, tensor)
         return is_same
 
     def _reported(self, reader: Any) -> AbstractContextManager[None]:
@@ -121,11 +120,15 @@ class Values:
         device = self.device
         wanted = None if len(numbers) == self._count else numbers
         checks = "all" if (self._verify if verify is None else verify) else "none"
-        internals = torch.classes.tensorizer._Internals(reader)
+        is_usual = reader is self._file.reader  # and loads tensors one by one, perhaps
+        internals = (
+            self._file.internals if is_usual else torch.classes.tensorizer._Internals(reader)
+        )
         with count_load(reader, device):
-            tensors: list[torch.Tensor] = internals.load_numbered(
+            tensors, module_indices = internals.load_numbered(
                 wanted, device, dtype, checks, self._copy, self._threads
             )
-        for i, index in zip(numbers, internals.module_indices(numbers), strict=True):
+        for i, index in zip(numbers, module_indices, strict=True):
             self.module_indices[i] = index
-        return tensors
+        fetched: list[torch.Tensor] = tensors
+        return fetched
