@@ -24,9 +24,7 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 SECTION = re.compile(r"^## ([^\n]+)$|^<!-- messages\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 
 # Files whose texts are no errors: schemas of operators, documents and requests for servers.
-NO_ERRORS = {
-    "csrc/ops/library.cpp",
-}
+NO_ERRORS = {"csrc/ops/library.cpp"}
 # Texts that are no errors.
 NO_MESSAGE = re.compile(
     r"\n|^tensorizer_ops (?:model digest|metadata)|^[\w-]+: [\w/:=-]+$|^[A-Z][\w-]+: |^Credential="

@@ -11,8 +11,6 @@
 //
 // The clock covers allocating memory, connecting, all requests, and joining the threads. Prints the
 // seconds.
-//
-//   g++ -std=c++20 -O2 -o bare_http bare_http.cpp -pthread -lcurl
 #include <curl/curl.h>
 
 #include <algorithm>

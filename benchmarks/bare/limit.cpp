@@ -17,9 +17,6 @@
 // The clock covers what no loader can avoid: allocating memory (for a read), starting threads, the
 // work, and joining them. Memory and file are new in every repetition. Prints the
 // seconds of each.
-//
-//   g++ -std=c++20 -O2 -I../../csrc -o limit limit.cpp ../../csrc/codec/sha256*.cpp -pthread \\
-//       -lcrypto -ldeflate
 #include <libdeflate.h>
 #include <openssl/evp.h>
 
