@@ -30,46 +30,37 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
               ? job.items.size()
               : 0),
       scratch_(plan.strip_size),
-      part_sources_({job.source, job.catalogue, job.settings.keys, nullptr, job.checks_parts()}),
+      part_sources_({job.source, job.catalogue, job.settings.keys, nullptr, job.checks_parts(),
+                     [this](std::uint32_t entry, std::uint64_t at, const std::string& what) {
+                       check_.found_damage({entry, {}}, at, ErrorKind::Crypto, what);
+                     }}),
       check_(job) {
   for (const CutExtent& cut : plan.plan.cut) {
-    cut_[cut.extent] = std::make_unique<CutDetails>();
+    cut_[cut.extent] = std::make_unique<CutItem>(CutItem{{job.items[cut.extent]}});
   }
 }
 
 void LoadMover::move_bundle(const Task& task, Worker& worker) try {
   const std::span<const LoadItem> items = job_.items.subspan(task.first, task.count);
   const LoadItem& first = items.front();
-  if (first.runs != nullptr || job_.is_part_of_chunks(first)) {
-    move_part(first, worker);
-    complete(first, worker);
-    return;
-  }
-  if (items.size() == 1 && first.staged &&
-      extent(first).header_size + extent(first).data_size > plan_.piece_size) {
-    if (!move_staged(first, worker)) complete(first, worker);
-    take_device_checks(false, worker);
-    return;
-  }
-  std::vector<BundledItem> bundle = read_bundle(items, worker);
-  std::vector<std::optional<TensorDetails>> details(items.size());
-  std::vector<DigestStart> starts(items.size());
-  std::vector<std::size_t> here;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (job_.needs_details(items[i])) details[i] = parse_details(items[i], bundle[i].header);
-    starts[i] = digests_wanted(items[i], details[i]);
-    bundle[i].on_device = checks_on_device(items[i], details[i], starts[i], worker);
-    if (!bundle[i].on_device) here.push_back(i);
-  }
-  check_bundle(items, bundle, details, starts, here, worker);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].staged && !bundle[i].data.empty()) put(items[i], 0, bundle[i].data, worker);
-    moved(items[i].size());
-    if (bundle[i].on_device) {
-      start_on_device(items[i], 0, items[i].size(), details[i], starts[i], worker);
+  const Extent& read = extent(first);
+  if (read.alone ||
+      (first.staged && items.size() == 1 && read.header_size + read.data_size > plan_.piece_size)) {
+    move_pieces(first, worker);
+  } else {
+    std::vector<MovingItem> bundle = read_bundle(items, worker);
+    for (MovingItem& each : bundle) learn(each, worker);
+    check_data(bundle, worker);
+    for (const MovingItem& each : bundle) {
+      const LoadItem& item = each.item;
+      if (item.staged && !each.data.empty()) put(item, 0, each.data, worker);
+      moved(item.size());
+      if (each.on_device) start_on_device(each, 0, item.size(), worker);
+    }
+    for (const MovingItem& each : bundle) {
+      if (!each.on_device) complete(each.item, worker);
     }
   }
-  for (const std::size_t i : here) complete(items[i], worker);
   take_device_checks(false, worker);
 } catch (...) {
   rethrow_naming(location(job_.items[task.first]));
@@ -78,21 +69,18 @@ void LoadMover::move_bundle(const Task& task, Worker& worker) try {
 ConstBytes LoadMover::move_strip(const Task& task, StripDigest& digest, Worker& worker) try {
   const LoadItem& item = job_.items[task.first];
   const Extent& read = extent(item);
-  const bool first = task.position == 0 && job_.needs_details(item);
+  const bool first = task.position == 0;
   const Bytes target = item.staged                  ? worker.access.port->take(task.size)
                        : job_.is_only_checked(item) ? scratch_.take(task.size)
                                                     : item.memory.subspan(task.position, task.size);
-  CutDetails& cut = *cut_[task.first];
-  if (job_.is_part_of_chunks(item)) {
-    read_chunks(item, task.position, target, worker);
-    moved(task.size);
-    if (item.staged) put(item, task.position, target, worker);
-    return target;
-  }
-  if (item.in_place) {
-    if (first) cut.header = copy_header(item);
-  } else if (item.runs != nullptr) {
-    read_part(item, task.position, target, plain_data(item, worker), worker);
+  CutItem& cut = *cut_[task.first];
+  if (item.in_place || read.alone) {
+    if (first && item.in_place) {
+      const ConstBytes header = job_.settings.mapping.subspan(read.offset, read.header_size);
+      cut.header.assign(header.begin(), header.end());
+    }
+    const PartSources::Taken chunks = open_chunks(item, worker);
+    fetch(item, task.position, target, reader(item, chunks.get(), worker), worker);
   } else {
     const bool apart = first && read.header_size > kLongHeader;
     if (apart) {
@@ -104,15 +92,21 @@ ConstBytes LoadMover::move_strip(const Task& task, StripDigest& digest, Worker& 
     read_strip(read.offset + read.header_size + task.position, before, target,
                encrypted_ ? nullptr : &digest, worker);
   }
-  if (first) learn_details(item, cut);
+  if (first) {
+    cut.moving.header = cut.header;
+    learn(cut.moving, worker);
+    const std::lock_guard lock(mutex_);
+    cut.known = true;
+    known_.notify_all();
+  }
   bool is_plain = true;
   if (encrypted_) {
     await_details(cut, worker.cancel);
     is_plain = has_whole_chunks(cut);
-    if (is_plain) decrypt(item, cut.details->crypt, task.position, target, worker);
+    if (is_plain) decrypt(item, cut.moving.details->crypt, task.position, target, worker);
   }
   if (item.in_place || encrypted_) digest.update(target);
-  const bool on_device = checks_on_device(item, std::nullopt, {}, worker);
+  const bool on_device = checks_on_device({item}, worker);
   if (is_plain && !on_device) check_chunks(item, task.position, target, worker);
   if (item.staged) {
     put(item, task.position, target, worker);
@@ -121,7 +115,7 @@ ConstBytes LoadMover::move_strip(const Task& task, StripDigest& digest, Worker& 
   }
   moved(task.size);
   if (on_device) {
-    start_on_device(item, task.position, task.size, std::nullopt, {}, worker);
+    start_on_device({item}, task.position, task.size, worker);
     take_device_checks(false, worker);
   }
   return target;
@@ -146,31 +140,22 @@ void LoadMover::read_strip(std::uint64_t offset, Bytes before, Bytes target, Str
 }
 
 DigestStart LoadMover::digest_start(std::uint32_t tensor) {
-  const CutDetails& cut = *cut_[tensor];
-  // A part has no digests but those of its chunks, and data that is not decrypted yet is digested
-  // at the end.
-  const bool part = !job_.is_whole(job_.items[tensor]);
-  if (!job_.digests() || part || (encrypted_ && !has_whole_chunks(cut))) return {};
-  return check_.digests_wanted(job_.items[tensor], cut.details);
+  const CutItem& cut = *cut_[tensor];
+  // Data that is not decrypted yet is digested at the end.
+  return encrypted_ && !has_whole_chunks(cut) ? DigestStart{} : cut.moving.wanted;
 }
 
 void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) {
   const LoadItem& item = job_.items[tensor];
-  CutDetails& cut = *cut_[tensor];
+  CutItem& cut = *cut_[tensor];
   if (encrypted_ && !has_whole_chunks(cut)) {
-    const Bytes data = item.memory;
-    decrypt(item, cut.details->crypt, 0, data, worker);
-    check_chunks(item, 0, data, worker);
-    if (job_.digests()) {
-      RunningDigests running(check_.digests_wanted(item, cut.details));
-      running.update(data);
-      check_.compare(item, running.finish());
-    }
+    cut.moving.data = item.memory;
+    check_data({&cut.moving, 1}, worker);
   } else if (job_.digests() && job_.is_whole(item)) {
     check_.compare(item, digests_found);
   }
   cut_[tensor].reset();
-  if (!checks_on_device(item, std::nullopt, {}, worker)) complete(item, worker);
+  if (!checks_on_device({item}, worker)) complete(item, worker);
 }
 
 void LoadMover::complete(const LoadItem& item, Worker& worker) {
@@ -186,8 +171,8 @@ void LoadMover::let_go(std::uint32_t tensor, ConstBytes strip) {
   scratch_.give_back({const_cast<std::byte*>(strip.data()), strip.size()});
 }
 
-std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadItem> items,
-                                                           Worker& worker) {
+std::vector<LoadMover::MovingItem> LoadMover::read_bundle(std::span<const LoadItem> items,
+                                                          Worker& worker) {
   std::size_t kept = 0;
   std::size_t staged_size = 0;
   std::size_t largest_gap = 0;
@@ -204,7 +189,7 @@ std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadI
   const Bytes scratch = worker.access.scratch.take(kept + largest_gap);
   Bytes staged = staged_size > 0 ? worker.access.port->take(staged_size) : Bytes();
   const Bytes unused = scratch.subspan(kept);
-  std::vector<BundledItem> bundle;
+  std::vector<MovingItem> bundle;
   bundle.reserve(items.size());
   std::vector<Bytes> pieces;
   pieces.reserve(3 * items.size());
@@ -215,8 +200,7 @@ std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadI
   std::size_t at = 0;
   for (const LoadItem& item : items) {
     const Extent e = extent(item);
-    BundledItem& arrived = bundle.emplace_back();
-    arrived.header = scratch.subspan(at, e.header_size);
+    MovingItem& arrived = bundle.emplace_back(MovingItem{item, scratch.subspan(at, e.header_size)});
     at += e.header_size;
     if (item.staged) {
       arrived.data = staged.first(e.data_size);
@@ -245,30 +229,43 @@ std::vector<LoadMover::BundledItem> LoadMover::read_bundle(std::span<const LoadI
   return bundle;
 }
 
-void LoadMover::check_bundle(std::span<const LoadItem> items, std::span<const BundledItem> bundle,
-                             std::span<const std::optional<TensorDetails>> details,
-                             std::span<const DigestStart> starts, std::span<const std::size_t> here,
-                             Worker& worker) {
-  std::vector<std::size_t> digested;
+void LoadMover::learn(MovingItem& moving, Worker& worker) {
+  const LoadItem& item = moving.item;
+  if (job_.needs_details(item)) {
+    std::optional<TensorDetails>& details = moving.details;
+    if (!details) details = job_.catalogue.details(item.entry, moving.header, job_.location);
+    if (!entry(item).dtype) job_.catalogue.set_dtype(item.entry, details->dtype);
+    check_nonce(item, *details);
+    if (job_.settings.keep_details) job_.settings.keep_details(item.entry, *details);
+  }
+  if (job_.digests() && job_.is_whole(item)) {
+    moving.wanted = check_.digests_wanted(item, moving.details);
+  }
+  moving.on_device = checks_on_device(moving, worker);
+}
+
+void LoadMover::check_data(std::span<const MovingItem> items, Worker& worker) {
+  std::vector<const LoadItem*> digested;
   std::vector<DigestStart> wanted;
   std::vector<ConstBytes> data;
   std::vector<ChunksOfItem> chunked;
-  for (const std::size_t i : here) {
-    if (encrypted_ && !bundle[i].data.empty()) {
-      decrypt(items[i], details[i]->crypt, 0, bundle[i].data, worker);
+  for (const MovingItem& each : items) {
+    if (each.on_device) continue;
+    if (encrypted_ && !each.data.empty()) {
+      decrypt(each.item, each.details->crypt, 0, each.data, worker);
     }
     // An empty part has nothing to digest.
-    if (!job_.digests() || !job_.is_whole(items[i])) continue;
-    if (job_.hashes_chunks()) chunked.push_back({items[i], 0, bundle[i].data});
-    digested.push_back(i);
-    wanted.push_back(starts[i]);
-    data.push_back(bundle[i].data);
+    if (!job_.digests() || !job_.is_whole(each.item)) continue;
+    if (job_.hashes_chunks()) chunked.push_back({each.item, 0, each.data});
+    digested.push_back(&each.item);
+    wanted.push_back(each.wanted);
+    data.push_back(each.data);
   }
   if (digested.empty()) return;
   if (!chunked.empty()) check_chunks(chunked, worker);
   const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
   const std::vector<Digests> found = digest_all(wanted, data);
-  for (std::size_t i = 0; i < digested.size(); ++i) check_.compare(items[digested[i]], found[i]);
+  for (std::size_t i = 0; i < digested.size(); ++i) check_.compare(*digested[i], found[i]);
 }
 
 void LoadMover::put(const LoadItem& item, std::uint64_t position, Bytes bytes,
@@ -287,74 +284,6 @@ void LoadMover::put_copied(const LoadItem& item, std::uint64_t position, ConstBy
   }
 }
 
-bool LoadMover::move_staged(const LoadItem& item, Worker& worker) {
-  const Extent& read = extent(item);
-  std::vector<std::byte> header;
-  std::optional<TensorDetails> details;
-  if (job_.needs_details(item)) {
-    read_arriving(job_.source, read.offset, read.header_size, header, worker.cancel);
-    details = parse_details(item, header);
-  }
-  const std::uint64_t begin = read.offset + read.header_size;
-  const std::uint64_t size = read.data_size;
-  const DigestStart wanted = digests_wanted(item, details);
-  const bool on_device = checks_on_device(item, details, wanted, worker);
-  const bool decrypts = encrypted_ && !on_device;
-  const bool digests = job_.digests() && !on_device;
-  RunningDigests running(digests ? wanted : DigestStart{});
-  std::vector<Sha256Digest> found;
-  if (digests && job_.hashes_chunks()) found.resize(chunk_count(size, job_.hashed_chunk()));
-  RunningChunks chunks(job_.hashed_chunk(), found);
-  const auto check = [&](std::uint64_t at, Bytes piece) {
-    if (decrypts) decrypt(item, details->crypt, at, piece, worker);
-    if (digests) {
-      const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
-      running.update(piece);
-      chunks.update(piece);
-    }
-    moved(piece.size());
-  };
-  // Only the header of an empty tensor moves, and it has no chunk size.
-  const std::uint64_t chunk = decrypts && size > 0 ? details->crypt.chunk_size : 1;
-  if (chunk <= plan_.piece_size) {
-    const std::uint64_t most = plan_.piece_size / chunk * chunk;
-    for (std::uint64_t at = 0; at < size; at += most) {
-      worker.cancel.check();
-      const Bytes piece = worker.access.port->take(std::min(most, size - at));
-      job_.source.read(begin + at, {&piece, 1}, worker.cancel);
-      check(at, piece);
-      put(item, at, piece, worker);
-    }
-  } else {
-    // No byte of a chunk may be passed on before the MAC of the whole chunk was checked.
-    std::vector<std::byte> plain;
-    for (std::uint64_t at = 0; at < size; at += chunk) {
-      read_arriving(job_.source, begin + at, std::min(chunk, size - at), plain, worker.cancel);
-      check(at, plain);
-      put_copied(item, at, plain, worker);
-    }
-  }
-  chunks.finish();
-  repair_hashed(item, 0, found, false, worker);
-  if (digests) check_.compare(item, running.finish());
-  if (on_device) start_on_device(item, 0, size, details, wanted, worker);
-  return on_device;
-}
-
-std::vector<std::byte> LoadMover::copy_header(const LoadItem& item) const {
-  const Extent& read = extent(item);
-  const ConstBytes header = job_.settings.mapping.subspan(read.offset, read.header_size);
-  return {header.begin(), header.end()};
-}
-
-TensorDetails LoadMover::parse_details(const LoadItem& item, Bytes header) {
-  const TensorDetails details = job_.catalogue.details(item.entry, header, job_.location);
-  if (!entry(item).dtype) job_.catalogue.set_dtype(item.entry, details.dtype);
-  check_nonce(item, details);
-  if (job_.settings.keep_details) job_.settings.keep_details(item.entry, details);
-  return details;
-}
-
 void LoadMover::check_nonce(const LoadItem& item, const TensorDetails& details) {
   if (!encrypted_ || entry(item).data_size == 0) return;
   const std::lock_guard lock(mutex_);
@@ -363,15 +292,7 @@ void LoadMover::check_nonce(const LoadItem& item, const TensorDetails& details) 
   }
 }
 
-void LoadMover::learn_details(const LoadItem& item, CutDetails& cut) {
-  TensorDetails details = parse_details(item, cut.header);
-  const std::lock_guard lock(mutex_);
-  cut.details = details;
-  cut.known = true;
-  known_.notify_all();
-}
-
-void LoadMover::await_details(const CutDetails& cut, Cancel& cancel) {
+void LoadMover::await_details(const CutItem& cut, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   while (!cut.known) {
     known_.wait_for(lock, kPollInterval);

@@ -35,18 +35,21 @@ class LoadMover final : public Mover {
   void throw_damage() { check_.throw_damage(); }
 
  private:
-  // The details of an item that moves in strips: they come with its first strip.
-  struct CutDetails {
-    std::vector<std::byte> header;  // the details point into it
-    std::optional<TensorDetails> details;
-    bool known = false;  // whether `details` is set; guarded by the mutex
+  // An item, and what is known of it.
+  struct MovingItem {
+    const LoadItem& item;
+    Bytes header{};  // empty if none is needed
+    Bytes data{};    // all of it, if the item is in a bundle
+    std::optional<TensorDetails> details{};
+    DigestStart wanted{};    // of a whole item
+    bool on_device = false;  // whether the device decrypts and digests
   };
 
-  // An item of a bundle.
-  struct BundledItem {
-    Bytes header;  // empty if none is needed
-    Bytes data;
-    bool on_device = false;  // whether the device decrypts and digests
+  // An item that moves in strips: what is known of it comes with its first strip.
+  struct CutItem {
+    MovingItem moving;
+    std::vector<std::byte> header{};
+    bool known = false;  // guarded by the mutex
   };
 
   // Reads a strip, and `before`, which comes before it in the file. Bytes that are digested are
@@ -64,8 +67,8 @@ class LoadMover final : public Mover {
     return {job_.source, entry(item), item.entry};
   }
   // Returns whether each strip holds whole chunks, so that it can be decrypted when it has arrived.
-  bool has_whole_chunks(const CutDetails& cut) const {
-    return plan_.strip_size % cut.details->crypt.chunk_size == 0;
+  bool has_whole_chunks(const CutItem& cut) const {
+    return plan_.strip_size % cut.moving.details->crypt.chunk_size == 0;
   }
   // Called when all bytes of an item have moved and are known to be right.
   void complete(const LoadItem& item, Worker& worker);
@@ -74,55 +77,41 @@ class LoadMover final : public Mover {
   // Reads the extents of the bundle in file order: data into its destinations, staged data into
   // memory of the port, and the rest (headers, data that is only checked, gaps) into scratch
   // memory.
-  std::vector<BundledItem> read_bundle(std::span<const LoadItem> items, Worker& worker);
-  // Decrypts and verifies the items of a bundle that a device does not check, whose numbers in the
-  // bundle are `here`. `starts` has what to digest, by item of the bundle.
-  void check_bundle(std::span<const LoadItem> items, std::span<const BundledItem> bundle,
-                    std::span<const std::optional<TensorDetails>> details,
-                    std::span<const DigestStart> starts, std::span<const std::size_t> here,
-                    Worker& worker);
+  std::vector<MovingItem> read_bundle(std::span<const LoadItem> items, Worker& worker);
+  // Sets what the header says, and what to do with the data. Details that are known already are
+  // kept.
+  void learn(MovingItem& moving, Worker& worker);
+  // Decrypts and verifies the data of items that a device does not check.
+  void check_data(std::span<const MovingItem> items, Worker& worker);
   // Passes bytes to a staged item. `position` counts the bytes of the item.
   void put(const LoadItem& item, std::uint64_t position, Bytes bytes, Worker& worker) const;
-  // Does so for bytes that are not in memory of the port.
+  // Does so for a chunk that was repaired, in memory of its own.
   void put_copied(const LoadItem& item, std::uint64_t position, ConstBytes bytes, Worker& worker);
-  // Moves a staged tensor that is larger than its share of staging memory, piece by piece. Returns
-  // whether the device checks it.
-  bool move_staged(const LoadItem& item, Worker& worker);
-  // Moves runs, or a part of a tensor that is read in whole chunks, piece by piece.
-  void move_part(const LoadItem& item, Worker& worker);
-  // Reads a part of a tensor, `offset` bytes behind the start of the item, in whole chunks.
-  void read_chunks(const LoadItem& item, std::uint64_t offset, Bytes out, Worker& worker);
-  // Returns a source that has opened the item's tensor.
-  std::unique_ptr<TensorSource> open_part(const LoadItem& item, Cancel& cancel);
-  void move_pieces(const LoadItem& item, const ReadData& read, Worker& worker);
-  // Reads bytes of an item from `offset` on, which counts the bytes of the item.
-  void read_part(const LoadItem& item, std::uint64_t offset, Bytes out, const ReadData& read,
-                 Worker& worker) const;
-  // Returns a function that reads the data of a tensor that is not encrypted.
-  ReadData plain_data(const LoadItem& item, Worker& worker) const;
-  std::vector<std::byte> copy_header(const LoadItem& item) const;
-  TensorDetails parse_details(const LoadItem& item, Bytes header);
+  // Moves an item piece by piece: a staged tensor that is larger than its share of staging memory,
+  // runs, or a part of a tensor that is read in whole chunks.
+  void move_pieces(const LoadItem& item, Worker& worker);
+  // Returns a source that has opened the item's tensor, or null if plain bytes of it can be used.
+  PartSources::Taken open_chunks(const LoadItem& item, Worker& worker);
+  // Returns a function that reads the data of the item's tensor, from that source if there is one.
+  ReadData reader(const LoadItem& item, TensorSource* chunks, Worker& worker);
+  // Brings the bytes of an item from `offset` on, which counts the bytes of the item.
+  void fetch(const LoadItem& item, std::uint64_t offset, Bytes out, const ReadData& read,
+             Worker& worker);
+  // Checks the chunks of a part that is in place.
+  void check_in_place(const LoadItem& item, std::uint64_t offset, std::uint64_t size,
+                      Worker& worker);
   // Throws Crypto if another tensor has the same nonce.
   void check_nonce(const LoadItem& item, const TensorDetails& details);
-  void learn_details(const LoadItem& item, CutDetails& cut);
   // Blocks until the first strip has brought the details. It cannot wait for this worker, because
   // it started before all other strips of its item.
-  void await_details(const CutDetails& cut, Cancel& cancel);
-  // Returns what to digest of a whole item; nothing of a part.
-  DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorDetails>& details) {
-    if (!job_.digests() || !job_.is_whole(item)) return {};
-    return check_.digests_wanted(item, details);
-  }
+  void await_details(const CutItem& cut, Cancel& cancel);
 
   // The methods below are in load_mover_device.cpp.
 
-  // Returns whether the device decrypts and digests the bytes of an item, of which these digests
-  // are wanted. Strips have no details.
-  bool checks_on_device(const LoadItem& item, const std::optional<TensorDetails>& details,
-                        const DigestStart& wanted, Worker& worker) const;
+  // Returns whether the device decrypts and digests the bytes of an item. Strips have no details.
+  bool checks_on_device(const MovingItem& moving, Worker& worker) const;
   // Starts to decrypt and verify bytes of an item on its device, once they were put.
-  void start_on_device(const LoadItem& item, std::uint64_t position, std::uint64_t size,
-                       const std::optional<TensorDetails>& details, const DigestStart& wanted,
+  void start_on_device(const MovingItem& moving, std::uint64_t position, std::uint64_t size,
                        Worker& worker);
   // Takes the results of checks that have ended; of all of this worker's checks if `wait` is set.
   void take_device_checks(bool wait, Worker& worker);
@@ -154,7 +143,7 @@ class LoadMover final : public Mover {
   Progress& progress_;
   const std::span<std::uint8_t> complete_;
   const bool encrypted_;
-  std::vector<std::unique_ptr<CutDetails>> cut_;  // by item; null if it is not cut
+  std::vector<std::unique_ptr<CutItem>> cut_;  // by item; null if it is not cut
   // How many bytes of each item a device has found right. Empty if no item is staged.
   std::vector<std::atomic<std::uint64_t>> right_on_device_;
 

@@ -18,30 +18,30 @@ constexpr std::uint64_t kLeastChunk = 256 << 10;
 
 }  // namespace
 
-bool LoadMover::checks_on_device(const LoadItem& item, const std::optional<TensorDetails>& details,
-                                 const DigestStart& wanted, Worker& worker) const {
+bool LoadMover::checks_on_device(const MovingItem& moving, Worker& worker) const {
+  const LoadItem& item = moving.item;
   if (!item.staged || item.size() < kLeastOnDevice || !job_.is_whole(item)) return false;
   // The SHA-256 of a whole tensor runs on one thread, which takes seconds on a device.
-  if (wanted.sha256) return false;
-  if (encrypted_ && details->crypt.chunk_size < kLeastChunk) return false;
+  if (moving.wanted.sha256) return false;
+  if (encrypted_ && moving.details->crypt.chunk_size < kLeastChunk) return false;
   return (encrypted_ || job_.digests()) && worker.access.port->can_check(item.staged->tensor);
 }
 
-void LoadMover::start_on_device(const LoadItem& item, std::uint64_t position, std::uint64_t size,
-                                const std::optional<TensorDetails>& details,
-                                const DigestStart& wanted, Worker& worker) {
+void LoadMover::start_on_device(const MovingItem& moving, std::uint64_t position,
+                                std::uint64_t size, Worker& worker) {
+  const LoadItem& item = moving.item;
   DeviceCheck check{item.staged->tensor, item.staged->position + position, size};
   check.item = static_cast<std::uint32_t>(number(item));
   if (encrypted_) {
-    const CryptInfo& crypt = details->crypt;
+    const CryptInfo& crypt = moving.details->crypt;
     check.cipher = {job_.settings.keys->key_for(crypt.derivation, worker.cancel),
                     crypt.nonce,
                     crypt.chunk_size,
                     {crypt.macs.begin(), crypt.macs.end()}};
   }
   if (job_.hashes_chunks()) check.hashed_chunk = job_.hashed_chunk();
-  check.crc32 = wanted.crc32;
-  check.crc32_before = crc32_with_header(wanted, 0, 0);
+  check.crc32 = moving.wanted.crc32;
+  check.crc32_before = crc32_with_header(moving.wanted, 0, 0);
   worker.access.port->start(std::move(check));
 }
 

@@ -15,9 +15,10 @@ constexpr std::uint64_t kHashedStrip = 2 << 20;
 Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_cost) {
   const Entry& e = job.entry(item);
   const bool part = job.is_part_of_chunks(item);
-  const bool details = job.needs_details(item);
-  if (details) job.catalogue.check_header_size(item.entry, job.location);
-  const bool header = details && !part;
+  const bool header = job.needs_details(item);
+  if (header || (part && job.encrypted())) {
+    job.catalogue.check_header_size(item.entry, job.location);
+  }
   Extent extent{};
   extent.offset = header ? e.header_offset : e.data_offset + item.range.position;
   extent.header_size = header ? e.header_size() : 0;

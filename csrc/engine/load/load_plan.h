@@ -51,11 +51,10 @@ struct LoadJob {
   bool is_only_checked(const LoadItem& item) const {
     return !item.staged && item.memory.empty() && item.size() > 0;
   }
-  // Returns whether an item needs its tensor's details. They move with the data of a whole tensor.
+  // Returns whether the details of an item's tensor move with its data.
   bool needs_details(const LoadItem& item) const {
-    const Entry& e = entry(item);
-    if (encrypted() && item.size() > 0) return true;
-    return is_whole(item) && (verifies() || settings.keep_details || !e.dtype);
+    return is_whole(item) && ((encrypted() && item.size() > 0) || verifies() ||
+                              settings.keep_details || !entry(item).dtype);
   }
   // Returns whether an item is a part of a tensor that is read in whole chunks, because only these
   // can be decrypted or checked. If the tensor is encrypted, they are known from its details, which

@@ -45,7 +45,7 @@ void TensorSource::compare() {
   }
 }
 
-const TensorDetails* TensorSource::open(std::uint32_t number, Cancel& cancel) try {
+void TensorSource::open(std::uint32_t number, Cancel& cancel) try {
   number_ = number;
   digests_.reset();
   chunks_.reset();
@@ -62,7 +62,6 @@ const TensorDetails* TensorSource::open(std::uint32_t number, Cancel& cancel) tr
     details_ = details;
   }
   opened_ = number;
-  return details_ ? &*details_ : nullptr;
 } catch (...) {
   rethrow_naming(location());
 }
@@ -160,11 +159,16 @@ void TensorSource::fill_from_chunks(std::uint64_t chunk_size, std::uint64_t posi
 }
 
 void TensorSource::check(std::uint64_t position, Bytes chunks, Cancel& cancel) {
-  if (file_.catalogue.encrypted()) {
+  using Work = ComputeSlots::Work;
+  const bool encrypted = file_.catalogue.encrypted();
+  std::optional<ComputeSlots::Slot> slot;
+  if (slots_ != nullptr) slot.emplace(*slots_, encrypted ? Work::Cipher : Work::Digest);
+  if (encrypted) {
     decrypt_chunks(file_.source, entry(), details_->crypt, key_->bytes(), position, chunks, cancel,
                    [&](std::uint64_t at, Bytes chunk) {
-                     fail(location(), ErrorKind::Crypto,
-                          describe_wrong_mac(entry(), at, chunk.size()));
+                     const std::string what = describe_wrong_mac(entry(), at, chunk.size());
+                     if (!file_.wrong_mac) fail(location(), ErrorKind::Crypto, what);
+                     file_.wrong_mac(number_, at, what);
                    });
     return;
   }

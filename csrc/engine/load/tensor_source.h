@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/digest/check.h"
 #include "engine/digest/chunks.h"
 #include "engine/digest/data_digests.h"
 #include "engine/digest/file_keys.h"
+#include "engine/move/move.h"
 #include "format/catalogue.h"
 #include "io/source.h"
 
@@ -23,12 +26,17 @@ struct TensorFile {
   DataDigests* data_digests = nullptr;  // as in LoadSettings
   // Whether the chunks of plain data are compared with the digests that the file lists of them.
   bool checks_chunks = false;
+  // Called, if it is set, for a chunk whose MAC is wrong, in place of throwing.
+  std::function<void(std::uint32_t entry, std::uint64_t position, const std::string& what)>
+      wrong_mac{};
 };
 
 // Used by one thread at a time.
 class TensorSource {
  public:
-  explicit TensorSource(const TensorFile& file) : file_(file) {}
+  // Decrypts and checks chunks in a slot, if there are slots.
+  explicit TensorSource(const TensorFile& file, ComputeSlots* slots = nullptr)
+      : file_(file), slots_(slots) {}
 
   // Reads the next bytes of the data; from its start if `position` is 0. Throws Crypto for a chunk
   // whose MAC is wrong, and HashMismatch for one whose digest is, before it gives any byte of it.
@@ -36,9 +44,11 @@ class TensorSource {
   // the data is not what was saved, or not what `data_digests` say.
   void read(std::uint32_t entry, std::uint64_t position, Bytes out, Cancel& cancel);
 
-  // Opens a tensor, so that parts of it can be read. Returns the details of an encrypted one, which
-  // it reads for that, and null for any other. They are valid until the next open() or read().
-  const TensorDetails* open(std::uint32_t entry, Cancel& cancel);
+  // Opens a tensor, so that parts of it can be read.
+  void open(std::uint32_t entry, Cancel& cancel);
+  // Returns the details of an open tensor that is encrypted, and null for any other. They are valid
+  // until the next open() or read().
+  const TensorDetails* details() const { return details_ ? &*details_ : nullptr; }
   // Returns whether open() was called for this tensor last.
   bool has(std::uint32_t entry) const { return opened_ == entry; }
   // Reads any part of the data of the open tensor. Checks the MACs of the chunks that it touches,
@@ -63,6 +73,7 @@ class TensorSource {
   const Entry& entry() const { return file_.catalogue.entries()[number_]; }
 
   const TensorFile& file_;
+  ComputeSlots* const slots_;
   std::uint32_t number_ = 0;
   std::optional<std::uint32_t> opened_;
   std::vector<std::byte> header_;
