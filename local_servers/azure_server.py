@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -203,7 +204,11 @@ class _Handler(BaseHTTPRequestHandler):
                 answered["Content-Range"] = f"bytes */{refusal.message}"
         recorded.status = status
         self.send_response(status)
-        answered = {"Content-Length": str(len(content)), "x-ms-version": "2021-12-02"} | answered
+        answered = {
+            "Content-Length": str(len(content)),
+            "x-ms-version": "2021-12-02",
+            "x-ms-request-id": str(uuid.uuid4()),
+        } | answered
         for name, value in answered.items():
             self.send_header(name, value)
         self.end_headers()

@@ -170,6 +170,12 @@ def assign(found: dict[str, list[str]], to: list[Section]) -> list[str]:
         used.add(line)
         places[line].messages.append(text)
     wrong += [f"{places[line].title}: {line} has no messages" for line in places.keys() - used]
+    # The messages of a new folder would have a section that nobody chose.
+    wrong += [
+        f"{places[line].title}: {line} has folders, so name its files"
+        for line in places
+        if line.startswith("csrc/") and any(path.is_dir() for path in (ROOT / line).glob("*"))
+    ]
     return wrong
 
 

@@ -61,6 +61,9 @@ def test_keys_of_every_kind(azure: Azure, key: str) -> None:
         ("az:///container/key", "names no blob|begin with the name of an account"),
         ("az://evil.com#/container/key", "begin with the name of an account"),
         ("az://user:sesame@account/container/key", r"with a user or a token.*'az_account_key'"),
+        ("az://account/../other/key", "has a segment '.' or '..'"),
+        ("az://account/container/../other/key", "has a segment '.' or '..'"),
+        ("az://account/container/key/.", "has a segment '.' or '..'"),
         ("az://account/container/key?sv=1&sig=sesame", r"key\?\.\.\.' was given with a user or"),
     ],
 )
@@ -100,10 +103,10 @@ def test_credentials_in_the_environment(
     blobs = f"BlobEndpoint={azure.url}/{ACCOUNT}"
     sas = azure.sas()
     given, options = {
-        "connection": (azure.environment(), {}),
+        "connection": (azure.environment(), {"force_http": "true"}),
         "sas in connection": (
             {"AZURE_STORAGE_CONNECTION_STRING": f"{blobs};SharedAccessSignature={sas}"},
-            {},
+            {"force_http": "true"},
         ),
         "key": (
             {"AZURE_STORAGE_ACCOUNT": ACCOUNT, "AZURE_STORAGE_KEY": KEY},
@@ -179,9 +182,40 @@ def test_an_expired_sas_token_is_refused(azure: Azure) -> None:
         ops.load(azure.uri("m"), options=options)
 
 
-def test_an_endpoint_without_tls_must_be_allowed(azure: Azure) -> None:
-    with pytest.raises(errors.InvalidArgument, match="which is not encrypted: set option 'force_"):
-        ops.load(azure.uri("m"), options={"az_endpoint": azure.url, "az_account_key": KEY})
+@pytest.mark.parametrize("where", ["option", "BlobEndpoint", "DefaultEndpointsProtocol"])
+def test_an_endpoint_without_tls_must_be_allowed(
+    azure: Azure, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"az_account_key": KEY}
+    if where == "option":
+        options["az_endpoint"] = azure.url
+    else:
+        value = "http" if where == "DefaultEndpointsProtocol" else f"{azure.url}/{ACCOUNT}"
+        connection = f"AccountName={ACCOUNT};{where}={value}"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+    with pytest.raises(errors.InvalidArgument, match=f"{where}.*not encrypted: set option 'force_"):
+        ops.load(azure.uri("m"), options=options)
+
+
+def test_https_stays_https(azure: Azure) -> None:
+    ops.save(azure.uri("m"), SMALL, options=azure.options())
+    azure.requests.clear()
+    options = azure.options(az_endpoint=azure.url.replace("http:", "https:"), retries="0")
+    with pytest.raises(OSError):
+        ops.load(azure.uri("m"), options=options)
+    assert azure.requests == []
+
+
+@pytest.mark.parametrize("token", ["https://a.blob.core.windows.net/c/m?sig=x", "??sig=x", "sig="])
+def test_what_is_no_sas_token(azure: Azure, token: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match="'az_sas_token' must be a SAS token"):
+        ops.load(azure.uri("m"), options=place(azure) | {"az_sas_token": token})
+
+
+@pytest.mark.parametrize("name", ["Content-Length", "x-ms-range"])
+def test_headers_that_each_request_has(azure: Azure, name: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match=f"'header.{name}' cannot be set: each"):
+        ops.save(azure.uri("m"), SMALL, options=azure.options(**{f"header.{name}": "3"}))
 
 
 def test_a_blob_that_changes_during_a_load(azure: Azure) -> None:
@@ -302,13 +336,18 @@ def test_blocks_of_another_program_with_other_names(azure: Azure) -> None:
     ops.save(azure.uri("m"), LARGE, options=azure.options())
 
 
-def test_an_answer_that_is_not_from_azure(azure: Azure) -> None:
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("answer", "what"), [("200 OK", "<html>"), ("201 Created", "<html>"), ("201 Created", "")]
+)
+def test_an_answer_that_is_not_from_azure(azure: Azure, answer: str, what: str, model: str) -> None:
     with recorder(azure.port) as between:
-        page = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"
+        page = f"HTTP/1.1 {answer}\r\nContent-Length: {len(what)}\r\n\r\n{what}".encode()
         between.answers = lambda request: page
         through = azure.options(az_endpoint=f"http://127.0.0.1:{between.port}", retries="0")
-        with pytest.raises(errors.Unavailable, match="is not from Azure: status 200 and an HTML"):
-            ops.save(azure.uri("m"), SMALL, options=through)
+        shown = f"{answer[:3]} and " + ("an HTML" if what else "neither")
+        with pytest.raises(errors.Unavailable, match=f"is not from Azure: status {shown}"):
+            ops.save(azure.uri("m"), MODELS[model], options=through)
 
 
 def test_models_in_several_blobs(azure: Azure) -> None:

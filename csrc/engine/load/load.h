@@ -18,7 +18,7 @@
 
 namespace tensorizer {
 
-// A place in a tensor whose bytes pass through a TensorPort.
+// A position in a tensor whose bytes pass through a TensorPort.
 struct StagedRange {
   std::uint32_t tensor;  // the number that ports know the tensor by
   std::uint64_t position = 0;
@@ -46,7 +46,7 @@ struct LoadItem {
 // Returns an item for all data of a tensor, without a destination.
 LoadItem whole_tensor(const Catalogue& catalogue, std::uint32_t entry);
 
-// Returns whether an item covers all data of its tensor, in one run.
+// Returns whether an item covers all data of its tensor, as one range.
 inline bool is_whole(const LoadItem& item, const Entry& entry) {
   return item.runs == nullptr && item.size() == entry.data_size;
 }

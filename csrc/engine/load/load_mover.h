@@ -53,7 +53,7 @@ class LoadMover final : public Mover {
   };
 
   // Reads a strip, and `before`, which comes before it in the file. Bytes that are digested are
-  // read part by part.
+  // read piece by piece.
   void read_strip(std::uint64_t offset, Bytes before, Bytes target, StripDigest* digest,
                   Worker& worker);
 

@@ -129,7 +129,7 @@ LoadPlan plan_load(const LoadJob& job) {
   plan.plan = plan_in_order(plan.extents, limits);
   if (lanes) interleave(plan.plan, settings.threads * plan.move.lanes);
   plan.strip_size = limits.strip_size;
-  plan.piece_size = staged_chunk(shares.fair_share);
+  plan.piece_size = staged_piece(shares.fair_share);
   const bool in_chunks = job.encrypted() || job.checks_parts();
   plan.gather.largest_gap = in_chunks ? kCopyCost : hints.read_cost;
   plan.gather.read_size = hints.read_size;

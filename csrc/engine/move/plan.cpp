@@ -33,9 +33,9 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
       std::uint32_t strips = 0;
       for (std::uint64_t at = 0; at < extent.data_size; ++strips) {
         const std::uint64_t to_boundary = most - (begin + at) % most;
-        const std::uint64_t piece = std::min(to_boundary, extent.data_size - at);
-        plan.tasks.push_back({i, 0, at, piece, cut, strips});
-        at += piece;
+        const std::uint64_t strip = std::min(to_boundary, extent.data_size - at);
+        plan.tasks.push_back({i, 0, at, strip, cut, strips});
+        at += strip;
       }
       plan.cut.push_back({i, extent.data_size, strips});
       open = false;

@@ -12,7 +12,7 @@
 
 namespace tensorizer {
 
-// The bytes of one item that a job moves, as one run of the file. A job lists its extents in file
+// The bytes of one item that a job moves, as one span of the file. A job lists its extents in file
 // order.
 struct Extent {
   std::uint64_t offset;       // of the first byte that moves: the header's, or the data's
@@ -80,7 +80,7 @@ constexpr std::uint64_t fair_share_of(std::uint64_t memory, int workers) {
 // Returns how much of a tensor that is not cut passes through staging memory at a time, if a worker
 // may take `share`. Pieces are large because those of a transposed tensor touch much more memory
 // than they take.
-constexpr std::uint64_t staged_chunk(std::uint64_t share) {
+constexpr std::uint64_t staged_piece(std::uint64_t share) {
   constexpr std::uint64_t kLargest = 8 << 20;
   return share < kLargest ? share : kLargest;
 }

@@ -11,7 +11,7 @@
 
 namespace tensorizer {
 
-// A run of bytes in the data of a tensor, as it is stored when it is not encrypted.
+// A range of the data of a tensor, as it is stored when it is not encrypted.
 struct ByteRange {
   std::uint64_t position;
   std::uint64_t size;

@@ -102,7 +102,7 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   move_settings.open_access = settings.open_access;
   Plan plan = plan_in_order(extents, limits);
   if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
-  SaveMover mover(job, job.piece_size(staged_chunk(shares.share)));
+  SaveMover mover(job, job.piece_size(staged_piece(shares.share)));
   job.progress.computed = move(plan, mover, move_settings, cancel);
 }
 
@@ -137,7 +137,7 @@ void write_file(Sink& sink, Layout& layout, std::span<const SaveItem> items,
   const SaveJob job{sink, layout, 0, items, placed, progress};
   if (sink.sequential()) {
     if (!settings.counted) progress.total += size_of(job);
-    const std::uint64_t piece = job.piece_size(staged_chunk(shares_of(job).share));
+    const std::uint64_t piece = job.piece_size(staged_piece(shares_of(job).share));
     SequentialSave(job, piece, cancel).run(head_last ? write_head : std::function<void()>());
   } else {
     move_tensors(job, cancel);

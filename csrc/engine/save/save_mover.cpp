@@ -6,8 +6,9 @@ namespace tensorizer {
 
 namespace {
 
-// Parts of this size are still in the processor's cache when they are written after they were read.
-constexpr std::size_t kPart = 512 << 10;
+// Pieces of this size are still in the processor's cache when they are written after they were
+// read.
+constexpr std::size_t kCachedPiece = 512 << 10;
 constexpr std::size_t kCacheLine = 64;
 
 // Reads bytes into the cache: the kernel copies them from there a fifth faster than from memory.
@@ -53,14 +54,14 @@ ConstBytes SaveMover::move_strip(const Task& task, StripDigest& digest, Worker& 
   digest_chunks_of(task, worker);
   // With SHA-256 the strip is written in whole: it is read once more later anyway, and the page
   // cache keeps larger writes in larger blocks.
-  const bool in_parts = !job_.hashes().sha256;
-  const std::size_t part = in_parts ? kPart : bytes.size();
-  for (std::size_t at = 0; at < bytes.size(); at += part) {
+  const bool in_pieces = !job_.hashes().sha256;
+  const std::size_t most = in_pieces ? kCachedPiece : bytes.size();
+  for (std::size_t at = 0; at < bytes.size(); at += most) {
     worker.cancel.check();
-    const std::size_t size = std::min(part, bytes.size() - at);
+    const std::size_t size = std::min(most, bytes.size() - at);
     if (digest.wanted()) {
       digest.update(piece.plain.subspan(at, size));
-    } else if (in_parts) {
+    } else if (in_pieces) {
       fetch(bytes.subspan(at, size));
     }
     job_.write_data(task.first, task.position + at, bytes.subspan(at, size), worker.cancel);

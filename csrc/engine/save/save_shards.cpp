@@ -54,7 +54,8 @@ ShardNames names_of(const std::string& uri, const SaveOptions& options) {
   const std::optional<std::string> name = file_name_of(uri);
   if (!name) {
     refuse_shards(
-        "needs a target that others can be saved beside: a file in a folder, or an object in S3");
+        "needs a target that others can be saved beside: a file in a folder, or an object in S3 or "
+        "Azure");
   }
   if (!name->ends_with(kSingleSuffix) || name->size() == kSingleSuffix.size()) {
     refuse_shards(

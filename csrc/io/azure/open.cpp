@@ -39,6 +39,12 @@ AzureName parsed(const std::string& uri) {
   }
   AzureName name{rest.substr(0, first), rest.substr(first + 1, second - first - 1),
                  rest.substr(second + 1)};
+  // URLs with such a segment mean another one.
+  const std::string path = "/" + name.container + "/" + name.key + "/";
+  if (path.find("/../") != path.npos || path.find("/./") != path.npos) {
+    throw Error(ErrorKind::InvalidArgument,
+                label + " has a segment '.' or '..', which no blob can be asked for by");
+  }
   if (!is_account(name.account)) {
     throw Error(ErrorKind::InvalidArgument,
                 label +

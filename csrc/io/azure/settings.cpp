@@ -41,7 +41,7 @@ std::map<std::string, std::string> connection_settings(std::string_view text) {
     settings[lower_case(setting.substr(0, equals))] = setting.substr(equals + 1);
   }
   if (lower_case(settings["usedevelopmentstorage"]) == "true") {
-    return connection_settings(kEmulator);
+    settings.merge(connection_settings(kEmulator));
   }
   return settings;
 }
@@ -57,26 +57,31 @@ std::string account_of(const std::string& url) {
                       : path.substr(0, path.find('/'));
 }
 
-std::vector<std::byte> decoded_key(const std::string& given, const char* name) {
-  const std::string key = resolve_secret(given);
+std::vector<std::byte> decoded_key(const std::string& given, const std::string& name) {
+  const std::string key(trimmed(resolve_secret(given)));
   auto bytes = from_base64(key);
   if (key.empty() || !bytes) {
     throw Error(ErrorKind::InvalidArgument,
-                std::string(name) + " must be the key of an account, which is base64");
+                name + " must be the key of an account, which is base64");
   }
   return *std::move(bytes);
 }
 
-std::string checked_sas(const std::string& given, const char* name) {
-  std::string token = resolve_secret(given);
+std::string checked_sas(const std::string& given, const std::string& name) {
+  std::string token(trimmed(resolve_secret(given)));
   if (token.starts_with('?')) token.erase(0, 1);
   const bool is_plain = std::all_of(token.begin(), token.end(), [](unsigned char c) {
     return c > 0x20 && c < 0x7F && c != '#' && c != '"' && c != '<' && c != '>';
   });
-  if (is_plain && ("&" + token).find("&sig=") != std::string::npos) return token;
-  throw Error(
-      ErrorKind::InvalidArgument,
-      std::string(name) + " must be a SAS token: the parameters of a URL, with a signature (sig=)");
+  const std::string parameters = "&" + token + "&";
+  if (is_plain && token.find("://") == token.npos && token.find('?') == token.npos &&
+      parameters.find("&sig=") != token.npos && parameters.find("&sig=&") == token.npos) {
+    return token;
+  }
+  throw Error(ErrorKind::InvalidArgument,
+              name +
+                  " must be a SAS token: the parameters of a URL, behind its '?', with a "
+                  "signature (sig=)");
 }
 
 }  // namespace
@@ -84,50 +89,65 @@ std::string checked_sas(const std::string& given, const char* name) {
 AzureSettings azure_settings(const std::string& account, const AzureOptions& options) {
   AzureSettings settings;
   AzureCredentials& credentials = settings.credentials;
-  auto connection = connection_settings(environment(kConnectionString));
+  const bool needs_none = !options.endpoint.empty() &&
+                          !(options.bearer_token + options.sas_token + options.account_key).empty();
+  auto connection = connection_settings(needs_none ? "" : environment(kConnectionString));
   std::string& owner = connection["accountname"];
   if (owner.empty()) owner = account_of(connection["blobendpoint"]);
   if (owner != account) connection.clear();
-  const bool is_ours = environment("AZURE_STORAGE_ACCOUNT") == account;
+  const bool is_ours = trimmed(environment("AZURE_STORAGE_ACCOUNT")) == account;
   const std::string sas = is_ours ? environment("AZURE_STORAGE_SAS_TOKEN") : "";
   const std::string key = is_ours ? environment("AZURE_STORAGE_KEY") : "";
   if (!options.bearer_token.empty()) {
     credentials.bearer_token = resolve_secret(options.bearer_token);
-    if (credentials.bearer_token.empty() || !is_header_value(credentials.bearer_token)) {
+    if (credentials.bearer_token.empty() ||
+        !std::ranges::all_of(credentials.bearer_token,
+                             [](unsigned char c) { return c > 0x20 && c < 0x7F; })) {
       throw Error(ErrorKind::InvalidArgument,
-                  "option 'az_bearer_token' must be one line of printable text");
+                  "option 'az_bearer_token' must be one word of printable ASCII text");
     }
   } else if (!options.sas_token.empty()) {
     credentials.sas_token = checked_sas(options.sas_token, "option 'az_sas_token'");
   } else if (!options.account_key.empty()) {
     credentials.account_key = decoded_key(options.account_key, "option 'az_account_key'");
   } else if (const std::string& shared = connection["sharedaccesssignature"]; !shared.empty()) {
-    credentials.sas_token = checked_sas(shared, kConnectionString);
+    credentials.sas_token =
+        checked_sas(shared, "the SharedAccessSignature of " + std::string(kConnectionString));
   } else if (const std::string& shared = connection["accountkey"]; !shared.empty()) {
-    credentials.account_key = decoded_key(shared, kConnectionString);
+    credentials.account_key =
+        decoded_key(shared, "the AccountKey of " + std::string(kConnectionString));
   } else if (!sas.empty()) {
     credentials.sas_token = checked_sas(sas, "AZURE_STORAGE_SAS_TOKEN");
   } else if (!key.empty()) {
     credentials.account_key = decoded_key(key, "AZURE_STORAGE_KEY");
   }
 
-  if (!options.endpoint.empty()) {
-    if (options.endpoint.starts_with("http://") && !options.force_http) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "option 'az_endpoint' is " + quote(without_secrets(options.endpoint)) +
-                      ", which is not encrypted: set option 'force_http' to 'true' to allow that");
-    }
-    settings.url = service_url(options.endpoint, options.force_http, "the endpoint of Azure");
-    if (account_of(settings.url) != account) settings.url += "/" + account;
-    return settings;
+  std::string what = "option 'az_endpoint'";
+  std::string url = options.endpoint;
+  if (url.empty()) {
+    what = "the BlobEndpoint of " + std::string(kConnectionString);
+    url = connection["blobendpoint"];
+  } else if (options.force_http && url.find("://") == std::string::npos) {
+    url.insert(0, "http://");
   }
-  std::string url = connection["blobendpoint"];
   if (url.empty()) {
     const std::string& suffix = connection["endpointsuffix"];
-    url = account + ".blob." + (suffix.empty() ? std::string(kSuffix) : suffix);
-    if (connection["defaultendpointsprotocol"] == "http") url.insert(0, "http://");
+    const bool plain = connection["defaultendpointsprotocol"] == "http";
+    what = plain ? "the DefaultEndpointsProtocol of " + std::string(kConnectionString)
+                 : "the account's host";
+    url = (plain ? "http://" : "https://") + account + ".blob." +
+          (suffix.empty() ? std::string(kSuffix) : suffix);
   }
-  settings.url = service_url(url, options.force_http, "the endpoint of Azure");
+  settings.url = service_url(url, false, what);
+  if (settings.url.starts_with("http://") && !options.force_http &&
+      lower_case(connection["usedevelopmentstorage"]) != "true") {
+    throw Error(ErrorKind::InvalidArgument,
+                what + " is " + quote(settings.url) +
+                    ", which is not encrypted: set option 'force_http' to 'true' to allow that");
+  }
+  if (!options.endpoint.empty() && account_of(settings.url) != account) {
+    settings.url += "/" + account;
+  }
   return settings;
 }
 

@@ -78,7 +78,9 @@ class AzureSink final : public PartSink {
     operation.request.headers.emplace_back("Expect:");
     operation.request.body = &body;
     operation.fault = [](const HttpAnswer& answer, std::string_view text) {
-      return answer.status == 201 ? std::string() : not_from("Azure", answer, text, {});
+      const bool is_azures =
+          answer.status == 201 && text.empty() && !answer.header("x-ms-request-id").empty();
+      return is_azures ? std::string() : not_from("Azure", answer, text, {});
     };
     HttpTries tries(client_, "save");
     operate(client_, operation, tries, cancel);

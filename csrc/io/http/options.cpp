@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+#include "base/text.h"
+
 namespace tensorizer {
 
 namespace {
@@ -15,9 +18,17 @@ bool is_header_name(const std::string& name) {
   });
 }
 
+// Headers by which requests say which bytes they carry or ask for.
+constexpr std::string_view kOwnHeaders[] = {"content-length", "transfer-encoding", "range",
+                                            "x-ms-range"};
+
 bool take_header(const std::string& option, const std::string& value, HttpOptions& http) {
   std::string name = option.substr(kHeader.size());
   if (!is_header_name(name) || !is_header_value(value)) return false;
+  if (std::ranges::find(kOwnHeaders, lower_case(name)) != std::end(kOwnHeaders)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "option " + quote(option) + " cannot be set: each request has its own");
+  }
   http.headers.emplace_back(std::move(name), value);
   return true;
 }

@@ -31,7 +31,7 @@ namespace {
 // and no more with 32.
 constexpr int kColdReadsInFlight = 16;
 // Small enough to be in the processor's cache still when its CRC32 is computed.
-constexpr std::uint64_t kWarmPart = 256 << 10;
+constexpr std::uint64_t kWarmPiece = 256 << 10;
 // The system call of one more read takes as long as copying a page from the cache.
 constexpr std::uint64_t kWarmReadCost = 4 << 10;
 constexpr int kSamples = 16;
@@ -177,7 +177,7 @@ class FileSource : public Source {
       hints.reads_in_flight = kColdReadsInFlight;
     } else {
       hints.read_size = kReadFromMemory;
-      hints.cached_size = kWarmPart;
+      hints.cached_size = kWarmPiece;
       hints.read_cost = kWarmReadCost;
     }
     return hints;

@@ -244,7 +244,7 @@ std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
   throw Error(ErrorKind::InvalidArgument,
               quote(uri, 4096) +
                   " is written in place, which several processes cannot do: save to a file that "
-                  "can be replaced, or to S3");
+                  "can be replaced, to S3 or to Azure");
 }
 
 namespace {

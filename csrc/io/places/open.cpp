@@ -184,7 +184,7 @@ std::unique_ptr<SharedSink> open_shared_sink(const std::string& uri,
     throw Error(ErrorKind::InvalidArgument,
                 quote(without_secrets(uri), 4096) +
                     " cannot be written by several processes: save to a path that all of them "
-                    "share, or to S3");
+                    "share, to S3 or to Azure");
   }
   return kind.open_shared_sink(uri, joined, options, cancel);
 }
