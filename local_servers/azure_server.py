@@ -43,7 +43,7 @@ LONGEST_BLOCK_ID = 64
 
 @dataclass
 class Blob:
-    data: bytes
+    data: bytes | bytearray
     etag: str
     content_type: str
     blocks: dict[str, bytes] = field(default_factory=dict)  # that it was made of

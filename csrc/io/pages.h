@@ -1,6 +1,6 @@
-// Memory for bytes that are held between calls, in pages that go back to the system at once.
+// Memory for bytes that are held between calls, in pages that the destructor returns to the system.
 //
-// What malloc() has freed may stay with the process for as long as something behind it is in use.
+// free() may keep its memory in the process while a later allocation behind it is in use.
 #pragma once
 
 #include <sys/mman.h>

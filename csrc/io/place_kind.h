@@ -24,7 +24,8 @@ struct UriScheme {
   const char* written;    // for messages
 };
 
-// What is null cannot be done there. io/places/open.h has the contract of each function.
+// A null function is an operation that this kind does not support. io/places/open.h has the
+// contract of each function.
 struct PlaceKind {
   std::string_view folder;
   std::span<const UriScheme> schemes;

@@ -10,18 +10,9 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.command import run
+from support.command import TENSORS, run
 from support.samples import zoo
 from tensorizer_ops._cli import diff
-
-TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.int64)}
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    path = tmp_path / "model.tensors"
-    tensorizer_ops.save(path, TENSORS)
-    return path
 
 
 def test_diff(model: Path, tmp_path: Path) -> None:

@@ -14,20 +14,11 @@ import torch
 
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
-from support.command import COMMAND, run
+from support.command import COMMAND, TENSORS, run
 from support.process import environment
 from support.samples import assert_same, flip, zoo
 from support.shards import split, write_shards
 from tensorizer_ops._front.inspection import File
-
-TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.int64)}
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    path = tmp_path / "model.tensors"
-    tensorizer_ops.save(path, TENSORS)
-    return path
 
 
 def test_convert_between_formats(model: Path, tmp_path: Path) -> None:

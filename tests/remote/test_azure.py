@@ -20,7 +20,7 @@ from local_servers.azure_server import (
     Refusal,
     azure_server,
 )
-from support.recorder import recorder
+from support.recorder import Recorded as Passed, recorder
 from support.samples import assert_same, sample
 
 ops = torch.ops.tensorizer
@@ -225,7 +225,7 @@ def test_a_blob_that_changes_during_a_load(azure: Azure) -> None:
     def change(request: Recorded) -> None:
         if "if-match" in request.headers and azure.blobs["m"].data is old:
             azure.put("m", bytes(old))
-            azure.blobs["m"].data = bytearray(old)  # type: ignore[assignment]
+            azure.blobs["m"].data = bytearray(old)
 
     azure.before = change
     with pytest.raises(errors.Unavailable, match="has changed while it was loaded"):
@@ -258,7 +258,7 @@ def test_a_server_that_is_busy_is_asked_again(azure: Azure, model: str) -> None:
         ops.load(azure.uri("m"), options=azure.options(retries="0"))
 
 
-def is_list(request: Recorded) -> bool:
+def is_list(request: Recorded | Passed) -> bool:
     return request.query.get("comp") == "blocklist"
 
 
@@ -289,8 +289,8 @@ def test_nothing_is_visible_before_the_list_of_blocks(azure: Azure) -> None:
 def test_a_list_whose_answer_is_lost_is_sent_again(azure: Azure) -> None:
     lists: list[str] = []
 
-    def first(request: object) -> bool:
-        if is_list(request):  # type: ignore[arg-type]
+    def first(request: Passed) -> bool:
+        if is_list(request):
             lists.append("")
             return len(lists) == 1
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -137,7 +137,7 @@ def test_the_server_refuses_what_azure_documents(azure: Azure) -> None:
     azure.put("m", b"content")
     blob = azure.client("m")
 
-    def refusal(status: int, code: str, act: object, **headers: str) -> None:
+    def refusal(status: int, code: str, act: Callable[[], object], **headers: str) -> None:
         def change(request: Recorded) -> None:
             for name, value in headers.items():
                 request.headers.pop(name.replace("_", "-"), None)
@@ -146,7 +146,7 @@ def test_the_server_refuses_what_azure_documents(azure: Azure) -> None:
 
         azure.before = change
         with pytest.raises(HttpResponseError) as caught:
-            act()  # type: ignore[operator]
+            act()
         azure.before = None
         assert (caught.value.status_code, caught.value.error_code) == (status, code)
 

@@ -11,7 +11,12 @@ import sys
 import termios
 import time
 
+import torch
+
 from support.process import TIMEOUT, environment, warm_python
+
+# What the fixture `model` has.
+TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.int64)}
 
 COMMAND = [sys.executable, "-W", "ignore", "-m", "tensorizer_ops"]
 

@@ -59,7 +59,7 @@ std::unique_ptr<HttpEndpoint> endpoint_of(const std::string& uri, const OptionLi
   return azure_endpoint(parsed(uri), options_from(given, &azure_options), http);
 }
 
-// What opens a blob: its endpoint, and connections.
+// The endpoint of a blob, and the connections to it.
 struct Access {
   template <typename Options>
   Access(const std::string& uri, const Options& options)

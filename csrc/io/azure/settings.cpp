@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "base/environment.h"
 #include "base/error.h"
@@ -26,8 +27,10 @@ constexpr std::string_view kEmulator =
     "Cz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1";
 
 // The settings of a connection string, by their names in lower case.
-std::map<std::string, std::string> connection_settings(std::string_view text) {
-  std::map<std::string, std::string> settings;
+using ConnectionSettings = std::map<std::string, std::string>;
+
+ConnectionSettings connection_settings(std::string_view text) {
+  ConnectionSettings settings;
   while (!text.empty()) {
     const std::string_view setting = trimmed(text.substr(0, text.find(';')));
     text.remove_prefix(std::min(text.find(';'), text.size() - 1) + 1);
@@ -50,9 +53,8 @@ std::map<std::string, std::string> connection_settings(std::string_view text) {
 std::string account_of(const std::string& url) {
   const std::optional<UrlParts> parts = url_parts(url);
   if (!parts) return {};
-  const std::string path(parts->path.substr(parts->path.find_first_not_of('/') == std::string::npos
-                                                ? parts->path.size()
-                                                : parts->path.find_first_not_of('/')));
+  std::string path = parts->path;
+  path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
   return path.empty() ? parts->host.substr(0, parts->host.find('.'))
                       : path.substr(0, path.find('/'));
 }
@@ -84,17 +86,9 @@ std::string checked_sas(const std::string& given, const std::string& name) {
                   "signature (sig=)");
 }
 
-}  // namespace
-
-AzureSettings azure_settings(const std::string& account, const AzureOptions& options) {
-  AzureSettings settings;
-  AzureCredentials& credentials = settings.credentials;
-  const bool needs_none = !options.endpoint.empty() &&
-                          !(options.bearer_token + options.sas_token + options.account_key).empty();
-  auto connection = connection_settings(needs_none ? "" : environment(kConnectionString));
-  std::string& owner = connection["accountname"];
-  if (owner.empty()) owner = account_of(connection["blobendpoint"]);
-  if (owner != account) connection.clear();
+AzureCredentials credentials_for(const std::string& account, const AzureOptions& options,
+                                 ConnectionSettings& connection) {
+  AzureCredentials credentials;
   const bool is_ours = trimmed(environment("AZURE_STORAGE_ACCOUNT")) == account;
   const std::string sas = is_ours ? environment("AZURE_STORAGE_SAS_TOKEN") : "";
   const std::string key = is_ours ? environment("AZURE_STORAGE_KEY") : "";
@@ -121,7 +115,12 @@ AzureSettings azure_settings(const std::string& account, const AzureOptions& opt
   } else if (!key.empty()) {
     credentials.account_key = decoded_key(key, "AZURE_STORAGE_KEY");
   }
+  return credentials;
+}
 
+// Returns the URL of the account.
+std::string url_of(const std::string& account, const AzureOptions& options,
+                   ConnectionSettings& connection) {
   std::string what = "option 'az_endpoint'";
   std::string url = options.endpoint;
   if (url.empty()) {
@@ -138,17 +137,30 @@ AzureSettings azure_settings(const std::string& account, const AzureOptions& opt
     url = (plain ? "http://" : "https://") + account + ".blob." +
           (suffix.empty() ? std::string(kSuffix) : suffix);
   }
-  settings.url = service_url(url, false, what);
-  if (settings.url.starts_with("http://") && !options.force_http &&
+  std::string checked = service_url(url, false, what);
+  if (checked.starts_with("http://") && !options.force_http &&
       lower_case(connection["usedevelopmentstorage"]) != "true") {
     throw Error(ErrorKind::InvalidArgument,
-                what + " is " + quote(settings.url) +
+                what + " is " + quote(checked) +
                     ", which is not encrypted: set option 'force_http' to 'true' to allow that");
   }
-  if (!options.endpoint.empty() && account_of(settings.url) != account) {
-    settings.url += "/" + account;
+  if (!options.endpoint.empty() && account_of(checked) != account) {
+    checked += "/" + account;
   }
-  return settings;
+  return checked;
+}
+
+}  // namespace
+
+AzureSettings azure_settings(const std::string& account, const AzureOptions& options) {
+  const bool needs_none = !options.endpoint.empty() &&
+                          !(options.bearer_token + options.sas_token + options.account_key).empty();
+  auto connection = connection_settings(needs_none ? "" : environment(kConnectionString));
+  std::string& owner = connection["accountname"];
+  if (owner.empty()) owner = account_of(connection["blobendpoint"]);
+  if (owner != account) connection.clear();
+  AzureCredentials credentials = credentials_for(account, options, connection);
+  return {url_of(account, options, connection), std::move(credentials)};
 }
 
 }  // namespace tensorizer

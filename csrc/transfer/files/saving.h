@@ -19,7 +19,7 @@
 
 namespace tensorizer {
 
-// What is saved, and where to.
+// The arguments of a save: its target, and how it is written.
 struct SaveRequest {
   std::string uri{};
   // One file that is already open, to write instead of `uri`; or null.
