@@ -3,7 +3,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/COW.h>
 #include <sys/mman.h>
@@ -211,10 +210,9 @@ MemoryKey::MemoryKey(const at::Tensor& tensor)
 }
 
 at::Tensor same_memory(const at::Tensor& tensor) {
-  // The mode decides whether a tensor counts its versions.
-  const c10::InferenceMode mode(tensor.is_inference());
-  at::Tensor other = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()),
-                                                              tensor.key_set(), tensor.dtype());
+  // VIEW keeps the keys, also in inference mode: they decide whether a tensor counts its versions.
+  at::Tensor other = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
   c10::TensorImpl* const impl = other.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
