@@ -143,6 +143,8 @@ class _Receiver(TorchDispatchMode):
 
 def _is_dispatched(tensor: torch.Tensor) -> bool:
     """Return whether a subclass decides what operators do with a tensor."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):  # faster than asking torch
+        return False
     keys = torch._C._dispatch_keys(tensor)
     return keys.has(torch._C.DispatchKey.Python)
 
@@ -236,7 +238,5 @@ def _advice(name: str, value: object) -> str:
 
 
 def _is_distributed(tensor: torch.Tensor) -> bool:
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return False
     distributed = sys.modules.get("torch.distributed.tensor")  # which is slow to import
     return distributed is not None and isinstance(tensor, distributed.DTensor)
