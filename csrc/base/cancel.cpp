@@ -29,4 +29,11 @@ void Cancel::check() {
   throw_if_requested();
 }
 
+void Cancel::wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock) {
+  changed.wait_for(lock, kPollInterval);
+  lock.unlock();
+  check();
+  lock.lock();
+}
+
 }  // namespace tensorizer

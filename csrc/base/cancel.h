@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 
 #include "tensorizer_ops/hooks.h"
@@ -34,6 +36,10 @@ class Cancel {
   // Throws Error(Cancelled) after request(). On the thread that created this, also calls the
   // interrupt hook (tensorizer_ops/hooks.h) at most every kPollInterval, and throws what it throws.
   void check();
+
+  // Blocks until `changed` is notified, or kPollInterval has passed. Then calls check() while the
+  // lock is unlocked, because the hook runs code of the host, and locks it again.
+  void wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock);
 
  private:
   std::atomic<bool> requested_{false};

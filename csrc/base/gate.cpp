@@ -19,10 +19,7 @@ Gate::Entry::Entry(Gate& gate, std::thread::id caller, Cancel& cancel) : gate_(g
   std::unique_lock lock(gate_.mutex_);
   while (gate_.inside_ != std::thread::id()) {
     if (gate_.inside_ == caller) throw Error(ErrorKind::InvalidArgument, gate_.busy_);
-    gate_.left_.wait_for(lock, kPollInterval);
-    lock.unlock();
-    cancel.check();
-    lock.lock();
+    cancel.wait(gate_.left_, lock);
   }
   gate_.inside_ = caller;
 }

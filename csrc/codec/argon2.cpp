@@ -169,10 +169,7 @@ SharedSecret Derivation::wait(Cancel& cancel) {
       work.state = Work::State::Running;
       begin(lock);
     }
-    work.changed.wait_for(lock, kPollInterval);
-    lock.unlock();
-    cancel.check();
-    lock.lock();
+    cancel.wait(work.changed, lock);
   }
   if (work.key) return work.key;
   work.state = Work::State::New;  // a later call may find enough memory

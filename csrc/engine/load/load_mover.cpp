@@ -295,10 +295,7 @@ void LoadMover::check_nonce(const LoadItem& item, const TensorDetails& details) 
 void LoadMover::await_details(const CutItem& cut, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   while (!cut.known) {
-    known_.wait_for(lock, kPollInterval);
-    lock.unlock();
-    cancel.check();
-    lock.lock();
+    cancel.wait(known_, lock);
   }
 }
 

@@ -86,10 +86,7 @@ class Scheduler {
         cancel_.check();
         move_task(task, worker, lock);
       } else {
-        changed_.wait_for(lock, kPollInterval);
-        lock.unlock();
-        cancel_.check();
-        lock.lock();
+        cancel_.wait(changed_, lock);
       }
     }
     lock.unlock();

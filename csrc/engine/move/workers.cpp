@@ -60,10 +60,7 @@ void for_each_number(std::size_t count, int workers, Cancel& cancel,
     std::unique_lock lock(mutex);
     while (left > 0) {
       if (next == count) {
-        changed.wait_for(lock, kPollInterval);
-        lock.unlock();
-        cancel.check();
-        lock.lock();
+        cancel.wait(changed, lock);
         continue;
       }
       const std::size_t number = next++;

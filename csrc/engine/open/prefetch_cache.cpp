@@ -201,7 +201,7 @@ PrefetchCache::Added PrefetchCache::add(const std::vector<Span>& spans, Cancel& 
     if (oldest) {
       evict(oldest);
     } else if (reading || taken_ > 0) {
-      wait(lock, cancel);
+      cancel.wait(changed_, lock);
     } else {
       break;
     }
@@ -245,7 +245,7 @@ void PrefetchCache::read_into_units(const Read& read, int most_reads, Cancel& ca
   {
     std::unique_lock lock(mutex_);
     // The limit is per file, however many calls fetch from it.
-    while (reading_process_ == getpid() && reading_ >= most_reads) wait(lock, cancel);
+    while (reading_process_ == getpid() && reading_ >= most_reads) cancel.wait(changed_, lock);
     if (std::exchange(reading_process_, getpid()) != getpid()) reading_ = 0;
     for (const UnitPointer& unit : read.units) {
       // A load did not wait for this unit, and reads it itself.
@@ -292,7 +292,7 @@ std::vector<Span> PrefetchCache::await(std::span<const UnitPointer> units, Cance
   std::unique_lock lock(mutex_);
   std::vector<Span> failed;
   for (const UnitPointer& unit : units) {
-    while (is_loading(*unit)) wait(lock, cancel);
+    while (is_loading(*unit)) cancel.wait(changed_, lock);
     if (unit->state == State::Failed) failed.push_back(unit->span);
   }
   return failed;
@@ -304,7 +304,7 @@ std::shared_ptr<Source> PrefetchCache::source_for(std::span<const Span> wanted, 
     return unit->state == State::Reading && is_loading(*unit);
   };
   std::vector<UnitPointer> found = find(wanted);
-  for (; std::ranges::any_of(found, is_reading); found = find(wanted)) wait(lock, cancel);
+  for (; std::ranges::any_of(found, is_reading); found = find(wanted)) cancel.wait(changed_, lock);
   for (const UnitPointer& unit : found) {
     // The load reads queued units itself, rather than wait for their turn.
     if (unit->state == State::Queued) evict(unit);
@@ -337,13 +337,6 @@ bool PrefetchCache::has_any() const {
 bool PrefetchCache::is_loading(const Unit& unit) const {
   return (unit.state == State::Reading || unit.state == State::Queued) &&
          unit.process == getpid() && unit.thread != calling_thread();
-}
-
-void PrefetchCache::wait(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
-  changed_.wait_for(lock, kPollInterval);
-  lock.unlock();
-  cancel.check();
-  lock.lock();
 }
 
 std::vector<PrefetchCache::UnitPointer> PrefetchCache::find(std::span<const Span> wanted) const {

@@ -86,8 +86,6 @@ class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
 
   // Returns whether a fetch of this process, on another thread, has yet to read the unit.
   bool is_loading(const Unit& unit) const;
-  // Unlocks the mutex, blocks until something changes or a short time has passed, and locks it.
-  void wait(std::unique_lock<std::mutex>& lock, Cancel& cancel);
 
   // Returns the units that overlap these spans.
   std::vector<UnitPointer> find(std::span<const Span> wanted) const;

@@ -109,10 +109,7 @@ std::shared_ptr<ReadAhead::Window> ReadAhead::hold(Span wanted, bool at_once, Ca
   for (;;) {
     if (std::shared_ptr<Window> found = take_held(wanted)) return found;
     if (!is_coming()) break;
-    fetched_.wait_for(lock, kPollInterval);
-    lock.unlock();
-    cancel.check();
-    lock.lock();
+    cancel.wait(fetched_, lock);
   }
   if (somebody_fetches()) return nullptr;
   std::shared_ptr<Window> before = std::exchange(held_, nullptr);

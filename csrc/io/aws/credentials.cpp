@@ -60,10 +60,7 @@ S3Credentials S3CredentialsChain::get(Cancel& cancel) {
     } else if (hold(now)) {
       return *known_;
     } else {
-      changed_.wait_for(lock, kPollInterval);
-      lock.unlock();
-      cancel.check();
-      lock.lock();
+      cancel.wait(changed_, lock);
     }
   }
 }

@@ -281,10 +281,7 @@ class RedisSink final : public Sink {
   void make(RedisConnection& connection, Value& value, Cancel& cancel) {
     std::unique_lock lock(mutex_);
     while (value.state == Value::State::BeingMade) {
-      made_.wait_for(lock, kPollInterval);
-      lock.unlock();
-      cancel.check();
-      lock.lock();
+      cancel.wait(made_, lock);
     }
     if (value.state == Value::State::Made) return;
     value.state = Value::State::BeingMade;

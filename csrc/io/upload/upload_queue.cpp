@@ -58,10 +58,7 @@ void UploadQueue::wait_until(const std::function<bool()>& done, std::unique_lock
   for (;;) {
     if (error_) std::rethrow_exception(error_);
     if (done()) return;
-    changed_.wait_for(lock, kPollInterval);
-    lock.unlock();
-    cancel.check();
-    lock.lock();
+    cancel.wait(changed_, lock);
   }
 }
 

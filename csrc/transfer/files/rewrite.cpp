@@ -56,10 +56,7 @@ class Origin {
     while (true) {
       while (next_ < number && !is_read(entry(next_))) ++next_;
       if (next_ == number) return;
-      changed_.wait_for(lock, kPollInterval);
-      lock.unlock();
-      cancel_.check();
-      lock.lock();
+      cancel_.wait(changed_, lock);
     }
   }
 
