@@ -15,11 +15,6 @@ namespace tensorizer::ops {
 
 namespace {
 
-LoadRequest load_request(std::optional<c10::Device> device, std::optional<c10::ScalarType> dtype,
-                         const std::string& verify, bool copy, std::int64_t threads) {
-  return {device, dtype, parse_verify(verify), copy, threads};
-}
-
 // Returns whether the tensor stands for another one, to which torch leads a call that it
 // dispatches.
 bool stands_for_another(const at::Tensor& tensor) {
@@ -121,7 +116,7 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                        load_traced(uri, known, device, dtype, verify, copy, threads, options));
   }
   return translate_errors([&] {
-    const LoadRequest request = load_request(device, dtype, verify, copy, threads);
+    const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
     FileReader reader(uri, option_list(options));
     const auto wanted = string_vector(names);
     return tensor_dict(wanted ? *wanted : reader.names(), reader.load(wanted, request));
@@ -135,7 +130,7 @@ std::vector<at::Tensor> load_tensors(const std::string& uri, const Strings& name
                                      std::optional<std::int64_t> threads, const Options& options,
                                      const std::optional<Strings>& traced) {
   return translate_errors([&] {
-    const LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
+    const LoadRequest request{device, dtype, parse_verify(verify), copy, threads.value_or(0)};
     return FileReader(uri, option_list(options))
         .load(string_vector(names), request, string_vector(traced), Ties::Apart);
   });
@@ -150,7 +145,7 @@ std::vector<at::Tensor> load_slices(const std::string& uri, const Strings& names
                                     bool copy, std::optional<std::int64_t> threads,
                                     const Options& options, const std::optional<Strings>& traced) {
   return translate_errors([&] {
-    const LoadRequest request = load_request(device, dtype, verify, copy, threads.value_or(0));
+    const LoadRequest request{device, dtype, parse_verify(verify), copy, threads.value_or(0)};
     return FileReader(uri, option_list(options))
         .load_slices(string_vector(names), sliced_dimensions(tensors, dims, starts, lengths, steps),
                      request, string_vector(traced), Ties::Apart);

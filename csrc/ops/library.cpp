@@ -3,7 +3,6 @@
 
 #include "ops/kernels.h"
 #include "ops/memory_digests.h"
-#include "ops/reader_internals.h"
 #include "ops/script_reader.h"
 #include "ops/script_writer.h"
 

@@ -1,4 +1,6 @@
-#include "ops/reader_internals.h"
+// torch.classes.tensorizer._Internals: what the Python package asks of a Reader beyond its public
+// methods. Results of several parts are objects with properties.
+#include <torch/library.h>
 
 #include <mutex>
 
@@ -70,16 +72,15 @@ struct FilledTensors final : torch::CustomClassHolder {
 
 struct Internals final : torch::CustomClassHolder {
   explicit Internals(c10::intrusive_ptr<ScriptReader> of) : reader(std::move(of)) {}
+  FileReader& file() const noexcept { return reader->file(); }
 
   const c10::intrusive_ptr<ScriptReader> reader;
 };
 
 // Makes a method of a function of the reader.
-template <typename Result, typename... Arguments>
-auto method(Result (*body)(FileReader&, Arguments...)) {
-  return [body](const c10::intrusive_ptr<Internals>& self, Arguments... arguments) {
-    return translate_errors([&] { return body(self->reader->file(), std::move(arguments)...); });
-  };
+template <typename Body>
+auto method(Body body) {
+  return tensorizer::method<Internals>(body);
 }
 
 std::vector<std::uint32_t> as_numbers(const Numbers& given) {

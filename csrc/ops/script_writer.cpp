@@ -21,6 +21,22 @@ AddedTensor added_tensor(std::string name, at::Tensor tensor, std::int64_t type,
           static_cast<std::uint16_t>(module_index)};
 }
 
+void add_all(FileWriter& writer, c10::List<std::string> names, std::vector<at::Tensor> tensors,
+             c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices) {
+  if (tensors.size() != names.size() || types.size() != names.size() ||
+      module_indices.size() != names.size()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "names, tensors, types and module indices differ in number");
+  }
+  std::vector<AddedTensor> added;
+  added.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    added.push_back(
+        added_tensor(names.get(i), std::move(tensors[i]), types.get(i), module_indices.get(i)));
+  }
+  writer.add(added);
+}
+
 const char* state_name(FileWriter::State state) {
   switch (state) {
     case FileWriter::State::Open:
@@ -48,71 +64,40 @@ ScriptWriter::ScriptWriter(std::unique_ptr<Sink> sink, std::optional<StringDict>
                                             metadata_list(metadata));
       })) {}
 
-void ScriptWriter::add(std::string name, at::Tensor tensor, std::int64_t type,
-                       std::int64_t module_index) {
-  translate_errors([&] {
-    const AddedTensor added = added_tensor(std::move(name), std::move(tensor), type, module_index);
-    writer_->add({&added, 1});
-  });
-}
-
-void ScriptWriter::add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
-                           c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices) {
-  translate_errors([&] {
-    if (tensors.size() != names.size() || types.size() != names.size() ||
-        module_indices.size() != names.size()) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "names, tensors, types and module indices differ in number");
-    }
-    std::vector<AddedTensor> added;
-    added.reserve(names.size());
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      added.push_back(
-          added_tensor(names.get(i), std::move(tensors[i]), types.get(i), module_indices.get(i)));
-    }
-    writer_->add(added);
-  });
-}
-
-std::tuple<std::int64_t, std::int64_t> ScriptWriter::progress() {
-  const auto [done, total] = writer_->progress();
-  return {static_cast<std::int64_t>(done), static_cast<std::int64_t>(total)};
-}
-
-void ScriptWriter::cancel() { writer_->cancel(); }
-
-void ScriptWriter::flush() {
-  translate_errors([&] { writer_->flush(); });
-}
-
-void ScriptWriter::close() {
-  translate_errors([&] { writer_->close(); });
-}
-
-void ScriptWriter::abort() {
-  translate_errors([&] { writer_->abort(); });
-}
-
-std::tuple<std::string, std::int64_t> ScriptWriter::state() {
-  return {state_name(writer_->state()), static_cast<std::int64_t>(writer_->tensor_count())};
-}
-
 void define_writer(torch::Library& library) {
   const auto none = [] { return torch::arg::none(); };
+  using Self = c10::intrusive_ptr<ScriptWriter>;
   library.class_<ScriptWriter>("Writer")
       .def(torch::init<std::string, std::optional<StringDict>, std::optional<StringDict>>(),
            "Takes tensors one at a time; the target appears with close().",
            {torch::arg("uri"), torch::arg("options") = none(), torch::arg("metadata") = none()})
-      .def("add", &ScriptWriter::add, "",
+      .def("add",
+           method<ScriptWriter>(+[](FileWriter& writer, std::string name, at::Tensor tensor,
+                                    std::int64_t type, std::int64_t module_index) {
+             const AddedTensor added =
+                 added_tensor(std::move(name), std::move(tensor), type, module_index);
+             writer.add({&added, 1});
+           }),
+           "",
            {torch::arg("name"), torch::arg("tensor"), torch::arg("type") = 2,
             torch::arg("module_index") = 0})
-      .def("_add_all", &ScriptWriter::add_all)
-      .def("_flush", &ScriptWriter::flush)
-      .def("_state", &ScriptWriter::state)
-      .def("progress", &ScriptWriter::progress)
-      .def("cancel", &ScriptWriter::cancel)
-      .def("close", &ScriptWriter::close)
-      .def("abort", &ScriptWriter::abort);
+      .def("_add_all", method<ScriptWriter>(&add_all))
+      .def("_flush", method<ScriptWriter>(+[](FileWriter& writer) { writer.flush(); }))
+      // "open", "closed" or "aborted", and how many tensors were added.
+      .def("_state",
+           [](const Self& self) {
+             return std::tuple<std::string, std::int64_t>(
+                 state_name(self->file().state()),
+                 static_cast<std::int64_t>(self->file().tensor_count()));
+           })
+      .def("progress",
+           [](const Self& self) {
+             const auto [done, total] = self->file().progress();
+             return std::tuple(static_cast<std::int64_t>(done), static_cast<std::int64_t>(total));
+           })
+      .def("cancel", [](const Self& self) { self->file().cancel(); })
+      .def("close", method<ScriptWriter>(+[](FileWriter& writer) { writer.close(); }))
+      .def("abort", method<ScriptWriter>(+[](FileWriter& writer) { writer.abort(); }));
 }
 
 }  // namespace tensorizer::ops

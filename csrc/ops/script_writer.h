@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <string>
-#include <tuple>
 
 #include "ops/translate_errors.h"
 #include "transfer/files/file_writer.h"
@@ -20,17 +19,7 @@ class ScriptWriter final : public torch::CustomClassHolder {
   ScriptWriter(std::unique_ptr<Sink> sink, std::optional<StringDict> options,
                std::optional<StringDict> metadata);
 
-  void add(std::string name, at::Tensor tensor, std::int64_t type, std::int64_t module_index);
-  void add_all(c10::List<std::string> names, std::vector<at::Tensor> tensors,
-               c10::List<std::int64_t> types, c10::List<std::int64_t> module_indices);
-  std::tuple<std::int64_t, std::int64_t> progress();
-  void cancel();
-  void flush();
-  void close();
-  void abort();
-  // For tensorizer_ops.Writer: returns "open", "closed" or "aborted", and how many tensors were
-  // added.
-  std::tuple<std::string, std::int64_t> state();
+  FileWriter& file() noexcept { return *writer_; }
 
  private:
   std::unique_ptr<FileWriter> writer_;

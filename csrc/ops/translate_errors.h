@@ -32,6 +32,14 @@ auto translate_errors(const Body& body) -> decltype(body()) {
   }
 }
 
+// Makes a method of a class of TorchScript: it calls `body` with the file of the object.
+template <typename Class, typename File, typename Result, typename... Arguments>
+auto method(Result (*body)(File&, Arguments...)) {
+  return [body](const c10::intrusive_ptr<Class>& self, Arguments... arguments) {
+    return translate_errors([&] { return body(self->file(), std::move(arguments)...); });
+  };
+}
+
 using StringDict = c10::Dict<std::string, std::string>;
 using TensorDict = c10::Dict<std::string, at::Tensor>;
 
