@@ -61,7 +61,7 @@ class Limits : public AwsHome {
     TinyServer server([&](const TinyRequest&) {
       return count-- > 0 ? answer() : TinyAnswer{200, "the file", ""};
     });
-    EXPECT_EQ(read(*http_source(object(server), pool(), {}, cancel_), 0, 8), "the file");
+    EXPECT_EQ(read(*http_source({object(server), pool()}, {}, cancel_), 0, 8), "the file");
   }
 
   // Answers as a server with one file of four bytes, 'p', would.
@@ -241,7 +241,7 @@ TEST_F(Limits, EndWhatIsOnThisMachine) {
     return save(*sink(folder / std::to_string(count)), head_, "data");
   };
   const auto size = [&](std::uint64_t total) {
-    shared_s3_sink(object_at("http://127.0.0.1:1"), pool(), {})->begin(1, total - 1);
+    shared_s3_sink({object_at("http://127.0.0.1:1"), pool()}, {})->begin(1, total - 1);
   };
   const auto part = [&](std::uint64_t count) {
     const TinyServer server([](const TinyRequest& request) {
@@ -251,7 +251,7 @@ TEST_F(Limits, EndWhatIsOnThisMachine) {
                                                  : "",
                         request.method == "PUT" ? "ETag: \"x\"\r\n" : ""};
     });
-    const auto parts = s3_sink(object(server), pool(), 1);
+    const auto parts = s3_sink({object(server), pool()}, 1);
     parts->begin(0, std::nullopt);
     write(*parts, count - 1, "x");
   };
@@ -312,7 +312,7 @@ TEST_F(Limits, KeepTheBeginOfWhatAServerSays) {
     return TinyAnswer{request.path == "/no" ? 404 : 200, std::string(100'000, 'x'), ""};
   });
   const auto client_pool = pool();
-  HttpClient client(url_endpoint(server.url("/"), {}), client_pool);
+  HttpClient client({url_endpoint(server.url("/"), {}), client_pool});
   for (const auto& [path, refusal, body] : {std::tuple{"/no", 16 << 10, 0}, {"/", 0, 64 << 10}}) {
     TextReceiver receiver;
     HttpRequest request;

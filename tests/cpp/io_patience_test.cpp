@@ -109,10 +109,11 @@ TEST_F(Patience, WithAServerThatPutsAnObjectTogether) {
     http.timeout = timeout;
     http.connections = 1;
     const auto object = s3_sink(
-        std::make_unique<RecordedPatience>(
-            s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_options(server.url()), {}),
-            seconds),
-        std::make_shared<HttpPool>(http), 1);
+        {std::make_unique<RecordedPatience>(
+             s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_options(server.url()), {}),
+             seconds),
+         std::make_shared<HttpPool>(http)},
+        1);
     object->begin(0, std::nullopt);
     write(*object, 0, "ab");
     object->finish(2, cancel_);
@@ -139,8 +140,9 @@ TEST_F(Patience, WithAPartThatIsMissing) {
     return upload_answer(request);
   });
   const auto object =
-      s3_sink(s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_options(server.url()), {}),
-              std::make_shared<HttpPool>(HttpOptions{}), 1);
+      s3_sink({s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_options(server.url()), {}),
+               std::make_shared<HttpPool>(HttpOptions{})},
+              1);
   object->begin(0, kPart * kParts);
   const std::string bytes(kPart, 'x');
   const ConstBytes piece = as_bytes(bytes);

@@ -16,8 +16,9 @@ using namespace testing_support;
 class S3SinkTest : public AwsHome {
  protected:
   std::unique_ptr<Sink> object(std::uint64_t part_size) {
-    return s3_sink(s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_, {}),
-                   std::make_shared<HttpPool>(HttpOptions{}), part_size);
+    return s3_sink({s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_, {}),
+                    std::make_shared<HttpPool>(HttpOptions{})},
+                   part_size);
   }
 
   // Returns the requests so far as "METHOD /path?query".
@@ -74,8 +75,9 @@ TEST_F(S3SinkTest, AnObjectOfOnePartTakesOneRequest) {
 TEST_F(S3SinkTest, ALongerObjectIsSentInParts) {
   HttpOptions one_at_a_time;
   one_at_a_time.connections = 1;
-  const auto sink = s3_sink(s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_, {}),
-                            std::make_shared<HttpPool>(one_at_a_time), 10);
+  const auto sink = s3_sink({s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_, {}),
+                             std::make_shared<HttpPool>(one_at_a_time)},
+                            10);
   sink->begin(0, std::nullopt);
   write(*sink, 0, text_pattern(11));
   sink->finish(11, cancel_);
@@ -93,8 +95,9 @@ TEST_F(S3SinkTest, PartsOfAKnownSizeHave8MiBOrMore) {
   }
   const auto unit = [&](std::uint64_t size) {
     const auto shared =
-        shared_s3_sink(s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_, {}),
-                       std::make_shared<HttpPool>(HttpOptions{}), {});
+        shared_s3_sink({s3_endpoint("s3", parse_s3_name("s3", "bucket/key"), s3_, {}),
+                        std::make_shared<HttpPool>(HttpOptions{})},
+                       {});
     shared->begin(0, size);
     return shared->unit();
   };

@@ -54,40 +54,26 @@ AzureName parsed(const std::string& uri) {
   return name;
 }
 
-std::unique_ptr<HttpEndpoint> endpoint_of(const std::string& uri, const OptionList& given,
-                                          const HttpOptions& http) {
-  return azure_endpoint(parsed(uri), options_from(given, &azure_options), http);
+template <typename Options>
+HttpAccess access_to(const std::string& uri, const Options& options) {
+  const HttpOptions http = options_from(options.given, &http_options);
+  return {azure_endpoint(parsed(uri), options_from(options.given, &azure_options), http),
+          http_pool(options.access.get(), http)};
 }
-
-// The endpoint of a blob, and the connections to it.
-struct Access {
-  template <typename Options>
-  Access(const std::string& uri, const Options& options)
-      : http(options_from(options.given, &http_options)),
-        endpoint(endpoint_of(uri, options.given, http)),
-        pool(http_pool(options.access.get(), http)) {}
-
-  HttpOptions http;
-  std::unique_ptr<HttpEndpoint> endpoint;
-  std::shared_ptr<HttpPool> pool;
-};
 
 std::unique_ptr<Source> open_azure_source(const std::string& uri, const SourceOptions& options,
                                           Cancel& cancel) {
-  Access access(uri, options);
-  return http_source(std::move(access.endpoint), std::move(access.pool), options, cancel);
+  return http_source(access_to(uri, options), options, cancel);
 }
 
 std::unique_ptr<Sink> open_azure_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
-  Access access(uri, options);
-  return azure_sink(std::move(access.endpoint), std::move(access.pool), options.part_size);
+  return azure_sink(access_to(uri, options), options.part_size);
 }
 
 std::unique_ptr<SharedSink> open_shared_azure_sink(const std::string& uri,
                                                    const std::optional<std::string>& joined,
                                                    const SinkOptions& options, Cancel&) {
-  Access access(uri, options);
-  return shared_azure_sink(std::move(access.endpoint), std::move(access.pool), joined);
+  return shared_azure_sink(access_to(uri, options), joined);
 }
 
 std::string azure_sibling(const std::string& uri, const std::string& name,
@@ -104,8 +90,7 @@ std::string azure_sibling(const std::string& uri, const std::string& name,
 }
 
 void remove_azure_blob(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
-  Access access(uri, options);
-  HttpClient client(std::move(access.endpoint), std::move(access.pool));
+  HttpClient client(access_to(uri, options));
   remove_file(client, cancel);
 }
 

@@ -6,9 +6,7 @@
 #include <string>
 
 #include "io/azure/options.h"
-#include "io/http/endpoint.h"
-#include "io/http/options.h"
-#include "io/http/pool.h"
+#include "io/http/client.h"
 #include "io/place_kind.h"
 
 namespace tensorizer {
@@ -27,12 +25,10 @@ std::unique_ptr<HttpEndpoint> azure_endpoint(const AzureName& name, const AzureO
 
 // Returns a sink that uploads a blob in blocks, or in one request if it is small. `part_size` is
 // for uploads whose size is not known in begin().
-std::unique_ptr<Sink> azure_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                                 std::shared_ptr<HttpPool> pool, std::uint64_t part_size);
+std::unique_ptr<Sink> azure_sink(HttpAccess access, std::uint64_t part_size);
 // Does the same for a blob that several processes write. `joined`: what share() has returned in
 // another one.
-std::unique_ptr<SharedSink> shared_azure_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                                              std::shared_ptr<HttpPool> pool,
+std::unique_ptr<SharedSink> shared_azure_sink(HttpAccess access,
                                               const std::optional<std::string>& joined);
 
 }  // namespace tensorizer

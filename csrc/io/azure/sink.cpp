@@ -31,10 +31,9 @@ std::string new_name() {
 
 class AzureSink final : public PartSink {
  public:
-  AzureSink(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool,
-            std::uint64_t part_size, bool shared, std::string name)
-      : PartSink(kLimits, pool->options().connections, part_size, shared),
-        client_(std::move(endpoint), std::move(pool)),
+  AzureSink(HttpAccess access, std::uint64_t part_size, bool shared, std::string name)
+      : PartSink(kLimits, access.pool->options().connections, part_size, shared),
+        client_(std::move(access)),
         name_(std::move(name)) {}
   ~AzureSink() override { stop(); }
 
@@ -92,17 +91,13 @@ class AzureSink final : public PartSink {
 
 }  // namespace
 
-std::unique_ptr<Sink> azure_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                                 std::shared_ptr<HttpPool> pool, std::uint64_t part_size) {
-  return std::make_unique<AzureSink>(std::move(endpoint), std::move(pool), part_size, false,
-                                     new_name());
+std::unique_ptr<Sink> azure_sink(HttpAccess access, std::uint64_t part_size) {
+  return std::make_unique<AzureSink>(std::move(access), part_size, false, new_name());
 }
 
-std::unique_ptr<SharedSink> shared_azure_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                                              std::shared_ptr<HttpPool> pool,
+std::unique_ptr<SharedSink> shared_azure_sink(HttpAccess access,
                                               const std::optional<std::string>& joined) {
-  return std::make_unique<AzureSink>(std::move(endpoint), std::move(pool), 0, true,
-                                     joined ? *joined : new_name());
+  return std::make_unique<AzureSink>(std::move(access), 0, true, joined ? *joined : new_name());
 }
 
 }  // namespace tensorizer

@@ -16,11 +16,17 @@
 
 namespace tensorizer {
 
+// The endpoint of a file, and the connections to it.
+struct HttpAccess {
+  std::unique_ptr<HttpEndpoint> endpoint;
+  std::shared_ptr<HttpPool> pool;
+};
+
 // Thread-safe.
 class HttpClient {
  public:
-  HttpClient(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool)
-      : endpoint_(std::move(endpoint)), pool_(std::move(pool)) {}
+  explicit HttpClient(HttpAccess access)
+      : endpoint_(std::move(access.endpoint)), pool_(std::move(access.pool)) {}
 
   const HttpOptions& options() const noexcept { return pool_->options(); }
   HttpEndpoint& endpoint() noexcept { return *endpoint_; }

@@ -61,8 +61,8 @@ class FetchEndpoint final : public HttpEndpoint {
 
 HttpReply http_fetch(const HttpQuestion& question, const HttpOptions& options, Cancel& cancel) {
   Taker taker(question);
-  HttpClient client(std::make_unique<FetchEndpoint>(taker, question.label),
-                    std::make_shared<HttpPool>(options));
+  HttpClient client({std::make_unique<FetchEndpoint>(taker, question.label),
+                     std::make_shared<HttpPool>(options)});
   HttpTries tries(client, "ask");
   const std::unique_ptr<HttpConnection> connection = client.take();
   for (;;) {

@@ -12,16 +12,19 @@ std::string http_sibling(const std::string& uri, const std::string& name, const 
   return sibling_url(uri, name, quote(without_secrets(uri), 4096));
 }
 
+template <typename Options>
+HttpAccess access_to(const std::string& uri, const Options& options) {
+  const HttpOptions http = options_from(options.given, &http_options);
+  return {url_endpoint(uri, http), http_pool(options.access.get(), http)};
+}
+
 std::unique_ptr<Source> open_http_source(const std::string& uri, const SourceOptions& options,
                                          Cancel& cancel) {
-  const HttpOptions http = options_from(options.given, &http_options);
-  return http_source(url_endpoint(uri, http), http_pool(options.access.get(), http), options,
-                     cancel);
+  return http_source(access_to(uri, options), options, cancel);
 }
 
 std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& options, Cancel&) {
-  const HttpOptions http = options_from(options.given, &http_options);
-  return http_sink(url_endpoint(uri, http), http_pool(options.access.get(), http));
+  return http_sink(access_to(uri, options));
 }
 
 constexpr UriScheme kSchemes[] = {{"http", "http://"}, {"https", "https://"}};

@@ -5,8 +5,7 @@
 #include <string>
 
 #include "base/cancel.h"
-#include "io/http/endpoint.h"
-#include "io/http/pool.h"
+#include "io/http/client.h"
 #include "io/options.h"
 #include "io/place_kind.h"
 #include "io/sink.h"
@@ -17,12 +16,10 @@ namespace tensorizer {
 extern const PlaceKind web_servers;  // http:// and https://
 
 // Opens the file of an endpoint.
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint,
-                                    std::shared_ptr<HttpPool> pool, const SourceOptions& options,
+std::unique_ptr<Source> http_source(HttpAccess access, const SourceOptions& options,
                                     Cancel& cancel);
 
 // Returns a sequential sink, which saves by one PUT whose body is streamed.
-std::unique_ptr<Sink> http_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                                std::shared_ptr<HttpPool> pool);
+std::unique_ptr<Sink> http_sink(HttpAccess access);
 
 }  // namespace tensorizer

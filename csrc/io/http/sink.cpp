@@ -21,8 +21,7 @@ constexpr std::size_t kKept = 4 << 20;
 
 class HttpSink final : public Sink {
  public:
-  HttpSink(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool)
-      : client_(std::move(endpoint), std::move(pool)) {}
+  explicit HttpSink(HttpAccess access) : client_(std::move(access)) {}
 
   bool sequential() const override { return true; }
 
@@ -176,9 +175,8 @@ class HttpSink final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> http_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                                std::shared_ptr<HttpPool> pool) {
-  return std::make_unique<HttpSink>(std::move(endpoint), std::move(pool));
+std::unique_ptr<Sink> http_sink(HttpAccess access) {
+  return std::make_unique<HttpSink>(std::move(access));
 }
 
 }  // namespace tensorizer

@@ -28,9 +28,8 @@ using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
 class HttpSource final : public Source {
  public:
-  HttpSource(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool,
-             const SourceOptions& options, Cancel& cancel)
-      : client_(std::move(endpoint), std::move(pool)), begin_(options.begin) {
+  HttpSource(HttpAccess access, const SourceOptions& options, Cancel& cancel)
+      : client_(std::move(access)), begin_(options.begin) {
     open(options.end, cancel);
   }
 
@@ -328,10 +327,9 @@ class HttpSource final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> http_source(std::unique_ptr<HttpEndpoint> endpoint,
-                                    std::shared_ptr<HttpPool> pool, const SourceOptions& options,
+std::unique_ptr<Source> http_source(HttpAccess access, const SourceOptions& options,
                                     Cancel& cancel) {
-  return std::make_unique<HttpSource>(std::move(endpoint), std::move(pool), options, cancel);
+  return std::make_unique<HttpSource>(std::move(access), options, cancel);
 }
 
 }  // namespace tensorizer

@@ -23,17 +23,18 @@ HttpOptions http_of(const OptionList& given, Cancel& cancel) {
   return http;
 }
 
-std::unique_ptr<HttpEndpoint> endpoint_of(const std::string& uri, const OptionList& given,
-                                          const HttpOptions& http,
-                                          const std::shared_ptr<SharedAccess>& access) {
+template <typename Options>
+HttpAccess access_to(const std::string& uri, const Options& options, Cancel& cancel) {
+  const HttpOptions http = http_of(options.given, cancel);
   const auto [scheme, rest] = split_uri(uri);
-  const S3Options options = options_from(given, &s3_options);
+  const S3Options s3 = options_from(options.given, &s3_options);
   std::shared_ptr<S3CredentialsChain> credentials;
-  if (access) {
-    credentials = access->get<S3CredentialsChain>(
-        [&] { return std::make_shared<S3CredentialsChain>(options, http); });
+  if (options.access) {
+    credentials = options.access->template get<S3CredentialsChain>(
+        [&] { return std::make_shared<S3CredentialsChain>(s3, http); });
   }
-  return s3_endpoint(scheme, parse_s3_name(scheme, rest), options, http, std::move(credentials));
+  return {s3_endpoint(scheme, parse_s3_name(scheme, rest), s3, http, std::move(credentials)),
+          http_pool(options.access.get(), http)};
 }
 
 std::string s3_sibling(const std::string& uri, const std::string& name, const OptionList& given) {
@@ -48,30 +49,22 @@ std::string s3_sibling(const std::string& uri, const std::string& name, const Op
 
 std::unique_ptr<Source> open_s3_source(const std::string& uri, const SourceOptions& options,
                                        Cancel& cancel) {
-  const HttpOptions http = http_of(options.given, cancel);
-  return http_source(endpoint_of(uri, options.given, http, options.access),
-                     http_pool(options.access.get(), http), options, cancel);
+  return http_source(access_to(uri, options, cancel), options, cancel);
 }
 
 std::unique_ptr<Sink> open_s3_sink(const std::string& uri, const SinkOptions& options,
                                    Cancel& cancel) {
-  const HttpOptions http = http_of(options.given, cancel);
-  return s3_sink(endpoint_of(uri, options.given, http, options.access),
-                 http_pool(options.access.get(), http), options.part_size);
+  return s3_sink(access_to(uri, options, cancel), options.part_size);
 }
 
 std::unique_ptr<SharedSink> open_shared_s3_sink(const std::string& uri,
                                                 const std::optional<std::string>& joined,
                                                 const SinkOptions& options, Cancel& cancel) {
-  const HttpOptions http = http_of(options.given, cancel);
-  return shared_s3_sink(endpoint_of(uri, options.given, http, options.access),
-                        http_pool(options.access.get(), http), joined);
+  return shared_s3_sink(access_to(uri, options, cancel), joined);
 }
 
 void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
-  const HttpOptions http = http_of(options.given, cancel);
-  HttpClient client(endpoint_of(uri, options.given, http, options.access),
-                    http_pool(options.access.get(), http));
+  HttpClient client(access_to(uri, options, cancel));
   remove_file(client, cancel);
 }
 

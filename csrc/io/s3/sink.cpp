@@ -39,10 +39,9 @@ std::string text_of(const StoredPart& part) { return std::to_string(part.crc32) 
 class S3Sink final : public PartSink {
  public:
   // `joined`: see shared_s3_sink().
-  S3Sink(std::unique_ptr<HttpEndpoint> endpoint, std::shared_ptr<HttpPool> pool,
-         std::uint64_t part_size, bool shared, std::string joined)
-      : PartSink(kLimits, pool->options().connections, part_size, shared),
-        client_(std::move(endpoint), std::move(pool)),
+  S3Sink(HttpAccess access, std::uint64_t part_size, bool shared, std::string joined)
+      : PartSink(kLimits, access.pool->options().connections, part_size, shared),
+        client_(std::move(access)),
         upload_id_(std::move(joined)) {}
   ~S3Sink() override { abort(); }
 
@@ -193,16 +192,13 @@ class S3Sink final : public PartSink {
 
 }  // namespace
 
-std::unique_ptr<Sink> s3_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                              std::shared_ptr<HttpPool> pool, std::uint64_t part_size) {
-  return std::make_unique<S3Sink>(std::move(endpoint), std::move(pool), part_size, false, "");
+std::unique_ptr<Sink> s3_sink(HttpAccess access, std::uint64_t part_size) {
+  return std::make_unique<S3Sink>(std::move(access), part_size, false, "");
 }
 
-std::unique_ptr<SharedSink> shared_s3_sink(std::unique_ptr<HttpEndpoint> endpoint,
-                                           std::shared_ptr<HttpPool> pool,
+std::unique_ptr<SharedSink> shared_s3_sink(HttpAccess access,
                                            const std::optional<std::string>& joined) {
-  return std::make_unique<S3Sink>(std::move(endpoint), std::move(pool), 0, true,
-                                  joined.value_or(""));
+  return std::make_unique<S3Sink>(std::move(access), 0, true, joined.value_or(""));
 }
 
 }  // namespace tensorizer
