@@ -159,6 +159,37 @@ class Source : public Redactor {
   }
 };
 
+// What another source is, but for what a derived class says. It is read at any offset, and neither
+// mapped nor cached by the system.
+class ForwardingSource : public Source {
+ public:
+  explicit ForwardingSource(std::shared_ptr<Source> file) : file_(std::move(file)) {}
+
+  std::string redacted(std::string_view text) const override { return file_->redacted(text); }
+  bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    return file_->read_anew(offset, out, cancel);
+  }
+  std::optional<std::uint64_t> size() const override { return file_->size(); }
+  std::optional<std::string> version() const override { return file_->version(); }
+  void confirm(Cancel& cancel) override { file_->confirm(cancel); }
+  std::uint64_t start() const override { return file_->start(); }
+  bool remote() const override { return file_->remote(); }
+  ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
+    return file_->hints(offset, length);
+  }
+  SourceStats stats() const override { return file_->stats(); }
+  std::vector<std::pair<std::string, std::string>> headers() const override {
+    return file_->headers();
+  }
+  const std::string& label() const override { return file_->label(); }
+  std::string describe_offset(std::uint64_t offset) const override {
+    return file_->describe_offset(offset);
+  }
+
+ protected:
+  const std::shared_ptr<Source> file_;
+};
+
 // Throws the error of a source that ends at byte `end` when `missing` more were asked for.
 [[noreturn]] void throw_source_ended(const std::string& label, std::uint64_t end,
                                      std::uint64_t missing);

@@ -33,7 +33,6 @@
 #include "python/core/interpreter.h"
 #include "python/files.h"
 #include "python/shared_save.h"
-#include "python/stream.h"
 #include "tensorizer_ops/constants.h"
 #include "tensorizer_ops/hooks.h"
 #include "tensorizer_ops/keys.h"

@@ -1,5 +1,5 @@
 #define PY_SSIZE_T_CLEAN
-#include "python/stream.h"
+#include "python/module.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -23,7 +23,6 @@
 #include "ops/kernels.h"
 #include "ops/script_reader.h"
 #include "ops/translate_errors.h"
-#include "python/section_source.h"
 #include "transfer/memory/memory.h"
 
 namespace tensorizer {
@@ -94,6 +93,37 @@ pybind11::object make_reader(const RemoteBytes& bytes,
       c10::make_intrusive<ops::ScriptReader>(bytes.uri, string_dict(options), std::move(source))));
 }
 
+// The bytes of another source before `end`, in which the file begins at `start`.
+class SectionSource final : public ForwardingSource {
+ public:
+  SectionSource(std::shared_ptr<Source> whole, std::uint64_t start,
+                std::optional<std::uint64_t> end)
+      : ForwardingSource(std::move(whole)),
+        start_(start),
+        end_(end.value_or(std::numeric_limits<std::uint64_t>::max())) {}
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    if (offset >= end_) return 0;
+    const std::uint64_t size = std::min<std::uint64_t>(out.size(), end_ - offset);
+    return file_->read_up_to(offset, out.first(size), cancel);
+  }
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    const std::uint64_t wanted = total_size(pieces);
+    const std::uint64_t there = offset < end_ ? end_ - offset : 0;
+    if (wanted > there) throw_source_ended(label(), offset + there, wanted - there);
+    file_->read(offset, pieces, cancel);
+  }
+  std::optional<std::uint64_t> size() const override {
+    const std::optional<std::uint64_t> size = file_->size();
+    return size ? std::optional(std::min(*size, end_)) : std::nullopt;
+  }
+  std::uint64_t start() const override { return start_; }
+
+ private:
+  const std::uint64_t start_;
+  const std::uint64_t end_;
+};
+
 // Returns a Reader of a file that begins at `start`, and of no byte from `end` on; None if the
 // server sends the bytes only in order.
 pybind11::object make_section_reader(const RemoteBytes& bytes, std::uint64_t start,
@@ -102,7 +132,7 @@ pybind11::object make_section_reader(const RemoteBytes& bytes, std::uint64_t sta
   const std::shared_ptr<Source> source = bytes.ahead.source();
   if (source->sequential()) return pybind11::none();
   return torch::jit::toPyObject(c10::IValue(c10::make_intrusive<ops::ScriptReader>(
-      section_source(source, start, end), string_dict(options))));
+      std::make_unique<SectionSource>(source, start, end), string_dict(options))));
 }
 
 std::size_t read_bytes(RemoteBytes& bytes, std::uint64_t offset, Bytes out) {

@@ -20,15 +20,15 @@ constexpr std::uint64_t kSmallestRead = 2 << 20;
 }  // namespace
 
 // A file, some of whose bytes are in memory.
-class PrefetchCache::CachedSource final : public Source {
+class PrefetchCache::CachedSource final : public ForwardingSource {
  public:
   // `units` are in the order of the file, and `taken` of their bytes have left the cache for this
   // source. `complete` says whether the units have all bytes that the load will read. The mutex of
   // `cache` must be locked.
   CachedSource(std::shared_ptr<PrefetchCache> cache, std::vector<UnitPointer> units,
                std::uint64_t taken, bool complete)
-      : cache_(std::move(cache)),
-        file_(cache_->source_),
+      : ForwardingSource(cache->source_),
+        cache_(std::move(cache)),
         units_(std::move(units)),
         taken_(taken),
         complete_(complete) {
@@ -66,9 +66,6 @@ class PrefetchCache::CachedSource final : public Source {
     return here.size() + file_->read_up_to(offset + here.size(), out.subspan(here.size()), cancel);
   }
 
-  bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    return file_->read_anew(offset, out, cancel);
-  }
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
     if (!complete_) return file_->hints(offset, length);
     ReadHints hints;
@@ -77,13 +74,6 @@ class PrefetchCache::CachedSource final : public Source {
     return hints;
   }
   bool remote() const override { return !complete_ && file_->remote(); }
-  std::optional<std::uint64_t> size() const override { return file_->size(); }
-  std::uint64_t start() const override { return file_->start(); }
-  const std::string& label() const override { return file_->label(); }
-  std::string redacted(std::string_view text) const override { return file_->redacted(text); }
-  std::string describe_offset(std::uint64_t offset) const override {
-    return file_->describe_offset(offset);
-  }
 
  private:
   // Returns the unit that has the byte at `offset`, or null.
@@ -118,7 +108,6 @@ class PrefetchCache::CachedSource final : public Source {
   }
 
   const std::shared_ptr<PrefetchCache> cache_;
-  const std::shared_ptr<Source> file_;
   const std::vector<UnitPointer> units_;
   const std::uint64_t taken_;
   const bool complete_;

@@ -25,10 +25,10 @@ constexpr std::uint64_t kSmallestPiece = 2 << 20;
 
 // The file, some of whose bytes are in memory because they were read ahead. A load may read more
 // than was announced: all of a chunk, to check a part of it.
-class ReadAhead::Window final : public Source {
+class ReadAhead::Window final : public ForwardingSource {
  public:
   Window(std::shared_ptr<Source> file, Span span)
-      : file_(std::move(file)), span_(span), pages_(span.size()) {}
+      : ForwardingSource(std::move(file)), span_(span), pages_(span.size()) {}
 
   const Span& span() const { return span_; }
   Bytes bytes() { return pages_.bytes().first(static_cast<std::size_t>(span_.size())); }
@@ -50,26 +50,15 @@ class ReadAhead::Window final : public Source {
     return size + file_->read_up_to(offset + size, out.subspan(size), cancel);
   }
 
-  bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    return file_->read_anew(offset, out, cancel);
-  }
-
   ReadHints hints(std::uint64_t, std::uint64_t) override {
     ReadHints hints;
     hints.read_size = kReadFromMemory;
     return hints;
   }
-  std::optional<std::uint64_t> size() const override { return file_->size(); }
+  bool remote() const override { return false; }
   bool sequential() const override { return file_->sequential(); }
-  std::uint64_t start() const override { return file_->start(); }
-  const std::string& label() const override { return file_->label(); }
-  std::string redacted(std::string_view text) const override { return file_->redacted(text); }
-  std::string describe_offset(std::uint64_t offset) const override {
-    return file_->describe_offset(offset);
-  }
 
  private:
-  const std::shared_ptr<Source> file_;
   Span span_;
   const Pages pages_;
 };

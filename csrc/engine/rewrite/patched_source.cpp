@@ -29,37 +29,37 @@ struct Held {
 };
 
 // Returns the headers and chunks of a file, in which the digests are not set.
-std::vector<Held> parts_of(OpenFile& file, std::uint64_t chunk_size) {
+std::vector<Held> headers_and_chunks_of(OpenFile& file, std::uint64_t chunk_size) {
   const SourceLocation location(file.source());
   const std::span<const Entry> entries = file.catalogue().entries();
-  std::vector<Held> parts;
+  std::vector<Held> held;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
     file.catalogue().check_header_size(i, location);
-    if (entry.header_size() > 0) parts.push_back({entry.header_offset, entry.header_size()});
+    if (entry.header_size() > 0) held.push_back({entry.header_offset, entry.header_size()});
     for (std::uint64_t at = 0; at < entry.data_size; at += chunk_size) {
-      parts.push_back({entry.data_offset + at, std::min(chunk_size, entry.data_size - at)});
+      held.push_back({entry.data_offset + at, std::min(chunk_size, entry.data_size - at)});
     }
   }
-  return parts;
+  return held;
 }
 
-// Reads all parts, as many at a time as SHA-256 hashes side by side, and sets their digests.
-void digest_parts(std::vector<Held>& parts, Source& source, int threads, Cancel& cancel) {
-  if (parts.empty()) return;
+// Reads all of them, as many at a time as SHA-256 hashes side by side, and sets their digests.
+void set_digests(std::vector<Held>& held, Source& source, int threads, Cancel& cancel) {
+  if (held.empty()) return;
   const auto together = static_cast<std::size_t>(sha256_lanes());
-  const std::uint64_t largest = std::ranges::max_element(parts, {}, &Held::size)->size;
+  const std::uint64_t largest = std::ranges::max_element(held, {}, &Held::size)->size;
   ScratchPool memory(largest * together);
-  for_each_number((parts.size() + together - 1) / together, threads, cancel, [&](std::size_t i) {
-    const std::span<Held> rest = std::span(parts).subspan(i * together);
+  for_each_number((held.size() + together - 1) / together, threads, cancel, [&](std::size_t i) {
+    const std::span<Held> rest = std::span(held).subspan(i * together);
     const Bytes block = memory.take(largest * together);
     Bytes left = block;
     std::vector<ChunkedBytes> read;
-    for (Held& part : rest.first(std::min(together, rest.size()))) {
-      const Bytes piece = left.first(part.size);
-      source.read(part.offset, {&piece, 1}, cancel);
-      read.push_back({piece, {&part.digest, 1}});
-      left = left.subspan(part.size);
+    for (Held& each : rest.first(std::min(together, rest.size()))) {
+      const Bytes piece = left.first(each.size);
+      source.read(each.offset, {&piece, 1}, cancel);
+      read.push_back({piece, {&each.digest, 1}});
+      left = left.subspan(each.size);
     }
     digest_chunks(read, largest);
     memory.give_back(block);
@@ -69,18 +69,18 @@ void digest_parts(std::vector<Held>& parts, Source& source, int threads, Cancel&
 }  // namespace
 
 PatchedSource::PatchedSource(OpenFile& newer, OpenFile& older, int threads, Cancel& cancel)
-    : newer_(newer.source()), older_(older.source()) {
+    : ForwardingSource({std::shared_ptr<Source>(), &newer.source()}), older_(older.source()) {
   const ChunkDigests& listed = newer.catalogue().chunk_digests();
-  std::vector<Held> parts = parts_of(older, listed.chunk_size());
-  digest_parts(parts, older_, threads, cancel);
-  std::unordered_map<Sha256Digest, std::uint64_t, HashOfDigest> held;
-  held.reserve(parts.size());
-  for (const Held& part : parts) held.try_emplace(part.digest, part.offset);
+  std::vector<Held> held = headers_and_chunks_of(older, listed.chunk_size());
+  set_digests(held, older_, threads, cancel);
+  std::unordered_map<Sha256Digest, std::uint64_t, HashOfDigest> offsets;
+  offsets.reserve(held.size());
+  for (const Held& each : held) offsets.try_emplace(each.digest, each.offset);
   const auto add = [&](std::uint64_t offset, std::uint64_t size, ConstBytes digest) {
     Sha256Digest key;
     std::ranges::copy(digest, key.begin());
-    const auto found = held.find(key);
-    if (found != held.end()) common_.push_back({offset, size, found->second});
+    const auto found = offsets.find(key);
+    if (found != offsets.end()) common_.push_back({offset, size, found->second});
   };
   const std::span<const Entry> entries = newer.catalogue().entries();
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -105,11 +105,11 @@ void PatchedSource::read(std::uint64_t offset, std::span<const Bytes> pieces, Ca
 }
 
 std::size_t PatchedSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  return newer_.read_up_to(offset, out, cancel);
+  return file_->read_up_to(offset, out, cancel);
 }
 
 void PatchedSource::read_piece(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  // The first part that ends behind `offset`.
+  // The first common bytes that end behind `offset`.
   auto common = std::ranges::upper_bound(
       common_, offset, {}, [](const Common& each) { return each.offset + each.size; });
   while (!out.empty()) {
@@ -123,7 +123,7 @@ void PatchedSource::read_piece(std::uint64_t offset, Bytes out, Cancel& cancel) 
       kept_ += piece.size();
       ++common;
     } else {
-      newer_.read(offset, {&piece, 1}, cancel);
+      file_->read(offset, {&piece, 1}, cancel);
       fetched_ += piece.size();
     }
     offset += piece.size();
@@ -132,7 +132,7 @@ void PatchedSource::read_piece(std::uint64_t offset, Bytes out, Cancel& cancel) 
 }
 
 void PatchedSource::confirm(Cancel& cancel) {
-  newer_.confirm(cancel);
+  file_->confirm(cancel);
   older_.confirm(cancel);
 }
 

@@ -11,7 +11,7 @@
 namespace tensorizer {
 
 // Thread-safe.
-class PatchedSource final : public Source {
+class PatchedSource final : public ForwardingSource {
  public:
   // Reads all of `older` on so many threads to learn which headers and chunks it has. `newer` must
   // list digests of chunks. Both must outlive this source.
@@ -19,19 +19,7 @@ class PatchedSource final : public Source {
 
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
-  std::optional<std::uint64_t> size() const override { return newer_.size(); }
-  std::uint64_t start() const override { return newer_.start(); }
-  bool remote() const override { return newer_.remote(); }
-  ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
-    return newer_.hints(offset, length);
-  }
-  bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    return newer_.read_anew(offset, out, cancel);
-  }
   void confirm(Cancel& cancel) override;
-  SourceStats stats() const override { return newer_.stats(); }
-  const std::string& label() const override { return newer_.label(); }
-  std::string redacted(std::string_view text) const override { return newer_.redacted(text); }
 
   // Return how many bytes have been read of each file.
   std::uint64_t fetched() const noexcept { return fetched_; }
@@ -47,7 +35,6 @@ class PatchedSource final : public Source {
 
   void read_piece(std::uint64_t offset, Bytes out, Cancel& cancel);
 
-  Source& newer_;
   Source& older_;
   std::vector<Common> common_;  // sorted by offset
   std::atomic<std::uint64_t> fetched_ = 0;
