@@ -29,10 +29,10 @@ class Shared(NamedTuple):
     extents: list[Extent]
     outputs: list[torch.Tensor]  # contiguous; the same on every rank
 
-    def range_of(self, part: Range) -> torch.Tensor:
+    def elements_of(self, one: Range) -> torch.Tensor:
         """Return the elements of a range, in one dimension."""
-        flat = self.outputs[part.tensor].view(-1)
-        return flat.narrow(0, part.start, part.length)
+        flat = self.outputs[one.tensor].view(-1)
+        return flat.narrow(0, one.start, one.length)
 
 
 def load_ranges(
@@ -44,9 +44,9 @@ def load_ranges(
     arrived: torch.Tensor | None = None,
 ) -> None:
     """Load ranges of tensors into their outputs. A byte of each in ``arrived`` becomes 1 then."""
-    names = [shared.names[part.tensor] for part in ranges]
-    starts = [part.start for part in ranges]
-    outputs = [shared.range_of(part) for part in ranges]
+    names = [shared.names[one.tensor] for one in ranges]
+    starts = [one.start for one in ranges]
+    outputs = [shared.elements_of(one) for one in ranges]
     internals = torch.classes.tensorizer._Internals(reader)
     internals.load_ranges(names, starts, outputs, arrived, verify, threads)
 
@@ -68,7 +68,7 @@ class _Loader:
         self._reader = reader
         self._shared = shared
         self._how = (verify, threads)
-        self._ranges = [part for piece in mine for part in piece]
+        self._ranges = [one for piece in mine for one in piece]
         self._ends = list(accumulate(map(len, mine), initial=0))  # of the ranges of each piece
         self._arrived = torch.zeros(len(self._ranges), dtype=torch.uint8, device="cpu")
         # All at once, so that connections never wait for each other. But whole tensors that are
@@ -145,7 +145,7 @@ def gather(
 def _send(
     peers: Peers, shared: Shared, piece: list[Range], rank: int, number: int, loader: _Loader
 ) -> _Sending:
-    views = [shared.range_of(part).view(torch.uint8) for part in piece]
+    views = [shared.elements_of(one).view(torch.uint8) for one in piece]
     small = [view for view in views if view.numel() < _ALONE]
     device = views[0].device
     if rank == peers.rank:

@@ -51,11 +51,11 @@ class Model(NamedTuple):
         of_number = {every[name]: name for name in reversed(chosen)}
         unique = [of_number[number] for number in stored]
         extents, types, shapes = [], [], []
-        part, sizes = internals.chunk_size(verify), listed.data_sizes
+        chunk, sizes = internals.chunk_size(verify), listed.data_sizes
         for number, name in zip(stored, unique, strict=True):
             kind: torch.dtype = getattr(torch, internals.type_name(name))
             elements = sizes[number] // kind.itemsize
-            cut = max(part, _PAGE) // kind.itemsize if part else max(elements, 1)
+            cut = max(chunk, _PAGE) // kind.itemsize if chunk else max(elements, 1)
             extents.append(Extent(elements, kind.itemsize, cut))
             types.append(dtype if dtype is not None and kind.is_floating_point else kind)
             shapes.append(reader.shape(name))

@@ -14,7 +14,7 @@ class Extent(NamedTuple):
 
     elements: int
     itemsize: int  # of an element in the file
-    part: int  # elements: a cut is a multiple of it
+    step: int  # elements: a cut is a multiple of it
 
     @property
     def size(self) -> int:
@@ -53,13 +53,13 @@ def divide(extents: Sequence[Extent], ranks: int) -> list[list[Range]]:
 
 def _nearest_cut(extent: Extent, position: int) -> int:
     """Return the element at which a cut is nearest to a byte of the tensor."""
-    step = extent.part * extent.itemsize
-    cut = (position + step // 2) // step * extent.part
+    size = extent.step * extent.itemsize
+    cut = (position + size // 2) // size * extent.step
     return min(max(cut, 0), extent.elements)
 
 
 def pieces(share: Sequence[Range], extents: Sequence[Extent], most: int) -> list[list[Range]]:
-    """Cut a share into pieces of at most ``most`` bytes, if the parts of its tensors allow that."""
+    """Cut a share into pieces of at most ``most`` bytes, if the steps of its tensors allow that."""
     cut: list[list[Range]] = []
     size = most
     for one in _ranges_of(share, extents, most):
@@ -74,10 +74,10 @@ def pieces(share: Sequence[Range], extents: Sequence[Extent], most: int) -> list
 
 def _ranges_of(share: Sequence[Range], extents: Sequence[Extent], most: int) -> Iterator[Range]:
     for tensor, start, length in share:
-        part = extents[tensor].part
-        parts = max(most // (part * extents[tensor].itemsize), 1)
+        step = extents[tensor].step
+        steps = max(most // (step * extents[tensor].itemsize), 1)
         end = start + length
         while start < end:
-            step = min(end, (start // part + parts) * part) - start
-            yield Range(tensor, start, step)
-            start += step
+            count = min(end, (start // step + steps) * step) - start
+            yield Range(tensor, start, count)
+            start += count

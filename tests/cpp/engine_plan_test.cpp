@@ -60,9 +60,9 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
     }
     const Extent& extent = extents[task.first];
     if (task.is_strip()) {
-      ASSERT_LT(task.cut, plan.cut.size());
-      EXPECT_EQ(plan.cut[task.cut].extent, task.first);
-      EXPECT_EQ(plan.cut[task.cut].size, extent.data_size);
+      ASSERT_LT(task.large, plan.large.size());
+      EXPECT_EQ(plan.large[task.large].extent, task.first);
+      EXPECT_EQ(plan.large[task.large].size, extent.data_size);
       EXPECT_FALSE(extent.whole);
       EXPECT_EQ(task.position, position[task.first]);
       EXPECT_GT(task.size, 0U);
@@ -81,7 +81,7 @@ void check_plan(const Plan& plan, std::span<const Extent> extents, const PlanLim
           EXPECT_EQ(position[task.first] % largest, 0U);
         }
       } else {
-        EXPECT_EQ(plan.cut[task.cut].strips, strips[task.first]);
+        EXPECT_EQ(plan.large[task.large].strips, strips[task.first]);
       }
       if (position[task.first] == extent.data_size) ++moved[task.first];
       continue;
@@ -128,7 +128,7 @@ TEST(Plan, TiesNeighboursTogether) {
   for (std::uint64_t i = 0; i < 100; ++i) extents.push_back({i * 1000, 100, 900, false});
   const Plan plan = plan_in_order(extents, kLimits);
   EXPECT_EQ(plan.tasks.size(), 7U);
-  EXPECT_TRUE(plan.cut.empty());
+  EXPECT_TRUE(plan.large.empty());
   EXPECT_EQ(plan.tasks[0].count, 16U);
 }
 

@@ -13,8 +13,8 @@ def extents_of(dice: random.Random) -> list[Extent]:
     extents = []
     for _ in range(dice.randrange(8)):
         elements = dice.choice([0, 1, 3, dice.randrange(5000)])
-        part = dice.choice([1, 7, 64, max(elements, 1)])
-        extents.append(Extent(elements, dice.choice([1, 2, 4, 8]), part))
+        step = dice.choice([1, 7, 64, max(elements, 1)])
+        extents.append(Extent(elements, dice.choice([1, 2, 4, 8]), step))
     return extents
 
 
@@ -30,10 +30,10 @@ def test_random_models(seed: int) -> None:
 
     ends = [0] * len(extents)
     for tensor, start, length in (each for share in shares for each in share):
-        assert start == ends[tensor] and length > 0 and start % extents[tensor].part == 0
+        assert start == ends[tensor] and length > 0 and start % extents[tensor].step == 0
         ends[tensor] += length
     assert ends == [extent.elements for extent in extents]
-    largest = max((extent.part * extent.itemsize for extent in extents), default=0)
+    largest = max((extent.step * extent.itemsize for extent in extents), default=0)
     total = sum(extent.size for extent in extents)
     assert all(size(share) <= total / ranks + largest + 1 for share in shares)
     most = dice.choice([1, 100, 5000])

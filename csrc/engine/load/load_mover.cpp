@@ -24,7 +24,7 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
       progress_(progress),
       complete_(complete),
       encrypted_(job.encrypted()),
-      cut_(job.items.size()),
+      large_(job.items.size()),
       right_on_device_(
           std::ranges::any_of(job.items, [](const LoadItem& i) { return i.staged.has_value(); })
               ? job.items.size()
@@ -35,8 +35,8 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
                        check_.found_damage({entry, {}}, at, ErrorKind::Crypto, what);
                      }}),
       check_(job) {
-  for (const CutExtent& cut : plan.plan.cut) {
-    cut_[cut.extent] = std::make_unique<CutItem>(CutItem{{job.items[cut.extent]}});
+  for (const LargeExtent& large : plan.plan.large) {
+    large_[large.extent] = std::make_unique<LargeItem>(LargeItem{{job.items[large.extent]}});
   }
 }
 
@@ -73,37 +73,37 @@ ConstBytes LoadMover::move_strip(const Task& task, StripDigest& digest, Worker& 
   const Bytes target = item.staged                  ? worker.access.port->take(task.size)
                        : job_.is_only_checked(item) ? scratch_.take(task.size)
                                                     : item.memory.subspan(task.position, task.size);
-  CutItem& cut = *cut_[task.first];
+  LargeItem& large = *large_[task.first];
   if (item.in_place || read.alone) {
     if (first && item.in_place) {
       const ConstBytes header = job_.settings.mapping.subspan(read.offset, read.header_size);
-      cut.header.assign(header.begin(), header.end());
+      large.header.assign(header.begin(), header.end());
     }
     const PartSources::Taken chunks = open_chunks(item, worker);
     fetch(item, task.position, target, reader(item, chunks.get(), worker), worker);
   } else {
     const bool apart = first && read.header_size > kLongHeader;
     if (apart) {
-      read_arriving(job_.source, read.offset, read.header_size, cut.header, worker.cancel);
+      read_arriving(job_.source, read.offset, read.header_size, large.header, worker.cancel);
     } else if (first) {
-      cut.header.resize(read.header_size);
+      large.header.resize(read.header_size);
     }
-    const Bytes before = first && !apart ? Bytes(cut.header) : Bytes();
+    const Bytes before = first && !apart ? Bytes(large.header) : Bytes();
     read_strip(read.offset + read.header_size + task.position, before, target,
                encrypted_ ? nullptr : &digest, worker);
   }
   if (first) {
-    cut.moving.header = cut.header;
-    learn(cut.moving, worker);
+    large.moving.header = large.header;
+    learn(large.moving, worker);
     const std::lock_guard lock(mutex_);
-    cut.known = true;
+    large.known = true;
     known_.notify_all();
   }
   bool is_plain = true;
   if (encrypted_) {
-    await_details(cut, worker.cancel);
-    is_plain = has_whole_chunks(cut);
-    if (is_plain) decrypt(item, cut.moving.details->crypt, task.position, target, worker);
+    await_details(large, worker.cancel);
+    is_plain = has_whole_chunks(large);
+    if (is_plain) decrypt(item, large.moving.details->crypt, task.position, target, worker);
   }
   if (item.in_place || encrypted_) digest.update(target);
   const bool on_device = checks_on_device({item}, worker);
@@ -140,21 +140,21 @@ void LoadMover::read_strip(std::uint64_t offset, Bytes before, Bytes target, Str
 }
 
 DigestStart LoadMover::digest_start(std::uint32_t tensor) {
-  const CutItem& cut = *cut_[tensor];
+  const LargeItem& large = *large_[tensor];
   // Data that is not decrypted yet is digested at the end.
-  return encrypted_ && !has_whole_chunks(cut) ? DigestStart{} : cut.moving.wanted;
+  return encrypted_ && !has_whole_chunks(large) ? DigestStart{} : large.moving.wanted;
 }
 
 void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worker& worker) {
   const LoadItem& item = job_.items[tensor];
-  CutItem& cut = *cut_[tensor];
-  if (encrypted_ && !has_whole_chunks(cut)) {
-    cut.moving.data = item.memory;
-    check_data({&cut.moving, 1}, worker);
+  LargeItem& large = *large_[tensor];
+  if (encrypted_ && !has_whole_chunks(large)) {
+    large.moving.data = item.memory;
+    check_data({&large.moving, 1}, worker);
   } else if (job_.digests() && job_.is_whole(item)) {
     check_.compare(item, digests_found);
   }
-  cut_[tensor].reset();
+  large_[tensor].reset();
   if (!checks_on_device({item}, worker)) complete(item, worker);
 }
 
@@ -292,9 +292,9 @@ void LoadMover::check_nonce(const LoadItem& item, const TensorDetails& details) 
   }
 }
 
-void LoadMover::await_details(const CutItem& cut, Cancel& cancel) {
+void LoadMover::await_details(const LargeItem& large, Cancel& cancel) {
   std::unique_lock lock(mutex_);
-  while (!cut.known) {
+  while (!large.known) {
     cancel.wait(known_, lock);
   }
 }

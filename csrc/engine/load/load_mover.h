@@ -46,7 +46,7 @@ class LoadMover final : public Mover {
   };
 
   // An item that moves in strips: what is known of it comes with its first strip.
-  struct CutItem {
+  struct LargeItem {
     MovingItem moving;
     std::vector<std::byte> header{};
     bool known = false;  // guarded by the mutex
@@ -67,8 +67,8 @@ class LoadMover final : public Mover {
     return {job_.source, entry(item), item.entry};
   }
   // Returns whether each strip holds whole chunks, so that it can be decrypted when it has arrived.
-  bool has_whole_chunks(const CutItem& cut) const {
-    return plan_.strip_size % cut.moving.details->crypt.chunk_size == 0;
+  bool has_whole_chunks(const LargeItem& large) const {
+    return plan_.strip_size % large.moving.details->crypt.chunk_size == 0;
   }
   // Called when all bytes of an item have moved and are known to be right.
   void complete(const LoadItem& item, Worker& worker);
@@ -104,7 +104,7 @@ class LoadMover final : public Mover {
   void check_nonce(const LoadItem& item, const TensorDetails& details);
   // Blocks until the first strip has brought the details. It cannot wait for this worker, because
   // it started before all other strips of its item.
-  void await_details(const CutItem& cut, Cancel& cancel);
+  void await_details(const LargeItem& large, Cancel& cancel);
 
   // The methods below are in load_mover_device.cpp.
 
@@ -143,7 +143,7 @@ class LoadMover final : public Mover {
   Progress& progress_;
   const std::span<std::uint8_t> complete_;
   const bool encrypted_;
-  std::vector<std::unique_ptr<CutItem>> cut_;  // by item; null if it is not cut
+  std::vector<std::unique_ptr<LargeItem>> large_;  // by item; null if it is not large
   // How many bytes of each item a device has found right. Empty if no item is staged.
   std::vector<std::atomic<std::uint64_t>> right_on_device_;
 

@@ -23,9 +23,9 @@ struct StripCrc32 {
   std::uint64_t size;
 };
 
-// A cut tensor whose strips move. The scheduler's mutex guards everything but the values that
+// A large tensor whose strips move. The scheduler's mutex guards everything but the values that
 // only the worker that hashes it at the moment uses.
-struct CutState {
+struct LargeState {
   std::uint32_t strips_to_move = 0;
   bool started = false;   // the first strip has moved, so the header is known
   bool finished = false;  // a worker has taken it to finish it
@@ -40,7 +40,7 @@ struct CutState {
 };
 
 struct Batch {
-  std::vector<std::uint32_t> cut;
+  std::vector<std::uint32_t> large;
   std::vector<ConstBytes> bytes;
 };
 
@@ -53,14 +53,14 @@ class Scheduler {
         settings_(settings),
         cancel_(cancel),
         slots_(settings.threads, workers),
-        cut_(plan.cut.size()),
+        large_(plan.large.size()),
         unfinished_(plan.tasks.size()) {
-    for (std::size_t i = 0; i < cut_.size(); ++i) {
-      cut_[i].strips_to_move = plan.cut[i].strips;
-      if (settings.crc32) cut_[i].crc32s.resize(plan.cut[i].strips);
-      unhashed_ += plan.cut[i].size;
+    for (std::size_t i = 0; i < large_.size(); ++i) {
+      large_[i].strips_to_move = plan.large[i].strips;
+      if (settings.crc32) large_[i].crc32s.resize(plan.large[i].strips);
+      unhashed_ += plan.large[i].size;
     }
-    unfinished_ += cut_.size();
+    unfinished_ += large_.size();
   }
 
   ComputeTime computed() const noexcept { return slots_.spent(); }
@@ -104,40 +104,40 @@ class Scheduler {
     }
     StripDigest digest(settings_.crc32, slots_);
     const ConstBytes bytes = mover_.move_strip(task, digest, worker);
-    CutState& cut = cut_[task.cut];
-    if (settings_.crc32) cut.crc32s[task.strip] = {digest.crc32(), bytes.size()};
-    if (task.position == 0) start_digests(task, cut);
+    LargeState& large = large_[task.large];
+    if (settings_.crc32) large.crc32s[task.strip] = {digest.crc32(), bytes.size()};
+    if (task.position == 0) start_digests(task, large);
     lock.lock();
     --moving_;
     if (task.position == 0) {
-      cut.started = true;
-      if (!cut.wants_sha256) {
-        unhashed_ -= plan_.cut[task.cut].size;
-        for (const UnhashedStrip& unhashed : cut.unhashed) let_go(task.cut, unhashed.bytes);
-        cut.unhashed.clear();
+      large.started = true;
+      if (!large.wants_sha256) {
+        unhashed_ -= plan_.large[task.large].size;
+        for (const UnhashedStrip& unhashed : large.unhashed) let_go(task.large, unhashed.bytes);
+        large.unhashed.clear();
       }
     }
     // Which digests the tensor needs is only known, and safe to read, once it has started.
-    if (settings_.sha256 && (!cut.started || cut.wants_sha256)) {
-      cut.unhashed.push_back({task.position, bytes});
-      make_ready(task.cut);
+    if (settings_.sha256 && (!large.started || large.wants_sha256)) {
+      large.unhashed.push_back({task.position, bytes});
+      make_ready(task.large);
     } else {
-      let_go(task.cut, bytes);
+      let_go(task.large, bytes);
     }
-    --cut.strips_to_move;
+    --large.strips_to_move;
     done_with(1);
-    finish_if_complete(task.cut, lock, worker);
+    finish_if_complete(task.large, lock, worker);
   }
 
   // Takes no lock: only the worker that moved the first strip calls this, and no worker hashes the
   // tensor before `started` is set.
-  void start_digests(const Task& task, CutState& cut) {
+  void start_digests(const Task& task, LargeState& large) {
     const DigestStart start = mover_.digest_start(task.first);
-    cut.wants_crc32 = start.crc32;
-    cut.wants_sha256 = start.sha256;
+    large.wants_crc32 = start.crc32;
+    large.wants_sha256 = start.sha256;
     for (const ConstBytes part : start.header) {
-      if (start.crc32) cut.header_crc32 = crc32(cut.header_crc32, part);
-      if (start.sha256) cut.sha256.update(part);
+      if (start.crc32) large.header_crc32 = crc32(large.header_crc32, part);
+      if (start.sha256) large.sha256.update(part);
     }
   }
 
@@ -146,25 +146,25 @@ class Scheduler {
            held_ < settings_.most_strips;
   }
 
-  void let_go(std::uint32_t cut, ConstBytes strip) {
-    mover_.let_go(plan_.cut[cut].extent, strip);
+  void let_go(std::uint32_t large, ConstBytes strip) {
+    mover_.let_go(plan_.large[large].extent, strip);
     // Wakes waiting workers when half of the slots are free, not for each slot.
     if (--held_ == settings_.most_strips / 2) changed_.notify_all();
   }
 
-  std::uint64_t left_to_hash(std::uint32_t cut) const {
-    return plan_.cut[cut].size - cut_[cut].hashed;
+  std::uint64_t left_to_hash(std::uint32_t large) const {
+    return plan_.large[large].size - large_[large].hashed;
   }
 
   // Adds a tensor to the list if its next bytes have arrived and no worker is hashing it.
   void make_ready(std::uint32_t number) {
-    CutState& cut = cut_[number];
-    if (!cut.started || !cut.wants_sha256 || cut.hashing) return;
+    LargeState& large = large_[number];
+    if (!large.started || !large.wants_sha256 || large.hashing) return;
     const bool there =
-        std::any_of(cut.unhashed.begin(), cut.unhashed.end(),
-                    [&](const UnhashedStrip& a) { return a.position == cut.hashed; });
+        std::any_of(large.unhashed.begin(), large.unhashed.end(),
+                    [&](const UnhashedStrip& a) { return a.position == large.hashed; });
     if (!there) return;
-    cut.hashing = true;
+    large.hashing = true;
     ready_.push_back(number);
     changed_.notify_one();
   }
@@ -189,17 +189,17 @@ class Scheduler {
     std::partial_sort(
         ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count), ready_.end(),
         [&](std::uint32_t a, std::uint32_t b) { return left_to_hash(a) > left_to_hash(b); });
-    batch.cut.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
+    batch.large.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
     ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
     batch.bytes.clear();
-    for (const std::uint32_t number : batch.cut) {
-      CutState& cut = cut_[number];
+    for (const std::uint32_t number : batch.large) {
+      LargeState& large = large_[number];
       const auto next =
-          std::find_if(cut.unhashed.begin(), cut.unhashed.end(),
-                       [&](const UnhashedStrip& a) { return a.position == cut.hashed; });
+          std::find_if(large.unhashed.begin(), large.unhashed.end(),
+                       [&](const UnhashedStrip& a) { return a.position == large.hashed; });
       batch.bytes.push_back(next->bytes);
-      *next = cut.unhashed.back();
-      cut.unhashed.pop_back();
+      *next = large.unhashed.back();
+      large.unhashed.pop_back();
     }
     return true;
   }
@@ -207,42 +207,42 @@ class Scheduler {
   void hash(const Batch& batch) {
     const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
     std::vector<Sha256Update> updates;
-    updates.reserve(batch.cut.size());
-    for (std::size_t i = 0; i < batch.cut.size(); ++i) {
-      updates.push_back({&cut_[batch.cut[i]].sha256, batch.bytes[i]});
+    updates.reserve(batch.large.size());
+    for (std::size_t i = 0; i < batch.large.size(); ++i) {
+      updates.push_back({&large_[batch.large[i]].sha256, batch.bytes[i]});
     }
     sha256_update(updates);
   }
 
   void settle(const Batch& batch, std::unique_lock<std::mutex>& lock, Worker& worker) {
-    for (std::size_t i = 0; i < batch.cut.size(); ++i) {
-      CutState& cut = cut_[batch.cut[i]];
-      cut.hashing = false;
-      cut.hashed += batch.bytes[i].size();
+    for (std::size_t i = 0; i < batch.large.size(); ++i) {
+      LargeState& large = large_[batch.large[i]];
+      large.hashing = false;
+      large.hashed += batch.bytes[i].size();
       unhashed_ -= batch.bytes[i].size();
-      let_go(batch.cut[i], batch.bytes[i]);
-      make_ready(batch.cut[i]);
+      let_go(batch.large[i], batch.bytes[i]);
+      make_ready(batch.large[i]);
     }
-    for (const std::uint32_t number : batch.cut) finish_if_complete(number, lock, worker);
+    for (const std::uint32_t number : batch.large) finish_if_complete(number, lock, worker);
   }
 
   // The lock is held on entry and on return, but not during Mover::finish().
   void finish_if_complete(std::uint32_t number, std::unique_lock<std::mutex>& lock,
                           Worker& worker) {
-    CutState& cut = cut_[number];
-    if (cut.strips_to_move > 0 || (cut.wants_sha256 && left_to_hash(number) > 0)) return;
+    LargeState& large = large_[number];
+    if (large.strips_to_move > 0 || (large.wants_sha256 && left_to_hash(number) > 0)) return;
     // A worker that unlocks to finish one tensor of its batch may come late to the next one.
-    if (std::exchange(cut.finished, true)) return;
+    if (std::exchange(large.finished, true)) return;
     lock.unlock();
     Digests digests;
-    if (cut.wants_crc32) {
-      digests.crc32 = cut.header_crc32;
-      for (const StripCrc32& strip : cut.crc32s) {
+    if (large.wants_crc32) {
+      digests.crc32 = large.header_crc32;
+      for (const StripCrc32& strip : large.crc32s) {
         digests.crc32 = crc32_join(digests.crc32, strip.value, strip.size);
       }
     }
-    if (cut.wants_sha256) digests.sha256 = cut.sha256.finish();
-    mover_.finish(plan_.cut[number].extent, digests, worker);
+    if (large.wants_sha256) digests.sha256 = large.sha256.finish();
+    mover_.finish(plan_.large[number].extent, digests, worker);
     lock.lock();
     done_with(1);
   }
@@ -261,12 +261,12 @@ class Scheduler {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<CutState> cut_;
-  std::vector<std::uint32_t> ready_;  // cut tensors whose next bytes wait to be hashed
+  std::vector<LargeState> large_;
+  std::vector<std::uint32_t> ready_;  // large tensors whose next bytes wait to be hashed
   std::size_t next_task_ = 0;
   int moving_ = 0;
   std::size_t held_ = 0;    // strips that move or were not let go yet
-  std::size_t unfinished_;  // tasks to move and cut tensors to finish
+  std::size_t unfinished_;  // tasks to move and large tensors to finish
   std::uint64_t unhashed_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // Runs a job: workers that move the tasks of a plan, and digest the bytes.
 //
 // The Mover knows how a task is moved: a load reads, a save writes. move() decides which worker
-// does what, and when. One worker moves and digests a bundle. The strips of a cut tensor move in
+// does what, and when. One worker moves and digests a bundle. The strips of a large tensor move in
 // any order, on any worker. Their CRC32s are computed as they move, and joined. SHA-256 follows in
 // order, over several tensors at once, on any worker that is free, while the bytes are likely to be
 // in cache.
@@ -128,13 +128,13 @@ class Mover {
   // stay valid for SHA-256 until let_go().
   virtual ConstBytes move_strip(const Task& task, StripDigest& digest, Worker& worker) = 0;
 
-  // Returns what to digest of a cut tensor. Called once, when its first strip has moved.
+  // Returns what to digest of a large tensor. Called once, when its first strip has moved.
   virtual DigestStart digest_start(std::uint32_t tensor) = 0;
 
   // Called when the bytes of a strip are no longer needed.
   virtual void let_go(std::uint32_t tensor, ConstBytes strip) { (void)tensor, (void)strip; }
 
-  // Called when all of a cut tensor has moved and been digested.
+  // Called when all of a large tensor has moved and been digested.
   virtual void finish(std::uint32_t tensor, const Digests& digests, Worker& worker) = 0;
 
   // Called on each worker when it has nothing more to move.

@@ -25,7 +25,7 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
     const std::uint64_t size = extent.header_size + extent.data_size;
     const std::uint64_t most = largest_strip(extent, limits);
     if (size > most && !extent.whole && extent.data_size > 0) {
-      const auto cut = static_cast<std::uint32_t>(plan.cut.size());
+      const auto large = static_cast<std::uint32_t>(plan.large.size());
       // Rounded, so that strips hold whole elements wherever data begins.
       const std::uint64_t begin =
           limits.strips_follow_file ? (extent.offset + extent.header_size) / kStripUnit * kStripUnit
@@ -34,10 +34,10 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
       for (std::uint64_t at = 0; at < extent.data_size; ++strips) {
         const std::uint64_t to_boundary = most - (begin + at) % most;
         const std::uint64_t strip = std::min(to_boundary, extent.data_size - at);
-        plan.tasks.push_back({i, 0, at, strip, cut, strips});
+        plan.tasks.push_back({i, 0, at, strip, large, strips});
         at += strip;
       }
-      plan.cut.push_back({i, extent.data_size, strips});
+      plan.large.push_back({i, extent.data_size, strips});
       open = false;
       continue;
     }
@@ -59,17 +59,17 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
 void interleave(Plan& plan, int open) {
   // Assigns the tensors to lanes, longest first, each to the lane that has the fewest bytes, so
   // that lanes get about the same length.
-  std::vector<std::uint32_t> by_size(plan.cut.size());
+  std::vector<std::uint32_t> by_size(plan.large.size());
   std::iota(by_size.begin(), by_size.end(), 0U);
   std::stable_sort(by_size.begin(), by_size.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return plan.cut[a].size > plan.cut[b].size;
+    return plan.large[a].size > plan.large[b].size;
   });
   std::vector<std::uint64_t> lane_size(static_cast<std::size_t>(open), 0);
-  std::vector<std::uint32_t> lane_of(plan.cut.size());
-  for (const std::uint32_t cut : by_size) {
+  std::vector<std::uint32_t> lane_of(plan.large.size());
+  for (const std::uint32_t large : by_size) {
     const auto least = std::min_element(lane_size.begin(), lane_size.end());
-    lane_of[cut] = static_cast<std::uint32_t>(least - lane_size.begin());
-    *least += plan.cut[cut].size;
+    lane_of[large] = static_cast<std::uint32_t>(least - lane_size.begin());
+    *least += plan.large[large].size;
   }
   // Each lane advances at the pace that makes it end together with the others.
   struct Turn {
@@ -85,7 +85,7 @@ void interleave(Plan& plan, int open) {
       turns.push_back({2.0, i});
       continue;
     }
-    const std::uint32_t lane = lane_of[task.cut];
+    const std::uint32_t lane = lane_of[task.large];
     turns.push_back({static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
     passed[lane] += task.size;
   }

@@ -33,18 +33,18 @@ struct Task {
   // A bundle: extents `first` to `first + count`. A strip: count is 0, `first` the extent.
   std::uint32_t first;
   std::uint32_t count;
-  // A strip: its part of the extent's data, the extent's number among those that are cut, and the
+  // A strip: its part of the extent's data, the extent's number among the large ones, and the
   // strip's own number within the extent.
   std::uint64_t position;
   std::uint64_t size;
-  std::uint32_t cut;
+  std::uint32_t large;
   std::uint32_t strip;
 
   bool is_strip() const noexcept { return count == 0; }
 };
 
-// An extent that moves in strips.
-struct CutExtent {
+// An extent that is larger than a strip, and moves in strips.
+struct LargeExtent {
   std::uint32_t extent;  // its number
   std::uint64_t size;
   std::uint32_t strips;
@@ -52,7 +52,7 @@ struct CutExtent {
 
 struct Plan {
   std::vector<Task> tasks;  // in the order in which they should start
-  std::vector<CutExtent> cut;
+  std::vector<LargeExtent> large;
 };
 
 // Strips end on multiples of this within a tensor, except those of runs.
