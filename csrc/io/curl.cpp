@@ -1,15 +1,52 @@
 #include "io/curl.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
-#include "io/ca_bundle.h"
+#include "base/environment.h"
 
 namespace tensorizer {
 
 namespace {
+
+constexpr std::array<const char*, 5> kPlaces{
+    "/etc/ssl/certs/ca-certificates.crt",                 // Debian, Ubuntu, Arch, Gentoo
+    "/etc/pki/tls/certs/ca-bundle.crt",                   // Fedora, RHEL, Amazon Linux
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  // newer ones of these
+    "/etc/ssl/ca-bundle.pem",                             // openSUSE
+    "/etc/ssl/cert.pem",                                  // Alpine
+};
+
+bool is_readable(const char* file) { return file != nullptr && ::access(file, R_OK) == 0; }
+
+// Returns the file with the authorities that this system trusts; empty if none was found. It is the
+// file or folder that the environment variable CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE or SSL_CERT_FILE
+// names, readable or not, or else the file that libcurl was built to use, or one where some other
+// distribution of Linux keeps it: a libcurl that was built on one distribution may run on another.
+std::string system_ca_bundle() {
+  std::string given = environment({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"});
+  if (!given.empty()) return given;
+  if (const char* const own = curl_version_info(CURLVERSION_NOW)->cainfo; is_readable(own)) {
+    return own;
+  }
+  const auto* const found = std::find_if(kPlaces.begin(), kPlaces.end(), is_readable);
+  return found == kPlaces.end() ? "" : *found;
+}
+
+// Returns the environment variable that names the authorities whose path is in `message`; empty if
+// there is none.
+std::string ca_variable_in(std::string_view message) {
+  for (const char* const name :
+       {"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}) {
+    const std::string path = environment(name);
+    if (!path.empty() && message.find(path) != message.npos) return name;
+  }
+  return "";
+}
 
 // Keeps programs that this process starts from inheriting the connection.
 int close_on_exec(void*, curl_socket_t socket, curlsocktype) {

@@ -73,10 +73,7 @@ std::optional<IniSection> read_s3cmd_settings(const std::string& path, bool must
 S3cmdFile read_s3cmd_file(const std::string& path, bool must_exist, Cancel& cancel) {
   const std::optional<IniSection> settings = read_s3cmd_settings(path, must_exist, cancel);
   if (!settings) return {};
-  const auto get = [&](std::string_view name) {
-    const auto found = settings->find(name);
-    return found == settings->end() ? std::string() : found->second;
-  };
+  const auto get = [&](std::string_view name) { return get_setting(*settings, name); };
   S3cmdFile result;
   result.access_key = get("access_key");
   result.secret_key = get("secret_key");

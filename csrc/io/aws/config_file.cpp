@@ -35,11 +35,6 @@ void add(IniSection& section, const IniSection& more) {
   for (const auto& [name, value] : more) section[name] = value;
 }
 
-std::string get_setting(const IniSection& section, std::string_view name) {
-  const auto found = section.find(name);
-  return found == section.end() ? std::string() : found->second;
-}
-
 }  // namespace
 
 IniFile read_ini(const std::string& path, bool must_exist, Cancel& cancel) {

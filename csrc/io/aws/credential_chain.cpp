@@ -112,10 +112,7 @@ class Finder {
   }
 
   static S3Credentials keys_in(const IniSection& section, const std::string& label) {
-    const auto get = [&](std::string_view name) {
-      const auto found = section.find(name);
-      return found == section.end() ? std::string() : found->second;
-    };
+    const auto get = [&](std::string_view name) { return get_setting(section, name); };
     const std::string old_token = get("aws_security_token");
     S3Credentials credentials{get("aws_access_key_id"), get("aws_secret_access_key"),
                               old_token.empty() ? get("aws_session_token") : old_token};

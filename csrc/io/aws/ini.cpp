@@ -88,4 +88,9 @@ IniFile parse_ini(std::string_view text, const std::string& label) {
   return std::move(parser.file);
 }
 
+std::string get_setting(const IniSection& section, std::string_view name) {
+  const auto found = section.find(name);
+  return found == section.end() ? std::string() : found->second;
+}
+
 }  // namespace tensorizer

@@ -23,4 +23,7 @@ using IniFile = std::map<std::string, IniSection, std::less<>>;
 // its content.
 IniFile parse_ini(std::string_view text, const std::string& label);
 
+// Returns the value of a setting; empty if the section does not have it.
+std::string get_setting(const IniSection& section, std::string_view name);
+
 }  // namespace tensorizer

@@ -34,21 +34,14 @@ bool is_ext4(int file) {
 
 class FileSink final : public SharedSink {
  public:
+  // `shared`: several processes write the file.
   FileSink(std::unique_ptr<Replacement> replacement, const std::string& name,
-           const SinkOptions& options)
+           const SinkOptions& options, bool shared)
       : replacement_(std::move(replacement)),
         name_(name),
         label_(quote(name, 4096)),
         fsync_(options.fsync),
-        allocated_(is_ext4(replacement_->file()) ? kAllocateFrom : kAllocateNothing) {}
-
-  // Makes a sink that several processes write.
-  FileSink(std::unique_ptr<Replacement> shared, const std::string& name, bool fsync)
-      : replacement_(std::move(shared)),
-        name_(name),
-        label_(quote(name, 4096)),
-        fsync_(fsync),
-        allocated_(kAllocateNothing) {}
+        allocated_(!shared && is_ext4(replacement_->file()) ? kAllocateFrom : kAllocateNothing) {}
 
   FileSink(Descriptor file, std::uint64_t start, InPlaceEnd end, const std::string& name,
            const SinkOptions& options)
@@ -252,7 +245,7 @@ class FileSink final : public SharedSink {
 std::unique_ptr<Sink> replacing_sink(const std::string& path, const SinkOptions& options) {
   std::unique_ptr<Replacement> replacement = Replacement::create(path, false, options.replaces);
   if (!replacement) return nullptr;
-  return std::make_unique<FileSink>(std::move(replacement), path, options);
+  return std::make_unique<FileSink>(std::move(replacement), path, options, /*shared=*/false);
 }
 
 std::unique_ptr<SharedSink> shared_file_sink(const std::string& path,
@@ -261,7 +254,7 @@ std::unique_ptr<SharedSink> shared_file_sink(const std::string& path,
   std::unique_ptr<Replacement> replacement =
       joined ? Replacement::join(path, *joined) : Replacement::create(path, true);
   if (!replacement) return nullptr;
-  return std::make_unique<FileSink>(std::move(replacement), path, options.fsync);
+  return std::make_unique<FileSink>(std::move(replacement), path, options, /*shared=*/true);
 }
 
 std::unique_ptr<Sink> in_place_sink(Descriptor file, std::uint64_t start, InPlaceEnd end,

@@ -216,6 +216,8 @@ std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOp
   return open_path_source(local_path(split), options.file_access);
 }
 
+namespace {
+
 std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,
                                       Cancel& cancel) {
   const Uri split = split_uri(uri);
@@ -246,8 +248,6 @@ std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
                   " is written in place, which several processes cannot do: save to a file that "
                   "can be replaced, to S3 or to Azure");
 }
-
-namespace {
 
 constexpr UriScheme kFileSchemes[] = {{"", "a plain path"}, {"file", "file://"}};
 constexpr UriScheme kDescriptorSchemes[] = {{"fd", "fd:N"}};

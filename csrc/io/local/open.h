@@ -26,12 +26,6 @@ extern const PlaceKind local_descriptors;  // fd:N
 // `uri`: a plain path ("~" is expanded), file:// or fd:N.
 std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions& options,
                                           Cancel& cancel);
-std::unique_ptr<Sink> open_local_sink(const std::string& uri, const SinkOptions& options,
-                                      Cancel& cancel);
-// Opens a sink that several processes write (open_shared_sink() in io/places/open.h).
-std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
-                                                   const std::optional<std::string>& joined,
-                                                   const SinkOptions& options, Cancel& cancel);
 
 // Returns the path of the file `name` beside the one that `uri`, a plain path or file://, names
 // (sibling_uri() in io/places/open.h).
