@@ -165,13 +165,13 @@ class safe_open:
         self, filename: Target, framework: str, device: Device = "cpu", *, backend: str = "mmap"
     ) -> None:
         if framework not in ("pt", "torch", "pytorch"):
-            raise _invalid(f"framework is {framework!r}, and only 'pt' is supported")
+            raise errors.InvalidArgument(f"framework is {framework!r}, and only 'pt' is supported")
         if backend not in _BACKENDS:
-            raise _invalid(f"backend is {backend!r}, and must be 'mmap' or 'pread'")
+            raise errors.InvalidArgument(f"backend is {backend!r}, and must be 'mmap' or 'pread'")
         try:
             self._device = torch.device(device)
         except RuntimeError as error:
-            raise _invalid(f"device is {device!r}: {error}") from None
+            raise errors.InvalidArgument(f"device is {device!r}: {error}") from None
         self._copy = backend == "pread"
         self._reader: Any = torch.classes.tensorizer.Reader(to_uri(filename), None)
         self._names: list[str] = self._reader.names()
@@ -213,13 +213,9 @@ class safe_open:
     def get_tensors(self) -> dict[str, torch.Tensor]:
         return self._load(self.offset_keys())
 
-    def _load_slice(self, name: str, index: Any) -> torch.Tensor:
-        part = load_slices(self._open(), {name: index}, device=self._device, copy=self._copy)
-        return part[name]
-
     def _open(self) -> Any:
         if self._reader is None:
-            raise _invalid("the file is closed")
+            raise errors.InvalidArgument("the file is closed")
         return self._reader
 
     def _load(self, names: list[str]) -> dict[str, torch.Tensor]:
@@ -246,7 +242,9 @@ class Slice:
         indices = index if isinstance(index, tuple) else (index,)
         if all(_is_plain(each) for each in indices) and indices.count(...) <= 1:
             try:
-                return self._opened._load_slice(self._name, index)
+                opened, wanted = self._opened, {self._name: index}
+                reader, device, copy = opened._open(), opened._device, opened._copy
+                return load_slices(reader, wanted, device=device, copy=copy)[self._name]
             except errors.InvalidArgument:
                 # What torch says, if the index is to blame.
                 torch.empty(self._shape, device="meta")[index]
@@ -257,10 +255,6 @@ class Slice:
 
 def _is_plain(index: object) -> bool:
     return index is ... or isinstance(index, slice) or type(index) is int
-
-
-def _invalid(what: str) -> errors.InvalidArgument:
-    return errors.InvalidArgument(what)
 
 
 def _quoted(names: Iterable[str]) -> str:

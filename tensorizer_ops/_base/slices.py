@@ -32,16 +32,13 @@ class SlicedDimensions(NamedTuple):
 
 def of_boxes(boxes: Iterable[tuple[Sequence[int], Sequence[int]]]) -> SlicedDimensions:
     """Return the slices that take one box of each tensor: starts and lengths by dimension."""
-    sliced = SlicedDimensions([], [], [], [], [], [])
-    for place, (starts, lengths) in enumerate(boxes):
-        for dim, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-            sliced.tensors.append(place)
-            sliced.dims.append(dim)
-            sliced.starts.append(start)
-            sliced.lengths.append(length)
-            sliced.steps.append(1)
-        sliced.dropped.append(())
-    return sliced
+    return _listed(
+        [
+            _Part(dim, start, length, 1, dropped=False)
+            for dim, (start, length) in enumerate(zip(starts, lengths, strict=True))
+        ]
+        for starts, lengths in boxes
+    )
 
 
 def without(
@@ -75,17 +72,7 @@ def resolve(
             f"slices has tensor {min(missing)!r}, which is not among names: add it there, or do "
             "not give names",
         )
-    sliced = SlicedDimensions([], [], [], [], [], [])
-    for place, name in enumerate(names):
-        of_tensor = parts.get(name, ())
-        for part in of_tensor:
-            sliced.tensors.append(place)
-            sliced.dims.append(part.dim)
-            sliced.starts.append(part.start)
-            sliced.lengths.append(part.length)
-            sliced.steps.append(part.step)
-        sliced.dropped.append(tuple(part.dim for part in reversed(of_tensor) if part.dropped))
-    return sliced
+    return _listed([parts.get(name, []) for name in names])
 
 
 class _Part(NamedTuple):
@@ -94,6 +81,19 @@ class _Part(NamedTuple):
     length: int
     step: int
     dropped: bool
+
+
+def _listed(tensors: Iterable[list[_Part]]) -> SlicedDimensions:
+    sliced = SlicedDimensions([], [], [], [], [], [])
+    for place, parts in enumerate(tensors):
+        for part in parts:
+            sliced.tensors.append(place)
+            sliced.dims.append(part.dim)
+            sliced.starts.append(part.start)
+            sliced.lengths.append(part.length)
+            sliced.steps.append(part.step)
+        sliced.dropped.append(tuple(part.dim for part in reversed(parts) if part.dropped))
+    return sliced
 
 
 def _parts(name: str, shape: list[int], given: object) -> list[_Part]:

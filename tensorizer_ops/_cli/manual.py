@@ -10,7 +10,7 @@ from tensorizer_ops._cli.completion import actions_of
 from tensorizer_ops._cli.parsers import COMMANDS, PROGRAM, STATUSES
 
 
-def manual(given: Namespace) -> int:
+def man(given: Namespace) -> int:
     lines = [
         f'.TH TENSORIZER-OPS 1 "" "tensorizer_ops {__version__}"',
         ".SH NAME",

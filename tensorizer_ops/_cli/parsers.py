@@ -67,13 +67,12 @@ def _meant(word: str, known: Iterable[str]) -> str:
 
 
 class Command(NamedTuple):
-    """A subcommand: what it does, examples, and the function that runs it, in a file beside."""
+    """A subcommand: what it does, examples, and the file beside with a function of its name."""
 
     name: str
     help: str
     examples: tuple[str, ...]
     file: str
-    run: str
     add: Callable[[argparse.ArgumentParser], None]
     details: str = ""
 
@@ -93,7 +92,6 @@ COMMANDS = (
             "info model.tensors --filter '*.bias' --json",
         ),
         "info",
-        "info",
         arguments.add_info,
         "Reads only the index, and needs no key.",
     ),
@@ -102,7 +100,6 @@ COMMANDS = (
         "compare the data of a file with its hashes",
         ("verify model.tensors", "verify --key-file release.key s3://bucket/secret.tensors"),
         "check",
-        "verify",
         arguments.add_verify,
         "Names everything that is damaged.",
     ),
@@ -111,7 +108,6 @@ COMMANDS = (
         "print a digest of the content of a file",
         ("digest model.tensors", "digest --version 2 --listed s3://bucket/model.tensors"),
         "check",
-        "digest",
         arguments.add_digest,
         "It depends on names, types, shapes and data, and not on encryption or order.",
     ),
@@ -125,7 +121,6 @@ COMMANDS = (
             "convert big.tensors big.safetensors --target-option max_shard_size=5000000000",
         ),
         "rewriting",
-        "convert",
         arguments.add_convert,
         "The name of TARGET decides: a safetensors file if it ends so, otherwise a .tensors file. "
         "SOURCE may be a file of either format, a folder or index of Hugging Face, or a PyTorch "
@@ -139,7 +134,6 @@ COMMANDS = (
             "copy https://example.com/model.tensors model.tensors --update",
         ),
         "rewriting",
-        "copy",
         arguments.add_copy,
         "Every hash is checked on the way; format and hashes stay the same. An encrypted file "
         "needs its key, and stays encrypted with it, for which a passphrase costs the same.",
@@ -148,7 +142,6 @@ COMMANDS = (
         "diff",
         "compare the tensors of two files",
         ("diff old.tensors new.tensors", "diff model.safetensors s3://bucket/model.tensors --json"),
-        "diff",
         "diff",
         arguments.add_diff,
         "Exit status 1 if they differ. Neither order nor metadata counts.",
@@ -161,7 +154,6 @@ COMMANDS = (
             "encrypt model.tensors secret.tensors",
         ),
         "encryption",
-        "encrypt",
         arguments.add_encrypt,
         _ASKS,
     ),
@@ -170,7 +162,6 @@ COMMANDS = (
         "write an unencrypted copy of an encrypted file",
         ("decrypt secret.tensors model.tensors --key-file release.key",),
         "encryption",
-        "decrypt",
         arguments.add_decrypt,
         _ASKS,
     ),
@@ -179,7 +170,6 @@ COMMANDS = (
         "write a copy of an encrypted file with another key",
         ("rekey s.tensors s.tensors --key-file old.key --new-key-file new.key",),
         "encryption",
-        "rekey",
         arguments.add_rekey,
         "Without options for a key, it asks for its passphrase on the terminal.",
     ),
@@ -188,7 +178,6 @@ COMMANDS = (
         "create a file with a random key",
         ("keygen release.key",),
         "encryption",
-        "keygen",
         arguments.add_keygen,
         "The file has 32 bytes, which only you may read. A file that exists is never replaced.",
     ),
@@ -197,7 +186,6 @@ COMMANDS = (
         "measure how fast a file loads here, and what takes the time",
         ("bench model.tensors --cold", "bench s3://bucket/model.tensors -o connections=32"),
         "bench",
-        "bench",
         arguments.add_bench,
         "Takes as much memory as the tensors.",
     ),
@@ -205,7 +193,6 @@ COMMANDS = (
         "env",
         "show versions, processor and limits, for a bug report",
         ("env", "env --json"),
-        "env",
         "env",
         arguments.add_json,
     ),
@@ -218,14 +205,12 @@ COMMANDS = (
             "completion fish > ~/.config/fish/completions/tensorizer-ops.fish",
         ),
         "completion",
-        "completion",
         arguments.add_completion,
     ),
     Command(
         "man",
         "print the manual page",
         ("man > ~/.local/share/man/man1/tensorizer-ops.1",),
-        "manual",
         "manual",
         arguments.add_nothing,
     ),
@@ -237,7 +222,7 @@ def fill(parser: argparse.ArgumentParser, command: Command) -> None:
     command.add(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no notes")
     parser.add_argument("-v", "--verbose", action="store_true", help="print tracebacks of errors")
-    parser.set_defaults(file=command.file, run=command.run)
+    parser.set_defaults(file=command.file, run=command.name)
 
 
 class _Version(argparse.Action):
