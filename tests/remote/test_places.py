@@ -379,32 +379,3 @@ def test_a_signal_ends_a_save(sink: To, path: str, after: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
     assert min(took) <= 8
-
-
-@pytest.mark.parametrize("place", ["web", "s3", "redis", "azure"])
-def test_a_name_of_a_server_that_ends_in_a_slash(world: World, place: str) -> None:
-    urls = {
-        "web": world.web.url("put/m/"),
-        "s3": "s3://bucket/m/",
-        "redis": world.redis.url("m/"),
-        "azure": world.azure.uri("m/"),
-    }
-    options = {"s3": world.s3.options(), "azure": world.azure.options()}.get(place, {})
-    with pytest.raises(ValueError, match="ends in a slash, and names no file"):
-        tensorizer_ops.save(urls[place], {"a": torch.ones(1)}, options=options)
-    with pytest.raises(ValueError, match="ends in a slash, and names no file"):
-        Writer(urls[place], options)
-
-
-def test_a_folder_is_converted_to_a_named_file_of_a_server(world: World) -> None:
-    model = world.folder / "model"
-    model.mkdir()
-    tensorizer_ops.save(model / "model.safetensors", {"a": torch.ones(3)})
-    options = world.s3.options()
-    with pytest.raises(ValueError, match=r"a folder, .* such as s3://…/model\.safetensors"):
-        tensorizer_ops.convert(model, "s3://bucket/copy", target_options=options)
-    assert not (world.s3.root / "bucket" / "copy").exists()
-    uri = "s3://bucket/copy.safetensors"
-    tensorizer_ops.convert(model, uri, target_options=options)
-    assert_same(tensorizer_ops.load(uri, options=options), {"a": torch.ones(3)})
-    (world.s3.root / "bucket" / "copy.safetensors").unlink()
