@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hmac
 import secrets
 import sys
@@ -39,18 +40,26 @@ def _checked_source(source: str | bytes, encoding: str) -> bytes:
     return source
 
 
-def _refuse_checkpoint(params: object) -> None:
-    """Raise if called from ``torch.save``: checkpoints are kept and shared, secrets must not be."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_globals.get("__name__") == "torch.serialization":
-            raise TypeError(
-                f"{type(params).__name__} cannot be saved by torch.save: it contains a secret"
-            )
+class _Secret:
+    """What can be copied and pickled, but not by ``torch.save``: checkpoints are shared."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return copy.copy(self)  # its attributes are immutable
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_globals.get("__name__") == "torch.serialization":
+                raise TypeError(
+                    f"{type(self).__name__} cannot be saved by torch.save: it contains a secret"
+                )
+        return super().__reduce_ex__(max(protocol, 2))
 
 
-class EncryptionParams:
+class EncryptionParams(_Secret):
     """The key to encrypt a file with.
 
     :meth:`random` makes a new key, which the program has to store (:attr:`key`);
@@ -151,8 +160,6 @@ class EncryptionParams:
             return NotImplemented
         return hmac.compare_digest(self.key, other.key) and self._derivation == other._derivation
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         derived = "" if self._derivation is None else ", from a passphrase"
         return f"<EncryptionParams: a key{derived}>"
@@ -162,15 +169,8 @@ class EncryptionParams:
         copied._derivation = self._derivation
         return copied
 
-    def __deepcopy__(self, memo: object) -> EncryptionParams:
-        return self.__copy__()  # its attributes are immutable
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        _refuse_checkpoint(self)
-        return super().__reduce_ex__(max(protocol, 2))
-
-
-class DecryptionParams:
+class DecryptionParams(_Secret):
     """The key or passphrase to open an encrypted file with."""
 
     key: bytes | None
@@ -204,8 +204,6 @@ class DecryptionParams:
             for mine, theirs in ((self.key, other.key), (self.source, other.source))
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         what = "a key" if self.key is not None else "a passphrase" if self.source else "nothing"
         return f"<DecryptionParams: {what}>"
@@ -215,10 +213,3 @@ class DecryptionParams:
         copied.key = self.key
         copied.source = self.source
         return copied
-
-    def __deepcopy__(self, memo: object) -> DecryptionParams:
-        return self.__copy__()  # its attributes are immutable
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        _refuse_checkpoint(self)
-        return super().__reduce_ex__(max(protocol, 2))

@@ -45,67 +45,38 @@ class Digests(NamedTuple):
     sha256: bytes | None
 
 
-class File:
+class File(_core.File):
     """A file whose index has been read. Thread-safe unless the file is a stream (a pipe, stdin).
 
-    Raises the exceptions of :func:`tensorizer_ops.load`.
+    Raises the exceptions of :func:`tensorizer_ops.load`. ``csrc/python/core/module.cpp`` describes
+    the methods that are not here.
     """
 
     def __init__(self, uri: Target, options: Options | None = None) -> None:
-        self._file = _core.File(to_uri(uri), as_pairs(options))
-
-    def names(self) -> list[str]:
-        return self._file.names()
+        super().__init__(to_uri(uri), as_pairs(options))
 
     def index(self) -> list[StoredTensor]:
-        return [StoredTensor._make(tensor) for tensor in self._file.index()]
+        return [StoredTensor._make(tensor) for tensor in super().index()]
 
     def format(self) -> Format:
-        return Format._make(self._file.format())
-
-    def metadata(self) -> dict[str, str]:
-        """Return the texts that were stored with the tensors, by key."""
-        return self._file.metadata()
+        return Format._make(super().format())
 
     def saved_digests(self, name: str) -> Digests:
         """Read the header of a tensor and return the digests in it."""
-        return Digests._make(self._file.saved_digests(name))
-
-    def key_cost(self, name: str) -> tuple[int, int] | None:
-        """Return the passes and the bytes of memory that derived the key of a tensor.
-
-        None if the tensor is not encrypted, or with a key that was not derived.
-        """
-        return self._file.key_cost(name)
+        return Digests._make(super().saved_digests(name))
 
     def digest(self, threads: int = 0, version: int = 1, listed: bool = False) -> str:
         """Return the digest of the model in the file: of its data, or as the file lists it."""
-        return self._file.digest(operator.index(threads), operator.index(version), listed)
+        return super().digest(operator.index(threads), operator.index(version), listed)
 
     def verify(
-        self, verify: Verify = "all", threads: int | None = None, progress: Progress | None = None
+        self, verify: str = "all", threads: int | None = None, progress: Progress | None = None
     ) -> None:
         """Compare all data with the hashes in the file; the error names everything that differs."""
         if not isinstance(verify, str):
             raise TypeError(f"verify is {type(verify).__name__}, and must be str")
         with reported(self, progress):
-            self._file.verify(verify, operator.index(threads or 0))
-
-    def progress(self) -> tuple[int, int]:
-        """Return the bytes that the running job has moved, and those that it moves in all."""
-        return self._file.progress()
-
-    def cancel(self) -> None:
-        """End the running job, from another thread."""
-        self._file.cancel()
-
-    def label(self) -> str:
-        """Return the URI as errors show it: in quotes, without secrets."""
-        return self._file.label()
-
-    def digest_chunk(self) -> int:
-        """Return the size of the chunks whose digests the file lists; 0 if it lists none."""
-        return self._file.digest_chunk()
+            super().verify(verify, operator.index(threads or 0))
 
 
 class Info(NamedTuple):
