@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace tensorizer {
 
 namespace {
@@ -19,6 +21,10 @@ void HttpClient::remember(const Secrets& secrets) {
     sent_.push_back(secret);
   }
   while (sent_.size() > std::max(kMostSecrets, secrets.size())) sent_.pop_front();
+}
+
+void HttpClient::throw_wrong(const std::string& what) const {
+  throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
 }
 
 std::string HttpClient::redacted(std::string_view text) const {

@@ -41,6 +41,8 @@ class HttpClient {
   // Remembers what a request sends, for redacted(): all that is the same in every request, and the
   // signatures of the last ones.
   void remember(const Secrets& secrets);
+  // Throws the Error for a server that does `what`: "sends the file encoded".
+  [[noreturn]] void throw_wrong(const std::string& what) const;
   // Returns `text` without what requests have sent.
   std::string redacted(std::string_view text) const;
 

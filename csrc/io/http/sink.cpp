@@ -149,19 +149,15 @@ class HttpSink final : public Sink {
     const int status = outcome.answer.status;
     if (outcome.failure || status < 200 || status > 299) tries_->failed(outcome, 0, cancel);
     if (!body_.complete()) {
-      throw_wrong("answers with status " + std::to_string(status) +
-                  " before it has received the whole file");
+      client_.throw_wrong("answers with status " + std::to_string(status) +
+                          " before it has received the whole file");
     }
     // Apache's response to a PUT is a page as well, with status 201.
     if (status == 200 && is_page(receiver_.text)) {
-      throw_wrong(
+      client_.throw_wrong(
           "answers with status 200 and an HTML page, as proxies and login pages do: the file is "
           "probably not there");
     }
-  }
-
-  [[noreturn]] void throw_wrong(const std::string& what) const {
-    throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
   }
 
   HttpClient client_;

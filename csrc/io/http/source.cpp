@@ -130,18 +130,18 @@ class HttpSource final : public Source {
     bool head(const HttpAnswer& answer) override {
       // 412: the ETag has changed. 416: the file is shorter now.
       if (answer.status == 412 || answer.status == 416) source_.throw_changed();
-      if (answer.status == 200) source_.throw_wrong("does not support ranges any more");
+      if (answer.status == 200) source_.client_.throw_wrong("does not support ranges any more");
       if (answer.status != 206) return false;
       source_.check_same(answer.object);
-      if (answer.encoded) source_.throw_wrong("sends the file encoded");
+      if (answer.encoded) source_.client_.throw_wrong("sends the file encoded");
       if (answer.begin != begin_ || answer.end != end_) {
-        source_.throw_wrong("sends a different range than was requested");
+        source_.client_.throw_wrong("sends a different range than was requested");
       }
       return true;
     }
     bool body(ConstBytes bytes) override {
       if (bytes.size() > end_ - begin_ - brought) {
-        source_.throw_wrong("sends more than was requested");
+        source_.client_.throw_wrong("sends more than was requested");
       }
       cursor_.fill(bytes);
       brought += bytes.size();
@@ -156,10 +156,6 @@ class HttpSource final : public Source {
     const std::uint64_t end_;
     IoCursor& cursor_;
   };
-
-  [[noreturn]] void throw_wrong(const std::string& what) const {
-    throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
-  }
 
   [[noreturn]] void throw_changed() const {
     throw Error(ErrorKind::Unavailable, label() + " has changed while it was loaded");
@@ -196,9 +192,9 @@ class HttpSource final : public Source {
           continue;
         }
         const bool file = answer.status == 200 || answer.status == 206;
-        if (file && answer.encoded) throw_wrong("sends the file encoded");
+        if (file && answer.encoded) client_.throw_wrong("sends the file encoded");
         if (file && !stream_.is_good(answer)) {
-          throw_wrong("sends a different range than was requested");
+          client_.throw_wrong("sends a different range than was requested");
         }
         if (answer.status == 206 && !answer.object.size && !whole) {
           // The response to a request for all has the size in its Content-Length.
@@ -222,8 +218,8 @@ class HttpSource final : public Source {
       return;
     }
     if (answer.status != 206) object_.size = stream_.held.size();
-    if (!object_.size) throw_wrong("does not tell the size of the file");
-    if (stream_.held.size() > *object_.size) throw_wrong("sends more than was requested");
+    if (!object_.size) client_.throw_wrong("does not tell the size of the file");
+    if (stream_.held.size() > *object_.size) client_.throw_wrong("sends more than was requested");
     client_.give_back(std::move(connection));
   }
 

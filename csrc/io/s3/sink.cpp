@@ -90,7 +90,7 @@ class S3Sink final : public PartSink {
     request.headers = {"Content-Type: application/octet-stream", "x-amz-checksum-algorithm: CRC32"};
     const std::string answer = ask(std::move(request), "InitiateMultipartUpload", cancel).text;
     upload_id_ = xml_text(answer, "UploadId").value_or("");
-    if (upload_id_.empty()) throw_wrong("did not start an upload");
+    if (upload_id_.empty()) client_.throw_wrong("did not start an upload");
     return upload_id_;
   }
 
@@ -109,7 +109,7 @@ class S3Sink final : public PartSink {
     request.body = &body;
     const HttpAnswer answer = ask(std::move(request), "", cancel).answer;
     const std::string_view theirs = answer.header("x-amz-checksum-crc32");
-    if (!theirs.empty() && theirs != checksum) throw_wrong("has stored different bytes");
+    if (!theirs.empty() && theirs != checksum) client_.throw_wrong("has stored different bytes");
     stored.etag = answer.header("etag");
     return stored;
   }
@@ -137,7 +137,7 @@ class S3Sink final : public PartSink {
       ask(std::move(request), kCompletion, cancel, is_done);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::NotFound) throw;
-      throw_wrong(
+      client_.throw_wrong(
           "does not know the upload any more: it was aborted, or completed by a request whose "
           "response was lost");
     }
@@ -179,10 +179,6 @@ class S3Sink final : public PartSink {
                             std::move(is_done)};
     HttpTries tries(client_, "save");
     return operate(client_, operation, tries, cancel);
-  }
-
-  [[noreturn]] void throw_wrong(const std::string& what) const {
-    throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
   }
 
   HttpClient client_;
