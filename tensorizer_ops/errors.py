@@ -105,24 +105,9 @@ def _derive_from_torch(out_of_memory: type[Exception]) -> None:
     OutOfMemory.__bases__ = (Error, MemoryError, out_of_memory)
 
 
-_BY_KIND: dict[str, type[Error]] = {"SystemError": FileError} | {
-    kind.__name__: kind
-    for kind in (
-        NotFound,
-        NoSuchTensor,
-        PermissionDenied,
-        Unavailable,
-        TimedOut,
-        InvalidFormat,
-        InvalidArgument,
-        OutOfSpace,
-        OutOfMemory,
-        HashMismatch,
-        Crypto,
-        Cancelled,
-        Internal,
-    )
-}
+# The classes derived from Error itself have the names of the library's kinds, but for one.
+_BY_KIND: dict[str, type[Error]] = {kind.__name__: kind for kind in Error.__subclasses__()}
+_BY_KIND["SystemError"] = _BY_KIND.pop("FileError")
 
 # Kinds that have a more specific class for some errnos.
 _BY_ERRNO: dict[tuple[str, int], type[Error]] = {

@@ -27,27 +27,6 @@ WEIGHTS = (
     "diffusion_pytorch_model.safetensors.index.json",
     "diffusion_pytorch_model.safetensors",
 )
-# The files that save_pretrained() of tokenizers, processors and schedulers writes.
-SMALL_FILES = (
-    CONFIG,
-    GENERATION_CONFIG,
-    TOKENIZER_CONFIG,
-    "added_tokens.json",
-    CHAT_TEMPLATE,
-    "chat_template.json",
-    "merges.txt",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "scheduler_config.json",
-    "sentencepiece.bpe.model",
-    SPECIAL_TOKENS,
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer.model",
-    "video_preprocessor_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
 TOKENIZER_FILES = (
     TOKENIZER_CONFIG,
     "merges.txt",
@@ -64,6 +43,17 @@ NOT_ALWAYS_SAVED = (
     CHAT_TEMPLATE,
     "chat_template.json",
     SPECIAL_TOKENS,
+)
+# The files that save_pretrained() of tokenizers, processors and schedulers writes.
+SMALL_FILES = (
+    CONFIG,
+    GENERATION_CONFIG,
+    *TOKENIZER_FILES,
+    *NOT_ALWAYS_SAVED,
+    "preprocessor_config.json",
+    "processor_config.json",
+    "scheduler_config.json",
+    "video_preprocessor_config.json",
 )
 
 # Keys of a tokenizer's config: SudachiPy loads libraries that its config names as plugins.
