@@ -41,48 +41,38 @@ Option key_option(std::string& key) {
   return option;
 }
 
-// Parses "PASSES,BYTES". Returns false if that is malformed or out of range.
-bool take_cost(const std::string& text, Argon2Cost& cost) {
+// Parses "PASSES,BYTES". Returns null if that is malformed or out of range.
+std::optional<Argon2Cost> parse_cost(const std::string& text) {
   const std::size_t comma = text.find(',');
   const auto passes = parse_number(std::string_view(text).substr(0, comma));
-  if (comma == std::string::npos || !passes) return false;
+  if (comma == std::string::npos || !passes) return std::nullopt;
   const auto memory = parse_number(std::string_view(text).substr(comma + 1));
-  if (!memory) return false;
-  cost = {*passes, *memory};
-  return is_possible(cost);
+  if (!memory) return std::nullopt;
+  const Argon2Cost cost{*passes, *memory};
+  return is_possible(cost) ? std::optional(cost) : std::nullopt;
 }
 
-Option kdf_option(std::optional<Argon2Cost>& cost) {
-  return {"kdf", "'min', 'interactive', 'moderate', 'sensitive', or PASSES,BYTES",
-          [&cost](const std::string&, const std::string& text) {
-            cost = named_cost(text);
-            return cost || take_cost(text, cost.emplace());
+// Returns an option whose text `parse` turns into its value, or into null if it must be another.
+template <typename Value, typename Parse>
+Option parsed_option(const char* name, const char* texts, Value& value, const Parse& parse) {
+  return {name, texts, [&value, parse](const std::string&, const std::string& text) {
+            const auto parsed = parse(text);
+            if (parsed) value = *parsed;
+            return parsed.has_value();
           }};
 }
 
-Option digest_option(std::optional<ModelDigest>& digest) {
-  return {"digest",
-          "64 hexadecimal digits, with 'v2:' before them or not, as digest() returns them",
-          [&digest](const std::string&, const std::string& text) {
-            digest = parse_model_digest(text);
-            return digest.has_value();
-          }};
-}
-
-Option file_access_option(FileAccess& access) {
-  return {"io", "'auto', 'buffered', 'direct' or 'mmap'",
-          [&access](const std::string&, const std::string& text) {
-            static constexpr std::pair<std::string_view, FileAccess> kWords[] = {
-                {"auto", FileAccess::Auto},
-                {"buffered", FileAccess::Buffered},
-                {"direct", FileAccess::Direct},
-                {"mmap", FileAccess::Mapped}};
-            const auto* const found =
-                std::ranges::find(kWords, text, [](const auto& word) { return word.first; });
-            if (found == std::end(kWords)) return false;
-            access = found->second;
-            return true;
-          }};
+// Returns an option whose text is one of a few words.
+template <typename Meaning, typename Value>
+Option word_option(const char* name, const char* texts, Value& value,
+                   const std::vector<std::pair<std::string_view, Meaning>>& words) {
+  return parsed_option(name, texts, value, [words](std::string_view text) {
+    std::optional<Meaning> found;
+    for (const auto& [word, meaning] : words) {
+      if (word == text) found = meaning;
+    }
+    return found;
+  });
 }
 
 std::vector<Option> load_options(LoadOptions& load) {
@@ -90,38 +80,19 @@ std::vector<Option> load_options(LoadOptions& load) {
   known.push_back(memory_option("memory_ceiling", load.memory_ceiling));
   known.push_back(memory_option("staging", load.staging));
   known.push_back(key_option(load.key));
-  known.push_back({"kdf_limit", "PASSES,BYTES, with 8192 bytes or more",
-                   [&load](const std::string&, const std::string& text) {
-                     return take_cost(text, load.kdf_limit);
-                   }});
+  known.push_back(parsed_option("kdf_limit", "PASSES,BYTES, with 8192 bytes or more",
+                                load.kdf_limit, parse_cost));
   known.push_back(bool_option("require_authenticated", load.require_authenticated));
-  known.push_back(digest_option(load.digest));
-  known.push_back(file_access_option(load.source.file_access));
+  known.push_back(parsed_option(
+      "digest", "64 hexadecimal digits, with 'v2:' before them or not, as digest() returns them",
+      load.digest, parse_model_digest));
+  known.push_back(word_option<FileAccess>("io", "'auto', 'buffered', 'direct' or 'mmap'",
+                                          load.source.file_access,
+                                          {{"auto", FileAccess::Auto},
+                                           {"buffered", FileAccess::Buffered},
+                                           {"direct", FileAccess::Direct},
+                                           {"mmap", FileAccess::Mapped}}));
   return known;
-}
-
-Option digest_chunk_option(std::optional<std::uint64_t>& size) {
-  return {"digest_chunk", "a power of two from 65536 to 16777216",
-          [&size](const std::string&, const std::string& text) {
-            size = parse_number(text);
-            return size && is_chunk_size(*size);
-          }};
-}
-
-Option format_option(std::optional<Format>& format) {
-  return {"format", "'tensors' or 'safetensors'",
-          [&format](const std::string&, const std::string& text) {
-            if (text == "tensors") format = Format::Tensors;
-            if (text == "safetensors") format = Format::Safetensors;
-            return format.has_value();
-          }};
-}
-
-Option share_option(std::optional<bool>& share) {
-  return {"share", "'true' or 'false'", [&share](const std::string&, const std::string& text) {
-            share = text == "true";
-            return *share || text == "false";
-          }};
 }
 
 std::vector<Option> save_options(SaveOptions& save) {
@@ -130,12 +101,24 @@ std::vector<Option> save_options(SaveOptions& save) {
   known.push_back(memory_option("memory_ceiling", save.memory_ceiling));
   known.push_back(memory_option("staging", save.staging));
   known.push_back(key_option(save.key));
-  known.push_back(kdf_option(save.kdf));
+  known.push_back(parsed_option("kdf",
+                                "'min', 'interactive', 'moderate', 'sensitive', or PASSES,BYTES",
+                                save.kdf, [](const std::string& text) {
+                                  const std::optional<Argon2Cost> named = named_cost(text);
+                                  return named ? named : parse_cost(text);
+                                }));
   known.push_back(bool_option("digests", save.digests));
-  known.push_back(digest_chunk_option(save.digest_chunk));
+  known.push_back(parsed_option("digest_chunk", "a power of two from 65536 to 16777216",
+                                save.digest_chunk, [](const std::string& text) {
+                                  const auto size = parse_number(text);
+                                  return size && is_chunk_size(*size) ? size : std::nullopt;
+                                }));
   known.push_back(bool_option("plain_digests", save.plain_digests));
-  known.push_back(format_option(save.format));
-  known.push_back(share_option(save.share));
+  known.push_back(
+      word_option<Format>("format", "'tensors' or 'safetensors'", save.format,
+                          {{"tensors", Format::Tensors}, {"safetensors", Format::Safetensors}}));
+  known.push_back(word_option<bool>("share", "'true' or 'false'", save.share,
+                                    {{"true", true}, {"false", false}}));
   return known;
 }
 
