@@ -37,8 +37,8 @@ ALLOWED = {
     "io/places": ["base", "io", "io/local", "io/http", "io/s3", "io/azure", "io/redis"],
     "engine": ["base", "codec", "format", "io", "io/places"],
     "engine/digest": ["base", "codec", "format", "io"],
-    "engine/move": ["base", "codec", "io", "engine/digest"],
-    "engine/load": ["base", "codec", "format", "io", "engine", "engine/digest", "engine/move"],
+    "engine/move": ["base", "codec", "format", "io"],
+    "engine/load": ["base", "format", "io", "engine", "engine/digest", "engine/move"],
     "engine/open": [
         *("base", "format", "format/tensors", "format/safetensors", "io", "io/places"),
         *("engine", "engine/digest", "engine/move", "engine/load"),

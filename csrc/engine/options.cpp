@@ -1,6 +1,7 @@
 #include "engine/options.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/cpus.h"
 #include "base/error.h"
@@ -16,14 +17,30 @@ namespace {
 
 constexpr std::uint64_t kSmallestCeiling = 1 << 20;
 constexpr std::int64_t kMostThreads = 1024;
-constexpr const char* kVerify = "'none', 'crc32' or 'all'";
-constexpr const char* kHashes = "'all', 'crc32', 'sha256', 'chunked', 'all+chunked' or 'none'";
+
+// What `verify` and `hashes` may be.
+constexpr std::pair<std::string_view, Verify> kVerifyWords[] = {
+    {"none", Verify::None}, {"crc32", Verify::Crc32}, {"all", Verify::All}};
+constexpr std::pair<std::string_view, HashKinds> kHashesWords[] = {
+    {"all", {true, true}},
+    {"crc32", {true, false}},
+    {"sha256", {false, true}},
+    {"chunked", {true, false, true}},
+    {"all+chunked", {true, true, true}},
+    {"none", {false, false}}};
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::InvalidArgument, what); }
 
-// `known` has the words that `argument` may be, in quotes.
-[[noreturn]] void refuse_word(const std::string& argument, const std::string& given,
-                              const char* known) {
+// Returns the value of the word that `argument` is.
+template <typename Value, std::size_t kCount>
+Value value_of(const std::string& argument, const std::string& given,
+               const std::pair<std::string_view, Value> (&words)[kCount]) {
+  std::string known;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (words[i].first == given) return words[i].second;
+    known += i == 0 ? "'" : i + 1 < kCount ? ", '" : " or '";
+    known += std::string(words[i].first) + "'";
+  }
   refuse(argument + " is " + quote(given) + ", and must be " + known + did_you_mean(given, known));
 }
 
@@ -193,7 +210,7 @@ OptionList options_for(OptionUse use, const OptionList& options) {
 WriterOptions parse_writer_options(const OptionList& options) {
   WriterOptions parsed;
   std::vector<Option> known = save_options(parsed.save);
-  known.push_back({"hashes", kHashes, [&parsed](const std::string&, const std::string& text) {
+  known.push_back({"hashes", "", [&parsed](const std::string&, const std::string& text) {
                      parsed.hashes = parse_hashes(text);
                      return true;
                    }});
@@ -231,22 +248,9 @@ void refuse_secrets(const std::string& uri, const OptionList& options, const std
          "named:NAME");
 }
 
-Verify parse_verify(const std::string& text) {
-  if (text == "none") return Verify::None;
-  if (text == "crc32") return Verify::Crc32;
-  if (text == "all") return Verify::All;
-  refuse_word("verify", text, kVerify);
-}
+Verify parse_verify(const std::string& text) { return value_of("verify", text, kVerifyWords); }
 
-HashKinds parse_hashes(const std::string& text) {
-  if (text == "all") return {true, true};
-  if (text == "crc32") return {true, false};
-  if (text == "sha256") return {false, true};
-  if (text == "chunked") return {true, false, true};
-  if (text == "all+chunked") return {true, true, true};
-  if (text == "none") return {false, false};
-  refuse_word("hashes", text, kHashes);
-}
+HashKinds parse_hashes(const std::string& text) { return value_of("hashes", text, kHashesWords); }
 
 DigestVersion parse_digest_version(std::int64_t version) {
   if (version != 1 && version != 2) {

@@ -71,9 +71,8 @@ OptionList options_for(OptionUse use, const OptionList& options);
 // one. `keeper` ("a pickled Reader") says in the message what would keep the secret.
 void refuse_secrets(const std::string& uri, const OptionList& options, const std::string& keeper);
 
-// Parses "none", "crc32" or "all". Throws Error(InvalidArgument), as do the next two.
+// Parse a word, such as "crc32". Throw Error(InvalidArgument), as does the next one.
 Verify parse_verify(const std::string& text);
-// Parses "all", "crc32", "sha256", "chunked", "all+chunked" or "none".
 HashKinds parse_hashes(const std::string& text);
 DigestVersion parse_digest_version(std::int64_t version);
 // Returns the number of threads; 0 means every CPU that this process may use.

@@ -15,9 +15,9 @@
 #include "base/cancel.h"
 #include "codec/argon2.h"
 #include "codec/secretbox.h"
-#include "codec/sha256.h"
 #include "format/chunks.h"
 #include "format/dtype.h"
+#include "format/hashes.h"
 #include "tensorizer_ops/stored_tensor.h"
 
 namespace tensorizer {
@@ -82,10 +82,9 @@ struct CryptInfo {
 struct TensorDetails {
   std::uint16_t module_index = 0;
   DType dtype = DType::UInt8;
-  std::optional<std::uint32_t> crc32;
-  std::optional<Sha256Digest> sha256;
+  Digests digests;
   CryptInfo crypt;
-  // The bytes that both hashes cover before the data, in order.
+  // The bytes that all digests cover before the data, in order.
   std::array<ConstBytes, 2> hashed{};
 };
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "codec/sha256.h"
+#include "format/hashes.h"
 
 namespace tensorizer {
 
@@ -35,31 +35,42 @@ class ChunkDigests {
   // Makes an empty list, for a file that has none.
   ChunkDigests() = default;
   // `first` has the number of each tensor's first chunk, and the number of all chunks at the end.
-  ChunkDigests(std::uint64_t chunk_size, ConstBytes headers, ConstBytes digests,
+  ChunkDigests(Hash hash, std::uint64_t chunk_size, ConstBytes headers, ConstBytes digests,
                std::vector<std::uint64_t> first)
-      : chunk_size_(chunk_size), headers_(headers), digests_(digests), first_(std::move(first)) {}
+      : hash_(hash),
+        chunk_size_(chunk_size),
+        headers_(headers),
+        digests_(digests),
+        first_(std::move(first)) {}
 
   // Returns whether the file lists no digests of chunks. It lists them also if it has no chunks.
   bool empty() const noexcept { return chunk_size_ == 0; }
+  Hash hash() const noexcept { return hash_; }
   std::uint64_t chunk_size() const noexcept { return chunk_size_; }
   // Returns the digests of all chunks of the file, tensor by tensor.
   ConstBytes all() const noexcept { return digests_; }
   // Returns whether it has digests of tensor headers, if there are tensors.
   bool covers_headers() const noexcept { return !headers_.empty() || first_.size() <= 1; }
+  // Returns the SHA-256 of a tensor's header, whichever the hash of the chunks is.
   ConstBytes header_digest(std::size_t entry) const {
     return headers_.subspan(entry * kSha256Size, kSha256Size);
   }
   // Returns the digests of all chunks of a tensor.
   ConstBytes digests(std::size_t entry) const {
-    return digests_.subspan(first_[entry] * kSha256Size,
-                            (first_[entry + 1] - first_[entry]) * kSha256Size);
+    return subspan(first_[entry], first_[entry + 1] - first_[entry]);
   }
   // Returns the digest of one chunk of a tensor, whose chunks count from 0.
   ConstBytes digest(std::size_t entry, std::uint64_t chunk) const {
-    return digests_.subspan((first_[entry] + chunk) * kSha256Size, kSha256Size);
+    return subspan(first_[entry] + chunk, 1);
   }
 
  private:
+  ConstBytes subspan(std::uint64_t first, std::uint64_t count) const {
+    const std::size_t size = info_of(hash_).size;
+    return digests_.subspan(first * size, count * size);
+  }
+
+  Hash hash_ = Hash::Sha256;
   std::uint64_t chunk_size_ = 0;
   ConstBytes headers_;
   ConstBytes digests_;

@@ -15,9 +15,9 @@
 #include "base/cancel.h"
 #include "codec/argon2.h"
 #include "codec/secret_bytes.h"
-#include "codec/sha256.h"
 #include "format/chunks.h"
 #include "format/dtype.h"
+#include "format/hashes.h"
 #include "tensorizer_ops/options.h"
 #include "tensorizer_ops/stored_tensor.h"
 
@@ -53,7 +53,7 @@ struct Encryption {
 
 // The properties that the headers of all tensors in a file share.
 struct HeaderKind {
-  HashKinds hashes;
+  HashSet hashes{};
   std::optional<Encryption> encryption;
 };
 
@@ -65,8 +65,9 @@ struct FileKind {
   // Whether a file whose format can hold that has metadata even if there is no text in it.
   bool empty_metadata = false;
   bool share = false;  // whether several names may have the same data
-  // The size of the chunks whose digests it lists; 0 if it lists none.
+  // The size of the chunks whose digests it lists, and their hash; 0 if it lists none.
   std::uint64_t chunk_size = 0;
+  Hash chunk_hash = Hash::Sha256;
 };
 
 // Throws Error(InvalidArgument) if a file cannot hold the metadata: if a text is not UTF-8, a key
@@ -124,12 +125,12 @@ class Layout {
   void set_header_digest(std::size_t tensor, const Sha256Digest& digest) noexcept {
     tensors_[tensor].header_digest = digest;
   }
-  void set_data_digest(std::size_t tensor, const Sha256Digest& digest) noexcept {
-    tensors_[tensor].data_digest = digest;
+  void set_data_digest(std::size_t tensor, const Digests& digests) noexcept {
+    tensors_[tensor].data_digest = digests[Hash::Sha256].value_or(Digest{});
   }
   // Returns the digests of a tensor's chunks, to be set; none if the file lists none. Thread-safe
   // for different chunks.
-  std::span<Sha256Digest> chunk_digests(std::size_t tensor) noexcept {
+  std::span<Digest> chunk_digests(std::size_t tensor) noexcept {
     const std::size_t first = tensors_[tensor].first_chunk;
     const bool last = tensor + 1 == tensors_.size();
     const std::size_t end = last ? chunk_digests_.size() : tensors_[tensor + 1].first_chunk;
@@ -171,7 +172,7 @@ class Layout {
   const FileKind kind_;
   std::vector<PlacedTensor> tensors_;
   std::vector<SavedTie> ties_;
-  std::vector<Sha256Digest> chunk_digests_;  // of all tensors
+  std::vector<Digest> chunk_digests_;  // of all tensors
 };
 
 }  // namespace tensorizer

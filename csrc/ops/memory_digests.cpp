@@ -68,7 +68,7 @@ std::uint32_t crc32_of(ConstBytes bytes) {
   return crc;
 }
 
-void hash_chunks(ConstBytes bytes, std::uint64_t chunk, std::span<Sha256Digest> digests) {
+void hash_chunks(ConstBytes bytes, std::uint64_t chunk, std::span<Digest> digests) {
   // Several chunks are hashed side by side by one thread.
   const std::int64_t lanes = sha256_lanes();
   at::parallel_for(0, static_cast<std::int64_t>(digests.size()), lanes,
@@ -79,7 +79,7 @@ void hash_chunks(ConstBytes bytes, std::uint64_t chunk, std::span<Sha256Digest> 
                      const std::size_t size = std::min(count * chunk, bytes.size() - at);
                      const ChunkedBytes mine{bytes.subspan(at, size),
                                              digests.subspan(first, count)};
-                     digest_chunks({&mine, 1}, chunk);
+                     digest_chunks({&mine, 1}, Hash::Sha256, chunk);
                    });
 }
 
@@ -131,7 +131,7 @@ at::Tensor sha256_chunks(const at::Tensor& data, std::int64_t chunk) {
     }
     const std::int64_t count = bytes.numel() / chunk + (bytes.numel() % chunk != 0);
     const at::Tensor found = digests_on_host(count);
-    const std::span all(reinterpret_cast<Sha256Digest*>(tensor_bytes(found).data()),
+    const std::span all(reinterpret_cast<Digest*>(tensor_bytes(found).data()),
                         static_cast<std::size_t>(count));
     in_pieces(bytes, chunk, [&](std::int64_t position, ConstBytes piece) {
       const auto size = static_cast<std::uint64_t>(chunk);

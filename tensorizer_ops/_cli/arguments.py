@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import get_args
+
+from tensorizer_ops._base.options import Hashes
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -88,7 +91,7 @@ def _writes(parser: argparse.ArgumentParser, hashes: str | None = "all") -> None
     )
     parser.add_argument(
         "--hashes",
-        choices=("all", "crc32", "sha256", "chunked", "all+chunked", "none"),
+        choices=get_args(Hashes),
         default=hashes,
         help=f"the hashes to write; {hashes or 'those of the source'} by default",
     )

@@ -19,7 +19,7 @@ inline FileKind encrypted(HashKinds hashes = {false, true}, std::uint32_t seed =
 }
 // A file encrypted with a passphrase.
 inline FileKind encrypted(std::string_view passphrase, const KeyDerivation& derivation) {
-  return {{{false, true}, Encryption{derive_key(as_bytes(passphrase), derivation), derivation}},
+  return {{{Hash::Sha256}, Encryption{derive_key(as_bytes(passphrase), derivation), derivation}},
           false};
 }
 

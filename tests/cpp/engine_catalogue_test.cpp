@@ -22,8 +22,8 @@ class PlainCatalogue final : public Catalogue {
       entry.data_size = sample.data.size();
       end_ = entry.end();
       entries_.push_back(entry);
-      hashes_.push_back(
-          digest_all({{DigestStart{{}, true, true}}}, {{ConstBytes(sample.data)}})[0]);
+      hashes_.push_back(digest_all({{DigestStart{{}, {Hash::Crc32, Hash::Sha256}}}},
+                                   {{ConstBytes(sample.data)}})[0]);
     }
   }
 
@@ -35,8 +35,7 @@ class PlainCatalogue final : public Catalogue {
     EXPECT_TRUE(header.empty());
     TensorDetails details;
     details.dtype = *entries_[entry].dtype;
-    details.crc32 = hashes_[entry].crc32;
-    details.sha256 = hashes_[entry].sha256;
+    details.digests = hashes_[entry];
     return details;
   }
 

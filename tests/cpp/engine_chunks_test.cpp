@@ -40,10 +40,10 @@ TEST(Chunks, AreDigestedAlikeAtOnceAndPieceByPiece) {
     const std::vector<std::byte> expected = digests_of({&data, 1}, chunk_size);
     std::vector<Sha256Digest> found(chunk_count(data.data.size(), chunk_size));
     const ChunkedBytes chunks{data.data, found};
-    digest_chunks({&chunks, 1}, chunk_size);
+    digest_chunks({&chunks, 1}, Hash::Sha256, chunk_size);
     EXPECT_TRUE(same(std::as_bytes(std::span(found)), expected));
     std::ranges::fill(found, Sha256Digest{});
-    RunningChunks running(chunk_size, found);
+    RunningChunks running(Hash::Sha256, chunk_size, found);
     for (ConstBytes left = data.data; !left.empty();) {
       const std::size_t size = std::min<std::size_t>(left.size(), dice.below(9000));
       running.update(left.first(size));

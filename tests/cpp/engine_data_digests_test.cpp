@@ -32,9 +32,13 @@ ModelDigest expected(const Catalogue& index, std::span<const Sample> samples,
   Cancel cancel;
   const std::vector<std::byte> digests = listed_digests(samples, version);
   if (version == DigestVersion::Tensors) return model_digest(index, digests, cancel);
-  return model_digest(
-      index, {kModelDigestChunk, {}, digests, first_chunks(index.entries(), kModelDigestChunk)},
-      cancel);
+  return model_digest(index,
+                      {Hash::Sha256,
+                       kModelDigestChunk,
+                       {},
+                       digests,
+                       first_chunks(index.entries(), kModelDigestChunk)},
+                      cancel);
 }
 
 // Loads a file in all ways, with digests that are computed, and compared if the file lists them.

@@ -213,7 +213,7 @@ class RecordingMover final : public Mover {
     if (fail_on == "start") throw Error(ErrorKind::Internal, "start");
     State& state = states_[tensor];
     ++state.started;
-    return {{state.header, {}}, wants_crc32(tensor), wants_sha256(tensor)};
+    return {{state.header, {}}, HashKinds{wants_crc32(tensor), wants_sha256(tensor)}};
   }
 
   void finish(std::uint32_t tensor, const Digests& digests, Worker&) override {
@@ -225,13 +225,13 @@ class RecordingMover final : public Mover {
     EXPECT_EQ(state.moved, extents_[tensor].data_size);
     EXPECT_EQ(state.started, 1);
     if (wants_crc32(tensor)) {
-      EXPECT_EQ(digests.crc32, crc32(crc32(0, state.header), state.data));
+      EXPECT_EQ(crc32_of(*digests[Hash::Crc32]), crc32(crc32(0, state.header), state.data));
     }
     if (wants_sha256(tensor)) {
       Sha256 sha256;
       sha256.update(state.header);
       sha256.update(state.data);
-      EXPECT_EQ(digests.sha256, sha256.finish());
+      EXPECT_EQ(digests[Hash::Sha256], sha256.finish());
     }
     ++state.finished;
   }
@@ -291,8 +291,7 @@ MoveSettings random_settings(Dice& dice) {
   MoveSettings settings;
   settings.threads = static_cast<int>(1 + dice.below(4));
   settings.moves_in_flight = static_cast<int>(1 + dice.below(6));
-  settings.crc32 = dice.one_in(2);
-  settings.sha256 = dice.one_in(2);
+  settings.hashes = HashKinds{dice.one_in(2), dice.one_in(2)};
   settings.lanes = static_cast<int>(1 + dice.below(4));
   return settings;
 }
@@ -327,8 +326,8 @@ TEST(Move, MovesAndDigestsEverything) {
     Plan plan = plan_in_order(extents, kLimits);
     if (dice.one_in(2)) interleave(plan, settings.threads * settings.lanes);
     RecordingMover mover(extents);
-    mover.crc32_wanted = settings.crc32;
-    mover.sha256_wanted = settings.sha256;
+    mover.crc32_wanted = settings.hashes.has(Hash::Crc32);
+    mover.sha256_wanted = settings.hashes.has(Hash::Sha256);
     mover.mixed = dice.one_in(3);
     mover.slow = dice.one_in(4);
     Cancel cancel;
@@ -345,7 +344,7 @@ TEST(Move, HoldsNoMoreStripsThanItMay) {
   const Plan plan = plan_in_order(extents, kLimits);
   for (const std::size_t most : {1, 2, 3}) {
     const MoveSettings settings{
-        .threads = 4, .moves_in_flight = 4, .sha256 = true, .most_strips = most};
+        .threads = 4, .moves_in_flight = 4, .hashes = {Hash::Sha256}, .most_strips = most};
     RecordingMover mover(extents);
     mover.sha256_wanted = mover.slow = true;
     Cancel cancel;
@@ -364,7 +363,8 @@ TEST(Move, FinishesEachTensorOnce) {
     extents.back().cost = 3;
   }
   for (int round = 0; round < 20; ++round) {
-    const MoveSettings settings{.threads = 2, .moves_in_flight = 2, .sha256 = true, .lanes = 2};
+    const MoveSettings settings{
+        .threads = 2, .moves_in_flight = 2, .hashes = {Hash::Sha256}, .lanes = 2};
     const Plan plan = plan_in_order(extents, kLimits);
     RecordingMover mover(extents);
     mover.sha256_wanted = true;
@@ -384,8 +384,8 @@ TEST(Move, EndsWithTheFirstError) {
     Plan plan = plan_in_order(extents, kLimits);
     if (dice.one_in(2)) interleave(plan, 4);
     RecordingMover mover(extents);
-    mover.crc32_wanted = settings.crc32;
-    mover.sha256_wanted = settings.sha256;
+    mover.crc32_wanted = settings.hashes.has(Hash::Crc32);
+    mover.sha256_wanted = settings.hashes.has(Hash::Sha256);
     mover.fail_on = dice.pick(std::vector<std::string>{"strip", "start", "finish"});
     Cancel cancel;
     EXPECT_EQ(error_of([&] { move(plan, mover, settings, cancel); }).message(), mover.fail_on);

@@ -93,7 +93,7 @@ TEST_F(Shards, LoadAsOneFile) {
   Dice dice(301);
   const std::vector<Sample> samples = plain_samples(dice);
   for (const std::size_t per_shard : {1, 7, 1000}) {
-    const std::string path = write(samples, per_shard, {{{false, true}, {}}, false, {}});
+    const std::string path = write(samples, per_shard, {{{Hash::Sha256}, {}}, false, {}});
     const auto source = open(path);
     const auto catalogue = read_catalogue(*source, nullptr, cancel_);
     ASSERT_EQ(catalogue->entries().size(), samples.size());
@@ -172,7 +172,7 @@ TEST_F(Shards, MergeWhatIsEqual) {
                                 one, {{}, false, {{"same", "1"}, {"other", "a"}, {"only", "2"}}})));
   write_file(
       folder_ / "b",
-      as_text(shard_bytes(two, {{{false, true}, {}}, false, {{"other", "b"}, {"same", "1"}}})));
+      as_text(shard_bytes(two, {{{Hash::Sha256}, {}}, false, {{"other", "b"}, {"same", "1"}}})));
   const auto catalogue = read(mapping(R"("x":"a","y":"b")"));
   ASSERT_EQ(catalogue->metadata().size(), 2U);
   EXPECT_EQ(catalogue->metadata()[0], MetadataPair("same", "1"));

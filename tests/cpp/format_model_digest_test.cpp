@@ -32,9 +32,13 @@ std::string chunks_digest_of(std::span<const Sample> samples, const FileKind& ki
     if (!each.data.empty()) ByteWriter(digests).put_bytes(sha256(each.data));
   }
   Cancel cancel;
-  return to_text(model_digest(
-      index, {kModelDigestChunk, {}, digests, first_chunks(index.entries(), kModelDigestChunk)},
-      cancel));
+  return to_text(model_digest(index,
+                              {Hash::Sha256,
+                               kModelDigestChunk,
+                               {},
+                               digests,
+                               first_chunks(index.entries(), kModelDigestChunk)},
+                              cancel));
 }
 
 std::vector<Sample> two() {
@@ -119,7 +123,7 @@ TEST(ModelDigest, DoesNotDependOnHowItIsStored) {
   std::vector<Sample> turned = two();
   std::swap(turned[0], turned[1]);
   EXPECT_EQ(digest_of(turned), expected);
-  EXPECT_EQ(digest_of(two(), {{{true, true}, {}}, true}), expected);
+  EXPECT_EQ(digest_of(two(), {{{Hash::Crc32, Hash::Sha256}, {}}, true}), expected);
   EXPECT_EQ(digest_of(two(), encrypted()), expected);
   std::vector<Sample> module_index = two();
   module_index[0].spec.module_index = 9;

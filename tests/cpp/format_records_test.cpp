@@ -158,7 +158,7 @@ Sha256Digest sha256_by_libsodium(ConstBytes bytes) {
 }
 
 std::vector<FileKind> sealed_kinds() {
-  FileKind plain{{{true, true}, {}}, false};
+  FileKind plain{{{Hash::Crc32, Hash::Sha256}, {}}, false};
   FileKind all = plain;
   all.data_digests = true;
   all.chunk_size = 1 << 20;

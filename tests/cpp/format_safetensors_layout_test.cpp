@@ -44,7 +44,7 @@ TEST(SafetensorsLayout, RefusesWhatTheFormatCannotHold) {
   SafetensorsLayout huge({{}, false, {{"k", std::string(99'999'999, 'x')}}});
   EXPECT_TRUE(contains(message_of([&] { huge.prefix_size(); }), "the format allows 100000000"));
 
-  SafetensorsLayout full({{{false, true}, {}}, false, {{"k", std::string(99'999'600, 'x')}}});
+  SafetensorsLayout full({{{Hash::Sha256}, {}}, false, {{"k", std::string(99'999'600, 'x')}}});
   const std::uint64_t before = full.prefix_size();
   full.add(with(&TensorSpec::name, std::string(40, 'a')));
   const std::uint64_t one = full.prefix_size();

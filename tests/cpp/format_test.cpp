@@ -195,9 +195,9 @@ TEST(TensorHeader, IsRead) {
   const TensorDetails header = parse(file);
   EXPECT_EQ(header.module_index, 7);
   EXPECT_EQ(header.dtype, DType::Float32);
-  EXPECT_EQ(header.crc32, crc);
-  ASSERT_TRUE(header.sha256);
-  EXPECT_NE(header.sha256->at(0), std::byte{0});
+  ASSERT_EQ(hashes_of(header.digests), (HashSet{Hash::Crc32, Hash::Sha256}));
+  EXPECT_EQ(crc32_of(*header.digests[Hash::Crc32]), crc);
+  EXPECT_NE(header.digests[Hash::Sha256]->at(0), std::byte{0});
   // The hashes cover the whole header, with the hash values zeroed.
   EXPECT_EQ(header.hashed[0].size() + header.hashed[1].size(), file.get("0.h.length"));
   EXPECT_EQ(file.get("0.h.crc32"), 0U);
@@ -206,13 +206,11 @@ TEST(TensorHeader, IsRead) {
 
 TEST(TensorHeader, MayHaveAnyHashes) {
   RawFile none({RawTensor{.crc32 = false, .sha256 = false}});
-  EXPECT_FALSE(parse(none).crc32);
+  EXPECT_EQ(hashes_of(parse(none).digests), HashSet());
   RawFile crc({RawTensor{.sha256 = false}});
-  EXPECT_TRUE(parse(crc).crc32);
-  EXPECT_FALSE(parse(crc).sha256);
+  EXPECT_EQ(hashes_of(parse(crc).digests), HashSet{Hash::Crc32});
   RawFile sha({RawTensor{.crc32 = false}});
-  EXPECT_FALSE(parse(sha).crc32);
-  EXPECT_TRUE(parse(sha).sha256);
+  EXPECT_EQ(hashes_of(parse(sha).digests), HashSet{Hash::Sha256});
 }
 
 TEST(TensorHeader, OfAnEncryptedFileLeavesItsCryptInfoOutOfTheHashes) {

@@ -89,7 +89,7 @@ std::vector<std::byte> saved_with_ties(FileKind kind) {
 
 TEST(Ties, AreReadAsTheyWereWritten) {
   for (const FileKind& kind : {FileKind{}, FileKind{{}, false, {{"key", "value"}}},
-                               FileKind{{{true, true}, {}}, true}, encrypted()}) {
+                               FileKind{{{Hash::Crc32, Hash::Sha256}, {}}, true}, encrypted()}) {
     const std::vector<std::byte> file = saved_with_ties(kind);
     FileKeys keys = keys_of(key_of());
     const Index index = read_with(file, kind.header.encryption ? &keys : nullptr);

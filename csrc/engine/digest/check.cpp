@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "codec/hmac.h"
+#include "engine/digest/chunks.h"
 
 namespace tensorizer {
 
@@ -27,14 +27,18 @@ void rethrow_naming(const TensorLocation& location) {
   }
 }
 
+Digests compared(const TensorDetails& details, Verify verify) {
+  Digests digests = details.digests;
+  if (verify == Verify::Crc32 && digests[Hash::Crc32]) digests[Hash::Sha256].reset();
+  return digests;
+}
+
 std::string compare_digests(const TensorLocation& location, std::uint64_t begin,
-                            const Expected& expected, const Digests& found) {
-  const char* wrong = nullptr;
-  if (expected.crc32 && *expected.crc32 != found.crc32) wrong = "CRC32";
-  if (expected.sha256 && *expected.sha256 != found.sha256) wrong = "SHA-256";
-  if (!wrong) return "";
+                            const Digests& expected, const Digests& found) {
+  const HashInfo* const wrong = differing(expected, found);
+  if (wrong == nullptr) return "";
   return "its bytes from " + location.source.describe_offset(begin) + " on do not have the " +
-         wrong + " that was saved with them: the file is damaged";
+         wrong->name + " that was saved with them: the file is damaged";
 }
 
 std::string describe_damage(const TensorLocation& location, const ChunkDigests& listed,
@@ -42,14 +46,15 @@ std::string describe_damage(const TensorLocation& location, const ChunkDigests& 
   const Entry& entry = location.entry;
   return "its " + std::to_string(std::min(listed.chunk_size(), entry.data_size - position)) +
          " bytes from " + location.source.describe_offset(entry.data_offset + position) +
-         " on do not have the SHA-256 that was saved for them: the file is damaged";
+         " on do not have the " + info_of(listed.hash()).name +
+         " that was saved for them: the file is damaged";
 }
 
 void compare_chunks(const ChunkDigests& listed, std::uint32_t entry, std::uint64_t position,
-                    std::span<const Sha256Digest> found,
+                    std::span<const Digest> found,
                     const std::function<void(std::uint64_t position)>& wrong) {
-  for (const Sha256Digest& digest : found) {
-    if (!std::ranges::equal(digest, listed.digest(entry, position / listed.chunk_size()))) {
+  for (const Digest& digest : found) {
+    if (digest != digest_of(listed.digest(entry, position / listed.chunk_size()))) {
       wrong(position);
     }
     position += listed.chunk_size();
@@ -57,14 +62,19 @@ void compare_chunks(const ChunkDigests& listed, std::uint32_t entry, std::uint64
 }
 
 void check_chunks(Source& source, const TensorLocation& location, const ChunkDigests& listed,
-                  std::uint64_t position, Bytes bytes, std::span<const Sha256Digest> found,
+                  std::uint64_t position, Bytes bytes, std::span<const Digest> found,
                   Cancel& cancel, const WrongChunk& wrong) {
   compare_chunks(listed, location.number, position, found, [&](std::uint64_t at) {
     const Bytes rest = bytes.subspan(at - position);
     const Bytes chunk = rest.first(std::min<std::uint64_t>(listed.chunk_size(), rest.size()));
-    const ConstBytes right = listed.digest(location.number, at / listed.chunk_size());
-    const bool again = source.read_anew(location.entry.data_offset + at, chunk, cancel);
-    if (!again || !std::ranges::equal(sha256(chunk), right)) wrong(at, chunk);
+    Digest anew{};
+    const ChunkedBytes chunked{chunk, {&anew, 1}};
+    bool right = false;
+    if (source.read_anew(location.entry.data_offset + at, chunk, cancel)) {
+      digest_chunks({&chunked, 1}, listed.hash(), listed.chunk_size());
+      right = anew == digest_of(listed.digest(location.number, at / listed.chunk_size()));
+    }
+    if (!right) wrong(at, chunk);
   });
 }
 

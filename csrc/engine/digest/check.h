@@ -9,9 +9,9 @@
 
 #include "base/cancel.h"
 #include "base/error.h"
-#include "engine/digest/digest.h"
 #include "format/catalogue.h"
 #include "io/source.h"
+#include "tensorizer_ops/options.h"
 
 namespace tensorizer {
 
@@ -29,18 +29,15 @@ struct TensorLocation {
 // that allocates memory for a tensor.
 [[noreturn]] void rethrow_naming(const TensorLocation& location);
 
-// The digests that a tensor must have; null for those that are not compared.
-struct Expected {
-  std::optional<std::uint32_t> crc32;
-  std::optional<Sha256Digest> sha256;
-};
+// Returns those digests that a load compares of a tensor that is not checked by its chunks.
+Digests compared(const TensorDetails& details, Verify verify);
 
 // Returns what is wrong with a tensor, of which a digest is not the expected one; empty if all are
 // right. `begin` is the offset of the first byte that the digests cover.
 std::string compare_digests(const TensorLocation& location, std::uint64_t begin,
-                            const Expected& expected, const Digests& found);
+                            const Digests& expected, const Digests& found);
 
-// Returns what is wrong with a chunk whose SHA-256 is not the one that the file lists. `position`
+// Returns what is wrong with a chunk whose digest is not the one that the file lists. `position`
 // is in the tensor's data.
 std::string describe_damage(const TensorLocation& location, const ChunkDigests& listed,
                             std::uint64_t position);
@@ -48,7 +45,7 @@ std::string describe_damage(const TensorLocation& location, const ChunkDigests& 
 // Calls `wrong` with the position of each chunk whose digest is not the one that the file lists.
 // `found` has those of the chunks of the tensor `entry` from `position` on.
 void compare_chunks(const ChunkDigests& listed, std::uint32_t entry, std::uint64_t position,
-                    std::span<const Sha256Digest> found,
+                    std::span<const Digest> found,
                     const std::function<void(std::uint64_t position)>& wrong);
 
 // Called for a chunk that is damaged, with its position in the tensor's data.
@@ -57,7 +54,7 @@ using WrongChunk = std::function<void(std::uint64_t position, Bytes chunk)>;
 // Compares the digests of the chunks in `bytes`, which begin at `position` in the tensor's data. A
 // chunk from a server that is damaged is read once more; if it is damaged still, calls `wrong`.
 void check_chunks(Source& source, const TensorLocation& location, const ChunkDigests& listed,
-                  std::uint64_t position, Bytes bytes, std::span<const Sha256Digest> found,
+                  std::uint64_t position, Bytes bytes, std::span<const Digest> found,
                   Cancel& cancel, const WrongChunk& wrong);
 
 // Returns what is wrong with a chunk whose MAC is wrong. `position` is in the tensor's data.

@@ -5,26 +5,16 @@
 
 namespace tensorizer {
 
-void digest_chunks(std::span<const ChunkedBytes> all, std::uint64_t chunk_size) {
-  std::size_t count = 0;
-  for (const ChunkedBytes& each : all) count += each.digests.size();
-  if (count == 0) return;
-  std::vector<Sha256> hashes(count);
-  std::vector<Sha256*> order;
-  std::vector<Sha256Update> updates;
-  order.reserve(count);
-  updates.reserve(count);
+void digest_chunks(std::span<const ChunkedBytes> all, Hash hash, std::uint64_t chunk_size) {
+  std::vector<HashedParts> chunks;
   for (const auto& [bytes, digests] : all) {
     for (std::size_t i = 0; i < digests.size(); ++i) {
       const std::uint64_t at = i * chunk_size;
       const std::uint64_t size = std::min<std::uint64_t>(chunk_size, bytes.size() - at);
-      order.push_back(&hashes[order.size()]);
-      updates.push_back({order.back(), bytes.subspan(at, size)});
+      chunks.push_back({bytes.subspan(at, size)});
     }
   }
-  sha256_update(updates);
-  std::vector<Sha256Digest> found(count);
-  sha256_finish(order, found);
+  const std::vector<Digest> found = hash_all(hash, chunks);
   auto next = found.begin();
   for (const ChunkedBytes& each : all) {
     std::copy_n(next, each.digests.size(), each.digests.begin());
@@ -37,13 +27,13 @@ void RunningChunks::update(ConstBytes bytes) {
     if (begun_ == 0 && bytes.size() >= chunk_size_) {
       const std::uint64_t whole = bytes.size() / chunk_size_;
       const ChunkedBytes chunks{bytes.first(whole * chunk_size_), digests_.first(whole)};
-      digest_chunks({&chunks, 1}, chunk_size_);
+      digest_chunks({&chunks, 1}, hash_, chunk_size_);
       bytes = bytes.subspan(whole * chunk_size_);
       digests_ = digests_.subspan(whole);
       continue;
     }
     const std::uint64_t size = std::min<std::uint64_t>(chunk_size_ - begun_, bytes.size());
-    hash_.update(bytes.first(size));
+    update_hash(state_, bytes.first(size));
     bytes = bytes.subspan(size);
     begun_ += size;
     if (begun_ == chunk_size_) finish();
@@ -52,9 +42,9 @@ void RunningChunks::update(ConstBytes bytes) {
 
 void RunningChunks::finish() {
   if (begun_ == 0) return;
-  digests_.front() = hash_.finish();
+  digests_.front() = finish_hash(state_);
   digests_ = digests_.subspan(1);
-  hash_ = Sha256();
+  state_ = info_of(hash_).start();
   begun_ = 0;
 }
 

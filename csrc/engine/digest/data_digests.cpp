@@ -16,9 +16,10 @@ const char* how_to_list(DigestVersion version) noexcept {
 }
 
 bool DataDigests::are_listed(const Catalogue& catalogue, DigestVersion version) noexcept {
+  const ChunkDigests& chunks = catalogue.chunk_digests();
   return version == DigestVersion::Tensors
              ? !catalogue.data_digests().empty()
-             : catalogue.chunk_digests().chunk_size() == kModelDigestChunk;
+             : chunks.chunk_size() == kModelDigestChunk && chunks.hash() == Hash::Sha256;
 }
 
 DataDigests::DataDigests(const Catalogue& catalogue, DigestVersion version, bool listed,
@@ -40,22 +41,22 @@ DataDigests::DataDigests(const Catalogue& catalogue, DigestVersion version, bool
   }
 }
 
-std::optional<Sha256Digest> DataDigests::expected_of(std::uint32_t entry) const {
-  if (!listed_) return std::nullopt;
-  Sha256Digest digest;
-  std::ranges::copy(catalogue_.data_digests().subspan(entry * kSha256Size, kSha256Size),
-                    digest.begin());
-  return digest;
+Digests DataDigests::expected_of(std::uint32_t entry) const {
+  Digests expected;
+  if (!listed_) return expected;
+  expected[Hash::Sha256] =
+      digest_of(catalogue_.data_digests().subspan(entry * kSha256Size, kSha256Size));
+  return expected;
 }
 
-void DataDigests::keep(std::uint32_t entry, const Sha256Digest& digest) noexcept {
-  if (!listed_) computed_[entry] = digest;
+void DataDigests::keep(std::uint32_t entry, const Digests& found) noexcept {
+  if (!listed_) computed_[entry] = *found[Hash::Sha256];
 }
 
 void DataDigests::keep(std::uint32_t entry, std::uint64_t chunk,
-                       std::span<const Sha256Digest> digests) noexcept {
+                       std::span<const Digest> digests) noexcept {
   if (listed_) return;
-  const std::span<Sha256Digest> all(computed_);
+  const std::span<Digest> all(computed_);
   std::ranges::copy(digests, all.subspan(first_[entry] + chunk).begin());
 }
 
@@ -73,7 +74,8 @@ ModelDigest DataDigests::model_digest(Cancel& cancel) const {
                                     cancel);
   }
   if (listed_) return tensorizer::model_digest(catalogue_, catalogue_.chunk_digests(), cancel);
-  return tensorizer::model_digest(catalogue_, {kModelDigestChunk, {}, computed, first_}, cancel);
+  return tensorizer::model_digest(catalogue_,
+                                  {Hash::Sha256, kModelDigestChunk, {}, computed, first_}, cancel);
 }
 
 bool compares_chunks(const Catalogue& catalogue, Verify verify, const DataDigests* data_digests) {

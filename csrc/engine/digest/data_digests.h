@@ -31,14 +31,13 @@ class DataDigests {
   // Returns whether they are those of chunks of kModelDigestChunk, and not of whole tensors.
   bool in_chunks() const noexcept { return version_ == DigestVersion::Chunks; }
   bool listed() const noexcept { return listed_; }
-  // Returns the SHA-256 that a tensor must have; null if they are only computed.
-  std::optional<Sha256Digest> expected_of(std::uint32_t entry) const;
+  // Returns the digest that a tensor must have; none if they are only computed.
+  Digests expected_of(std::uint32_t entry) const;
 
   // Keep digests of a tensor: of all of its data, or of its chunks from one on. Do nothing if they
   // are listed. Thread-safe for different tensors and chunks.
-  void keep(std::uint32_t entry, const Sha256Digest& digest) noexcept;
-  void keep(std::uint32_t entry, std::uint64_t chunk,
-            std::span<const Sha256Digest> digests) noexcept;
+  void keep(std::uint32_t entry, const Digests& found) noexcept;
+  void keep(std::uint32_t entry, std::uint64_t chunk, std::span<const Digest> digests) noexcept;
 
   // Returns the digest of the file. All data must have been digested, if they are not listed.
   // Throws Error(InvalidArgument) if a dtype is not known.
@@ -50,7 +49,7 @@ class DataDigests {
   const bool listed_;
   const std::string label_;
   std::vector<std::uint64_t> first_;  // number of each tensor's first digest
-  std::vector<Sha256Digest> computed_;
+  std::vector<Digest> computed_;
 };
 
 // Returns whether the digests of chunks that a file lists are compared, in place of those of whole

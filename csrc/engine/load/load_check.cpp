@@ -10,29 +10,29 @@ namespace tensorizer {
 DigestStart LoadCheck::digests_wanted(const LoadItem& item,
                                       const std::optional<TensorDetails>& details) {
   if (job_.hashes_chunks()) return {};
-  Expected& expected = this->expected(item);
+  Digests& expected = this->expected(item);
   if (job_.data_digests() != nullptr) {
-    expected.sha256 = job_.data_digests()->expected_of(item.entry);
-    return {{}, false, true};
+    expected = job_.data_digests()->expected_of(item.entry);
+    return {{}, {Hash::Sha256}};
   }
-  expected = {details->crc32, details->sha256};
-  if (job_.settings.verify == Verify::Crc32 && details->crc32) expected.sha256.reset();
+  expected = compared(*details, job_.settings.verify);
+  const HashSet hashes = hashes_of(expected);
   // The MACs of encrypted data are always checked.
-  if (!expected.crc32 && !expected.sha256 && !job_.encrypted()) {
+  if (hashes.empty() && !job_.encrypted()) {
     fail(location(item), ErrorKind::InvalidFormat,
          job_.catalogue.has_digests_of_others()
              ? "there is nothing to verify: the file lists hashes of tensors with other names, "
                "types or shapes"
              : "there is nothing to verify: the file was saved without hashes");
   }
-  return {details->hashed, expected.crc32.has_value(), expected.sha256.has_value()};
+  return {details->hashed, hashes};
 }
 
 void LoadCheck::compare(const LoadItem& item, const Digests& found) {
   if (job_.hashes_chunks()) return;
   const Entry& entry = job_.entry(item);
   const bool data_alone = job_.data_digests() != nullptr;
-  if (data_alone) job_.settings.data_digests->keep(item.entry, found.sha256);
+  if (data_alone) job_.settings.data_digests->keep(item.entry, found);
   const std::string wrong = compare_digests(
       location(item), data_alone ? entry.data_offset : entry.header_offset, expected(item), found);
   if (wrong.empty()) return;
@@ -50,16 +50,16 @@ void LoadCheck::check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel) 
   const std::uint64_t size = job_.hashed_chunk();
   std::uint64_t count = 0;
   for (const ChunksOfItem& each : all) count += chunk_count(each.bytes.size(), size);
-  std::vector<Sha256Digest> found(count);
+  std::vector<Digest> found(count);
   std::vector<ChunkedBytes> chunks;
   chunks.reserve(all.size());
-  std::span<Sha256Digest> left = found;
+  std::span<Digest> left = found;
   for (const ChunksOfItem& each : all) {
     const std::uint64_t own = chunk_count(each.bytes.size(), size);
     chunks.push_back({each.bytes, left.first(own)});
     left = left.subspan(own);
   }
-  digest_chunks(chunks, size);
+  digest_chunks(chunks, job_.chunk_hash(), size);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const ChunksOfItem& each = all[i];
     if (!job_.checks_parts()) {
@@ -74,7 +74,7 @@ void LoadCheck::check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel) 
 }
 
 void LoadCheck::compare_chunks(const LoadItem& item, std::uint64_t position,
-                               std::span<const Sha256Digest> found,
+                               std::span<const Digest> found,
                                const std::function<void(std::uint64_t position)>& wrong) {
   if (job_.compares_chunks()) {
     tensorizer::compare_chunks(job_.catalogue.chunk_digests(), item.entry, position, found, wrong);

@@ -41,12 +41,10 @@ class LoadCheck {
   void check_chunks(std::span<const ChunksOfItem> all, Cancel& cancel);
   // Compares or keeps the digests of a tensor's chunks from `position` on. Calls `wrong` with the
   // position of each that is wrong. Thread-safe.
-  void compare_chunks(const LoadItem& item, std::uint64_t position,
-                      std::span<const Sha256Digest> found,
+  void compare_chunks(const LoadItem& item, std::uint64_t position, std::span<const Digest> found,
                       const std::function<void(std::uint64_t position)>& wrong);
   // Reports each that is wrong.
-  void compare_chunks(const LoadItem& item, std::uint64_t position,
-                      std::span<const Sha256Digest> found) {
+  void compare_chunks(const LoadItem& item, std::uint64_t position, std::span<const Digest> found) {
     compare_chunks(item, position, found, [&](std::uint64_t at) { found_wrong_chunk(item, at); });
   }
 
@@ -69,12 +67,12 @@ class LoadCheck {
   TensorLocation location(const LoadItem& item) const {
     return {job_.source, job_.entry(item), item.entry};
   }
-  Expected& expected(const LoadItem& item) {
+  Digests& expected(const LoadItem& item) {
     return expected_[static_cast<std::size_t>(&item - job_.items.data())];
   }
 
   const LoadJob& job_;
-  std::vector<Expected> expected_;  // by item
+  std::vector<Digests> expected_;  // by item
   std::mutex mutex_;
   std::vector<Damage> damages_;  // guarded by the mutex
 };

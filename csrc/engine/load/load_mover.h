@@ -120,8 +120,8 @@ class LoadMover final : public Mover {
   // is asked once more, otherwise they throw. Return whether there were such chunks. `found` has
   // the digests of the chunks from `position` on, and `again` says that they were repaired before.
   bool repair_encrypted(const LoadItem& item, const DeviceCheck& check, Worker& worker);
-  bool repair_hashed(const LoadItem& item, std::uint64_t position,
-                     std::span<const Sha256Digest> found, bool again, Worker& worker);
+  bool repair_hashed(const LoadItem& item, std::uint64_t position, std::span<const Digest> found,
+                     bool again, Worker& worker);
 
   // Hashes chunks, and compares or keeps their digests.
   void check_chunks(std::span<const ChunksOfItem> chunks, Worker& worker) {

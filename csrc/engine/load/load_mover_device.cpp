@@ -3,7 +3,6 @@
 #include <functional>
 
 #include "base/error.h"
-#include "codec/crc32.h"
 #include "engine/load/load_mover.h"
 
 namespace tensorizer {
@@ -21,8 +20,8 @@ constexpr std::uint64_t kLeastChunk = 256 << 10;
 bool LoadMover::checks_on_device(const MovingItem& moving, Worker& worker) const {
   const LoadItem& item = moving.item;
   if (!item.staged || item.size() < kLeastOnDevice || !job_.is_whole(item)) return false;
-  // The SHA-256 of a whole tensor runs on one thread, which takes seconds on a device.
-  if (moving.wanted.sha256) return false;
+  if (!kDeviceHashes.has_all(moving.wanted.hashes)) return false;
+  if (job_.hashes_chunks() && job_.chunk_hash() != kDeviceChunkHash) return false;
   if (encrypted_ && moving.details->crypt.chunk_size < kLeastChunk) return false;
   return (encrypted_ || job_.digests()) && worker.access.port->can_check(item.staged->tensor);
 }
@@ -40,8 +39,8 @@ void LoadMover::start_on_device(const MovingItem& moving, std::uint64_t position
                     {crypt.macs.begin(), crypt.macs.end()}};
   }
   if (job_.hashes_chunks()) check.hashed_chunk = job_.hashed_chunk();
-  check.crc32 = moving.wanted.crc32;
-  check.crc32_before = crc32_with_header(moving.wanted, 0, 0);
+  check.hashes = moving.wanted.hashes;
+  check.before = RunningDigests(moving.wanted).finish();
   worker.access.port->start(std::move(check));
 }
 
@@ -71,8 +70,8 @@ void LoadMover::end_on_device(DeviceCheck check, Worker& worker) {
     worker.access.port->start(std::move(check));
     return;
   }
-  if (check.crc32) {
-    check_.compare(item, {crc32_join(check.crc32_before, check.crc32_found, check.size), {}});
+  if (!check.hashes.empty()) {
+    check_.compare(item, join(check.before, check.found, check.size));
   }
   std::atomic<std::uint64_t>& right = right_on_device_[check.item];
   if (right.fetch_add(check.size) + check.size == item.size()) complete(item, worker);
@@ -98,7 +97,7 @@ bool LoadMover::repair_encrypted(const LoadItem& item, const DeviceCheck& check,
 }
 
 bool LoadMover::repair_hashed(const LoadItem& item, std::uint64_t position,
-                              std::span<const Sha256Digest> found, bool again, Worker& worker) {
+                              std::span<const Digest> found, bool again, Worker& worker) {
   const std::uint64_t size = job_.hashed_chunk();
   bool damaged = false;
   std::vector<std::byte> chunk;

@@ -18,11 +18,11 @@ void LoadMover::move_pieces(const LoadItem& item, Worker& worker) {
   learn(moving, worker);
   const bool digests = job_.digests() && job_.is_whole(item) && !moving.on_device;
   RunningDigests running(digests ? moving.wanted : DigestStart{});
-  std::vector<Sha256Digest> found;
+  std::vector<Digest> found;
   if (digests && job_.hashes_chunks()) {
     found.resize(chunk_count(item.size(), job_.hashed_chunk()));
   }
-  RunningChunks running_chunks(job_.hashed_chunk(), found);
+  RunningChunks running_chunks(job_.chunk_hash(), job_.hashed_chunk(), found);
   const ReadData read = reader(item, moving.on_device ? nullptr : chunks.get(), worker);
   // Only pieces that pass through memory of the job must be small: a server is asked for much.
   const bool direct = !item.memory.empty() && item.runs == nullptr;

@@ -96,8 +96,11 @@ LoadPlan plan_load(const LoadJob& job) {
   if (!sequential && settings.threads > 1) {
     plan.move.moves_in_flight = hints.reads_for(settings.threads);
   }
-  plan.move.crc32 = job.verifies() && !job.hashes_chunks();
-  plan.move.sha256 = job.digests() && !job.hashes_chunks();
+  if (!job.hashes_chunks()) {
+    for (const HashInfo& info : kHashes) {
+      plan.move.hashes.set(info.hash, info.join != nullptr ? job.verifies() : job.digests());
+    }
+  }
   const bool lanes = job.hashes_in_order() && !sequential;
   plan.move.lanes = lanes ? sha256_lanes() : 1;
   plan.move.open_access = settings.open_access;

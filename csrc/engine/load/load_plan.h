@@ -37,13 +37,16 @@ struct LoadJob {
   bool hashes_chunks() const {
     return compares_chunks() || (data_digests() != nullptr && data_digests()->in_chunks());
   }
-  // Returns the size of the chunks that are hashed.
+  // Return the hash of the chunks that are hashed, and their size.
+  Hash chunk_hash() const {
+    return data_digests() != nullptr ? Hash::Sha256 : catalogue.chunk_digests().hash();
+  }
   std::uint64_t hashed_chunk() const {
     return data_digests() != nullptr ? kModelDigestChunk : catalogue.chunk_digests().chunk_size();
   }
   // Returns whether parts of tensors are checked by the chunks that they touch.
   bool checks_parts() const { return compares_chunks() && !encrypted(); }
-  // Returns whether SHA-256 of whole tensors is computed for most tensors.
+  // Returns whether hashes of whole tensors are computed in order for most tensors.
   bool hashes_in_order() const {
     return (settings.verify == Verify::All || data_digests() != nullptr) && !hashes_chunks();
   }

@@ -28,7 +28,7 @@ void TensorSource::compare() {
     const Digests found = digests_->finish();
     digests_.reset();
     const bool data_alone = file_.data_digests != nullptr;
-    if (data_alone) file_.data_digests->keep(number_, found.sha256);
+    if (data_alone) file_.data_digests->keep(number_, found);
     const std::string wrong = compare_digests(
         location(), data_alone ? entry().data_offset : entry().header_offset, expected_, found);
     if (!wrong.empty()) fail(location(), ErrorKind::HashMismatch, wrong);
@@ -95,15 +95,13 @@ void TensorSource::begin(std::uint32_t number, Bytes out, Cancel& cancel) {
   }
   if (file_.data_digests != nullptr && file_.data_digests->in_chunks()) {
     found_.assign(chunk_count(e.data_size, kModelDigestChunk), {});
-    chunks_.emplace(kModelDigestChunk, found_);
+    chunks_.emplace(Hash::Sha256, kModelDigestChunk, found_);
   } else if (file_.data_digests != nullptr) {
-    expected_ = {std::nullopt, file_.data_digests->expected_of(number)};
-    digests_.emplace(DigestStart{{}, false, true});
+    expected_ = file_.data_digests->expected_of(number);
+    digests_.emplace(HashSet{Hash::Sha256});
   } else {
-    expected_ = {details_->crc32, details_->sha256};
-    const DigestStart start{details_->hashed, expected_.crc32.has_value(),
-                            expected_.sha256.has_value()};
-    if (start.crc32 || start.sha256) digests_.emplace(start);
+    expected_ = details_->digests;
+    digests_.emplace(DigestStart{details_->hashed, hashes_of(expected_)});
   }
   if (encrypted) fill(0, out, cancel);
 }
@@ -175,7 +173,7 @@ void TensorSource::check(std::uint64_t position, Bytes chunks, Cancel& cancel) {
   const ChunkDigests& listed = file_.catalogue.chunk_digests();
   found_.resize(chunk_count(chunks.size(), listed.chunk_size()));
   const ChunkedBytes chunked{chunks, found_};
-  digest_chunks({&chunked, 1}, listed.chunk_size());
+  digest_chunks({&chunked, 1}, listed.hash(), listed.chunk_size());
   check_chunks(file_.source, location(), listed, position, chunks, found_, cancel,
                [&](std::uint64_t at, Bytes) { fail_chunk(at); });
 }

@@ -81,9 +81,9 @@ class TensorSource {
   SharedSecret key_;
   std::vector<std::byte> chunk_;           // the last chunk that was not read in one piece
   std::optional<std::uint64_t> chunk_at_;  // where it begins, if it was right
-  Expected expected_;
+  Digests expected_;
   std::optional<RunningDigests> digests_;
-  std::vector<Sha256Digest> found_;  // of the chunks of the data that read() gives
+  std::vector<Digest> found_;  // of the chunks of the data that read() gives
   std::optional<RunningChunks> chunks_;
 };
 

@@ -7,9 +7,14 @@
 
 #include "codec/secret_bytes.h"
 #include "codec/secretbox.h"
-#include "codec/sha256.h"
+#include "format/hashes.h"
 
 namespace tensorizer {
+
+// The hashes that devices compute of all bytes of a check, and of its chunks. A hash of a whole
+// tensor that does not join would run on one thread, which takes seconds on a device.
+inline constexpr HashSet kDeviceHashes{Hash::Crc32};
+inline constexpr Hash kDeviceChunkHash = Hash::Sha256;
 
 // How the bytes are encrypted.
 struct DeviceCipher {
@@ -26,18 +31,18 @@ struct DeviceCheck {
   std::uint64_t size;
   std::optional<DeviceCipher> cipher{};
   std::uint64_t hashed_chunk = 0;  // the size of the chunks to hash; 0 if none
-  bool crc32 = false;              // whether to compute the CRC32
+  HashSet hashes{};                // those of all bytes to compute
 
-  // For the caller; the device does not use them. The item of the job, the CRC32 of the bytes
+  // For the caller; the device does not use them. The item of the job, the digests of the bytes
   // before these, and whether this is the second check of repaired bytes.
   std::uint32_t item = 0;
-  std::uint32_t crc32_before = 0;
+  Digests before{};
   bool again = false;
 
   // The results of the device.
-  std::vector<bool> wrong_macs{};       // by encrypted chunk; one with a wrong MAC is not decrypted
-  std::vector<Sha256Digest> digests{};  // of all hashed chunks
-  std::uint32_t crc32_found = 0;
+  std::vector<bool> wrong_macs{};  // by encrypted chunk; one with a wrong MAC is not decrypted
+  std::vector<Digest> digests{};   // of all hashed chunks
+  Digests found{};                 // of all bytes
 };
 
 }  // namespace tensorizer

@@ -5,21 +5,20 @@
 #include <mutex>
 #include <utility>
 
-#include "codec/crc32.h"
 #include "engine/move/workers.h"
 
 namespace tensorizer {
 
 namespace {
 
-// A strip whose bytes have moved and wait for SHA-256.
+// A strip whose bytes have moved and wait for hashes that go in order.
 struct UnhashedStrip {
   std::uint64_t position;
   ConstBytes bytes;
 };
 
-struct StripCrc32 {
-  std::uint32_t value;
+struct HashedStrip {
+  Digests digests;
   std::uint64_t size;
 };
 
@@ -29,14 +28,12 @@ struct LargeState {
   std::uint32_t strips_to_move = 0;
   bool started = false;   // the first strip has moved, so the header is known
   bool finished = false;  // a worker has taken it to finish it
-  bool wants_crc32 = false;
-  bool wants_sha256 = false;
+  bool in_order = false;  // whether it has hashes that go in order
   bool hashing = false;
   std::uint64_t hashed = 0;
   std::vector<UnhashedStrip> unhashed;
-  std::vector<StripCrc32> crc32s;
-  std::uint32_t header_crc32 = 0;
-  Sha256 sha256;
+  std::vector<HashedStrip> strips;
+  RunningDigests running;  // of the header, and for hashes that go in order of the data
 };
 
 struct Batch {
@@ -53,11 +50,13 @@ class Scheduler {
         settings_(settings),
         cancel_(cancel),
         slots_(settings.threads, workers),
+        joining_(settings.hashes.joining()),
+        in_order_(settings.hashes.in_order()),
         large_(plan.large.size()),
         unfinished_(plan.tasks.size()) {
     for (std::size_t i = 0; i < large_.size(); ++i) {
       large_[i].strips_to_move = plan.large[i].strips;
-      if (settings.crc32) large_[i].crc32s.resize(plan.large[i].strips);
+      large_[i].strips.resize(plan.large[i].strips);
       unhashed_ += plan.large[i].size;
     }
     unfinished_ += large_.size();
@@ -102,23 +101,23 @@ class Scheduler {
       done_with(1);
       return;
     }
-    StripDigest digest(settings_.crc32, slots_);
+    StripDigest digest(joining_, slots_);
     const ConstBytes bytes = mover_.move_strip(task, digest, worker);
     LargeState& large = large_[task.large];
-    if (settings_.crc32) large.crc32s[task.strip] = {digest.crc32(), bytes.size()};
+    large.strips[task.strip] = {digest.finish(), bytes.size()};
     if (task.position == 0) start_digests(task, large);
     lock.lock();
     --moving_;
     if (task.position == 0) {
       large.started = true;
-      if (!large.wants_sha256) {
+      if (!large.in_order) {
         unhashed_ -= plan_.large[task.large].size;
         for (const UnhashedStrip& unhashed : large.unhashed) let_go(task.large, unhashed.bytes);
         large.unhashed.clear();
       }
     }
     // Which digests the tensor needs is only known, and safe to read, once it has started.
-    if (settings_.sha256 && (!large.started || large.wants_sha256)) {
+    if (!in_order_.empty() && (!large.started || large.in_order)) {
       large.unhashed.push_back({task.position, bytes});
       make_ready(task.large);
     } else {
@@ -133,12 +132,8 @@ class Scheduler {
   // tensor before `started` is set.
   void start_digests(const Task& task, LargeState& large) {
     const DigestStart start = mover_.digest_start(task.first);
-    large.wants_crc32 = start.crc32;
-    large.wants_sha256 = start.sha256;
-    for (const ConstBytes part : start.header) {
-      if (start.crc32) large.header_crc32 = crc32(large.header_crc32, part);
-      if (start.sha256) large.sha256.update(part);
-    }
+    large.in_order = !start.hashes.in_order().empty();
+    large.running = RunningDigests(start);
   }
 
   bool more_may_move() const {
@@ -159,7 +154,7 @@ class Scheduler {
   // Adds a tensor to the list if its next bytes have arrived and no worker is hashing it.
   void make_ready(std::uint32_t number) {
     LargeState& large = large_[number];
-    if (!large.started || !large.wants_sha256 || large.hashing) return;
+    if (!large.started || !large.in_order || large.hashing) return;
     const bool there =
         std::any_of(large.unhashed.begin(), large.unhashed.end(),
                     [&](const UnhashedStrip& a) { return a.position == large.hashed; });
@@ -206,12 +201,14 @@ class Scheduler {
 
   void hash(const Batch& batch) {
     const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
-    std::vector<Sha256Update> updates;
+    std::vector<HashUpdate> updates;
     updates.reserve(batch.large.size());
     for (std::size_t i = 0; i < batch.large.size(); ++i) {
-      updates.push_back({&large_[batch.large[i]].sha256, batch.bytes[i]});
+      large_[batch.large[i]].running.each([&](Hash hash, HashState& state) {
+        if (in_order_.has(hash)) updates.push_back({&state, batch.bytes[i]});
+      });
     }
-    sha256_update(updates);
+    update_hashes(updates);
   }
 
   void settle(const Batch& batch, std::unique_lock<std::mutex>& lock, Worker& worker) {
@@ -230,18 +227,13 @@ class Scheduler {
   void finish_if_complete(std::uint32_t number, std::unique_lock<std::mutex>& lock,
                           Worker& worker) {
     LargeState& large = large_[number];
-    if (large.strips_to_move > 0 || (large.wants_sha256 && left_to_hash(number) > 0)) return;
+    if (large.strips_to_move > 0 || (large.in_order && left_to_hash(number) > 0)) return;
     // A worker that unlocks to finish one tensor of its batch may come late to the next one.
     if (std::exchange(large.finished, true)) return;
     lock.unlock();
-    Digests digests;
-    if (large.wants_crc32) {
-      digests.crc32 = large.header_crc32;
-      for (const StripCrc32& strip : large.crc32s) {
-        digests.crc32 = crc32_join(digests.crc32, strip.value, strip.size);
-      }
-    }
-    if (large.wants_sha256) digests.sha256 = large.sha256.finish();
+    Digests digests = large.running.finish();
+    for (const HashedStrip& strip : large.strips)
+      digests = join(digests, strip.digests, strip.size);
     mover_.finish(plan_.large[number].extent, digests, worker);
     lock.lock();
     done_with(1);
@@ -258,6 +250,8 @@ class Scheduler {
   const MoveSettings& settings_;
   Cancel& cancel_;
   ComputeSlots slots_;
+  const HashSet joining_;
+  const HashSet in_order_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -289,7 +283,7 @@ void ComputeSlots::release() {
 void StripDigest::update(ConstBytes bytes) {
   if (!wanted_) return;
   const ComputeSlots::Slot slot(slots_, ComputeSlots::Work::Digest);
-  crc32_ = tensorizer::crc32(crc32_, bytes);
+  running_.update(bytes);
 }
 
 ComputeTime move(const Plan& plan, Mover& mover, const MoveSettings& settings, Cancel& cancel) {

@@ -18,9 +18,9 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
-#include "engine/digest/digest.h"
 #include "engine/move/plan.h"
 #include "engine/move/tensor_access.h"
+#include "format/hashes.h"
 
 namespace tensorizer {
 
@@ -98,13 +98,14 @@ struct Worker {
   TensorAccess& access;
 };
 
-// Computes the CRC32 of a strip, if it is wanted.
+// Computes those digests of a strip that are joined to those of its tensor.
 class StripDigest {
  public:
-  StripDigest(bool wanted, ComputeSlots& slots) : wanted_(wanted), slots_(slots) {}
+  StripDigest(HashSet joining, ComputeSlots& slots)
+      : wanted_(!joining.empty()), slots_(slots), running_(joining) {}
 
   bool wanted() const noexcept { return wanted_; }
-  std::uint32_t crc32() const noexcept { return crc32_; }
+  Digests finish() { return running_.finish(); }
 
   // Adds the next bytes of the strip. Best called while they are in the processor's cache.
   void update(ConstBytes bytes);
@@ -112,7 +113,7 @@ class StripDigest {
  private:
   const bool wanted_;
   ComputeSlots& slots_;
-  std::uint32_t crc32_ = 0;
+  RunningDigests running_;
 };
 
 // Methods are called on any worker, several at a time. finish() never runs at the same time as
@@ -144,8 +145,7 @@ class Mover {
 struct MoveSettings {
   int threads = 1;          // how many workers compute at the same time
   int moves_in_flight = 1;  // how many tasks move at the same time
-  bool crc32 = false;       // whether it is computed for any tensor
-  bool sha256 = false;      // likewise
+  HashSet hashes{};         // those that are computed for any tensor
   int lanes = 1;            // how many tensors SHA-256 should hash side by side
   // How many strips may move or wait to be hashed at the same time.
   std::size_t most_strips = std::numeric_limits<std::size_t>::max();

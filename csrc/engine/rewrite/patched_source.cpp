@@ -14,7 +14,7 @@ namespace tensorizer {
 namespace {
 
 struct HashOfDigest {
-  std::size_t operator()(const Sha256Digest& digest) const noexcept {
+  std::size_t operator()(const Digest& digest) const noexcept {
     std::size_t hash = 0;
     std::memcpy(&hash, digest.data(), sizeof(hash));
     return hash;
@@ -25,7 +25,7 @@ struct HashOfDigest {
 struct Held {
   std::uint64_t offset;
   std::uint64_t size;
-  Sha256Digest digest{};
+  Digest digest{};
 };
 
 // Returns the headers and chunks of a file, in which the digests are not set.
@@ -61,7 +61,7 @@ void set_digests(std::vector<Held>& held, Source& source, int threads, Cancel& c
       read.push_back({piece, {&each.digest, 1}});
       left = left.subspan(each.size);
     }
-    digest_chunks(read, largest);
+    digest_chunks(read, Hash::Sha256, largest);
     memory.give_back(block);
   });
 }
@@ -73,13 +73,11 @@ PatchedSource::PatchedSource(OpenFile& newer, OpenFile& older, int threads, Canc
   const ChunkDigests& listed = newer.catalogue().chunk_digests();
   std::vector<Held> held = headers_and_chunks_of(older, listed.chunk_size());
   set_digests(held, older_, threads, cancel);
-  std::unordered_map<Sha256Digest, std::uint64_t, HashOfDigest> offsets;
+  std::unordered_map<Digest, std::uint64_t, HashOfDigest> offsets;
   offsets.reserve(held.size());
   for (const Held& each : held) offsets.try_emplace(each.digest, each.offset);
   const auto add = [&](std::uint64_t offset, std::uint64_t size, ConstBytes digest) {
-    Sha256Digest key;
-    std::ranges::copy(digest, key.begin());
-    const auto found = offsets.find(key);
+    const auto found = offsets.find(digest_of(digest));
     if (found != offsets.end()) common_.push_back({offset, size, found->second});
   };
   const std::span<const Entry> entries = newer.catalogue().entries();

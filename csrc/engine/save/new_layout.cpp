@@ -61,14 +61,15 @@ FileKind kind_in(Format format, FileKind asked, Cancel& cancel) {
                 "save a .tensors file, or leave out all names but one of each tied tensor, as "
                 "save_model() does");
   }
-  if (asked.header.hashes.crc32 && !asked.header.hashes.sha256 && asked.chunk_size == 0) {
+  HashSet& hashes = asked.header.hashes;
+  if (hashes.has(Hash::Crc32) && !hashes.has(Hash::Sha256) && asked.chunk_size == 0) {
     throw Error(ErrorKind::InvalidArgument,
                 "hashes is 'crc32', and a safetensors file stores no CRC32: use 'sha256', 'all' or "
                 "'chunked', which store SHA-256");
   }
   // One list of digests serves as the hashes of the tensors and as the digests of their data.
-  asked.header.hashes.crc32 = false;
-  if (std::exchange(asked.data_digests, false)) asked.header.hashes.sha256 = true;
+  hashes.set(Hash::Crc32, false);
+  if (std::exchange(asked.data_digests, false)) hashes.set(Hash::Sha256, true);
   return asked;
 }
 

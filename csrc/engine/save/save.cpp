@@ -54,7 +54,7 @@ std::uint64_t size_of(const SaveJob& job) {
 }
 
 int lanes_of(const SaveJob& job) {
-  if (!job.hashes().sha256) return 1;
+  if (job.hashes().in_order().empty()) return 1;
   const bool to_server = job.sink.writes_in_flight(KeptUntil::End) > 0;
   return to_server ? std::min(sha256_lanes(), kLanesToServers) : sha256_lanes();
 }
@@ -69,7 +69,7 @@ std::uint64_t strip_size_of(const SaveJob& job, std::uint64_t share) {
 
 void move_tensors(const SaveJob& job, Cancel& cancel) {
   const SaveSettings& settings = job.settings;
-  const HashKinds hashes = job.hashes();
+  const bool hashes_in_order = !job.hashes().in_order().empty();
   const bool encrypted = job.encryption().has_value();
   const WorkerShares shares = shares_of(job);
   PlanLimits limits;
@@ -86,7 +86,7 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   for (std::size_t i = 0; i < job.items.size(); ++i) {
     const PlacedTensor& tensor = job.tensor(i);
     // The port does not keep staged bytes until a digest that goes in order reaches them.
-    const bool in_order = hashes.sha256 || job.layout.has_digests();
+    const bool in_order = hashes_in_order || job.layout.has_digests();
     const bool whole = job.items[i].read || (job.items[i].staged && in_order);
     extents.push_back({settings.begin + tensor.header_offset, tensor.header_size,
                        tensor.spec.data_size(), whole});
@@ -96,12 +96,11 @@ void move_tensors(const SaveJob& job, Cancel& cancel) {
   MoveSettings move_settings;
   move_settings.threads = settings.threads;
   move_settings.moves_in_flight = shares.workers;
-  move_settings.crc32 = hashes.crc32;
-  move_settings.sha256 = hashes.sha256;
+  move_settings.hashes = job.hashes();
   move_settings.lanes = lanes_of(job);
   move_settings.open_access = settings.open_access;
   Plan plan = plan_in_order(extents, limits);
-  if (hashes.sha256) interleave(plan, settings.threads * move_settings.lanes);
+  if (hashes_in_order) interleave(plan, settings.threads * move_settings.lanes);
   SaveMover mover(job, job.piece_size(staged_piece(shares.share)));
   job.progress.computed = move(plan, mover, move_settings, cancel);
 }

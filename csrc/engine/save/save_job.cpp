@@ -10,15 +10,14 @@ void SaveJob::complete(std::size_t item, TensorHeaderImage& header, const Digest
                        const Digests& data_digest) const {
   if (header.bytes().empty()) {
     // Without a header, the digests cover the data alone.
-    layout.set_data_digest(first + item, digests.sha256);
+    layout.set_data_digest(first + item, digests);
     return;
   }
-  if (hashes().crc32) header.set_crc32(digests.crc32);
-  if (hashes().sha256) header.set_sha256(digests.sha256);
+  header.set_digests(digests);
   if (encryption() || chunk_size() > 0) {
     layout.set_header_digest(first + item, sha256(header.bytes()));
   }
-  layout.set_data_digest(first + item, data_digest.sha256);
+  layout.set_data_digest(first + item, data_digest);
 }
 
 SavedBytes SaveJob::data(std::size_t item, std::uint64_t position, std::uint64_t size,

@@ -6,7 +6,6 @@
 #include <span>
 
 #include "engine/digest/chunks.h"
-#include "engine/digest/digest.h"
 #include "engine/save/save.h"
 #include "format/tensors/tensor_header.h"
 
@@ -28,7 +27,7 @@ struct SaveJob {
 
   const PlacedTensor& tensor(std::size_t item) const { return layout.tensors()[first + item]; }
   std::uint64_t data_size(std::size_t item) const { return tensor(item).spec.data_size(); }
-  HashKinds hashes() const { return layout.kind().header.hashes; }
+  HashSet hashes() const { return layout.kind().header.hashes; }
   const std::optional<Encryption>& encryption() const { return layout.kind().header.encryption; }
 
   // Returns the header of a tensor; one without bytes if the format has no such headers.
@@ -40,14 +39,16 @@ struct SaveJob {
   }
 
   DigestStart digest_start(const TensorHeaderImage& header) const {
-    return {header.hashed(), hashes().crc32, hashes().sha256};
+    return {header.hashed(), hashes()};
   }
   // Returns what to digest for the list of data digests, which cover the data alone.
-  DigestStart data_digest_start() const { return {{}, false, layout.kind().data_digests}; }
+  DigestStart data_digest_start() const {
+    return {{}, layout.kind().data_digests ? HashSet{Hash::Sha256} : HashSet()};
+  }
 
   std::uint64_t chunk_size() const { return layout.kind().chunk_size; }
   // Returns where the digests of an item's chunks go; empty if none are written.
-  std::span<Sha256Digest> chunk_digests(std::size_t item) const {
+  std::span<Digest> chunk_digests(std::size_t item) const {
     return layout.chunk_digests(first + item);
   }
 
@@ -95,7 +96,7 @@ class SavedDigests {
         item_(item),
         digests_(job.digest_start(header)),
         data_digest_(job.data_digest_start()),
-        chunks_(job.chunk_size(), job.chunk_digests(item)) {}
+        chunks_(job.layout.kind().chunk_hash, job.chunk_size(), job.chunk_digests(item)) {}
 
   // Adds the next bytes of the data.
   void update(ConstBytes plain) {

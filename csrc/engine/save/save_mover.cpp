@@ -54,7 +54,7 @@ ConstBytes SaveMover::move_strip(const Task& task, StripDigest& digest, Worker& 
   digest_chunks_of(task, worker);
   // With SHA-256 the strip is written in whole: it is read once more later anyway, and the page
   // cache keeps larger writes in larger blocks.
-  const bool in_pieces = !job_.hashes().sha256;
+  const bool in_pieces = job_.hashes().in_order().empty();
   const std::size_t most = in_pieces ? kCachedPiece : bytes.size();
   for (std::size_t at = 0; at < bytes.size(); at += most) {
     worker.cancel.check();
@@ -79,7 +79,7 @@ void SaveMover::digest_chunks_of(const Task& task, Worker& worker) {
   const ComputeSlots::Slot slot(worker.slots, ComputeSlots::Work::Digest);
   const ChunkedBytes chunks{data.subspan(first * chunk_size),
                             job_.chunk_digests(task.first).subspan(first, end - first)};
-  digest_chunks({&chunks, 1}, chunk_size);
+  digest_chunks({&chunks, 1}, job_.layout.kind().chunk_hash, chunk_size);
 }
 
 DigestStart SaveMover::digest_start(std::uint32_t tensor) {
@@ -165,7 +165,7 @@ void SaveMover::digest_bundle(const Task& task, std::vector<TensorHeaderImage>& 
       for (std::size_t i = 0; i < task.count; ++i) {
         chunks.push_back({plain[i], job_.chunk_digests(task.first + i)});
       }
-      digest_chunks(chunks, job_.chunk_size());
+      digest_chunks(chunks, job_.layout.kind().chunk_hash, job_.chunk_size());
     }
   }
   if (job_.encryption()) {

@@ -35,7 +35,7 @@ void SequentialSave::run(const std::function<void()>& write_head) {
 TensorHeaderImage SequentialSave::header(std::size_t item) {
   TensorHeaderImage image = job_.header(item);
   SavedDigests digests(job_, item, image);
-  if (job_.hashes().crc32 || job_.hashes().sha256 || job_.layout.has_digests()) {
+  if (!job_.hashes().empty() || job_.layout.has_digests()) {
     each_piece(item, [&](std::uint64_t at, const SavedBytes& piece) {
       digests.update(piece.plain);
       job_.encrypt(image, at, piece);

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "codec/crc32.h"
 #include "codec/hmac.h"
 #include "engine/digest/chunks.h"
 #include "format/tensors/tensor_header.h"
@@ -21,6 +20,14 @@ constexpr std::uint64_t kSmallestSection = 1 << 20;
 // How many sections a process holds at a time: two that it receives and writes, and as many bytes
 // on their way.
 constexpr std::uint64_t kHeld = 4;
+
+// Calls `use` with each hash that a section has a digest of for each of its portions.
+template <typename Use>
+void for_each_joining(const Use& use) {
+  for (const HashInfo& info : kHashes) {
+    if (info.join != nullptr) use(info);
+  }
+}
 
 [[noreturn]] void refuse_shared(const std::string& what) {
   throw Error(ErrorKind::InvalidArgument, "several processes cannot save " + what);
@@ -38,7 +45,7 @@ SharedSave::SharedSave(std::string uri, std::unique_ptr<Layout> layout, const Sa
   if (kind.share) refuse_shared("names that share data: leave out option 'share'");
   if (options_.max_shard_size > 0)
     refuse_shared("several files: leave out option 'max_shard_size'");
-  if (kind.header.hashes.sha256 || kind.data_digests) {
+  if (!kind.header.hashes.in_order().empty() || kind.data_digests) {
     refuse_shared(
         "SHA-256 of whole tensors, which is computed in order: use 'chunked', 'crc32' or 'none' as "
         "hashes, and leave out option 'digests'");
@@ -76,7 +83,7 @@ std::string SharedSave::start(const std::optional<std::string>& joined) {
 std::string SharedSave::plan() const {
   return std::to_string(prefix_size_) + " " + std::to_string(layout_->file_size()) + " " +
          std::to_string(section_size_) + " " + std::to_string(layout_->kind().chunk_size) + " " +
-         std::to_string(layout_->kind().header.hashes.crc32);
+         std::to_string(layout_->kind().header.hashes.has(Hash::Crc32));
 }
 
 std::size_t SharedSave::section_count() const noexcept {
@@ -130,8 +137,8 @@ std::vector<DataRange> SharedSave::ranges(std::size_t section) const {
 std::pair<std::uint64_t, std::uint64_t> SharedSave::digest_sizes(std::size_t section) const {
   std::pair<std::uint64_t, std::uint64_t> sizes{0, 0};
   for (const Portion& portion : portions(section)) {
-    sizes.first += kCrc32Size;
-    sizes.second += portion.chunks * kSha256Size;
+    for_each_joining([&](const HashInfo& info) { sizes.first += info.size; });
+    sizes.second += portion.chunks * sizeof(Digest);
   }
   return sizes;
 }
@@ -154,21 +161,24 @@ std::vector<std::byte> SharedSave::write(std::size_t section, ConstBytes data) {
     throw Error(ErrorKind::Internal,
                 "section " + std::to_string(section) + " of " + sink_->label() + " has other data");
   }
-  std::vector<std::byte> digests(found.size() * kCrc32Size);
+  std::vector<std::byte> digests;
   std::vector<std::byte> of_chunks;
-  std::size_t at = 0;
   for (const Portion& portion : found) {
     const ConstBytes mine = data.first(portion.size);
-    const std::uint32_t crc = layout_->kind().header.hashes.crc32 ? crc32(0, mine) : 0;
-    std::memcpy(digests.data() + at, &crc, kCrc32Size);
-    at += kCrc32Size;
+    RunningDigests running(layout_->kind().header.hashes);
+    running.update(mine);
+    const Digests own = running.finish();
+    for_each_joining([&](const HashInfo& info) {
+      const Digest digest = own[info.hash].value_or(Digest{});
+      digests.insert(digests.end(), digest.begin(), digest.begin() + info.size);
+    });
     if (portion.chunks > 0) {
       const std::uint64_t chunk = layout_->kind().chunk_size;
       const std::uint64_t before = portion.first_chunk * chunk - portion.start;
       const auto listed =
           layout_->chunk_digests(portion.tensor).subspan(portion.first_chunk, portion.chunks);
       const ChunkedBytes chunks{data.subspan(before, portion.needed - before), listed};
-      digest_chunks({&chunks, 1}, chunk);
+      digest_chunks({&chunks, 1}, layout_->kind().chunk_hash, chunk);
       const auto bytes = std::as_bytes(listed);
       of_chunks.insert(of_chunks.end(), bytes.begin(), bytes.end());
     }
@@ -182,17 +192,19 @@ std::vector<std::byte> SharedSave::write(std::size_t section, ConstBytes data) {
 
 void SharedSave::take(std::size_t section, ConstBytes digests) {
   const std::vector<Portion> found = portions(section);
-  const auto [crc32s, chunks] = digest_sizes(section);
-  if (digests.size() != crc32s && digests.size() != crc32s + chunks) {
+  const auto [joined, chunks] = digest_sizes(section);
+  if (digests.size() != joined && digests.size() != joined + chunks) {
     throw Error(ErrorKind::Internal, "the digests of section " + std::to_string(section) + " of " +
                                          sink_->label() + " have another size");
   }
-  ConstBytes of_chunks = digests.subspan(crc32s);
+  ConstBytes of_chunks = digests.subspan(joined);
   const bool with_chunks = !of_chunks.empty();
   for (const Portion& portion : found) {
-    Piece piece{portion.start, portion.size, 0};
-    std::memcpy(&piece.crc32, digests.data(), kCrc32Size);
-    digests = digests.subspan(kCrc32Size);
+    Piece piece{portion.start, portion.size, {}};
+    for_each_joining([&](const HashInfo& info) {
+      piece.digests[info.hash] = digest_of(digests.first(info.size));
+      digests = digests.subspan(info.size);
+    });
     if (with_chunks && !owned_[section]) {
       const auto listed =
           layout_->chunk_digests(portion.tensor).subspan(portion.first_chunk, portion.chunks);
@@ -210,15 +222,11 @@ void SharedSave::complete(std::size_t tensor) {
   const PlacedTensor& placed = layout_->tensors()[tensor];
   if (placed.header_size == 0) return;
   TensorHeaderImage header(placed.spec, layout_->kind().header, placed.header_size);
-  if (layout_->kind().header.hashes.crc32) {
-    std::uint32_t sum = 0;
-    for (const ConstBytes part : header.hashed()) sum = crc32(sum, part);
-    std::vector<Piece> pieces = std::move(pieces_[tensor]);
-    std::sort(pieces.begin(), pieces.end(),
-              [](const Piece& a, const Piece& b) { return a.start < b.start; });
-    for (const Piece& piece : pieces) sum = crc32_join(sum, piece.crc32, piece.size);
-    header.set_crc32(sum);
-  }
+  std::vector<Piece> pieces = std::move(pieces_[tensor]);
+  std::ranges::sort(pieces, {}, &Piece::start);
+  Digests digests = RunningDigests({header.hashed(), layout_->kind().header.hashes}).finish();
+  for (const Piece& piece : pieces) digests = join(digests, piece.digests, piece.size);
+  header.set_digests(digests);
   if (layout_->kind().chunk_size > 0) {
     layout_->set_header_digest(tensor, sha256(header.bytes()));
   }

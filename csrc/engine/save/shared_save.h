@@ -92,7 +92,7 @@ class SharedSave {
   struct Piece {
     std::uint64_t start;
     std::uint64_t size;
-    std::uint32_t crc32;
+    Digests digests;
   };
 
   std::uint64_t file_size() const { return prefix_size_ + layout_->file_size(); }

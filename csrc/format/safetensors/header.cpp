@@ -86,7 +86,8 @@ struct SafetensorsHeader::Parser {
       std::vector<std::uint64_t> first = first_chunks(entries, list->chunk_size);
       if (list->digests.size() != first.back() * kSha256Size) fail_list(lists[1]);
       header.chunks_ = std::move(list->digests);
-      header.chunk_digests_ = {list->chunk_size, {}, header.chunks_, std::move(first)};
+      header.chunk_digests_ = {
+          Hash::Sha256, list->chunk_size, {}, header.chunks_, std::move(first)};
     }
   }
 
@@ -378,8 +379,8 @@ TensorDetails SafetensorsHeader::details(std::size_t entry, Bytes, const FileLoc
   TensorDetails details;
   details.dtype = *entries_[entry].dtype;
   if (!digests_.empty()) {
-    const ConstBytes digest = data_digests_.subspan(entry * kSha256Size, kSha256Size);
-    std::copy(digest.begin(), digest.end(), details.sha256.emplace().begin());
+    details.digests[Hash::Sha256] =
+        digest_of(data_digests_.subspan(entry * kSha256Size, kSha256Size));
   }
   return details;
 }

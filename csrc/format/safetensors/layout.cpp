@@ -43,7 +43,9 @@ std::uint64_t entry_size(const PlacedTensor& tensor) {
   return text.size() + 1;
 }
 
-bool has_lists(const FileKind& kind) { return kind.header.hashes.sha256 || kind.chunk_size > 0; }
+bool has_lists(const FileKind& kind) {
+  return kind.header.hashes.has(Hash::Sha256) || kind.chunk_size > 0;
+}
 
 std::string begin_metadata(const FileKind& kind) {
   std::string out;
@@ -130,7 +132,7 @@ std::uint64_t SafetensorsLayout::json_size() const {
 }
 
 std::uint64_t SafetensorsLayout::lists_size() const {
-  const bool tensors = kind_.header.hashes.sha256;
+  const bool tensors = kind_.header.hashes.has(Hash::Sha256);
   const bool chunks = kind_.chunk_size > 0;
   return (tensors ? member_size(kDigestsKey, 0, tensors_.size()) : 0) +
          (chunks ? member_size(kChunkDigestsKey, kind_.chunk_size, chunk_digests_.size()) : 0) +
@@ -169,8 +171,8 @@ std::uint64_t SafetensorsLayout::largest_prefix() const noexcept {
 std::vector<std::byte> SafetensorsLayout::prefix(std::uint64_t, std::uint64_t size) const {
   std::string json = "{" + metadata_;
   json.reserve(size);
-  if (kind_.header.hashes.sha256) put_list(json, kDigestsKey, 0);
-  if (kind_.header.hashes.sha256 && kind_.chunk_size > 0) json += ',';
+  if (kind_.header.hashes.has(Hash::Sha256)) put_list(json, kDigestsKey, 0);
+  if (kind_.header.hashes.has(Hash::Sha256) && kind_.chunk_size > 0) json += ',';
   if (kind_.chunk_size > 0) put_list(json, kChunkDigestsKey, kind_.chunk_size);
   if (!metadata_.empty()) json += "},";
   for (const PlacedTensor& tensor : tensors_) {

@@ -21,7 +21,7 @@ class SafetensorsLayout final : public Layout {
   void check_size() const override;
   void remove_from(std::size_t first) override;
   bool has_digests() const noexcept override {
-    return kind_.header.hashes.sha256 || kind_.chunk_size > 0;
+    return kind_.header.hashes.has(Hash::Sha256) || kind_.chunk_size > 0;
   }
   ConstBytes terminator() const noexcept override { return {}; }
   void check_names(Cancel& cancel) const override;

@@ -63,19 +63,21 @@ void ShardedCatalogue::merge_digests() {
   data_digests_ = digests_;
 }
 
-// It keeps digests of chunks if all of its shards do, and have chunks of one size.
+// It keeps digests of chunks if all of its shards do, and have chunks of one size and hash.
 void ShardedCatalogue::merge_chunk_digests() {
   if (shards_.empty()) return;
-  const std::uint64_t size = shards_.front().catalogue->chunk_digests().chunk_size();
+  const ChunkDigests& first = shards_.front().catalogue->chunk_digests();
+  const std::uint64_t size = first.chunk_size();
   for (const CataloguedShard& shard : shards_) {
-    if (shard.catalogue->chunk_digests().chunk_size() != size) return;
+    const ChunkDigests& own = shard.catalogue->chunk_digests();
+    if (own.chunk_size() != size || own.hash() != first.hash()) return;
   }
   if (size == 0) return;
   for (const CataloguedShard& shard : shards_) {
     const ConstBytes digests = shard.catalogue->chunk_digests().all();
     chunks_.insert(chunks_.end(), digests.begin(), digests.end());
   }
-  chunk_digests_ = {size, {}, chunks_, first_chunks(entries_, size)};
+  chunk_digests_ = {first.hash(), size, {}, chunks_, first_chunks(entries_, size)};
 }
 
 FormatInfo ShardedCatalogue::info() const {

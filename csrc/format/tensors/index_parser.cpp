@@ -213,9 +213,9 @@ struct Index::Parser {
           refuse("does not have one digest for each tensor");
         }
         index.data_digests_ = record->body;
-      } else if (record->kind == kChunkDigestsRecord) {
+      } else if (const auto hash = hash_of_chunks(record->kind)) {
         if (!index.chunk_digests_.empty()) refuse("appears twice");
-        index.chunk_digests_ = parse_chunk_digests(record->body, index.entries_, fault);
+        index.chunk_digests_ = parse_chunk_digests(*hash, record->body, index.entries_, fault);
         if (!fault.empty()) refuse(fault);
       } else if (record->kind == kMetadataRecord) {
         if (std::exchange(has_metadata, true)) refuse("appears twice");

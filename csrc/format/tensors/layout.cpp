@@ -132,7 +132,7 @@ void TensorsLayout::put_records(std::vector<std::byte>& prefix) const {
   };
   if (kind_.data_digests) put_data_digests(prefix, all(&PlacedTensor::data_digest));
   if (kind_.chunk_size > 0) {
-    put_chunk_digests(prefix, kind_.chunk_size, all(&PlacedTensor::header_digest), chunk_digests_);
+    put_chunk_digests(prefix, kind_, all(&PlacedTensor::header_digest), chunk_digests_);
   }
   if (!kind_.metadata.empty()) put_metadata(prefix, kind_.metadata);
   if (!ties_.empty()) put_ties(prefix, ties_);

@@ -1,6 +1,8 @@
 #include "format/tensors/records.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -16,6 +18,13 @@ namespace {
 
 constexpr std::uint64_t kRecordHead = sizeof(std::uint16_t) + sizeof(std::uint32_t);
 constexpr std::string_view kPurpose = "tensorizer_ops metadata 1";
+
+// The records of digests of chunks, by their hash.
+constexpr std::pair<std::uint16_t, Hash> kChunkRecords[] = {{kSha256ChunksRecord, Hash::Sha256}};
+
+std::uint64_t chunk_digests_size(const FileKind& kind, std::size_t tensors, std::size_t chunks) {
+  return sizeof(kind.chunk_size) + kSha256Size * tensors + info_of(kind.chunk_hash).size * chunks;
+}
 
 std::uint64_t authentication_size(const Encryption& encryption, std::size_t tensors) {
   return sizeof(std::uint16_t) + (encryption.derivation ? kDerivationSize : 0) +
@@ -159,8 +168,15 @@ std::vector<Tie> parse_ties(ConstBytes body, std::span<const Entry> entries, std
   return ties;
 }
 
-ChunkDigests parse_chunk_digests(ConstBytes body, std::span<const Entry> entries,
+std::optional<Hash> hash_of_chunks(std::uint16_t record) noexcept {
+  const auto* const found =
+      std::ranges::find(kChunkRecords, record, [](auto& each) { return each.first; });
+  return found == std::end(kChunkRecords) ? std::nullopt : std::optional(found->second);
+}
+
+ChunkDigests parse_chunk_digests(Hash hash, ConstBytes body, std::span<const Entry> entries,
                                  std::string& fault) {
+  const std::size_t size = info_of(hash).size;
   Cursor cursor(body);
   const auto chunk_size = cursor.take<std::uint64_t>();
   const ConstBytes headers = cursor.take_bytes(entries.size() * kSha256Size);
@@ -170,12 +186,11 @@ ChunkDigests parse_chunk_digests(ConstBytes body, std::span<const Entry> entries
     return {};
   }
   std::vector<std::uint64_t> first = first_chunks(entries, chunk_size);
-  if (!cursor.ok() || digests.size() % kSha256Size != 0 ||
-      digests.size() / kSha256Size != first.back()) {
+  if (!cursor.ok() || digests.size() % size != 0 || digests.size() / size != first.back()) {
     fault = "does not have one digest for each header and chunk";
     return {};
   }
-  return {chunk_size, headers, digests, std::move(first)};
+  return {hash, chunk_size, headers, digests, std::move(first)};
 }
 
 Sha256Digest seal_of(ConstBytes file_header, ConstBytes index) {
@@ -190,7 +205,7 @@ std::uint64_t records_size(const FileKind& kind, std::size_t tensors, std::size_
   std::uint64_t size = kFrameMagic.size();
   if (kind.data_digests) size += kRecordHead + kSha256Size * tensors;
   if (kind.chunk_size > 0) {
-    size += kRecordHead + sizeof(kind.chunk_size) + kSha256Size * (tensors + chunks);
+    size += kRecordHead + chunk_digests_size(kind, tensors, chunks);
   }
   if (!kind.metadata.empty()) size += kRecordHead + metadata_size(kind.metadata);
   if (!ties.empty()) size += kRecordHead + ties_size(ties);
@@ -205,15 +220,17 @@ void put_data_digests(std::vector<std::byte>& prefix, std::span<const Sha256Dige
   for (const Sha256Digest& digest : digests) out.put_bytes(digest);
 }
 
-void put_chunk_digests(std::vector<std::byte>& prefix, std::uint64_t chunk_size,
+void put_chunk_digests(std::vector<std::byte>& prefix, const FileKind& kind,
                        std::span<const Sha256Digest> header_digests,
-                       std::span<const Sha256Digest> digests) {
+                       std::span<const Digest> digests) {
   ByteWriter out(prefix);
-  begin_record(out, kChunkDigestsRecord,
-               sizeof(chunk_size) + header_digests.size_bytes() + digests.size_bytes());
-  out.put(chunk_size);
+  const auto* const record =
+      std::ranges::find(kChunkRecords, kind.chunk_hash, [](auto& each) { return each.second; });
+  begin_record(out, record->first, chunk_digests_size(kind, header_digests.size(), digests.size()));
+  out.put(kind.chunk_size);
   for (const Sha256Digest& digest : header_digests) out.put_bytes(digest);
-  for (const Sha256Digest& digest : digests) out.put_bytes(digest);
+  const std::size_t size = info_of(kind.chunk_hash).size;
+  for (const Digest& digest : digests) out.put_bytes(ConstBytes(digest).first(size));
 }
 
 void put_metadata(std::vector<std::byte>& prefix, const Metadata& metadata) {

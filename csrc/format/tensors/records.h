@@ -2,9 +2,9 @@
 //
 // The metadata record has the texts that a program stores with its tensors. The ties record has
 // further names of tensors. The data-digests record has the SHA-256 of each tensor's data, so that
-// a file can be loaded in part with its digest checked. The chunk-digests record has the SHA-256 of
-// each tensor's header and of each chunk of its data, so that parts of tensors can be checked, and
-// large tensors by all processors.
+// a file can be loaded in part with its digest checked. The chunk-digests record, whose kind says
+// which hash it is, has the SHA-256 of each tensor's header and the digest of each chunk of its
+// data, so that parts of tensors can be checked, and large tensors by all processors.
 //
 // The last record covers everything before it. In an encrypted file that is the authentication
 // record, which authenticates names, types, shapes and offsets with its MAC. It also has a digest
@@ -28,7 +28,7 @@ namespace tensorizer {
 
 inline constexpr std::uint16_t kAuthenticationRecord = 1;
 inline constexpr std::uint16_t kDataDigestsRecord = 2;
-inline constexpr std::uint16_t kChunkDigestsRecord = 3;
+inline constexpr std::uint16_t kSha256ChunksRecord = 3;
 inline constexpr std::uint16_t kMetadataRecord = 4;
 inline constexpr std::uint16_t kTiesRecord = 5;
 // No flipped bit makes this one of the other kinds.
@@ -59,9 +59,11 @@ std::vector<MetadataPair> parse_metadata(ConstBytes body, std::string& fault, Ca
 // points into `body`.
 std::vector<Tie> parse_ties(ConstBytes body, std::span<const Entry> entries, std::string& fault,
                             Cancel& cancel);
+// Returns the hash of a chunk-digests record; null for a record of another kind.
+std::optional<Hash> hash_of_chunks(std::uint16_t record) noexcept;
 // Parses the body of a chunk-digests record. If it is malformed, sets `fault` to the end of a
 // sentence about the record. The result points into `body`.
-ChunkDigests parse_chunk_digests(ConstBytes body, std::span<const Entry> entries,
+ChunkDigests parse_chunk_digests(Hash hash, ConstBytes body, std::span<const Entry> entries,
                                  std::string& fault);
 
 // Returns the digest that seals a file header and the part of the index before the digest.
@@ -78,9 +80,9 @@ std::uint64_t records_size(const FileKind& kind, std::size_t tensors, std::size_
 // Append a record to a prefix that already has the magic of the frame. Throw Error(InvalidArgument)
 // if there are too many tensors for a record.
 void put_data_digests(std::vector<std::byte>& prefix, std::span<const Sha256Digest> digests);
-void put_chunk_digests(std::vector<std::byte>& prefix, std::uint64_t chunk_size,
+void put_chunk_digests(std::vector<std::byte>& prefix, const FileKind& kind,
                        std::span<const Sha256Digest> header_digests,
-                       std::span<const Sha256Digest> digests);
+                       std::span<const Digest> digests);
 void put_metadata(std::vector<std::byte>& prefix, const Metadata& metadata);
 void put_ties(std::vector<std::byte>& prefix, std::span<const SavedTie> ties);
 void put_seal(std::vector<std::byte>& prefix);

@@ -11,7 +11,8 @@ namespace tensorizer {
 
 namespace {
 
-enum class HashType : std::uint8_t { Crc32 = 0, Sha256 = 1 };
+// The hashes that a header may have, by the numbers that it has for them.
+constexpr Hash kHashTypes[] = {Hash::Crc32, Hash::Sha256};
 
 constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint64_t kPageAlignment = 4096;
@@ -23,9 +24,16 @@ constexpr std::uint64_t kMostPadding = 64 << 10;
 constexpr std::uint64_t kMostText8 = 1 + std::numeric_limits<std::uint8_t>::max();
 constexpr std::uint64_t kMostText16 = 2 + std::numeric_limits<std::uint16_t>::max();
 
+// Returns the size of the hash section, behind its length.
+std::size_t hash_section_size(HashSet hashes) {
+  std::size_t size = 1;
+  for (const Hash hash : kHashTypes) size += hashes.has(hash) ? 2 + info_of(hash).size : 0;
+  return size;
+}
+
 // Appends the header up to the end of its hash section, with zeros for the hash values.
-void put_hashed(std::vector<std::byte>& bytes, const TensorSpec& spec, HashKinds hashes,
-                std::size_t* crc32_at, std::size_t* sha256_at) {
+void put_hashed(std::vector<std::byte>& bytes, const TensorSpec& spec, HashSet hashes,
+                ByHash<std::size_t>& digest_at) {
   ByteWriter out(bytes);
   out.put(std::uint64_t{0});  // the length of the header, set when it is known
   out.put(spec.module_index);
@@ -40,19 +48,17 @@ void put_hashed(std::vector<std::byte>& bytes, const TensorSpec& spec, HashKinds
       out.put(static_cast<std::uint32_t>(dimension));
     }
   }
-  const int count = (hashes.crc32 ? 1 : 0) + (hashes.sha256 ? 1 : 0);
-  const std::size_t section =
-      1 + (hashes.crc32 ? 2 + kCrc32Size : 0) + (hashes.sha256 ? 2 + kSha256Size : 0);
-  out.put(static_cast<std::uint16_t>(section));
-  out.put(static_cast<std::uint8_t>(count));
-  const auto put_hash = [&](HashType type, std::size_t size, std::size_t* at) {
-    out.put(static_cast<std::uint8_t>(type));
-    out.put(static_cast<std::uint8_t>(size));
-    *at = bytes.size();
-    bytes.resize(bytes.size() + size);
-  };
-  if (hashes.crc32) put_hash(HashType::Crc32, kCrc32Size, crc32_at);
-  if (hashes.sha256) put_hash(HashType::Sha256, kSha256Size, sha256_at);
+  out.put(static_cast<std::uint16_t>(hash_section_size(hashes)));
+  out.put(static_cast<std::uint8_t>(
+      std::ranges::count_if(kHashTypes, [&](Hash hash) { return hashes.has(hash); })));
+  for (std::uint8_t type = 0; type < std::size(kHashTypes); ++type) {
+    const Hash hash = kHashTypes[type];
+    if (!hashes.has(hash)) continue;
+    out.put(type);
+    out.put(static_cast<std::uint8_t>(info_of(hash).size));
+    digest_at[hash] = bytes.size();
+    bytes.resize(bytes.size() + info_of(hash).size);
+  }
 }
 
 // Parses a header and sets its hash values to zero.
@@ -131,16 +137,11 @@ struct HeaderParser {
       const std::size_t value_at = section_at + hashes.position();
       const ConstBytes value = hashes.take_bytes(size);
       if (!hashes.ok()) fail("has a hash section that is cut short");
-      if (type == static_cast<std::uint8_t>(HashType::Crc32) && size == kCrc32Size) {
-        Cursor field(value);
-        header.crc32 = field.take<std::uint32_t>();
-      } else if (type == static_cast<std::uint8_t>(HashType::Sha256) && size == kSha256Size) {
-        header.sha256.emplace();
-        std::copy(value.begin(), value.end(), header.sha256->begin());
-      } else {
+      if (type >= std::size(kHashTypes) || size != info_of(kHashTypes[type]).size) {
         fail("has a hash of unknown type " + std::to_string(type) + " and size " +
              std::to_string(size));
       }
+      header.digests[kHashTypes[type]] = digest_of(value);
       std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(value_at), size, std::byte{0});
     }
   }
@@ -172,13 +173,12 @@ void check_spec(const TensorSpec& spec) {
 
 std::uint64_t tensor_header_size(const TensorSpec& spec, const HeaderKind& kind,
                                  std::uint64_t offset) {
-  const HashKinds hashes = kind.hashes;
   const DTypeInfo& dtype = dtype_info(spec.dtype);
   const std::uint64_t least =
       kLengthField + sizeof(std::uint16_t) + 1 + sizeof(std::uint16_t) + spec.name.size() + 1 +
       (dtype.opaque ? stored_dtype(spec.dtype).size() : dtype.numpy.size()) + 1 +
-      spec.shape.size() * (spec.long_dimensions() ? 8 : 4) + sizeof(std::uint16_t) + 1 +
-      (hashes.crc32 ? 2 + kCrc32Size : 0) + (hashes.sha256 ? 2 + kSha256Size : 0) +
+      spec.shape.size() * (spec.long_dimensions() ? 8 : 4) + sizeof(std::uint16_t) +
+      hash_section_size(kind.hashes) +
       (kind.encryption ? crypt_info_size(*kind.encryption, spec.data_size()) : 0) + kLengthField;
   const std::uint64_t alignment = spec.data_size() >= kPageAligned ? kPageAlignment : kAlignment;
   return align_up(offset + least, alignment) - offset;
@@ -188,7 +188,7 @@ TensorHeaderImage::TensorHeaderImage(const TensorSpec& spec, const HeaderKind& k
                                      std::uint64_t size) {
   const std::uint64_t data_size = spec.data_size();
   bytes_.reserve(size);
-  put_hashed(bytes_, spec, kind.hashes, &crc32_at_, &sha256_at_);
+  put_hashed(bytes_, spec, kind.hashes, digest_at_);
   crypt_at_ = bytes_.size();
   if (kind.encryption) crypt_ = put_crypt_info(bytes_, *kind.encryption, data_size);
   crypt_end_ = bytes_.size();
@@ -201,12 +201,11 @@ void TensorHeaderImage::set_mac(std::uint64_t chunk, const Mac& mac) noexcept {
   std::memcpy(bytes_.data() + crypt_.macs_at + chunk * kMacSize, mac.data(), mac.size());
 }
 
-void TensorHeaderImage::set_crc32(std::uint32_t value) noexcept {
-  std::memcpy(bytes_.data() + crc32_at_, &value, sizeof(value));
-}
-
-void TensorHeaderImage::set_sha256(std::span<const std::byte, kSha256Size> value) noexcept {
-  std::memcpy(bytes_.data() + sha256_at_, value.data(), value.size());
+void TensorHeaderImage::set_digests(const Digests& digests) noexcept {
+  for (const HashInfo& info : kHashes) {
+    const std::size_t at = digest_at_[info.hash];
+    if (at > 0) std::memcpy(bytes_.data() + at, digests[info.hash]->data(), info.size);
+  }
 }
 
 TensorDetails parse_tensor_header(Bytes bytes, const IndexedHeader& indexed) {

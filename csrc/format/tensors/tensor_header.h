@@ -1,6 +1,6 @@
 // The header in front of each tensor's data.
 //
-// Both hashes of a tensor cover its header, with zeros for the hash values and without the crypt
+// All hashes of a tensor cover its header, with zeros for the hash values and without the crypt
 // info, followed by its data.
 #pragma once
 
@@ -18,8 +18,6 @@
 #include "tensorizer_ops/options.h"
 
 namespace tensorizer {
-
-inline constexpr std::size_t kCrc32Size = 4;
 
 // Throws Error(InvalidArgument) for a tensor that the format cannot hold: with a name that is
 // malformed or too long, with a nested name if it is not a state-dict entry, or with more than 255
@@ -49,12 +47,11 @@ class TensorHeaderImage {
 
   // Thread-safe for different chunks.
   void set_mac(std::uint64_t chunk, const Mac& mac) noexcept;
-  void set_crc32(std::uint32_t value) noexcept;
-  void set_sha256(std::span<const std::byte, kSha256Size> value) noexcept;
+  // Sets the digests of the kind, which must all be there.
+  void set_digests(const Digests& digests) noexcept;
 
  private:
-  std::size_t crc32_at_ = 0;
-  std::size_t sha256_at_ = 0;
+  ByHash<std::size_t> digest_at_;  // 0 for a hash that the header does not have
   std::size_t crypt_at_ = 0;
   std::size_t crypt_end_ = 0;
   CryptInfoLocation crypt_;

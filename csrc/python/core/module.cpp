@@ -139,8 +139,8 @@ class File {
     std::vector<std::byte> bytes;
     const TensorDetails details = read_details(name, bytes);
     std::optional<decltype(crc32_bytes(0))> crc32;
-    if (details.crc32) crc32 = crc32_bytes(*details.crc32);
-    return py::make_tuple(or_none(crc32), or_none(details.sha256));
+    if (const auto& own = details.digests[Hash::Crc32]) crc32 = crc32_bytes(crc32_of(*own));
+    return py::make_tuple(or_none(crc32), or_none(details.digests[Hash::Sha256]));
   }
 
   // Returns the passes and the memory that derived the key of a tensor; None if it was not derived.

@@ -112,7 +112,7 @@ at::Tensor start_hashing(std::span<const DeviceCheck> checks, std::span<const at
 at::Tensor start_crc32(std::span<const DeviceCheck> checks, std::span<const at::Tensor> bytes) {
   std::vector<at::Tensor> data;
   for (std::size_t i = 0; i < checks.size(); ++i) {
-    if (checks[i].crc32) data.push_back(bytes[i]);
+    if (checks[i].hashes.has(Hash::Crc32)) data.push_back(bytes[i]);
   }
   return data.empty() ? at::Tensor() : call_crc32(data);
 }
@@ -193,20 +193,22 @@ void DeviceChecks::collect(std::vector<DeviceCheck>& ended) {
   for (const DeviceCheck& check : running_.checks) {
     macs += encrypted_chunks(check);
     chunks += hashed_chunks(check);
-    sums += check.crc32;
+    sums += check.hashes.has(Hash::Crc32);
   }
   const auto wrong = values_of<std::uint8_t>(running_.wrong, macs);
-  const auto digests = values_of<Sha256Digest>(running_.digests, chunks);
-  const auto crc32s = values_of<std::uint32_t>(running_.crc32s, sums);
+  const auto digests = values_of<Digest>(running_.digests, chunks);
+  const auto crc32s = values_of<std::array<std::byte, kCrc32Size>>(running_.crc32s, sums);
   std::span<const std::uint8_t> wrong_left(wrong);
-  std::span<const Sha256Digest> digests_left(digests);
-  std::span<const std::uint32_t> crc32s_left(crc32s);
+  std::span<const Digest> digests_left(digests);
+  std::span crc32s_left(crc32s);
   for (DeviceCheck& check : running_.checks) {
     const auto own_wrong = take(wrong_left, encrypted_chunks(check));
     check.wrong_macs.assign(own_wrong.begin(), own_wrong.end());
     const auto own_digests = take(digests_left, hashed_chunks(check));
     check.digests.assign(own_digests.begin(), own_digests.end());
-    if (check.crc32) check.crc32_found = take(crc32s_left, 1).front();
+    if (check.hashes.has(Hash::Crc32)) {
+      check.found[Hash::Crc32] = digest_of(take(crc32s_left, 1).front());
+    }
     ended.push_back(std::move(check));
   }
   running_ = Batch();

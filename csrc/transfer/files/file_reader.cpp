@@ -130,11 +130,12 @@ StoredTensor FileReader::stored(const std::string& name) {
   Job job(*this);
   std::vector<std::byte> bytes;
   const TensorDetails details = open->read_details(number, bytes, job.cancel);
+  const std::optional<Digest>& crc32 = details.digests[Hash::Crc32];
   return {std::string(named.name),
           named.type,
           tie != nullptr ? tie->module_index : details.module_index,
-          details.crc32,
-          details.sha256,
+          crc32 ? std::optional(crc32_of(*crc32)) : std::nullopt,
+          details.digests[Hash::Sha256],
           entry.header_offset,
           entry.data_offset,
           entry.data_size};

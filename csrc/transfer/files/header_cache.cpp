@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "engine/digest/digest.h"
-
 namespace tensorizer {
 
 namespace {
@@ -14,7 +12,7 @@ constexpr std::size_t kBetweenChecks = 8 << 20;
 }  // namespace
 
 void HeaderCache::keep(std::uint32_t number, const TensorDetails& details) {
-  Kept kept{details.module_index, details.crc32, details.sha256, {}};
+  Kept kept{details.module_index, details.digests, {}};
   for (const ConstBytes part : details.hashed) {
     kept.hashed.insert(kept.hashed.end(), part.begin(), part.end());
   }
@@ -43,16 +41,14 @@ std::uint16_t HeaderCache::module_index(std::uint32_t number) const {
 std::optional<bool> HeaderCache::matches(std::uint32_t number, ConstBytes data,
                                          Cancel& cancel) const {
   const Kept kept = find(number);
-  if (!kept.crc32 && !kept.sha256) return std::nullopt;
-  RunningDigests running(
-      {{ConstBytes(kept.hashed)}, kept.crc32.has_value(), kept.sha256.has_value()});
+  const HashSet hashes = hashes_of(kept.digests);
+  if (hashes.empty()) return std::nullopt;
+  RunningDigests running({{ConstBytes(kept.hashed)}, hashes});
   for (std::size_t at = 0; at < data.size(); at += kBetweenChecks) {
     cancel.check();
     running.update(data.subspan(at, std::min(kBetweenChecks, data.size() - at)));
   }
-  const Digests found = running.finish();
-  return (!kept.crc32 || *kept.crc32 == found.crc32) &&
-         (!kept.sha256 || *kept.sha256 == found.sha256);
+  return differing(kept.digests, running.finish()) == nullptr;
 }
 
 }  // namespace tensorizer

@@ -27,8 +27,7 @@ class HeaderCache {
  private:
   struct Kept {
     std::uint16_t module_index = 0;
-    std::optional<std::uint32_t> crc32;
-    std::optional<Sha256Digest> sha256;
+    Digests digests;
     std::vector<std::byte> hashed;
   };
 

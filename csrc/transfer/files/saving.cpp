@@ -80,7 +80,7 @@ FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const Sa
                 "something about the data: use 'sha256' or 'all', which store SHA-256, or "
                 "'chunked', which relies on the MAC of each chunk");
   }
-  kind.header.hashes.crc32 = false;
+  kind.header.hashes.set(Hash::Crc32, false);
   const KeySource source = resolve_key(options.key);
   Encryption& encryption = kind.header.encryption.emplace();
   encryption.key = source.secret;

@@ -29,9 +29,9 @@ HashKinds hashes_of(OpenFile& file, Cancel& cancel) {
   file.catalogue().check_header_size(0, location);
   std::vector<std::byte> header;
   read_arriving(file.source(), first.header_offset, first.header_size(), header, cancel);
-  const TensorDetails details = file.catalogue().details(0, header, location);
-  hashes.crc32 = details.crc32.has_value();
-  hashes.sha256 = details.sha256.has_value();
+  const Digests digests = file.catalogue().details(0, header, location).digests;
+  hashes.crc32 = digests[Hash::Crc32].has_value();
+  hashes.sha256 = digests[Hash::Sha256].has_value();
   return hashes;
 }
 

@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "engine/digest/check.h"
-#include "engine/digest/digest.h"
 #include "engine/load/load.h"
 #include "engine/move/workers.h"
 #include "transfer/files/tracing.h"
@@ -30,9 +29,10 @@ c10::TypedOperatorHandle<Signature> op(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-std::uint32_t crc32_of(const at::Tensor& tensor) {
+Digest crc32_of(const at::Tensor& tensor) {
   static const auto crc32 = op<c10::SymInt(const at::Tensor&)>("tensorizer::crc32");
-  return static_cast<std::uint32_t>(crc32.call(tensor).expect_int());
+  const auto crc = static_cast<std::uint32_t>(crc32.call(tensor).expect_int());
+  return digest_of(std::as_bytes(std::span(&crc, 1)));
 }
 
 // Returns the digests as bytes on the CPU.
@@ -43,13 +43,13 @@ at::Tensor chunk_digests_of(const at::Tensor& tensor, std::uint64_t chunk) {
 }
 
 // Returns the digests of a tensor that lies anywhere, with its header.
-Digests digest_of(const at::Tensor& tensor, const DigestStart& start, Cancel& cancel) {
-  if (!start.sha256) {
-    Digests digests;
-    digests.crc32 = crc32_with_header(start, crc32_of(tensor), tensor.nbytes());
-    return digests;
-  }
+Digests digests_of(const at::Tensor& tensor, const DigestStart& start, Cancel& cancel) {
   RunningDigests running(start);
+  if (start.hashes == HashSet{Hash::Crc32}) {
+    Digests data;
+    data[Hash::Crc32] = crc32_of(tensor);
+    return join(running.finish(), data, tensor.nbytes());
+  }
   const at::Tensor bytes = row_major_bytes(tensor, "a tensor");
   for (std::int64_t at = 0; at < bytes.numel(); at += kPiece) {
     cancel.check();
@@ -73,21 +73,15 @@ class MemoryCheck {
       check_chunks(number, tensor);
       return;
     }
-    const Expected expected{details->crc32, verify_ == Verify::Crc32 && details->crc32
-                                                ? std::nullopt
-                                                : details->sha256};
-    if (!expected.crc32 && !expected.sha256) {
+    const Digests expected = compared(*details, verify_);
+    const DigestStart start{details->hashed, hashes_of(expected)};
+    if (start.hashes.empty()) {
       throw Error(ErrorKind::InvalidFormat,
                   file_.describe_entry(number) +
                       " has nothing to verify: the file was saved without hashes");
     }
-    const DigestStart start{details->hashed, expected.crc32.has_value(),
-                            expected.sha256.has_value()};
-    const Digests found = digest_of(tensor, start, cancel_);
-    if (expected.crc32 && *expected.crc32 != found.crc32) {
-      differs(number, "it does not have the CRC32 that was saved");
-    } else if (expected.sha256 && *expected.sha256 != found.sha256) {
-      differs(number, "it does not have the SHA-256 that was saved");
+    if (const auto* const hash = differing(expected, digests_of(tensor, start, cancel_))) {
+      differs(number, std::string("it does not have the ") + hash->name + " that was saved");
     }
   }
 
@@ -102,7 +96,7 @@ class MemoryCheck {
   void check_chunks(std::uint32_t number, const at::Tensor& tensor) {
     const ChunkDigests& listed = file_.catalogue().chunk_digests();
     const at::Tensor found = chunk_digests_of(tensor, listed.chunk_size());
-    const std::span digests(reinterpret_cast<const Sha256Digest*>(const_bytes(found).data()),
+    const std::span digests(reinterpret_cast<const Digest*>(const_bytes(found).data()),
                             static_cast<std::size_t>(found.size(0)));
     compare_chunks(listed, file_.entry_number(number), 0, digests, [&](std::uint64_t at) {
       const std::uint64_t end = std::min(at + listed.chunk_size(), file_.entry(number).data_size);
