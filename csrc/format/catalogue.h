@@ -124,7 +124,7 @@ class Catalogue {
   // Returns the SHA-256 of each tensor's data, in the order of the entries; empty if the file keeps
   // none.
   ConstBytes data_digests() const noexcept { return data_digests_; }
-  // Returns the SHA-256 of each chunk of each tensor's data; empty if the file keeps none.
+  // Returns the digest of each chunk of each tensor's data; empty if the file keeps none.
   const ChunkDigests& chunk_digests() const noexcept { return chunk_digests_; }
   // Returns whether the file lists digests of other tensors than it has, which are not used: a
   // program that changes tensors may keep the metadata, and damage to the header looks the same.

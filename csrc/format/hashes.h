@@ -1,7 +1,7 @@
 // The hashes that files keep of tensors, and digests that they make.
 //
-// A new hash is a value of Hash, its state in HashState, its row in kHashes, and the places where
-// a format writes and reads it.
+// A new hash is a value of Hash, its state in HashState and its row in kHashes. Where formats store
+// it, and how it is asked for, is in the table of docs/design.md.
 #pragma once
 
 #include <array>

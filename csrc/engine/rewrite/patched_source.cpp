@@ -25,20 +25,25 @@ struct HashOfDigest {
 struct Held {
   std::uint64_t offset;
   std::uint64_t size;
+  Hash hash;
   Digest digest{};
 };
 
-// Returns the headers and chunks of a file, in which the digests are not set.
-std::vector<Held> headers_and_chunks_of(OpenFile& file, std::uint64_t chunk_size) {
+// Returns the headers and chunks of a file as another one lists them. Their digests are not set.
+std::vector<Held> headers_and_chunks_of(OpenFile& file, const ChunkDigests& like) {
   const SourceLocation location(file.source());
   const std::span<const Entry> entries = file.catalogue().entries();
+  const std::uint64_t chunk_size = like.chunk_size();
   std::vector<Held> held;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
     file.catalogue().check_header_size(i, location);
-    if (entry.header_size() > 0) held.push_back({entry.header_offset, entry.header_size()});
+    if (entry.header_size() > 0) {
+      held.push_back({entry.header_offset, entry.header_size(), Hash::Sha256});
+    }
     for (std::uint64_t at = 0; at < entry.data_size; at += chunk_size) {
-      held.push_back({entry.data_offset + at, std::min(chunk_size, entry.data_size - at)});
+      held.push_back(
+          {entry.data_offset + at, std::min(chunk_size, entry.data_size - at), like.hash()});
     }
   }
   return held;
@@ -54,14 +59,14 @@ void set_digests(std::vector<Held>& held, Source& source, int threads, Cancel& c
     const std::span<Held> rest = std::span(held).subspan(i * together);
     const Bytes block = memory.take(largest * together);
     Bytes left = block;
-    std::vector<ChunkedBytes> read;
+    ByHash<std::vector<ChunkedBytes>> read;
     for (Held& each : rest.first(std::min(together, rest.size()))) {
       const Bytes piece = left.first(each.size);
       source.read(each.offset, {&piece, 1}, cancel);
-      read.push_back({piece, {&each.digest, 1}});
+      read[each.hash].push_back({piece, {&each.digest, 1}});
       left = left.subspan(each.size);
     }
-    digest_chunks(read, Hash::Sha256, largest);
+    for (const HashInfo& info : kHashes) digest_chunks(read[info.hash], info.hash, largest);
     memory.give_back(block);
   });
 }
@@ -71,7 +76,7 @@ void set_digests(std::vector<Held>& held, Source& source, int threads, Cancel& c
 PatchedSource::PatchedSource(OpenFile& newer, OpenFile& older, int threads, Cancel& cancel)
     : ForwardingSource({std::shared_ptr<Source>(), &newer.source()}), older_(older.source()) {
   const ChunkDigests& listed = newer.catalogue().chunk_digests();
-  std::vector<Held> held = headers_and_chunks_of(older, listed.chunk_size());
+  std::vector<Held> held = headers_and_chunks_of(older, listed);
   set_digests(held, older_, threads, cancel);
   std::unordered_map<Digest, std::uint64_t, HashOfDigest> offsets;
   offsets.reserve(held.size());

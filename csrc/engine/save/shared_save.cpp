@@ -83,6 +83,7 @@ std::string SharedSave::start(const std::optional<std::string>& joined) {
 std::string SharedSave::plan() const {
   return std::to_string(prefix_size_) + " " + std::to_string(layout_->file_size()) + " " +
          std::to_string(section_size_) + " " + std::to_string(layout_->kind().chunk_size) + " " +
+         info_of(layout_->kind().chunk_hash).name + " " +
          std::to_string(layout_->kind().header.hashes.has(Hash::Crc32));
 }
 
