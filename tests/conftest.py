@@ -38,8 +38,11 @@ def pytest_internalerror(excrepr: object) -> None:
     _breakdowns.append(str(excrepr))
 
 
+TEMPORARY = pytest.StashKey[str]()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(os.environ.pop("TORCHINDUCTOR_CACHE_DIR"))
+    shutil.rmtree(config.stash[TEMPORARY], ignore_errors=True)
     # The summary is at the end of the log, far below the first internal error of pytest.
     if _breakdowns and not hasattr(config, "workerinput"):
         print(f"pytest itself broke first of this:\n{_breakdowns[0][-900:]}")
@@ -49,8 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # With these set, pytest prints the full diff of two files that differ, which takes an hour.
     for name in ("CI", "BUILD_NUMBER"):
         os.environ.pop(name, None)
+    # Whatever tests, torch and other processes leave among the temporary files is removed with this
+    # folder. That of a worker process is in the folder of the process that started it.
+    os.environ["TMPDIR"] = tempfile.tempdir = config.stash[TEMPORARY] = tempfile.mkdtemp()
     # Two processes that compile the same package into one cache overwrite each other's files.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="inductor-")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.tempdir}/inductor"
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")
     config.addinivalue_line("filterwarnings", "ignore:ComplexHalf")
     config.addinivalue_line("markers", "keeps_files_open: what others hold, stays open")
