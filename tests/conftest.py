@@ -18,6 +18,7 @@ import torch
 import tensorizer_ops  # noqa: F401  (loads the ops)
 from local_servers.redis_server import RedisServer, redis_server
 from local_servers.waiting import LAST_RESORT
+from support.packages import Weighted, package
 
 # A shell starts background jobs with SIGINT ignored, which new processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -57,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = config.stash[TEMPORARY] = tempfile.mkdtemp()
     # Two processes that compile the same package into one cache overwrite each other's files.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.tempdir}/inductor"
+    # Finding out which instructions the compiler knows takes longer than compiling for the tests.
+    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")
     config.addinivalue_line("filterwarnings", "ignore:ComplexHalf")
     config.addinivalue_line("markers", "keeps_files_open: what others hold, stays open")
@@ -85,6 +88,16 @@ def redis(running_redis: RedisServer) -> RedisServer:
     """A Redis server with no keys."""
     running_redis.clear()
     return running_redis
+
+
+@pytest.fixture(scope="session")
+def without_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Weighted]:
+    """An AOTInductor package without weights, and its module."""
+    torch.manual_seed(5)
+    module = Weighted()
+    path = tmp_path_factory.mktemp("package") / "model.pt2"
+    without = {"aot_inductor.package_constants_in_so": False}
+    return package(module, torch.ones(1, 4096), path, **without), module
 
 
 HAS_FAILED = pytest.StashKey[bool]()

@@ -48,7 +48,11 @@ def compile_package(path: Path, width: int) -> None:
         torch._inductor.aoti_compile_and_package(
             program,
             package_path=str(path),
-            inductor_configs={"aot_inductor.package_constants_in_so": False},
+            inductor_configs={
+                "aot_inductor.package_constants_in_so": False,
+                # For one program, precompiling them takes longer than it saves.
+                "aot_inductor.precompile_headers": False,
+            },
         )
 
 

@@ -6,23 +6,24 @@ import os
 import re
 import shutil
 import subprocess
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 import tensorizer_ops
+from support.packages import Weighted
 from support.process import ROOT
 
-# One worker process builds the programs for all tests.
-pytestmark = pytest.mark.xdist_group("cpp package")
+# One worker process builds the programs for all tests, and compiles the package that one runs.
+pytestmark = pytest.mark.xdist_group("packages")
 
 EXAMPLE = ROOT / "examples" / "cpp"
 HOST = ROOT / "tests" / "cpp" / "package" / "host.cpp"
 HEADERS = Path(tensorizer_ops.__file__).parent / "include" / "tensorizer_ops"
 # The public headers that a file without torch may include.
 WITHOUT_TORCH = {"error", "hooks", "keys", "options", "secrets", "stored_tensor", "version"}
+PRECOMPILED = "module.h"
 # The pages that show C++, and how many programs each of them has.
 PAGES = {
     "README.md": 1,
@@ -35,8 +36,10 @@ PROGRAMS = [f"{Path(page).stem}_{i}" for page, count in PAGES.items() for i in r
 
 
 def each_alone() -> set[Path]:
-    """Returns the headers but the one that only includes all others."""
-    return {header for header in HEADERS.iterdir() if header.name != "tensorizer.h"}
+    """Returns the headers but the precompiled one, and the one that only includes all others."""
+    return {
+        header for header in HEADERS.iterdir() if header.name not in (PRECOMPILED, "tensorizer.h")
+    }
 
 
 def shown(page: str, language: str) -> list[str]:
@@ -56,8 +59,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (project / f"{name}.cpp").write_text(program)
             file.write(f"add_executable({name} {name}.cpp)\n{package.replace('program', name)}")
         file.write(f"add_executable(host {HOST})\n{package.replace('program', 'host')}")
-        # The headers of torch take most of the time. Those of this package are compiled each.
-        file.write("target_precompile_headers(host PRIVATE <torch/script.h>)\n")
+        # The headers of torch take most of the time. Those of this package are compiled each: this
+        # one, which includes all of torch that the programs do, with them.
+        file.write(f"target_precompile_headers(host PRIVATE <tensorizer_ops/{PRECOMPILED}>)\n")
         file.write(f"foreach(program {' '.join(PROGRAMS)} load serve serve_package)\n")
         file.write("target_precompile_headers(${program} REUSE_FROM host)\nendforeach()\n")
         file.write(f"add_library(headers OBJECT)\n{package.replace('program', 'headers')}")
@@ -117,6 +121,8 @@ def test_public_headers_include_nothing_private() -> None:
 
 
 def test_public_headers_compile_alone(programs: Path) -> None:
+    (precompiled,) = programs.rglob("cmake_pch.hxx")
+    assert f"#include <tensorizer_ops/{PRECOMPILED}>" in precompiled.read_text()
     compiled = {path.name for path in programs.rglob("alone_*.o")}
     assert compiled == {f"alone_{path.stem}.cpp.o" for path in each_alone()}
 
@@ -157,36 +163,20 @@ def test_it_serves_what_python_computes(
     assert values == pytest.approx(expected[0].tolist(), abs=1e-3)
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Path]:
-    """A model, and a package of it without weights."""
-    torch.manual_seed(4)
-    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
-    place = tmp_path_factory.mktemp("package") / "model.pt2"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch._inductor.aoti_compile_and_package(
-            torch.export.export(module.eval(), (torch.ones(1, 6),)),
-            package_path=str(place),
-            inductor_configs={"aot_inductor.package_constants_in_so": False},
-        )
-    return module, place
-
-
 def test_it_serves_a_package(
-    programs: Path, package: tuple[torch.nn.Module, Path], tmp_path: Path
+    programs: Path, without_weights: tuple[Path, Weighted], tmp_path: Path
 ) -> None:
-    module, place = package
+    place, module = without_weights
     weights = tmp_path / "weights.tensors"
     tensorizer_ops.save(weights, module.state_dict())
-    done = run(programs / "serve_package", place, weights, 6)
+    done = run(programs / "serve_package", place, weights, 4096)
     assert done.returncode == 0, done.stderr
     with torch.inference_mode():
-        expected = module(torch.ones(1, 6))
+        expected = module(torch.ones(1, 4096))
     values = [float(value) for value in done.stdout.splitlines()[0].split()]
     assert values == pytest.approx(expected[0].tolist(), abs=1e-3)
-    tensorizer_ops.save(weights, {"0.weight": torch.ones(6)})
-    done = run(programs / "serve_package", place, weights, 6)
+    tensorizer_ops.save(weights, {"first.weight": torch.ones(6)})
+    done = run(programs / "serve_package", place, weights, 4096)
     assert done.returncode == 1
     assert done.stderr.startswith("InvalidArgument: ") and "missing in the file" in done.stderr
 
