@@ -305,13 +305,13 @@ os._exit(0)
 
 @pytest.mark.parametrize("gathers", ["gathers", "shares"])
 def test_a_rank_that_is_killed_at_any_moment(tmp_path: Path, gathers: str) -> None:
-    """25 moments in each of two ways: all others end within seconds, with an error or a load."""
+    """13 moments in each of two ways: all others end within seconds, with an error or a load."""
     path = tmp_path / "model.tensors"
     tensorizer_ops.save(path, {"a": torch.ones(1 << 23)}, hashes="chunked")
     ended_early = 0
-    for moment in range(25):
+    for moment in range(13):
         victim = moment % 3
-        arguments = (path, gathers, victim, 0.001 + moment * 0.006)
+        arguments = (path, gathers, victim, 0.001 + moment * 0.012)
         keeper = 0 if moment % 2 else None
         outcome = run_ranks(tmp_path / str(moment), KILLED, *arguments, count=3, keeper=keeper)
         if outcome.statuses[victim] == 0:  # it was faster
@@ -323,7 +323,7 @@ def test_a_rank_that_is_killed_at_any_moment(tmp_path: Path, gathers: str) -> No
             kind, text, took = report
             assert issubclass(getattr(errors, kind), ConnectionError), text
             assert took < 20, (moment, text)
-    assert ended_early > 5
+    assert ended_early > 2
 
 
 # Ranks 1 and 2 are a group; another device is the default.

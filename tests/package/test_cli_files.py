@@ -6,7 +6,6 @@ import json
 import os
 import re
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import torch
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
 from support.command import COMMAND, TENSORS, run
-from support.process import environment
+from support.process import TIMEOUT, environment, warm_python
 from support.samples import assert_same, flip, zoo
 from support.shards import split, write_shards
 from tensorizer_ops._front.inspection import File
@@ -304,11 +303,12 @@ def test_keys(model: Path, tmp_path: Path) -> None:
 def test_streams_that_would_be_read_twice_are_refused(
     command: str, model: Path, tmp_path: Path
 ) -> None:
+    pipe, writer = os.pipe()
+    os.close(writer)
     target = {"copy": [tmp_path / "new"], "diff": [model], "bench": []}[command]
     for stream in ("/dev/stdin", "fd:0"):
-        arguments = [*COMMAND, command, stream, *target]
-        done = subprocess.run(
-            arguments, input=model.read_bytes(), capture_output=True, env=environment()
-        )
-        assert done.returncode == 2 and b"only once" in done.stderr
+        arguments = [*COMMAND[-2:], command, stream, *map(str, target)]
+        done = warm_python().run(arguments, environment(), TIMEOUT, stdin=pipe)
+        assert done.returncode == 2 and "only once" in done.stderr
         assert not (tmp_path / "new").exists()
+    os.close(pipe)

@@ -159,5 +159,7 @@ def test_a_host_that_takes_no_connection() -> None:
 )
 def test_a_password_that_is_repeated(answer: bytes) -> None:
     with answering(answer) as url, pytest.raises(Error) as error:
-        ops.load(url.replace("//", "//me:sesame42@"), options={"retries": "0"})
+        ops.load(
+            url.replace("//", "//me:sesame42@"), options={"retries": "0", "stall_timeout": "1"}
+        )
     assert "sesame42" not in str(error.value)

@@ -38,15 +38,18 @@ class WarmPython:
         environment: dict[str, str],
         timeout: float,
         folder: str | os.PathLike[str] = "",
+        stdin: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs ``python`` with these arguments in a session of its own, without input.
+        """Runs ``python`` with these arguments in a session of its own.
 
-        The first arguments are ``-m MODULE``, ``-c CODE``, or the path of a program.
+        The first arguments are ``-m MODULE``, ``-c CODE``, or the path of a program. `stdin` is an
+        open descriptor; without it, there is no input.
         """
         request = json.dumps([os.fspath(folder) or os.getcwd(), environment, arguments]).encode()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with open(os.devnull) as nothing:
-                descriptors = [nothing.fileno(), out.fileno(), err.fileno()]
+                given = nothing.fileno() if stdin is None else stdin
+                descriptors = [given, out.fileno(), err.fileno()]
                 self._socket.settimeout(timeout)
                 socket.send_fds(self._socket, [_NUMBER.pack(len(request))], descriptors)
                 self._socket.sendall(request)
