@@ -10,4 +10,4 @@ runner=""
 if [ "$name" = tsan ] && setarch --addr-no-randomize true 2>/dev/null; then
     runner="setarch --addr-no-randomize"
 fi
-$runner ctest --test-dir "build/$name" --parallel 2 --output-on-failure
+$runner ctest --test-dir "build/$name" --parallel 3 --output-on-failure
