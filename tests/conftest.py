@@ -43,7 +43,8 @@ TEMPORARY = pytest.StashKey[str]()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(config.stash[TEMPORARY], ignore_errors=True)
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(config.stash[TEMPORARY], ignore_errors=True)
     # The summary is at the end of the log, far below the first internal error of pytest.
     if _breakdowns and not hasattr(config, "workerinput"):
         print(f"pytest itself broke first of this:\n{_breakdowns[0][-900:]}")
@@ -54,10 +55,13 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("CI", "BUILD_NUMBER"):
         os.environ.pop(name, None)
     # Whatever tests, torch and other processes leave among the temporary files is removed with this
-    # folder. That of a worker process is in the folder of the process that started it.
-    os.environ["TMPDIR"] = tempfile.tempdir = config.stash[TEMPORARY] = tempfile.mkdtemp()
+    # folder, which worker processes share. Paths of sockets in it must not get too long.
+    if not hasattr(config, "workerinput"):
+        made = config.stash[TEMPORARY] = tempfile.mkdtemp()
+        os.environ["TMPDIR"] = tempfile.tempdir = made
+        config.option.basetemp = config.option.basetemp or f"{made}/tests"
     # Two processes that compile the same package into one cache overwrite each other's files.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.tempdir}/inductor"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/inductor-{os.getpid()}"
     # Finding out which instructions the compiler knows takes longer than compiling for the tests.
     os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")

@@ -4,7 +4,7 @@
 name=$1
 shift
 printf '\n=== %s\n' "$name"
-TMPDIR=$(mktemp -d)
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/XXXXXX") # short, for paths of sockets
 TEST_TMPDIR=$TMPDIR # for GoogleTest
 export TMPDIR TEST_TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
