@@ -5,6 +5,7 @@ name=$1
 shift
 printf '\n=== %s\n' "$name"
 TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/XXXXXX") # short, for paths of sockets
+chmod 755 "$TMPDIR" # some tests become another user
 TEST_TMPDIR=$TMPDIR # for GoogleTest
 export TMPDIR TEST_TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
