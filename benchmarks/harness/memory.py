@@ -6,6 +6,7 @@ import bisect
 import ctypes
 import mmap
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -96,10 +97,11 @@ def private_memory(process: int | str = "self") -> int:
     """Return the memory of a process that is not backed by a file.
 
     Pages of a mapped file are not counted: they are page cache, which the kernel can reclaim at any
-    time. So a tensor counts if its loader allocated memory for it, and not if it is mapped.
+    time. So a tensor counts if its loader allocated memory for it, and not if it is mapped. A
+    process that has ended has no memory, and still has a status until its parent asks for it.
     """
-    status = f"/proc/{process}/status"
-    return system_memory("RssAnon", status) + system_memory("RssShmem", status)
+    status = Path(f"/proc/{process}/status").read_text()
+    return sum(map(int, re.findall(r"^Rss(?:Anon|Shmem):\s*(\d+)", status, re.MULTILINE))) << 10
 
 
 def _file_mappings() -> tuple[list[int], list[int]]:

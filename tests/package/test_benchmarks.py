@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.harness.memory import private_memory
 from support.process import ROOT, TIMEOUT, environment, run_python, warm_python
 
 RUN = """
@@ -50,6 +53,13 @@ def run_quickly(benchmark: str, folder: Path, *options: str) -> dict[str, Any]:
                 assert row.get("warm") or row["cold"], (name, row)
                 assert "error" not in row, (name, row)
     return workloads
+
+
+def test_a_process_that_ended_has_no_memory() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert private_memory(process.pid) == 0
+    assert private_memory() > 1 << 20
 
 
 def test_local_files_are_measured(tmp_path: Path) -> None:
