@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import check_names, checked, wrong
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.options import Options, Verify, as_pairs, as_text, memory_ceiling
+from tensorizer_ops._base.options import Hashes, Options, Verify, as_pairs, as_text, memory_ceiling
 from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._distributed.gather import Shared, gather, load_ranges, need_only
@@ -100,7 +100,7 @@ def save(
     tensors: Mapping[str, torch.Tensor],
     group: dist.ProcessGroup | DeviceMesh | None = None,
     *,
-    hashes: Literal["chunked", "crc32", "none"] = "chunked",
+    hashes: Hashes = "chunked",
     options: Options | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
@@ -147,7 +147,7 @@ def _save(
     tensors: Mapping[str, torch.Tensor],
     *,
     peers: Peers | None,
-    hashes: Literal["chunked", "crc32", "none"],
+    hashes: Hashes,
     options: Options | None,
     metadata: Mapping[str, str] | None,
 ) -> None:

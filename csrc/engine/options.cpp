@@ -252,6 +252,14 @@ Verify parse_verify(const std::string& text) { return value_of("verify", text, k
 
 HashKinds parse_hashes(const std::string& text) { return value_of("hashes", text, kHashesWords); }
 
+std::string_view hashes_word(HashKinds hashes) {
+  hashes.crc32 |= hashes.chunked;  // which formats without CRC32 leave out
+  for (const auto& [word, meaning] : kHashesWords) {
+    if (meaning == hashes) return word;
+  }
+  refuse("no word of hashes means those of this file");
+}
+
 DigestVersion parse_digest_version(std::int64_t version) {
   if (version != 1 && version != 2) {
     refuse("the version of a digest is " + std::to_string(version) + ", and must be 1 or 2");

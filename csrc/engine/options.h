@@ -74,6 +74,8 @@ void refuse_secrets(const std::string& uri, const OptionList& options, const std
 // Parse a word, such as "crc32". Throw Error(InvalidArgument), as does the next one.
 Verify parse_verify(const std::string& text);
 HashKinds parse_hashes(const std::string& text);
+// Returns the word for the hashes that a file has.
+std::string_view hashes_word(HashKinds hashes);
 DigestVersion parse_digest_version(std::int64_t version);
 // Returns the number of threads; 0 means every CPU that this process may use.
 int parse_threads(std::int64_t threads);

@@ -1,7 +1,6 @@
 // The hashes that files keep of tensors, and digests that they make.
 //
-// A new hash is a value of Hash, its state in HashState and its row in kHashes. Where formats store
-// it, and how it is asked for, is in the table of docs/design.md.
+// Where a new hash goes is in the table of docs/design.md.
 #pragma once
 
 #include <array>
@@ -19,8 +18,6 @@
 #include "tensorizer_ops/options.h"
 
 namespace tensorizer {
-
-enum class Hash : std::uint8_t { Crc32, Sha256 };
 
 // A digest of any hash, as files store it. Zeros follow a shorter one.
 using Digest = std::array<std::byte, 32>;

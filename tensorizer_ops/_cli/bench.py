@@ -52,7 +52,7 @@ def bench(given: Namespace) -> int:
     if given.cold and not files:
         raise UsageError("--cold is for files on this machine")
     threads = given.threads or _python.usable_cpus()
-    kinds = hashes_of(File(given.uri, options))
+    file = File(given.uri, options)
 
     measured: dict[str, Stats] = {}
 
@@ -64,9 +64,9 @@ def bench(given: Namespace) -> int:
 
     measure("bare read", lambda: _read_files(files, threads) if files else _read(given, options))
     measure("load", lambda: _load(given, options, "none"))
-    if kinds:
+    if hashes_of(file):
         measure("verified load", lambda: _load(given, options, "all"))
-    advice = advise(measured, threads, path is None, kinds)
+    advice = advise(measured, threads, path is None, bool(file.digest_chunk()))
     if given.json:
         print(json.dumps({"threads": threads, "measured": measured, "advice": advice}))
         return 0
@@ -129,7 +129,7 @@ def _load(given: Namespace, options: Options, verify: str) -> Stats:
     return stats
 
 
-def advise(measured: dict[str, Stats], threads: int, remote: bool, kinds: list[str]) -> str:
+def advise(measured: dict[str, Stats], threads: int, remote: bool, chunked: bool) -> str:
     """Return one sentence on what would make loads of this file faster."""
     load = measured["load"]
     if load["bytes"] < _TOO_SMALL:
@@ -145,7 +145,7 @@ def advise(measured: dict[str, Stats], threads: int, remote: bool, kinds: list[s
     if verified is None:
         return "The file has no hashes to verify: save it with hashes, such as chunked."
     if verified["seconds"] > 1.5 * load["seconds"]:
-        if "chunked" not in kinds:
+        if not chunked:
             return (
                 "Verifying costs much: hashes of chunks (copy --hashes chunked) let every CPU "
                 "verify one large tensor."

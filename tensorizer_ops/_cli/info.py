@@ -12,7 +12,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import reading
 from tensorizer_ops._cli.output import name_of, name_text, print_table, safe, size_text
-from tensorizer_ops._front.inspection import Digests, File, StoredTensor
+from tensorizer_ops._front.inspection import File, StoredTensor
 
 # How much of a text of the metadata is shown; --json has all of it.
 _MOST_TEXT = 200
@@ -56,14 +56,11 @@ def _show(given: Namespace, file: File, number: int) -> None:
 
 
 def hashes_of(file: File) -> list[str]:
-    """Return the kinds of hashes in a file, from its first tensor; none if that cannot be read."""
-    names = file.names()
-    saved = Digests(None, None)
-    if names:
-        with contextlib.suppress(errors.InvalidArgument):  # a stream has passed it
-            saved = file.saved_digests(names[0])
-    kinds = [kind for kind, digest in zip(("crc32", "sha256"), saved, strict=True) if digest]
-    return [*kinds, "chunked"] if file.digest_chunk() else kinds
+    """Return the kinds of hashes in a file; none if a stream has passed them."""
+    try:
+        return file.hashes()[1]
+    except errors.InvalidArgument:
+        return []
 
 
 def stored_size(tensors: Sequence[StoredTensor]) -> int:

@@ -9,20 +9,11 @@ from tensorizer_ops import _core
 from tensorizer_ops._base.options import Hashes
 from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._cli import checkpoints
-from tensorizer_ops._cli.info import hashes_of, key_cost_of
+from tensorizer_ops._cli.info import key_cost_of
 from tensorizer_ops._cli.options import reading, refuse_stream
 from tensorizer_ops._cli.output import bar, note, safe, size_text
 from tensorizer_ops._cli.parsers import UsageError
 from tensorizer_ops._front.inspection import File
-
-# What to ask for to get these hashes of whole tensors.
-_WHOLE: dict[tuple[str, ...], Hashes] = {
-    (): "none",
-    ("crc32",): "crc32",
-    ("sha256",): "sha256",
-    ("crc32", "sha256"): "all",
-}
-
 
 _ENDINGS = (".tensors", ".safetensors")
 
@@ -105,7 +96,6 @@ def _like(source: str, options: dict[str, str], target: str) -> tuple[Hashes, di
         raise UsageError(
             f"copy keeps the format of the source, which is {form.name}: convert makes {ending}"
         )
-    kinds = hashes_of(file)
     same = {"format": form.name}
     if form.name == "tensors" and form.keeps_digests:
         same["digests"] = "true"
@@ -115,9 +105,8 @@ def _like(source: str, options: dict[str, str], target: str) -> tuple[Hashes, di
         same["key"] = options["key"]
         if cost := key_cost_of(file):
             same["kdf"] = "{},{}".format(*cost)
-    if "chunked" not in kinds:
-        return _WHOLE[tuple(kinds)], same
-    same["digest_chunk"] = str(file.digest_chunk())
-    if form.encrypted:
-        same["plain_digests"] = "true"
-    return "all+chunked" if "sha256" in kinds else "chunked", same
+    if chunk := file.digest_chunk():
+        same["digest_chunk"] = str(chunk)
+        if form.encrypted:
+            same["plain_digests"] = "true"
+    return file.hashes()[0], same

@@ -30,5 +30,18 @@ TEST(FormatOf, RefusesNamesOfOtherFormats) {
   }
 }
 
+TEST(KindIn, RefusesChunkHashesThatTheFormatDoesNotList) {
+  Cancel cancel;
+  for (const Format format : {Format::Tensors, Format::Safetensors}) {
+    FileKind kind;
+    kind.chunk_size = 1 << 20;
+    EXPECT_EQ(kind_in(format, kind, cancel).chunk_size, 1 << 20);
+    kind.chunk_hash = Hash::Crc32;
+    EXPECT_EQ(kind_of([&] { kind_in(format, kind, cancel); }), ErrorKind::InvalidArgument);
+    kind.chunk_size = 0;
+    EXPECT_EQ(kind_in(format, kind, cancel).chunk_size, 0);
+  }
+}
+
 }  // namespace
 }  // namespace tensorizer

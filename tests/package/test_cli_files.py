@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from support.command import COMMAND, TENSORS, run
 from support.process import TIMEOUT, environment, warm_python
 from support.samples import assert_same, flip, zoo
 from support.shards import split, write_shards
+from tensorizer_ops import Hashes
 from tensorizer_ops._front.inspection import File
 
 
@@ -218,7 +220,7 @@ def test_a_wrong_index_is_refused(tmp_path: Path, index: str) -> None:
     assert not (tmp_path / "m.tensors").exists()
 
 
-@pytest.mark.parametrize("hashes", ["all", "crc32", "sha256", "chunked", "all+chunked", "none"])
+@pytest.mark.parametrize("hashes", get_args(Hashes))
 def test_a_copy_has_the_format_and_hashes_of_its_source(tmp_path: Path, hashes: str) -> None:
     source, target = tmp_path / "m.tensors", tmp_path / "copy"
     options = {"digest_chunk": 65536} if "chunked" in hashes else {"digests": True}

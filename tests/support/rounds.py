@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -21,6 +21,7 @@ from support.places import SINKS, SOURCES, From, World
 from support.process import fork, fork_python, wait
 from support.relay import relay
 from support.samples import random_model, same
+from tensorizer_ops import Hashes
 
 KEY = {"key": "named:soak"}
 
@@ -64,7 +65,7 @@ def draw(dice: random.Random, *, safetensors: bool = True, encrypted: bool | Non
         count = dice.randrange(1, 12 << 20)
         large = torch.arange(count // 8 + 1).view(torch.uint8)[:count]
         tensors["large"] = large ^ dice.randrange(256)
-    hashes = dice.choice(["all", "crc32", "sha256", "chunked", "all+chunked", "none"])
+    hashes = dice.choice(get_args(Hashes))
     if encrypted is None:
         encrypted = dice.randrange(3) == 0
     options: dict[str, Any] = {}

@@ -225,6 +225,20 @@ TensorDetails OpenFile::read_details(std::uint32_t number, std::vector<std::byte
   return catalogue_->details(entry, header, location);
 }
 
+HashKinds OpenFile::hashes(Cancel& cancel) {
+  const ChunkDigests& chunks = catalogue_->chunk_digests();
+  HashKinds hashes{.chunked = !chunks.empty(), .chunk_hash = chunks.hash()};
+  if (names_.empty()) return hashes;
+  const SourceLocation location(*source_);
+  catalogue_->check_header_size(0, location);
+  std::vector<std::byte> header;
+  read_arriving(*source_, entry(0).header_offset, entry(0).header_size(), header, cancel);
+  const Digests digests = catalogue_->details(0, header, location).digests;
+  hashes.crc32 = digests[Hash::Crc32].has_value();
+  hashes.sha256 = digests[Hash::Sha256].has_value();
+  return hashes;
+}
+
 std::string OpenFile::describe_entry(std::uint32_t number) const {
   const RedactedQuotes quotes(*source_);
   return source_->label() + ": " + describe(names_[number], entry_number(number));

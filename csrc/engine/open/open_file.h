@@ -74,6 +74,9 @@ class OpenFile {
   std::vector<LoadItem> all_items() const;
   // Reads the details of a tensor. Its header goes to `header`, which the result points into.
   TensorDetails read_details(std::uint32_t number, std::vector<std::byte>& header, Cancel& cancel);
+  // Returns the kinds of hashes in the file, of whole tensors those of the first. Reads nothing
+  // ahead. Throws InvalidArgument if a stream has passed the header of that tensor.
+  HashKinds hashes(Cancel& cancel);
   // Returns the digests that make the one that the options ask for: those that the file lists, if
   // it does.
   DataDigests pinned_digests() const;

@@ -12,6 +12,7 @@
 #include "format/safetensors/layout.h"
 #include "format/safetensors/shard_index.h"
 #include "format/tensors/layout.h"
+#include "format/tensors/records.h"
 
 namespace tensorizer {
 
@@ -49,6 +50,13 @@ Format format_of(std::string_view uri, std::optional<Format> asked) {
 
 FileKind kind_in(Format format, FileKind asked, Cancel& cancel) {
   check_metadata(asked.metadata, cancel);
+  const bool lists_chunks = format == Format::Safetensors ? asked.chunk_hash == Hash::Sha256
+                                                          : lists_chunks_by(asked.chunk_hash);
+  if (asked.chunk_size > 0 && !lists_chunks) {
+    throw Error(ErrorKind::InvalidArgument,
+                std::string("hashes asks for the ") + info_of(asked.chunk_hash).name +
+                    " of chunks, which a file of this format does not list: use SHA-256");
+  }
   if (format != Format::Safetensors) return asked;
   if (asked.header.encryption) {
     throw Error(

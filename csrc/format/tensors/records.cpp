@@ -174,6 +174,10 @@ std::optional<Hash> hash_of_chunks(std::uint16_t record) noexcept {
   return found == std::end(kChunkRecords) ? std::nullopt : std::optional(found->second);
 }
 
+bool lists_chunks_by(Hash hash) noexcept {
+  return std::ranges::any_of(kChunkRecords, [&](auto& each) { return each.second == hash; });
+}
+
 ChunkDigests parse_chunk_digests(Hash hash, ConstBytes body, std::span<const Entry> entries,
                                  std::string& fault) {
   const std::size_t size = info_of(hash).size;

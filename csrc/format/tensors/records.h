@@ -61,6 +61,8 @@ std::vector<Tie> parse_ties(ConstBytes body, std::span<const Entry> entries, std
                             Cancel& cancel);
 // Returns the hash of a chunk-digests record; null for a record of another kind.
 std::optional<Hash> hash_of_chunks(std::uint16_t record) noexcept;
+// Returns whether there is a record of the digests of chunks by this hash.
+bool lists_chunks_by(Hash hash) noexcept;
 // Parses the body of a chunk-digests record. If it is malformed, sets `fault` to the end of a
 // sentence about the record. The result points into `body`.
 ChunkDigests parse_chunk_digests(Hash hash, ConstBytes body, std::span<const Entry> entries,

@@ -1,6 +1,7 @@
 // Options of loads and saves.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,12 +24,17 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 // that are asked for is an Error(InvalidFormat).
 enum class Verify { None, Crc32, All };
 
+enum class Hash : std::uint8_t { Crc32, Sha256 };
+
 // Which digests a save writes for every tensor. An encrypted file has a MAC for each chunk of its
-// data instead of the SHA-256 of each chunk, unless the option `plain_digests` asks for both.
+// data instead of the digest of each chunk, unless the option `plain_digests` asks for both.
 struct HashKinds {
   bool crc32 = false;
   bool sha256 = false;
-  bool chunked = false;  // the SHA-256 of each chunk, by which parts of tensors can be verified
+  bool chunked = false;  // a digest of each chunk, by which parts of tensors can be verified
+  Hash chunk_hash = Hash::Sha256;
+
+  friend constexpr bool operator==(const HashKinds&, const HashKinds&) = default;
 };
 
 }  // namespace tensorizer

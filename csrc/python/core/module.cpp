@@ -143,6 +143,18 @@ class File {
     return py::make_tuple(or_none(crc32), or_none(details.digests[Hash::Sha256]));
   }
 
+  // Returns the word that asks a save for the hashes of this file, and the kinds of hashes.
+  py::tuple hashes() const {
+    const HashKinds hashes = run([&](Cancel& cancel) { return file_->hashes(cancel); });
+    std::vector<std::string_view> kinds;
+    if (hashes.crc32) kinds.push_back(hashes_word({.crc32 = true}));
+    if (hashes.sha256) kinds.push_back(hashes_word({.sha256 = true}));
+    if (hashes.chunked) {
+      kinds.push_back(hashes_word({.chunked = true, .chunk_hash = hashes.chunk_hash}));
+    }
+    return py::make_tuple(hashes_word(hashes), kinds);
+  }
+
   // Returns the passes and the memory that derived the key of a tensor; None if it was not derived.
   py::object key_cost(const std::string& name) const {
     std::vector<std::byte> bytes;
@@ -241,6 +253,7 @@ PYBIND11_MODULE(_core, module) {
       .def("format", &File::format)
       .def("metadata", &File::metadata)
       .def("saved_digests", &File::saved_digests)
+      .def("hashes", &File::hashes)
       .def("key_cost", &File::key_cost)
       .def("digest", &File::digest)
       .def("verify", &File::verify)

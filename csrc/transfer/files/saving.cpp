@@ -73,6 +73,7 @@ FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const Sa
   kind.data_digests = options.digests;
   kind.share = options.share.value_or(false);
   kind.chunk_size = listed_chunk(hashes, options);
+  kind.chunk_hash = hashes.chunk_hash;
   if (options.key.empty()) return kind;
   if (hashes.crc32 && !hashes.sha256 && !hashes.chunked) {
     throw Error(ErrorKind::InvalidArgument,

@@ -1,10 +1,8 @@
 #include "transfer/files/update.h"
 
 #include <memory>
-#include <vector>
 
 #include "base/error.h"
-#include "engine/read_arriving.h"
 #include "engine/rewrite/patched_source.h"
 #include "io/places/open.h"
 #include "transfer/files/rewrite.h"
@@ -15,24 +13,6 @@ namespace {
 
 [[noreturn]] void refuse_update(OpenFile& file, const std::string& why) {
   throw Error(ErrorKind::InvalidArgument, file.source().label() + ": " + why);
-}
-
-// Returns the digests that a file has, going by its first tensor. Reads nothing ahead.
-HashKinds hashes_of(OpenFile& file, Cancel& cancel) {
-  HashKinds hashes{.chunked = true};
-  if (file.names().empty()) return hashes;
-  const Entry& first = file.entry(0);
-  if (file.source().sequential() && first.header_size() > 0) {
-    refuse_update(file, "it can be read only once, in order, which is not enough: copy it");
-  }
-  const SourceLocation location(file.source());
-  file.catalogue().check_header_size(0, location);
-  std::vector<std::byte> header;
-  read_arriving(file.source(), first.header_offset, first.header_size(), header, cancel);
-  const Digests digests = file.catalogue().details(0, header, location).digests;
-  hashes.crc32 = digests[Hash::Crc32].has_value();
-  hashes.sha256 = digests[Hash::Sha256].has_value();
-  return hashes;
 }
 
 }  // namespace
@@ -49,7 +29,10 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
                   "it has no digests of chunks, which say what has changed: save it with "
                   "hashes=\"chunked\"");
   }
-  RewriteRequest request{to, hashes_of(from, cancel), threads, {}};
+  if (from.source().sequential() && from.catalogue().info().format == Format::Tensors) {
+    refuse_update(from, "it can be read only once, in order, which is not enough: copy it");
+  }
+  RewriteRequest request{to, from.hashes(cancel), threads, {}};
   SaveOptions& options = request.options;
   options.digest_chunk = catalogue.chunk_digests().chunk_size();
   options.digests = !catalogue.data_digests().empty();
