@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -14,15 +14,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import check_names, checked, wrong
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.options import Hashes, Options, Verify, as_pairs, as_text, memory_ceiling
+from tensorizer_ops._base.options import Options, Verify, as_pairs, as_text, memory_ceiling
 from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._base.targets import Target, to_uri
+from tensorizer_ops._distributed.boxes import local_shard
 from tensorizer_ops._distributed.gather import Shared, gather, load_ranges, need_only
 from tensorizer_ops._distributed.host_memory import HostMemory
 from tensorizer_ops._distributed.made import Fused, Stacked
 from tensorizer_ops._distributed.meshes import device_of, group_of
 from tensorizer_ops._distributed.model import Model
-from tensorizer_ops._distributed.parts import local_part
 from tensorizer_ops._distributed.peers import Peers
 from tensorizer_ops._distributed.placed import Placed, Stored
 from tensorizer_ops._distributed.plan import Plan, resolve
@@ -100,7 +100,7 @@ def save(
     tensors: Mapping[str, torch.Tensor],
     group: dist.ProcessGroup | DeviceMesh | None = None,
     *,
-    hashes: Hashes = "chunked",
+    hashes: Literal["chunked", "crc32", "none"] = "chunked",
     options: Options | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
@@ -147,7 +147,7 @@ def _save(
     tensors: Mapping[str, torch.Tensor],
     *,
     peers: Peers | None,
-    hashes: Hashes,
+    hashes: Literal["chunked", "crc32", "none"],
     options: Options | None,
     metadata: Mapping[str, str] | None,
 ) -> None:
@@ -155,7 +155,7 @@ def _save(
     named = dict(zip(given, plain_tensors(given, given.values(), shards=True), strict=True))
     if peers is None:
         for name, tensor in named.items():
-            local_part(name, tensor)  # raises for what several ranks could not save
+            local_shard(name, tensor)  # raises for what several ranks could not save
         save_tensors(uri, named, hashes=hashes, options=options, metadata=metadata)
         return
     refuse_other_metadata(metadata)

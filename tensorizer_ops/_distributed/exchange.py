@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from tensorizer_ops import _python
 from tensorizer_ops._base.job import Job
+from tensorizer_ops._distributed.boxes import Box, LocalBytes, Saved
 from tensorizer_ops._distributed.gather import synchronize
-from tensorizer_ops._distributed.parts import Box, LocalBytes, Saved
 from tensorizer_ops._distributed.peers import Peers
 
 # Rounds until the digests of a section travel: it is written while the next one arrives.
@@ -46,7 +46,7 @@ def travels(ranges: Sequence[tuple[int, int, int]], tensors: Sequence[Saved]) ->
 
 
 def assigned(shared: _python.SharedSave, tensors: Sequence[Saved], ranks: int) -> list[list[int]]:
-    """Return the sections that each rank writes: those of which it has much, in about equal parts.
+    """Return the sections that each rank writes: those of which it has much, in about equal shares.
 
     Sections of the head are those of rank 0.
     """
@@ -138,7 +138,7 @@ class Exchange:
                 if owner == mine:
                     incoming[sender].append(travel)
                 elif sender == mine:
-                    outgoing[owner].append(self._part(travel).reshape(-1))
+                    outgoing[owner].append(self._own(travel).reshape(-1))
         digests = self._digests.pop(number - _LAG, None)
         for receiver in range(peers.size):
             size = self._digest_size(mine, receiver, number - _LAG)
@@ -171,20 +171,20 @@ class Exchange:
                 size += sum(travel.box.size for travel in expected)
                 size += self._digest_size(rank, mine, number - _LAG)
             sizes.append(size)
-        sent = [sum(part.numel() for part in parts) for parts in outgoing]
+        sent = [sum(piece.numel() for piece in pieces) for pieces in outgoing]
         out = torch.empty(sum(sent), dtype=torch.uint8, device=self._device)
         at = 0
-        for parts in outgoing:
-            for part in parts:
-                out[at : at + part.numel()].copy_(part)
-                at += part.numel()
+        for pieces in outgoing:
+            for piece in pieces:
+                out[at : at + piece.numel()].copy_(piece)
+                at += piece.numel()
         into = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
         synchronize(out.device)
         self._peers.finish(self._peers.exchange(into, out, sizes, sent))
         return list(into.cpu().split(sizes))
 
-    def _part(self, travel: Travel) -> torch.Tensor:
-        return self._local[travel.tensor].part(travel.box)
+    def _own(self, travel: Travel) -> torch.Tensor:
+        return self._local[travel.tensor].box(travel.box)
 
     def _assembled(
         self, size: int, incoming: Sequence[Sequence[Travel]], arrived: Sequence[torch.Tensor]
@@ -193,21 +193,21 @@ class Exchange:
         mine = self._peers.rank
         own = incoming[mine]
         if len(own) == 1 and own[0].box.size == size:
-            part = self._part(own[0])
-            if part.is_contiguous() and part.device.type == "cpu":
-                return part.reshape(-1)
+            piece = self._own(own[0])
+            if piece.is_contiguous() and piece.device.type == "cpu":
+                return piece.reshape(-1)
         data = torch.empty(size, dtype=torch.uint8)
         for rank, expected in enumerate(incoming):
             at = 1
             for travel in expected:
                 lengths = travel.box.lengths
                 if rank == mine:
-                    part = self._part(travel)
+                    piece = self._own(travel)
                 else:
-                    part = arrived[rank][at : at + travel.box.size].view(lengths)
+                    piece = arrived[rank][at : at + travel.box.size].view(lengths)
                     at += travel.box.size
                 strides = self._tensors[travel.tensor].strides
-                data.as_strided(lengths, strides, travel.place).copy_(part)
+                data.as_strided(lengths, strides, travel.place).copy_(piece)
         return data
 
     def _known(

@@ -14,9 +14,9 @@ from torch.distributed.tensor import Shard
 from tensorizer_ops import errors
 from tensorizer_ops._distributed.cut import count_shards, shard
 from tensorizer_ops._distributed.placed import (
-    Part,
     Placed,
     Placements,
+    Slice,
     Stored,
     checked_placements,
 )
@@ -72,7 +72,7 @@ class Fused:
                 )
             dim = self.dim % len(first.shape)
             placements = checked_placements(where, self.placements, mesh, first.shape)
-            parts, rows = [], 0
+            slices, rows = [], 0
             for name, taken in sources:
                 shape, kind = _stored(where, name, stored)
                 start, stop, step = taken.indices(shape[dim])
@@ -97,10 +97,10 @@ class Fused:
                     )
                 starts, lengths = shard(where, shape, mesh, placements)
                 starts[dim] += start
-                parts.append(Part(name, starts, lengths))
+                slices.append(Slice(name, starts, lengths))
                 rows += shape[dim]
             shape = [*first.shape[:dim], rows, *first.shape[dim + 1 :]]
-            placed = Placed(parts, partial(torch.cat, dim=dim), shape, mesh, placements)
+            placed = Placed(slices, partial(torch.cat, dim=dim), shape, mesh, placements)
             yield Made(_filled(where, key, stars), placed, names)
 
 
@@ -148,12 +148,12 @@ class Stacked:
             shape = [len(names), *first.shape]
             placements = checked_placements(where, self.placements, mesh, shape)
             (start, *starts), (count, *lengths) = shard(where, shape, mesh, placements)
-            parts = [Part(name, starts, lengths) for name in names[start : start + count]]
+            slices = [Slice(name, starts, lengths) for name in names[start : start + count]]
             join = torch.stack
-            if not parts:
-                parts = [Part(names[0], starts, [0] * len(starts))]
+            if not slices:
+                slices = [Slice(names[0], starts, [0] * len(starts))]
                 join = partial(_none, shape=[0, *lengths])
-            placed = Placed(parts, join, shape, mesh, placements)
+            placed = Placed(slices, join, shape, mesh, placements)
             yield Made(_filled(where, key, stars), placed, found)
 
 

@@ -25,8 +25,8 @@ class Stored(NamedTuple):
     dtype: torch.dtype
 
 
-class Part(NamedTuple):
-    """A part of a tensor in the file."""
+class Slice(NamedTuple):
+    """What is needed of a tensor in the file."""
 
     name: str
     starts: list[int]
@@ -34,9 +34,9 @@ class Part(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A tensor on a mesh, and the parts of the file that are this rank's shard of it."""
+    """A tensor on a mesh, and the slices of the file that are this rank's shard of it."""
 
-    parts: list[Part]
+    slices: list[Slice]
     join: Callable[[list[torch.Tensor]], torch.Tensor]
     shape: list[int]
     mesh: DeviceMesh
@@ -69,8 +69,8 @@ def place(
     name: str, shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> Placed:
     """Place a tensor of the file as it is."""
-    part = Part(name, *shard(f"tensor {name!r}", shape, mesh, placements))
-    return Placed([part], only, list(shape), mesh, list(placements))
+    needed = Slice(name, *shard(f"tensor {name!r}", shape, mesh, placements))
+    return Placed([needed], only, list(shape), mesh, list(placements))
 
 
 def checked_placements(

@@ -11,14 +11,14 @@ import torch
 from tensorizer_ops import _python, errors
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.savable import held
-from tensorizer_ops._distributed.exchange import Exchange, assigned
-from tensorizer_ops._distributed.parts import (
+from tensorizer_ops._distributed.boxes import (
     LocalBytes,
     announcement,
     in_bytes,
-    local_part,
+    local_shard,
     merged,
 )
+from tensorizer_ops._distributed.exchange import Exchange, assigned
 from tensorizer_ops._distributed.peers import Peers
 
 
@@ -33,9 +33,9 @@ def save_shared(
     """Save what all ranks have, each a part. All of them return when the file is there."""
     local, boxes = {}, {}
     for name, tensor in tensors.items():
-        local[name], boxes[name] = local_part(name, tensor)
-    parts = peers.cleanup.enter_context(held(local, local.values()))
-    local = dict(zip(local, parts, strict=True))
+        local[name], boxes[name] = local_shard(name, tensor)
+    own = peers.cleanup.enter_context(held(local, local.values()))
+    local = dict(zip(local, own, strict=True))
     told = [announcement(tensors, boxes), _digests(metadata)]
     whole: list[Any] = peers.agree(told, _whole)
     names = [each[0] for each in whole]

@@ -20,16 +20,16 @@ def load_shards(
     verify: str,
     threads: int,
 ) -> dict[str, torch.Tensor]:
-    """Load the parts of all tensors at once, and put them together. Sends nothing."""
-    parts = [part for one in placed.values() for part in one.parts]
-    sliced = of_boxes((part.starts, part.lengths) for part in parts)
-    names = [part.name for part in parts]
+    """Load the slices of all tensors at once, and put them together. Sends nothing."""
+    slices = [each for one in placed.values() for each in one.slices]
+    sliced = of_boxes((each.starts, each.lengths) for each in slices)
+    names = [each.name for each in slices]
     loaded = reader.load_slices(names, *sliced[:5], device, dtype, verify, False, threads)
     loaded.reverse()
     result = {}
     for name, one in placed.items():
-        # pop() lets go of the parts once they are joined, so that few are in memory twice.
-        own = [loaded.pop() for _ in one.parts]
+        # pop() lets go of the slices once they are joined, so that few are in memory twice.
+        own = [loaded.pop() for _ in one.slices]
         result[name] = one.join(own)
     synchronize(device)
     return result

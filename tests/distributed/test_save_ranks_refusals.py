@@ -88,7 +88,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("TypeError", "metadata"),
         ("InvalidArgument", r"metadata\['step'\] is another text on rank 1 than on rank 0"),
         ("InvalidArgument", r"metadata\['step'\] is .* or on one of them only"),
-        ("InvalidArgument", "'w' cannot be saved: it has 12 elements, and the parts of all.*6"),
+        ("InvalidArgument", "'w' cannot be saved: it has 12 elements, and the shards of all.*6"),
         ("InvalidArgument", "redis://127.0.0.1:1/w.*several processes"),
         ("InvalidArgument", "http://127.0.0.1:1/w.*several processes"),
         ("InvalidArgument", "fd:1.*several processes"),

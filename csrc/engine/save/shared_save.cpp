@@ -21,7 +21,7 @@ constexpr std::uint64_t kSmallestSection = 1 << 20;
 // on their way.
 constexpr std::uint64_t kHeld = 4;
 
-// Calls `use` with each hash that a section has a digest of for each of its portions.
+// Calls `use` with each hash that a section has a digest of for each of its ranges.
 template <typename Use>
 void for_each_joining(const Use& use) {
   for (const HashInfo& info : kHashes) {
@@ -71,7 +71,7 @@ std::string SharedSave::start(const std::optional<std::string>& joined) {
         std::clamp(std::bit_floor(options_.memory_ceiling / kHeld), kSmallestSection, kSection);
   }
   owned_.assign(section_count(), false);
-  pieces_.assign(layout_->tensors().size(), {});
+  hashed_.assign(layout_->tensors().size(), {});
   missing_.clear();
   for (const PlacedTensor& tensor : layout_->tensors()) {
     missing_.push_back(tensor.spec.data_size());
@@ -95,7 +95,7 @@ std::size_t SharedSave::head_sections() const noexcept {
   return (prefix_size_ + section_size_ - 1) / section_size_;
 }
 
-std::vector<SharedSave::Portion> SharedSave::portions(std::size_t section) const {
+std::vector<SharedSave::SectionRange> SharedSave::ranges_in(std::size_t section) const {
   const std::span<const PlacedTensor> tensors = layout_->tensors();
   const std::uint64_t section_begin = section * section_size_;
   const std::uint64_t section_end = section_begin + section_size_;
@@ -103,7 +103,7 @@ std::vector<SharedSave::Portion> SharedSave::portions(std::size_t section) const
   const std::uint64_t begin = std::max(section_begin, prefix_size_) - prefix_size_;
   const std::uint64_t end = section_end - prefix_size_;
   const std::uint64_t chunk = layout_->kind().chunk_size;
-  std::vector<Portion> found;
+  std::vector<SectionRange> found;
   auto tensor = std::partition_point(tensors.begin(), tensors.end(),
                                      [&](const PlacedTensor& each) { return each.end() <= begin; });
   for (; tensor != tensors.end() && tensor->data_offset() < end; ++tensor) {
@@ -112,34 +112,34 @@ std::vector<SharedSave::Portion> SharedSave::portions(std::size_t section) const
     const std::uint64_t from = std::max(begin, data) - data;
     const std::uint64_t to = std::min(end - data, size);
     if (from >= to) continue;
-    Portion portion{
+    SectionRange range{
         static_cast<std::size_t>(tensor - tensors.begin()), from, to - from, 0, 0, to - from};
     if (chunk > 0) {
-      portion.first_chunk = chunk_count(from, chunk);
-      portion.chunks = chunk_count(to, chunk) - portion.first_chunk;
-      if (portion.chunks > 0) {
-        const std::uint64_t last = (portion.first_chunk + portion.chunks) * chunk;
-        portion.needed = std::min(last, size) - from;
+      range.first_chunk = chunk_count(from, chunk);
+      range.chunks = chunk_count(to, chunk) - range.first_chunk;
+      if (range.chunks > 0) {
+        const std::uint64_t last = (range.first_chunk + range.chunks) * chunk;
+        range.needed = std::min(last, size) - from;
       }
     }
-    found.push_back(portion);
+    found.push_back(range);
   }
   return found;
 }
 
 std::vector<DataRange> SharedSave::ranges(std::size_t section) const {
   std::vector<DataRange> ranges;
-  for (const Portion& portion : portions(section)) {
-    ranges.push_back({portion.tensor, portion.start, portion.needed});
+  for (const SectionRange& range : ranges_in(section)) {
+    ranges.push_back({range.tensor, range.start, range.needed});
   }
   return ranges;
 }
 
 std::pair<std::uint64_t, std::uint64_t> SharedSave::digest_sizes(std::size_t section) const {
   std::pair<std::uint64_t, std::uint64_t> sizes{0, 0};
-  for (const Portion& portion : portions(section)) {
+  for (const SectionRange& range : ranges_in(section)) {
     for_each_joining([&](const HashInfo& info) { sizes.first += info.size; });
-    sizes.second += portion.chunks * sizeof(Digest);
+    sizes.second += range.chunks * sizeof(Digest);
   }
   return sizes;
 }
@@ -155,17 +155,17 @@ void SharedSave::own(std::span<const std::size_t> sections) {
 
 std::vector<std::byte> SharedSave::write(std::size_t section, ConstBytes data) {
   cancel_.check();
-  const std::vector<Portion> found = portions(section);
+  const std::vector<SectionRange> found = ranges_in(section);
   std::uint64_t needed = 0;
-  for (const Portion& portion : found) needed += portion.needed;
+  for (const SectionRange& range : found) needed += range.needed;
   if (!owned_.at(section) || data.size() != needed) {
     throw Error(ErrorKind::Internal,
                 "section " + std::to_string(section) + " of " + sink_->label() + " has other data");
   }
   std::vector<std::byte> digests;
   std::vector<std::byte> of_chunks;
-  for (const Portion& portion : found) {
-    const ConstBytes mine = data.first(portion.size);
+  for (const SectionRange& range : found) {
+    const ConstBytes mine = data.first(range.size);
     RunningDigests running(layout_->kind().header.hashes);
     running.update(mine);
     const Digests own = running.finish();
@@ -173,26 +173,26 @@ std::vector<std::byte> SharedSave::write(std::size_t section, ConstBytes data) {
       const Digest digest = own[info.hash].value_or(Digest{});
       digests.insert(digests.end(), digest.begin(), digest.begin() + info.size);
     });
-    if (portion.chunks > 0) {
+    if (range.chunks > 0) {
       const std::uint64_t chunk = layout_->kind().chunk_size;
-      const std::uint64_t before = portion.first_chunk * chunk - portion.start;
+      const std::uint64_t before = range.first_chunk * chunk - range.start;
       const auto listed =
-          layout_->chunk_digests(portion.tensor).subspan(portion.first_chunk, portion.chunks);
-      const ChunkedBytes chunks{data.subspan(before, portion.needed - before), listed};
+          layout_->chunk_digests(range.tensor).subspan(range.first_chunk, range.chunks);
+      const ChunkedBytes chunks{data.subspan(before, range.needed - before), listed};
       digest_chunks({&chunks, 1}, layout_->kind().chunk_hash, chunk);
       const auto bytes = std::as_bytes(listed);
       of_chunks.insert(of_chunks.end(), bytes.begin(), bytes.end());
     }
-    const std::uint64_t offset = layout_->tensors()[portion.tensor].data_offset() + portion.start;
+    const std::uint64_t offset = layout_->tensors()[range.tensor].data_offset() + range.start;
     sink_->write(offset, {&mine, 1}, KeptUntil::Return, cancel_);
-    data = data.subspan(portion.needed);
+    data = data.subspan(range.needed);
   }
   digests.insert(digests.end(), of_chunks.begin(), of_chunks.end());
   return digests;
 }
 
 void SharedSave::take(std::size_t section, ConstBytes digests) {
-  const std::vector<Portion> found = portions(section);
+  const std::vector<SectionRange> found = ranges_in(section);
   const auto [joined, chunks] = digest_sizes(section);
   if (digests.size() != joined && digests.size() != joined + chunks) {
     throw Error(ErrorKind::Internal, "the digests of section " + std::to_string(section) + " of " +
@@ -200,21 +200,21 @@ void SharedSave::take(std::size_t section, ConstBytes digests) {
   }
   ConstBytes of_chunks = digests.subspan(joined);
   const bool with_chunks = !of_chunks.empty();
-  for (const Portion& portion : found) {
-    Piece piece{portion.start, portion.size, {}};
+  for (const SectionRange& range : found) {
+    HashedRange hashed{range.start, range.size, {}};
     for_each_joining([&](const HashInfo& info) {
-      piece.digests[info.hash] = digest_of(digests.first(info.size));
+      hashed.digests[info.hash] = digest_of(digests.first(info.size));
       digests = digests.subspan(info.size);
     });
     if (with_chunks && !owned_[section]) {
       const auto listed =
-          layout_->chunk_digests(portion.tensor).subspan(portion.first_chunk, portion.chunks);
+          layout_->chunk_digests(range.tensor).subspan(range.first_chunk, range.chunks);
       std::memcpy(listed.data(), of_chunks.data(), listed.size_bytes());
       of_chunks = of_chunks.subspan(listed.size_bytes());
     }
-    pieces_[portion.tensor].push_back(piece);
-    missing_[portion.tensor] -= portion.size;
-    if (missing_[portion.tensor] == 0) complete(portion.tensor);
+    hashed_[range.tensor].push_back(hashed);
+    missing_[range.tensor] -= range.size;
+    if (missing_[range.tensor] == 0) complete(range.tensor);
   }
 }
 
@@ -223,10 +223,10 @@ void SharedSave::complete(std::size_t tensor) {
   const PlacedTensor& placed = layout_->tensors()[tensor];
   if (placed.header_size == 0) return;
   TensorHeaderImage header(placed.spec, layout_->kind().header, placed.header_size);
-  std::vector<Piece> pieces = std::move(pieces_[tensor]);
-  std::ranges::sort(pieces, {}, &Piece::start);
+  std::vector<HashedRange> hashed = std::move(hashed_[tensor]);
+  std::ranges::sort(hashed, {}, &HashedRange::start);
   Digests digests = RunningDigests({header.hashed(), layout_->kind().header.hashes}).finish();
-  for (const Piece& piece : pieces) digests = join(digests, piece.digests, piece.size);
+  for (const HashedRange& range : hashed) digests = join(digests, range.digests, range.size);
   header.set_digests(digests);
   if (layout_->kind().chunk_size > 0) {
     layout_->set_header_digest(tensor, sha256(header.bytes()));

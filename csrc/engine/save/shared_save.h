@@ -81,7 +81,7 @@ class SharedSave {
 
  private:
   // The part of a range that is in a section, and the chunks that begin there.
-  struct Portion {
+  struct SectionRange {
     std::size_t tensor;
     std::uint64_t start;
     std::uint64_t size;  // in the section
@@ -89,14 +89,14 @@ class SharedSave {
     std::uint64_t chunks;
     std::uint64_t needed;  // bytes from `start` on, with those of the last chunk
   };
-  struct Piece {
+  struct HashedRange {
     std::uint64_t start;
     std::uint64_t size;
     Digests digests;
   };
 
   std::uint64_t file_size() const { return prefix_size_ + layout_->file_size(); }
-  std::vector<Portion> portions(std::size_t section) const;
+  std::vector<SectionRange> ranges_in(std::size_t section) const;
   // Completes the header of a tensor whose digests are all there, and writes it.
   void complete(std::size_t tensor);
   // Writes those bytes that are in sections of this process. `offset` is in the body.
@@ -111,9 +111,9 @@ class SharedSave {
   bool joined_ = false;
   std::unique_ptr<SharedSink> sink_;
   std::vector<bool> owned_;
-  std::vector<std::vector<Piece>> pieces_;  // by tensor
-  std::vector<std::uint64_t> missing_;      // bytes without digests, by tensor
-  std::size_t incomplete_ = 0;              // how many tensors have some
+  std::vector<std::vector<HashedRange>> hashed_;  // by tensor
+  std::vector<std::uint64_t> missing_;            // bytes without digests, by tensor
+  std::size_t incomplete_ = 0;                    // how many tensors have some
 };
 
 }  // namespace tensorizer

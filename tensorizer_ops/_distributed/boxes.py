@@ -1,4 +1,4 @@
-"""Which rank has which part of the tensors that several ranks save."""
+"""Which rank has which box of the tensors that several ranks save."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorizer_ops._distributed.cut import shard
 
 
 class Box(NamedTuple):
-    """A part of a tensor: where it starts, and how long it is, in each dimension."""
+    """Where in a tensor a shard of it starts, and how long it is, in each dimension."""
 
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -40,7 +40,7 @@ class Box(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A part, and the ranks that have it."""
+    """A box, and the ranks that have it."""
 
     box: Box
     ranks: list[int]
@@ -76,24 +76,24 @@ def _boxes(
     def rows(first: int, count: int) -> Box:
         return Box((*before, first, *inside), (*ones, count, *shape[1:]))
 
-    def part(of: int, begin: int, end: int) -> Iterator[Box]:
+    def inner(of: int, begin: int, end: int) -> Iterator[Box]:
         return _boxes(shape[1:], strides[1:], begin, end, (*before, of))
 
     first, skipped = divmod(start, row)
     last, rest = divmod(stop, row)
     if first == last:
-        yield from part(first, skipped, rest)
+        yield from inner(first, skipped, rest)
         return
     if skipped:
-        yield from part(first, skipped, row)
+        yield from inner(first, skipped, row)
         first += 1
     if last > first:
         yield rows(first, last - first)
     if rest:
-        yield from part(last, 0, rest)
+        yield from inner(last, 0, rest)
 
 
-def local_part(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
+def local_shard(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
     """Return what this rank has of a tensor in memory, and where in the whole it is."""
     if isinstance(tensor, DTensor):
         if any(placement.is_partial() for placement in tensor.placements):
@@ -126,9 +126,9 @@ def announcement(tensors: Mapping[str, torch.Tensor], boxes: Mapping[str, Box]) 
 
 
 def merged(everyone: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return what all ranks announce: name, dtype, shape, and who has which part, by tensor."""
+    """Return what all ranks announce: name, dtype, shape, and who has which box, by tensor."""
     kinds: dict[str, tuple[Any, Any]] = {}
-    parts: dict[str, dict[Box, list[int]]] = {}
+    boxes: dict[str, dict[Box, list[int]]] = {}
     for rank, announced in enumerate(everyone):
         for name, dtype, shape, starts, lengths in announced:
             kind = kinds.setdefault(name, (dtype, shape))
@@ -138,19 +138,19 @@ def merged(everyone: Sequence[Sequence[Any]]) -> list[Any]:
                     "on another one"
                 )
             box = Box(tuple(starts), tuple(lengths))
-            parts.setdefault(name, {}).setdefault(box, []).append(rank)
+            boxes.setdefault(name, {}).setdefault(box, []).append(rank)
     return [
-        [name, dtype, shape, _tiling(name, shape, parts[name])]
+        [name, dtype, shape, _tiling(name, shape, boxes[name])]
         for name, (dtype, shape) in kinds.items()
     ]
 
 
-def _tiling(name: str, shape: list[int], parts: Mapping[Box, list[int]]) -> list[Holder]:
-    """Return parts that make up the tensor."""
+def _tiling(name: str, shape: list[int], boxes: Mapping[Box, list[int]]) -> list[Holder]:
+    """Return those boxes that make up the tensor."""
     whole = Box((0,) * len(shape), tuple(shape))
-    if whole in parts:
-        return [Holder(whole, parts[whole])]
-    holders = [Holder(box, ranks) for box, ranks in parts.items() if box.size > 0]
+    if whole in boxes:
+        return [Holder(whole, boxes[whole])]
+    holders = [Holder(box, ranks) for box, ranks in boxes.items() if box.size > 0]
     if make_up(shape, [holder.box for holder in holders]):
         return holders
     for one, other in combinations(holders, 2):
@@ -163,8 +163,8 @@ def _tiling(name: str, shape: list[int], parts: Mapping[Box, list[int]]) -> list
     held = sum(holder.box.size for holder in holders)
     ranks = sorted(rank for holder in holders for rank in holder.ranks)
     raise errors.InvalidArgument(
-        f"tensor {name!r} cannot be saved: it has {whole.size} elements, and the parts of all "
-        f"ranks have {held}; these have parts: {', '.join(map(str, ranks)) or 'none'}"
+        f"tensor {name!r} cannot be saved: it has {whole.size} elements, and the shards of all "
+        f"ranks have {held}; these have shards: {', '.join(map(str, ranks)) or 'none'}"
     )
 
 
@@ -197,15 +197,15 @@ class LocalBytes:
         self._local = local if local.dim() else local.reshape(1)
         self._starts = _scaled_starts(box.starts, local.itemsize)
 
-    def part(self, box: Box) -> torch.Tensor:
-        """Return a box of the whole tensor that is in the part of this rank. May copy it."""
-        part = self._local
+    def box(self, box: Box) -> torch.Tensor:
+        """Return a box of the whole tensor that is in the shard of this rank. May copy it."""
+        found = self._local
         *outer, last = [start - own for start, own in zip(box.starts, self._starts, strict=True)]
         for dim, start in enumerate(outer):
-            part = part.narrow(dim, start, box.lengths[dim])
+            found = found.narrow(dim, start, box.lengths[dim])
         length, item = box.lengths[-1], self._itemsize
         first, end = last // item, -(-(last + length) // item)
-        part = part.narrow(-1, first, end - first)
-        if part.stride(-1) != 1:
-            part = part.contiguous()
-        return part.view(torch.uint8).narrow(-1, last - first * item, length)
+        found = found.narrow(-1, first, end - first)
+        if found.stride(-1) != 1:
+            found = found.contiguous()
+        return found.view(torch.uint8).narrow(-1, last - first * item, length)
