@@ -55,6 +55,8 @@ struct Parts {
   bool is_ambiguous = false;
 };
 
+bool is_word(char c) { return is_letter(c) || is_digit(c); }
+
 bool is_port(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
 }
@@ -75,13 +77,21 @@ bool may_be_login(std::string_view text) {
 
 bool is_unix(std::string_view uri) { return lower_case(uri.substr(0, 7)) == "unix://"; }
 
+// Returns where the colon of the scheme is. "s3:/x" is probably a URI that lacks a slash.
+std::size_t scheme_of(std::string_view uri) {
+  const std::size_t end = uri.find("://");
+  if (end != uri.npos) return end;
+  const std::size_t colon = uri.find(':');
+  return std::ranges::all_of(uri.substr(0, colon), is_word) ? colon : uri.npos;
+}
+
 Parts split(std::string_view uri) {
-  const std::size_t scheme = uri.find("://");
+  const std::size_t scheme = scheme_of(uri);
   // In the path of a file these characters have no meaning.
   if (scheme == std::string_view::npos || uri.starts_with("file://")) return {0, 0, uri.size()};
   // libcurl reads "http:///host" as "http://host"; a Unix domain socket has no host.
   const std::size_t begin =
-      is_unix(uri) ? scheme + 3 : std::min(uri.find_first_not_of('/', scheme + 3), uri.size());
+      is_unix(uri) ? scheme + 3 : std::min(uri.find_first_not_of('/', scheme + 1), uri.size());
   std::size_t path = std::min(uri.find_first_of("/?#", begin), uri.size());
   std::size_t at = uri.substr(0, path).rfind('@');
   bool is_ambiguous = false;
@@ -119,8 +129,6 @@ void add_escaped(Secrets& secrets, std::string_view text) {
     secrets.push_back(*decoded);
   }
 }
-
-bool is_word(char c) { return is_letter(c) || is_digit(c); }
 
 bool stands_alone(std::string_view text, std::size_t begin, std::size_t size) {
   return (begin == 0 || !is_word(text[begin - 1])) &&

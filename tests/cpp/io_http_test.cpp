@@ -227,6 +227,10 @@ TEST(Secret, IsTakenOutOfAUrl) {
   EXPECT_EQ(without_secrets("http:///me:pass@host/x"), "http:///host/x");
   EXPECT_EQ(without_secrets("http:////me:pass@host?x"), "http:////host?...");
   EXPECT_EQ(without_secrets("http:///"), "http:///");
+  EXPECT_EQ(without_secrets("az:/me:pass@a/b?sig=x"), "az:/a/b?...");
+  EXPECT_EQ(without_secrets("s3:b?sig=x"), "s3:b?...");
+  EXPECT_EQ(without_secrets("/a:b@c?d"), "/a:b@c?d");
+  EXPECT_EQ(without_secrets("a?b@c"), "a?b@c");
   EXPECT_EQ(without_secrets("file:///a?b@c"), "file:///a?b@c");
   EXPECT_EQ(without_secrets("/a?b"), "/a?b");
   EXPECT_EQ(without_secrets("unix://me:pass@/a@b?prefix=c@d&db=1"), "unix:///a@b?prefix=c@d&db=1");
