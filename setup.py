@@ -1,10 +1,11 @@
-"""Builds two libraries, and a small module for each that binds it to Python.
+"""Builds two libraries, and a small module that binds them to Python.
 
 ``libtensorizer_core.so`` contains the layers of ``csrc`` that do not need torch,
 ``libtensorizer_ops.so`` those above. Neither depends on Python, so C++ programs can use both.
 If there is a CUDA toolkit, ``libtensorizer_ops_cuda.so`` is built, too (``tools/build_cuda.py``).
-``_core`` is linked against the first only, ``_python`` against both. All are installed in the same
-folder.
+The module, ``_core``, is linked against the first only, so that it serves every torch, and uses the
+limited API of Python from 3.12 on, so that it serves every later Python. All are installed in the
+same folder.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ SYSTEM_LIBRARIES = {
 PACKAGE = "tensorizer_ops"
 CORE = "libtensorizer_core"
 LIBRARY = "libtensorizer_ops"
+MODULE = "_core"
+# Python 3.12, the first whose limited API has what nanobind needs.
+LIMITED_API = "0x030C0000"
 # The folders of csrc that need no torch: they form libtensorizer_core.
 CORE_LAYERS = {"base", "codec", "format", "io", "engine"}
 
@@ -162,6 +166,7 @@ def build_settings() -> dict[str, object]:
     need_system_libraries()
     need_compiler()
 
+    import nanobind
     from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
     # Ignore warnings in headers of torch and Python.
@@ -196,22 +201,21 @@ def build_settings() -> dict[str, object]:
         extra_link_args=link_flags(LIBRARY),
         py_limited_api=True,  # leaves out torch_python
     )
-    core_module = Extension(
-        f"{PACKAGE}._core",
-        sources("python/core"),
+    bindings = Path(nanobind.include_dir()).parent
+    module = Extension(
+        f"{PACKAGE}.{MODULE}",
+        [*sources("python"), str(bindings / "src" / "nb_combined.cpp")],
         **includes,
         libraries=["tensorizer_core"],
-        extra_compile_args=compile_flags,
-        extra_link_args=["-Wl,-rpath,$ORIGIN"],
+        define_macros=[("Py_LIMITED_API", LIMITED_API)] if sys.version_info >= (3, 12) else [],
+        extra_compile_args=[
+            *compile_flags,
+            *(f"-isystem{bindings / path}" for path in ("include", "ext/robin_map/include")),
+            *("-fvisibility=hidden", "-fno-strict-aliasing", "-DNDEBUG"),
+            *("-ffunction-sections", "-fdata-sections"),
+        ],
+        extra_link_args=["-Wl,-rpath,$ORIGIN", "-Wl,--gc-sections"],
         language="c++",
-    )
-    python_module = CppExtension(
-        f"{PACKAGE}._python",
-        sorted(map(str, Path(csrc, "python").glob("*.cpp"))),
-        **includes,
-        libraries=["tensorizer_ops", "tensorizer_core"],
-        extra_compile_args=compile_flags,
-        extra_link_args=["-Wl,-rpath,$ORIGIN"],
     )
 
     class Build(BuildExtension):
@@ -232,8 +236,11 @@ def build_settings() -> dict[str, object]:
                 stop(f"{error} {extension.name}; the compiler's messages are above")
 
         def get_ext_filename(self, name: str) -> str:
-            if name.rpartition(".")[2] in (CORE, LIBRARY):
+            last = name.rpartition(".")[2]
+            if last in (CORE, LIBRARY):
                 return os.path.join(*name.split(".")) + ".so"
+            if last == MODULE and sys.version_info >= (3, 12):
+                return os.path.join(*name.split(".")) + ".abi3.so"
             return super().get_ext_filename(name)
 
         def run(self) -> None:
@@ -245,7 +252,7 @@ def build_settings() -> dict[str, object]:
                 build_cuda.build(toolkit, folder)
 
     return {
-        "ext_modules": [core, library, core_module, python_module],
+        "ext_modules": [core, library, module],
         "cmdclass": {"build_ext": Build},
         "install_requires": [f"torch=={torch_version}.*"],
     }

@@ -118,8 +118,7 @@ _MORE_MODULES = ("protobuf", "safetensors", "serialization", "tensors_pb2")
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> _typing.Any:
-        # `_python` is linked against torch, so it is imported after torch.
-        if name not in (*_LATER, *_MODULES, *_MORE_MODULES, "_python"):
+        if name not in (*_LATER, *_MODULES, *_MORE_MODULES):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         _register.register_with_torch()
         if name not in _LATER:

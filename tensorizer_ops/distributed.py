@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import check_names, checked, wrong
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.options import Options, Verify, as_pairs, as_text, memory_ceiling
+from tensorizer_ops._base.options import Options, SecretOptions, Verify, as_text, memory_ceiling
 from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._distributed.boxes import local_shard
@@ -159,7 +159,7 @@ def _save(
         save_tensors(uri, named, hashes=hashes, options=options, metadata=metadata)
         return
     refuse_other_metadata(metadata)
-    save_shared(to_uri(uri), named, peers, hashes, as_pairs(options), metadata)
+    save_shared(to_uri(uri), named, peers, hashes, SecretOptions(as_text(options or {})), metadata)
 
 
 def _group(given: object) -> dist.ProcessGroup | None:

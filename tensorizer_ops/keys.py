@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorizer_ops import _python
+from tensorizer_ops import _core
 from tensorizer_ops._base.arguments import checked, is_unicode, not_unicode
 from tensorizer_ops._compat.crypt_params import EncryptionParams
 
@@ -45,18 +45,18 @@ def add(
         raise TypeError("give either key= or passphrase=, and not both")
     if isinstance(key, EncryptionParams):
         if key._derivation is not None:
-            _python.set_derived_key(name, key.key, *key._derivation)
+            _core.set_derived_key(name, key.key, *key._derivation)
         else:
-            _python.set_key(name, key.key, False)
+            _core.set_key(name, key.key, False)
     elif callable(key):
-        _python.set_key_function(name, key, False)
+        _core.set_key_function(name, key, False)
     elif key is not None:
-        _python.set_key(name, _to_bytes(key), False)
+        _core.set_key(name, _to_bytes(key), False)
     elif callable(passphrase):
         give = passphrase
-        _python.set_key_function(name, lambda: _passphrase(give()), True)
+        _core.set_key_function(name, lambda: _passphrase(give()), True)
     elif passphrase is not None:
-        _python.set_key(name, _passphrase(passphrase), True)
+        _core.set_key(name, _passphrase(passphrase), True)
 
 
 @checked
@@ -66,7 +66,7 @@ def remove(name: str) -> None:
     Args:
         name: the name that was given to :func:`add`.
     """
-    _python.forget_key(name)
+    _core.forget_key(name)
 
 
 def _passphrase(text: str | _Bytes) -> bytes:

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from tensorizer_ops import _core, _python, errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.internals import held_memory, reader_of
 from tensorizer_ops._base.memory import fills_storage, is_plain, span
 from tensorizer_ops._base.savable import fillable, held, plain_tensors
 from tensorizer_ops._base.targets import Target, to_uri
@@ -72,7 +73,8 @@ def load(data: bytes) -> dict[str, torch.Tensor]:
     """Load all tensors of a file whose bytes are given."""
     if not data:
         raise errors.InvalidFormat("there are no bytes to load from")
-    return load_from(_python.read_buffer(data, 0, {}), None, None, "cpu", None, "none", True, 0)
+    reader = reader_of(_core.buffer_source(data, 0), {})
+    return load_from(reader, None, None, "cpu", None, "none", True, 0)
 
 
 @checked
@@ -122,7 +124,7 @@ def load_model(
     state = load_file(filename, device, backend=backend)
     own = model.state_dict(keep_vars=True)
     duplicates = _duplicates(own, preferred=state)
-    with _python.HeldMemory([each for each in own.values() if isinstance(each, torch.Tensor)]):
+    with held_memory([each for each in own.values() if isinstance(each, torch.Tensor)]):
         for name, tensor in own.items():
             if name in state and not is_lazy(tensor):
                 fillable(name, tensor)

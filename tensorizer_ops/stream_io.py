@@ -13,7 +13,7 @@ import shutil
 import typing
 from collections.abc import Mapping
 
-from tensorizer_ops import _python
+from tensorizer_ops import _core
 from tensorizer_ops._base.options import SecretOptions, as_pairs
 from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._compat import s3_access
@@ -129,7 +129,7 @@ class CURLStreamFile(WebFile):
         certificate_handling: CAInfo | None = None,
     ) -> None:
         if stream_kind(uri) != "http":
-            raise ValueError(f"{_python.without_secrets(uri)!r} is not an http:// or https:// URL")
+            raise ValueError(f"{_core.without_secrets(uri)!r} is not an http:// or https:// URL")
         options = SecretOptions(_certificate_options(certificate_handling))
         for name, value in (headers or {}).items():
             options[f"header.{name}"] = str(value)
@@ -177,7 +177,7 @@ class RedisStreamFile(RemoteFile):
     ) -> None:
         if stream_kind(uri) != "redis":
             raise ValueError(
-                f"{_python.without_secrets(uri)!r} is not a redis://, rediss:// or unix:// URI"
+                f"{_core.without_secrets(uri)!r} is not a redis://, rediss:// or unix:// URI"
             )
         options = SecretOptions(_certificate_options(certificate_handling))
         super().__init__(uri, options, begin, end, buffer_size)
@@ -209,7 +209,7 @@ def s3_upload(
         s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name, s3_signature_version
     )
     options = s3_access.to_options(access)
-    _python.upload(to_uri(os.path.abspath(path)), _s3_uri(target_uri), as_pairs(options))
+    _core.upload(to_uri(os.path.abspath(path)), _s3_uri(target_uri), as_pairs(options))
 
 
 def s3_download(
@@ -240,7 +240,7 @@ def s3_download(
 def _s3_uri(uri: str) -> str:
     """Return the URI without leading slashes of the key, which tensorizer ignores as well."""
     if stream_kind(uri) != "s3":
-        raise ValueError(f"{_python.without_secrets(uri)!r} is not an s3:// URI")
+        raise ValueError(f"{_core.without_secrets(uri)!r} is not an s3:// URI")
     place = uri.partition("://")[2]
     bucket, _, key = place.partition("/")
     return f"s3://{bucket}/{key.lstrip('/')}"

@@ -21,7 +21,6 @@ AT_THE_ROOT = {
     "__main__": "_cli",
     "_build": "native",
     "_core": "native",
-    "_python": "native",
     "errors": "errors",
 }
 

@@ -63,30 +63,26 @@ ALLOWED = {
         *("engine/open", "engine/rewrite", "engine/save", "transfer/memory", "transfer/device"),
     ],
     "ops": [
-        *("base", "codec", "engine", "engine/digest"),
+        *("base", "codec", "io", "engine", "engine/digest"),
         *("transfer/memory", "transfer/device", "transfer/files"),
     ],
-    "python/core": [
-        *("base", "codec", "format/safetensors", "io/places"),
-        *("engine", "engine/open", "engine/rewrite", "engine/save"),
-    ],
     "python": [
-        *("python/core", "base", "io", "io/places", "io/aws", "engine", "engine/open"),
-        *("transfer/memory", "transfer/files", "ops"),
+        *("base", "codec", "format/safetensors", "io", "io/places", "io/aws"),
+        *("engine", "engine/open", "engine/rewrite", "engine/save"),
     ],
     "api": ["transfer/files"],
 }
 WITH_TORCH = {
     *(PUBLIC, "transfer/memory", "transfer/device", "transfer/files"),
-    *("api", "ops", "python"),
+    *("api", "ops"),
 }
-WITH_PYTHON = {"python", "python/core"}
+WITH_PYTHON = {"python"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 # Headers of torch that include Python.h count as Python.
 PYTHON = re.compile(
-    r"Python\.h$|pybind11/|torch/(extension|python)\.h$"
+    r"Python\.h$|(pybind11|nanobind)/|torch/(extension|python)\.h$"
     r"|torch/csrc/(Exceptions\.h|python_|utils/(pybind|object_ptr|python_))"
 )
 

@@ -9,13 +9,18 @@
 
 namespace tensorizer {
 
-// Throws the host's own exception for an error. If it returns, or if no hook is set, the Error
-// itself is thrown.
+// Throws the host's own exception for an error. If it returns, or if no hook is set, or in a
+// program that knows no exceptions of the host, the Error itself is thrown.
 using RaiseHook = void (*)(const Error&);
 void set_raise_hook(RaiseHook hook) noexcept;
 
 // Throws `error` as the host wants to see it. Called at the border of the library.
 [[noreturn]] void raise(const Error& error);
+
+// Returns whether the current thread runs such a program, as the interpreter of TorchScript is.
+using ScriptCheck = bool (*)();
+void set_script_check(ScriptCheck check) noexcept;
+bool in_script();
 
 // Runs `work` once, while no other thread of the host runs the host's code.
 using AloneHook = void (*)(const std::function<void()>& work);

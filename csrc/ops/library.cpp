@@ -1,6 +1,9 @@
 // torch.ops.tensorizer: every schema, and the kernels that serve it.
+#include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/library.h>
 
+#include "base/hooks.h"
+#include "ops/internals.h"
 #include "ops/kernels.h"
 #include "ops/memory_digests.h"
 #include "ops/script_reader.h"
@@ -16,8 +19,10 @@ c10::intrusive_ptr<ScriptReader> open(const at::Tensor& data, const Options& opt
 
 TORCH_LIBRARY(tensorizer, m) {
   define_reader(m);
-  define_reader_internals(m);
   define_writer(m);
+  define_reader_internals(m);
+  define_save_internals(m);
+  set_script_check(+[] { return !torch::jit::currentCallstack().empty(); });
   m.set_python_module("tensorizer_ops._compile.fakes");
   // Without CONSERVATIVE, TorchScript removes a save as dead code, and freezing runs a load once
   // and keeps its result for good.

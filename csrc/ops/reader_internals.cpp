@@ -4,10 +4,16 @@
 
 #include <mutex>
 
+#include "io/handed_over.h"
+#include "ops/internals.h"
+#include "ops/kernels.h"
 #include "ops/script_reader.h"
+#include "ops/script_writer.h"
+#include "tensorizer_ops/constants.h"
 #include "transfer/files/fill.h"
 #include "transfer/files/tracing.h"
 #include "transfer/memory/dtype.h"
+#include "transfer/memory/memory.h"
 
 namespace tensorizer::ops {
 
@@ -102,6 +108,32 @@ c10::intrusive_ptr<FilledTensors> fill_tensors(FileReader& reader, NameList name
   return result;
 }
 
+using Options = std::optional<StringDict>;
+
+// Returns a Reader of a source that was handed over, of the file at the URI if there is one.
+c10::intrusive_ptr<ScriptReader> reader_of(std::int64_t source, std::optional<std::string> uri,
+                                           Options options) {
+  std::shared_ptr<Source> taken = translate_errors([&] { return take_source(source); });
+  if (uri) return c10::make_intrusive<ScriptReader>(*uri, options, std::move(taken));
+  return c10::make_intrusive<ScriptReader>(std::move(taken), options);
+}
+
+c10::intrusive_ptr<ScriptWriter> writer_to(std::int64_t sink, Options options, Options metadata) {
+  return c10::make_intrusive<ScriptWriter>(translate_errors([&] { return take_sink(sink); }),
+                                           options, metadata);
+}
+
+// `package` is the address of torch's object.
+NameList fill_constants(std::int64_t package, std::string uri, bool strict, std::string verify,
+                        std::int64_t threads, Options options) {
+  return translate_errors([&] {
+    auto& loader = *reinterpret_cast<torch::inductor::AOTIModelPackageLoader*>(package);
+    return NameList(tensorizer::load_constants(loader, uri, {strict, parse_verify(verify), threads},
+                                               option_list(options))
+                        .unexpected_keys);
+  });
+}
+
 }  // namespace
 
 void define_reader_internals(torch::Library& library) {
@@ -120,6 +152,13 @@ void define_reader_internals(torch::Library& library) {
       .def_readonly("unexpected_keys", &FilledTensors::unexpected_keys);
   library.class_<Internals>("_Internals")
       .def(torch::init<c10::intrusive_ptr<ScriptReader>>())
+      .def_static("reader_of", &reader_of)
+      .def_static("writer_to", &writer_to)
+      .def_static("load_constants", &fill_constants)
+      .def_static("is_traced", &is_traced)
+      .def_static("is_fake", &is_fake)
+      .def_static(
+          "lacks_memory", +[](Tensors one) { return lacks_memory(one.at(0)); })
       // Null if the file has no metadata, and not if they have no text.
       .def("metadata", method(+[](FileReader& reader) {
              const std::optional<Metadata> stored = reader.metadata();

@@ -77,7 +77,7 @@ ScriptReader::ScriptReader(const at::Tensor& data, std::optional<StringDict> opt
     : options_(std::move(options)),
       reader_(translate_errors([&] { return FileReader(data, option_list(options_)); })) {}
 
-ScriptReader::ScriptReader(std::unique_ptr<Source> source, std::optional<StringDict> options)
+ScriptReader::ScriptReader(std::shared_ptr<Source> source, std::optional<StringDict> options)
     : options_(std::move(options)),
       reader_(
           translate_errors([&] { return FileReader(std::move(source), option_list(options_)); })) {}

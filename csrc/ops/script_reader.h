@@ -19,7 +19,7 @@ class ScriptReader final : public torch::CustomClassHolder {
 
   ScriptReader(std::string uri, std::optional<StringDict> options);
   ScriptReader(const at::Tensor& data, std::optional<StringDict> options);
-  ScriptReader(std::unique_ptr<Source> source, std::optional<StringDict> options);
+  ScriptReader(std::shared_ptr<Source> source, std::optional<StringDict> options);
   ScriptReader(std::string uri, std::optional<StringDict> options, std::shared_ptr<Source> opened);
   static c10::intrusive_ptr<ScriptReader> restore(State state);
   State state() const;
@@ -30,8 +30,7 @@ class ScriptReader final : public torch::CustomClassHolder {
   FileReader reader_;
 };
 
-// Register Reader with the library that is being defined, and then _Internals.
+// Registers Reader with the library that is being defined.
 void define_reader(torch::Library& library);
-void define_reader_internals(torch::Library& library);
 
 }  // namespace tensorizer::ops

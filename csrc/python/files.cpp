@@ -1,4 +1,3 @@
-#define PY_SSIZE_T_CLEAN  // sizes of bytes are Py_ssize_t
 #include "python/files.h"
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include "base/error.h"
 #include "base/gate.h"
 #include "io/skip.h"
+#include "python/error.h"
 #include "python/object.h"
 
 namespace tensorizer {
@@ -131,16 +131,13 @@ class PythonSink : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Source> buffer_source(const pybind11::buffer& buffer, std::uint64_t start) {
-  // The view keeps the buffer from being resized or freed.
-  const pybind11::memoryview view(buffer);
-  const Py_buffer& bytes = *PyMemoryView_GET_BUFFER(view.ptr());
-  if (PyBuffer_IsContiguous(&bytes, 'C') == 0) {
-    throw pybind11::value_error("a buffer must be C-contiguous");
+std::unique_ptr<Source> buffer_source(nanobind::handle buffer, std::uint64_t start) {
+  auto view = std::make_shared<PythonBuffer>(buffer, PyBUF_FULL_RO);
+  if (!view->is_contiguous()) {
+    throw_python_error(PyExc_ValueError, "a buffer must be C-contiguous");
   }
-  return memory_source(
-      {static_cast<const std::byte*>(bytes.buf), static_cast<std::size_t>(bytes.len)},
-      std::make_shared<PythonReference>(view), "a buffer in memory", start);
+  const Bytes bytes = view->bytes();
+  return memory_source(bytes, std::move(view), "a buffer in memory", start);
 }
 
 std::unique_ptr<Source> python_source(PythonFile file, bool sequential) {

@@ -4,7 +4,8 @@
 // the job. The object is not closed.
 #pragma once
 
-#include <torch/csrc/utils/pybind.h>
+#define PY_SSIZE_T_CLEAN  // sizes of bytes are Py_ssize_t
+#include <nanobind/nanobind.h>
 
 #include <memory>
 
@@ -15,10 +16,10 @@ namespace tensorizer {
 
 // Returns a source over the bytes of an object with the buffer protocol. The file begins at
 // `start`.
-std::unique_ptr<Source> buffer_source(const pybind11::buffer& buffer, std::uint64_t start);
+std::unique_ptr<Source> buffer_source(nanobind::handle buffer, std::uint64_t start);
 
 struct __attribute__((visibility("hidden"))) PythonFile {
-  pybind11::object object;
+  nanobind::object object;
   std::uint64_t start = 0;  // the position now, where the file begins
   bool seekable = false;
   // Whether its methods drop all references to the memory that they are passed before they return.

@@ -1,302 +1,189 @@
-// The Python module `_python`: what Python adds to the library. It turns errors into Python
-// exceptions of their kinds, stops a running job at Ctrl-C, lets threads watch a save, holds the
-// memory of tensors, finds the package of AOTInductor behind its Python object, and opens file
-// objects as sources and sinks.
-// stream.cpp has what the package's own file objects need. No layer outside this folder knows of
-// Python.
+// The Python module `_core`: what Python adds to the library. It shows what files hold, turns
+// errors into Python exceptions of their kinds, stops a running job at Ctrl-C, gives keys, and
+// opens file objects as sources and sinks, which the ops of torch take by number.
 //
-// The hooks are called from any thread, with or without the GIL, until the process ends. Inside the
-// TorchScript interpreter no Python exception survives, only its text: there an Error stays an
-// Error.
-#define PY_SSIZE_T_CLEAN  // sizes of text are Py_ssize_t
-#include "python/module.h"
+// It needs neither torch nor its headers, so that one module serves every torch. No layer outside
+// this folder knows of Python. Calls release the GIL, and a pending signal ends them.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
-#include <torch/csrc/jit/runtime/interpreter.h>
-
-#include <pybind11/stl.h>
+#include <cxxabi.h>
 
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <variant>
+#include <chrono>
+#include <exception>
 
-#include "base/cancel.h"
 #include "base/cpus.h"
-#include "base/error.h"
-#include "base/hooks.h"
-#include "ops/script_reader.h"
-#include "ops/script_writer.h"
-#include "python/core/exception.h"
-#include "python/core/interpreter.h"
+#include "base/suggest.h"
+#include "engine/options.h"
+#include "engine/save/new_layout.h"
+#include "format/safetensors/dtype.h"
+#include "io/handed_over.h"
+#include "io/key.h"
+#include "io/places/open.h"
+#include "io/secret.h"
+#include "python/error.h"
+#include "python/file.h"
 #include "python/files.h"
-#include "python/shared_save.h"
-#include "tensorizer_ops/constants.h"
-#include "tensorizer_ops/hooks.h"
-#include "tensorizer_ops/keys.h"
-#include "transfer/files/file_writer.h"
-#include "transfer/memory/held_memory.h"
+#include "python/interpreter.h"
+#include "python/remote_bytes.h"
 
 namespace tensorizer {
 
-void throw_python_error() {
-  python_error exception;
-  exception.persist();
-  throw exception;
-}
-
-}  // namespace tensorizer
-
 namespace {
 
-using tensorizer::Error;
-using tensorizer::ErrorKind;
-using tensorizer::python_is_running;
-using tensorizer::string_dict;
-using tensorizer::throw_python_error;
-using tensorizer::ops::ScriptReader;
-using tensorizer::ops::ScriptWriter;
+namespace nb = nanobind;
 
-// tensorizer_ops.errors._make. Never released, because a call may need it until the process ends.
-PyObject* make_exception = nullptr;
+// The longest that the exit of the program waits for calls of other threads.
+constexpr std::chrono::seconds kPatience{5};
 
-bool in_torchscript() { return !torch::jit::currentCallstack().empty(); }
+std::terminate_handler terminate_before = nullptr;
 
-void raise_in_python(const Error& error) {
-  if (!python_is_running() || in_torchscript()) return;
-  const pybind11::gil_scoped_acquire gil;
-  tensorizer::set_exception(make_exception, error);
-  python_error exception;
-  exception.persist();
-  // What AOTInductor and C++ callers see, which lose the type: it names the kind.
-  exception.message = error.what();
-  throw exception;
+// While Python shuts down, it ends each thread that wants the GIL, by an exception that unwinds the
+// stack, which the functions of C++ between it and the thread's start do not let through: the
+// process would be aborted. Such a thread waits here for the end of the process instead.
+void outlive_python() {
+  const bool is_unwound = abi::__cxa_current_exception_type() == nullptr;
+  while (is_unwound && !python_is_running() && !on_main_thread()) pause();
+  terminate_before();
 }
 
-void run_with_gil(const std::function<void()>& work) {
-  if (!python_is_running()) {
-    work();
-    return;
-  }
-  const pybind11::gil_scoped_acquire gil;
-  work();
+void end_calls_at_exit() {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
+    terminate_before = std::set_terminate(&outlive_python);
+    const nb::gil_scoped_release no_gil;
+    end_calls(kPatience);
+  }));
+  // In a program that goes on without Python.
+  Py_AtExit(&admit_calls);
 }
 
-void stop_on_signal() {
-  if (!tensorizer::handles_signals()) return;
-  const pybind11::gil_scoped_acquire gil;
-  if (in_torchscript()) {
-    if (PyOS_InterruptOccurred() == 0) return;
-    // Python sees the signal once the interpreter has returned.
-    PyErr_SetInterrupt();
-    throw Error(ErrorKind::Cancelled, "interrupted by a signal");
-  }
-  if (PyErr_CheckSignals() != 0) throw_python_error();
+std::string_view text_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+
+KeySource key_source(const nb::bytes& secret, bool passphrase) {
+  const ConstBytes bytes = as_bytes(text_of(secret));
+  return run(
+      [&](Cancel& /*cancel*/) { return passphrase ? make_passphrase(bytes) : make_key(bytes); });
 }
 
-void log_in_python(const std::string& text) {
-  if (!python_is_running()) return;
-  const pybind11::gil_scoped_acquire gil;
-  try {
-    const pybind11::object logger =
-        pybind11::module_::import("logging").attr("getLogger")("tensorizer_ops");
-    logger.attr("info")("%s", text);
-  } catch (pybind11::error_already_set& error) {
-    // A signal may have arrived while the logger ran.
-    if (!error.matches(PyExc_Exception)) {
-      error.restore();
-      throw_python_error();
-    }
-    // A handler that fails must not make a load fail.
-    error.discard_as_unraisable("tensorizer_ops");
-  }
-}
-
-using Package = torch::inductor::AOTIModelPackageLoader;
-
-// Returns the loader in one of torch's Python objects, whose class derives from it and is declared
-// in no header.
-Package& package_of(const pybind11::object& object) {
-  const pybind11::detail::type_info* type = pybind11::detail::get_type_info(Py_TYPE(object.ptr()));
-  if (type != nullptr &&
-      std::string_view(type->type->tp_name).ends_with("AOTIModelPackageLoader")) {
-    pybind11::detail::type_caster_generic caster(type);
-    if (caster.load(object, false)) return *static_cast<Package*>(caster.value);
-  }
-  throw pybind11::type_error(std::string("model is ") + Py_TYPE(object.ptr())->tp_name +
-                             ", and must be an AOTInductor package that "
-                             "torch._inductor.aoti_load_package() loaded");
-}
-
-// Returns the unexpected keys; a missing one is an error.
-std::vector<std::string> load_constants(const pybind11::object& package, const std::string& uri,
-                                        bool strict, const std::string& verify,
-                                        std::int64_t threads,
-                                        const tensorizer::OptionList& options) {
-  Package& loader = package_of(package);
-  const pybind11::gil_scoped_release no_gil;
-  return tensorizer::translate_errors([&] {
-    return tensorizer::load_constants(loader, uri,
-                                      {strict, tensorizer::parse_verify(verify), threads}, options)
-        .unexpected_keys;
-  });
-}
-
-// A save that other threads can watch and cancel.
-struct BackgroundSave {
-  tensorizer::Progress progress;
-  tensorizer::Cancel cancel;
-};
-
-// A URI; or a file object, the position in it to write from, and whether it keeps no buffers.
-using SaveTarget = std::variant<std::string, std::tuple<pybind11::object, std::uint64_t, bool>>;
-
-void run_save(BackgroundSave& job, const SaveTarget& target, std::vector<std::string> names,
-              std::vector<at::Tensor> tensors, const std::string& hashes, std::int64_t threads,
-              tensorizer::OptionList options, std::optional<tensorizer::Metadata> metadata) {
-  tensorizer::SaveRequest request{.names = std::move(names),
-                                  .tensors = std::move(tensors),
-                                  .threads = threads,
-                                  .options = std::move(options),
-                                  .metadata = std::move(metadata)};
-  if (const auto* const uri = std::get_if<std::string>(&target)) {
-    request.uri = *uri;
-  } else {
-    const auto& [file, start, keeps_nothing] = std::get<1>(target);
-    request.sink = tensorizer::python_sink({file, start, true, keeps_nothing});
-  }
-  const pybind11::gil_scoped_release no_gil;
-  tensorizer::translate_errors([&] {
-    request.hashes = tensorizer::parse_hashes(hashes);
-    tensorizer::save(std::move(request), job.progress, job.cancel);
-  });
-}
-
-tensorizer::KeySource key_source(const pybind11::bytes& secret, bool passphrase) {
-  const tensorizer::ConstBytes bytes = tensorizer::as_bytes(std::string_view(secret));
-  return tensorizer::translate_errors([&] {
-    return passphrase ? tensorizer::make_passphrase(bytes) : tensorizer::make_key(bytes);
-  });
-}
-
-tensorizer::KeyDerivation key_derivation(std::uint64_t passes, std::uint64_t memory,
-                                         const pybind11::bytes& salt) {
-  const tensorizer::ConstBytes bytes = tensorizer::as_bytes(std::string_view(salt));
-  tensorizer::KeyDerivation derivation{{passes, memory}, {}};
-  if (bytes.size() != derivation.salt.size()) throw pybind11::value_error("a salt has 16 bytes");
-  std::copy(bytes.begin(), bytes.end(), derivation.salt.begin());
+KeyDerivation key_derivation(std::uint64_t passes, std::uint64_t memory, const nb::bytes& salt) {
+  const ConstBytes bytes = as_bytes(text_of(salt));
+  KeyDerivation derivation{{passes, memory}, {}};
+  if (bytes.size() != derivation.salt.size()) throw nb::value_error("a salt has 16 bytes");
+  std::ranges::copy(bytes, derivation.salt.begin());
   return derivation;
 }
 
-pybind11::bytes derive_key(const pybind11::bytes& passphrase, std::uint64_t passes,
-                           std::uint64_t memory, const pybind11::bytes& salt) {
-  const tensorizer::KeySource source = key_source(passphrase, true);
-  const tensorizer::KeyDerivation derivation = key_derivation(passes, memory, salt);
-  tensorizer::SharedSecret key;
-  {
-    const pybind11::gil_scoped_release no_gil;
-    key = tensorizer::translate_errors([&] {
-      tensorizer::Cancel cancel;
-      return tensorizer::derive_key(source.secret->bytes(), derivation, cancel);
-    });
-  }
-  const std::string_view text = tensorizer::as_text(key->bytes());
-  return {text.data(), text.size()};
-}
-
-using Texts = std::map<std::string, std::string>;
-
-// Returns a Reader or Writer as torch.classes.tensorizer makes them.
-template <typename Class, typename... Arguments>
-pybind11::object make_class(Arguments... arguments) {
-  return torch::jit::toPyObject(c10::IValue(c10::make_intrusive<Class>(std::move(arguments)...)));
+nb::bytes derived_key(const nb::bytes& passphrase, std::uint64_t passes, std::uint64_t memory,
+                      const nb::bytes& salt) {
+  const KeySource source = key_source(passphrase, true);
+  const KeyDerivation derivation = key_derivation(passes, memory, salt);
+  const SharedSecret key =
+      run([&](Cancel& cancel) { return derive_key(source.secret->bytes(), derivation, cancel); });
+  return nb::bytes(key->bytes().data(), key->bytes().size());
 }
 
 // Returns a function that asks Python for a key, from any thread. Never releases `provide`, because
 // the function may be destroyed after Python has shut down.
-std::function<tensorizer::KeySource()> key_from_python(const pybind11::function& provide,
-                                                       bool passphrase) {
+std::function<KeySource()> key_from_python(const nb::callable& provide, bool passphrase) {
   return [function = provide.inc_ref().ptr(), passphrase] {
     if (!python_is_running()) throw Error(ErrorKind::Cancelled, "Python has ended");
-    const pybind11::gil_scoped_acquire gil;
-    const auto bytes = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallNoArgs(function));
-    if (!bytes) throw_python_error();
-    if (!pybind11::isinstance<pybind11::bytes>(bytes)) {
+    const Gil gil;
+    const nb::object bytes = nb::steal(PyObject_CallNoArgs(function));
+    if (!bytes.is_valid()) throw_python_error();
+    if (!nb::isinstance<nb::bytes>(bytes)) {
       throw Error(ErrorKind::InvalidArgument, "the function that provides a key returned no bytes");
     }
-    return key_source(bytes, passphrase);
+    return key_source(nb::borrow<nb::bytes>(bytes), passphrase);
   };
+}
+
+void define_keys(nb::module_& module) {
+  module.def("set_secret",
+             [](const std::string& name, const std::string& secret) { set_secret(name, secret); });
+  module.def("set_key", [](const std::string& name, const nb::bytes& secret, bool passphrase) {
+    set_key(name, key_source(secret, passphrase));
+  });
+  module.def("set_key_function",
+             [](const std::string& name, const nb::callable& provide, bool passphrase) {
+               set_key(name, key_from_python(provide, passphrase));
+             });
+  module.def("set_derived_key", [](const std::string& name, const nb::bytes& key,
+                                   std::uint64_t passes, std::uint64_t memory,
+                                   const nb::bytes& salt) {
+    KeySource source = key_source(key, false);
+    source.derivation = std::make_shared<const KeyDerivation>(key_derivation(passes, memory, salt));
+    set_key(name, std::move(source));
+  });
+  module.def("forget_key", [](const std::string& name) { set_key(name, nullptr); });
+  module.def("derive_key", &derived_key);
+}
+
+// Sources and sinks for Readers and Writers, which take them by their number.
+void define_files(nb::module_& module) {
+  nb::class_<HandedOver>(module, "HandedOver").def_prop_ro("number", &HandedOver::number);
+  module.def("buffer_source", [](nb::handle buffer, std::uint64_t start) {
+    return std::make_unique<HandedOver>(buffer_source(buffer, start));
+  });
+  module.def("file_source", [](nb::object file, std::uint64_t start, bool seekable, bool sequential,
+                               bool keeps_nothing) {
+    return std::make_unique<HandedOver>(
+        python_source({std::move(file), start, seekable, keeps_nothing}, sequential));
+  });
+  module.def("file_sink", [](nb::object file, std::uint64_t start, bool keeps_nothing) {
+    return std::make_unique<HandedOver>(python_sink({std::move(file), start, true, keeps_nothing}));
+  });
+}
+
+// Returns the names that safetensors files have for torch's dtypes.
+std::map<std::string, std::string> safetensors_dtypes() {
+  std::map<std::string, std::string> names;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const std::string name(safetensors_dtype(dtype));
+    if (!name.empty()) names.emplace(dtype_info(dtype).torch_name, name);
+  }
+  return names;
 }
 
 }  // namespace
 
-PYBIND11_MODULE(_python, module) {
-  module.def("load_constants", torch::wrap_pybind_function(load_constants));
-  pybind11::class_<BackgroundSave>(module, "BackgroundSave")
-      .def(pybind11::init<>())
-      .def("run", torch::wrap_pybind_function(run_save))
-      .def("progress",
-           [](const BackgroundSave& job) {
-             return std::pair(job.progress.done.load(), job.progress.total.load());
-           })
-      .def("cancel", [](BackgroundSave& job) { job.cancel.request(); });
-  using Held = tensorizer::HeldMemory;
-  pybind11::class_<Held>(module, "HeldMemory")
-      .def(pybind11::init(torch::wrap_pybind_function(
-          [](const std::vector<at::Tensor>& tensors) { return std::make_unique<Held>(tensors); })))
-      .def("__enter__", [](const Held& held) { return held.tensors(); })
-      .def("__exit__", [](Held& held, const pybind11::args&) { held.release(); });
-  pybind11::object make = pybind11::module_::import("tensorizer_ops.errors").attr("_make");
-  make_exception = make.release().ptr();
-  tensorizer::find_main_thread();
-  tensorizer::set_raise_hook(&raise_in_python);
-  tensorizer::set_alone_hook(&run_with_gil);
-  tensorizer::set_interrupt_hook(&stop_on_signal);
-  tensorizer::set_log_hook(&log_in_python);
-  tensorizer::define_streams(module);
-  tensorizer::define_shared_save(module);
-  module.def("set_key",
-             [](const std::string& name, const pybind11::bytes& secret, bool passphrase) {
-               tensorizer::set_key(name, key_source(secret, passphrase));
-             });
-  module.def("set_key_function",
-             [](const std::string& name, const pybind11::function& provide, bool passphrase) {
-               tensorizer::set_key(name, key_from_python(provide, passphrase));
-             });
-  module.def("set_derived_key", [](const std::string& name, const pybind11::bytes& key,
-                                   std::uint64_t passes, std::uint64_t memory,
-                                   const pybind11::bytes& salt) {
-    tensorizer::KeySource source = key_source(key, false);
-    source.derivation =
-        std::make_shared<const tensorizer::KeyDerivation>(key_derivation(passes, memory, salt));
-    tensorizer::set_key(name, std::move(source));
+}  // namespace tensorizer
+
+NB_MODULE(_core, module) {
+  using namespace tensorizer;
+  nb::set_leak_warnings(false);
+  find_main_thread();
+  end_calls_at_exit();
+  define_errors();
+  define_file(module);
+  define_files(module);
+  define_keys(module);
+  define_remote_bytes(module);
+  module.def("set_hooks", &set_hooks);
+  module.def("usable_cpus", &usable_cpus);
+  module.def("did_you_mean", [](const nb::bytes& given, const std::vector<std::string>& known) {
+    return did_you_mean(text_of(given), std::vector<std::string_view>(known.begin(), known.end()));
   });
-  module.def("derive_key", torch::wrap_pybind_function(derive_key));
-  module.def("usable_cpus", &tensorizer::usable_cpus);
-  module.def("read_buffer",
-             torch::wrap_pybind_function(
-                 [](const pybind11::buffer& buffer, std::uint64_t start, const Texts& options) {
-                   return make_class<ScriptReader>(tensorizer::buffer_source(buffer, start),
-                                                   string_dict(options));
-                 }));
-  module.def("read_file",
-             torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
-                                            bool seekable, bool sequential, bool keeps_nothing,
-                                            const Texts& options) {
-               return make_class<ScriptReader>(
-                   tensorizer::python_source({file, start, seekable, keeps_nothing}, sequential),
-                   string_dict(options));
-             }));
-  module.def("write_file",
-             torch::wrap_pybind_function([](const pybind11::object& file, std::uint64_t start,
-                                            bool keeps_nothing, const Texts& options,
-                                            const std::optional<Texts>& metadata) {
-               return make_class<ScriptWriter>(
-                   tensorizer::python_sink({file, start, true, keeps_nothing}),
-                   string_dict(options),
-                   metadata ? std::optional(string_dict(*metadata)) : std::nullopt);
-             }));
-  module.def("forget_key", [](const std::string& name) { tensorizer::set_key(name, nullptr); });
+  module.def("is_uri", [](const nb::bytes& text) {
+    return run([&](Cancel&) { return is_uri(text_of(text)); });
+  });
+  module.def("format_of", [](const std::string& uri) {
+    const auto format = run([&](Cancel&) { return format_of(uri, std::nullopt); });
+    return format == Format::Tensors ? "tensors" : "safetensors";
+  });
+  module.def("refuse_traced_secrets", [](const std::string& uri, const OptionList& options) {
+    run([&](Cancel&) { refuse_secrets(uri, options, "a traced program"); });
+  });
+  module.def("scheme_folders", &scheme_folders);
+  module.def("options_for", [](bool saves, const OptionList& options) {
+    return run(
+        [&](Cancel&) { return options_for(saves ? OptionUse::Save : OptionUse::Load, options); });
+  });
+  module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
+  module.attr("SAFETENSORS_DTYPES") = safetensors_dtypes();
 }

@@ -1,8 +1,6 @@
 // Calls a file object of Python, from any thread, and takes the GIL for that.
 #pragma once
 
-#include <torch/csrc/utils/pybind.h>
-
 #include <cstdint>
 #include <string>
 
@@ -15,15 +13,34 @@ namespace tensorizer {
 // Python has shut down.
 class PythonReference {
  public:
-  explicit PythonReference(pybind11::object object) : object_(object.release().ptr()) {}
+  explicit PythonReference(nanobind::object object) : object_(object.release().ptr()) {}
   ~PythonReference();
   PythonReference(const PythonReference&) = delete;
   PythonReference& operator=(const PythonReference&) = delete;
 
-  pybind11::handle get() const noexcept { return object_; }
+  nanobind::handle get() const noexcept { return object_; }
 
  private:
   PyObject* const object_;
+};
+
+// The memory of an object with the buffer protocol, which neither moves nor ends while this lives.
+// The destructor takes the GIL.
+class PythonBuffer {
+ public:
+  // Throws what Python raises if the object has no such memory. The caller holds the GIL.
+  PythonBuffer(nanobind::handle object, int flags);
+  ~PythonBuffer();
+  PythonBuffer(const PythonBuffer&) = delete;
+  PythonBuffer& operator=(const PythonBuffer&) = delete;
+
+  bool is_contiguous() const { return PyBuffer_IsContiguous(&buffer_, 'C') != 0; }
+  Bytes bytes() const {
+    return {static_cast<std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
+  }
+
+ private:
+  Py_buffer buffer_{};
 };
 
 // Memory that is passed to methods as views. It belongs to Python: if a method keeps a view, it
@@ -39,14 +56,13 @@ class LentMemory {
   // GIL.
   Bytes take(std::size_t size);
   // Returns a view of the first `size` bytes.
-  pybind11::object view(std::size_t size, bool readonly) const;
+  nanobind::object view(std::size_t size, bool readonly) const;
 
  private:
   PyObject* array_ = nullptr;  // a bytearray
 };
 
-// A file object and its position. One call at a time. Exceptions of Python are thrown as torch
-// throws them (python_error).
+// A file object and its position. One call at a time. Throws python_error for what Python raises.
 class __attribute__((visibility("hidden"))) FileObject {
  public:
   explicit FileObject(PythonFile file);
@@ -62,8 +78,8 @@ class __attribute__((visibility("hidden"))) FileObject {
   void flush();
 
  private:
-  std::size_t count(const pybind11::object& result) const;
-  std::size_t call(const char* method, const pybind11::object& view) const;
+  std::size_t count(const nanobind::object& result) const;
+  std::size_t call(const char* method, const nanobind::object& view) const;
   std::size_t read_into(Bytes out);
   std::size_t read_copy(Bytes out) const;
   std::size_t write_some(ConstBytes bytes);

@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _python, errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import wrong
+from tensorizer_ops._base.internals import reader_of, writer_to
 from tensorizer_ops._base.options import Options, SecretOptions, as_text
 from tensorizer_ops._base.targets import Source, place_of
 
@@ -72,14 +73,13 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     if section is not None:
         return Input(section, is_shared=True)
     if isinstance(place, bytearray | memoryview):
-        return Input(_python.read_buffer(place, 0, given), is_shared=False)
+        return Input(reader_of(_core.buffer_source(place, 0), given), is_shared=False)
     stream = _unwrap(place)
     _check_binary(stream, "readable", "read")
     if type(stream) is io.BytesIO:
         # getvalue() shares the bytes; getbuffer() would copy them if they are already shared.
-        return Input(
-            _python.read_buffer(stream.getvalue(), _position(stream), given), is_shared=False
-        )
+        source = _core.buffer_source(stream.getvalue(), _position(stream))
+        return Input(reader_of(source, given), is_shared=False)
     seekable = _is_seekable(stream)
     if lazy and not seekable:
         raise ValueError("lazy_load needs a file object that can seek")
@@ -87,10 +87,9 @@ def open_input(place: Any, *, lazy: bool, options: Mapping[str, str]) -> Input:
     if descriptor is not None and (seekable or type(stream) is io.FileIO):
         return _open_descriptor(stream, descriptor, seekable, given)
     start = _position(stream) if seekable else 0
-    keeps_nothing = _keeps_nothing(stream)
-    reader = _python.read_file(stream, start, seekable, not lazy, keeps_nothing, given)
+    source = _core.file_source(stream, start, seekable, not lazy, _keeps_nothing(stream))
     # A single thread is the caller's own, so that Ctrl-C interrupts a blocked read.
-    return Input(reader, is_shared=False, threads=1)
+    return Input(reader_of(source, given), is_shared=False, threads=1)
 
 
 def open_source(source: Source, options: Options | None, *, lazy: bool = False) -> Input:
@@ -179,9 +178,9 @@ class Destination:
         """Whether a temporary file is written first."""
         return self._spool is not None
 
-    def start(self) -> tuple[Any, int, bool]:
-        """Return the file object, its position, and whether it keeps no views of buffers."""
-        return self.stream, _position(self.stream), _keeps_nothing(self.stream)
+    def sink(self) -> _core.HandedOver:
+        """Return a sink that calls the methods of the file object."""
+        return _core.file_sink(self.stream, _position(self.stream), _keeps_nothing(self.stream))
 
     def finish(self) -> None:
         """Copy a temporary file to the file object, and close it."""
@@ -219,7 +218,7 @@ class Output:
             if self._to.uri is not None:
                 self.writer = torch.classes.tensorizer.Writer(self._to.uri, given, metadata)
             else:
-                self.writer = _python.write_file(*self._to.start(), given, metadata)
+                self.writer = writer_to(self._to.sink(), given, metadata)
         except BaseException:
             self._to.discard()
             raise
@@ -252,7 +251,7 @@ def label(given: Any) -> str:
     place = place_of(given)
     if not isinstance(place, str):
         return f"a {type(given).__name__}"
-    return repr(_python.without_secrets(place) if isinstance(given, str) else os.fspath(given))
+    return repr(_core.without_secrets(place) if isinstance(given, str) else os.fspath(given))
 
 
 def tensors_in_words(count: int) -> str:

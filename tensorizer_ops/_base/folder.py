@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import TypeVar
 
-from tensorizer_ops import _python, errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, as_pairs
 from tensorizer_ops._base.targets import Target, local_path, to_uri
@@ -33,7 +33,7 @@ class Folder:
         if self._uri.startswith("fd:"):
             raise errors.InvalidArgument("uri is an open descriptor, and must be a folder")
         self.path = local_path(uri)
-        self.name = self.path or _python.without_secrets(self._uri)
+        self.name = self.path or _core.without_secrets(self._uri)
         self.label = repr(self.name)
         self._loads = as_pairs(for_loads(options))
         self._saves = as_pairs(for_saves(options))
@@ -51,7 +51,7 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
-        source = _python.RemoteBytes(self.uri(name), self._loads, 0, LIMIT + 1, _READ_AHEAD)
+        source = _core.RemoteBytes(self.uri(name), self._loads, 0, LIMIT + 1, _READ_AHEAD)
         size = source.size()
         found = bytearray()
         while size is None or len(found) < min(size, LIMIT + 1):
@@ -69,7 +69,7 @@ class Folder:
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""
         options = self._loads
-        open_file = _python.RemoteBytes
+        open_file = _core.RemoteBytes
         return self.if_there(lambda: open_file(self.uri(name), options, 0, 1, 1)) is not None
 
     def read_if_there(self, name: str) -> bytes | None:
@@ -92,7 +92,7 @@ class Folder:
 
     def write(self, name: str, path: str) -> None:
         """Copy a file of this machine into the folder, under a name."""
-        _python.upload(to_uri(path), self.uri(name), self._saves)
+        _core.upload(to_uri(path), self.uri(name), self._saves)
 
 
 def refuse_path(name: str) -> None:

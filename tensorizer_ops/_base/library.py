@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import os
 import re
@@ -100,5 +99,6 @@ def load_library() -> None:
     except OSError as error:
         # torch's error only names the library; the loader's error, its cause, says what is wrong.
         raise _import_error(error.__cause__ or error, torch.__version__) from None
-    # Imported after the library that it is linked against.
-    importlib.import_module("tensorizer_ops._python")
+    from tensorizer_ops import _core
+
+    _core.set_hooks()

@@ -14,7 +14,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from tensorizer_ops import _python
+from tensorizer_ops._base.internals import held_memory, lacks_memory
 
 # By element size, the integer type to view elements as where their own type is not supported.
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -114,8 +114,8 @@ def users(tensor: torch.Tensor) -> int:
 
 def copy_bytes(tensor: torch.Tensor) -> bytes | None:
     """Return the bytes of the elements in row-major order; ``None`` if they have no memory."""
-    with _python.HeldMemory([tensor]) as (own,):
-        if is_lazy(tensor) or own.is_meta or _python.lacks_memory(own):
+    with held_memory([tensor]) as (own,):
+        if is_lazy(tensor) or own.is_meta or lacks_memory(own):
             return None
         plain = own.cpu().resolve_conj().resolve_neg().contiguous()
         if not plain.nbytes:

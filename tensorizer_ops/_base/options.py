@@ -59,10 +59,7 @@ def as_text(options: Options) -> dict[str, str]:
 
 
 def as_pairs(options: Options | None) -> list[tuple[str, str]]:
-    """Convert options to the pairs that ``_core`` and ``_python`` take.
-
-    Their bindings print arguments of the wrong type; the repr of these pairs shows only names.
-    """
+    """Convert options to the pairs that ``_core`` takes, whose repr shows only names."""
     return _SecretPairs(as_text({} if options is None else options).items())
 
 

@@ -16,8 +16,9 @@ from torch.masked import MaskedTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorizer_ops import _python, errors
+from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import is_unicode, kind_of, not_unicode, wrong
+from tensorizer_ops._base.internals import held_memory, lacks_memory
 from tensorizer_ops._base.memory import is_plain, plain_parts
 
 
@@ -168,7 +169,7 @@ def held(
     memory, and the methods of its subclasses return what they like. Raise for a tensor without
     memory.
     """
-    with _python.HeldMemory(list(tensors)) as own:
+    with held_memory(list(tensors)) as own:
         for name, tensor in zip(names, own, strict=True):
             refuse_without_memory(name, tensor, done)
         yield own
@@ -194,14 +195,14 @@ def fillable(name: str, tensor: torch.Tensor) -> torch.Tensor:
         # A subclass with memory of its own may copy the values to anywhere else.
         if part.is_nested or not _is_dispatched(part) or is_plain(part):
             refuse_without_memory(name, part, "filled")
-    with _python.HeldMemory([tensor]) as (own,):
+    with held_memory([tensor]) as (own,):
         return own
 
 
 def refuse_without_memory(name: str, tensor: torch.Tensor, done: str = "saved") -> None:
     """Raise for a tensor whose elements are not in memory of its own, as the operators do."""
     refuse_uninitialized(name, tensor, done)
-    if why := _python.lacks_memory(tensor):
+    if why := lacks_memory(tensor):
         raise errors.InvalidArgument(f"tensor {name!r} cannot be {done}: {why}")
 
 

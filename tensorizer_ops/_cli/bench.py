@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from tensorizer_ops import _python
+from tensorizer_ops import _core
 from tensorizer_ops._base.options import Options, as_pairs
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.targets import local_path
@@ -51,7 +51,7 @@ def bench(given: Namespace) -> int:
     files = [] if path is None else _files(Path(path))
     if given.cold and not files:
         raise UsageError("--cold is for files on this machine")
-    threads = given.threads or _python.usable_cpus()
+    threads = given.threads or _core.usable_cpus()
     file = File(given.uri, options)
 
     measured: dict[str, Stats] = {}
@@ -113,7 +113,7 @@ def _read_files(files: list[Path], threads: int) -> Stats:
 def _read(given: Namespace, options: Options) -> Stats:
     """Read a file on a server from begin to end, one request after another."""
     begin = time.perf_counter()
-    source = _python.RemoteBytes(given.uri, as_pairs(options), 0, None, _PIECE)
+    source = _core.RemoteBytes(given.uri, as_pairs(options), 0, None, _PIECE)
     buffer = bytearray(_PIECE)
     done = 0
     while count := source.read_into(done, buffer):

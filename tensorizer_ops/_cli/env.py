@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from tensorizer_ops import __version__ as version, _build, _python
+from tensorizer_ops import __version__ as version, _build, _core
 from tensorizer_ops._base import library
 
 # Instructions that the library or one of its dependencies chooses at run time.
@@ -46,8 +46,7 @@ def _facts() -> dict[str, str]:
         "packages": ", ".join(_packages()) or "none",
         "libraries": ", ".join(_libraries()),
         "system": f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}",
-        "processor": f"{platform.machine()}, {_python.usable_cpus()} CPUs usable of "
-        f"{os.cpu_count()}",
+        "processor": f"{platform.machine()}, {_core.usable_cpus()} CPUs usable of {os.cpu_count()}",
         "instructions": " ".join(_features()) or "none of those that are used",
         "memory": f"{memory >> 20} MiB, page of {os.sysconf('SC_PAGE_SIZE')} bytes",
         "devices": ", ".join(_devices()),

@@ -9,7 +9,7 @@ import sys
 from enum import IntEnum
 from typing import Any
 
-from tensorizer_ops import _python
+from tensorizer_ops import _core
 
 _KEY_SIZE = 32
 _SALT_SIZE = 16
@@ -144,7 +144,7 @@ class EncryptionParams(_Secret):
         if len(salt) != _SALT_SIZE:
             raise ValueError(f"a salt has {_SALT_SIZE} bytes, and this one has {len(salt)}")
         derivation = (passes, memory, bytes(salt))
-        params = cls(_python.derive_key(passphrase, *derivation))
+        params = cls(_core.derive_key(passphrase, *derivation))
         params._derivation = derivation
         return params
 

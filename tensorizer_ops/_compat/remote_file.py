@@ -7,7 +7,10 @@ import time
 from email.message import Message
 from typing import TYPE_CHECKING, Any
 
-from tensorizer_ops import _python
+import torch
+
+from tensorizer_ops import _core
+from tensorizer_ops._base.internals import reader_of
 from tensorizer_ops._base.options import SecretOptions, as_pairs
 
 if TYPE_CHECKING:
@@ -26,11 +29,12 @@ class _RemoteRaw(io.RawIOBase):
     def __init__(
         self, uri: str, options: SecretOptions, begin: int, end: int | None, read_ahead: int
     ) -> None:
-        self.name = _python.without_secrets(uri)
+        self._uri = uri
+        self.name = _core.without_secrets(uri)
         self.read_operations = 0
         self.error_context: list[str] = []
-        self._source: _python.RemoteBytes | None = None
-        self._source = _python.RemoteBytes(uri, as_pairs(options), begin, end, read_ahead)
+        self._source: _core.RemoteBytes | None = None
+        self._source = _core.RemoteBytes(uri, as_pairs(options), begin, end, read_ahead)
         self.headers = self._source.headers()
         size = self._source.size()
         if size is None:  # without range requests, the size may still be in the headers
@@ -89,16 +93,20 @@ class _RemoteRaw(io.RawIOBase):
         return found
 
     def reader(self, options: SecretOptions) -> Any:
-        return self._open_source().reader(options)
+        source = self._open_source().shared_source(as_pairs(options))
+        if source is None:
+            return torch.classes.tensorizer.Reader(self._uri, options)
+        return reader_of(source, options, self._uri)
 
     def section_reader(self, start: int, end: int | None, options: SecretOptions) -> Any | None:
-        return self._open_source().section_reader(start, end, options)
+        source = self._open_source().section(start, end)
+        return None if source is None else reader_of(source, options)
 
     def close(self) -> None:
         self._source = None
         super().close()
 
-    def _open_source(self) -> _python.RemoteBytes:
+    def _open_source(self) -> _core.RemoteBytes:
         if self._source is None:
             raise ValueError("the stream is closed")
         return self._source

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tensorizer_ops import _python
+from tensorizer_ops import _core
 from tensorizer_ops._base.options import SecretOptions
 
 ConfigPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -89,7 +89,7 @@ def complete(
             if force_http is None and found.use_https is not None:
                 force_http = not found.use_https
     endpoint = given.endpoint
-    from_aws = "" if endpoint else _python.aws_s3_endpoint()
+    from_aws = "" if endpoint else _core.aws_s3_endpoint()
     endpoint = enforce_scheme(
         endpoint or from_aws or default_endpoint, bool(from_aws), bool(force_http)
     )
@@ -142,7 +142,7 @@ def with_scheme(endpoint: str, allow_http: bool = False, force_http: bool = Fals
     scheme, separator, place = endpoint.partition("://")
     if not separator:
         return ("http://" if force_http else "https://") + endpoint
-    shown = _python.without_secrets(endpoint)
+    shown = _core.without_secrets(endpoint)
     if scheme.lower() == "http" and not force_http and not allow_http:
         raise ValueError(f"the endpoint {shown!r} does not use TLS: force_http=True allows that")
     if scheme.lower() not in ("http", "https"):
@@ -159,7 +159,7 @@ def read_s3cfg(paths: Sequence[ConfigPath], must_exist: bool = False) -> tuple[S
     """
     for place in (os.path.expanduser(os.fsdecode(path)) for path in paths):
         try:
-            settings = _python.s3cmd_settings(os.fsencode(os.path.abspath(place)))
+            settings = _core.s3cmd_settings(os.fsencode(os.path.abspath(place)))
         except OSError:
             if must_exist:
                 raise

@@ -7,7 +7,7 @@ import os
 import tempfile
 import warnings
 
-from tensorizer_ops import _python
+from tensorizer_ops import _core
 from tensorizer_ops._base.options import SecretOptions, as_pairs
 from tensorizer_ops._compat.unclosed import finish_at_exit
 
@@ -43,7 +43,7 @@ class S3UploadFile(io.BufferedRandom):
             if target is not None and not self.closed and self._process == os.getpid():
                 self.flush()
                 uri, options = target
-                _python.upload(f"fd:{self.raw.fileno()}", uri, as_pairs(options))
+                _core.upload(f"fd:{self.raw.fileno()}", uri, as_pairs(options))
         finally:
             super().close()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from tensorizer_ops import _python
+from tensorizer_ops import _core
 from tensorizer_ops._base.targets import is_uri
 
 # The library's folder for each scheme: {"https": "http", "gs": "s3", "file": "local", …}.
-_FOLDERS = dict(_python.scheme_folders())
+_FOLDERS = dict(_core.scheme_folders())
 
 
 def stream_kind(uri: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _python, errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.file_objects import MOST_THREADS
 from tensorizer_ops._base.options import Options, as_text
@@ -30,7 +30,7 @@ from tensorizer_ops._compat.unclosed import finish_at_exit
 with contextlib.suppress(ImportError):  # if it is installed, torch has already imported it
     import numpy
 
-cpu_count: int = _python.usable_cpus()
+cpu_count: int = _core.usable_cpus()
 
 
 class TensorSerializer:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _python
+from tensorizer_ops import _core
 from tensorizer_ops._base.import_hook import when_imported
 from tensorizer_ops._base.options import as_pairs
 from tensorizer_ops._compile import traced
@@ -53,7 +53,7 @@ def _refuse_secrets(_: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
     """Refuse secrets before the call enters the graph: Dynamo prints a call that fails there."""
     uri = args[0] if args else kwargs["uri"]
     options = kwargs["options"].as_python_constant() if "options" in kwargs else None
-    _python.refuse_traced_secrets(uri.as_python_constant(), as_pairs(options))
+    _core.refuse_traced_secrets(uri.as_python_constant(), as_pairs(options))
 
 
 def _refuse_secrets_and_subclasses(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:

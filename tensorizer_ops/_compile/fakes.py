@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import register_fake
 
-from tensorizer_ops import _python, errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.options import as_pairs
 
 # Private in torch, so another version may lack it.
@@ -25,7 +25,7 @@ Options = dict[str, str] | None
 
 def _check_effect(uri: str, options: Options) -> None:
     """Refuse to trace a call without a result if it holds secrets or torch would drop it."""
-    _python.refuse_traced_secrets(uri, as_pairs(options))
+    _core.refuse_traced_secrets(uri, as_pairs(options))
     if _register_effect is None:
         raise NotImplementedError(
             f"torch {torch.__version__} does not support ops with effects, and would drop this "

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from tensorizer_ops import _python
 from tensorizer_ops._base.job import Job
 from tensorizer_ops._distributed.boxes import Box, LocalBytes, Saved
 from tensorizer_ops._distributed.gather import synchronize
@@ -45,7 +44,13 @@ def travels(ranges: Sequence[tuple[int, int, int]], tensors: Sequence[Saved]) ->
         begin += size
 
 
-def assigned(shared: _python.SharedSave, tensors: Sequence[Saved], ranks: int) -> list[list[int]]:
+def _ranges(shared: Any, section: int) -> list[tuple[int, int, int]]:
+    """Return the tensor, the start and the size of each range of a section."""
+    numbers = iter(shared.ranges(section))
+    return list(zip(numbers, numbers, numbers, strict=True))
+
+
+def assigned(shared: Any, tensors: Sequence[Saved], ranks: int) -> list[list[int]]:
     """Return the sections that each rank writes: those of which it has much, in about equal shares.
 
     Sections of the head are those of rank 0.
@@ -56,7 +61,7 @@ def assigned(shared: _python.SharedSave, tensors: Sequence[Saved], ranks: int) -
         owner = 0
         if section >= heads:
             held = [0] * ranks
-            for travel in travels(shared.ranges(section), tensors):
+            for travel in travels(_ranges(shared, section), tensors):
                 for rank in travel.ranks:
                     held[rank] += travel.box.size
             most = max(held)
@@ -72,7 +77,7 @@ class Exchange:
     def __init__(
         self,
         peers: Peers,
-        shared: _python.SharedSave,
+        shared: Any,
         tensors: Sequence[Saved],
         local: dict[int, LocalBytes],
         sections: Sequence[Sequence[int]],
@@ -129,7 +134,7 @@ class Exchange:
             section = self._section(owner, number)
             if section is None:
                 continue
-            needed = self._shared.ranges(section)
+            needed = _ranges(self._shared, section)
             if owner == mine:
                 ranges = needed
             for travel in travels(needed, self._tensors):

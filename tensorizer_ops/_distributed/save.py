@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import _python, errors
+from tensorizer_ops import errors
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.savable import held
 from tensorizer_ops._distributed.boxes import (
@@ -27,7 +27,7 @@ def save_shared(
     tensors: Mapping[str, torch.Tensor],
     peers: Peers,
     hashes: str,
-    options: list[tuple[str, str]],
+    options: Mapping[str, str],
     metadata: Mapping[str, str] | None,
 ) -> None:
     """Save what all ranks have, each a part. All of them return when the file is there."""
@@ -43,8 +43,8 @@ def save_shared(
         torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         for _, dtype, shape, _ in whole
     ]
-    texts = None if metadata is None else list(metadata.items())
-    shared = _python.SharedSave(uri, names, likes, hashes, options, texts)
+    texts = None if metadata is None else dict(metadata)
+    shared = torch.classes.tensorizer._SharedSave(uri, names, likes, hashes, options, texts)
     # In the end, because a rank whose upload has ended must learn why.
     peers.cleanup.callback(shared.abort)
     _start(shared, uri, peers)
@@ -82,7 +82,7 @@ def _whole(everyone: Sequence[Any]) -> list[Any]:
     return merged([announced for announced, _ in everyone])
 
 
-def _start(shared: _python.SharedSave, uri: str, peers: Peers) -> None:
+def _start(shared: Any, uri: str, peers: Peers) -> None:
     """Open the target on rank 0, and then on all others."""
     first = peers.rank == 0
     opened = shared.start(None) if first else ""
@@ -100,7 +100,7 @@ def _start(shared: _python.SharedSave, uri: str, peers: Peers) -> None:
         )
 
 
-def _finish(shared: _python.SharedSave, peers: Peers) -> None:
+def _finish(shared: Any, peers: Peers) -> None:
     handed: list[str] = []
     own = peers.run(shared.hand_in, shared.cancel)
     peers.agree(own, handed.extend)  # which only rank 0 needs

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 
 import torch
 
-from tensorizer_ops import _python
 from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.internals import held_memory
 from tensorizer_ops._base.memory import copyable, has_memory, identity
 from tensorizer_ops._base.options import Hashes, Options
 from tensorizer_ops._base.progress import Progress, reported
@@ -23,7 +23,7 @@ class Save(Future[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._job = _python.BackgroundSave()
+        self._job = torch.classes.tensorizer._BackgroundSave()
 
     def cancel(self) -> bool:
         """Ask the save to stop soon and write no file; :meth:`result` raises ``errors.Cancelled``.
@@ -35,7 +35,8 @@ class Save(Future[None]):
 
     def progress(self) -> tuple[int, int]:
         """Return the bytes written so far and the bytes to write in all."""
-        return self._job.progress()
+        done: tuple[int, int] = self._job.progress()
+        return done
 
 
 class _Snapshot:
@@ -44,7 +45,7 @@ class _Snapshot:
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.copies: list[torch.Tensor] = []
         self._arrivals: dict[torch.device, torch.Event] = {}
-        with _python.HeldMemory(tensors) as held:
+        with held_memory(tensors) as held:
             self._copy(held)
 
     def _copy(self, tensors: Iterable[torch.Tensor]) -> None:

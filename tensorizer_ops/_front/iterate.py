@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import torch
 
-from tensorizer_ops import _python
 from tensorizer_ops._base.arguments import check_names, checked
 from tensorizer_ops._base.file_objects import open_source
+from tensorizer_ops._base.internals import is_fake
 from tensorizer_ops._base.job import Job
 from tensorizer_ops._base.options import Options, Verify, memory_ceiling
 from tensorizer_ops._base.targets import Source
@@ -64,7 +64,7 @@ def iterate(
         copy=copy,
         threads=threads or opened.threads,
     )
-    if _python.is_fake():  # on this thread, and not on one that loads
+    if is_fake():  # on this thread, and not on one that loads
         with closing(opened.reader):
             return iter(load([name for batch in batches for name in batch]).items())
     return _yielded(opened.reader, batches, load)

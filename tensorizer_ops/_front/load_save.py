@@ -8,10 +8,11 @@ from typing import Any, TypedDict
 
 import torch
 
-from tensorizer_ops import _python, errors
+from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import check_names, checked, wrong
 from tensorizer_ops._base.file_objects import Destination, open_source
-from tensorizer_ops._base.options import Hashes, Options, Verify, as_pairs, as_text
+from tensorizer_ops._base.internals import is_fake, is_traced, unseen
+from tensorizer_ops._base.options import Hashes, Options, SecretOptions, Verify, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._base.slices import Slices, resolve, without
@@ -160,7 +161,7 @@ def load_from(
     check_names("names", wanted or ())
     where = torch.get_default_device() if device is None else torch.device(device)
     first_use(where)
-    if _python.is_fake():
+    if is_fake():
         with torch.utils._python_dispatch._disable_current_modes():
             shapes = load_from(reader, wanted, slices, "meta", dtype, "none", False, threads)
         return {
@@ -221,16 +222,16 @@ def save(
         return
     named, place = as_dict(tensors), place_of(uri)
     if progress or not isinstance(place, str):
-        job = _python.BackgroundSave()
+        job = torch.classes.tensorizer._BackgroundSave()
         with reported(job, progress):
             run_save(job, place, list(named), list(named.values()), request)
         return
-    if _python.is_fake():
+    if is_fake():
         raise errors.InvalidArgument(
             "nothing can be saved under FakeTensorMode, where tensors have no values: save outside "
             "of it"
         )
-    plain = plain_tensors(named, named.values(), traced=_python.is_traced())
+    plain = plain_tensors(named, named.values(), traced=is_traced())
     refuse_other_metadata(request["metadata"])
     torch.ops.tensorizer.save(place, dict(zip(named, plain, strict=True)), **request)
 
@@ -253,7 +254,7 @@ def save_request(
 
 
 def run_save(
-    job: _python.BackgroundSave,
+    job: Any,
     place: Sink,
     names: list[str],
     tensors: list[torch.Tensor],
@@ -262,13 +263,14 @@ def run_save(
     """Check names, tensors and metadata, and run a job."""
     plain = plain_tensors(names, tensors)
     refuse_other_metadata(request["metadata"])
-    metadata = None if request["metadata"] is None else list(request["metadata"].items())
     target = Destination(place, in_order=True)
-    options = as_pairs({**target.options, **(request["options"] or {})})
+    options = SecretOptions(as_text({**target.options, **(request["options"] or {})}))
     threads = operator.index(request["threads"]) or target.threads
-    output = target.start() if target.uri is None else target.uri
+    sink = target.sink() if target.uri is None else None
+    number = None if sink is None else sink.number
+    uri, hashes, metadata = target.uri or "", request["hashes"], request["metadata"]
     try:
-        job.run(output, names, plain, request["hashes"], threads, options, metadata)
+        unseen(job.run, uri, number, names, plain, hashes, threads, options, metadata)
         target.finish()
         target.synchronize()
     finally:

@@ -13,11 +13,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from tensorizer_ops import _python, errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import checked, kind_of, wrong
 from tensorizer_ops._base.file_objects import open_source
+from tensorizer_ops._base.internals import held_memory, load_constants as fill_constants
 from tensorizer_ops._base.memory import identity, is_plain
-from tensorizer_ops._base.options import Hashes, Options, Verify, as_pairs
+from tensorizer_ops._base.options import Hashes, Options, SecretOptions, Verify, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.refill import refill
 from tensorizer_ops._base.savable import (
@@ -205,7 +206,7 @@ def fill(
             puts.append(functools.partial(module.__setitem__, name))
     for name, tensor in zip(names, tensors, strict=True):
         refuse_uninitialized(name, tensor, "filled")
-    with _python.HeldMemory(tensors) as given, torch._C.DisableTorchFunctionSubclass():
+    with held_memory(tensors) as given, torch._C.DisableTorchFunctionSubclass():
         filled = torch.classes.tensorizer._Internals(reader).fill(
             names, given, where, strict, verify, threads, cast or dtype is not None, dtype
         )
@@ -275,9 +276,8 @@ def load_constants(
     """
     loader = getattr(model, "loader", model)
     count = operator.index(threads)
-    unexpected = _python.load_constants(
-        loader, to_uri(uri), bool(strict), verify, count, as_pairs(options)
-    )
+    given = SecretOptions(as_text(options or {}))
+    unexpected = fill_constants(loader, to_uri(uri), bool(strict), verify, count, given)
     return IncompatibleKeys([], unexpected)
 
 
@@ -335,7 +335,7 @@ def externalize(
         torch.jit.save(code, file)
         file.flush()
         save(uri, weights, hashes=hashes, options=options)
-        _python.upload(f"fd:{file.fileno()}", to_uri(os.fsencode(place)), [])
+        _core.upload(f"fd:{file.fileno()}", to_uri(os.fsencode(place)), [])
     return place
 
 

@@ -13,7 +13,8 @@ from support.process import fork_python
 
 PREAMBLE = """
 import io, os, signal, sys, threading, torch, tensorizer_ops
-from tensorizer_ops import TensorDeserializer, TensorSerializer, TensorType, _python, errors
+from tensorizer_ops import TensorDeserializer, TensorSerializer, TensorType, _core, errors
+from tensorizer_ops._base.internals import reader_of, writer_to
 
 folder = sys.argv[1]
 path = folder + "/m.tensors"
@@ -139,7 +140,7 @@ class File(io.BytesIO):
 
 
 file = File()
-writer = _python.write_file(file, 0, False, {"threads": "1"}, None)
+writer = writer_to(_core.file_sink(file, 0, False), {"threads": "1"}, None)
 on_signal(signal.SIGUSR1, lambda: (attempt(writer._flush), attempt(writer.abort)))
 assert outcome(lambda: writer.add("x", torch.ones(1000))) == "Cancelled"
 assert caught == ["InvalidArgument"], caught
@@ -186,7 +187,7 @@ with TensorDeserializer(File(data), "cpu", lazy_load=True) as lazy:
 
 def test_a_handler_asks_the_reader_that_opens_a_file_object(tmp_path: Path) -> None:
     code = """
-reader = _python.read_file(File(data), 0, True, False, False, {})
+reader = reader_of(_core.file_source(File(data), 0, True, False, False), {})
 on_signal(signal.SIGUSR1, lambda: attempt(reader.names))
 assert reader.names() == ["a", "b"]
 assert caught == ["InvalidArgument"], caught
@@ -257,7 +258,9 @@ class File(io.BytesIO):
 
 
 tensorizer_ops.save(path, {"a": torch.ones(3)})
-reader = _python.read_file(File(open(path, "rb").read()), 0, True, False, False, {})
+reader = reader_of(
+    _core.file_source(File(open(path, "rb").read()), 0, True, False, False), {}
+)
 reader.names()
 reader.close()
 assert len(caught) == 1

@@ -46,7 +46,7 @@ FileReader::FileReader(const at::Tensor& data, OptionList options)
   parse_load_options(option_list_);
 }
 
-FileReader::FileReader(std::unique_ptr<Source> source, OptionList options)
+FileReader::FileReader(std::shared_ptr<Source> source, OptionList options)
     : given_(true), option_list_(std::move(options)), source_(std::move(source)) {
   parse_load_options(option_list_);
 }

@@ -28,7 +28,7 @@ class FileReader {
                       std::shared_ptr<Source> opened = nullptr);
   explicit FileReader(const at::Tensor& data, OptionList options = {});
   // Reads a source that has no URI.
-  FileReader(std::unique_ptr<Source> source, OptionList options);
+  FileReader(std::shared_ptr<Source> source, OptionList options);
   ~FileReader();
 
   const std::string& uri() const noexcept { return uri_; }
