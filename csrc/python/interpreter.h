@@ -14,9 +14,9 @@ bool python_is_running();
 // fork() the thread that it started with.
 bool on_main_thread();
 
-// Holds the GIL. While Python shuts down, it ends each other thread that wants the GIL, in here or in
-// the code that this one runs: by an exception, which the constructor lets through and nanobind's
-// does not. Such a thread has nothing to release.
+// Holds the GIL. While Python shuts down, it ends each other thread that wants the GIL, in here or
+// in the code that this one runs: by an exception, which the constructor lets through and
+// nanobind's does not. Such a thread has nothing to release.
 class Gil {
  public:
   Gil() : state_(PyGILState_Ensure()) {}

@@ -11,8 +11,8 @@ import torch
 
 from tensorizer_ops import _core
 
-_classes = torch.classes.tensorizer
-_internals = _classes._Internals
+_internals = torch.classes.tensorizer._Internals
+_HeldMemory = torch.classes.tensorizer._HeldMemory
 
 
 def reader_of(source: _core.HandedOver, options: Mapping[str, str], uri: str | None = None) -> Any:
@@ -28,22 +28,22 @@ def writer_to(
 
 
 def unseen(method: Callable[..., Any], *arguments: object) -> Any:
-    """Call a method that neither tensors with ``__torch_function__`` nor ``torch.jit.trace`` see."""
+    """Call a method unseen by tensors with ``__torch_function__`` and by ``torch.jit.trace``."""
     tracing = torch._C._get_tracing_state()
     if tracing is not None:
-        torch._C._set_tracing_state(None)
+        torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
         with torch._C.DisableTorchFunction():
             return method(*arguments)
     finally:
         if tracing is not None:
-            torch._C._set_tracing_state(tracing)
+            torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
 
 
 @contextmanager
 def held_memory(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Give other tensors over the memory of plain ones, which stays in place in the block."""
-    memory = unseen(_classes._HeldMemory, list(tensors))
+    memory = unseen(_HeldMemory, list(tensors))
     try:
         yield unseen(memory.tensors)
     finally:

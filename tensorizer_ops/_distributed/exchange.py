@@ -8,7 +8,7 @@ section travel to all ranks two rounds later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -119,7 +119,8 @@ class Exchange:
         section = self._section(sender, number)
         if section is None:
             return 0
-        common, first_only = self._shared.digest_sizes(section)
+        sizes: tuple[int, int] = self._shared.digest_sizes(section)
+        common, first_only = sizes
         return common + (first_only if receiver == 0 else 0)
 
     def _round(self, number: int) -> None:
