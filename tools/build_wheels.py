@@ -3,13 +3,14 @@
     python tools/build_wheels.py
 
 The wheel contains every library that it needs but those of torch and of the C library, with their
-licences, which it finds by dpkg. The C and C++ libraries of this machine decide on which systems it
-runs: the tag of the wheel says so (``manylinux_2_35`` for those of Debian 12).
+licences, which it finds by dpkg. It is for systems with glibc 2.34 and the C++ library of GCC 11, or
+later: a library that needs newer ones is an error.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "dist"
+PLATFORM = f"manylinux_2_34_{platform.machine()}"
 # Libraries that the torch of the user brings.
 FROM_TORCH = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcudart*.so*")
 
@@ -80,7 +82,8 @@ def main() -> None:
         excluded = [word for library in FROM_TORCH for word in ("--exclude", library)]
         repaired = folder / "repaired"
         built = only_file(folder, "*.whl")
-        python("auditwheel", "repair", *excluded, "--wheel-dir", str(repaired), str(built))
+        options = ("--plat", PLATFORM, "--wheel-dir", str(repaired))
+        python("auditwheel", "repair", *excluded, *options, str(built))
         wheel = only_file(repaired, "*.whl")
         add_licences(wheel, folder / "unpacked")
         OUTPUT.mkdir(parents=True, exist_ok=True)

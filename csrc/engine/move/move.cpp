@@ -268,7 +268,8 @@ class Scheduler {
 
 void ComputeSlots::acquire() {
   std::unique_lock lock(mutex_);
-  released_.wait(lock, [&] { return free_ > 0; });
+  // wait() would need a newer C++ library than the systems have that wheels are for.
+  while (free_ == 0) released_.wait_for(lock, std::chrono::hours(1));
   --free_;
 }
 
