@@ -51,7 +51,7 @@ STEP := @tools/step.sh
 # Runs a target of this Makefile as a step.
 RUN := $(MAKE) --no-print-directory
 
-BUILT := tensorizer_ops/_build.py
+BUILT := build/built
 DEMO := build/demo
 # Includes the folders, which change when a file is added or removed.
 SOURCES := $(shell find csrc) setup.py pyproject.toml
@@ -199,7 +199,7 @@ gpu-peers: $(STAMPS)/torch
 		-r tools/gpu/peers.txt
 
 clean:
-	rm -rf build dist demo.png *.egg-info tensorizer_ops/*.so $(BUILT)
+	rm -rf build dist demo.png *.egg-info tensorizer_ops/*.so tensorizer_ops/torch_*_*
 	rm -rf tensorizer_ops/include tensorizer_ops/share
 	rm -rf .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,11 +1,11 @@
 """Builds two libraries, and a small module that binds them to Python.
 
 ``libtensorizer_core.so`` contains the layers of ``csrc`` that do not need torch,
-``libtensorizer_ops.so`` those above. Neither depends on Python, so C++ programs can use both.
-If there is a CUDA toolkit, ``libtensorizer_ops_cuda.so`` is built, too (``tools/build_cuda.py``).
-The module, ``_core``, is linked against the first only, so that it serves every torch, and uses the
-limited API of Python from 3.12 on, so that it serves every later Python. All are installed in the
-same folder.
+``libtensorizer_ops.so`` those above, in a folder for its torch, such as ``torch_2_13``. Neither
+depends on Python, so C++ programs can use both. If there is a CUDA toolkit,
+``libtensorizer_ops_cuda.so`` is built, too (``tools/build_cuda.py``). The module, ``_core``, is
+linked against the first only, so that it serves every torch, and uses the limited API of Python
+from 3.12 on, so that it serves every later Python.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ def install_for_cpp(folder: Path) -> None:
 def build_settings() -> dict[str, object]:
     """Return the arguments of setup() for a wheel and for a build in place."""
     torch_version = need_torch()
+    of_torch = f"torch_{torch_version.replace('.', '_')}"
     need_tools()
     need_system_libraries()
     need_compiler()
@@ -178,9 +179,9 @@ def build_settings() -> dict[str, object]:
     def sources(*layers: str) -> list[str]:
         return sorted(str(path) for layer in layers for path in Path(csrc, layer).rglob("*.cpp"))
 
-    def link_flags(library: str) -> list[str]:
+    def link_flags(library: str, core: str) -> list[str]:
         # No symbol may stay undefined, so that the libraries cannot depend on Python by mistake.
-        return [f"-Wl,-soname,{library}.so", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"]
+        return [f"-Wl,-soname,{library}.so", "-Wl,-z,defs", f"-Wl,-rpath,{core}"]
 
     above_core = {path.name for path in csrc.iterdir() if path.is_dir()}
     above_core -= {*CORE_LAYERS, "cuda", "include", "python"}
@@ -189,16 +190,16 @@ def build_settings() -> dict[str, object]:
         sources(*CORE_LAYERS),
         **includes,
         extra_compile_args=[*compile_flags, *pkg_config("--cflags")],
-        extra_link_args=[*link_flags(CORE), *pkg_config("--libs")],
+        extra_link_args=[*link_flags(CORE, "$ORIGIN"), *pkg_config("--libs")],
         language="c++",
     )
     library = CppExtension(
-        f"{PACKAGE}.{LIBRARY}",
+        f"{PACKAGE}.{of_torch}.{LIBRARY}",
         sources(*above_core),
         **includes,
         libraries=["tensorizer_core"],
         extra_compile_args=compile_flags,
-        extra_link_args=link_flags(LIBRARY),
+        extra_link_args=link_flags(LIBRARY, "$ORIGIN/.."),
         py_limited_api=True,  # leaves out torch_python
     )
     bindings = Path(nanobind.include_dir()).parent
@@ -244,9 +245,9 @@ def build_settings() -> dict[str, object]:
             return super().get_ext_filename(name)
 
         def run(self) -> None:
-            super().run()
             folder = Path(PACKAGE) if self.inplace else Path(self.build_lib, PACKAGE)
-            (folder / "_build.py").write_text(f'TORCH = "{torch_version}"\n')
+            (folder / of_torch).mkdir(parents=True, exist_ok=True)
+            super().run()
             install_for_cpp(folder)
             if toolkit := build_cuda.find_toolkit():
                 build_cuda.build(toolkit, folder)

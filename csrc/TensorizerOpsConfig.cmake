@@ -5,14 +5,15 @@ include(CMakeFindDependencyMacro)
 get_filename_component(_TensorizerOps_root "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 
 find_dependency(Torch)
-# The torch that the library was built against: "TORCH = "2.13"".
-file(STRINGS "${_TensorizerOps_root}/_build.py" _TensorizerOps_torch REGEX "^TORCH = ")
-string(REGEX REPLACE "^TORCH = \"(.*)\"$" "\\1" _TensorizerOps_torch "${_TensorizerOps_torch}")
-string(FIND "${Torch_VERSION}." "${_TensorizerOps_torch}." _TensorizerOps_at)
-if(NOT _TensorizerOps_at EQUAL 0)
+string(REGEX REPLACE "^([0-9]+)[.]([0-9]+).*" "torch_\\1_\\2" _TensorizerOps_torch "${Torch_VERSION}")
+set(_TensorizerOps_library
+    "${_TensorizerOps_root}/${_TensorizerOps_torch}/libtensorizer_ops.so")
+if(NOT EXISTS "${_TensorizerOps_library}")
+  file(GLOB _TensorizerOps_torches RELATIVE "${_TensorizerOps_root}"
+       "${_TensorizerOps_root}/torch_*_*")
   set(TensorizerOps_FOUND FALSE)
   set(TensorizerOps_NOT_FOUND_MESSAGE
-      "tensorizer_ops was built for torch ${_TensorizerOps_torch}, and this is ${Torch_VERSION}")
+      "tensorizer_ops is for ${_TensorizerOps_torches}, and this is torch ${Torch_VERSION}")
   return()
 endif()
 
@@ -24,7 +25,7 @@ if(NOT TARGET TensorizerOps::tensorizer_ops)
   add_library(TensorizerOps::tensorizer_ops SHARED IMPORTED)
   set_target_properties(
     TensorizerOps::tensorizer_ops
-    PROPERTIES IMPORTED_LOCATION "${_TensorizerOps_root}/libtensorizer_ops.so"
+    PROPERTIES IMPORTED_LOCATION "${_TensorizerOps_library}"
                INTERFACE_INCLUDE_DIRECTORIES "${_TensorizerOps_root}/include"
                INTERFACE_COMPILE_FEATURES cxx_std_20
                INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed"

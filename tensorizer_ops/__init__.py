@@ -145,6 +145,11 @@ def set_secret(name: str, secret: str | None) -> None:
     _core.set_secret(name, secret or "")
 
 
+def library_path() -> str:
+    """Return the library for the installed torch, which ``torch.ops.load_library`` and C++ load."""
+    return _library.library_path()
+
+
 def cmake_prefix_path() -> str:
     """Return the CMake prefix path of the package ``TensorizerOps``; torch's is needed as well."""
     return _os.path.join(_os.path.dirname(__file__), "share", "cmake")

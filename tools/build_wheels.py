@@ -3,8 +3,8 @@
     python tools/build_wheels.py
 
 The wheel contains every library that it needs but those of torch and of the C library, with their
-licences, which it finds by dpkg. It is for systems with glibc 2.34 and the C++ library of GCC 11, or
-later: a library that needs newer ones is an error.
+licences, which it finds by dpkg. It is for systems with glibc 2.34 and the C++ library of GCC 11,
+or later: a library that needs newer ones is an error.
 """
 
 from __future__ import annotations

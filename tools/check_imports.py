@@ -19,7 +19,6 @@ PACKAGE = "tensorizer_ops"
 # The files at the root of the package that are not public modules. Its folders are layers, too.
 AT_THE_ROOT = {
     "__main__": "_cli",
-    "_build": "native",
     "_core": "native",
     "errors": "errors",
 }
@@ -53,7 +52,7 @@ ALLOWED = {
     "tools": ["errors", "public"],
     "support": ["public", "local_servers"],
     "tests": [
-        *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
+        *("errors", "_base", "_front", "_cli", "_compat", "_compile"),
         *("_distributed", "_hf", "public", "local_servers", "support"),
         *("benchmarks/charts", "benchmarks/harness", "benchmarks/scale"),
     ],

@@ -54,7 +54,8 @@ def main() -> None:
         pip = (python, "-m", "pip", "install", "--quiet", given.torch)
         run(*pip, str(given.wheel.resolve()))
         work = folder / "work"
-        for part in ("tests", "local_servers", "examples"):
+        # The simulated device of the tests is built from csrc.
+        for part in ("tests", "local_servers", "examples", "csrc"):
             shutil.copytree(ROOT / part, work / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", work)
         found = subprocess.run(

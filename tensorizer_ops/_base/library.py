@@ -62,27 +62,47 @@ def _installed_torch() -> str:
     return torch.__version__
 
 
-def _check_torch(torch_version: str) -> None:
-    try:
-        from tensorizer_ops import _build
-    except ImportError:
+def _path_for(version: str) -> str:
+    """Return where the library for the X.Y of torch is."""
+    return os.path.join(PACKAGE, f"torch_{version.replace('.', '_')}", "libtensorizer_ops.so")
+
+
+def built_for() -> list[str]:
+    """Return the X.Y of each torch that there is a library for, the oldest first."""
+    found = []
+    for name in os.listdir(PACKAGE):
+        if match := re.fullmatch(r"torch_(\d+)_(\d+)", name):
+            found.append((int(match[1]), int(match[2])))
+    versions = [f"{major}.{minor}" for major, minor in sorted(found)]
+    return [version for version in versions if os.path.exists(_path_for(version))]
+
+
+def library_path(torch_version: str = "") -> str:
+    """Return where the library for a torch is, by default for the one that an import finds."""
+    torch_version = torch_version or _running_torch()
+    known = built_for()
+    if not known:
         raise ImportError(
             f"tensorizer_ops is not built in {PACKAGE}: run `make build` or "
             "`pip install -e .` there, or start Python in another folder to import an installed one"
-        ) from None
+        )
     running = _version(torch_version)
-    if running != _build.TORCH:
+    if running not in known:
         raise ImportError(
-            f"tensorizer_ops was built for torch {_build.TORCH}, and this is torch "
+            f"tensorizer_ops was built for torch {', '.join(known)}, and this is torch "
             f"{torch_version}: install tensorizer_ops again to build it for torch {running}"
         )
+    return _path_for(running)
+
+
+def _running_torch() -> str:
+    return getattr(sys.modules.get("torch"), "__version__", None) or _installed_torch()
 
 
 def load_core() -> None:
     """Load the library that needs no torch."""
-    torch = sys.modules.get("torch")
-    torch_version = getattr(torch, "__version__", None) or _installed_torch()
-    _check_torch(torch_version)
+    torch_version = _running_torch()
+    library_path(torch_version)  # raises for a torch that has none
     try:
         from tensorizer_ops import _core  # noqa: F401
     except ImportError as error:
@@ -93,9 +113,9 @@ def load_library() -> None:
     """Load the library that registers the ops with torch."""
     import torch
 
-    _check_torch(torch.__version__)
+    path = library_path(torch.__version__)
     try:
-        torch.ops.load_library(os.path.join(PACKAGE, "libtensorizer_ops.so"))
+        torch.ops.load_library(path)
     except OSError as error:
         # torch's error only names the library; the loader's error, its cause, says what is wrong.
         raise _import_error(error.__cause__ or error, torch.__version__) from None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from tensorizer_ops import __version__ as version, _build, _core
+from tensorizer_ops import __version__ as version, _core
 from tensorizer_ops._base import library
 
 # Instructions that the library or one of its dependencies chooses at run time.
@@ -40,7 +40,7 @@ def _facts() -> dict[str, str]:
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "tensorizer_ops": f"{version}, built for torch {_build.TORCH}",
+        "tensorizer_ops": f"{version}, built for torch {', '.join(library.built_for())}",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "packages": ", ".join(_packages()) or "none",

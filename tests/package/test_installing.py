@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 import torch
 
+import tensorizer_ops
 from support.process import ROOT, environment
-from tensorizer_ops import _build
-from tensorizer_ops._base.library import RUNTIME_PACKAGES
+from tensorizer_ops._base.library import RUNTIME_PACKAGES, built_for
 
 TOOLS = ROOT / "tools"
 CORE = ROOT / "tensorizer_ops" / "libtensorizer_core.so"
-LIBRARY = CORE.with_name("libtensorizer_ops.so")
+LIBRARY = Path(tensorizer_ops.library_path())
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """A writable copy of the sources of an installation."""
     folder = tmp_path / "sources"
-    built = shutil.ignore_patterns("*.so", "_build.py", "include", "share", "__pycache__")
+    built = shutil.ignore_patterns("*.so", "torch_*_*", "include", "share", "__pycache__")
     shutil.copytree(ROOT / "tensorizer_ops", folder / "tensorizer_ops", ignore=built)
     for name in ("csrc", "tools"):
         shutil.copytree(ROOT / name, folder / name)
@@ -52,7 +52,7 @@ def test_a_wheel_wants_the_torch_that_it_was_built_for(sources: Path) -> None:
     done = set_up(sources, "dist_info", "--output-dir", sources.parent)
     assert done.returncode == 0, done.stderr
     (metadata,) = sources.parent.glob("*.dist-info/METADATA")
-    assert f"Requires-Dist: torch=={_build.TORCH}.*\n" in metadata.read_text()
+    assert f"Requires-Dist: torch=={built_for()[-1]}.*\n" in metadata.read_text()
 
 
 def test_packed_sources_may_be_built_for_any_torch(sources: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_library_that_is_missing_is_one_sentence(tmp_path: Path, library: str)
 
 def test_a_library_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tensorizer_ops", tmp_path / "tensorizer_ops")
-    library = tmp_path / "tensorizer_ops" / LIBRARY.name
+    library = tmp_path / LIBRARY.relative_to(ROOT)
     library.write_bytes(b"of another machine")
     for code in ("import torch, tensorizer_ops", "import tensorizer_ops; tensorizer_ops.load"):
         done = run(tmp_path, sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
@@ -259,7 +259,7 @@ def test_a_library_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0
     assert "RuntimeWarning: torch.ops.tensorizer is missing: tensorizer_ops cannot" in done.stderr
-    library.with_name(CORE.name).write_bytes(b"of another machine")
+    (tmp_path / CORE.relative_to(ROOT)).write_bytes(b"of another machine")
     done = run(tmp_path, sys.executable, "-c", "import tensorizer_ops", PYTHONPATH=str(tmp_path))
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: tensorizer_ops cannot be loaded (")

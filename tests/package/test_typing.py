@@ -59,7 +59,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with only the package, installed in place as pyproject.toml specifies."""
     folder = tmp_path_factory.mktemp("typing")
     sources = folder / "sources"
-    built = shutil.ignore_patterns("*.so", "_build.py", "include", "share", "__pycache__")
+    built = shutil.ignore_patterns("*.so", "torch_*_*", "include", "share", "__pycache__")
     shutil.copytree(ROOT / "tensorizer_ops", sources / "tensorizer_ops", ignore=built)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)

@@ -268,8 +268,7 @@ class Scheduler {
 
 void ComputeSlots::acquire() {
   std::unique_lock lock(mutex_);
-  // wait() would need a newer C++ library than the systems have that wheels are for.
-  while (free_ == 0) released_.wait_for(lock, std::chrono::hours(1));
+  released_.wait(lock, [&] { return free_ > 0; });
   --free_;
 }
 

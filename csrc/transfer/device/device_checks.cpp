@@ -117,14 +117,14 @@ at::Tensor start_crc32(std::span<const DeviceCheck> checks, std::span<const at::
   return data.empty() ? at::Tensor() : call_crc32(data);
 }
 
-// Registers the kernels of the library beside this one, for the rest of the process.
+// Registers the kernels of the library above the folder of this one, for the rest of the process.
 void use_cuda_library() {
   static std::once_flag once;
   std::call_once(once, [] {
     Dl_info here{};
     if (dladdr(reinterpret_cast<const void*>(&can_check_on), &here) == 0) return;
-    const auto path =
-        std::filesystem::path(here.dli_fname).parent_path() / "libtensorizer_ops_cuda.so";
+    const std::filesystem::path folder = std::filesystem::path(here.dli_fname).parent_path();
+    const auto path = folder / ".." / "libtensorizer_ops_cuda.so";
     std::string why;
     static_cast<void>(register_cuda_library(path, c10::DispatchKey::CUDA, why).release());
     if (!why.empty()) log("the host verifies and decrypts what is loaded to CUDA devices: " + why);
