@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -74,6 +75,9 @@ def add_licences(wheel: Path, folder: Path) -> None:
 
 
 def main() -> None:
+    # A wheel has all that is in this folder, also of earlier versions.
+    for folder in (ROOT / "build").glob("lib.*"):
+        shutil.rmtree(folder)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         options = ("--no-isolation", "--outdir", str(folder))
@@ -82,8 +86,8 @@ def main() -> None:
         excluded = [word for library in FROM_TORCH for word in ("--exclude", library)]
         repaired = folder / "repaired"
         built = only_file(folder, "*.whl")
-        options = ("--plat", PLATFORM, "--wheel-dir", str(repaired))
-        python("auditwheel", "repair", *excluded, *options, str(built))
+        to = ("--plat", PLATFORM, "--wheel-dir", str(repaired))
+        python("auditwheel", "repair", *excluded, *to, str(built))
         wheel = only_file(repaired, "*.whl")
         add_licences(wheel, folder / "unpacked")
         OUTPUT.mkdir(parents=True, exist_ok=True)
