@@ -102,6 +102,20 @@ def test_what_follows_the_second_number_does_not_count(
     library.load_library()
 
 
+def test_the_library_for_the_torch_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torch_2_9", "torch_2_11", "torch_2_13", "torch_compat"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "libtensorizer_ops.so").touch()
+    (tmp_path / "torch_2_14").mkdir()  # what a removed library leaves
+    monkeypatch.setattr(library, "PACKAGE", str(tmp_path))
+    assert library.built_for() == ["2.9", "2.11", "2.13"]
+    assert library.library_path("2.11.1+cpu") == str(tmp_path / "torch_2_11/libtensorizer_ops.so")
+    with pytest.raises(ImportError, match=r"torch 2\.9, 2\.11, 2\.13, and this is torch 2\.14\.0"):
+        library.library_path("2.14.0")
+
+
 SCHEMAS = """
 import sys, torch
 import tensorizer_ops
