@@ -52,7 +52,7 @@ ALLOWED = {
     "tools": ["errors", "public"],
     "support": ["public", "local_servers"],
     "tests": [
-        *("errors", "_base", "_front", "_cli", "_compat", "_compile"),
+        *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
         *("_distributed", "_hf", "public", "local_servers", "support"),
         *("benchmarks/charts", "benchmarks/harness", "benchmarks/scale"),
     ],

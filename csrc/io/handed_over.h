@@ -1,20 +1,22 @@
-// Sources and sinks that a host has made, on their way to an op: an op takes numbers, and no
-// objects of the host.
+// What a host has made, on its way to an op: an op takes numbers, and no objects of the host.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <variant>
 
 #include "io/sink.h"
 #include "io/source.h"
 
 namespace tensorizer {
 
-// Keeps a source or a sink until an op takes it, or until this ends.
+// A source, a sink, or an object of another library.
+using Handed = std::variant<std::shared_ptr<Source>, std::unique_ptr<Sink>, void*>;
+
+// Keeps one of them until an op takes it, or until this ends.
 class HandedOver {
  public:
-  explicit HandedOver(std::shared_ptr<Source> source);
-  explicit HandedOver(std::unique_ptr<Sink> sink);
+  explicit HandedOver(Handed handed);
   ~HandedOver();
   HandedOver(const HandedOver&) = delete;
   HandedOver& operator=(const HandedOver&) = delete;
@@ -25,8 +27,9 @@ class HandedOver {
   const std::int64_t number_;
 };
 
-// Return what has this number, once. Throw Error(InvalidArgument) if there is none.
-std::shared_ptr<Source> take_source(std::int64_t number);
-std::unique_ptr<Sink> take_sink(std::int64_t number);
+// Returns what has this number, once. Throws Error(InvalidArgument) if there is nothing of the
+// kind.
+template <typename Kind>
+Kind take_handed(std::int64_t number);
 
 }  // namespace tensorizer

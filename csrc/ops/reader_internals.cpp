@@ -25,8 +25,6 @@ using Tensors = std::vector<at::Tensor>;
 using OptionalDevice = std::optional<c10::Device>;
 using OptionalType = std::optional<c10::ScalarType>;
 
-std::int64_t number(std::uint64_t value) { return static_cast<std::int64_t>(value); }
-
 // Ends one call that runs on another thread.
 class ScriptCancel final : public torch::CustomClassHolder {
  public:
@@ -113,21 +111,25 @@ using Options = std::optional<StringDict>;
 // Returns a Reader of a source that was handed over, of the file at the URI if there is one.
 c10::intrusive_ptr<ScriptReader> reader_of(std::int64_t source, std::optional<std::string> uri,
                                            Options options) {
-  std::shared_ptr<Source> taken = translate_errors([&] { return take_source(source); });
+  std::shared_ptr<Source> taken =
+      translate_errors([&] { return take_handed<std::shared_ptr<Source>>(source); });
   if (uri) return c10::make_intrusive<ScriptReader>(*uri, options, std::move(taken));
   return c10::make_intrusive<ScriptReader>(std::move(taken), options);
 }
 
 c10::intrusive_ptr<ScriptWriter> writer_to(std::int64_t sink, Options options, Options metadata) {
-  return c10::make_intrusive<ScriptWriter>(translate_errors([&] { return take_sink(sink); }),
-                                           options, metadata);
+  return c10::make_intrusive<ScriptWriter>(
+      translate_errors([&] { return take_handed<std::unique_ptr<Sink>>(sink); }), options,
+      metadata);
 }
 
-// `package` is the address of torch's object.
+// `package` is the number of torch's object. An address would let a scripted program name any
+// memory.
 NameList fill_constants(std::int64_t package, std::string uri, bool strict, std::string verify,
                         std::int64_t threads, Options options) {
   return translate_errors([&] {
-    auto& loader = *reinterpret_cast<torch::inductor::AOTIModelPackageLoader*>(package);
+    auto& loader =
+        *static_cast<torch::inductor::AOTIModelPackageLoader*>(take_handed<void*>(package));
     return NameList(tensorizer::load_constants(loader, uri, {strict, parse_verify(verify), threads},
                                                option_list(options))
                         .unexpected_keys);

@@ -1,5 +1,6 @@
-// What the Python package asks of saves, beyond ops: torch.classes.tensorizer._BackgroundSave,
-// which other threads can watch; _SharedSave, of a file that several processes write; _HeldMemory.
+// Classes of torch.classes.tensorizer that the Python package needs for saves, beside the ops:
+// _BackgroundSave is a save that other threads can watch, _SharedSave one of a file that several
+// processes write, and _HeldMemory keeps the memory of tensors in place.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -21,8 +22,6 @@ using Names = c10::List<std::string>;
 using Options = std::optional<StringDict>;
 using Tensors = std::vector<at::Tensor>;
 
-std::int64_t number(std::uint64_t value) { return static_cast<std::int64_t>(value); }
-
 SaveRequest save_request(const Names& names, Tensors tensors, const std::string& hashes,
                          const Options& options, const Options& metadata) {
   return {.names = string_vector(names),
@@ -40,7 +39,7 @@ class BackgroundSave final : public torch::CustomClassHolder {
     translate_errors([&] {
       SaveRequest request = save_request(names, std::move(tensors), hashes, options, metadata);
       request.uri = std::move(uri);
-      if (sink) request.sink = take_sink(*sink);
+      if (sink) request.sink = take_handed<std::unique_ptr<Sink>>(*sink);
       request.threads = threads;
       save(std::move(request), job_->progress, job_->cancel);
     });

@@ -123,19 +123,22 @@ void define_keys(nb::module_& module) {
   module.def("derive_key", &derived_key);
 }
 
-// Sources and sinks for Readers and Writers, which take them by their number.
+// What ops take by its number.
 void define_files(nb::module_& module) {
   nb::class_<HandedOver>(module, "HandedOver").def_prop_ro("number", &HandedOver::number);
   module.def("buffer_source", [](nb::handle buffer, std::uint64_t start) {
-    return std::make_unique<HandedOver>(buffer_source(buffer, start));
+    return std::make_unique<HandedOver>(std::shared_ptr(buffer_source(buffer, start)));
   });
   module.def("file_source", [](nb::object file, std::uint64_t start, bool seekable, bool sequential,
                                bool keeps_nothing) {
-    return std::make_unique<HandedOver>(
-        python_source({std::move(file), start, seekable, keeps_nothing}, sequential));
+    return std::make_unique<HandedOver>(std::shared_ptr(
+        python_source({std::move(file), start, seekable, keeps_nothing}, sequential)));
   });
   module.def("file_sink", [](nb::object file, std::uint64_t start, bool keeps_nothing) {
     return std::make_unique<HandedOver>(python_sink({std::move(file), start, true, keeps_nothing}));
+  });
+  module.def("object_at", [](std::uintptr_t address) {
+    return std::make_unique<HandedOver>(reinterpret_cast<void*>(address));
   });
 }
 

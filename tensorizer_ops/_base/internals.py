@@ -82,8 +82,9 @@ def load_constants(
             "torch._inductor.aoti_load_package() loaded"
         )
     # pybind11 keeps the address of the C++ object behind the head of the Python object.
-    address = ctypes.c_void_p.from_address(id(loader) + object.__basicsize__).value
+    address = ctypes.c_size_t.from_address(id(loader) + object.__basicsize__).value
+    handed = _core.object_at(address)
     unexpected: list[str] = _internals.load_constants(
-        address, uri, strict, verify, threads, options
+        handed.number, uri, strict, verify, threads, options
     )
     return unexpected
