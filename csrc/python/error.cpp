@@ -74,7 +74,7 @@ void stop_ops_on_signal() {
     stop_on_signal();
     return;
   }
-  if (!on_main_thread() || !python_is_running()) return;
+  if (!handles_signals()) return;
   const Gil gil;
   if (PyOS_InterruptOccurred() == 0) return;
   // Python sees the signal once the interpreter has returned.
@@ -119,7 +119,7 @@ void throw_in_python(const Error& error) {
 }
 
 void stop_on_signal() {
-  if (!on_main_thread() || !python_is_running()) return;
+  if (!handles_signals()) return;
   const Gil gil;
   if (PyErr_CheckSignals() != 0) throw_python_error();
 }

@@ -24,7 +24,7 @@ struct __attribute__((visibility("default"))) python_error : std::exception {
   PyObject* type = nullptr;
   PyObject* value = nullptr;
   PyObject* traceback = nullptr;
-  // What is seen by those who lose the type.
+  // The text for callers that lose the type.
   std::string message;
 };
 

@@ -14,6 +14,9 @@ bool python_is_running();
 // fork() the thread that it started with.
 bool on_main_thread();
 
+// Returns whether an interrupt hook has to look for signals on this thread.
+inline bool handles_signals() { return on_main_thread() && python_is_running(); }
+
 // Holds the GIL. While Python shuts down, it ends each other thread that wants the GIL, in here or
 // in the code that this one runs: by an exception, which the constructor lets through and
 // nanobind's does not. Such a thread has nothing to release.

@@ -80,19 +80,20 @@ def built_for() -> list[str]:
 def library_path(torch_version: str = "") -> str:
     """Return where the library for a torch is, by default for the one that an import finds."""
     torch_version = torch_version or _running_torch()
+    running = _version(torch_version)
+    path = _path_for(running)
+    if os.path.exists(path):
+        return path
     known = built_for()
     if not known:
         raise ImportError(
             f"tensorizer_ops is not built in {PACKAGE}: run `make build` or "
             "`pip install -e .` there, or start Python in another folder to import an installed one"
         )
-    running = _version(torch_version)
-    if running not in known:
-        raise ImportError(
-            f"tensorizer_ops was built for torch {', '.join(known)}, and this is torch "
-            f"{torch_version}: install tensorizer_ops again to build it for torch {running}"
-        )
-    return _path_for(running)
+    raise ImportError(
+        f"tensorizer_ops was built for torch {', '.join(known)}, and this is torch "
+        f"{torch_version}: install tensorizer_ops again to build it for torch {running}"
+    )
 
 
 def _running_torch() -> str:
