@@ -163,9 +163,11 @@ from tensorizer_ops._base.targets import (  # noqa: E402
     Source as Source,
     Target as Target,
 )
-from tensorizer_ops._front.inspection import (  # noqa: E402
+from tensorizer_ops._front.info import (  # noqa: E402
     Info as Info,
     StoredTensor as StoredTensor,
+)
+from tensorizer_ops._front.inspection import (  # noqa: E402
     info as info,
     metadata as metadata,
     names as names,

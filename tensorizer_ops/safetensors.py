@@ -19,9 +19,11 @@ from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.internals import held_memory, reader_of
 from tensorizer_ops._base.memory import fills_storage, is_plain, span
 from tensorizer_ops._base.savable import fillable, held, plain_tensors
+from tensorizer_ops._base.tables import shortened, tensors_in_words
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._front.load_save import load_from, load_slices, save as _save
 
@@ -177,6 +179,11 @@ class safe_open:
         self._copy = backend == "pread"
         self._reader: Any = torch.classes.tensorizer.Reader(to_uri(filename), None)
         self._names: list[str] = self._reader.names()
+        self._label = label(filename)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._reader is None else tensors_in_words(len(self._names))
+        return f"<tensorizer_ops.safetensors.safe_open of {self._label}: {state}>"
 
     def __enter__(self) -> safe_open:
         return self
@@ -232,6 +239,10 @@ class Slice:
         self._name = name
         whole = opened._open().load([name], torch.device("meta"))[name]
         self._shape, self._dtype = list(whole.shape), whole.dtype
+
+    def __repr__(self) -> str:
+        name, kind = shortened(repr(self._name)), self.get_dtype()
+        return f"<tensorizer_ops.safetensors.Slice of {name}: {kind} {self._shape}>"
 
     def get_shape(self) -> list[int]:
         return list(self._shape)

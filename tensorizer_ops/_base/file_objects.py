@@ -248,15 +248,12 @@ class Output:
 
 def label(given: Any) -> str:
     """Return how to show what a caller gave: a path, a URI without secrets, or a type."""
+    if isinstance(given, int):
+        return f"descriptor {given}"
     place = place_of(given)
     if not isinstance(place, str):
         return f"a {type(given).__name__}"
     return repr(_core.without_secrets(place) if isinstance(given, str) else os.fspath(given))
-
-
-def tensors_in_words(count: int) -> str:
-    """Return "1 tensor", "2 tensors" and so on."""
-    return f"{count} tensor{'' if count == 1 else 's'}"
 
 
 def _write_all(stream: Any, piece: bytes) -> None:

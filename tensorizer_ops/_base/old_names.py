@@ -11,7 +11,7 @@ from typing import Any
 # The modules that had them, and where they are now.
 MOVED = {
     "tensorizer_ops._inspection": dict.fromkeys(
-        ("Info", "StoredTensor"), "tensorizer_ops._front.inspection"
+        ("Info", "StoredTensor"), "tensorizer_ops._front.info"
     ),
     "tensorizer_ops._reader": dict.fromkeys(
         ("Reader", "_Defaults"), "tensorizer_ops._front.reader"

@@ -17,10 +17,10 @@ import torch
 from tensorizer_ops import _core
 from tensorizer_ops._base.options import Options, as_pairs
 from tensorizer_ops._base.progress import reported
+from tensorizer_ops._base.tables import Table, size_text
 from tensorizer_ops._base.targets import local_path
-from tensorizer_ops._cli.info import hashes_of
 from tensorizer_ops._cli.options import reading, refuse_stream
-from tensorizer_ops._cli.output import bar, note, print_table, size_text
+from tensorizer_ops._cli.output import bar, bold, note
 from tensorizer_ops._cli.parsers import UsageError
 from tensorizer_ops._front.inspection import File
 
@@ -64,7 +64,7 @@ def bench(given: Namespace) -> int:
 
     measure("bare read", lambda: _read_files(files, threads) if files else _read(given, options))
     measure("load", lambda: _load(given, options, "none"))
-    if hashes_of(file):
+    if file.kinds_of_hashes():
         measure("verified load", lambda: _load(given, options, "all"))
     advice = advise(measured, threads, path is None, bool(file.digest_chunk()))
     if given.json:
@@ -172,7 +172,7 @@ def _print(measured: dict[str, Stats]) -> None:
         )
         for name, stats in measured.items()
     ]
-    print_table(("", "bytes", "time", "speed"), rows, right=(1, 2, 3))
+    print(*Table(("", "bytes", "time", "speed"), rows, (1, 2, 3)).lines(bold), sep="\n")
     for name, stats in measured.items():
         parts = [
             f"{what} {stats[part]:.3f} s" for part, what in _PARTS.items() if stats.get(part, 0) > 0

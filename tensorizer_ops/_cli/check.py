@@ -9,7 +9,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import is_encrypted, reading
-from tensorizer_ops._cli.output import bar, name_of
+from tensorizer_ops._cli.output import bar, green, name_of
 from tensorizer_ops._cli.parsers import DIFFERENT
 from tensorizer_ops._front.inspection import File
 
@@ -32,7 +32,7 @@ def verify(given: Namespace) -> int:
             worst = max(worst, DIFFERENT if damaged else status_of(error))
         else:
             if not given.quiet:
-                print(f"{name_of(file)}: OK")
+                print(f"{name_of(file)}: {green('OK')}")
     return worst
 
 

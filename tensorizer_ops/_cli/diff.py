@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._base.tables import name_text
 from tensorizer_ops._cli.options import is_encrypted, reading, refuse_stream
-from tensorizer_ops._cli.output import name_text
 from tensorizer_ops._cli.parsers import DIFFERENT
-from tensorizer_ops._front.inspection import File, StoredTensor
+from tensorizer_ops._front.info import StoredTensor
+from tensorizer_ops._front.inspection import File
 from tensorizer_ops._front.load_save import load_slices
 
 # Bytes that are loaded of each file at a time.

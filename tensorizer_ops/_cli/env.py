@@ -15,6 +15,8 @@ import torch
 
 from tensorizer_ops import __version__ as version, _core
 from tensorizer_ops._base import library
+from tensorizer_ops._base.tables import Table
+from tensorizer_ops._cli.output import bold
 
 # Instructions that the library or one of its dependencies chooses at run time.
 _USED_FEATURES = (
@@ -29,9 +31,7 @@ def env(given: Namespace) -> int:
     if given.json:
         print(json.dumps(facts))
     else:
-        width = max(map(len, facts))
-        for name, value in facts.items():
-            print(f"{name:{width}}  {value}")
+        print(*Table((), [*facts.items()]).lines(bold), sep="\n")
     return 0
 
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tensorizer_ops import errors
-from tensorizer_ops._cli.output import safe
+from tensorizer_ops._base.tables import safe
 from tensorizer_ops._cli.parsers import (
     DIFFERENT,
     FAILED,
-    PROGRAM,
     WRONG_USAGE,
     UsageError,
+    complaint,
     make_parser,
 )
 
@@ -79,7 +79,7 @@ def interrupts_that_end() -> Iterator[None]:
 def interrupted() -> int:
     """Say that Ctrl-C has ended the command, and return its exit status."""
     # On a terminal, ^C is at the begin of the line.
-    print(f"{chr(10) * sys.stderr.isatty()}{PROGRAM}: interrupted", file=sys.stderr)
+    print(f"{chr(10) * sys.stderr.isatty()}{complaint('interrupted')}", file=sys.stderr)
     return 128 + signal.SIGINT
 
 
@@ -99,7 +99,7 @@ def report(error: Exception, verbose: bool) -> None:
         for line in "".join(traceback.format_exception(error)).split("\n"):
             print(safe(line), file=sys.stderr)
     for line in describe(error):
-        print(f"{PROGRAM}: {safe(line)}", file=sys.stderr)
+        print(complaint(line), file=sys.stderr)
 
 
 def describe(error: Exception) -> list[str]:

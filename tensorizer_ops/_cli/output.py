@@ -1,29 +1,18 @@
-"""Text for terminals: escaped names, sizes and tables."""
+"""Text for terminals: colours, tables that fit, progress bars and notes."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, TextIO
 
+from tensorizer_ops._base.tables import MOST_ROWS, safe
 from tensorizer_ops._front.inspection import File
 
-_WIDEST = 80
-
-
-def safe(text: str) -> str:
-    """Escape what a terminal might act on: control characters, and those that reorder text."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
-
-
-def name_text(name: str) -> str:
-    """Return the name of a tensor, so that no two names are shown alike."""
-    return safe(name.replace("\\", "\\\\"))
+# Lines of a terminal that are not the rows of a table.
+_OTHER_LINES = 12
 
 
 def name_of(file: File) -> str:
@@ -32,34 +21,29 @@ def name_of(file: File) -> str:
     return safe(label[1:-1] if label.startswith("'") else label)
 
 
-def size_text(size: int) -> str:
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB"):
-        value /= 1024
-        if value < 1024:
-            return f"{value:.1f} {unit}"
-    return f"{value / 1024:.1f} TiB"
+def bold(text: str) -> str:
+    return _styled(text, "1", sys.stdout)
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int]) -> None:
-    """Print rows in columns; ``right`` are the columns that are aligned to the right.
+def green(text: str) -> str:
+    return _styled(text, "32", sys.stdout)
 
-    A very long cell moves the rest of its own row only.
-    """
-    lines = [header, *rows]
-    widths = [
-        max(len(cell) for cell in column if len(cell) <= _WIDEST or cell == column[0])
-        for column in zip(*lines, strict=True)
-    ]
-    to_right = set(right)
-    for line in lines:
-        cells = [
-            cell.rjust(width) if number in to_right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+
+def red(text: str) -> str:
+    """Mark what goes to standard error."""
+    return _styled(text, "31", sys.stderr)
+
+
+def _styled(text: str, code: str, stream: TextIO) -> str:
+    plain = not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if plain else f"\x1b[{code}m{text}\x1b[0m"
+
+
+def most_rows() -> int | None:
+    """Return how many rows of a table to show on a terminal; None for all, in a pipe or a file."""
+    if not sys.stdout.isatty():
+        return None
+    return max(MOST_ROWS, shutil.get_terminal_size().lines - _OTHER_LINES)
 
 
 def bar(quiet: bool) -> Literal[True] | None:

@@ -10,8 +10,9 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
+from tensorizer_ops._base.tables import safe
 from tensorizer_ops._cli import arguments
-from tensorizer_ops._cli.output import safe
+from tensorizer_ops._cli.output import red
 
 PROGRAM = "tensorizer-ops"
 
@@ -34,7 +35,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and repeat no value that could be a secret."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"{PROGRAM}: {safe(message)} (see {self.prog} --help)\n")
+        self.exit(WRONG_USAGE, f"{complaint(message)} (see {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         # argparse ignores errors here.
@@ -58,6 +59,11 @@ class Parser(argparse.ArgumentParser):
             known = [str(choice) for choice in action.choices]
             advice = _meant(str(value), known) or f": choose from {', '.join(known)}"
             raise argparse.ArgumentError(action, f"{value!r} is unknown{advice}")
+
+
+def complaint(text: str) -> str:
+    """Return a line for standard error that says what is wrong."""
+    return f"{red(PROGRAM)}: {safe(text)}"
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

@@ -7,11 +7,11 @@ from argparse import Namespace
 
 from tensorizer_ops import _core
 from tensorizer_ops._base.options import Hashes
+from tensorizer_ops._base.tables import safe, size_text
 from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._cli import checkpoints
-from tensorizer_ops._cli.info import key_cost_of
 from tensorizer_ops._cli.options import reading, refuse_stream
-from tensorizer_ops._cli.output import bar, note, safe, size_text
+from tensorizer_ops._cli.output import bar, note
 from tensorizer_ops._cli.parsers import UsageError
 from tensorizer_ops._front.inspection import File
 
@@ -103,7 +103,7 @@ def _like(source: str, options: dict[str, str], target: str) -> tuple[Hashes, di
         if "key" not in options:
             raise UsageError("the file is encrypted: give --key-file or --passphrase-file")
         same["key"] = options["key"]
-        if cost := key_cost_of(file):
+        if cost := file.cost_of_key():
             same["kdf"] = "{},{}".format(*cost)
     if chunk := file.digest_chunk():
         same["digest_chunk"] = str(chunk)

@@ -46,7 +46,7 @@ class Catalog:
         self.header_offsets: list[int] = listed.header_offsets
         self.data_offsets: list[int] = listed.data_offsets
         self.data_sizes: list[int] = listed.data_sizes
-        self._memory_sizes: list[int] = listed.memory_sizes
+        self.memory_sizes: list[int] = listed.memory_sizes
         # The number of the tensor that the data is stored with: its own unless names share it.
         self._stored_as: list[int] = listed.stored_as
         if not self.names:
@@ -146,7 +146,7 @@ class Catalog:
         return sum(self.data_sizes[i] for i in self.stored(range(len(self.names))))
 
     def total_memory(self) -> int:
-        return sum(self._memory_sizes[i] for i in self.stored(self.kept))
+        return sum(self.memory_sizes[i] for i in self.stored(self.kept))
 
     def total_data(self) -> int:
         return sum(self.data_sizes[i] for i in self.stored(self.kept))
@@ -157,7 +157,7 @@ class Catalog:
         size, enough = 0, 0
         for i in numbers:
             batch.append(i)
-            size += self._memory_sizes[i]
+            size += self.memory_sizes[i]
             if size >= enough:
                 yield batch
                 enough = min(max(_GROWTH * size, _SMALLEST_BATCH), _BATCH)

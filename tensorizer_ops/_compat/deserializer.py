@@ -8,14 +8,21 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.options import Options, as_text
 from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.tables import (
+    MOST_ROWS,
+    size_text,
+    table_of_tensors,
+    tensors_in_words,
+)
 from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._compat import paths
 from tensorizer_ops._compat.catalog import Catalog, FilterFuncType
@@ -111,6 +118,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         self.total_compressed_tensor_bytes = 0
         self.read_bytes = 0
         self._file = OpenedFile(file_obj, options, encryption, lazy=lazy_load)
+        self._label = label(file_obj)
         try:
             self._catalog = Catalog(self._file.reader, filter_func)
             self._values = Values(
@@ -163,6 +171,27 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             given["dtype"],
             self._file_header.version_number,
         )
+
+    def __repr__(self) -> str:
+        size = size_text(self.total_tensor_bytes)
+        what = f"{tensors_in_words(len(self._catalog.kept))}, {size}"
+        return f"<tensorizer_ops.TensorDeserializer of {self._label}: {what}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the tensors. Loads none."""
+        numbers = self._catalog.kept[:MOST_ROWS]
+        more = len(self._catalog.kept) - len(numbers)
+        return table_of_tensors(map(self._row, numbers), more).html(repr(self)[1:-1])
+
+    def _row(self, number: int) -> tuple[str, str | None, Sequence[int], int]:
+        name, size = self._catalog.names[number], self._catalog.memory_sizes[number]
+        value = self._values.loaded(number)
+        if value is not None:
+            return name, str(value.dtype).removeprefix("torch."), value.shape, value.nbytes
+        if not self._file.is_open:
+            return name, None, (), size
+        internals = self._file.internals
+        return name, internals.type_name(name), self._file.reader.shape(name), size
 
     # The mapping
 

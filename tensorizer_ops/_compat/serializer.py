@@ -16,10 +16,11 @@ import torch
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import wrong
-from tensorizer_ops._base.file_objects import MOST_THREADS
+from tensorizer_ops._base.file_objects import MOST_THREADS, label
 from tensorizer_ops._base.options import Options, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import plain_tensors
+from tensorizer_ops._base.tables import tensors_in_words
 from tensorizer_ops._compat import files, paths
 from tensorizer_ops._compat.crypt_params import EncryptionParams
 from tensorizer_ops._compat.log import logger
@@ -89,6 +90,7 @@ class TensorSerializer:
         self._users: list[int] = []  # the threads that are writing or closing
         self._given_up = False
         place = files.resolve(file_obj, "wb+")
+        self._label = label(file_obj)
         self._file = None if isinstance(place, str) else place
         self._is_callers = place is file_obj
         threads = {"threads": str(min(self.cpu_limit, MOST_THREADS))}
@@ -97,6 +99,11 @@ class TensorSerializer:
         self._process = os.getpid()
         self._is_open = True
         finish_at_exit(self)
+
+    def __repr__(self) -> str:
+        state, count = self._output.writer._state()
+        what = f"{tensors_in_words(count)}, {state}"
+        return f"<tensorizer_ops.TensorSerializer to {self._label}: {what}>"
 
     @property
     def total_tensor_bytes(self) -> int:

@@ -25,6 +25,7 @@ from torch.futures import Future
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.nested import DAMAGE, damage, refuse_meta
 from tensorizer_ops._base.options import Hashes, Options, Verify, kept
@@ -68,6 +69,10 @@ class _Place:
         self._path = path
         self._options = kept(options)
         self._current = _Current()
+
+    def __repr__(self) -> str:
+        place = "no path" if self._path is None else label(self._path)
+        return f"<tensorizer_ops.checkpoint.{type(self).__name__}: {place}>"
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

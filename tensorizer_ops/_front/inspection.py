@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorizer_ops import _core
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.options import Options, Verify, as_pairs
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.targets import Source, Target, place_of, to_uri
+from tensorizer_ops._front.info import Info, StoredTensor
 from tensorizer_ops._registration.register import register_with_torch
 
 if TYPE_CHECKING:
     from tensorizer_ops._front.reader import Reader
-
-
-class StoredTensor(NamedTuple):
-    """The index entry of one tensor."""
-
-    name: str
-    dtype: str | None  # torch's name; None in a stream if only the tensor's header has it
-    shape: tuple[int, ...]
-    header_offset: int
-    data_offset: int
-    data_size: int
-    memory_size: int
 
 
 class Format(NamedTuple):
@@ -69,6 +59,19 @@ class File(_core.File):
         """Return the digest of the model in the file: of its data, or as the file lists it."""
         return super().digest(operator.index(threads), operator.index(version), listed)
 
+    def kinds_of_hashes(self) -> tuple[str, ...]:
+        """Return the kinds of hashes in the file; none if a stream has passed them."""
+        with contextlib.suppress(errors.InvalidArgument):
+            return tuple(self.hashes()[1])
+        return ()
+
+    def cost_of_key(self) -> tuple[int, int] | None:
+        """Return the passes and the memory that derive the key of the file from a passphrase."""
+        for name in self.names()[:1]:
+            with contextlib.suppress(errors.InvalidArgument):  # a stream has passed the header
+                return self.key_cost(name)
+        return None
+
     def verify(
         self, verify: str = "all", threads: int | None = None, progress: Progress | None = None
     ) -> None:
@@ -79,25 +82,20 @@ class File(_core.File):
             super().verify(verify, operator.index(threads or 0))
 
 
-class Info(NamedTuple):
-    """The format, size, encryption, hashes and tensors of a file, as its index lists them."""
-
-    format: str  # "tensors" or "safetensors"
-    version: int  # of the format; 0 if it has no versions
-    encrypted: bool
-    authenticated: bool  # whether a key authenticates its index
-    metadata: dict[str, str]
-    tensors: list[StoredTensor]  # in the order of the file
-
-    @property
-    def num_tensors(self) -> int:
-        """How many tensors the file has."""
-        return len(self.tensors)
-
-    @property
-    def num_bytes(self) -> int:
-        """How many bytes the tensors take in memory."""
-        return sum(tensor.memory_size for tensor in self.tensors)
+def info_of(file: File) -> Info:
+    """Return what an open file holds."""
+    form = file.format()
+    return Info(
+        form.name,
+        form.version,
+        form.encrypted,
+        form.authenticated,
+        file.metadata(),
+        file.index(),
+        file.kinds_of_hashes(),
+        file.digest_chunk(),
+        file.cost_of_key() if form.encrypted else None,
+    )
 
 
 @checked
@@ -122,10 +120,10 @@ def names(uri: Source, *, options: Options | None = None) -> list[str]:
 
 
 def info(uri: Target, *, options: Options | None = None) -> Info:
-    """Return what a file holds: its format, its metadata and a list of its tensors.
+    """Return what a file holds: its format, its metadata, its hashes and a list of its tensors.
 
-    Reads the index of the file, and needs no torch. Raises the exceptions of
-    :func:`tensorizer_ops.load`.
+    Reads the index of the file and the header of one tensor, and needs no torch. Raises the
+    exceptions of :func:`tensorizer_ops.load`.
 
     Args:
         uri: a path or a URI, as for :func:`tensorizer_ops.load`.
@@ -137,16 +135,7 @@ def info(uri: Target, *, options: Options | None = None) -> Info:
             f"uri is {type(uri).__name__}, and must be a path or a URI: tensorizer_ops.Reader "
             "takes file objects"
         )
-    file = File(place, options)
-    form = file.format()
-    return Info(
-        form.name,
-        form.version,
-        form.encrypted,
-        form.authenticated,
-        file.metadata(),
-        file.index(),
-    )
+    return info_of(File(place, options))
 
 
 @checked

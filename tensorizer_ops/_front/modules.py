@@ -27,6 +27,7 @@ from tensorizer_ops._base.savable import (
     refuse_uninitialized,
     refuse_without_memory,
 )
+from tensorizer_ops._base.tables import MOST_ROWS
 from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
 from tensorizer_ops._front.load_save import first_use, save
 
@@ -71,6 +72,17 @@ class IncompatibleKeys(NamedTuple):
 
     missing_keys: list[str]  # of tensors that were not filled
     unexpected_keys: list[str]  # of tensors that only the file has
+
+    def __repr__(self) -> str:
+        if not any(self):
+            return "<All keys matched successfully>"  # as torch says it
+        missing, unexpected = map(_first_keys, self)
+        return f"IncompatibleKeys(missing_keys={missing}, unexpected_keys={unexpected})"
+
+
+def _first_keys(keys: list[str]) -> str:
+    more = f", ... {len(keys) - MOST_ROWS} more" * (len(keys) > MOST_ROWS)
+    return f"[{', '.join(map(repr, keys[:MOST_ROWS]))}{more}]"
 
 
 @checked

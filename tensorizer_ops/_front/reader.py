@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -10,10 +11,11 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked, is_unicode
-from tensorizer_ops._base.file_objects import label, open_source, tensors_in_words
+from tensorizer_ops._base.file_objects import label, open_source
 from tensorizer_ops._base.options import Hashes, Options, Verify, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.slices import Slices
+from tensorizer_ops._base.tables import MOST_ROWS, table_of_tensors, tensors_in_words
 from tensorizer_ops._base.targets import Source, Target, place_of, to_uri
 from tensorizer_ops._front.load_save import load_from
 from tensorizer_ops._front.modules import IncompatibleKeys, fill
@@ -103,6 +105,17 @@ class Reader(Mapping[str, torch.Tensor]):
         else:
             state = f"{self._format}, {tensors_in_words(len(self._names))}"
         return f"<tensorizer_ops.Reader of {self._label}: {state}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the tensors. Reads the index."""
+        if self._is_closed:
+            return html.escape(repr(self))
+        names = list(self._index())
+        listed = zip(names[:MOST_ROWS], self._internals.list().memory_sizes, strict=False)
+        rows = (
+            (n, self._internals.type_name(n), self._reader.shape(n), size) for n, size in listed
+        )
+        return table_of_tensors(rows, max(0, len(names) - MOST_ROWS)).html(repr(self)[1:-1])
 
     def __enter__(self) -> Reader:
         self._must_be_open()

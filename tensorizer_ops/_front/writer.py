@@ -9,9 +9,10 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked, wrong
-from tensorizer_ops._base.file_objects import Output, label, tensors_in_words
+from tensorizer_ops._base.file_objects import Output, label
 from tensorizer_ops._base.options import Hashes, Options, as_text
 from tensorizer_ops._base.savable import plain_tensors, refuse_other_metadata
+from tensorizer_ops._base.tables import tensors_in_words
 from tensorizer_ops._base.targets import Sink, place_of
 
 

@@ -123,7 +123,34 @@ def test_ctrl_c_ends_it_in_one_line(tmp_path: Path, command: str) -> None:
             time.sleep(1)
         terminal.type("\x03")
         assert terminal.end() == 128 + signal.SIGINT
-        assert terminal.shown.replace("\r", "").endswith("\ntensorizer-ops: interrupted\n")
+        last = "\n\x1b[31mtensorizer-ops\x1b[0m: interrupted\n"
+        assert terminal.shown.replace("\r", "").endswith(last)
         assert "Traceback" not in terminal.shown
     finally:
         os.close(keep)
+
+
+def test_a_terminal_gets_colours(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, marked in (("info", "\x1b[1mname "), ("verify", "\x1b[32mOK\x1b[0m")):
+        terminal = Terminal(command, model)
+        assert terminal.end() == 0 and marked in terminal.shown
+    wrong = Terminal("info", model.parent / "none")
+    assert wrong.end() == 3 and wrong.shown.startswith("\x1b[31mtensorizer-ops\x1b[0m: ")
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, value)
+            plain = Terminal("info", model)
+            assert plain.end() == 0 and "\x1b" not in plain.shown
+    assert "\x1b" not in run("info", model).stdout + run("info", "none", status=3).stderr
+
+
+def test_a_terminal_gets_the_beginning_of_a_long_table(tmp_path: Path) -> None:
+    path = tmp_path / "many.tensors"
+    tensorizer_ops.save(path, {f"{i}.weight": torch.ones(1) for i in range(722)})
+    for arguments in ([], ["--by-prefix"]):
+        terminal = Terminal("info", path, *arguments)
+        assert terminal.end() == 0 and terminal.shown.endswith("\r\n... 702 more\r\n")
+        shown = run("info", path, *arguments).stdout
+        assert "more" not in shown and shown.count("\n") == 722 + 8
+    names = Terminal("info", path, "--names")
+    assert names.end() == 0 and names.shown.count("\n") == 722

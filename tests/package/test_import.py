@@ -80,7 +80,8 @@ def test_pickles_of_earlier_versions_load(tmp_path: Path) -> None:
     info = tensorizer_ops.info(path)
     for value in (info, info.tensors[0], tensorizer_ops.Reader(path)):
         now = pickle.dumps(value, protocol=2)  # whose names have no length
-        before = re.sub(rb"tensorizer_ops\._front\.(\w+)", rb"tensorizer_ops._\1", now)
+        before = now.replace(b"_front.info", b"_front.inspection")
+        before = re.sub(rb"tensorizer_ops\._front\.(\w+)", rb"tensorizer_ops._\1", before)
         assert before != now
         loaded = pickle.loads(before)
         assert type(loaded) is type(value)
