@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
+
+from tensorizer_ops._base.tables import size_text
 
 # A function that takes the bytes moved so far and the bytes to move in all; True draws a bar.
 Progress = Callable[[int, int], object] | bool
 
 _INTERVAL = 0.1
+# The width of a full bar.
+_BAR = 20
 
 
 class Job(Protocol):
@@ -20,33 +26,47 @@ class Job(Protocol):
     def cancel(self) -> None: ...
 
 
-class _Bar:
-    """A bar of tqdm, drawn once there are bytes to move: a load that maps its file moves none."""
+class Bar:
+    """A progress bar on standard error, in one line of a terminal or a notebook; nothing elsewhere.
 
-    def __init__(self) -> None:
-        try:
-            from tqdm.auto import tqdm
-        except ImportError:
-            raise ImportError(
-                "progress=True needs tqdm, which is not installed: run `pip install tqdm`, or give "
-                "a function as progress="
-            ) from None
-        self._make: Any = tqdm
-        self._bar: Any = None
-        self._begin = time.time()  # tqdm's clock
+    Drawn once there are bytes to move: a load that maps its file moves none.
+    """
+
+    def __init__(self, label: str = "") -> None:
+        self._label = label
+        self._begin = time.monotonic()
+        self._width = 0  # of what is drawn
+        on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._is_seen = on_terminal or "ipykernel" in sys.modules
 
     def __call__(self, done: int, total: int) -> None:
-        if total == 0:
+        if total == 0 or not self._is_seen:
             return
-        if self._bar is None:
-            self._bar = self._make(total=total, unit="B", unit_scale=True, unit_divisor=1024)
-            self._bar.start_t = self._bar.last_print_t = self._begin
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
+        seconds = max(time.monotonic() - self._begin, 1e-6)
+        minutes, rest = divmod(int(seconds * (total - done) / max(done, 1)), 60)
+        what = f"{100 * done // total:3}% of {size_text(total)}, {size_text(int(done / seconds))}/s"
+        when = f"{seconds:.1f} s" if done == total else f"{minutes}:{rest:02} left" if done else ""
+        room = max(3, _columns() - 1 - len(what) - len(when) - _BAR - 4)
+        excess = len(self._label) - room
+        label = f"...{self._label[excess + 3 :]}" if excess > 0 else self._label
+        mark = "━" if (sys.stderr.encoding or "").lower().startswith("utf") else "#"
+        drawn = f"{mark * (_BAR * done // total):{_BAR}}"
+        line = f"{label}{' ' * bool(label)}{drawn} {what}, {when}".rstrip(" ,")
+        print(f"\r{line:{self._width}}", end="", file=sys.stderr, flush=True)
+        self._width = len(line)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        """End the line."""
+        if self._width:
+            print(file=sys.stderr)
+        self._width = 0
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:  # a notebook
+        return 80
 
 
 @contextmanager
@@ -55,18 +75,16 @@ def reported(job: Job, progress: Progress | None) -> Iterator[None]:
 
     An exception that ``progress`` raises cancels the job and is raised from the block.
     """
-    if progress is True:
-        bar = _Bar()
-        try:
-            with _reported(job, bar):
-                yield
-        finally:
-            bar.close()
-    elif progress:
-        with _reported(job, progress):
-            yield
-    else:
+    report = Bar() if progress is True else progress
+    if not report:
         yield
+        return
+    try:
+        with _reported(job, report):
+            yield
+    finally:
+        if isinstance(report, Bar):
+            report.close()
 
 
 @contextmanager

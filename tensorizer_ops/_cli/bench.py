@@ -123,7 +123,7 @@ def _read(given: Namespace, options: Options) -> Stats:
 
 def _load(given: Namespace, options: Options, verify: str) -> Stats:
     reader = torch.classes.tensorizer.Reader(given.uri, options)
-    with reported(reader, bar(given.quiet)):
+    with reported(reader, bar(given.quiet, given.uri)):
         reader.load(None, None, None, verify, True, given.threads)
     stats: Stats = dict(reader.stats())
     return stats

@@ -21,7 +21,7 @@ def verify(given: Namespace) -> int:
     for uri in given.uri:
         try:
             file = File(uri, options)
-            file.verify(given.check, given.threads, bar(given.quiet))
+            file.verify(given.check, given.threads, bar(given.quiet, uri))
         except errors.Error as error:
             report(error, given.verbose)
             damaged = isinstance(error, errors.InvalidFormat) or (
@@ -49,7 +49,7 @@ def digest(given: Namespace) -> int:
     for uri in given.uri:
         try:
             file = File(uri, options)
-            with reported(file, bar(given.quiet)):
+            with reported(file, bar(given.quiet, uri)):
                 found = file.digest(given.threads, given.version, given.listed)
         except errors.Error as error:
             report(error, given.verbose)

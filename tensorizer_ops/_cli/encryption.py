@@ -72,7 +72,7 @@ def _as_asked(given: Namespace) -> dict[str, Any]:
         "threads": given.threads,
         "source_options": dict(given.option),
         "target_options": dict(given.target_option),
-        "progress": bar(given.quiet),
+        "progress": bar(given.quiet, given.source),
     }
 
 

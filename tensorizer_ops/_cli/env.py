@@ -23,7 +23,7 @@ _USED_FEATURES = (
     *("avx", "avx2", "avx512bw", "avx512f", "pclmulqdq", "sha_ni", "vpclmulqdq"),  # x86-64
     *("asimd", "crc32", "pmull", "sha2"),  # aarch64
 )
-_PACKAGES = ("tqdm", "protobuf", "safetensors", "tensorizer", "numpy")
+_PACKAGES = ("protobuf", "safetensors", "tensorizer", "numpy")
 
 
 def env(given: Namespace) -> int:

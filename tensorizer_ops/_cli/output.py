@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
-from typing import Literal, TextIO
+from typing import TextIO
 
+from tensorizer_ops import _core
+from tensorizer_ops._base.progress import Bar
 from tensorizer_ops._base.tables import MOST_ROWS, safe
+from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._front.inspection import File
 
 # Lines of a terminal that are not the rows of a table.
@@ -46,10 +48,9 @@ def most_rows() -> int | None:
     return max(MOST_ROWS, shutil.get_terminal_size().lines - _OTHER_LINES)
 
 
-def bar(quiet: bool) -> Literal[True] | None:
-    """Return the argument ``progress``: a bar on a terminal that tqdm can draw, or nothing."""
-    on_terminal = not quiet and sys.stderr.isatty()
-    return True if on_terminal and importlib.util.find_spec("tqdm") else None
+def bar(quiet: bool, uri: str) -> Bar | None:
+    """Return the argument ``progress``: a bar with the name of a file, or nothing."""
+    return None if quiet else Bar(safe(_core.without_secrets(to_uri(uri))))
 
 
 def note(quiet: bool, text: str) -> None:

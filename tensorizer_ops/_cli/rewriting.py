@@ -37,7 +37,7 @@ def convert(given: Namespace) -> int:
             threads=given.threads,
             options=target_options,
             metadata={"format": "pt"},
-            progress=bar(given.quiet),
+            progress=bar(given.quiet, given.source),
         )
         return 0
     if given.entry is not None:
@@ -49,7 +49,7 @@ def convert(given: Namespace) -> int:
         threads=given.threads,
         source_options=options,
         target_options=target_options,
-        progress=bar(given.quiet),
+        progress=bar(given.quiet, given.source),
     )
     return 0
 
@@ -67,7 +67,7 @@ def copy(given: Namespace) -> int:
             given.target,
             threads=given.threads,
             source_options=options,
-            progress=bar(given.quiet),
+            progress=bar(given.quiet, given.source),
         )
         note(given.quiet, f"fetched {size_text(fetched)}, kept {size_text(kept)}")
         return 0
@@ -82,7 +82,7 @@ def copy(given: Namespace) -> int:
         threads=given.threads,
         source_options=options,
         target_options={**same, **target_options},
-        progress=bar(given.quiet),
+        progress=bar(given.quiet, given.source),
     )
     return 0
 

@@ -66,7 +66,7 @@ def load(
             (``docs/security.md``), and those for servers (``docs/remote.md``).
         progress: called ten times a second from another thread with two numbers: the bytes moved
             so far and the bytes to move in all. An exception that it raises ends the load. ``True``
-            draws a bar with tqdm.
+            draws a bar on a terminal.
 
     Returns:
         The tensors by name, in the order of the file or of ``names``. Those that were saved as one,
