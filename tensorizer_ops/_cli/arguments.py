@@ -39,18 +39,25 @@ def _depth(text: str) -> int:
         ) from None
 
 
-def _named(parser: argparse.ArgumentParser, *flags: str, help: str) -> None:
+def _named(parser: argparse.ArgumentParser, *flags: str, dest: str, help: str) -> None:
     parser.add_argument(
-        *flags, action="append", default=[], type=_option, metavar="NAME=VALUE", help=help
+        *flags,
+        action="append",
+        default=[],
+        type=_option,
+        metavar="NAME=VALUE",
+        dest=dest,
+        help=help,
     )
 
 
-def _reads(parser: argparse.ArgumentParser) -> None:
+def _reads(parser: argparse.ArgumentParser, options: str = "--options") -> None:
     """Add the arguments of all commands that read a file."""
     _named(
         parser,
         "-o",
-        "--option",
+        options,
+        dest="options",
         help="an option for reading, such as connections=32; may be given several times",
     )
     _keys(parser)
@@ -59,6 +66,12 @@ def _reads(parser: argparse.ArgumentParser) -> None:
 def _keys(parser: argparse.ArgumentParser, new: str = "") -> None:
     what = "the new key" if new else "the key of an encrypted file"
     group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        f"--{new}key",
+        metavar="NAME",
+        help=f"the name of {what}, not its value: env:NAME, file:PATH, passphrase-env:NAME or "
+        "passphrase-file:PATH",
+    )
     group.add_argument(f"--{new}key-file", metavar="FILE", help=f"a file with {what}: 32 bytes")
     group.add_argument(
         f"--{new}passphrase-file", metavar="FILE", help=f"a file with the passphrase of {what}"
@@ -86,7 +99,8 @@ def _writes(parser: argparse.ArgumentParser, hashes: str | None = "all") -> None
     )
     _named(
         parser,
-        "--target-option",
+        "--target-options",
+        dest="target_options",
         help="an option for writing, such as fsync=true; may be given several times",
     )
     parser.add_argument(
@@ -131,7 +145,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
 def add_verify(parser: argparse.ArgumentParser) -> None:
     _uris(parser)
     parser.add_argument(
-        "--check",
+        "--verify",
         choices=("all", "crc32"),
         default="all",
         help="which hashes are compared; all by default",
@@ -163,7 +177,7 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--entry", metavar="KEY", help="the entry of a PyTorch checkpoint that has the tensors"
     )
-    _reads(parser)
+    _reads(parser, "--source-options")
 
 
 def add_copy(parser: argparse.ArgumentParser) -> None:
@@ -173,7 +187,7 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="fetch only what the local TARGET lacks; SOURCE needs digests of chunks",
     )
-    _reads(parser)
+    _reads(parser, "--source-options")
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:
@@ -181,7 +195,8 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", help="a path or a URI")
     _named(
         parser,
-        "--target-option",
+        "--target-options",
+        dest="target_options",
         help="an option for reading B; those of -o and the key are for both",
     )
     add_json(parser)
@@ -202,12 +217,12 @@ def _kdf(parser: argparse.ArgumentParser) -> None:
 def add_encrypt(parser: argparse.ArgumentParser) -> None:
     _writes(parser)
     _kdf(parser)
-    _reads(parser)
+    _reads(parser, "--source-options")
 
 
 def add_decrypt(parser: argparse.ArgumentParser) -> None:
     _writes(parser)
-    _reads(parser)
+    _reads(parser, "--source-options")
 
 
 def add_rekey(parser: argparse.ArgumentParser) -> None:
@@ -216,7 +231,13 @@ def add_rekey(parser: argparse.ArgumentParser) -> None:
 
 
 def add_keygen(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="FILE", help="the file to create")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("path", nargs="?", metavar="FILE", help="the file to create")
+    where.add_argument(
+        "--hex",
+        action="store_true",
+        help="print the key as 64 hexadecimal digits instead, for an environment variable",
+    )
 
 
 def add_bench(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ def verify(given: Namespace) -> int:
     for uri in given.uri:
         try:
             file = File(uri, options)
-            file.verify(given.check, given.threads, bar(given.quiet, uri))
+            file.verify(given.verify, given.threads, bar(given.quiet, uri))
         except errors.Error as error:
             report(error, given.verbose)
             damaged = isinstance(error, errors.InvalidFormat) or (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import product
 
 from tensorizer_ops._cli.parsers import COMMANDS, PROGRAM, Command, Parser, fill
 
@@ -30,19 +31,21 @@ def _choices(action: argparse.Action) -> str:
 
 
 def _bash() -> str:
+    commands = " ".join(name for command in COMMANDS for name in command.names)
     lines = [
         "_tensorizer_ops() {",
         '  local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"',
         "  local words=",
         "  if [ $COMP_CWORD -eq 1 ]; then",
-        f'    words="{" ".join(command.name for command in COMMANDS)} --help --version"',
+        f'    words="{commands} --help --version"',
         "  else",
         '    case "${COMP_WORDS[1]} $previous" in',
     ]
     for command in COMMANDS:
         for action in _options(command):
             if action.choices:
-                names = "|".join(f'"{command.name} {name}"' for name in action.option_strings)
+                pairs = product(command.names, action.option_strings)
+                names = "|".join(f'"{command} {option}"' for command, option in pairs)
                 lines.append(f'      {names}) words="{_choices(action)}" ;;')
     lines += ["      *)", '        case "${COMP_WORDS[1]}" in']
     for command in COMMANDS:
@@ -50,7 +53,9 @@ def _bash() -> str:
         positional = [
             _choices(a) for a in actions_of(command) if not a.option_strings and a.choices
         ]
-        lines.append(f'          {command.name}) words="{" ".join([*positional, *options])}" ;;')
+        lines.append(
+            f'          {"|".join(command.names)}) words="{" ".join([*positional, *options])}" ;;'
+        )
     lines += [
         "        esac ;;",
         "    esac",
@@ -95,7 +100,7 @@ def _zsh() -> str:
     ]
     for command in COMMANDS:
         specs = list(_zsh_specs(command))
-        lines += [f"  {command.name})", "    _arguments -s \\"]
+        lines += [f"  {'|'.join(command.names)})", "    _arguments -s \\"]
         lines += [f"      {spec} \\" for spec in specs[:-1]]
         lines += [f"      {specs[-1]}", "    ;;"]
     return "\n".join([*lines, "esac"])
@@ -122,7 +127,7 @@ def _fish() -> str:
             f"{begin} -n __fish_use_subcommand -f -a {command.name} -d '{_fish_text(command.help)}'"
         )
     for command in COMMANDS:
-        where = f"{begin} -n '__fish_seen_subcommand_from {command.name}'"
+        where = f"{begin} -n '__fish_seen_subcommand_from {' '.join(command.names)}'"
         for action in actions_of(command):
             if not action.option_strings:
                 if action.choices:

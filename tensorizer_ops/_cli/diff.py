@@ -58,7 +58,7 @@ def diff(given: Namespace) -> int:
     for uri in (given.a, given.b):
         refuse_stream(uri, "diff reads it several times")
     options = reading(given)
-    sides = [(given.a, options), (given.b, {**options, **dict(given.target_option)})]
+    sides = [(given.a, options), (given.b, {**options, **dict(given.target_options)})]
     sides = [(uri, _without_useless_key(uri, chosen)) for uri, chosen in sides]
     a, b = ({t.name: t for t in File(uri, chosen).index()} for uri, chosen in sides)
     readers = [torch.classes.tensorizer.Reader(uri, chosen) for uri, chosen in sides]

@@ -19,7 +19,7 @@ def encrypt(given: Namespace) -> int:
     encrypt(
         given.source,
         given.target,
-        key=_key(given, given.target_option, twice=True),
+        key=_key(given, given.target_options, twice=True),
         kdf=given.kdf,
         **_as_asked(given),
     )
@@ -32,7 +32,7 @@ def decrypt(given: Namespace) -> int:
     decrypt(
         given.source,
         given.target,
-        key=_key(given, given.option),
+        key=_key(given, given.options),
         **_as_asked(given),
     )
     return 0
@@ -44,8 +44,8 @@ def rekey(given: Namespace) -> int:
     rekey(
         given.source,
         given.target,
-        old_key=_key(given, given.option),
-        new_key=_key(given, given.target_option, "new_", twice=True),
+        old_key=_key(given, given.options),
+        new_key=_key(given, given.target_options, "new_", twice=True),
         kdf=given.kdf,
         **_as_asked(given),
     )
@@ -53,6 +53,9 @@ def rekey(given: Namespace) -> int:
 
 
 def keygen(given: Namespace) -> int:
+    if given.hex:
+        print(secrets.token_hex(_KEY_BYTES))
+        return 0
     # O_EXCL replaces nothing, and follows no link.
     descriptor = os.open(given.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -70,8 +73,8 @@ def _as_asked(given: Namespace) -> dict[str, Any]:
     return {
         "hashes": given.hashes,
         "threads": given.threads,
-        "source_options": dict(given.option),
-        "target_options": dict(given.target_option),
+        "source_options": dict(given.options),
+        "target_options": dict(given.target_options),
         "progress": bar(given.quiet, given.source),
     }
 

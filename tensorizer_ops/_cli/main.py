@@ -35,7 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbose = False
     try:
         try:
-            given = make_parser().parse_args(arguments)
+            parser = make_parser()
+            words = sys.argv[1:] if arguments is None else arguments
+            if not words:
+                parser.print_help(sys.stderr)
+                return WRONG_USAGE
+            given = parser.parse_args(words)
             verbose = given.verbose
             with interrupts_that_end():
                 module = importlib.import_module(f"tensorizer_ops._cli.{given.file}")

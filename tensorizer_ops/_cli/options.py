@@ -14,7 +14,7 @@ from tensorizer_ops._front.inspection import File
 
 def reading(given: Namespace) -> dict[str, str]:
     """Return the options for reading: those of ``-o``, and the key if there is one."""
-    options: dict[str, str] = dict(given.option)
+    options: dict[str, str] = dict(given.options)
     key = key_name(given)
     if key is not None:
         if "key" in options:
@@ -48,6 +48,8 @@ def key_name(given: Namespace, new: str = "", ask: bool = False, twice: bool = F
     With ``ask``, a passphrase is read from the terminal if no argument names a key.
     """
     values = vars(given)
+    if values[f"{new}key"] is not None:
+        return str(values[f"{new}key"])
     if values[f"{new}key_file"] is not None:
         return f"file:{values[f'{new}key_file']}"
     if values[f"{new}passphrase_file"] is not None:

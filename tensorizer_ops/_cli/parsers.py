@@ -7,7 +7,7 @@ import difflib
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from tensorizer_ops._base.tables import safe
@@ -31,6 +31,16 @@ class UsageError(Exception):
     """Arguments that do not fit together."""
 
 
+# Options by names that they had before, or have in Python, and what each command calls them.
+_OTHER_NAMES = {
+    "--check": ("--verify",),
+    "--option": ("--options", "--source-options"),
+    "--options": ("--source-options",),
+    "--target-option": ("--target-options",),
+    "--old-key": ("--key",),
+}
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and repeat no value that could be a secret."""
 
@@ -41,8 +51,11 @@ class Parser(argparse.ArgumentParser):
         # argparse ignores errors here.
         (file or sys.stderr).write(message)
 
-    def parse_known_args(self, *arguments: Any, **more: Any) -> tuple[Any, list[str]]:
-        given, unknown = super().parse_known_args(*arguments, **more)
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        words = map(self._as_known, sys.argv[1:] if args is None else args)
+        given, unknown = super().parse_known_args([*words], namespace)
         # argparse leaves over the files that stand behind an option which stands behind a file.
         files = getattr(given, "uri", None)
         for word in unknown:
@@ -53,6 +66,14 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"one argument too many: {word}")
             files.append(word)
         return given, []
+
+    def _as_known(self, word: str) -> str:
+        name, equals, value = word.partition("=")
+        known = self._option_string_actions
+        if name in known:
+            return word
+        names = (other for other in _OTHER_NAMES.get(name, ()) if other in known)
+        return f"{next(names, name)}{equals}{value}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -81,6 +102,11 @@ class Command(NamedTuple):
     file: str
     add: Callable[[argparse.ArgumentParser], None]
     details: str = ""
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
 
     def description(self) -> str:
         return f"{self.help[0].upper()}{self.help[1:]}. {self.details}".strip()
@@ -99,7 +125,9 @@ COMMANDS = (
         ),
         "info",
         arguments.add_info,
-        "Reads only the index, and needs no key.",
+        "Reads only the index, and needs no key. On a terminal, it shows as many tensors as fit; a "
+        "pipe or a file gets all of them. ls and list are other names of this command.",
+        ("ls", "list"),
     ),
     Command(
         "verify",
@@ -124,7 +152,7 @@ COMMANDS = (
             "convert model.safetensors model.tensors",
             "convert pytorch_model.bin model.safetensors",
             "convert ./llama s3://bucket/llama.tensors",
-            "convert big.tensors big.safetensors --target-option max_shard_size=5000000000",
+            "convert big.tensors big.safetensors --target-options max_shard_size=5000000000",
         ),
         "rewriting",
         arguments.add_convert,
@@ -182,7 +210,7 @@ COMMANDS = (
     Command(
         "keygen",
         "create a file with a random key",
-        ("keygen release.key",),
+        ("keygen release.key", "keygen --hex"),
         "encryption",
         arguments.add_keygen,
         "The file has 32 bytes, which only you may read. A file that exists is never replaced.",
@@ -261,6 +289,7 @@ def make_parser() -> argparse.ArgumentParser:
         examples = "".join(f"\n  {PROGRAM} {example}" for example in command.examples)
         added = commands.add_parser(
             command.name,
+            aliases=command.aliases,
             help=command.help,
             description=_wrapped(command.description()),
             epilog=f"Examples:{examples}\n\n{statuses}",

@@ -23,7 +23,7 @@ def convert(given: Namespace) -> int:
     from tensorizer_ops._front.rewrite import convert
 
     options = reading(given)
-    target_options = dict(given.target_option)
+    target_options = dict(given.target_options)
     if found := checkpoints.find(given.source):
         if options:
             raise UsageError("a PyTorch checkpoint is read without options and without a key")
@@ -60,8 +60,8 @@ def copy(given: Namespace) -> int:
     refuse_stream(given.source, "copy looks at it first: use convert")
     options = reading(given)
     if given.update:
-        if given.target_option or given.hashes:
-            raise UsageError("--update takes neither --target-option nor --hashes")
+        if given.target_options or given.hashes:
+            raise UsageError("--update takes neither --target-options nor --hashes")
         fetched, kept = update(
             given.source,
             given.target,
@@ -71,7 +71,7 @@ def copy(given: Namespace) -> int:
         )
         note(given.quiet, f"fetched {size_text(fetched)}, kept {size_text(kept)}")
         return 0
-    target_options = dict(given.target_option)
+    target_options = dict(given.target_options)
     if "format" not in target_options:
         _core.format_of(to_uri(given.target))  # raises for the names of other formats
     hashes, same = _like(given.source, options, given.target)

@@ -230,7 +230,6 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["inof"],
         ["info"],
         ["info", "x", "--jsn"],
@@ -345,6 +344,15 @@ def test_bench_measures_and_advises(tmp_path: Path, hashes: str) -> None:
     assert ("verified load" in shown) == (hashes == "all")
     found = json.loads(run("bench", path, "--json", "-q").stdout)
     assert found["measured"]["load"]["bytes"] == 4 << 20 and found["advice"]
+
+
+def test_bench_explains_a_verified_load_that_is_faster() -> None:
+    from tensorizer_ops._cli.bench import explain_order
+
+    measured = {"load": {"seconds": 2.0}, "verified load": {"seconds": 1.0}}
+    assert "came second" in explain_order(measured)
+    assert explain_order({**measured, "load": {"seconds": 0.9}}) == ""
+    assert explain_order({"load": {"seconds": 2.0}}) == ""
 
 
 def test_bench_of_a_server(model: Path, tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ printf '%s\\n' "${COMPREPLY[@]}"
         (["in"], ["info"]),
         (["c"], ["convert", "copy", "completion"]),
         (["info", "--f"], ["--filter"]),
-        (["verify", "--check", ""], ["all", "crc32"]),
+        (["verify", "--verify", ""], ["all", "crc32"]),
+        (["l"], ["ls", "list"]),
+        (["ls", "--f"], ["--filter"]),
         (["completion", "z"], ["zsh"]),
         (["info", "mod"], []),  # files, which bash adds
     ],
@@ -144,6 +146,25 @@ def test_a_terminal_gets_colours(model: Path, monkeypatch: pytest.MonkeyPatch) -
             plain = Terminal("info", model)
             assert plain.end() == 0 and "\x1b" not in plain.shown
     assert "\x1b" not in run("info", model).stdout + run("info", "none", status=3).stderr
+
+
+def test_a_key_is_printed_for_the_environment(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = run("keygen", "--hex").stdout.strip()
+    assert re.fullmatch("[0-9a-f]{64}", key) and key != run("keygen", "--hex").stdout.strip()
+    monkeypatch.setenv("TEST_CLI_KEY", key)
+    secret, other = tmp_path / "secret.tensors", tmp_path / "other.tensors"
+    run("encrypt", model, secret, "--key", "env:TEST_CLI_KEY")
+    run("verify", secret, "--key", "env:TEST_CLI_KEY")
+    run("keygen", tmp_path / "key")
+    new = ["--new-key", f"file:{tmp_path / 'key'}"]
+    run("rekey", secret, other, "--old-key", "env:TEST_CLI_KEY", *new)
+    run("verify", other, "--key-file", tmp_path / "key")
+    assert key not in run("verify", secret, "--key", key, status=2).stderr
+    run("keygen", status=2)
+    run("keygen", "--hex", tmp_path / "third", status=2)
+    assert not (tmp_path / "third").exists()
 
 
 def test_a_terminal_gets_the_beginning_of_a_long_table(tmp_path: Path) -> None:

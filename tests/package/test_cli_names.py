@@ -1,0 +1,59 @@
+"""What the command calls its subcommands and options: the words of the functions."""
+
+from __future__ import annotations
+
+from inspect import signature
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.command import run
+from tensorizer_ops._cli.parsers import make_parser
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.tensors"
+    tensorizer_ops.save(path, {"weight": torch.ones(2)})
+    return path
+
+
+def test_without_arguments_it_shows_its_help() -> None:
+    done = run(status=2)
+    assert (done.stdout, done.stderr) == ("", run("--help").stdout)
+
+
+@pytest.mark.parametrize("alias", ["ls", "list"])
+def test_info_has_other_names(model: Path, alias: str) -> None:
+    assert run(alias, model).stdout == run("info", model).stdout
+
+
+# Commands, and the functions that do the same.
+FUNCTIONS = {
+    **{
+        name: getattr(tensorizer_ops, name)
+        for name in ("info", "verify", "digest", "convert", "encrypt", "decrypt", "rekey")
+    },
+    "copy": tensorizer_ops.update,
+}
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_options_have_the_names_of_arguments(command: str) -> None:
+    files = ["a", "b"] if "source" in signature(FUNCTIONS[command]).parameters else ["a"]
+    values = {"options": "a=b", "version": "1", "verify": "crc32", "hashes": "none", "threads": "1"}
+    for name, parameter in signature(FUNCTIONS[command]).parameters.items():
+        if parameter.kind == parameter.KEYWORD_ONLY and name != "progress":
+            given = [values.get(name.rpartition("_")[2], "min")]
+            option = f"--{name.replace('_', '-')}"
+            make_parser().parse_args([command, *files, option, *given * (name != "listed")])
+
+
+def test_earlier_names_of_options_still_work(model: Path, tmp_path: Path) -> None:
+    assert "OK" in run("verify", model, "--check=crc32", "--option", "io=mmap").stdout
+    target = tmp_path / "x.pt"
+    options = ["--target-option", "format=tensors", "--option", "io=mmap"]
+    run("convert", model, target, *options)
+    assert run("diff", model, target, "--target-option", "io=mmap").returncode == 0
