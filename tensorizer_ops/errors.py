@@ -19,10 +19,21 @@ else:
         """Placeholder for torch's class until torch is imported."""
 
 
+# The URL of docs/troubleshooting.md, which messages end with; empty until the project has a site.
+_PAGE = ""
+
+
 class Error(Exception):
     """The base class of all errors of the library."""
 
     def __str__(self) -> str:
+        text = self._text()
+        if not _PAGE or _PAGE in text:  # an error of another rank, or in another error
+            return text
+        name = next(each.__name__ for each in type(self).__mro__ if each.__module__ == __name__)
+        return f"{text}\nSee {_PAGE}#{name}"
+
+    def _text(self) -> str:
         # The plain message: OSError would add its errno, and KeyError quotes. An OSError with an
         # errno has two or three arguments; the message is the second.
         if len(self.args) == 1:

@@ -5,8 +5,8 @@
 A message is what its literals say, with … for each value in it. A section of the page names the
 folders and files whose messages belong to it, in a comment; of two that fit, the longer path
 counts. A line in quotes there is for messages that begin with this text, wherever they are. The
-site shows the messages in place of the comment. This checks that each message has a section, and
-each line a message.
+site shows the messages in place of the comment, and the sections by class of error at the top of the
+page. This checks that each message and each class has a section, and each line a message.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "troubleshooting.md"
+CLASSES = "<!-- classes -->"
+RAISES = re.compile(r"^## ([^\n]+)\n\nRaises (.+?)\n\n", re.MULTILINE | re.DOTALL)
 SECTION = re.compile(r"^## ([^\n]+)$|^<!-- messages\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 
 # Files whose texts are no errors: schemas of operators, and code.
@@ -179,8 +181,30 @@ def assign(found: dict[str, list[str]], to: list[Section]) -> list[str]:
     return wrong
 
 
+def by_class(page: str) -> dict[str, list[str]]:
+    """Return for each class of errors the titles of the sections that name it."""
+    tree = ast.parse((ROOT / "tensorizer_ops" / "errors.py").read_text())
+    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    raises = RAISES.findall(page)
+    return {
+        name: [title for title, classes in raises if f"`{name}`" in classes]
+        for name in names
+        if name != "Error"
+    }
+
+
+def link(title: str) -> str:
+    words = re.sub(r"[^\w\s-]", "", title).lower().split()
+    return f"[{title}](#{'-'.join(words)})"
+
+
 def with_messages(page: str) -> str:
-    """Return the page with the messages of each section."""
+    """Return the page with the sections of each class, and the messages of each section."""
+    classes = "\n".join(
+        f'- <a id="{name}"></a>`{name}`: {", ".join(map(link, titles))}'
+        for name, titles in by_class(page).items()
+    )
+    page = page.replace(CLASSES, f'<a id="Error"></a>\n\n{classes}')
     parts = sections(page)
     assign(messages(), parts)
     given: Counter[str] = Counter()
@@ -207,7 +231,9 @@ def code(text: str) -> str:
 
 
 def main() -> None:
-    wrong = assign(messages(), sections(PAGE.read_text()))
+    page = PAGE.read_text()
+    wrong = assign(messages(), sections(page))
+    wrong += [f"no section raises {name}" for name, titles in by_class(page).items() if not titles]
     sys.exit("\n".join(f"{PAGE.name}: {each}" for each in wrong) or None)
 
 

@@ -167,6 +167,22 @@ def test_the_kind_stands_once_in_a_traceback(path: str) -> None:
     assert last.startswith(f"tensorizer_ops.errors.NotFound: cannot open '{path}': No such ")
 
 
+def test_messages_end_with_the_page_about_them(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(errors.NotFound):
+        pass
+
+    plain = {make: str(make("gone")) for make in (errors.NotFound, errors.NoSuchTensor, Own)}
+    monkeypatch.setattr(errors, "_PAGE", "https://example.org/troubleshooting.html")
+    for make, text in plain.items():
+        name = "NotFound" if make is Own else make.__name__
+        linked = f"{text}\nSee https://example.org/troubleshooting.html#{name}"
+        assert str(make("gone")) == linked
+        assert str(errors.InvalidFormat(f"it is not whole: {make('gone')}")).endswith(linked)
+    with pytest.raises(FileNotFoundError, match="html#NotFound$") as caught:
+        tensorizer_ops.load(path)
+    assert "See" not in caught.value.strerror
+
+
 def test_hash_mismatch_is_an_exception_of_our_own() -> None:
     assert issubclass(errors.HashMismatch, Exception)
     assert not issubclass(errors.HashMismatch, (ValueError, OSError, KeyError))
