@@ -170,7 +170,7 @@ def save_pretrained(
     tokenizer: Any = None,
     *,
     weights: str = OWN_WEIGHTS,
-    hashes: Hashes = "all",
+    hashes: Hashes = "chunked",
     threads: int = 0,
     options: Options | None = None,
     metadata: Mapping[str, str] | None = None,

@@ -148,7 +148,7 @@ def run(title: str, state: State, device: torch.device, folder: Path, rounds: in
             file.unlink(missing_ok=True)
     there = {name: tensor.to(device) for name, tensor in state.items()}
     saves: Works = {
-        "us, save hashes=all": lambda: tensorizer_ops.save(path, there),
+        "us, save hashes=all": lambda: tensorizer_ops.save(path, there, hashes="all"),
         "us, save hashes=none": lambda: tensorizer_ops.save(path, there, hashes="none"),
         "torch.save": lambda: torch.save(there, path),
         "safetensors, save": lambda: SAFETENSORS.save(there, str(theirs)),

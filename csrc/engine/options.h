@@ -52,7 +52,7 @@ struct SaveOptions {
 
 struct WriterOptions {
   SaveOptions save;
-  HashKinds hashes{true, true};
+  HashKinds hashes = kUsualHashes;
   int threads = 0;
   std::uint64_t expected_tensors = 0;
   std::uint64_t expected_bytes = 0;

@@ -45,9 +45,9 @@ TORCH_LIBRARY(tensorizer, m) {
       "int[]? steps=None, *, Device? device=None, ScalarType? dtype=None, str verify=\"none\", "
       "bool copy=False, int? threads=None, Dict(str, str)? options=None, str[]? traced=None) "
       "-> Tensor[]");
-  def("save(str uri, Dict(str, Tensor) tensors, *, str hashes=\"all\", int threads=0, "
+  def("save(str uri, Dict(str, Tensor) tensors, *, str hashes=\"chunked\", int threads=0, "
       "Dict(str, str)? options=None, Dict(str, str)? metadata=None) -> ()");
-  def("save_tensors(str uri, str[] names, Tensor[] tensors, *, str hashes=\"all\", "
+  def("save_tensors(str uri, str[] names, Tensor[] tensors, *, str hashes=\"chunked\", "
       "int? threads=None, Dict(str, str)? options=None, Dict(str, str)? metadata=None) -> ()");
   def("names(str uri, *, Dict(str, str)? options=None) -> str[]");
   def("verify(str uri, *, str verify=\"all\", int? threads=None, Dict(str, str)? options=None) "

@@ -174,7 +174,7 @@ void define_reader(torch::Library& library) {
              reader.rewrite(uri, parse_hashes(hashes), option_list(options), threads);
            }),
            "",
-           {torch::arg("uri"), torch::arg("hashes") = "all", torch::arg("options") = none(),
+           {torch::arg("uri"), torch::arg("hashes") = "chunked", torch::arg("options") = none(),
             torch::arg("threads") = 0})
       .def("update",
            method<ScriptReader>(+[](FileReader& reader, std::string uri, std::int64_t threads) {

@@ -89,7 +89,7 @@ def _computes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _writes(parser: argparse.ArgumentParser, hashes: str | None = "all") -> None:
+def _writes(parser: argparse.ArgumentParser, hashes: str | None = "chunked") -> None:
     """Add the arguments of all commands that write a file."""
     parser.add_argument(
         "source", type=_place, metavar="SOURCE", help="the path or URI of the file to read"

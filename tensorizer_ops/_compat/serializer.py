@@ -93,9 +93,9 @@ class TensorSerializer:
         self._label = label(file_obj)
         self._file = None if isinstance(place, str) else place
         self._is_callers = place is file_obj
-        threads = {"threads": str(min(self.cpu_limit, MOST_THREADS))}
+        usual = {"hashes": "all", "threads": str(min(self.cpu_limit, MOST_THREADS))}
         with named(encryption) as key:
-            self._output = files.open_output(place, {**threads, **as_text(options or {}), **key})
+            self._output = files.open_output(place, {**usual, **as_text(options or {}), **key})
         self._process = os.getpid()
         self._is_open = True
         finish_at_exit(self)

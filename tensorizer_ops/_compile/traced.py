@@ -134,7 +134,7 @@ def save(
     uri: str,
     tensors: Mapping[str, torch.Tensor],
     *,
-    hashes: str = "all",
+    hashes: str = "chunked",
     threads: int = 0,
     options: Options = None,
     metadata: Options = None,

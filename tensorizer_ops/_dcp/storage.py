@@ -103,8 +103,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
     Args:
         path: a folder, ``s3://bucket/prefix`` or ``redis://host/prefix``. ``checkpoint_id`` of a
             save replaces it.
-        hashes: which hashes to write with every tensor; by default ``"crc32"``, or ``"chunked"`` in
-            encrypted files.
+        hashes: which hashes to write with every tensor.
         threads: how many threads each rank computes with; 0 means one for every CPU, and one in an
             ``async_save``.
         options: as for :func:`tensorizer_ops.save`. In local folders, ``fsync`` is ``"true"`` if
@@ -118,13 +117,13 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         self,
         path: Target | None = None,
         *,
-        hashes: Hashes | None = None,
+        hashes: Hashes = "chunked",
         threads: int = 0,
         options: Options | None = None,
     ) -> None:
         super().__init__(path, options)
         self._threads = threads
-        self._hashes: Hashes = hashes or ("chunked" if "key" in self._options else "crc32")
+        self._hashes: Hashes = hashes
         self._copies = Copies()
         self._in_background = False
 

@@ -85,7 +85,7 @@ def save_async(
     uri: Target,
     tensors: Mapping[str, torch.Tensor],
     *,
-    hashes: Hashes = "all",
+    hashes: Hashes = "chunked",
     threads: int = 1,
     options: Options | None = None,
     metadata: Mapping[str, str] | None = None,

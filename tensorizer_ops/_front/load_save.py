@@ -182,7 +182,7 @@ def save(
     uri: Sink,
     tensors: Mapping[str, torch.Tensor],
     *,
-    hashes: Hashes = "all",
+    hashes: Hashes = "chunked",
     threads: int = 0,
     options: Options | None = None,
     metadata: Mapping[str, str] | None = None,

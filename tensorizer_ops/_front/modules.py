@@ -299,7 +299,7 @@ def externalize(
     uri: Target,
     script: Target | None = None,
     *,
-    hashes: Hashes = "all",
+    hashes: Hashes = "chunked",
     options: Options | None = None,
 ) -> str:
     """Save a scripted module's weights to a file, and its code to a separate file.

@@ -262,7 +262,7 @@ class Reader(Mapping[str, torch.Tensor]):
         self,
         target: Target,
         *,
-        hashes: Hashes = "all",
+        hashes: Hashes = "chunked",
         options: Options | None = None,
         threads: int | None = None,
         progress: Progress | None = None,

@@ -44,7 +44,7 @@ class Writer:
         self,
         target: Sink,
         *,
-        hashes: Hashes = "all",
+        hashes: Hashes = "chunked",
         metadata: Mapping[str, str] | None = None,
         threads: int = 0,
         expected_tensors: int = 0,

@@ -100,7 +100,7 @@ def test_parts_are_verified(path: str) -> None:
 
 def test_parts_need_chunks_to_be_verified(path: str) -> None:
     slices = {"w": slice(1, 3)}
-    tensorizer_ops.save(path, {"w": torch.ones(9, 9)})
+    tensorizer_ops.save(path, {"w": torch.ones(9, 9)}, hashes="all")
     with pytest.raises(ValueError, match='save the file with hashes="chunked"'):
         tensorizer_ops.load(path, slices=slices, verify="all")
     tensorizer_ops.save(path, {"w": torch.ones(9, 9)}, hashes="chunked")
@@ -165,7 +165,7 @@ def test_encrypted_files_have_macs_instead(path: str) -> None:
 def test_options_that_make_no_sense(path: str) -> None:
     tensors = {"w": torch.ones(3)}
     with pytest.raises(ValueError, match="'digest_chunk' is given, and hashes asks for no digests"):
-        tensorizer_ops.save(path, tensors, options=SMALL_CHUNKS)
+        tensorizer_ops.save(path, tensors, hashes="all", options=SMALL_CHUNKS)
     for size in ("0", "65535", "32768", "33554432", "x", "1e6"):
         with pytest.raises(ValueError, match="digest_chunk"):
             tensorizer_ops.save(path, tensors, hashes="chunked", options={"digest_chunk": size})
@@ -177,7 +177,7 @@ def test_options_that_make_no_sense(path: str) -> None:
         with pytest.raises(ValueError, match=why):
             tensorizer_ops.save(path, tensors, hashes="chunked", options=options)
     with pytest.raises(ValueError, match="'plain_digests' is given, and hashes asks for no"):
-        tensorizer_ops.save(path, tensors, options={"plain_digests": "true"} | key)
+        tensorizer_ops.save(path, tensors, hashes="all", options={"plain_digests": "true"} | key)
     assert not os.path.exists(path)
 
 
@@ -285,7 +285,7 @@ def test_update_refuses(tmp_path: Path) -> None:
     tensors = {"w": torch.ones(3)}
     chunked, plain, secret = (tmp_path / name for name in ("chunked", "plain", "secret"))
     tensorizer_ops.save(chunked, tensors, hashes="chunked")
-    tensorizer_ops.save(plain, tensors)
+    tensorizer_ops.save(plain, tensors, hashes="all")
     tensorizer_ops.save(secret, tensors, options={"key": "named:chunks"})
     before = secret.read_bytes()
     with pytest.raises(ValueError, match='hashes="chunked"'):

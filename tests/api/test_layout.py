@@ -52,12 +52,15 @@ def check(data: bytes, tensors: dict[str, torch.Tensor], start: int = 0) -> Pars
     parsed = parse(data, start)
     assert parsed.end == len(data)
     assert (parsed.index_end - start) % 4096 == 0
-    # The seal, then zeros.
-    frame = b"|TZX|" + struct.pack("<HI", 15, 32)
-    assert parsed.index_tail[:11] == frame
-    sealed = parsed.index_end - len(parsed.index_tail) + len(frame)
-    assert parsed.index_tail[11:43] == hashlib.sha256(data[start:sealed]).digest()
-    assert not any(parsed.index_tail[43:])
+    # Records, the last of which is the seal, then zeros.
+    assert parsed.index_tail[:5] == b"|TZX|"
+    kind, end = 0, 5
+    while kind != 15:
+        kind, size = struct.unpack_from("<HI", parsed.index_tail, end)
+        body, end = end + 6, end + 6 + size
+    sealed = parsed.index_end - len(parsed.index_tail) + body
+    assert parsed.index_tail[body:end] == hashlib.sha256(data[start:sealed]).digest()
+    assert not any(parsed.index_tail[end:])
     assert parsed.size_field == sum(len(raw(tensor)) for tensor in tensors.values())
     assert [entry.name.decode() for entry in parsed.entries] == list(tensors)
     for entry, tensor in zip(parsed.entries, tensors.values(), strict=True):
@@ -94,7 +97,7 @@ def test_hashes_of_tensors_of_many_pieces(path: str) -> None:
         f"{index}": random_bytes(size, index)
         for index, size in enumerate([50_000_001, 9_999_999, 1, 20_000_003, 63, 8 << 20, 4097])
     }
-    ops.save(path, tensors)
+    ops.save(path, tensors, hashes="all+chunked")
     for entry in check(Path(path).read_bytes(), tensors).entries:
         assert entry.hashes == entry.digests()
     assert_same(ops.load(path, verify="all", copy=True), tensors)
@@ -141,7 +144,7 @@ def test_writer_whose_index_outgrows_its_room(
     tmp_path: Path, shared_memory: Path, where: str, expected: str | None
 ) -> None:
     path = str((tmp_path if where == "disk" else shared_memory) / "model.tensors")
-    options = None if expected is None else {"expected_tensors": expected}
+    options = {"hashes": "all"} | ({} if expected is None else {"expected_tensors": expected})
     tensors = many(1000) | {"large": sample(torch.float32, (400, 500))}
     writer = torch.classes.tensorizer.Writer(path, options)
     for name, tensor in tensors.items():

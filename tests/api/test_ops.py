@@ -103,7 +103,7 @@ def test_device(path: str) -> None:
 
 def corrupt(path: str, what: str) -> None:
     """Saves two tensors, and flips a bit of `y`."""
-    ops.save(path, {"x": sample(torch.float32), "y": sample(torch.int16, (40_000,))})
+    ops.save(path, {"x": sample(torch.float32), "y": sample(torch.int16, (40_000,))}, hashes="all")
     entry = parse(Path(path).read_bytes())["y"]
     if what == "data":
         flip(path, entry.data_offset + 70_001)

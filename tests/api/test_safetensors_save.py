@@ -95,9 +95,10 @@ def test_damage_is_found(path: str) -> None:
     ops.load(path, names=["scalar", "view"], verify="all")
 
 
-def test_a_part_is_pinned_by_the_digests_in_the_file(path: str) -> None:
-    tensorizer_ops.save(path, tensors())
-    pin = {"digest": tensorizer_ops.digest(path)}
+@pytest.mark.parametrize(("hashes", "version"), [("all", 1), ("chunked", 2)])
+def test_a_part_is_pinned_by_the_digests_in_the_file(path: str, hashes: str, version: int) -> None:
+    tensorizer_ops.save(path, tensors(), hashes=hashes)
+    pin = {"digest": tensorizer_ops.digest(path, version=version)}
     loaded = tensorizer_ops.load(path, names=["view"], options=pin)
     assert raw(loaded["view"]) == raw(tensors()["view"])
     data = bytearray(Path(path).read_bytes())

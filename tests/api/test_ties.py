@@ -50,7 +50,7 @@ def test_the_record_has_the_bytes_that_the_format_says(shared: str) -> None:
 
     body = tie(2, 0, b"w.2") + tie(4, 0, b"w.3") + tie(5, 2, b"half.2")
     record = struct.pack("<HI", 5, len(body)) + body
-    assert parse(Path(shared).read_bytes()).index_tail.startswith(b"|TZX|" + record)
+    assert record in parse(Path(shared).read_bytes()).index_tail
 
 
 DIFFERENT: dict[str, Any] = {

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tensorizer import TensorDeserializer, TensorSerializer
+from tensorizer.serialization import HashMismatchError
 
+import tensorizer_ops
+from support.command import run as run_command
 from support.samples import (
     DTYPES,
     NUMPY_NAMES,
     SHAPES,
     assert_same,
     by_shape,
+    flip,
     raw,
     same,
     sample,
     zoo,
 )
+from tensorizer_ops._front.inspection import File
 
 ops = torch.ops.tensorizer
+
+State = dict[str, torch.Tensor]
 
 MODES: dict[str, dict[str, Any]] = {
     "eager": {"verify_hash": True},
@@ -129,6 +136,50 @@ def test_tensorizer_verifies_each_choice_of_hashes(path: str, hashes: str) -> No
     ops.save(path, tensors, hashes=hashes)
     with classic_load(path, verify_hash=True) as loaded:
         assert_same(loaded, tensors)
+
+
+def with_writer(path: str, tensors: State) -> None:
+    with tensorizer_ops.Writer(path) as writer:
+        for name, tensor in tensors.items():
+            writer[name] = tensor
+
+
+def converted(path: str, tensors: State) -> None:
+    tensorizer_ops.save(path + ".safetensors", tensors)
+    tensorizer_ops.convert(path + ".safetensors", path)
+
+
+def by_command(path: str, tensors: State) -> None:
+    tensorizer_ops.save(path + ".safetensors", tensors, hashes="none")
+    run_command("convert", path + ".safetensors", path)
+
+
+DEFAULTS: dict[str, Callable[[str, State], object]] = {
+    "the operator": ops.save,
+    "save": tensorizer_ops.save,
+    "save_async": lambda path, tensors: tensorizer_ops.save_async(path, tensors).result(),
+    "Writer": with_writer,
+    "convert": converted,
+    "the command": by_command,
+}
+
+
+@pytest.mark.parametrize("way", DEFAULTS)
+def test_tensorizer_verifies_what_is_saved_by_default(path: str, way: str) -> None:
+    tensors = {"a": torch.arange(9), "x": sample(torch.float32, (700, 1000))}
+    DEFAULTS[way](path, tensors)
+    assert File(path, None).hashes()[1] == ["crc32", "chunked"]
+    with classic_load(path, verify_hash=True) as loaded:
+        assert_same(loaded, tensors)
+    flip(path, 2_000_000)
+    with pytest.raises(HashMismatchError, match="'x'"), classic_load(path, verify_hash=True) as bad:
+        bad["x"]
+
+
+def test_a_serializer_saves_the_hashes_of_tensorizer(path: str) -> None:
+    with tensorizer_ops.TensorSerializer(path) as serializer:
+        serializer.write_state_dict({"x": torch.ones(3)})
+    assert File(path, None).hashes()[1] == ["crc32", "sha256"]
 
 
 def test_tensorizer_reads_without_hashes(path: str) -> None:

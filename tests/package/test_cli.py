@@ -42,7 +42,7 @@ def model(tmp_path: Path) -> Path:
 def test_info_shows_the_tensors(model: Path) -> None:
     shown = run("info", model).stdout
     assert re.search(r"^layers\.0\.weight +float32 +\[20, 30\] +2\.3 KiB$", shown, re.MULTILINE)
-    assert re.search(r"^hashes +crc32, sha256$", shown, re.MULTILINE)
+    assert re.search(r"^hashes +crc32, chunked \(chunks of 1\.0 MiB\)$", shown, re.MULTILINE)
     assert re.search(r"^encryption +none$", shown, re.MULTILINE)
     assert re.search(r"^metadata +made by = a test$", shown, re.MULTILINE)
     assert re.search(r"^tensors +4, 2\.7 KiB$", shown, re.MULTILINE)

@@ -301,9 +301,9 @@ def test_hashes_of_encrypted_files(path: str) -> None:
     with pytest.raises(InvalidArgument, match="hashes is 'crc32'"):
         ops.save(path, {"x": torch.ones(3)}, hashes="crc32", options=OPTIONS)
     assert not Path(path).exists()
-    ops.save(path, {"x": torch.ones(3)}, options=OPTIONS)
-    stored = Reader(path, OPTIONS).stored("x")
-    assert "sha256" in stored and "crc32" not in stored
+    for hashes, kept in ({}, set()), ({"hashes": "all"}, {"sha256"}):
+        ops.save(path, {"x": torch.ones(3)}, options=OPTIONS, **hashes)
+        assert Reader(path, OPTIONS).stored("x").keys() & {"sha256", "crc32"} == kept
 
 
 def test_writer(path: str) -> None:

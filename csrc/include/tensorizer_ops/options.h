@@ -37,4 +37,7 @@ struct HashKinds {
   friend constexpr bool operator==(const HashKinds&, const HashKinds&) = default;
 };
 
+// What saves write if not told otherwise: "chunked".
+inline constexpr HashKinds kUsualHashes{.crc32 = true, .chunked = true};
+
 }  // namespace tensorizer

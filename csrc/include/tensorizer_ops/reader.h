@@ -163,7 +163,7 @@ class Reader {
   // Writes the file anew to another place, with other digests, another key, or none, within the
   // memory that the option `memory_ceiling` allows. Checks every digest on the way; on an error
   // nothing appears at the target. `options` are those of a save.
-  void rewrite(const std::string& to, HashKinds hashes = {true, true},
+  void rewrite(const std::string& to, HashKinds hashes = kUsualHashes,
                const OptionList& options = {}, std::int64_t threads = 0);
 
   // Brings the local file `to` up to date with this file, which must have been saved with digests

@@ -41,7 +41,7 @@ void load_into(const std::string& uri, const TensorMap& outputs, Verify verify =
                const OptionList& options = {});
 
 // Saves tensors under their names, in the order of the map. Throws what save() in writer.h throws.
-void save(const std::string& uri, const TensorMap& tensors, HashKinds hashes = {true, true},
+void save(const std::string& uri, const TensorMap& tensors, HashKinds hashes = kUsualHashes,
           const OptionList& options = {}, const Metadata& metadata = {});
 
 }  // namespace tensorizer
