@@ -5,8 +5,8 @@
 A message is what its literals say, with … for each value in it. A section of the page names the
 folders and files whose messages belong to it, in a comment; of two that fit, the longer path
 counts. A line in quotes there is for messages that begin with this text, wherever they are. The
-site shows the messages in place of the comment, and the sections by class of error at the top of the
-page. This checks that each message and each class has a section, and each line a message.
+site shows the messages in place of the comment, and at the top the sections of each class of error.
+This checks that each message and each class has a section, and each line a message.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def test_messages_end_with_the_page_about_them(path: str, monkeypatch: pytest.Mo
         linked = f"{text}\nSee https://example.org/troubleshooting.html#{name}"
         assert str(make("gone")) == linked
         assert str(errors.InvalidFormat(f"it is not whole: {make('gone')}")).endswith(linked)
-    with pytest.raises(FileNotFoundError, match="html#NotFound$") as caught:
+    with pytest.raises(FileNotFoundError, match=r"\.html#NotFound$") as caught:
         tensorizer_ops.load(path)
     assert "See" not in caught.value.strerror
 
