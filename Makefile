@@ -28,7 +28,9 @@
 #   make gpu-bundle  packs what a machine with a GPU needs, but Python and torch
 #   make gpu-peers   adds the other libraries, to measure them there as well
 #   make hip-check  converts those kernels for AMD's GPUs, and compiles nothing
-#   make wheels  builds the source distribution and the wheel of a release, and tests the wheel
+#   make wheels  builds the source distribution and the wheel of a release, and tries the wheel
+#   make check-wheels  tries that wheel with other Pythons and torches, and runs the tests with it
+#   make all-checks  runs all of the above that can fail, except benchmarks; takes some hours
 #   make aarch64 builds what needs no torch for 64-bit ARM, and runs its tests under QEMU
 #   make clean   removes everything that was built, except .venv
 #   make help    prints this
@@ -60,7 +62,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: help demo test build lint wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills mutants clean cpp-test pytest
+.PHONY: help demo test all-checks build lint wheels check-wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills mutants clean cpp-test pytest
 .PHONY: build-packages test-packages test-hf
 
 build: $(BUILT)
@@ -80,6 +82,21 @@ test: build $(STAMPS)/test | test-packages
 	$(STEP) "Kernels for GPUs" $(RUN) cuda
 	$(STEP) "Python tests" $(RUN) pytest
 
+# What takes too long for every change. The tests run all benchmarks, with little work.
+all-checks: test
+	$(STEP) "Demo" $(RUN) demo
+	$(STEP) "Old and new transformers" $(RUN) test-hf
+	$(STEP) "Kills" $(RUN) kills
+	$(STEP) "Coverage" $(RUN) coverage
+	$(STEP) "Mutants" $(RUN) mutants
+	$(STEP) "Fuzzing" $(RUN) fuzz
+	$(STEP) "Soak" $(RUN) soak
+	$(STEP) "Kernels for AMD's GPUs" $(RUN) hip-check
+	$(STEP) "64-bit ARM" $(RUN) aarch64
+	$(STEP) "Pack for a machine with a GPU" $(RUN) gpu-bundle gpu-peers
+	$(STEP) "Wheels" $(RUN) wheels
+	$(STEP) "Wheels with other Pythons and torches" $(RUN) check-wheels
+
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -92,6 +109,7 @@ lint: $(STAMPS)/test
 	@$(BIN)/python tools/check_imports.py
 	@$(BIN)/python tools/check_memory.py
 	@$(BIN)/python tools/messages.py
+	@$(BIN)/zizmor --offline --strict-collection --quiet .github
 
 site: $(STAMPS)/site
 	@$(BIN)/python tools/site/build.py
@@ -180,17 +198,23 @@ bench-cold: build $(STAMPS)/bench | test-packages
 bench-gpu: build $(STAMPS)/bench
 	@$(BIN)/python -m benchmarks.local.gpu
 
-# Of the Python of .venv, and its torch: `make wheels PYTHON=python3.12 VENV=.venv-3.12` builds another.
+CHECK_WHEEL := PYTHONPATH=. $(BIN)/python tools/check_wheel.py dist/*.whl
+
 wheels: $(STAMPS)/wheels | test-packages
 	@rm -rf dist
 	@$(BIN)/python tools/build_wheels.py
-	@$(BIN)/python tools/check_wheel.py --torch $(TORCH) dist/*.whl
+	@$(CHECK_WHEEL) --torch $(TORCH)
+
+check-wheels: $(STAMPS)/wheels | test-packages
+	@$(CHECK_WHEEL) --torch $(TORCH) --tests
+	@$(CHECK_WHEEL) --torch torch==2.11.0 --python 3.12
+	@$(CHECK_WHEEL) --torch torch==2.15.0 --python 3.13
 
 # For a machine with a GPU and no network, of its Python and torch:
 # `make gpu-bundle PYTHON=python3.12 VENV=.venv-gpu TORCH=torch==2.11.0`.
 gpu-bundle: cuda $(STAMPS)/wheels | test-packages
 	@rm -rf dist
-	@$(BIN)/python tools/build_wheels.py
+	@$(BIN)/python tools/build_wheels.py --only-here
 	@$(BIN)/python tools/gpu/bundle.py dist/*.whl dist/gpu
 
 gpu-peers: $(STAMPS)/torch

@@ -6,11 +6,17 @@ depends on Python, so C++ programs can use both. If there is a CUDA toolkit,
 ``libtensorizer_ops_cuda.so`` is built, too (``tools/build_cuda.py``). The module, ``_core``, is
 linked against the first only, so that it serves every torch, and uses the limited API of Python
 from 3.12 on, so that it serves every later Python.
+
+Builds for the Python that runs it and for its torch. ``tools/build_wheels.py`` asks for more:
+``TENSORIZER_OPS_TORCHES`` lists the folders of other torches, of which only headers and libraries
+are used, and ``TENSORIZER_OPS_PYTHON_3_12`` is the folder with the headers of Python 3.12, to build
+the module for later Pythons beside that for this one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import site
@@ -18,7 +24,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from setuptools import Extension, setup
 
@@ -44,8 +50,9 @@ PACKAGE = "tensorizer_ops"
 CORE = "libtensorizer_core"
 LIBRARY = "libtensorizer_ops"
 MODULE = "_core"
-# Python 3.12, the first whose limited API has what nanobind needs.
+# Python 3.12 is the first whose limited API has what nanobind needs.
 LIMITED_API = "0x030C0000"
+LIMITED_MODULE = "_core_abi3"
 # The folders of csrc that need no torch: they form libtensorizer_core.
 CORE_LAYERS = {"base", "codec", "format", "io", "engine"}
 
@@ -77,8 +84,29 @@ def stop(sentence: str) -> NoReturn:
     raise SystemExit(f"tensorizer_ops cannot be built: {sentence}.")
 
 
-def need_torch() -> str:
-    """Make torch importable and return the X.Y of its version."""
+class Torch(NamedTuple):
+    folder: Path
+    version: tuple[int, int]
+
+    @property
+    def package(self) -> str:
+        """The folder of the library for this torch."""
+        return "torch_{}_{}".format(*self.version)
+
+
+def torch_in(folder: Path) -> Torch:
+    text = Path(folder, "version.py").read_text()
+    found = re.search(r"^__version__ = '((\d+)\.(\d+).*)'", text, re.MULTILINE)
+    assert found, f"{folder} has no version of torch"
+    torch = Torch(folder, (int(found[2]), int(found[3])))
+    if torch.version < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        stop(f"torch {found[1]} is too old: run `pip install 'torch>={oldest}'`")
+    return torch
+
+
+def need_torches() -> list[Torch]:
+    """Make torch importable, and return what to build for, the oldest first."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -92,11 +120,17 @@ def need_torch() -> str:
             )
         site.addsitedir(packages)
         import torch
-    version = torch.__version__.partition("+")[0].split(".")[:2]
-    if tuple(map(int, version)) < OLDEST_TORCH:
-        oldest = ".".join(map(str, OLDEST_TORCH))
-        stop(f"torch {torch.__version__} is too old: run `pip install 'torch>={oldest}'`")
-    return ".".join(version)
+    installed = torch_in(Path(torch.__file__).parent)
+    listed = os.environ.get("TENSORIZER_OPS_TORCHES")
+    folders = map(Path, listed.split(os.pathsep)) if listed else [installed.folder]
+    return sorted(map(torch_in, folders), key=lambda torch: torch.version)
+
+
+def requirement(torches: list[Torch]) -> str:
+    first, last = torches[0].version, torches[-1].version
+    if first == last:
+        return "torch=={}.{}.*".format(*first)
+    return f"torch>={first[0]}.{first[1]},<{last[0]}.{last[1] + 1}"
 
 
 def need_tools() -> None:
@@ -161,23 +195,23 @@ def install_for_cpp(folder: Path) -> None:
 
 def build_settings() -> dict[str, object]:
     """Return the arguments of setup() for a wheel and for a build in place."""
-    torch_version = need_torch()
-    of_torch = f"torch_{torch_version.replace('.', '_')}"
+    torches = need_torches()
     need_tools()
     need_system_libraries()
     need_compiler()
 
     import nanobind
-    from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
+    from torch.utils.cpp_extension import BuildExtension
 
-    # Ignore warnings in headers of torch and Python.
-    foreign = [*include_paths(), sysconfig.get_path("include")]
-    compile_flags = [*COMPILE_FLAGS, *(f"-isystem{path}" for path in foreign)]
     csrc = Path("csrc")
     includes = {"include_dirs": [str(csrc.resolve()), str(Path(csrc, "include").resolve())]}
 
     def sources(*layers: str) -> list[str]:
         return sorted(str(path) for layer in layers for path in Path(csrc, layer).rglob("*.cpp"))
+
+    def foreign(*folders: Path | str) -> list[str]:
+        """Return flags for headers of others, whose warnings are ignored."""
+        return [f"-isystem{folder}" for folder in folders]
 
     def link_flags(library: str, core: str) -> list[str]:
         # No symbol may stay undefined, so that the libraries cannot depend on Python by mistake.
@@ -189,46 +223,60 @@ def build_settings() -> dict[str, object]:
         f"{PACKAGE}.{CORE}",
         sources(*CORE_LAYERS),
         **includes,
-        extra_compile_args=[*compile_flags, *pkg_config("--cflags")],
+        extra_compile_args=[*COMPILE_FLAGS, *pkg_config("--cflags")],
         extra_link_args=[*link_flags(CORE, "$ORIGIN"), *pkg_config("--libs")],
         language="c++",
     )
-    library = CppExtension(
-        f"{PACKAGE}.{of_torch}.{LIBRARY}",
-        sources(*above_core),
-        **includes,
-        libraries=["tensorizer_core"],
-        extra_compile_args=compile_flags,
-        extra_link_args=link_flags(LIBRARY, "$ORIGIN/.."),
-        py_limited_api=True,  # leaves out torch_python
-    )
-    bindings = Path(nanobind.include_dir()).parent
-    module = Extension(
-        f"{PACKAGE}.{MODULE}",
-        [*sources("python"), str(bindings / "src" / "nb_combined.cpp")],
-        **includes,
-        libraries=["tensorizer_core"],
-        define_macros=[("Py_LIMITED_API", LIMITED_API)] if sys.version_info >= (3, 12) else [],
-        extra_compile_args=[
-            *compile_flags,
-            *(f"-isystem{bindings / path}" for path in ("include", "ext/robin_map/include")),
-            *("-fvisibility=hidden", "-fno-strict-aliasing", "-DNDEBUG"),
-            *("-ffunction-sections", "-fdata-sections"),
-        ],
-        extra_link_args=["-Wl,-rpath,$ORIGIN", "-Wl,--gc-sections"],
-        language="c++",
-    )
+
+    def library_for(torch: Torch) -> Extension:
+        headers = Path(torch.folder, "include")
+        return Extension(
+            f"{PACKAGE}.{torch.package}.{LIBRARY}",
+            sources(*above_core),
+            **includes,
+            library_dirs=[str(torch.folder / "lib")],
+            libraries=["tensorizer_core", "c10", "torch", "torch_cpu"],
+            extra_compile_args=[
+                *COMPILE_FLAGS,
+                *foreign(headers, headers / "torch" / "csrc" / "api" / "include"),
+            ],
+            extra_link_args=link_flags(LIBRARY, "$ORIGIN/.."),
+            language="c++",
+        )
+
+    python = sysconfig.get_path("include")
+
+    def module(name: str, headers: str) -> Extension:
+        bindings = Path(nanobind.include_dir()).parent
+        return Extension(
+            f"{PACKAGE}.{name}",
+            [*sources("python"), str(bindings / "src" / "nb_combined.cpp")],
+            **includes,
+            libraries=["tensorizer_core"],
+            define_macros=[("Py_LIMITED_API", LIMITED_API)] if name == LIMITED_MODULE else [],
+            extra_compile_args=[
+                *COMPILE_FLAGS,
+                # The headers of the running Python, which setuptools adds, must not be found first.
+                *foreign(headers, python, bindings / "include", bindings / "ext/robin_map/include"),
+                *("-fvisibility=hidden", "-fno-strict-aliasing", "-DNDEBUG"),
+                *("-ffunction-sections", "-fdata-sections"),
+            ],
+            extra_link_args=["-Wl,-rpath,$ORIGIN", "-Wl,--gc-sections"],
+            language="c++",
+        )
+
+    modules = [module(LIMITED_MODULE if sys.version_info >= (3, 12) else MODULE, python)]
+    if headers := os.environ.get("TENSORIZER_OPS_PYTHON_3_12"):
+        modules.append(module(LIMITED_MODULE, headers))
 
     class Build(BuildExtension):
         def finalize_options(self) -> None:
             super().finalize_options()
             # The same folder for every kind of build, so that only changed sources are compiled.
-            tag = f"torch-{torch_version}-{sys.implementation.cache_tag}"
-            self.objects = os.path.abspath(os.path.join("build", tag))
+            self.objects = os.path.abspath(os.path.join("build", sys.implementation.cache_tag))
 
         def build_extension(self, extension) -> None:
-            name = extension.name.rpartition(".")[2]
-            self.build_temp = os.path.join(self.objects, name)
+            self.build_temp = os.path.join(self.objects, *extension.name.split(".")[1:])
             extension.library_dirs.append(os.path.dirname(self.get_ext_fullpath(core.name)))
             try:
                 with short_progress():
@@ -240,22 +288,24 @@ def build_settings() -> dict[str, object]:
             last = name.rpartition(".")[2]
             if last in (CORE, LIBRARY):
                 return os.path.join(*name.split(".")) + ".so"
-            if last == MODULE and sys.version_info >= (3, 12):
-                return os.path.join(*name.split(".")) + ".abi3.so"
+            if last == LIMITED_MODULE:
+                return os.path.join(PACKAGE, f"{MODULE}.abi3.so")
             return super().get_ext_filename(name)
 
         def run(self) -> None:
             folder = Path(PACKAGE) if self.inplace else Path(self.build_lib, PACKAGE)
-            (folder / of_torch).mkdir(parents=True, exist_ok=True)
+            for torch in torches:
+                (folder / torch.package).mkdir(parents=True, exist_ok=True)
             super().run()
             install_for_cpp(folder)
             if toolkit := build_cuda.find_toolkit():
                 build_cuda.build(toolkit, folder)
 
     return {
-        "ext_modules": [core, library, module],
+        "ext_modules": [core, *map(library_for, torches), *modules],
         "cmdclass": {"build_ext": Build},
-        "install_requires": [f"torch=={torch_version}.*"],
+        "options": {"bdist_wheel": {"py_limited_api": "cp311"}} if len(modules) == 2 else {},
+        "install_requires": [requirement(torches)],
     }
 
 

@@ -49,7 +49,7 @@ ALLOWED = {
     "benchmarks/scale": ["public", "benchmarks/harness", "local_servers"],
     "benchmarks/charts": ["benchmarks/harness"],
     "examples": ["public", "local_servers"],
-    "tools": ["errors", "public"],
+    "tools": ["errors", "public", "local_servers"],
     "support": ["public", "local_servers"],
     "tests": [
         *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),

@@ -92,7 +92,8 @@ def library_path(torch_version: str = "") -> str:
         )
     raise ImportError(
         f"tensorizer_ops was built for torch {', '.join(known)}, and this is torch "
-        f"{torch_version}: install tensorizer_ops again to build it for torch {running}"
+        f"{torch_version}: install a tensorizer_ops for torch {running}, or build it here "
+        "(`pip install .` in its sources)"
     )
 
 

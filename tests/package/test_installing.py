@@ -55,6 +55,21 @@ def test_a_wheel_wants_the_torch_that_it_was_built_for(sources: Path) -> None:
     assert f"Requires-Dist: torch=={built_for()[-1]}.*\n" in metadata.read_text()
 
 
+def test_a_wheel_for_several_torches_wants_one_of_them(sources: Path, tmp_path: Path) -> None:
+    folders = []
+    for version in ("2.15.0", "2.11.0+cu130", "2.13.1"):
+        folders.append(tmp_path / version)
+        folders[-1].mkdir()
+        (folders[-1] / "version.py").write_text(f"__version__ = '{version}'\n")
+    listed = os.pathsep.join(map(str, folders))
+    done = set_up(
+        sources, "dist_info", "--output-dir", sources.parent, TENSORIZER_OPS_TORCHES=listed
+    )
+    assert done.returncode == 0, done.stderr
+    (metadata,) = sources.parent.glob("*.dist-info/METADATA")
+    assert "Requires-Dist: torch<2.16,>=2.11\n" in metadata.read_text()
+
+
 def test_packed_sources_may_be_built_for_any_torch(sources: Path) -> None:
     done = set_up(sources, "egg_info", "--egg-base", sources.parent)
     assert done.returncode == 0, done.stderr
@@ -277,3 +292,15 @@ def test_the_other_name_is_installed_too(sources: Path, tmp_path: Path) -> None:
     )
     assert installed == there
     assert "tensorizer/__init__.py" in installed
+
+
+def test_the_image_has_what_a_build_needs() -> None:
+    (command,) = re.findall(
+        r"apt-get install --yes --no-install-recommends \\\n(.*?)\nWORKDIR",
+        (ROOT / "examples" / "docker" / "Dockerfile").read_text(),
+        re.DOTALL,
+    )
+    needed = set((TOOLS / "packages-build.txt").read_text().split())
+    # The image has a compiler and Python.
+    needed -= {"build-essential", "ccache", "python3-dev", "python3-venv"}
+    assert set(command.replace("\\", "").split()) == needed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,28 @@ def test_circles_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (folder / "second.py").write_text(code)
         monkeypatch.setattr(check_imports, "ROOT", tmp_path)
         assert "files depend on each other: tensorizer_ops/_base/" in check_imports.main()
+
+
+def test_every_target_is_run_by_a_workflow() -> None:
+    table = (
+        (ROOT / "CONTRIBUTING.md").read_text().partition("\n## ")[2].partition("\n\nOn other")[0]
+    )
+    named = set(re.findall(r"`make ([\w-]+)`", table))
+    makefile = (ROOT / "Makefile").read_text()
+
+    def run_by(target: str) -> set[str]:
+        rule = re.search(rf"^{target}:(.*)\n((?:\t.*\n)*)", makefile, re.MULTILINE)
+        assert rule, target
+        steps = re.findall(r"\$\(RUN\) ([^\n\"]+)", rule[2])
+        return set(" ".join([rule[1], *steps]).split()) & named
+
+    workflows = "".join(path.read_text() for path in (ROOT / ".github" / "workflows").iterdir())
+    run: set[str] = set()
+    more = set(re.findall(r"\bmake ([\w-]+)$", workflows, re.MULTILINE)) & named
+    while more:
+        run |= more
+        more = set().union(*map(run_by, more)) - run
+    # Tests run the benchmarks with little work (test_benchmarks.py), and C++ tests run under
+    # sanitizers.
+    left = {target for target in named if not target.startswith("bench")} - {"clean", "cpp-test"}
+    assert left - run == set()
