@@ -71,10 +71,10 @@ def of_scale(run: Run) -> list[Panel]:
     """Return the panels of a simulation, whose values are by store, way and number of nodes."""
     panels = []
     for title, store, value, y in (
-        ("From S3, median", "S3", "median", "seconds"),
-        ("From S3, 99th percentile", "S3", "99th", "seconds"),
-        ("From one HTTP server, median", "one HTTP server", "median", "seconds"),
-        ("Cost of a start from S3", "S3", "cost", "$"),
+        ("From S3, simulated, median", "S3", "median", "seconds"),
+        ("From S3, simulated, 99th percentile", "S3", "99th", "seconds"),
+        ("From one HTTP server, simulated", "one HTTP server", "median", "seconds"),
+        ("Cost of a start from S3, simulated", "S3", "cost", "$"),
     ):
         panel = Panel(title, "nodes", y, "xy")
         for way, by_nodes in run.found[store].items():

@@ -2,10 +2,9 @@
 
     python -m benchmarks.scale.run [--quick] [--seeds 100] [--json FILE]
 
-Prints, for each way to load, the time until all nodes are ready (the median of the seeds and the
-99th percentile), the bytes that the store sends, and what a start costs. The model is in
-strategies.py and its assumptions are in cluster.py. What this machine can measure comes from the
-newest results of calibrate.py and benchmarks/local/slices.py.
+Prints, for each way to load, the time until all nodes are ready (the median of the seeds) and what
+a start costs. The model is in strategies.py and its assumptions are in cluster.py. What this
+machine can measure comes from the newest results of calibrate.py and benchmarks/local/slices.py.
 
 A seed always gives the same result.
 """
@@ -99,18 +98,17 @@ def length(seconds: float) -> str:
 
 
 def tables(found: Found) -> dict[str, str]:
-    """Return a table for each store: the nodes, and median, 99th percentile, bytes, cost."""
-    head = ("nodes", "", "median", "99th percentile", "TB from the store", "GPUs, $", "store, $")
+    """Return a table for each store: by nodes and ways, the median and what a start costs."""
     made = {}
-    for store, by_strategy in found.items():
+    for store, ways in found.items():
         lines = []
-        for nodes in next(iter(by_strategy.values())):
-            for strategy, by_nodes in by_strategy.items():
-                one = by_nodes[nodes]
-                times = (length(one["median"]), length(one["99th"]))
-                money = (f"{one['idle']:,.0f}", f"{one['store']:,.0f}")
-                lines.append((nodes, strategy, *times, f"{one['terabytes']:,.2f}", *money))
-        made[store] = table(head, lines, 2, markdown=True)
+        for nodes in next(iter(ways.values())):
+            starts = [by_nodes[nodes] for by_nodes in ways.values()]
+            cells = (
+                f"{length(one['median'])}, ${one['idle'] + one['store']:,.0f}" for one in starts
+            )
+            lines.append((nodes, *cells))
+        made[store] = table(("nodes", *ways), lines, markdown=True)
     return made
 
 
