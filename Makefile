@@ -29,6 +29,7 @@
 #   make gpu-peers   adds the other libraries, to measure them there as well
 #   make hip-check  converts those kernels for AMD's GPUs, and compiles nothing
 #   make wheels  builds the source distribution and the wheel of a release, and tries the wheel
+#   make check-peers  checks what the README says of other libraries, in their newest releases
 #   make check-wheels  tries that wheel with other Pythons and torches, and runs the tests with it
 #   make all-checks  runs all of the above that can fail, except benchmarks; takes some hours
 #   make aarch64 builds what needs no torch for 64-bit ARM, and runs its tests under QEMU
@@ -62,7 +63,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: help demo test all-checks build lint wheels check-wheels bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills mutants clean cpp-test pytest
+.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills mutants clean cpp-test pytest
 .PHONY: build-packages test-packages test-hf
 
 build: $(BUILT)
@@ -85,6 +86,7 @@ test: build $(STAMPS)/test | test-packages
 # What takes too long for every change. The tests run all benchmarks, with little work.
 all-checks: test
 	$(STEP) "Demo" $(RUN) demo
+	$(STEP) "Other libraries" $(RUN) check-peers
 	$(STEP) "Old and new transformers" $(RUN) test-hf
 	$(STEP) "Kills" $(RUN) kills
 	$(STEP) "Coverage" $(RUN) coverage
@@ -135,6 +137,9 @@ aarch64: | test-packages
 cuda: $(STAMPS)/torch
 	@$(BIN)/python tools/build_cuda.py --check || $(PIP) install -qq $(TORCH) -r tools/requirements-cuda.txt
 	@$(BIN)/python tools/build_cuda.py tensorizer_ops
+
+check-peers: $(STAMPS)/torch
+	@$(BIN)/python tools/check_peers.py
 
 hip-check: $(STAMPS)/torch
 	@rm -rf build/hip && mkdir -p build/hip
