@@ -37,16 +37,15 @@ def info(given: Namespace) -> int:
 
 def _show(given: Namespace, file: File, number: int) -> None:
     globs = given.filter or ["*"]
-    found = info_of(file)
-    tensors = [t for t in found.tensors if any(fnmatchcase(t.name, glob) for glob in globs)]
-    found = found._replace(tensors=tensors)
-    if given.json:
-        print(json.dumps(_facts(file, found)))
-        return
+    tensors = [t for t in file.index() if any(fnmatchcase(t.name, glob) for glob in globs)]
     if given.names:
         place = f"{name_of(file)}: " if len(given.uri) > 1 else ""
         for tensor in tensors:
             print(f"{place}{name_text(tensor.name)}")
+        return
+    found = info_of(file)._replace(tensors=tensors)
+    if given.json:
+        print(json.dumps(_facts(file, found)))
         return
     if number:
         print()
