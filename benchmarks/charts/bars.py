@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.charts.theme import SIZE, SMALL, Chart, Colours
-from benchmarks.harness.bare import READ, READ_ALL, READ_CRC32, WRITE, WRITE_ALL, WRITE_CRC32
+from benchmarks.harness.bare import READ, READ_ALL, READ_CRC32
 from benchmarks.harness.results import US, Run
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows that one panel compares, and for each note of a bar the row of its limit."""
+    """The rows that one panel compares, and for notes of bars the rows of their limits."""
 
     title: str
     source: str
@@ -58,7 +58,8 @@ COMPARISONS = (
             "safetensors, save": ("safetensors", NONE),
             "flashpack, save": ("flashpack", NONE),
         },
-        {NONE: WRITE.name, CRC32: WRITE_CRC32.name, BOTH: WRITE_ALL.name},
+        # The recorded limits are too low: the program did not allocate blocks in advance then.
+        {},
     ),
     Comparison(
         "Load and verify",
@@ -162,7 +163,7 @@ def panel_of(comparison: Comparison, run: Run) -> Bars:
     if ours is None or not ours.warm:
         return Bars(comparison.title, "", ())
     bars = [
-        Bar(label, note, speed, speed_of(comparison.limits[note]))
+        Bar(label, note, speed, speed_of(comparison.limits.get(note, "")))
         for row, (label, note) in comparison.choices.items()
         if (speed := speed_of(row))
     ]
