@@ -28,7 +28,6 @@ PRECOMPILED = "module.h"
 PAGES = {
     "README.md": 1,
     "docs/cpp.md": 2,
-    "docs/dispatcher.md": 1,
     "docs/guides/torchscript-and-cpp.md": 2,
     "docs/security.md": 1,
 }
