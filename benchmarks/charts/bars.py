@@ -40,6 +40,7 @@ COMPARISONS = (
             "us, copy": (US, ""),
             "flashpack, parallel read": ("flashpack", ""),
             "tensorizer": ("tensorizer", ""),
+            "safetensors, pread": ("safetensors", ""),
             "torch.load": ("torch.load", ""),
             "Run:ai streamer": ("Run:ai streamer", ""),
         },
@@ -189,9 +190,9 @@ def bar_chart(runs: Sequence[Run]) -> Chart:
     most = max(bar.speed for panel in panels for bar in panel.bars)
     rounds = sorted({str(panel.rounds) for panel in panels})
     footnote = (
-        f"{machine}, best of {' or '.join(rounds)} rounds, {' and '.join(sorted(dates))}. "
+        f"{machine}, best of {' or '.join(rounds)} rounds, {' and '.join(sorted(dates))}.\n"
         "Files are in the page cache. Servers run on the same CPUs."
     )
     scaled = [replace(panel, most=most) for panel in panels]
     headline = "GB/s, higher is better. A line: the bare work."
-    return Chart(f"Speed of {US}", scaled, footnote, headline)
+    return Chart(f"Speed of {US}", scaled, footnote, headline, columns=1)

@@ -63,12 +63,13 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels in two columns, or in one if there is only one."""
+    """Panels in columns, each of half the width of a page."""
 
     title: str
     panels: Sequence[Drawing]
     footnote: str
     headline: str = ""
+    columns: int = 2
 
     def text(self) -> str:
         """Return the content of the chart as text; each picture has it as its description."""
@@ -83,10 +84,11 @@ class Chart:
 
         # Makes the files reproducible: the same numbers give the same file.
         matplotlib.rcParams["svg.hashsalt"] = US
-        columns = min(2, len(self.panels))
+        columns = min(self.columns, len(self.panels))
+        width = WIDTH if columns < self.columns else WIDTH / 2 * columns
         rows = [self.panels[i : i + columns] for i in range(0, len(self.panels), columns)]
         heights = [max(panel.height for panel in row) for row in rows]
-        figure = pyplot.figure(figsize=(WIDTH / 72, (sum(heights) + 20) / 72), layout="constrained")
+        figure = pyplot.figure(figsize=(width / 72, (sum(heights) + 20) / 72), layout="constrained")
         grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights).flatten()
         for panel, axes in zip(self.panels, grid, strict=False):
             for side in axes.spines.values():

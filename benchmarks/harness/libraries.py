@@ -111,10 +111,10 @@ def torch_load(mmap: bool) -> Load:
     return lambda path: torch.load(path, weights_only=True, mmap=mmap)
 
 
-def safetensors_load(path: str, device: str = "cpu") -> State:
+def safetensors_load(path: str, device: str = "cpu", backend: str = "mmap") -> State:
     from safetensors.torch import load_file
 
-    return load_file(path, device=device)
+    return load_file(path, device=device, backend=backend)
 
 
 def _safetensors_save(state: State, path: str) -> None:

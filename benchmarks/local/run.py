@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import bare
@@ -37,6 +38,7 @@ from benchmarks.harness.libraries import (
     flashpack_load,
     ops_load,
     ops_save,
+    safetensors_load,
     streamer_load,
     tensorizer_load,
     torch_load,
@@ -77,6 +79,7 @@ ENTRIES: tuple[Limit | Peer, ...] = (
     bare.READ,
     Peer("us, copy", US, ops_load(copy=True)),
     Peer("us, safetensors, copy", US_SAFETENSORS, ops_load(copy=True)),
+    Peer("safetensors, pread", SAFETENSORS, partial(safetensors_load, backend="pread")),
     Peer("tensorizer", TENSORIZER, choices=_by_readers()),
     Peer("torch.load", TORCH, torch_load(mmap=False)),
     Peer("fastsafetensors", FAST, fast_load),

@@ -25,11 +25,16 @@ class Place:
     hashes: str = "all"
     # The place to save to, if `uri` can only be read.
     target: str = ""
+    copy: bool = True  # into new memory, and not mapped
+
+    @property
+    def is_of_torch(self) -> bool:
+        return self.uri.endswith(".pt")
 
 
 @contextmanager
 def places(folder: Path) -> Iterator[list[Place]]:
-    """Start the servers, and yield all places. The first is a plain file, which others are of."""
+    """Start the servers, and yield all places."""
     key = folder / "key"
     key.write_bytes(secrets.token_bytes(32))
     plain = str(folder / "plain.tensors")
@@ -39,6 +44,8 @@ def places(folder: Path) -> Iterator[list[Place]]:
         Place("  chunks verified", str(folder / "chunked.tensors"), verify="all", hashes="chunked"),
         Place("  encrypted", str(folder / "encrypted.tensors"), {"key": f"file:{key}"}),
         Place("safetensors file", str(folder / "model.safetensors")),
+        Place("  mapped, one read per page", str(folder / "model.safetensors"), copy=False),
+        Place("file of torch.save", str(folder / "model.pt")),
     ]
     for name in ("web", "s3", "redis"):
         (folder / name).mkdir()

@@ -32,8 +32,10 @@ def draw(speeds: Speeds, path: Path, subtitle: str) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 5.5), layout="constrained")
     at, ticks = 0.0, []
     for place, row in speeds.items():
-        bars = [("tensorizer_ops", row["Python"], OURS)]
-        bars += [(name, row[name], colour) for name, colour in OTHERS.items() if name in row]
+        if "mapped" in place:
+            continue
+        colours = {"Python": OURS} | OTHERS
+        bars = [(name, row[name], colour) for name, colour in colours.items() if name in row]
         ticks.append((at + (len(bars) - 1) / 2, place.strip()))
         for _, speed, colour in bars:
             axes.barh(at, speed, height=0.9, color=colour)

@@ -26,7 +26,6 @@ WITHOUT_TORCH = {"error", "hooks", "keys", "options", "secrets", "stored_tensor"
 PRECOMPILED = "module.h"
 # The pages that show C++, and how many programs each of them has.
 PAGES = {
-    "README.md": 1,
     "docs/cpp.md": 2,
     "docs/guides/torchscript-and-cpp.md": 2,
     "docs/security.md": 1,

@@ -85,12 +85,6 @@ def test_the_pages_are_there() -> None:
     assert names <= {page.name for page in PAGES}
 
 
-def test_the_readme_shows_python_and_torchscript() -> None:
-    readme = [text for name, text in PYTHON if name.startswith("README")]
-    assert any("torch.jit.script" in text for text in readme)
-    assert any("torch.ops.tensorizer" in text or "tensorizer_ops" in text for text in readme)
-
-
 def test_the_reference_has_the_signatures_of_the_sources() -> None:
     command = [sys.executable, "-W", "ignore", ROOT / "tools" / "signatures.py", "--check"]
     subprocess.run(command, env=environment(), check=True)

@@ -35,16 +35,21 @@ def test_demo(tmp_path: Path) -> None:
     ]
     others = [[cell != "-" for cell in row[-3:]] for row in rows]
     assert others == [
-        [True, False, True],  # a .tensors file
+        [True, False, False],  # a .tensors file
         [True, False, False],  # verified
         [False, False, False],  # verified by chunks
         [True, False, False],  # encrypted
         [False, True, False],  # a safetensors file
+        [False, True, False],  # mapped
+        [False, False, True],  # of torch.save
         [True, False, False],  # HTTP
         [True, False, False],  # S3
         [False, False, False],  # Redis over TLS
     ]
-    assert all("-" not in row[-9:-3] for row in rows)
+    ours = [[cell != "-" for cell in row[-9:-3]] for row in rows]
+    assert ours.pop(6) == [False] * 6
+    assert ours.pop(5) == [False, True, *[False] * 4]
+    assert all(map(all, ours))
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob("tensorizer-demo-*"))
 
