@@ -10,8 +10,6 @@ from random import Random
 import pytest
 
 from benchmarks.harness.results import read_runs
-from benchmarks.harness.tables import table
-from benchmarks.scale.calibrate import HEAD, lines_of
 from benchmarks.scale.cluster import Cluster, Store
 from benchmarks.scale.run import STRATEGIES, calibrated, table_of_assumptions, tables
 from benchmarks.scale.shared_link import SharedLink, Simulation
@@ -146,8 +144,7 @@ def test_the_page_shows_the_newest_results() -> None:
     """The numbers of docs/scale.md are those of benchmarks/results, and its assumptions too."""
     page = (ROOT / "docs" / "scale.md").read_text()
     found = {run.kind: run.found for run in reversed(read_runs())}
-    measured = table(HEAD, lines_of(found["calibration"]), markdown=True)
-    for shown in (*tables(found["scale"]).values(), table_of_assumptions(calibrated()), measured):
+    for shown in (*tables(found["scale"]).values(), table_of_assumptions(calibrated())):
         assert shown in page
 
 
