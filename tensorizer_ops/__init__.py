@@ -7,6 +7,7 @@ Python functions on top of these ops.
 
 import importlib as _importlib
 import os as _os
+import sys as _sys
 import typing as _typing
 
 from tensorizer_ops import errors as errors
@@ -114,12 +115,28 @@ _MODULES = ("checkpoint", "distributed", "hf", "keys", "stream_io", "torch_compa
 _MORE_MODULES = ("protobuf", "safetensors", "serialization", "tensors_pb2")
 
 
+# Functions of modules that callers look for here.
+_ELSEWHERE = {
+    "checkpoint": ("load_checkpoint", "save_checkpoint", "save_checkpoint_async"),
+    "hf": ("from_pretrained", "save_pretrained"),
+    "keys": ("from_passphrase",),
+    "safetensors": ("load_file", "load_model", "safe_open", "save_file", "save_model"),
+    "stream_io": ("open_stream",),
+    "utils": ("no_init_or_tensor",),
+}
+
 # Hidden from type checkers: with a module `__getattr__` they would accept any attribute name.
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> _typing.Any:
         if name not in (*_LATER, *_MODULES, *_MORE_MODULES):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            where = [module for module, names in _ELSEWHERE.items() if name in names]
+            advice = f": did you mean {__name__}.{where[0]}.{name}?" if where else ""
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}{advice}",
+                name=name,
+                obj=_sys.modules[__name__],
+            )
         _register.register_with_torch()
         if name not in _LATER:
             return _importlib.import_module(f"{__name__}.{name}")

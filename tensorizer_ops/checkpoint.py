@@ -12,7 +12,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.nested import DAMAGE, METADATA_KEY, damage, flattened, rebuilt
-from tensorizer_ops._base.options import Hashes, Options, Verify
+from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Sink, Source, Target
 from tensorizer_ops._front.background import Save, save_async
@@ -63,7 +63,7 @@ def save_checkpoint(
     hashes: Hashes = "chunked",
     threads: int = 0,
     options: Options | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Metadata | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Save a nested state, such as ``{"model": …, "optimizer": …, "epoch": 3}``.
@@ -105,7 +105,7 @@ def save_checkpoint_async(
     hashes: Hashes = "chunked",
     threads: int = 1,
     options: Options | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Metadata | None = None,
     progress: Progress | None = None,
 ) -> Save:
     """Take a snapshot of a nested state and save it in the background.
@@ -130,11 +130,11 @@ def save_checkpoint_async(
 
 
 def _parts(
-    state: Mapping[Any, Any], metadata: Mapping[str, str] | None
+    state: Mapping[Any, Any], metadata: Metadata | None
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return the tensors and the texts that a state is saved as."""
     tensors, text = flattened(state)
-    kept = dict(metadata or {})
+    kept = texts_of(metadata) or {}
     if METADATA_KEY in kept:
         raise errors.InvalidArgument(f"the metadata has {METADATA_KEY!r}, which holds the state")
     return tensors, {**kept, METADATA_KEY: text}

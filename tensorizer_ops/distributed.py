@@ -13,8 +13,17 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import check_names, checked, wrong
+from tensorizer_ops._base.devices import first_use, named_device
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.options import Options, SecretOptions, Verify, as_text, memory_ceiling
+from tensorizer_ops._base.options import (
+    Metadata,
+    Options,
+    SecretOptions,
+    Verify,
+    as_text,
+    memory_ceiling,
+    texts_of,
+)
 from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._distributed.boxes import local_shard
@@ -29,7 +38,7 @@ from tensorizer_ops._distributed.plan import Plan, resolve
 from tensorizer_ops._distributed.save import save_shared
 from tensorizer_ops._distributed.sharded import load_shards
 from tensorizer_ops._distributed.shares import divide
-from tensorizer_ops._front.load_save import first_use, load_from, save as save_tensors
+from tensorizer_ops._front.load_save import load_from, save as save_tensors
 
 __all__ = ["Fused", "Stacked", "load", "save"]
 
@@ -102,7 +111,7 @@ def save(
     *,
     hashes: Literal["chunked", "crc32", "none"] = "chunked",
     options: Options | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Metadata | None = None,
 ) -> None:
     """Save tensors of which each rank has a part, into one file that all ranks write.
 
@@ -149,7 +158,7 @@ def _save(
     peers: Peers | None,
     hashes: Literal["chunked", "crc32", "none"],
     options: Options | None,
-    metadata: Mapping[str, str] | None,
+    metadata: Metadata | None,
 ) -> None:
     given = as_dict(tensors)
     named = dict(zip(given, plain_tensors(given, given.values(), shards=True), strict=True))
@@ -158,8 +167,9 @@ def _save(
             local_shard(name, tensor)  # raises for what several ranks could not save
         save_tensors(uri, named, hashes=hashes, options=options, metadata=metadata)
         return
-    refuse_other_metadata(metadata)
-    save_shared(to_uri(uri), named, peers, hashes, SecretOptions(as_text(options or {})), metadata)
+    texts = texts_of(metadata)
+    refuse_other_metadata(texts)
+    save_shared(to_uri(uri), named, peers, hashes, SecretOptions(as_text(options or {})), texts)
 
 
 def _group(given: object) -> dist.ProcessGroup | None:
@@ -195,7 +205,7 @@ def _load(
     if mesh is not None:
         where = device_of(mesh, device)
     else:
-        where = torch.get_default_device() if device is None else torch.device(device)
+        where = torch.get_default_device() if device is None else named_device(device)
     given = as_text(options or {})
     first_use(where)
     reader = torch.classes.tensorizer.Reader(to_uri(uri), given)

@@ -21,7 +21,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.option_uses import for_loads, for_saves
-from tensorizer_ops._base.options import Hashes, Options, Verify
+from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.load_save import save
@@ -173,7 +173,7 @@ def save_pretrained(
     hashes: Hashes = "chunked",
     threads: int = 0,
     options: Options | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Metadata | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Save a model of transformers or of diffusers, and its tokenizer, to a folder.

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.devices import named_device
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.internals import held_memory, reader_of
 from tensorizer_ops._base.memory import fills_storage, is_plain, span
@@ -172,10 +173,7 @@ class safe_open:
             raise errors.InvalidArgument(f"framework is {framework!r}, and only 'pt' is supported")
         if backend not in _BACKENDS:
             raise errors.InvalidArgument(f"backend is {backend!r}, and must be 'mmap' or 'pread'")
-        try:
-            self._device = torch.device(device)
-        except RuntimeError as error:
-            raise errors.InvalidArgument(f"device is {device!r}: {error}") from None
+        self._device = named_device(device)
         self._copy = backend == "pread"
         self._reader: Any = torch.classes.tensorizer.Reader(to_uri(filename), None)
         self._names: list[str] = self._reader.names()

@@ -94,7 +94,9 @@ std::string quote(std::string_view given, std::size_t limit) {
   static constexpr char kHex[] = "0123456789abcdef";
   const std::string redacted = quotes_redactor ? quotes_redactor->redacted(given) : "";
   const std::string_view text = quotes_redactor ? redacted : given;
-  std::string out = "'";
+  const bool has_apostrophe = text.find('\'') != text.npos && text.find('"') == text.npos;
+  const char mark = has_apostrophe ? '"' : '\'';
+  std::string out(1, mark);
   std::size_t at = 0;
   while (at < text.size()) {
     if (at >= limit) {
@@ -106,13 +108,13 @@ std::string quote(std::string_view given, std::size_t limit) {
     // U+0080 to U+009F are control characters.
     const bool control =
         first == 0xc2 && length == 2 && static_cast<unsigned char>(text[at + 1]) < 0xa0;
-    if ((length > 1 && !control) ||
-        (length == 1 && first >= 0x20 && first != 0x7f && first != '\'' && first != '\\')) {
+    if ((length > 1 && !control) || (length == 1 && first >= 0x20 && first != 0x7f &&
+                                     first != static_cast<unsigned char>(mark) && first != '\\')) {
       out += text.substr(at, length);
       at += length;
       continue;
     }
-    if (first == '\'' || first == '\\') {
+    if (text[at] == mark || first == '\\') {
       out += '\\';
       out += text[at];
     } else {
@@ -122,7 +124,7 @@ std::string quote(std::string_view given, std::size_t limit) {
     }
     ++at;
   }
-  return out + "'";
+  return out + mark;
 }
 
 }  // namespace tensorizer

@@ -17,4 +17,11 @@ inline std::optional<std::uint64_t> parse_number(std::string_view text) {
   return number;
 }
 
+// Parses a number of bytes, which may have a unit: "4096", "64MiB", "1.5 GB". Case makes no
+// difference. Returns null for what is no whole number of bytes.
+std::optional<std::uint64_t> parse_bytes(std::string_view text);
+
+// Parses a number of seconds, which may have a unit: "0.5", "500ms", "2m", "1h".
+std::optional<double> parse_seconds(std::string_view text);
+
 }  // namespace tensorizer

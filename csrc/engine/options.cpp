@@ -45,7 +45,8 @@ Value value_of(const std::string& argument, const std::string& given,
 }
 
 Option memory_option(const char* name, std::uint64_t& ceiling) {
-  return number_option(name, "a number of bytes, 1048576 or more", ceiling, kSmallestCeiling);
+  return bytes_option(name, "a number of bytes, 1048576 or more, such as 64MiB", ceiling,
+                      kSmallestCeiling);
 }
 
 Option key_option(std::string& key) {
@@ -63,7 +64,7 @@ std::optional<Argon2Cost> parse_cost(const std::string& text) {
   const std::size_t comma = text.find(',');
   const auto passes = parse_number(std::string_view(text).substr(0, comma));
   if (comma == std::string::npos || !passes) return std::nullopt;
-  const auto memory = parse_number(std::string_view(text).substr(comma + 1));
+  const auto memory = parse_bytes(std::string_view(text).substr(comma + 1));
   if (!memory) return std::nullopt;
   const Argon2Cost cost{*passes, *memory};
   return is_possible(cost) ? std::optional(cost) : std::nullopt;
@@ -125,9 +126,10 @@ std::vector<Option> save_options(SaveOptions& save) {
                                   return named ? named : parse_cost(text);
                                 }));
   known.push_back(bool_option("digests", save.digests));
-  known.push_back(parsed_option("digest_chunk", "a power of two from 65536 to 16777216",
+  known.push_back(parsed_option("digest_chunk",
+                                "a power of two from 65536 to 16777216, such as 1MiB",
                                 save.digest_chunk, [](const std::string& text) {
-                                  const auto size = parse_number(text);
+                                  const auto size = parse_bytes(text);
                                   return size && is_chunk_size(*size) ? size : std::nullopt;
                                 }));
   known.push_back(bool_option("plain_digests", save.plain_digests));
@@ -141,8 +143,8 @@ std::vector<Option> save_options(SaveOptions& save) {
 
 std::vector<Option> all_save_options(SaveOptions& save) {
   std::vector<Option> known = save_options(save);
-  known.push_back(
-      number_option("max_shard_size", "a number of bytes, 1 or more", save.max_shard_size, 1));
+  known.push_back(bytes_option("max_shard_size", "a number of bytes, 1 or more, such as 5GB",
+                               save.max_shard_size, 1));
   return known;
 }
 
@@ -189,6 +191,17 @@ SaveOptions parse_save_options(const OptionList& options) {
   return parsed;
 }
 
+std::vector<std::string> option_names() {
+  LoadOptions load;
+  SaveOptions save;
+  std::vector<std::string> names;
+  for (const Option& option :
+       with_those_of(load_options(load), OptionUse::Save, all_save_options(save))) {
+    names.push_back(option.name);
+  }
+  return names;
+}
+
 OptionList options_for(OptionUse use, const OptionList& options) {
   LoadOptions load;
   SaveOptions save;
@@ -216,12 +229,12 @@ WriterOptions parse_writer_options(const OptionList& options) {
                    }});
   known.push_back(number_option("threads", "a number of threads, or 0 for every CPU",
                                 parsed.threads, 0, kMostThreads));
-  known.push_back(number_option("part_size", "a number of bytes, from 5242880 to 5368709120",
-                                parsed.save.sink.part_size, 5 << 20, std::uint64_t{5} << 30));
+  known.push_back(bytes_option("part_size", "a number of bytes, from 5242880 to 5368709120",
+                               parsed.save.sink.part_size, 5 << 20, std::uint64_t{5} << 30));
   known.push_back(number_option("expected_tensors", "a number of tensors", parsed.expected_tensors,
                                 0, std::uint64_t{1} << 32));
-  known.push_back(number_option("expected_bytes", "a number of bytes", parsed.expected_bytes, 0,
-                                std::uint64_t{1} << 62));
+  known.push_back(bytes_option("expected_bytes", "a number of bytes", parsed.expected_bytes, 0,
+                               std::uint64_t{1} << 62));
   LoadOptions unused;
   known = with_those_of(std::move(known), OptionUse::Load, load_options(unused));
   apply_options(options, known, OptionUse::Save);

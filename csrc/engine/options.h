@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "codec/argon2.h"
 #include "format/catalogue.h"
@@ -63,6 +64,9 @@ struct WriterOptions {
 LoadOptions parse_load_options(const OptionList& options);
 SaveOptions parse_save_options(const OptionList& options);
 WriterOptions parse_writer_options(const OptionList& options);
+
+// Returns the names of all options of loads and saves. One that ends with a dot is for any names.
+std::vector<std::string> option_names();
 
 // Returns the options without those that apply to the other use only, for what loads and saves.
 OptionList options_for(OptionUse use, const OptionList& options);

@@ -1,10 +1,10 @@
 #include "io/option.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
 #include "base/suggest.h"
+#include "io/other_options.h"
 
 namespace tensorizer {
 
@@ -29,7 +29,12 @@ bool has_use(const Option& option, OptionUse use) {
     listed += (listed.empty() ? "" : ", ") + option.name;
     if (option.name.ends_with('.')) listed += '*';
   }
-  const std::string question = did_you_mean(name, names);
+  std::string question = did_you_mean(name, names);
+  const std::string_view ours = our_option(name);
+  if (std::ranges::find(names, ours) != names.end()) {
+    question =
+        ": did you mean " + quote(std::string(ours) + (ours.ends_with('.') ? "NAME" : "")) + "?";
+  }
   throw Error(ErrorKind::InvalidArgument,
               "unknown option " + quote(name) +
                   (question.empty() ? "; the options here are " + listed : question));
@@ -81,11 +86,10 @@ Option bool_option(const char* name, bool& is) {
 }
 
 Option seconds_option(const char* name, double& seconds, double least) {
-  return {name, "a number of seconds",
+  return {name, "a number of seconds, such as 30, 500ms or 2m",
           [&seconds, least](const std::string&, const std::string& text) {
-            const char* end = text.data() + text.size();
-            const auto [stopped, error] = std::from_chars(text.data(), end, seconds);
-            return error == std::errc() && stopped == end && seconds >= least && seconds <= 1e6;
+            seconds = parse_seconds(text).value_or(-1);
+            return seconds >= least && seconds <= 1e6;
           }};
 }
 

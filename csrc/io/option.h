@@ -73,8 +73,20 @@ Option number_option(const char* name, const char* value, Number& number, std::u
           }};
 }
 
+// Accepts units of bytes.
+template <typename Number>
+Option bytes_option(const char* name, const char* value, Number& number, std::uint64_t least,
+                    std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) {
+  return {name, value, [&number, least, most](const std::string&, const std::string& text) {
+            const std::optional<std::uint64_t> given = parse_bytes(text);
+            if (!given || *given < least || *given > most) return false;
+            number = static_cast<Number>(*given);
+            return true;
+          }};
+}
+
 Option bool_option(const char* name, bool& is);
-// Accepts `least` to a million seconds.
+// Accepts `least` to a million seconds, and units of time.
 Option seconds_option(const char* name, double& seconds, double least);
 // Accepts any text of one line that is not empty. `value` describes it, for messages.
 Option text_option(const char* name, const char* value, std::string& text);

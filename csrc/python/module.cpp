@@ -5,6 +5,7 @@
 // It needs neither torch nor its headers, so that one module serves every torch. No layer outside
 // this folder knows of Python. Calls release the GIL, and a pending signal ends them.
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -18,6 +19,7 @@
 #include <exception>
 
 #include "base/cpus.h"
+#include "base/number.h"
 #include "base/suggest.h"
 #include "engine/options.h"
 #include "engine/save/new_layout.h"
@@ -172,6 +174,8 @@ NB_MODULE(_core, module) {
   module.def("did_you_mean", [](const nb::bytes& given, const std::vector<std::string>& known) {
     return did_you_mean(text_of(given), std::vector<std::string_view>(known.begin(), known.end()));
   });
+  module.def("parse_bytes", [](const std::string& text) { return parse_bytes(text); });
+  module.def("option_names", &option_names);
   module.def("is_uri", [](const nb::bytes& text) {
     return run([&](Cancel&) { return is_uri(text_of(text)); });
   });

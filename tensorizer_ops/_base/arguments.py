@@ -39,6 +39,54 @@ _WORDS = {
     "NoneType": "None",
 }
 
+# What other libraries call arguments of the functions here: several names here may be meant.
+_OTHER_NAMES = {
+    "map_location": ("device",),
+    "device_map": ("device",),
+    "prefix": ("names",),
+    "keys": ("names",),
+    "tensors": ("names",),
+    "tensor_names": ("names",),
+    "filter": ("names",),
+    "filter_func": ("names",),
+    "pattern": ("names",),
+    "path": ("uri", "source", "target", "filename"),
+    "file": ("uri", "source", "target", "filename"),
+    "file_obj": ("uri", "target"),
+    "filename": ("uri", "target"),
+    "filepath": ("uri", "target"),
+    "f": ("uri", "target"),
+    "url": ("uri", "source", "target"),
+    "src": ("source", "uri"),
+    "dst": ("target",),
+    "state_dict": ("tensors", "state"),
+    "obj": ("tensors", "state"),
+    "model": ("module",),
+    "torch_dtype": ("dtype",),
+    "mmap": ("copy",),
+    "verify_hash": ("verify",),
+    "check_hash": ("verify",),
+    "checksum": ("hashes", "verify"),
+    "num_threads": ("threads",),
+    "num_workers": ("threads",),
+    "num_readers": ("threads",),
+    "max_workers": ("threads",),
+    "storage_options": ("options",),
+    "encryption": ("options",),
+    "key_file": ("options",),
+    "show_progress": ("progress",),
+    "user_metadata": ("metadata",),
+}
+# Arguments that choose what the functions here always do, or never.
+_NEEDLESS = {
+    "framework": "tensors are always those of torch",
+    "pickle_module": "no file has a pickle",
+    "pickle_protocol": "no file has a pickle",
+    "safe_serialization": "no file has a pickle",
+    "use_safetensors": "the file says which format it has",
+    "weights_only": "no file has a pickle",
+}
+
 _NOT_UNICODE = "half of a surrogate pair, which is not Unicode"
 
 
@@ -208,9 +256,12 @@ class _Signature(typing.NamedTuple):
     called: str
     positional: tuple[str, ...]
     rules: dict[str, _Rule | None]
+    takes_more: bool  # *args
     takes_others: bool  # **kwargs
 
     def check(self, given: tuple[object, ...], keywords: dict[str, object]) -> None:
+        if len(given) > len(self.positional) and not self.takes_more:
+            raise self.too_many(given)
         for name, value in (*zip(self.positional, given, strict=False), *keywords.items()):
             rule = self.rules.get(name)
             if rule is not None:
@@ -236,8 +287,35 @@ class _Signature(typing.NamedTuple):
         return error
 
     def unknown(self, name: str) -> TypeError:
-        question = meant(name, self.rules)
-        return TypeError(f"{self.called}() got an unexpected keyword argument {name!r}{question}")
+        return TypeError(
+            f"{self.called}() got an unexpected keyword argument {name!r}{self.advice(name)}"
+        )
+
+    def advice(self, name: str) -> str:
+        """Return what may have been meant by an argument of a name that the function lacks."""
+        from tensorizer_ops import _core  # which is loaded after this module
+
+        if "options" in self.rules and name in _core.option_names():
+            return f": it is an option, so give options={{{name!r}: ...}}"
+        for ours in _OTHER_NAMES.get(name, ()):
+            if ours in self.rules:
+                return f": did you mean {ours!r}?"
+        if name in _NEEDLESS:
+            return f": leave it out, as {_NEEDLESS[name]}"
+        return meant(name, self.rules)
+
+    def too_many(self, given: tuple[object, ...]) -> TypeError:
+        """Return the error for an argument without a keyword that needs one."""
+        method = self.positional[:1] == ("self",)
+        most, count = len(self.positional) - method, len(given) - method
+        value = given[len(self.positional)]
+        keywords = [name for name in self.rules if name not in self.positional]
+        fitting = [name for name in keywords if (rule := self.rules[name]) and rule.accepts(value)]
+        advice = f": give the others as keywords, such as {(fitting or keywords)[0]}="
+        return TypeError(
+            f"{self.called}() takes {most} positional argument{'s' * (most != 1)}, and {count} "
+            f"were given{advice if keywords else ''}"
+        )
 
 
 def _signature(function: Callable[..., object]) -> _Signature:
@@ -246,8 +324,9 @@ def _signature(function: Callable[..., object]) -> _Signature:
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     rules = {name: _rule(hints.get(name, typing.Any)) for name in names}
     called = function.__qualname__.removesuffix(".__init__")
+    more = bool(code.co_flags & inspect.CO_VARARGS)
     others = bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return _Signature(called, names[: code.co_argcount], rules, others)
+    return _Signature(called, names[: code.co_argcount], rules, more, others)
 
 
 def checked(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:

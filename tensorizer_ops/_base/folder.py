@@ -51,7 +51,10 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
-        source = _core.RemoteBytes(self.uri(name), self._loads, 0, LIMIT + 1, _READ_AHEAD)
+        uri = self.uri(name)
+        if self.path is not None and not os.path.exists(self.path):
+            uri = self._uri  # the error says what may have been meant by the folder
+        source = _core.RemoteBytes(uri, self._loads, 0, LIMIT + 1, _READ_AHEAD)
         size = source.size()
         found = bytearray()
         while size is None or len(found) < min(size, LIMIT + 1):

@@ -146,9 +146,14 @@ class _Writer:
         if kind is list:
             return [self.node(each, (*path, place)) for place, each in enumerate(value)]
         if kind not in _PLAIN:
+            advice = "save what it is made of"
+            if hasattr(value, "__array_interface__"):
+                advice = "give torch.as_tensor() of it"
+            elif isinstance(value, torch.nn.Module):
+                advice = "give its state_dict()"
             raise TypeError(
                 f"state{_where(path)} is {kind.__module__}.{kind.__qualname__}, which only pickle "
-                "could save: save what it is made of"
+                f"could save: {advice}"
             )
         name, write = _PLAIN[kind]
         written = write(value)

@@ -12,6 +12,7 @@ from tensorizer_ops._base.arguments import is_unicode, kind_of, not_unicode, wro
 
 # Type checkers accept an int for a float, and a bool for an int.
 Options = Mapping[str, str | float]
+Metadata = Mapping[str, str | float]
 
 Verify = Literal["none", "crc32", "all"]
 Hashes = Literal["all", "crc32", "sha256", "chunked", "all+chunked", "none"]
@@ -32,6 +33,17 @@ class _SecretPairs(list[tuple[str, str]]):
         return f"<options: {', '.join(name for name, _ in self)}>"
 
 
+def _text(value: str | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def texts_of(metadata: Metadata | None) -> dict[str, str] | None:
+    """Return metadata with numbers as texts; what else is no text stays, for who checks it."""
+    return None if metadata is None else {key: _text(value) for key, value in metadata.items()}
+
+
 def as_text(options: Options) -> dict[str, str]:
     """Convert options to the strings that the ops take.
 
@@ -43,12 +55,8 @@ def as_text(options: Options) -> dict[str, str]:
     for name, value in options.items():
         if not isinstance(name, str):
             raise TypeError(f"options has a name that is {kind_of(name)}, and must be str")
-        if isinstance(value, bool):
-            given[name] = "true" if value else "false"
-        elif isinstance(value, str):
-            given[name] = value
-        elif isinstance(value, int | float):
-            given[name] = str(value)
+        if isinstance(value, str | int | float):
+            given[name] = _text(value)
         else:
             raise TypeError(
                 f"option {name!r} is {kind_of(value)}, and must be str, int, float or bool"
@@ -63,9 +71,16 @@ def as_pairs(options: Options | None) -> list[tuple[str, str]]:
     return _SecretPairs(as_text({} if options is None else options).items())
 
 
+def bytes_of(options: Options | None, name: str) -> int | None:
+    """Return an option that is a number of bytes, perhaps with a unit; ``None`` if it is none."""
+    from tensorizer_ops import _core  # which is loaded after this module
+
+    return _core.parse_bytes(str((options or {}).get(name, "")))
+
+
 def memory_ceiling(options: Options | None) -> int:
     """Return the bytes that a load may take beyond its tensors, of options that a reader took."""
-    return int((options or {}).get("memory_ceiling", 48 << 20))
+    return bytes_of(options, "memory_ceiling") or 48 << 20
 
 
 def kept(options: Options | None) -> dict[str, str]:

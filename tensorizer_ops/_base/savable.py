@@ -36,7 +36,9 @@ def refuse_other_metadata(metadata: Mapping[str, str] | None) -> None:
         if not isinstance(key, str):
             raise TypeError(f"metadata has a key that is {kind_of(key)}, and must be str")
         if not isinstance(value, str):
-            raise TypeError(f"metadata[{key!r}] is {kind_of(value)}, and must be str")
+            raise TypeError(
+                f"metadata[{key!r}] is {kind_of(value)}, and must be str, int, float or bool"
+            )
         if not is_unicode(key + value):
             raise not_unicode(f"metadata[{key!r}]")
 

@@ -111,7 +111,9 @@ def describe(error: Exception) -> list[str]:
     lines = str(error).split("\n")
     if isinstance(error, errors.HashMismatch):
         return lines
-    text = " ".join(lines)
+    text = " ".join(lines).replace(
+        "name one with the option 'key'", "give --key-file or --passphrase-file"
+    )
     if isinstance(error, OSError) and not isinstance(error, errors.Error):
         text = f"{error.filename!r}: {error.strerror}" if error.filename is not None else text
     elif not isinstance(error, errors.Error | UsageError | ImportError | ValueError):

@@ -39,6 +39,18 @@ _OTHER_NAMES = {
     "--target-option": ("--target-options",),
     "--old-key": ("--key",),
 }
+# What other programs call the commands.
+_OTHER_COMMANDS = {
+    **dict.fromkeys(("show", "inspect", "stat", "metadata", "names"), "info"),
+    **dict.fromkeys(("validate", "test", "fsck"), "verify"),
+    **dict.fromkeys(("hash", "checksum", "sha256sum"), "digest"),
+    **dict.fromkeys(("cp", "download", "upload", "push", "pull", "sync", "get", "put"), "copy"),
+    **dict.fromkeys(("cmp", "compare"), "diff"),
+    **dict.fromkeys(("benchmark", "profile", "time"), "bench"),
+    **dict.fromkeys(("export", "import", "save"), "convert"),
+    "genkey": "keygen",
+    "version": "env",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,7 +90,11 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            advice = _meant(str(value), known) or f": choose from {', '.join(known)}"
+            meant = _OTHER_COMMANDS.get(str(value), "")
+            advice = (
+                _meant(meant if meant in known else str(value), known)
+                or f": choose from {', '.join(known)}"
+            )
             raise argparse.ArgumentError(action, f"{value!r} is unknown{advice}")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import urllib.parse
 from argparse import Namespace
 
 from tensorizer_ops import _core
 from tensorizer_ops._base.options import Hashes
 from tensorizer_ops._base.tables import safe, size_text
-from tensorizer_ops._base.targets import to_uri
+from tensorizer_ops._base.targets import local_path, to_uri
 from tensorizer_ops._cli import checkpoints
 from tensorizer_ops._cli.options import reading, refuse_stream
 from tensorizer_ops._cli.output import bar, note
@@ -59,6 +60,7 @@ def copy(given: Namespace) -> int:
 
     refuse_stream(given.source, "copy looks at it first: use convert")
     options = reading(given)
+    given.target = _named_target(given.source, given.target)
     if given.update:
         if given.target_options or given.hashes:
             raise UsageError("--update takes neither --target-options nor --hashes")
@@ -85,6 +87,15 @@ def copy(given: Namespace) -> int:
         progress=bar(given.quiet, given.source),
     )
     return 0
+
+
+def _named_target(source: str, target: str) -> str:
+    """Return the target; if it is a folder, that of the name of the source in it, as cp does."""
+    folder, path = local_path(target), local_path(source)
+    if folder is None or not os.path.isdir(folder) or (path and os.path.isdir(path)):
+        return target
+    name = os.path.basename(path or urllib.parse.urlsplit(source).path)
+    return os.path.join(folder, name) if name else target
 
 
 def _like(source: str, options: dict[str, str], target: str) -> tuple[Hashes, dict[str, str]]:

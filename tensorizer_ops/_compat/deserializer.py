@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._base.arguments import wrong
+from tensorizer_ops._base.devices import named_device
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.options import Options, as_text
 from tensorizer_ops._base.progress import Progress
@@ -92,7 +94,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         progress: Progress | None = None,
         options: Options | None = None,
     ) -> None:
-        where = get_device() if device is None else torch.device(device)
+        where = get_device() if device is None else named_device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("the device is CUDA, which is not available")
         if encryption is not None and not isinstance(encryption, DecryptionParams):
@@ -329,6 +331,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
                 something else.
             ValueError: shapes differ; all of them are listed, and the module is unchanged.
         """
+        self._must_be_module(m)
         chosen = list(self._catalog.filter(self._catalog.kept, filter_func))
         if any(map(self._catalog.is_nested, chosen)):
             raise NotImplementedError("nested tensors cannot be loaded into a module: use tree()")
@@ -348,8 +351,13 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             RuntimeError: a tensor was not loaded yet.
             ValueError: a tensor of the module has no values.
         """
+        self._must_be_module(m)
         results = compare_module(m, self._catalog, self._values)
         return all(same for _, same in results), results
+
+    def _must_be_module(self, m: object) -> None:
+        if not isinstance(m, torch.nn.Module):
+            raise wrong("m", m, "a torch.nn.Module: this object itself is a dict of tensors")
 
     # The file
 

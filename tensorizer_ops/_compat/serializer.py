@@ -147,7 +147,8 @@ class TensorSerializer:
             include_non_persistent_buffers: whether to write buffers that are not in the state dict.
         """
         if not isinstance(m, torch.nn.Module):
-            raise wrong("m", m, "a module")
+            is_state = ": write_state_dict() takes one" if isinstance(m, Mapping) else ""
+            raise wrong("m", m, f"a torch.nn.Module{is_state}")
         with self._writing():
             slots = list(_slots(m, include_non_persistent_buffers))
             self._write(
@@ -166,6 +167,8 @@ class TensorSerializer:
         Raises:
             TypeError: the structure contains anything but dicts, lists and tensors.
         """
+        if isinstance(state_dict, torch.nn.Module):
+            raise wrong("state_dict", state_dict, "a dict of tensors: give its state_dict()")
         with self._writing():
             leaves = list(paths.flatten(state_dict))
             self._write(

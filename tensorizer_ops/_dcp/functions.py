@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
@@ -16,6 +16,8 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
 from tensorizer_ops._dcp.planners import JsonLoadPlanner, JsonSavePlanner
 from tensorizer_ops._dcp.storage import TensorizerStorageReader, TensorizerStorageWriter
+
+_Storage = TypeVar("_Storage", StorageWriter, StorageReader)
 
 
 def save(
@@ -48,7 +50,7 @@ def save(
     saved: Metadata = state_dict_saver.save(
         dict(state_dict),
         checkpoint_id=checkpoint_id,
-        storage_writer=storage_writer or TensorizerStorageWriter(),
+        storage_writer=_placed(storage_writer or TensorizerStorageWriter(), checkpoint_id),
         planner=planner or JsonSavePlanner(),
         process_group=process_group,
         no_dist=no_dist,
@@ -83,7 +85,7 @@ def async_save(
     return state_dict_saver.async_save(
         dict(state_dict),
         checkpoint_id=checkpoint_id,
-        storage_writer=storage_writer or TensorizerStorageWriter(),
+        storage_writer=_placed(storage_writer or TensorizerStorageWriter(), checkpoint_id),
         planner=planner or JsonSavePlanner(),
         process_group=process_group,
         async_stager=async_stager,
@@ -118,8 +120,15 @@ def load(
     state_dict_loader.load(
         state_dict,
         checkpoint_id=checkpoint_id,
-        storage_reader=storage_reader or TensorizerStorageReader(),
+        storage_reader=_placed(storage_reader or TensorizerStorageReader(), checkpoint_id),
         planner=planner or JsonLoadPlanner(),
         process_group=process_group,
         no_dist=no_dist,
     )
+
+
+def _placed(storage: _Storage, checkpoint_id: str | os.PathLike[str] | None) -> _Storage:
+    """Return a storage; raise here, and not on each rank of torch, if it lacks a place."""
+    if isinstance(storage, TensorizerStorageWriter | TensorizerStorageReader):
+        storage.place_of(checkpoint_id)
+    return storage

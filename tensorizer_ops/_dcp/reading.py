@@ -13,11 +13,11 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
+from tensorizer_ops._base.devices import first_use
 from tensorizer_ops._base.memory import has_memory, is_plain
 from tensorizer_ops._base.savable import fillable, held
 from tensorizer_ops._base.slices import of_boxes
 from tensorizer_ops._dcp.description import NAME_KEY, Place
-from tensorizer_ops._front.load_save import first_use
 
 # Bytes of parts that are loaded at a time and then copied.
 _BATCH = 64 << 20

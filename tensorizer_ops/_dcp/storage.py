@@ -83,11 +83,15 @@ class _Place:
         """Begin to save or load a checkpoint."""
         self._current.place = self._path if checkpoint_id is None else checkpoint_id
 
-    def _folder(self) -> Folder:
-        place = self._current.place or self._path
+    def place_of(self, checkpoint_id: Target | None) -> Target:
+        """Return where a checkpoint is, which the constructor or a call says; raise if none did."""
+        place = checkpoint_id or self._path
         if place is None:
             raise errors.InvalidArgument(f"{type(self).__name__} needs a path or a checkpoint_id")
-        return Folder(place, self._options)
+        return place
+
+    def _folder(self) -> Folder:
+        return Folder(self.place_of(self._current.place), self._options)
 
 
 class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.devices import named_device
 
 
 def group_of(mesh: DeviceMesh) -> dist.ProcessGroup | None:
@@ -24,7 +25,7 @@ def device_of(mesh: DeviceMesh, device: torch.device | str | int | None) -> torc
     """Return the device of this rank's shards."""
     if device is None:
         return torch.device(mesh.device_type)
-    given = torch.device(device)
+    given = named_device(device)
     if given.type != mesh.device_type:
         raise errors.InvalidArgument(f"device is {given}, and the mesh is of {mesh.device_type}")
     return given

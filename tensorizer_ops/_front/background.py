@@ -11,7 +11,7 @@ import torch
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.internals import held_memory
 from tensorizer_ops._base.memory import copyable, has_memory, identity
-from tensorizer_ops._base.options import Hashes, Options
+from tensorizer_ops._base.options import Hashes, Metadata, Options
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors
 from tensorizer_ops._base.targets import Target, to_uri
@@ -88,7 +88,7 @@ def save_async(
     hashes: Hashes = "chunked",
     threads: int = 1,
     options: Options | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Metadata | None = None,
     progress: Progress | None = None,
 ) -> Save:
     """Take a snapshot of tensors and save it in the background.

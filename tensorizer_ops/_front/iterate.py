@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from tensorizer_ops._base.arguments import check_names, checked
+from tensorizer_ops._base.devices import named_device
 from tensorizer_ops._base.file_objects import open_source
 from tensorizer_ops._base.internals import is_fake
 from tensorizer_ops._base.job import Job
@@ -48,7 +49,7 @@ def iterate(
     wanted = None if names is None else list(names)
     check_names("names", wanted or ())
     opened = open_source(uri, options)
-    where = torch.get_default_device() if device is None else torch.device(device)
+    where = torch.get_default_device() if device is None else named_device(device)
     try:
         batches = _batches(opened.reader, wanted, order, dtype, memory_ceiling(options) // 2)
     except BaseException:

@@ -10,19 +10,23 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import check_names, checked, wrong
+from tensorizer_ops._base.devices import first_use, named_device
 from tensorizer_ops._base.file_objects import Destination, open_source
 from tensorizer_ops._base.internals import is_fake, is_traced, unseen
-from tensorizer_ops._base.options import Hashes, Options, SecretOptions, Verify, as_text
+from tensorizer_ops._base.options import (
+    Hashes,
+    Metadata,
+    Options,
+    SecretOptions,
+    Verify,
+    as_text,
+    texts_of,
+)
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors, refuse_other_metadata
 from tensorizer_ops._base.slices import Slices, resolve, without
 from tensorizer_ops._base.targets import Sink, Source, place_of
 from tensorizer_ops._compile import traced
-
-
-def first_use(device: torch.device) -> None:
-    """Initialize a device as torch does; raise torch's own error if the device does not exist."""
-    torch.empty(0, device=device)
 
 
 @checked
@@ -93,7 +97,7 @@ def load(
             threads=threads,
             options=given,
         )
-    where = torch.get_default_device() if device is None else torch.device(device)
+    where = torch.get_default_device() if device is None else named_device(device)
     first_use(where)
     if slices is not None and torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         raise errors.InvalidArgument(
@@ -159,7 +163,7 @@ def load_from(
     """
     wanted = None if names is None else list(names)
     check_names("names", wanted or ())
-    where = torch.get_default_device() if device is None else torch.device(device)
+    where = torch.get_default_device() if device is None else named_device(device)
     first_use(where)
     if is_fake():
         with torch.utils._python_dispatch._disable_current_modes():
@@ -185,7 +189,7 @@ def save(
     hashes: Hashes = "chunked",
     threads: int = 0,
     options: Options | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Metadata | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Save tensors to a ``.tensors`` file, or to a safetensors file if its name ends so.
@@ -246,10 +250,10 @@ class SaveRequest(TypedDict):
 
 
 def save_request(
-    hashes: Hashes, threads: int, options: Options | None, metadata: Mapping[str, str] | None
+    hashes: Hashes, threads: int, options: Options | None, metadata: Metadata | None
 ) -> SaveRequest:
     given = None if options is None else as_text(options)
-    kept = None if metadata is None else dict(metadata)
+    kept = texts_of(metadata)
     return {"hashes": hashes, "threads": threads, "options": given, "metadata": kept}
 
 

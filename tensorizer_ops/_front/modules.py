@@ -15,6 +15,7 @@ import torch
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import checked, kind_of, wrong
+from tensorizer_ops._base.devices import first_use, named_device
 from tensorizer_ops._base.file_objects import open_source
 from tensorizer_ops._base.internals import held_memory, load_constants as fill_constants
 from tensorizer_ops._base.memory import identity, is_plain
@@ -29,7 +30,7 @@ from tensorizer_ops._base.savable import (
 )
 from tensorizer_ops._base.tables import MOST_ROWS
 from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
-from tensorizer_ops._front.load_save import first_use, save
+from tensorizer_ops._front.load_save import save
 
 
 def _slots(
@@ -199,7 +200,7 @@ def fill(
 
     The arguments and the result are those of :func:`load_into`.
     """
-    where = None if device is None else torch.device(device)
+    where = None if device is None else named_device(device)
     if where is not None:
         first_use(where)
     names: list[str] = []

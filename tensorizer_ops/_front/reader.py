@@ -11,6 +11,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked, is_unicode
+from tensorizer_ops._base.devices import named_device
 from tensorizer_ops._base.file_objects import label, open_source
 from tensorizer_ops._base.options import Hashes, Options, Verify, as_text
 from tensorizer_ops._base.progress import Progress, reported
@@ -63,7 +64,7 @@ class Reader(Mapping[str, torch.Tensor]):
         copy: bool = False,
         threads: int = 0,
     ) -> None:
-        where = None if device is None else torch.device(device)
+        where = None if device is None else named_device(device)
         place = place_of(source)
         opened = open_source(place, options, lazy=True)
         self._reader = opened.reader

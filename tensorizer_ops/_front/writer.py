@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.file_objects import Output, label
-from tensorizer_ops._base.options import Hashes, Options, as_text
+from tensorizer_ops._base.options import Hashes, Metadata, Options, as_text, texts_of
 from tensorizer_ops._base.savable import plain_tensors, refuse_other_metadata
 from tensorizer_ops._base.tables import tensors_in_words
 from tensorizer_ops._base.targets import Sink, place_of
@@ -45,7 +44,7 @@ class Writer:
         target: Sink,
         *,
         hashes: Hashes = "chunked",
-        metadata: Mapping[str, str] | None = None,
+        metadata: Metadata | None = None,
         threads: int = 0,
         expected_tensors: int = 0,
         expected_bytes: int = 0,
@@ -65,7 +64,7 @@ class Writer:
                 f"{min(both)!r} is an argument of Writer, and not among its options: give "
                 f"{min(both)}=",
             )
-        kept = None if metadata is None else dict(metadata)
+        kept = texts_of(metadata)
         refuse_other_metadata(kept)
         self._label = label(target)
         self._output = Output(place_of(target), {**given, **arguments}, kept)

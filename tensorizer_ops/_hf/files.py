@@ -11,7 +11,7 @@ from typing import Any
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.options import Options
+from tensorizer_ops._base.options import Options, bytes_of
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -178,8 +178,8 @@ def vocabulary_files(tokenizer_config: bytes | None) -> set[str]:
 
 def replaced_files(weights: str, size: int, options: Options | None) -> set[str]:
     """Return the files that a save of so many bytes replaces or removes."""
-    most = str((options or {}).get("max_shard_size", ""))
-    if not most.isdigit():
+    most = bytes_of(options, "max_shard_size")
+    if most is None:
         return {weights}
     index = f"{weights}.index.json"
-    return {weights, index} if size <= int(most) else {index}
+    return {weights, index} if size <= most else {index}

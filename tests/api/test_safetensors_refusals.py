@@ -30,7 +30,7 @@ def test_other_formats_are_refused(path: str) -> None:
 @pytest.mark.parametrize(
     "metadata, error, match",
     [
-        ({"a": 1}, TypeError, r"metadata\['a'\] is int, and must be str"),
+        ({"a": [1]}, TypeError, r"metadata\['a'\] is list, and must be str, int, float or bool"),
         ({1: "a"}, TypeError, "metadata has a key that is int, and must be str"),
         ({"a": "\0" * 100_000_001}, ValueError, "at most 100000000"),
     ],

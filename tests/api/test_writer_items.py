@@ -116,7 +116,7 @@ def test_arguments_are_not_options(path: str) -> None:
     with pytest.raises(errors.InvalidArgument, match="'md5'"):
         Writer(path, hashes="md5")
     with pytest.raises(TypeError, match="metadata"):
-        Writer(path, metadata={"step": 7})
+        Writer(path, metadata={"step": [7]})  # type: ignore[dict-item]
     assert os.listdir(os.path.dirname(path)) == []
     with Writer(path, hashes="sha256", options={"fsync": True}) as writer:
         writer["x"] = torch.ones(2)

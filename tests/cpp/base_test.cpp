@@ -30,7 +30,9 @@ TEST(Quote, LeavesPrintableTextAsItIs) {
 }
 
 TEST(Quote, EscapesWhatIsNotPrintable) {
-  EXPECT_EQ(quote("it's a \\"), "'it\\'s a \\\\'");
+  EXPECT_EQ(quote("a \\"), "'a \\\\'");
+  EXPECT_EQ(quote("it's a \\"), "\"it's a \\\\\"") << "with other quotes";
+  EXPECT_EQ(quote("it's \"a\""), "'it\\'s \"a\"'");
   EXPECT_EQ(quote("a\0b\n\x1b[31m\x7f"sv), "'a\\x00b\\x0a\\x1b[31m\\x7f'");
   EXPECT_EQ(quote("\xff\xc3(\xe2\x82"), "'\\xff\\xc3(\\xe2\\x82'");
 }

@@ -57,3 +57,26 @@ def test_earlier_names_of_options_still_work(model: Path, tmp_path: Path) -> Non
     options = ["--target-option", "format=tensors", "--option", "io=mmap"]
     run("convert", model, target, *options)
     assert run("diff", model, target, "--target-option", "io=mmap").returncode == 0
+
+
+def test_commands_of_other_programs() -> None:
+    for word, meant in {"show": "info", "cp": "copy", "validate": "verify"}.items():
+        done = run(word, "m.tensors", status=2)
+        assert f"{word!r} is unknown; did you mean {meant}?" in done.stderr
+
+
+def test_a_copy_to_a_folder_keeps_the_name(tmp_path: Path) -> None:
+    source, folder = tmp_path / "m.tensors", tmp_path / "folder"
+    tensorizer_ops.save(source, {"x": torch.ones(3)})
+    folder.mkdir()
+    run("copy", source, folder)
+    assert (folder / "m.tensors").read_bytes() == source.read_bytes()
+    run("copy", source.as_uri(), f"{folder}/", "--update")
+
+
+def test_a_key_is_asked_for_by_the_names_of_the_command(tmp_path: Path) -> None:
+    path, key = tmp_path / "m.tensors", tmp_path / "key"
+    key.write_bytes(bytes(range(32)))
+    tensorizer_ops.save(path, {"x": torch.ones(3)}, options={"key": f"file:{key}"})
+    done = run("verify", path, status=3)
+    assert "no key was given: give --key-file or --passphrase-file" in done.stderr

@@ -23,7 +23,8 @@ DigestStart LoadCheck::digests_wanted(const LoadItem& item,
          job_.catalogue.has_digests_of_others()
              ? "there is nothing to verify: the file lists hashes of tensors with other names, "
                "types or shapes"
-             : "there is nothing to verify: the file was saved without hashes");
+             : "there is nothing to verify: the file was saved without hashes, and convert() "
+               "writes a copy with hashes");
   }
   return {details->hashed, hashes};
 }

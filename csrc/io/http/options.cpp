@@ -54,11 +54,16 @@ std::vector<Option> http_options(HttpOptions& http) {
       seconds_option("stall_timeout", http.stall_timeout, 0.001),
       seconds_option("timeout", http.timeout, 0),
       number_option("connections", "a number from 1 to 256", http.connections, 1, 256),
-      number_option("chunk_size", "a number of bytes, 65536 or more", http.chunk_size, 64 << 10,
-                    std::uint64_t{1} << 40),
+      bytes_option("chunk_size", "a number of bytes, 65536 or more, such as 8MiB", http.chunk_size,
+                   64 << 10, std::uint64_t{1} << 40),
       number_option("retries", "a number from 0 to 1000", http.retries, 0, 1000),
-      number_option("max_bandwidth", "a number of bytes per second, or 0 for no limit",
-                    http.max_bandwidth, 0),
+      {"max_bandwidth", "a number of bytes per second, such as 100MB, or 0 for no limit",
+       [&http](const std::string&, const std::string& text) {
+         const std::string_view bytes = text;
+         const auto given = parse_bytes(bytes.substr(0, bytes.size() - 2 * bytes.ends_with("/s")));
+         http.max_bandwidth = given.value_or(0);
+         return given.has_value();
+       }},
   };
   const std::vector<Option> tls = tls_options(http.tls);
   options.insert(options.begin() + 1, tls.begin(), tls.end());

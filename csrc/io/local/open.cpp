@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/local/missing_file.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -124,7 +125,12 @@ std::unique_ptr<Source> open_path_source(const std::string& path, FileAccess acc
   if (!file && errno == EWOULDBLOCK) {
     file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOCTTY);
   }
-  if (!file) throw system_error(errno, "cannot open", path);
+  if (!file) {
+    const int number = errno;
+    const Error error = system_error(number, "cannot open", path);
+    if (error.kind() != ErrorKind::NotFound) throw error;
+    throw Error(error.kind(), std::string(error.message()) + advice_on_missing(path), number, path);
+  }
   const struct stat status = examine(file.get(), path);
   if (is_stream(status)) return stream_source(std::move(file), path);
   if (!has_offsets(status)) throw_unusable("cannot open", path, status);

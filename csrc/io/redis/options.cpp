@@ -1,6 +1,14 @@
 #include "io/redis/options.h"
 
+#include <cmath>
+
 namespace tensorizer {
+
+namespace {
+
+constexpr double kLongestTtl = std::uint64_t{1} << 32;
+
+}  // namespace
 
 std::vector<Option> redis_options(RedisOptions& redis) {
   std::vector<Option> options{
@@ -12,8 +20,13 @@ std::vector<Option> redis_options(RedisOptions& redis) {
       secret_option("redis_user", redis.user),
       secret_option("redis_password", redis.password),
       number_option("db", "the number of a database", redis.database, 0, 1 << 30),
-      exclusive(number_option("ttl", "a number of seconds, or 0 for ever", redis.ttl, 0,
-                              std::uint64_t{1} << 32),
+      exclusive({"ttl", "a whole number of seconds, such as 3600 or 1h, or 0 for ever",
+                 [&redis](const std::string&, const std::string& text) {
+                   const double given = parse_seconds(text).value_or(-1);
+                   if (given < 0 || given > kLongestTtl || given != std::floor(given)) return false;
+                   redis.ttl = static_cast<std::uint64_t>(given);
+                   return true;
+                 }},
                 OptionUse::Save, "0"),
       exclusive(bool_option("overwrite", redis.overwrite), OptionUse::Save, "true"),
   };

@@ -167,7 +167,8 @@ bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   if (const auto found = headers_.matches(number, const_bytes(bytes), job.cancel)) return *found;
   throw Error(ErrorKind::InvalidFormat,
               "tensor " + std::to_string(number) +
-                  " of the file has nothing to verify: it was saved without hashes");
+                  " of the file has nothing to verify: it was saved without hashes, and convert() "
+                  "writes a copy with hashes");
 }
 
 void FileReader::verify_memory(const std::vector<std::string>& names,

@@ -78,7 +78,8 @@ class MemoryCheck {
     if (start.hashes.empty()) {
       throw Error(ErrorKind::InvalidFormat,
                   file_.describe_entry(number) +
-                      " has nothing to verify: the file was saved without hashes");
+                      " has nothing to verify: the file was saved without hashes of tensors, and "
+                      "convert() with hashes=\"sha256\" writes a copy with them");
     }
     if (const auto* const hash = differing(expected, digests_of(tensor, start, cancel_))) {
       differs(number, std::string("it does not have the ") + hash->name + " that was saved");
