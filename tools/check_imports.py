@@ -72,7 +72,9 @@ def layer_of(name: str) -> str:
     """Return the layer of a file, given by its path from the root of the repository."""
     folder, *rest = name.split("/")
     if folder == PACKAGE:
-        return rest[0] if len(rest) > 1 else AT_THE_ROOT.get(Path(name).stem, "public")
+        if rest[0].startswith("_") and len(rest) > 1:
+            return rest[0]
+        return AT_THE_ROOT.get(Path(name).stem, "public")
     if folder == "benchmarks":
         return name.rpartition("/")[0]
     return "support" if name.startswith("tests/support/") else folder

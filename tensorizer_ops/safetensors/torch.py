@@ -1,17 +1,9 @@
-"""The functions of the ``safetensors`` library for torch: change the import, and code runs here.
-
-::
-
-    from tensorizer_ops.safetensors import safe_open, save_file  # instead of safetensors(.torch)
-
-Names, arguments, results and files are the same. Files may also be on servers and of either format,
-and errors are those of :mod:`tensorizer_ops.errors`, whose base class is ``SafetensorError`` here.
-"""
+"""The functions of ``safetensors.torch``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +19,8 @@ from tensorizer_ops._base.savable import fillable, held, plain_tensors
 from tensorizer_ops._base.tables import shortened, tensors_in_words
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._front.load_save import load_from, load_slices, save as _save
+
+__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
 
 SafetensorError = errors.Error
 
@@ -52,9 +46,14 @@ def save_file(
 @checked
 def save(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Return the bytes of the file that :func:`save_file` writes."""
+    return written(lambda place: save_file(tensors, place, metadata))
+
+
+def written(write: Callable[[str], None]) -> bytes:
+    """Return the bytes that a function writes to a place."""
     descriptor = os.memfd_create("safetensors")
     try:
-        save_file(tensors, f"fd:{descriptor}", metadata)
+        write(f"fd:{descriptor}")
         with open(descriptor, "rb", closefd=False) as stream:
             stream.seek(0)
             return stream.read()
@@ -159,7 +158,7 @@ class safe_open:
 
     Args:
         filename: a path or a URI, as for :func:`tensorizer_ops.load`.
-        framework: ``"pt"``.
+        framework: ``"pt"``, or ``"np"`` for arrays of NumPy in place of tensors.
         device: the device of the tensors.
         backend: ``"mmap"`` gives tensors on the CPU that share pages with a local file, ``"pread"``
             copies.
@@ -169,8 +168,11 @@ class safe_open:
     def __init__(
         self, filename: Target, framework: str, device: Device = "cpu", *, backend: str = "mmap"
     ) -> None:
-        if framework not in ("pt", "torch", "pytorch"):
-            raise errors.InvalidArgument(f"framework is {framework!r}, and only 'pt' is supported")
+        self._as_arrays = framework in ("np", "numpy")
+        if not self._as_arrays and framework not in ("pt", "torch", "pytorch"):
+            raise errors.InvalidArgument(
+                f"framework is {framework!r}, and must be 'pt' or 'np'",
+            )
         if backend not in _BACKENDS:
             raise errors.InvalidArgument(f"backend is {backend!r}, and must be 'mmap' or 'pread'")
         self._device = named_device(device)
@@ -209,7 +211,7 @@ class safe_open:
         return None if stored is None else dict(stored)
 
     @checked
-    def get_tensor(self, name: str) -> torch.Tensor:
+    def get_tensor(self, name: str) -> Any:
         return self._load([name])[name]
 
     @checked
@@ -217,7 +219,7 @@ class safe_open:
         """Return a tensor to take a part of, such as ``get_slice("w")[:, ::8]``."""
         return Slice(self, name)
 
-    def get_tensors(self) -> dict[str, torch.Tensor]:
+    def get_tensors(self) -> dict[str, Any]:
         return self._load(self.offset_keys())
 
     def _open(self) -> Any:
@@ -225,8 +227,13 @@ class safe_open:
             raise errors.InvalidArgument("the file is closed")
         return self._reader
 
-    def _load(self, names: list[str]) -> dict[str, torch.Tensor]:
-        return load_from(self._open(), names, None, self._device, None, "none", self._copy, 0)
+    def _load(self, names: list[str]) -> dict[str, Any]:
+        loaded = load_from(self._open(), names, None, self._device, None, "none", self._copy, 0)
+        return {name: self._given(name, tensor) for name, tensor in loaded.items()}
+
+    def _given(self, name: str, tensor: torch.Tensor) -> Any:
+        """Return a tensor as the framework has it."""
+        return as_array(name, tensor) if self._as_arrays else tensor
 
 
 class Slice:
@@ -249,19 +256,28 @@ class Slice:
         """Return the name of the element type in the format, such as ``"F32"``."""
         return _core.SAFETENSORS_DTYPES[str(self._dtype).removeprefix("torch.")]
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
+    def __getitem__(self, index: Any) -> Any:
         indices = index if isinstance(index, tuple) else (index,)
         if all(_is_plain(each) for each in indices) and indices.count(...) <= 1:
             try:
                 opened, wanted = self._opened, {self._name: index}
                 reader, device, copy = opened._open(), opened._device, opened._copy
-                return load_slices(reader, wanted, device=device, copy=copy)[self._name]
+                part = load_slices(reader, wanted, device=device, copy=copy)[self._name]
+                return opened._given(self._name, part)
             except errors.InvalidArgument:
                 # What torch says, if the index is to blame.
                 torch.empty(self._shape, device="meta")[index]
                 raise
         # Lists, tensors, None and bools can only be applied to the whole tensor.
         return self._opened.get_tensor(self._name)[index]
+
+
+def as_array(name: str, tensor: torch.Tensor) -> Any:
+    """Return the array that shares the memory of a tensor."""
+    try:
+        return tensor.numpy()
+    except TypeError as error:
+        raise TypeError(f"tensor {name!r} cannot be an array: {error}") from None
 
 
 def _is_plain(index: object) -> bool:
