@@ -53,12 +53,15 @@ def test_the_modules_have_the_same_functions() -> None:
 
 def test_files_and_bytes_are_the_same(tmp_path: Path) -> None:
     path, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
-    ours.save_file(arrays(), path, {"format": "np"})
-    safetensors.numpy.save_file(arrays(), theirs, {"format": "np"})
-    assert path.read_bytes() == theirs.read_bytes() == ours.save(arrays(), {"format": "np"})
-    assert_same(ours.load(path.read_bytes()), arrays())
+    # Of others, that library writes bytes that are not theirs.
+    whole = {name: array for name, array in arrays().items() if array.flags.c_contiguous}
+    ours.save_file(whole, path, {"format": "np"})
+    safetensors.numpy.save_file(whole, theirs, {"format": "np"})
+    assert path.read_bytes() == theirs.read_bytes() == ours.save(whole, {"format": "np"})
     for backend in ("mmap", "pread"):
-        assert_same(ours.load_file(theirs, backend=backend), arrays())
+        assert_same(ours.load_file(theirs, backend=backend), whole)
+    assert_same(ours.load(ours.save(arrays())), arrays())
+    assert_same(safetensors.numpy.load(ours.save(arrays())), arrays())
     ours.load_file(path)["float32"][0, 0] = 5  # changes no file
     assert path.read_bytes() == theirs.read_bytes()
 
