@@ -245,7 +245,7 @@ def test_what_arrives_after_a_save_was_given_up(
 def test_a_save_is_given_up_over_a_new_connection_where_all_have_broken(
     server: RedisServer, between: Relay
 ) -> None:
-    writer = Writer(url(between), None)
+    writer = Writer(url(between), {"hashes": "all"})
     for name, tensor in FILE.items():
         writer.add(name, tensor, 2, 0)
     assert between.connections > 1 and server.values()
