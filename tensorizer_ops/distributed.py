@@ -121,7 +121,7 @@ def save(
     once it is completely written, and all ranks return then. If one of them fails, a previous file
     of that name stays unchanged.
 
-    All ranks of the group call this with the same arguments but for the tensors.
+    All ranks of the group call this with the same arguments, except the tensors.
 
     Args:
         uri: a path on a file system that all ranks share, or an object in S3, which each rank
