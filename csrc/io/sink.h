@@ -60,8 +60,8 @@ class Sink {
   // Returns how much room to reserve for a head whose size is not known yet.
   virtual std::uint64_t usual_head_size() const { return 64 << 10; }
 
-  // Returns how many bytes of body to expect if nobody knows: 0 if the head can grow later.
-  virtual std::uint64_t usual_body_size() const { return 0; }
+  // Returns how much room to reserve for digests of chunks, too, if nobody knows their number.
+  virtual std::uint64_t usual_digests_size() const { return 0; }
 
   // Starts the file with room for a head of `head_size` bytes. `body_size` is null if it is not
   // known yet. Called once, before all other writing calls. Throws InvalidArgument if the target

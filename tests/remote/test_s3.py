@@ -115,7 +115,7 @@ def test_a_small_save_is_one_request(s3: S3, recorded: Recorder) -> None:
 @pytest.mark.parametrize("count", [1, 12])
 def test_writer(s3: S3, recorded: Recorder, count: int) -> None:
     """Parts are uploaded while tensors are added. The first part has the index, and comes last."""
-    options = through(s3, recorded, part_size=str(6 << 20))
+    options = through(s3, recorded, part_size=str(6 << 20), hashes="all")
     writer = torch.classes.tensorizer.Writer("s3://bucket/written", options)
     tensors = dict(list(LARGE.items())[:count])
     for name, tensor in tensors.items():
@@ -351,7 +351,7 @@ def test_a_writer_refuses_tensors_for_which_the_index_has_no_room(s3: S3) -> Non
     """Before their data is sent. What was added before can be saved."""
     uri = "s3://bucket/room.tensors"
     first = {"first": LARGE["t0"], "second": sample(torch.float32, (4_000_000,))}  # 20 MB
-    writer = Writer(uri, s3.options(hashes="chunked", digest_chunk="65536"))
+    writer = Writer(uri, s3.options(digest_chunk="65536", expected_bytes="1"))
     for name, tensor in first.items():
         writer.add(name, tensor)
     large = torch.empty(2_200_000_000, dtype=torch.uint8)  # whose pages nobody touches
@@ -375,7 +375,8 @@ def test_a_writer_reserves_room_for_the_expected_tensors(s3: S3, hashes: str) ->
     numbers = [2] * len(names), [0] * len(names)
     large = sample(torch.float32, (5_000_000,))
     for expected in ("0", str(len(names) + 1)):
-        writer = Writer(uri, s3.options(hashes=hashes, expected_tensors=expected))
+        counts = {"expected_tensors": expected, "expected_bytes": "1"}
+        writer = Writer(uri, s3.options(hashes=hashes, **counts))
         writer.add("large", large)
         if expected == "0":
             with pytest.raises(ValueError, match="'expected_tensors'"):

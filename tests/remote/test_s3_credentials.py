@@ -31,7 +31,7 @@ MORE = {f"AKIANUMBER{number}": f"secret {number}" for number in range(1, 10)}
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     with s3_server(tmp_path_factory.mktemp("s3"), more_keys=MORE) as server:
         ops.save(str(server.root / "bucket" / "zoo.tensors"), zoo())
-        ops.save(str(server.root / "bucket" / "large.tensors"), LARGE)
+        ops.save(str(server.root / "bucket" / "large.tensors"), LARGE, hashes="all")
         yield server
 
 

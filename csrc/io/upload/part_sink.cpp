@@ -17,13 +17,13 @@ constexpr std::uint64_t kAhead = 20;
 constexpr std::uint64_t kCopies = 4;
 // More than the default, because parts that were sent cannot be moved.
 constexpr std::uint64_t kUsualHead = 1 << 20;
-// More than the parts hold by default: room for the digests of its chunks, and for an index.
-constexpr std::uint64_t kUsualBody = std::uint64_t{192} << 30;
+// Those of 96 GiB, in chunks of the usual size. The head still fits into the smallest part.
+constexpr std::uint64_t kUsualDigests = 3 << 20;
 
 }  // namespace
 
 std::uint64_t PartSink::usual_head_size() const { return kUsualHead; }
-std::uint64_t PartSink::usual_body_size() const { return kUsualBody; }
+std::uint64_t PartSink::usual_digests_size() const { return kUsualDigests; }
 
 void PartSink::begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) {
   head_size_ = head_size;

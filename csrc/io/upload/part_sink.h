@@ -29,7 +29,7 @@ class PartSink : public SharedSink {
  public:
   bool sequential() const override { return false; }
   std::uint64_t usual_head_size() const override;
-  std::uint64_t usual_body_size() const override;
+  std::uint64_t usual_digests_size() const override;
   void begin(std::uint64_t head_size, std::optional<std::uint64_t> body_size) override;
   bool can_resize_head(std::uint64_t size, std::uint64_t more) const override;
   void write_head(ConstBytes head, Cancel& cancel) override;

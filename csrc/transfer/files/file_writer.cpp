@@ -206,10 +206,10 @@ void FileWriter::begin() {
   std::uint64_t expected = std::min(options_.expected_tensors, kMostExpected) *
                            (kTypicalEntry + (layout_->has_digests() ? kMostDigests : 0));
   if (const std::uint64_t chunk = layout_->kind().chunk_size; chunk > 0) {
-    const std::uint64_t bytes =
-        options_.expected_bytes > 0 ? options_.expected_bytes : sink_->usual_body_size();
-    expected +=
-        info_of(layout_->kind().chunk_hash).size * std::min(chunk_count(bytes, chunk), kMostChunks);
+    expected += options_.expected_bytes > 0
+                    ? info_of(layout_->kind().chunk_hash).size *
+                          std::min(chunk_count(options_.expected_bytes, chunk), kMostChunks)
+                    : sink_->usual_digests_size();
   }
   const std::uint64_t now = layout_->prefix_size();
   if (expected > 0) expected += now;  // which has the metadata
