@@ -192,7 +192,7 @@ REFUSED = {
     "another name": ("m.bin", {"format": "safetensors"}, "ends with .safetensors"),
     "no name": (".safetensors", {}, "ends with .safetensors"),
     "no size": ("m.safetensors", {"max_shard_size": "0"}, "a number of bytes, 1 or more"),
-    "a size with a unit": ("m.safetensors", {"max_shard_size": "5GB"}, "a number of bytes"),
+    "a size with no such unit": ("m.safetensors", {"max_shard_size": "5GX"}, "a number of bytes"),
     "a key": ("m.safetensors", {"key": "named:shards"}, "cannot be encrypted"),
     "too many files": ("m.safetensors", {"max_shard_size": "1"}, "a model can have 4096"),
 }

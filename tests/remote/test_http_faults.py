@@ -28,7 +28,7 @@ OPTIONS = {
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("faults") / "m.tensors"
-    ops.save(str(path), TENSORS)
+    ops.save(str(path), TENSORS, hashes="all")
     content = path.read_bytes()
     path.unlink()
     return content

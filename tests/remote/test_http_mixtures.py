@@ -32,7 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """Two files of the same size, with the same index."""
     folder = tmp_path_factory.mktemp("mixtures")
     for name, tensors in (("old", OLD), ("new", NEW)):
-        ops.save(str(folder / name), tensors)
+        ops.save(str(folder / name), tensors, hashes="all")
     old, new = ((folder / name).read_bytes() for name in ("old", "new"))
     assert len(old) == len(new) and old[:4096] == new[:4096]
     return old, new
