@@ -289,7 +289,7 @@ def build_settings() -> dict[str, object]:
             if last in (CORE, LIBRARY):
                 return os.path.join(*name.split(".")) + ".so"
             if last == LIMITED_MODULE:
-                return os.path.join(PACKAGE, f"{MODULE}.abi3.so")
+                return os.path.join(*name.split(".")[:-1], f"{MODULE}.abi3.so")
             return super().get_ext_filename(name)
 
         def run(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -18,7 +17,6 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.options import SecretOptions, as_text
 from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._front.iterate import iterate
@@ -31,9 +29,6 @@ _ARGUMENT = "--model-loader-extra-config"
 # Tensors below this size, in bytes, are loaded whole: a request for a part takes longer.
 _SMALL = 1 << 20
 
-# The names that the files of a model have in a folder on a server.
-_USUAL_NAMES = ("model.safetensors.index.json", "model.safetensors", "model.tensors")
-_IS_FILE = re.compile(r"\.(tensors|safetensors|json)$")
 # One of several files of a model.
 _PART = re.compile(r"(.*?)\d+-of-(\d+)\.tensors")
 
@@ -82,38 +77,19 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
 
 
 def _files(uri: str, options: Mapping[str, str]) -> list[str]:
-    """Return the URIs of the files of a model: of a file, a folder, or a prefix on a server."""
+    """Return the URIs of the files of a model. A folder on a server is one, which a load finds."""
     path = local_path(uri)
-    if path is not None:
-        if not os.path.exists(path):
-            raise errors.NotFound(
-                f"{label(uri)} is no file or folder of this machine: give the URI of the weights "
-                f"as uri in {_ARGUMENT}",
-            )
-        inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
-        names = [name for name in inside if name.endswith(".tensors")]
-        _check_parts(uri, names)
-        return [os.path.join(path, name) for name in names] or [uri]
-    parts = urllib.parse.urlsplit(uri)
-    has_folders = parts.scheme.lower() in ("http", "https", "s3", "gs")
-    if not has_folders or _IS_FILE.search(parts.path):
+    if path is None:
         return [uri]
-    folder = Folder(uri)
-    for name in _USUAL_NAMES:
-        place = folder.uri(name)
-        try:
-            with Reader(place, options=options) as reader:
-                len(reader)
-        except (errors.NotFound, errors.PermissionDenied) as error:
-            last = error  # S3 denies access to what does not exist, if it may not be listed
-        else:
-            return [place]
-    if parts.query:  # which may be what names a file
-        return [uri]
-    raise errors.NotFound(
-        f"{label(uri)} has no {', no '.join(_USUAL_NAMES)}: give the URI of a file as uri in "
-        f"{_ARGUMENT}",
-    ) from last
+    if not os.path.exists(path):
+        raise errors.NotFound(
+            f"{label(uri)} is no file or folder of this machine: give the URI of the weights as "
+            f"uri in {_ARGUMENT}",
+        )
+    inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    names = [name for name in inside if name.endswith(".tensors")]
+    _check_parts(uri, names)
+    return [os.path.join(path, name) for name in names] or [uri]
 
 
 def _check_parts(folder: str, inside: Sequence[str]) -> None:

@@ -159,9 +159,9 @@ def test_paths(model: str, tmp_path: Path) -> None:
     assert refusal(lambda: load(tmp_path / "unlike")).endswith("No such file or directory")
     for name in ("org/name", "meta-llama/Llama-3-8B"):
         text = refusal(lambda: load(name), errors.NotFound)  # noqa: B023
-        assert "huggingface_hub.snapshot_download()" in text
+        assert f"; a model of the Hugging Face Hub is 'hf://{name}" in text
         text = refusal(lambda: hf.from_pretrained(name), errors.NotFound)  # noqa: B023
-        assert "huggingface_hub.snapshot_download()" in text
+        assert f"; a model of the Hugging Face Hub is 'hf://{name}" in text
     assert "hub" not in refusal(lambda: load("org/name.tensors"))
 
 

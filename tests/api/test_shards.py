@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -214,7 +215,7 @@ def test_a_missing_shard_is_named(index: str) -> None:
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match=r"without a .*index.json"):
+    with pytest.raises(IsADirectoryError, match=r"without a \.tensors file and without"):
         tensorizer_ops.load(tmp_path)
     for name in "ab":
         save_file({name: torch.ones(2)}, tmp_path / f"{name}.safetensors")
@@ -222,6 +223,27 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
         tensorizer_ops.load(tmp_path)
     os.unlink(tmp_path / "b.safetensors")
     assert list(tensorizer_ops.load(tmp_path)) == ["a"]
+
+
+def test_a_folder_with_a_tensors_file_is_a_model(tmp_path: Path) -> None:
+    model, target = {"a": torch.arange(3)}, tmp_path / "copy.safetensors"
+    folder = tmp_path / "model"
+    tensorizer_ops.save(folder / "model.tensors", model)
+    save_file({"other": torch.ones(2)}, folder / "model.safetensors")
+    assert_same(tensorizer_ops.load(folder, verify="all"), model)
+    assert_same(dict(tensorizer_ops.iterate(folder)), model)
+    assert tensorizer_ops.info(folder).tensors[0].name == "a"
+    ops.verify(str(folder))
+    tensorizer_ops.convert(folder, target)
+    assert_same(load_file(target), model)
+    shutil.copy(folder / "model.tensors", folder / "b.tensors")
+    assert list(tensorizer_ops.load(folder)) == ["other"]
+    os.unlink(folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"several .tensors files: .*, such as '.*b.tensors' or"):
+        tensorizer_ops.load(folder)
+    os.rename(folder / "b.tensors", folder / "checkpoint.tensors")
+    with pytest.raises(ValueError, match=r"of several ranks: load it with .*checkpoint.load\("):
+        tensorizer_ops.load(folder)
 
 
 def test_an_index_outside_of_its_place(index: str, tmp_path: Path) -> None:

@@ -72,6 +72,21 @@ def test_web_servers(web: Web, place: str) -> None:
     assert_whole(ops.load(web.url(f"{place}a%20b/{NAME}?download=true#x"), threads=1))
 
 
+def test_folders_on_servers(web: Web, s3: S3) -> None:
+    assert_whole(ops.load(web.url("a%20b")))
+    assert_whole(ops.load(web.url("a%20b/?download=true")))
+    assert_whole(ops.load("s3://bucket/a b", options=s3.options()))
+    ours = {"a": torch.arange(3)}
+    tensorizer_ops.save(web.root / "ours" / "model.tensors", ours)
+    web.requests()
+    assert_same(ops.load(web.url("ours")), ours)
+    for missing in ("none", "none/m.tensors"):
+        web.requests()
+        with pytest.raises(OSError, match=rf"'{web.url(missing)}'"):
+            ops.load(web.url(missing))
+        assert len(web.requests()) == (1 if "." in missing else 4)
+
+
 def test_damage_is_named_by_its_shard(web: Web) -> None:
     """Also in bytes that were read ahead."""
     folder = web.root / "damaged"

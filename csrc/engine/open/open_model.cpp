@@ -25,6 +25,13 @@ namespace {
 constexpr std::uint64_t kLeastStart = 64 << 10;
 constexpr std::uint64_t kMostStart = 1 << 20;
 
+constexpr std::string_view kTensorsSuffix = ".tensors";
+
+// The names that a model has in a folder on a server, where no names can be listed. The first that
+// is there is opened.
+constexpr std::array<const char*, 3> kUsualNames{"model.tensors", "model.safetensors.index.json",
+                                                 "model.safetensors"};
+
 // How often a model is opened that others replace in the meantime.
 constexpr int kMostTries = 16;
 
@@ -80,8 +87,34 @@ std::string newer_of(const std::string& folder, const std::string& index, Cancel
                   quote(index, 4096) + ": open one of them by its name, and remove the other");
 }
 
+// S3 may refuse to tell whether there is an object, and web servers to list a folder.
+bool may_not_exist(const Error& error) {
+  return error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::PermissionDenied;
+}
+
+bool is_name_of_file(std::string_view uri) {
+  return uri.ends_with(kTensorsSuffix) || uri.ends_with(kSingleSuffix) || uri.ends_with(".json");
+}
+
+[[noreturn]] void refuse_several(const std::string& folder, const std::vector<std::string>& files,
+                                 const std::string& kind) {
+  for (const std::string& file : files) {
+    if (!file.ends_with("/checkpoint.tensors")) continue;
+    throw Error(ErrorKind::InvalidArgument, "the directory " + quote(folder, 4096) +
+                                                " has a checkpoint of several ranks: load it with "
+                                                "tensorizer_ops.checkpoint.load()");
+  }
+  throw Error(ErrorKind::InvalidArgument, "the directory " + quote(folder, 4096) + " has several " +
+                                              kind + ": open one of them by its name, such as " +
+                                              quote(files[0], 4096) + " or " +
+                                              quote(files[1], 4096));
+}
+
 // Returns the file of the folder `uri` that is a model by itself, or `uri` if it is no folder.
 std::string find_file(const std::string& uri, Cancel& cancel) {
+  const std::optional<std::vector<std::string>> own = files_in(uri, kTensorsSuffix, cancel);
+  if (!own) return uri;
+  if (own->size() == 1) return own->front();
   std::optional<std::vector<std::string>> found = files_in(uri, kShardIndexSuffix, cancel);
   if (!found) return uri;
   if (found->size() == 1) return newer_of(uri, found->front(), cancel);
@@ -96,18 +129,13 @@ std::string find_file(const std::string& uri, Cancel& cancel) {
     kind = "safetensors files and no *.safetensors.index.json";
   }
   if (!found || found->empty()) {
+    if (own->size() > 1) refuse_several(uri, *own, ".tensors files");
     throw Error(ErrorKind::SystemError,
                 "cannot open " + quote(uri, 4096) +
-                    ": it is a directory, without a *.safetensors.index.json and without a "
-                    "*.safetensors file",
+                    ": it is a directory, without a .tensors file and without a safetensors model",
                 EISDIR, uri);
   }
-  if (found->size() > 1) {
-    throw Error(ErrorKind::InvalidArgument, "the directory " + quote(uri, 4096) + " has several " +
-                                                kind + ": open one of them by its name, such as " +
-                                                quote((*found)[0], 4096) + " or " +
-                                                quote((*found)[1], 4096));
-  }
+  if (found->size() > 1) refuse_several(uri, *found, kind);
   return found->front();
 }
 
@@ -160,12 +188,39 @@ class Opener {
       return open_source(uri_, shared_, cancel_);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::NotFound && uri_ != given_ && !is_last) return nullptr;
+      if (std::unique_ptr<Source> file = open_in_folder(error)) return file;
       if (error.kind() != ErrorKind::NotFound || !is_sharded()) throw;
       throw Error(error.kind(),
                   std::string(error.message()) + "; the model was saved in several files: load " +
                       quote(uri_ + ".index.json", 4096),
                   error.system_errno(), error.path());
     }
+  }
+
+  // Opens the model in the folder `given_` of a server, if opening that as a file ended with
+  // `error`. Returns null if there is none.
+  std::unique_ptr<Source> open_in_folder(const Error& error) {
+    if (!may_not_exist(error) || is_local(given_) || !has_siblings(given_)) return nullptr;
+    const std::size_t query = std::min(given_.find('?'), given_.size());
+    std::string folder = given_.substr(0, query);
+    while (folder.ends_with('/')) folder.pop_back();
+    if (is_name_of_file(folder)) return nullptr;
+    for (const char* name : kUsualNames) {
+      std::string inside;
+      try {
+        inside = *sibling_uri(folder + "/-" + given_.substr(query), name, shared_.given);
+      } catch (const Error&) {
+        return nullptr;  // a signed URL is of one file only
+      }
+      try {
+        std::unique_ptr<Source> file = open_source(inside, shared_, cancel_);
+        uri_ = inside;
+        return file;
+      } catch (const Error& missing) {
+        if (!may_not_exist(missing)) throw;
+      }
+    }
+    return nullptr;
   }
 
   // Returns whether there is an index in place of a file of this machine that does not exist.
@@ -203,10 +258,7 @@ class Opener {
       try {
         shards[i] = open_source(*sibling_uri(uri_, name, options.given), options, cancel_);
       } catch (const Error& error) {
-        // S3 may refuse to tell whether there is an object.
-        if (error.kind() != ErrorKind::NotFound && error.kind() != ErrorKind::PermissionDenied) {
-          throw;
-        }
+        if (!may_not_exist(error)) throw;
         const std::lock_guard lock(mutex);
         lost.emplace(error.kind(),
                      std::string(error.message()) + "; the index " + file.label() +

@@ -11,11 +11,12 @@
 namespace tensorizer {
 
 // Opens what `uri` names: a file of tensors; the index of a sharded safetensors model, with its
-// shards, as one source; or a folder of this machine with one such index, or with one safetensors
-// file that is not one of several. While a save replaces one by the other, or if it was killed
-// then, the folder is the new model as soon as that is whole. Throws what open_source() throws;
-// InvalidArgument for a folder with several, or with shards and no index; InvalidFormat for a
-// malformed index; NotFound for a shard that does not exist; Unavailable if others replace the
+// shards, as one source; a folder of this machine with one .tensors file, with one such index, or
+// with one safetensors file that is not one of several; or a folder on a server in which the model
+// has a usual name. While a save replaces an index by a single file or the reverse, or if it was
+// killed then, the folder is the new model as soon as that is whole. Throws what open_source()
+// throws; InvalidArgument for a folder with several, or with shards and no index; InvalidFormat for
+// a malformed index; NotFound for a shard that does not exist; Unavailable if others replace the
 // index again and again.
 std::unique_ptr<Source> open_model(const std::string& uri, const LoadOptions& options,
                                    Cancel& cancel);

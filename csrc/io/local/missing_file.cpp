@@ -55,8 +55,7 @@ std::string advice_on_missing(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     if (!may_be_of_the_hub(path)) return "";
-    return "; for a model of the Hugging Face Hub, give the folder that "
-           "huggingface_hub.snapshot_download() returns";
+    return "; a model of the Hugging Face Hub is " + quote("hf://" + path, 4096);
   }
   const std::vector<std::string> names = names_in(folder, name.starts_with('.'));
   for (const std::string_view ending : kEndings) {

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "io/azure/open.h"
 #include "io/http/open.h"
+#include "io/hub/open.h"
 #include "io/local/open.h"
 #include "io/place_kind.h"
 #include "io/redis/open.h"
@@ -21,8 +22,8 @@ namespace tensorizer {
 namespace {
 
 // A new kind takes one entry.
-constexpr const PlaceKind* kKinds[] = {&local_files, &local_descriptors, &web_servers,
-                                       &s3_objects,  &azure_blobs,       &redis_files};
+constexpr const PlaceKind* kKinds[] = {&local_files, &local_descriptors, &web_servers, &s3_objects,
+                                       &azure_blobs, &hub_files,         &redis_files};
 
 // A scheme, and the kind of place that it is of.
 struct Found {

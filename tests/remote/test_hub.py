@@ -1,0 +1,171 @@
+"""Files of the Hugging Face Hub, by hf:// URIs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save as to_safetensors
+
+import tensorizer_ops
+from local_servers.hub_server import TOKEN, Hub, Repository, hub_server
+from support.samples import assert_same, sample
+
+MODEL = {f"layer {i}.weight": sample(torch.float32, (200, 50 + i), i) for i in range(6)}
+OTHER = {name: tensor + 1 for name, tensor in MODEL.items()}
+PR = "refs/pr/1"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    with hub_server() as server:
+        repository = server.repositories["org/Model-1.5"] = Repository()
+        repository.commit(files_of(OTHER), PR, "v1")
+        repository.commit(files_of(MODEL))
+        yield server
+
+
+def files_of(model: dict[str, torch.Tensor]) -> dict[str, bytes]:
+    """One model in one file, and in two with an index."""
+    first, second = (dict(list(model.items())[i::2]) for i in range(2))
+    index = {
+        "weight_map": {
+            **dict.fromkeys(first, "a.safetensors"),
+            **dict.fromkeys(second, "b.safetensors"),
+        }
+    }
+    return {
+        "model.safetensors": to_safetensors(model),
+        "sub folder/small.safetensors": to_safetensors({"x": torch.ones(2)}),
+        "shards/a.safetensors": to_safetensors(first),
+        "shards/b.safetensors": to_safetensors(second),
+        "shards/model.safetensors.index.json": json.dumps(index).encode(),
+    }
+
+
+def load(hub: Hub, place: str, token: str = "") -> dict[str, torch.Tensor]:
+    return tensorizer_ops.load(f"hf://{place}", options=hub.options(token))
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("org/Model-1.5", MODEL),
+        ("models/org/Model-1.5/model.safetensors", MODEL),
+        ("org/Model-1.5@main/model.safetensors", MODEL),
+        ("org/Model-1.5@v1", OTHER),
+        (f"org/Model-1.5@{PR}/model.safetensors", OTHER),
+        ("org/Model-1.5@refs%2Fpr%2F1", OTHER),
+        ("org/Model-1.5/shards/model.safetensors.index.json", MODEL),
+        ("org/Model-1.5/shards", MODEL),
+        ("org/Model-1.5@v1/shards", OTHER),
+        ("org/Model-1.5/sub folder/small.safetensors", {"x": torch.ones(2)}),
+    ],
+)
+def test_places(hub: Hub, place: str, expected: dict[str, torch.Tensor]) -> None:
+    loaded = load(hub, place)
+    assert_same({name: loaded[name] for name in expected}, expected)
+    assert len(loaded) == len(expected)
+
+
+def test_parts_are_read_by_ranges(hub: Hub) -> None:
+    big = {"first": torch.arange(2_000_000), "last": torch.arange(10)}
+    hub.repositories["org/big"] = Repository()
+    hub.repositories["org/big"].commit({"model.safetensors": to_safetensors(big)})
+    uri = "hf://org/big/model.safetensors"
+    loaded = tensorizer_ops.load(uri, names=["last"], options=hub.options())
+    assert torch.equal(loaded["last"], big["last"])
+    # One request finds the other server; later ones go there.
+    assert [request.elsewhere for request in hub.requests].count(False) == 1
+
+
+def test_one_commit_is_read_whatever_becomes_of_the_branch(hub: Hub) -> None:
+    repository = hub.repositories["org/Model-1.5"]
+    with tensorizer_ops.Reader("hf://org/Model-1.5/shards", options=hub.options()) as reader:
+        assert len(reader) == len(MODEL)
+        repository.commit(files_of(OTHER))
+        assert_same({name: reader[name] for name in sorted(MODEL)}, dict(sorted(MODEL.items())))
+    commits = {request.path.split("/")[4] for request in hub.requests if not request.elsewhere}
+    assert len(commits - {"main"}) == 1
+
+
+def test_signatures_that_expire_are_renewed(hub: Hub) -> None:
+    hub.valid_for = 3
+    big = {"a": torch.arange(3_000_000), "b": torch.arange(100)}
+    hub.repositories["org/big"] = Repository()
+    hub.repositories["org/big"].commit({"model.safetensors": to_safetensors(big)})
+    options = {**hub.options(), "chunk_size": "4194304", "connections": "2"}
+    assert_same(tensorizer_ops.load("hf://org/big", options=options), big)
+    assert len(hub.uses) > 1
+
+
+def test_repositories_that_were_renamed(hub: Hub) -> None:
+    hub.renamed["old/name"] = "org/Model-1.5"
+    assert_same(load(hub, "old/name/model.safetensors"), load(hub, "org/Model-1.5"))
+
+
+@pytest.mark.parametrize("way", ["option", "HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME"])
+def test_the_token_is_sent_to_the_hub_only(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
+) -> None:
+    private = hub.repositories["org/private"] = Repository(private=True)
+    private.commit(files_of(MODEL))
+    place = "org/private/model.safetensors"
+    with pytest.raises(FileNotFoundError, match="or it is private: there is no token"):
+        load(hub, place)
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    values = {"HF_TOKEN": TOKEN, "HF_TOKEN_PATH": tmp_path / "token", "HF_HOME": tmp_path}
+    if way in values:
+        monkeypatch.setenv(way, str(values[way]))
+    hub.requests.clear()
+    assert_same(load(hub, place, "" if way in values else TOKEN), MODEL)
+    sent = {request.elsewhere: request.headers.get("authorization") for request in hub.requests}
+    assert sent == {False: f"Bearer {TOKEN}", True: None}
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    if way in values:
+        with pytest.raises(FileNotFoundError, match="there is no token"):
+            load(hub, place)
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "match"),
+    [
+        ("org/none/m.safetensors", FileNotFoundError, "no such repository, or it is private"),
+        ("org/Model-1.5@v9/m.safetensors", FileNotFoundError, "has no such revision"),
+        ("org/Model-1.5/m.safetensors", FileNotFoundError, "the revision has no such file"),
+        ("org/gated/m.safetensors", PermissionError, "accept its terms at .*/org/gated; there is"),
+        ("org/empty", FileNotFoundError, "names no file, and none in it has the name of a model"),
+        ("org", ValueError, "names no repository: write hf://ORG/MODEL/FILE"),
+        ("org/a b/m.safetensors", ValueError, "names no repository"),
+        ("org/m@/m.safetensors", ValueError, "empty revision"),
+        ("org/m/../../x/m.safetensors", ValueError, "segment"),
+    ],
+)
+def test_errors(hub: Hub, place: str, error: type[Exception], match: str) -> None:
+    hub.repositories["org/gated"] = Repository(gated=True)
+    hub.repositories["org/empty"] = Repository()
+    hub.repositories["org/empty"].commit({"README.md": b"#"})
+    with pytest.raises(error, match=match) as info:
+        load(hub, place)
+    assert TOKEN not in str(info.value)
+
+
+def test_nothing_is_asked_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ValueError, match="HF_HUB_OFFLINE is set, so the Hub is not asked"):
+        load(hub, "org/Model-1.5")
+    assert not hub.requests
+
+
+def test_the_endpoint_must_encrypt() -> None:
+    with hub_server() as hub, pytest.raises(ValueError, match="which is not encrypted"):
+        tensorizer_ops.load("hf://a/b", options={"hf_endpoint": hub.url})
+
+
+def test_nothing_is_saved_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"huggingface_hub.upload_file\(\)"):
+        tensorizer_ops.save("hf://org/model/m.tensors", MODEL)
