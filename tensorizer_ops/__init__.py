@@ -117,7 +117,6 @@ _MORE_MODULES = ("protobuf", "safetensors", "serialization", "tensors_pb2")
 
 # Functions of modules that callers look for here.
 _ELSEWHERE = {
-    "checkpoint": ("load_checkpoint", "save_checkpoint", "save_checkpoint_async"),
     "hf": ("from_pretrained", "save_pretrained"),
     "keys": ("from_passphrase",),
     "safetensors": ("load_file", "load_model", "safe_open", "save_file", "save_model"),

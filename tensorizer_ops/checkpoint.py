@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Mapping
+from concurrent.futures import Future
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.nested import DAMAGE, METADATA_KEY, damage, flattened, rebuilt
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.nested import (
+    METADATA_KEY,
+    flattened,
+    naming_damage,
+    own_states,
+    rebuilt,
+    refuse_key,
+)
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
-from tensorizer_ops._base.targets import Sink, Source, Target
-from tensorizer_ops._front.background import Save, save_async
+from tensorizer_ops._base.targets import Sink, Source, Target, local_path, place_of
+from tensorizer_ops._dcp import FILE, KEY
+from tensorizer_ops._dcp.old_names import old_name, takes_old_order
+from tensorizer_ops._front.background import save_async as save_tensors_async
 from tensorizer_ops._front.load_save import save as save_tensors
 from tensorizer_ops._front.reader import Reader
 
 if TYPE_CHECKING:
-    from tensorizer_ops._dcp.functions import async_save, load, save
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
     from tensorizer_ops._dcp.planners import JsonLoadPlanner, JsonSavePlanner
     from tensorizer_ops._dcp.storage import TensorizerStorageReader, TensorizerStorageWriter
+else:  # importing them takes long
+    ProcessGroup = DeviceMesh = Any
 
 __all__ = [
     "JsonLoadPlanner",
     "JsonSavePlanner",
     "TensorizerStorageReader",
     "TensorizerStorageWriter",
-    "async_save",
     "load",
-    "load_checkpoint",
     "save",
-    "save_checkpoint",
-    "save_checkpoint_async",
+    "save_async",
 ]
 
 # Imported on first use, because torch.distributed.checkpoint takes long to import.
@@ -43,22 +57,23 @@ _LATER = {
     "JsonSavePlanner": "planners",
     "TensorizerStorageReader": "storage",
     "TensorizerStorageWriter": "storage",
-    "async_save": "functions",
-    "load": "functions",
-    "save": "functions",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"tensorizer_ops._dcp.{_LATER[name]}"), name)
+    if name in _LATER:
+        return getattr(import_module(f"tensorizer_ops._dcp.{_LATER[name]}"), name)
+    if old := old_name(name, globals()):
+        return old
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+@takes_old_order
 @checked
-def save_checkpoint(
+def save(
     uri: Sink,
     state: Mapping[Any, Any],
+    group: ProcessGroup | DeviceMesh | Literal[False] | None = None,
     *,
     hashes: Hashes = "chunked",
     threads: int = 0,
@@ -66,83 +81,118 @@ def save_checkpoint(
     metadata: Metadata | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Save a nested state, such as ``{"model": …, "optimizer": …, "epoch": 3}``.
+    """Save a nested state, such as ``{"model": …, "optimizer": …, "step": 3}``, without pickle.
 
-    It may hold tensors, dicts, lists, tuples, texts, numbers, ``bytes``, ``None``, and torch's
+    Without ``torch.distributed``, one process writes one file. In a job, where
+    ``torch.distributed`` is initialized, also with one rank, **all ranks must call this**, with the
+    same arguments but for the state: they write a folder. ``group=False`` lets one rank of a job
+    save what it has, alone, into one file.
+
+    A state may hold tensors, dicts, lists, tuples, texts, numbers, ``bytes``, ``None``, and torch's
     dtypes, devices and sizes: all that ``state_dict()`` of modules, optimizers and schedulers
-    returns. Keys may be anything of that but tensors. Parameters come back as tensors, a
-    ``defaultdict`` as a dict, and numbers of NumPy as those of Python.
+    returns. These may themselves be values of the state. Keys may be anything of that but tensors.
+    Parameters come back as tensors, a ``defaultdict`` as a dict, and numbers of NumPy as those of
+    Python.
 
-    A tensor that is in it twice is saved once, under the first name; views of a tensor are saved as
-    tensors of their own. The file is one of tensors, which every function of this package can read,
-    and the rest is a text in its metadata.
+    The file is one of tensors, which every function of this package can read, and the rest is a
+    text in its metadata. A tensor that is in the state twice is saved once, under the first name;
+    views of a tensor are saved as tensors of their own.
+
+    The folder has at least one such file for each rank, with the tensors and the shards of DTensors
+    that this rank has, and ``checkpoint.tensors``, which is written last and lists them: until then
+    an earlier checkpoint in the folder is whole. Keys are texts or integers, and tensors are not in
+    tuples. This is ``torch.distributed.checkpoint.save`` with :class:`TensorizerStorageWriter` and
+    :class:`JsonSavePlanner`, which can also be passed to that function.
 
     Args:
-        uri, hashes, threads, options, progress: as for :func:`tensorizer_ops.save`.
-        state: what to save.
-        metadata: texts to store as well.
+        uri: of one file, as for :func:`tensorizer_ops.save`; of many ranks a folder that they
+            share, ``s3://bucket/prefix`` or ``redis://host/prefix``.
+        state: what to save; of many ranks, what this rank has.
+        group: the ranks; all ranks by default. A mesh stands for its ranks. ``False``: this process
+            alone.
+        hashes, threads, options: as for :func:`tensorizer_ops.save`. In local folders, ``fsync`` is
+            ``"true"`` if the options do not say otherwise.
+        metadata: texts to store as well: in the file, or in ``checkpoint.tensors``.
+        progress: as for :func:`tensorizer_ops.save`; of many ranks, what this rank writes.
 
     Raises:
         TypeError: something in the state would need pickle. The message says where it is.
+        CheckpointException: torch's error for failures of ranks, with the error of each.
     """
-    tensors, texts = _parts(state, metadata)
-    save_tensors(
-        uri,
-        tensors,
-        hashes=hashes,
-        threads=threads,
-        options=options,
-        metadata=texts,
-        progress=progress,
-    )
+    if _is_alone(group):
+        tensors, texts = _parts(state, metadata)
+        save_tensors(
+            uri,
+            tensors,
+            hashes=hashes,
+            threads=threads,
+            options=options,
+            metadata=texts,
+            progress=progress,
+        )
+    else:
+        writer = _writer(uri, hashes, threads, options, metadata, progress)
+        _many_ranks().save(writer, state, _given_group(group))
 
 
 @checked
-def save_checkpoint_async(
+def save_async(
     uri: Target,
     state: Mapping[Any, Any],
+    group: ProcessGroup | DeviceMesh | Literal[False] | None = None,
     *,
     hashes: Hashes = "chunked",
     threads: int = 1,
     options: Options | None = None,
     metadata: Metadata | None = None,
     progress: Progress | None = None,
-) -> Save:
-    """Take a snapshot of a nested state and save it in the background.
+) -> Future[None]:
+    """Take a snapshot of a nested state and save it in the background, as :func:`save` does.
 
-    Does for :func:`save_checkpoint` what :func:`tensorizer_ops.save_async` does for
-    :func:`tensorizer_ops.save`, and returns the same future.
+    Changes to the state after the call do not affect the checkpoint. The snapshot takes as much
+    memory as the tensors until the save is done; of many ranks, it stays for the next snapshot.
+    The program does not exit before the save has ended.
 
     Args:
-        uri, threads, options, progress: as for :func:`tensorizer_ops.save_async`.
-        state, hashes, metadata: as for :func:`save_checkpoint`.
+        uri, state, hashes, options, metadata: as for :func:`save`.
+        group: as for :func:`save`, with a backend for the CPU (``"gloo"``). Training must not use
+            the same group meanwhile.
+        threads: as for :func:`tensorizer_ops.save_async`.
+        progress: as for :func:`save`, called from another thread.
+
+    Returns:
+        A future, whose ``result()`` raises what :func:`save` would; of one file, a
+        :class:`tensorizer_ops.Save`. Await it before the next save to the same place or on the same
+        group.
     """
-    tensors, texts = _parts(state, metadata)
-    return save_async(
-        uri,
-        tensors,
-        hashes=hashes,
-        threads=threads,
-        options=options,
-        metadata=texts,
-        progress=progress,
-    )
+    if _is_alone(group):
+        tensors, texts = _parts(state, metadata)
+        return save_tensors_async(
+            uri,
+            tensors,
+            hashes=hashes,
+            threads=threads,
+            options=options,
+            metadata=texts,
+            progress=progress,
+        )
+    writer = _writer(uri, hashes, threads, options, metadata, progress)
+    ranks = _given_group(group)
+    used: Any = ranks or torch.distributed.group.WORLD
+    if torch.device("cpu") not in used._device_types:
+        raise errors.InvalidArgument(
+            "the group has no backend for the CPU, which a save in the background needs: give "
+            'group=torch.distributed.new_group(backend="gloo")'
+        )
+    saving: Future[None] = _many_ranks().save_async(writer, state, ranks)
+    return saving
 
 
-def _parts(
-    state: Mapping[Any, Any], metadata: Metadata | None
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return the tensors and the texts that a state is saved as."""
-    tensors, text = flattened(state)
-    kept = texts_of(metadata) or {}
-    if METADATA_KEY in kept:
-        raise errors.InvalidArgument(f"the metadata has {METADATA_KEY!r}, which holds the state")
-    return tensors, {**kept, METADATA_KEY: text}
-
-
+@takes_old_order
 @checked
-def load_checkpoint(
+def load(
     uri: Source,
+    state: dict[Any, Any] | None = None,
     *,
     device: torch.device | str | int | None = None,
     verify: Verify = "none",
@@ -151,27 +201,120 @@ def load_checkpoint(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Any:
-    """Load what :func:`save_checkpoint` has saved.
+    """Load what :func:`save` has saved, whatever the number of ranks: a file or a folder.
 
-    Safe for files of strangers: nothing in the file is executed.
+    Safe for files of strangers: nothing in a checkpoint is executed. Ranks need not call this
+    together: each reads what it needs.
+
+    Without a state, all of the checkpoint is returned. A state is filled as
+    ``torch.distributed.checkpoint.load`` does: tensors in place, DTensors with the shards of this
+    rank, whatever the mesh of the save, and other values are replaced. Modules and optimizers in it
+    take theirs by ``load_state_dict()``. What the state does not have is not read. An optimizer has
+    no state before its first step, so make that with ``get_state_dict()`` of
+    ``torch.distributed.checkpoint.state_dict``.
 
     Args:
-        uri, verify, copy, threads, options, progress: as for :func:`tensorizer_ops.load`.
-        device: the device of all tensors; torch's default device if omitted.
+        uri: where it was saved; folders also on web servers.
+        state: what to fill.
+        device: without a state, the device of all tensors; torch's default device if omitted.
+        verify, threads, options: as for :func:`tensorizer_ops.load`.
+        copy: as for :func:`tensorizer_ops.load`. Tensors from a folder are always in own memory.
+        progress: as for :func:`tensorizer_ops.load`, of a file without a state.
+
+    Returns:
+        The state.
 
     Raises:
-        ValueError: the file is not a checkpoint, or is damaged.
+        ValueError: there is no checkpoint, or it is damaged.
+        RuntimeError: the checkpoint lacks something that is in the state.
     """
+    if state is not None and device is not None:
+        raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
+    in_folder = _is_folder(uri, options)
+    if progress and (in_folder or state is not None):
+        raise errors.InvalidArgument("progress is for loads of one file without a state")
+    if in_folder:
+        return _many_ranks().load_folder(uri, state, device, verify, threads, options)
     with Reader(uri, device=device, options=options, threads=threads, copy=copy) as reader:
-        text = reader.metadata().get(METADATA_KEY)
-        if text is None:
-            raise errors.InvalidFormat(
-                f"{label(uri)} has tensors and no nested state: load it with tensorizer_ops.load()"
-            )
+        text = _text_of(reader, label(uri))
+        if state is not None:
+            return _many_ranks().load_file(reader, label(uri), text, state, verify, threads)
         tensors = reader.load(verify=verify, progress=progress)
-    try:
+    with naming_damage(label(uri)):
         return rebuilt(text, tensors)
-    except DAMAGE as error:
-        raise errors.InvalidFormat(
-            f"{label(uri)}: the nested state is damaged: {damage(error)}"
+
+
+def _text_of(reader: Reader, where: str) -> str:
+    """Return the text that says where the tensors of a file belong."""
+    try:
+        texts = reader.metadata()
+    except errors.IsADirectory as error:
+        raise errors.IsADirectory(
+            f"{where} is a folder without {FILE!r}, which a save of many ranks writes last"
         ) from error
+    if KEY in texts:
+        raise errors.InvalidFormat(f"{where} lists the files of many ranks: give its folder")
+    if METADATA_KEY not in texts:
+        raise errors.InvalidFormat(
+            f"{where} has tensors and no nested state: load it with tensorizer_ops.load()"
+        )
+    return texts[METADATA_KEY]
+
+
+def _is_alone(group: object) -> bool:
+    dist = torch.distributed
+    return group is False or (group is None and not (dist.is_available() and dist.is_initialized()))
+
+
+def _given_group(group: object) -> Any:
+    # Importing torch's meshes takes long.
+    meshes = import_module("tensorizer_ops._distributed.meshes")
+    return meshes.given_group(group, "ProcessGroup, DeviceMesh, False or None")
+
+
+def _many_ranks() -> Any:
+    return import_module("tensorizer_ops._dcp.functions")
+
+
+def _parts(
+    state: Mapping[Any, Any], metadata: Metadata | None
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return the tensors and the texts that a state is saved as."""
+    tensors, text = flattened(own_states(state))
+    kept = texts_of(metadata) or {}
+    refuse_key(kept, METADATA_KEY)
+    return tensors, {**kept, METADATA_KEY: text}
+
+
+def _writer(
+    uri: Sink,
+    hashes: Hashes,
+    threads: int,
+    options: Options | None,
+    metadata: Metadata | None,
+    progress: Progress | None,
+) -> Any:
+    """Return what writes the file of a rank; raise for wrong arguments before torch is called."""
+    if not isinstance(place_of(uri), str):
+        raise wrong("uri", uri, "a path or a URI: many ranks save to a folder")
+    Folder(uri, options)  # type: ignore[arg-type]
+    # An empty file has none of what is saved, and all of its errors but those of a key.
+    plain = {k: v for k, v in (options or {}).items() if k not in ("key", "kdf", "plain_digests")}
+    save_tensors(io.BytesIO(), {}, hashes=hashes, threads=threads, options=plain, metadata=metadata)
+    kind = import_module("tensorizer_ops._dcp.storage").TensorizerStorageWriter
+    return kind(
+        uri, hashes=hashes, threads=threads, options=options, metadata=metadata, progress=progress
+    )
+
+
+def _is_folder(uri: Source, options: Options | None) -> bool:
+    """Return whether there is a checkpoint of many ranks."""
+    place = place_of(uri)
+    if not isinstance(place, str) or place.startswith("fd:"):
+        return False
+    path = local_path(uri)  # type: ignore[arg-type]
+    if path is not None:
+        return os.path.isdir(path) and os.path.exists(os.path.join(path, FILE))
+    if place.partition("?")[0].endswith((".tensors", ".safetensors")):
+        return False  # without asking the server
+    return Folder(place, options).has(FILE)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.arguments import check_names, checked, wrong
+from tensorizer_ops._base.arguments import check_names, checked
 from tensorizer_ops._base.devices import first_use, named_device
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.options import (
@@ -30,7 +30,7 @@ from tensorizer_ops._distributed.boxes import local_shard
 from tensorizer_ops._distributed.gather import Shared, gather, load_ranges, need_only
 from tensorizer_ops._distributed.host_memory import HostMemory
 from tensorizer_ops._distributed.made import Fused, Stacked
-from tensorizer_ops._distributed.meshes import device_of, group_of
+from tensorizer_ops._distributed.meshes import device_of, given_group
 from tensorizer_ops._distributed.model import Model
 from tensorizer_ops._distributed.peers import Peers
 from tensorizer_ops._distributed.placed import Placed, Stored
@@ -89,7 +89,7 @@ def load(
     alone = group is None and not (dist.is_available() and dist.is_initialized())
     mesh = group if isinstance(group, DeviceMesh) else None
     # Also for wrong arguments, so that the other ranks learn of them.
-    with nullcontext() if alone else Peers(_group(group), "distributed.load") as peers:
+    with nullcontext() if alone else Peers(given_group(group), "distributed.load") as peers:
         return _load(
             uri,
             peers=peers,
@@ -146,7 +146,7 @@ def save(
             error within seconds.
     """
     alone = group is None and not (dist.is_available() and dist.is_initialized())
-    with nullcontext() if alone else Peers(_group(group), "distributed.save") as peers:
+    with nullcontext() if alone else Peers(given_group(group), "distributed.save") as peers:
         _save(uri, tensors, peers=peers, hashes=hashes, options=options, metadata=metadata)
 
 
@@ -170,18 +170,6 @@ def _save(
     texts = texts_of(metadata)
     refuse_other_metadata(texts)
     save_shared(to_uri(uri), named, peers, hashes, SecretOptions(as_text(options or {})), texts)
-
-
-def _group(given: object) -> dist.ProcessGroup | None:
-    if isinstance(given, DeviceMesh):
-        return group_of(given)
-    if given is None or isinstance(given, dist.ProcessGroup):
-        return given
-    if given is dist.GroupMember.NON_GROUP_MEMBER:
-        raise errors.InvalidArgument(
-            f"rank {dist.get_rank()} is not in the group: its ranks make this call, and no others"
-        )
-    raise wrong("group", given, "ProcessGroup, DeviceMesh or None")
 
 
 @checked

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import errors
+from tensorizer_ops import checkpoint as checkpoints, errors
 from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Hashes, Options, Verify, as_text, kept
-from tensorizer_ops.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["TensorizerCheckpointIO"]
 
@@ -40,7 +39,7 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
 
         trainer = Trainer(plugins=[TensorizerCheckpointIO()])
 
-    The files are those of :func:`tensorizer_ops.checkpoint.save_checkpoint`, whatever their names.
+    The files are those of :func:`tensorizer_ops.checkpoint.save`, whatever their names.
     What only pickle could save, for example an object among the hyperparameters, is a
     ``TypeError`` that says where it is.
 
@@ -79,9 +78,10 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
         """Save a checkpoint; ``storage_options`` are added to the options of the plugin."""
         # Lightning chooses the name, which ends with .ckpt.
         options = {"format": "tensors", **self._options, **as_text(storage_options or {})}
-        save_checkpoint(
+        checkpoints.save(
             path,
             checkpoint,
+            group=False,  # Lightning's strategies decide which ranks call this
             hashes=self._hashes,
             threads=self._threads,
             options=for_saves(options),
@@ -99,7 +99,7 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
         """
         if callable(map_location) or isinstance(map_location, Mapping):
             raise wrong("map_location", map_location, "a device or None")
-        loaded: dict[str, Any] = load_checkpoint(
+        loaded: dict[str, Any] = checkpoints.load(
             path,
             device="cpu" if map_location is None else map_location,
             verify=self._verify,

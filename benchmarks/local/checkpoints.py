@@ -2,15 +2,15 @@
 
     python -m benchmarks.local.checkpoints [--quick] [--mib 512] [--rounds 7]
 
-Four processes with Gloo have a quarter of every tensor each. They call torch.distributed.checkpoint
-with `TensorizerStorageWriter` and `-Reader`, and with torch's `FileSystemWriter` and `-Reader`, all
-with their defaults: files are on stable storage when a save ends. Every loaded byte is compared. A
+Four processes with Gloo have a quarter of every tensor each. They call `tensorizer_ops.checkpoint`,
+and torch.distributed.checkpoint with torch's `FileSystemWriter` and `-Reader`, all with their
+defaults: files are on stable storage when a save ends. Every loaded byte is compared. A
 round does everything once, in turn; the median of the rounds counts.
 
   save    by all ranks, until all have ended
   load    into tensors that are there, from files in the page cache
   bare    write() and fsync() of the same bytes, by four processes: the bound of `save`
-  train   products of matrices and all-reduces, with an async_save during them; `lost` is
+  train   products of matrices and all-reduces, with a save in the background during them; `lost` is
           what they take longer than without
   one     distributed.save() into one file, of shards by rows and by columns, which are exchanged
   gather  full_tensor() of all, and save() on rank 0: the file must be the same
@@ -72,7 +72,6 @@ class Rank:
 
         self.state = state(0, [local.clone() for local in self.saved])
         self.columns = state(1, [local.t().contiguous() for local in self.saved])
-        self.writer = checkpoint.TensorizerStorageWriter()
         self.times: Times = {}
 
     def timed(self, name: str, work: Callable[[], object]) -> None:
@@ -115,12 +114,7 @@ class Rank:
             saving[0].result()
 
     def save_ours(self) -> Any:
-        return checkpoint.async_save(
-            self.state,
-            checkpoint_id=self.ours,
-            storage_writer=self.writer,
-            process_group=self.group,
-        )
+        return checkpoint.save_async(self.ours, self.state, self.group)
 
     def save_theirs(self) -> Any:
         writer = dcp.FileSystemWriter(self.theirs)
@@ -147,11 +141,11 @@ class Rank:
     def round(self) -> None:
         self.clean()
         self.timed("bare", self.write)
-        self.timed("save, ours", lambda: checkpoint.save(self.state, checkpoint_id=self.ours))
+        self.timed("save, ours", lambda: checkpoint.save(self.ours, self.state))
         writer = dcp.FileSystemWriter(self.theirs)
         self.timed("save, theirs", lambda: dcp.save(self.state, storage_writer=writer))
         self.check()
-        self.timed("load, ours", lambda: checkpoint.load(self.state, checkpoint_id=self.ours))
+        self.timed("load, ours", lambda: checkpoint.load(self.ours, self.state))
         self.check()
         reader = dcp.FileSystemReader(self.theirs)
         self.timed("load, theirs", lambda: dcp.load(self.state, storage_reader=reader))

@@ -14,7 +14,8 @@ import base64
 import json
 import math
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,6 +39,16 @@ _MOST_COLLISIONS = 100
 _MOST_BITS = 14_000
 
 
+def is_stateful(value: Any) -> bool:
+    """Return whether a value of a state has a state of its own, as modules and optimizers."""
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def own_states(state: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a state with the states of modules and optimizers in it, as torch's ``save`` does."""
+    return {k: v.state_dict() if is_stateful(v) else v for k, v in state.items()}
+
+
 def flattened(state: Any, path: tuple[object, ...] = ()) -> tuple[dict[str, torch.Tensor], str]:
     """Return the tensors of a state by name, and the text that says where they belong.
 
@@ -50,6 +61,17 @@ def flattened(state: Any, path: tuple[object, ...] = ()) -> tuple[dict[str, torc
 def rebuilt(text: str, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the state. Raises one of ``DAMAGE`` for a damaged text."""
     return _value(json.loads(text), tensors, 0)
+
+
+@contextmanager
+def naming_damage(label: str) -> Iterator[None]:
+    """Raise ``errors.InvalidFormat`` for one of ``DAMAGE`` in the block."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise errors.InvalidFormat(
+            f"{label}: the nested state is damaged: {damage(error)}"
+        ) from error
 
 
 def damage(error: Exception) -> str:
@@ -83,6 +105,18 @@ def refuse_meta(tensor: torch.Tensor, *path: object) -> None:
         )
 
 
+def refuse_key(metadata: Mapping[str, str], key: str) -> None:
+    """Raise if texts to store have the key under which a save stores the state."""
+    if key in metadata:
+        raise errors.InvalidArgument(f"the metadata has {key!r}, which holds the state")
+
+
+def refuse_collisions(keys: Sequence[Any]) -> None:
+    """Raise for keys of a dict that are made to take long."""
+    if len(keys) - len(set(map(hash, keys))) > _MOST_COLLISIONS:
+        raise Damaged("it has a dict whose keys have the same hash")
+
+
 def dtype_named(name: str) -> torch.dtype:
     """Return the type of elements; raise ``Damaged`` if torch has none of this name."""
     found = getattr(torch, name, None)
@@ -102,8 +136,7 @@ def _pairs(value: Any) -> list[Any]:
     pairs = _listed(value)
     if any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
         raise Damaged("it has a dict with an entry that is not a key and a value")
-    if len(pairs) - len({hash(key) for key, _ in pairs}) > _MOST_COLLISIONS:
-        raise Damaged("it has a dict whose keys have the same hash")
+    refuse_collisions([key for key, _ in pairs])
     return pairs
 
 

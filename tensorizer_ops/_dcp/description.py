@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -27,8 +27,6 @@ from tensorizer_ops._base.arguments import is_unicode
 from tensorizer_ops._base.boxes import make_up
 from tensorizer_ops._base.nested import Damaged, dtype_named, flattened, rebuilt
 
-KEY = "tensorizer_ops.distributed_checkpoint"
-FILE = "checkpoint.tensors"
 # The metadata of a data file has its name, so that no other file can take its place.
 NAME_KEY = "tensorizer_ops.distributed_checkpoint.file"
 # The files of ranks. No other names are read, or deleted.
@@ -61,6 +59,10 @@ class Places:
         """Add the parts of a tensor, by their offsets."""
         # Empty parts come behind another one with the same offsets, which find() returns.
         self._parts[name] = sorted(parts, key=lambda part: (part[0], 0 in part[1].shape))
+
+    def of_tensors(self) -> Iterator[Place]:
+        """Yield the place of every part of every tensor."""
+        return (place for parts in self._parts.values() for _, place in parts)
 
     def find(self, index: MetadataIndex) -> Place:
         if index.offset is None:

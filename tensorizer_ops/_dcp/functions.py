@@ -1,134 +1,128 @@
-"""``torch.distributed.checkpoint``'s functions with the storage and planners of this package."""
+"""Saves of nested states by all ranks, and loads into a state, from folders and from files."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
-from torch.distributed import ProcessGroup
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
-from torch.distributed.checkpoint.staging import AsyncStager
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan
 
+from tensorizer_ops import errors
+from tensorizer_ops._base.devices import first_use, named_device
+from tensorizer_ops._base.file_objects import label
+from tensorizer_ops._base.nested import is_stateful, naming_damage, own_states
+from tensorizer_ops._base.options import Options, Verify
+from tensorizer_ops._base.targets import Target
+from tensorizer_ops._dcp.one_file import OneFile
+from tensorizer_ops._dcp.paths import empty_dicts, nested
 from tensorizer_ops._dcp.planners import JsonLoadPlanner, JsonSavePlanner
+from tensorizer_ops._dcp.staging import Copies
 from tensorizer_ops._dcp.storage import TensorizerStorageReader, TensorizerStorageWriter
+from tensorizer_ops._front.reader import Reader
 
-_Storage = TypeVar("_Storage", StorageWriter, StorageReader)
+# The memory of snapshots stays for later ones: new memory costs more than the copy.
+_COPIES = Copies()
+_Read = Callable[[LoadPlan, JsonLoadPlanner], object]
 
 
 def save(
-    state_dict: Mapping[str, Any],
-    *,
-    checkpoint_id: str | os.PathLike[str] | None = None,
-    storage_writer: StorageWriter | None = None,
-    planner: SavePlanner | None = None,
-    process_group: ProcessGroup | None = None,
-    no_dist: bool = False,
-) -> Metadata:
-    """Save the state of all ranks, as ``torch.distributed.checkpoint.save`` does.
-
-    It is that function with :class:`TensorizerStorageWriter` and :class:`JsonSavePlanner`, so
-    nothing is pickled into the checkpoint.
-
-    Args:
-        state_dict: the state of this rank: tensors, DTensors, and whatever else
-            :func:`save_checkpoint` takes, in dicts with ``str`` as keys.
-        checkpoint_id: a folder, ``s3://bucket/prefix`` or ``redis://host/prefix``.
-        storage_writer: writes the checkpoint; pass one for options, hashes and threads.
-        planner: decides which rank writes what.
-        process_group: the ranks; all ranks by default.
-        no_dist: whether this process saves alone.
-
-    Raises:
-        TypeError: something in the state would need pickle.
-        CheckpointException: torch's error for failures of ranks, with the error of each.
-    """
-    saved: Metadata = state_dict_saver.save(
-        dict(state_dict),
-        checkpoint_id=checkpoint_id,
-        storage_writer=_placed(storage_writer or TensorizerStorageWriter(), checkpoint_id),
-        planner=planner or JsonSavePlanner(),
-        process_group=process_group,
-        no_dist=no_dist,
-    )
-    return saved
-
-
-def async_save(
-    state_dict: Mapping[str, Any],
-    *,
-    checkpoint_id: str | os.PathLike[str] | None = None,
-    storage_writer: StorageWriter | None = None,
-    planner: SavePlanner | None = None,
-    process_group: ProcessGroup | None = None,
-    async_stager: AsyncStager | None = None,
-    no_dist: bool = False,
-) -> Future[Any] | state_dict_saver.AsyncSaveResponse:
-    """Copy the state of all ranks, and save it in the background.
-
-    It is ``torch.distributed.checkpoint.async_save`` with the defaults of :func:`save`. Changes to
-    the state after the call do not affect the checkpoint. Pass the same writer to all saves, so
-    that they use the same memory.
-
-    Args:
-        state_dict, checkpoint_id, planner, process_group, no_dist: as for :func:`save`.
-        storage_writer: writes the checkpoint, and copies the state.
-        async_stager: copies the state in place of the writer.
-
-    Returns:
-        The future that torch returns; its ``result()`` raises what :func:`save` would.
-    """
-    return state_dict_saver.async_save(
-        dict(state_dict),
-        checkpoint_id=checkpoint_id,
-        storage_writer=_placed(storage_writer or TensorizerStorageWriter(), checkpoint_id),
-        planner=planner or JsonSavePlanner(),
-        process_group=process_group,
-        async_stager=async_stager,
-        no_dist=no_dist,
-    )
-
-
-def load(
-    state_dict: dict[str, Any],
-    *,
-    checkpoint_id: str | os.PathLike[str] | None = None,
-    storage_reader: StorageReader | None = None,
-    planner: LoadPlanner | None = None,
-    process_group: ProcessGroup | None = None,
-    no_dist: bool = False,
+    writer: TensorizerStorageWriter, state: Mapping[Any, Any], group: dist.ProcessGroup | None
 ) -> None:
-    """Fill the state of all ranks, as ``torch.distributed.checkpoint.load`` does.
-
-    It is that function with :class:`TensorizerStorageReader` and :class:`JsonLoadPlanner`, so
-    nothing in the checkpoint can run code. The mesh may be another one than that of the save.
-
-    Args:
-        state_dict: the state to fill. Tensors are filled in place, other values replaced.
-        checkpoint_id: as for :func:`save`, or ``https://``.
-        storage_reader: reads the checkpoint; pass one for options, threads and ``verify``.
-        planner: decides which rank reads what.
-        process_group, no_dist: as for :func:`save`.
-
-    Raises:
-        CheckpointException: torch's error for failures of ranks, with the error of each.
-    """
-    state_dict_loader.load(
-        state_dict,
-        checkpoint_id=checkpoint_id,
-        storage_reader=_placed(storage_reader or TensorizerStorageReader(), checkpoint_id),
-        planner=planner or JsonLoadPlanner(),
-        process_group=process_group,
-        no_dist=no_dist,
+    """Save the state of all ranks of a group."""
+    state_dict_saver.save(
+        dict(state), storage_writer=writer, planner=JsonSavePlanner(), process_group=group
     )
 
 
-def _placed(storage: _Storage, checkpoint_id: str | os.PathLike[str] | None) -> _Storage:
-    """Return a storage; raise here, and not on each rank of torch, if it lacks a place."""
-    if isinstance(storage, TensorizerStorageWriter | TensorizerStorageReader):
-        storage.place_of(checkpoint_id)
-    return storage
+def save_async(
+    writer: TensorizerStorageWriter, state: Mapping[Any, Any], group: dist.ProcessGroup | None
+) -> Future[None]:
+    """Copy the state of all ranks of a group, and save it in the background."""
+    writer.copies = _COPIES
+    saving = state_dict_saver.async_save(
+        dict(state), storage_writer=writer, planner=JsonSavePlanner(), process_group=group
+    )
+    done: Future[None] = Future()
+    done.set_running_or_notify_cancel()
+
+    def pass_on(saved: Future[Any]) -> None:
+        if error := saved.exception():
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    assert isinstance(saving, Future)  # the writer copies before torch returns
+    saving.add_done_callback(pass_on)
+    return done
+
+
+def load_folder(
+    uri: Target,
+    state: dict[Any, Any] | None,
+    device: torch.device | str | int | None,
+    verify: Verify,
+    threads: int,
+    options: Options | None,
+) -> dict[Any, Any]:
+    """Fill a state from what ranks have saved, or return all of it."""
+    reader = TensorizerStorageReader(uri, verify=verify, threads=threads, options=options)
+    metadata = reader.read_metadata()
+    reader.set_up_storage_reader(metadata, True)
+    if state is None:
+        where = torch.get_default_device() if device is None else named_device(device)
+        first_use(where)
+        if where.type == "meta":
+            raise errors.InvalidArgument("device is meta, and a folder is loaded with its values")
+        reader._check_places()
+        state = _empty(metadata, label(uri), where)
+    _fill(state, metadata, reader.read_data)
+    return state
+
+
+def load_file(
+    reader: Reader, where: str, text: str, state: dict[Any, Any], verify: Verify, threads: int
+) -> dict[Any, Any]:
+    """Fill a state from the tensors of a file, and the text that says where they belong."""
+    file = OneFile(reader, where, text, verify, threads)
+    _fill(state, file.metadata, file.read_data)
+    return state
+
+
+def _empty(metadata: Metadata, where: str, device: torch.device) -> dict[Any, Any]:
+    """Return a state with the tensors of a checkpoint, to be filled."""
+    values = {
+        name: torch.empty(stored.size, dtype=stored.properties.dtype, device=device)
+        if isinstance(stored, TensorStorageMetadata)
+        else None
+        for name, stored in metadata.state_dict_metadata.items()
+    }
+    with naming_damage(where):
+        return nested(values, metadata.planner_data or {})
+
+
+def _fill(state: dict[Any, Any], metadata: Metadata, read: _Read) -> None:
+    """Fill a state as torch's ``load`` does, but without the other ranks.
+
+    What has ``state_dict()`` and ``load_state_dict()`` is filled by them, as there.
+    """
+    plain = own_states(state)
+    for name in empty_dicts(plain):
+        if any(stored.startswith(name + ".") for stored in metadata.state_dict_metadata):
+            raise errors.InvalidArgument(
+                f"state has nothing in {name!r}, and the checkpoint has: an optimizer has no state "
+                "before its first step. Load without a state, or make it with get_state_dict() of "
+                "torch.distributed.checkpoint.state_dict"
+            )
+    planner = JsonLoadPlanner()
+    planner.set_up_planner(plain, metadata, True)
+    read(planner.create_local_plan(), planner)
+    for key, value in state.items():
+        if is_stateful(value):
+            value.load_state_dict(plain[key])
+        else:
+            state[key] = plain[key]

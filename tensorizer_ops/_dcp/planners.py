@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
-from torch.distributed.checkpoint._traverse import set_element, traverse_state_dict
+from torch.distributed.checkpoint._traverse import traverse_state_dict
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemType
@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemT
 from tensorizer_ops import errors
 from tensorizer_ops._base.nested import DAMAGE, damage, flattened, rebuilt
 from tensorizer_ops._base.savable import fillable, local_tensor
+from tensorizer_ops._dcp.paths import own_key, saved_paths
 
 # No pickle and no zip file of torch.save begins so.
 _BEGIN = b"tensorizer_ops JSON\n"
@@ -24,7 +25,7 @@ _BEGIN = b"tensorizer_ops JSON\n"
 class JsonSavePlanner(DefaultSavePlanner):
     """Torch's default planner, but what is no tensor becomes JSON, and nothing is pickled.
 
-    It takes the values that :func:`save_checkpoint` takes. Other values raise ``TypeError``, and
+    It takes the values that :func:`save` takes. Other values raise ``TypeError``, and
     the last checkpoint stays.
     """
 
@@ -37,6 +38,8 @@ class JsonSavePlanner(DefaultSavePlanner):
         """Receive the state."""
         _check(state_dict, local_tensor)
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
+        if self.flatten_state_dict:
+            self.mappings = saved_paths(state_dict, self.mappings)
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
         """Return a tensor as it is, and the bytes of any other value."""
@@ -71,11 +74,18 @@ class JsonLoadPlanner(DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put a value that is no tensor into the state."""
         name = read_item.dest_index.fqn
-        loaded = _value(name, value.getvalue())
-        if self.flatten_state_dict:
-            set_element(self.original_state_dict, self.mappings[name], loaded)
-        else:
-            self.state_dict[name] = loaded
+        self._put(name, _value(name, value.getvalue()))
+
+    def _put(self, name: str, value: Any) -> None:
+        """Put a value into the state, under torch's name for its place."""
+        if not self.flatten_state_dict:
+            self.state_dict[name] = value
+            return
+        *parents, last = self.mappings[name]
+        inside: Any = self.original_state_dict
+        for key in parents:
+            inside = inside[own_key(inside, key)]
+        inside[own_key(inside, last)] = value
 
 
 def _check(state: dict[str, Any], check: Callable[[str, torch.Tensor], object]) -> None:

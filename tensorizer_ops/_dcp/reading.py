@@ -42,21 +42,31 @@ class _Direct(NamedTuple):
     target: torch.Tensor
 
 
-def fill(
-    uri: str,
-    items: Sequence[Wanted],
-    planner: LoadPlanner,
-    verify: str,
-    threads: int,
-    options: dict[str, str],
-) -> None:
-    """Read all items, which are of one file, and give them to the planner."""
+def opened(uri: str, file: str, options: dict[str, str]) -> Any:
+    """Return a reader of the file of a rank."""
     reader = torch.classes.tensorizer.Reader(uri, options)
-    file = items[0].place.file
     if reader.metadata().get(NAME_KEY) != file:
         raise errors.InvalidFormat(
             f"{file!r} is not the file that a rank has saved under this name: it was replaced"
         )
+    return reader
+
+
+def check_place(reader: Any, internals: Any, place: Place) -> None:
+    """Raise if a tensor in a file is another one than the list of files says."""
+    shape = reader.shape(place.name)
+    stored = internals.type_name(place.name)
+    if [shape, stored] != [place.shape, place.dtype]:
+        raise errors.InvalidFormat(
+            f"tensor {place.name!r} in {place.file!r} is {stored} {shape}, and the "
+            f"list of files says {place.dtype} {place.shape}"
+        )
+
+
+def fill(
+    reader: Any, items: Sequence[Wanted], planner: LoadPlanner, verify: str, threads: int
+) -> None:
+    """Read all items, which are of one file, and give them to the planner."""
     direct: list[_Direct] = []
     taken: set[str] = set()  # the names in `direct`, each once
     copied: list[tuple[Wanted, torch.Tensor]] = []
@@ -79,16 +89,11 @@ def fill(
         if target.numel() == 0:
             continue
         first_use(target.device)
-        shape = reader.shape(wanted.name)
-        stored = internals.type_name(wanted.name)
-        if [shape, stored] != [wanted.place.shape, wanted.place.dtype]:
-            raise errors.InvalidFormat(
-                f"tensor {wanted.name!r} in {wanted.place.file!r} is {stored} {shape}, and the "
-                f"list of files says {wanted.place.dtype} {wanted.place.shape}"
-            )
+        check_place(reader, internals, wanted.place)
+        shape = wanted.place.shape
         start = _start_of_run(shape, wanted.item.storage_offsets, lengths)
         # Torch copies into what a subclass wraps, which has no memory of its own.
-        fits = str(target.dtype) == f"torch.{stored}" and has_memory(target)
+        fits = str(target.dtype) == f"torch.{wanted.place.dtype}" and has_memory(target)
         if not parts_verify and lengths != shape:
             cut.append((wanted, target))
         elif start is not None and fits and target.is_contiguous() and wanted.name not in taken:

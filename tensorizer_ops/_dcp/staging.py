@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,18 +21,26 @@ _Made = dict[object, tuple[torch.Tensor, torch.Tensor]]
 
 
 class Copies:
-    """Makes copies of states, which change no more. Used by one thread at a time.
+    """Makes copies of states, which change no more. Safe for any thread.
 
     Memory is used again when no tensor of an earlier copy is left, whatever became of its save.
     What one copy does not use again is let go, so this takes as much as the copies in use.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._made: list[tuple[_Kind, torch.Tensor]] = []
         self._arrivals: dict[torch.device, torch.Event] = {}
 
+    def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
+        return Copies, ()
+
     def copy(self, state: Any) -> Any:
         """Return a copy of a state. Tied tensors share one."""
+        with self._lock:
+            return self._copy_of(state)
+
+    def _copy_of(self, state: Any) -> Any:
         free: dict[_Kind, list[torch.Tensor]] = {}
         used = []
         for kind, memory in self._made:

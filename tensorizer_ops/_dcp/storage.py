@@ -27,20 +27,27 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.nested import DAMAGE, damage, refuse_meta
-from tensorizer_ops._base.options import Hashes, Options, Verify, kept
+from tensorizer_ops._base.nested import DAMAGE, damage, refuse_key, refuse_meta
+from tensorizer_ops._base.options import (
+    Hashes,
+    Metadata as Texts,
+    Options,
+    Verify,
+    kept,
+    texts_of as as_texts,
+)
+from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
+from tensorizer_ops._dcp import FILE, KEY
 from tensorizer_ops._dcp.description import (
     DATA_FILE,
-    FILE,
-    KEY,
     NAME_KEY,
     Place,
     Places,
     described,
     understood,
 )
-from tensorizer_ops._dcp.reading import Wanted, fill
+from tensorizer_ops._dcp.reading import Wanted, check_place, fill, opened
 from tensorizer_ops._dcp.staging import Copies
 from tensorizer_ops._front.inspection import metadata as texts_of
 from tensorizer_ops._front.load_save import save
@@ -101,8 +108,8 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
     lists what is in them. So a save that does not end leaves the checkpoint that was there before.
     In a local folder, the files of that are deleted afterwards.
 
-    ``async_save`` copies the state into memory of the writer. Pass the same writer to all saves, so
-    that they use the same memory.
+    Torch's ``async_save`` copies the state into memory of the writer. Pass the same writer to all
+    saves, so that they use the same memory.
 
     Args:
         path: a folder, ``s3://bucket/prefix`` or ``redis://host/prefix``. ``checkpoint_id`` of a
@@ -112,6 +119,8 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
             ``async_save``.
         options: as for :func:`tensorizer_ops.save`. In local folders, ``fsync`` is ``"true"`` if
             they do not say otherwise.
+        metadata: texts to store in ``checkpoint.tensors``.
+        progress: as for :func:`tensorizer_ops.save`, of the file of this rank.
     """
 
     _synchronize_after_execute = False
@@ -124,11 +133,16 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         hashes: Hashes = "chunked",
         threads: int = 0,
         options: Options | None = None,
+        metadata: Texts | None = None,
+        progress: Progress | None = None,
     ) -> None:
         super().__init__(path, options)
         self._threads = threads
+        self._metadata = as_texts(metadata) or {}
+        refuse_key(self._metadata, KEY)
+        self._progress = progress
         self._hashes: Hashes = hashes
-        self._copies = Copies()
+        self.copies = Copies()
         self._in_background = False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -161,7 +175,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         """Write the file of this rank."""
         # A new name, because the last checkpoint stays until this one is complete.
         file = f"rank-{self._current.rank}-{secrets.token_hex(8)}.tensors"
-        self._copies.wait()
+        self.copies.wait()
         in_background, self._in_background = self._in_background, False
         tensors: dict[str, torch.Tensor] = {}
         results = []
@@ -175,7 +189,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
             results.append(WriteResult(item.index, size, Place(file, name)))
         if tensors:
             threads = self._threads or int(in_background)
-            self._save(file, tensors, threads, {NAME_KEY: file})
+            self._save(file, tensors, threads, {NAME_KEY: file}, self._progress)
         written: Future[list[WriteResult]] = Future()
         written.set_result(results)
         return written
@@ -184,7 +198,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         """Write what lists the files of all ranks: from here on, this is the checkpoint."""
         places = {one.index: one.storage_data for of_rank in results for one in of_rank}
         self._check_files({place.file for place in places.values()})
-        self._save(FILE, {}, 1, {KEY: described(metadata, places)})
+        self._save(FILE, {}, 1, {**self._metadata, KEY: described(metadata, places)})
         folder = self._folder().path
         if folder is not None:
             _delete_others(Path(folder), {place.file for place in places.values()})
@@ -202,17 +216,14 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
     def stage(self, state_dict: Any) -> Any:
         """Return a copy of a state on the CPU."""
         self._in_background = True
-        return self._copies.copy(state_dict)
+        return self.copies.copy(state_dict)
 
     def synchronize_staging(self) -> None:
         """Do nothing: copies from devices are awaited before they are written."""
 
     def close(self) -> None:
         """Let go of the memory for copies."""
-        self._copies.clear()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_copies": Copies()}
+        self.copies.clear()
 
     def _save(
         self,
@@ -220,6 +231,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         tensors: Mapping[str, torch.Tensor],
         threads: int,
         texts: Mapping[str, str],
+        progress: Progress | None = None,
     ) -> None:
         folder = self._folder()
         options = dict(self._options)
@@ -232,6 +244,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
             threads=threads,
             options=options,
             metadata=texts,
+            progress=progress,
         )
 
 
@@ -283,6 +296,22 @@ class TensorizerStorageReader(_Place, StorageReader):
         """Receive what is in the checkpoint."""
         self._current.places = metadata.storage_data
 
+    def _check_places(self) -> None:
+        """Raise if a tensor is not what is listed: a list alone is no reason to take memory."""
+        folder = self._folder()
+        by_file: dict[str, dict[str, Place]] = {}
+        for place in self._current.places.of_tensors():
+            names = by_file.setdefault(place.file, {})
+            if names.setdefault(place.name, place) is not place:
+                raise errors.InvalidFormat(
+                    f"{FILE!r} in {folder.label} has two tensors in the place of one"
+                )
+        for file, names in by_file.items():
+            reader = opened(folder.uri(file), file, self._options)
+            internals = torch.classes.tensorizer._Internals(reader)
+            for place in names.values():
+                check_place(reader, internals, place)
+
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Return the plan."""
         return plan
@@ -299,7 +328,8 @@ class TensorizerStorageReader(_Place, StorageReader):
             wanted.setdefault(place.file, []).append(Wanted(place, item))
         folder = self._folder()
         for file, items in wanted.items():
-            fill(folder.uri(file), items, planner, self._verify, self._threads, self._options)
+            reader = opened(folder.uri(file), file, self._options)
+            fill(reader, items, planner, self._verify, self._threads)
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -7,7 +7,23 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.devices import named_device
+
+
+def given_group(
+    given: object, wanted: str = "ProcessGroup, DeviceMesh or None"
+) -> dist.ProcessGroup | None:
+    """Return the group that a caller means; ``None`` is the group of all ranks there are."""
+    if isinstance(given, DeviceMesh):
+        return group_of(given)
+    if given is None or isinstance(given, dist.ProcessGroup):
+        return given
+    if given is dist.GroupMember.NON_GROUP_MEMBER:
+        raise errors.InvalidArgument(
+            f"rank {dist.get_rank()} is not in the group: its ranks make this call, and no others"
+        )
+    raise wrong("group", given, wanted)
 
 
 def group_of(mesh: DeviceMesh) -> dist.ProcessGroup | None:

@@ -151,12 +151,12 @@ def functions(path: str) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "Reader.update": (mapping.update, {"target": new}),
         "Writer": (t.Writer, {"target": new}),
         "set_secret": (t.set_secret, {"name": "n", "secret": None}),
-        "checkpoint.save_checkpoint": (checkpoint.save_checkpoint, {"uri": new, "state": tensors}),
-        "checkpoint.save_checkpoint_async": (
-            checkpoint.save_checkpoint_async,
+        "checkpoint.save": (checkpoint.save, {"uri": new, "state": tensors}),
+        "checkpoint.save_async": (
+            checkpoint.save_async,
             {"uri": new, "state": tensors},
         ),
-        "checkpoint.load_checkpoint": (checkpoint.load_checkpoint, {"uri": path}),
+        "checkpoint.load": (checkpoint.load, {"uri": path}),
         "distributed.load": (distributed.load, {"uri": path}),
         "distributed.save": (distributed.save, {"uri": new, "tensors": tensors}),
         "hf.from_pretrained": (hf.from_pretrained, {"uri": folder}),

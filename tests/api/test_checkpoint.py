@@ -17,15 +17,14 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 import tensorizer_ops
 from support.samples import assert_same
-from tensorizer_ops import errors
-from tensorizer_ops.checkpoint import load_checkpoint, save_checkpoint, save_checkpoint_async
+from tensorizer_ops import checkpoint, errors
 
 KEY = "tensorizer_ops.checkpoint"
 
 
 def there_and_back(path: Path, state: Any) -> Any:
-    save_checkpoint(path, state)
-    return load_checkpoint(path, verify="all")
+    checkpoint.save(path, state)
+    return checkpoint.load(path, verify="all")
 
 
 @pytest.mark.parametrize(
@@ -150,20 +149,20 @@ def test_what_would_need_pickle(
     tmp_path: Path, state: Any, kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
-        save_checkpoint(tmp_path / "c.tensors", state)
+        checkpoint.save(tmp_path / "c.tensors", state)
     assert not list(tmp_path.iterdir())
 
 
 def test_tensors_without_values(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"state\['w'\]\[0\] is on the meta device"):
-        save_checkpoint(tmp_path / "c.tensors", {"w": [torch.ones(2, device="meta")]})
+        checkpoint.save(tmp_path / "c.tensors", {"w": [torch.ones(2, device="meta")]})
 
 
 def test_a_state_that_holds_itself(tmp_path: Path) -> None:
     state: dict[str, Any] = {}
     state["self"] = state
     with pytest.raises(ValueError, match="holds itself"):
-        save_checkpoint(tmp_path / "c.tensors", state)
+        checkpoint.save(tmp_path / "c.tensors", state)
 
 
 DAMAGED = [
@@ -186,7 +185,7 @@ def test_texts_of_strangers(tmp_path: Path, text: str) -> None:
     with pytest.raises(
         errors.InvalidFormat, match=r"c\.tensors': the nested state is damaged"
     ) as caught:
-        load_checkpoint(path)
+        checkpoint.load(path)
     said = str(caught.value).partition("is damaged: ")[2]
     assert re.match(r"it |torch has no|no save writes such$", said)
     assert time.process_time() - begin < 5
@@ -196,14 +195,14 @@ def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / "c.tensors"
     tensorizer_ops.save(path, {"a": torch.ones(1)})
     with pytest.raises(errors.InvalidFormat, match="no nested state"):
-        load_checkpoint(path)
+        checkpoint.load(path)
     with pytest.raises(ValueError, match="holds the state"):
-        save_checkpoint(path, {}, metadata={KEY: ""})
+        checkpoint.save(path, {}, metadata={KEY: ""})
 
 
 def test_other_texts_and_other_readers(tmp_path: Path) -> None:
     path = tmp_path / "c.tensors"
-    save_checkpoint(path, {"model": {"w": torch.ones(2)}, "step": 7}, metadata={"by": "me"})
+    checkpoint.save(path, {"model": {"w": torch.ones(2)}, "step": 7}, metadata={"by": "me"})
     assert tensorizer_ops.metadata(path)["by"] == "me"
     assert json.loads(tensorizer_ops.metadata(path)[KEY])["dict"][1] == ["step", 7]
     assert_same(tensorizer_ops.load(path), {"model.w": torch.ones(2)})
@@ -222,11 +221,92 @@ def test_many_parameters(tmp_path: Path) -> None:
 
 def test_in_the_background_and_in_memory(tmp_path: Path) -> None:
     state = {"w": torch.ones(3), "epoch": 1}
-    save = save_checkpoint_async(tmp_path / "c.tensors", state)
+    save = checkpoint.save_async(tmp_path / "c.tensors", state)
     state["w"].zero_()
     save.result()
-    assert load_checkpoint(tmp_path / "c.tensors")["w"].tolist() == [1, 1, 1]
+    assert checkpoint.load(tmp_path / "c.tensors")["w"].tolist() == [1, 1, 1]
     file = io.BytesIO()
-    save_checkpoint(file, state)
+    checkpoint.save(file, state)
     file.seek(0)
-    assert load_checkpoint(file)["w"].tolist() == [0, 0, 0]
+    assert checkpoint.load(file)["w"].tolist() == [0, 0, 0]
+
+
+def test_a_state_is_filled_from_a_file(tmp_path: Path) -> None:
+    """As torch's ``load`` fills it from a folder: tensors in place, other values replaced."""
+    path = tmp_path / "c.tensors"
+    tied = torch.arange(4.0)
+    saved = {
+        "weights": {"a": tied, "b": tied, "cast": torch.arange(3.0), "view": torch.ones(2, 3)},
+        "list": [torch.ones(2), {"x": 1}],
+        "plain": [1, [2]],
+        "pair": (torch.ones(1), 2),
+        7: {8: "eight"},
+        "unread": torch.ones(5),
+    }
+    checkpoint.save(path, saved)
+    weights = {
+        "a": torch.zeros(4),
+        "b": torch.zeros(4),
+        "cast": torch.zeros(3, dtype=torch.float64),
+        "view": torch.zeros(3, 2).t(),
+    }
+    state: dict[Any, Any] = {
+        "weights": dict(weights),
+        "list": [torch.zeros(2), {"x": 0}],
+        "plain": None,
+        "pair": None,
+        7: {8: ""},
+    }
+    for source in (path, io.BytesIO(path.read_bytes())):
+        for tensor in weights.values():
+            tensor.zero_()
+        assert checkpoint.load(source, state, verify="all") is state
+        assert all(state["weights"][name] is tensor for name, tensor in weights.items())
+        assert_same(
+            {name: tensor.float().contiguous() for name, tensor in weights.items()},
+            saved["weights"],
+        )
+        assert state["list"][0].tolist() == [1, 1] and state["list"][1] == {"x": 1}
+        assert state["plain"] == [1, [2]] and state[7] == {8: "eight"}
+        assert state["pair"][0].tolist() == [1] and state["pair"][1] == 2
+        assert "unread" not in state
+    with pytest.raises(RuntimeError, match="Missing key in checkpoint state_dict: other"):
+        checkpoint.load(path, {"other": 1})
+    with pytest.raises(ValueError, match="Size mismatch"):
+        checkpoint.load(path, {"weights": {"a": torch.ones(5)}})
+
+
+def test_modules_and_optimizers_are_values(tmp_path: Path) -> None:
+    def parts() -> dict[str, Any]:
+        model = torch.nn.Linear(3, 2)
+        return {"model": model, "optimizer": torch.optim.AdamW(model.parameters()), "step": 0}
+
+    def step(given: dict[str, Any]) -> None:
+        given["model"](torch.ones(1, 3)).sum().backward()
+        given["optimizer"].step()
+        given["step"] += 1
+
+    first, second = parts(), parts()
+    step(first)
+    path = tmp_path / "c.tensors"
+    checkpoint.save(path, first)
+    # Torch's load would leave the moments as they are, and say nothing.
+    with pytest.raises(ValueError, match=r"nothing in 'optimizer.state'.*before its first step"):
+        checkpoint.load(path, second)
+    step(second)
+    checkpoint.load(path, second)
+    assert second["step"] == 1
+    assert_same(second["model"].state_dict(), dict(first["model"].state_dict()))
+    moments = [each["optimizer"].state_dict()["state"][0] for each in (first, second)]
+    assert_same(moments[1], moments[0])
+
+
+def test_arguments_that_have_no_meaning_together(tmp_path: Path) -> None:
+    path = tmp_path / "c.tensors"
+    checkpoint.save(path, {"w": torch.ones(2)})
+    with pytest.raises(ValueError, match="device is for loads without a state"):
+        checkpoint.load(path, {"w": torch.ones(2)}, device="cpu")
+    with pytest.raises(ValueError, match="progress is for loads of one file without a state"):
+        checkpoint.load(path, {"w": torch.ones(2)}, progress=True)
+    with pytest.raises(TypeError, match=r"uri is dict.*the order is save\(uri, state\)"):
+        checkpoint.save({"w": torch.ones(2)}, path)  # type: ignore[arg-type]

@@ -132,6 +132,7 @@ def test_a_load_holds_what_it_fills(path: str, tmp_path: Path) -> None:
 RESIZED = """
 import sys, threading, torch, tensorizer_ops
 from tensorizer_ops import checkpoint, safetensors
+from support.folders import save_folder_async
 what, folder = sys.argv[1:]
 path = folder + "/new.tensors"
 ops = torch.ops.tensorizer
@@ -147,8 +148,8 @@ dcp = folder + "/dcp"
 calls = {
     "save": lambda: tensorizer_ops.save(path, state),
     "save_async": lambda: tensorizer_ops.save_async(path, state).result(),
-    "save_checkpoint_async": lambda: checkpoint.save_checkpoint_async(path, state).result(),
-    "async_save": lambda: checkpoint.async_save(state, checkpoint_id=dcp, no_dist=True).result(),
+    "checkpoint.save_async": lambda: checkpoint.save_async(path, state).result(),
+    "async_save": lambda: save_folder_async(dcp, state).result(),
     "save_model": lambda: safetensors.save_model(model, folder + "/new.safetensors"),
     "load_model": lambda: safetensors.load_model(model, folder + "/there.safetensors"),
     "load_into": lambda: tensorizer_ops.load_into(state, folder + "/there.tensors", verify="all"),
@@ -195,7 +196,7 @@ print("\\n".join(sorted(texts)))
 @pytest.mark.parametrize(
     "what",
     [
-        *("save", "save_async", "save_checkpoint_async", "async_save", "save_model", "load_model"),
+        *("save", "save_async", "checkpoint.save_async", "async_save", "save_model", "load_model"),
         *("load_into", "the op load_into", "the op save"),
         *("crc32", "sha256", "sha256_chunks", "verify_tensors"),
     ],

@@ -36,7 +36,7 @@ SAVES: dict[str, Callable[[Any], Any]] = {
     "save_async": lambda target: tensorizer_ops.save_async(target, TENSORS).result(),
     "Writer": write,
     "save_file": lambda target: safetensors.save_file(TENSORS, target),
-    "save_checkpoint": lambda target: checkpoint.save_checkpoint(target, TENSORS),
+    "checkpoint.save": lambda target: checkpoint.save(target, TENSORS),
 }
 
 

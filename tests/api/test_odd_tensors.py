@@ -43,6 +43,7 @@ TORCH_REFUSES: dict[str, set[str]] = {
     },
     "verify_module": {"lazy"},
     "checkpoint.load": {"functional in Python", "torchao int8"},
+    "checkpoint.load of a folder": {"functional in Python", "torchao int8"},
 }
 # An operator cannot tell a lazy tensor from an empty one.
 RIGHT = {("the op save" + mode, "lazy") for mode in ("", IN_INFERENCE_MODE)}

@@ -79,7 +79,7 @@ WAYS: dict[str, Callable[[Any], object]] = {
     "digest": lambda uri: tensorizer_ops.digest(uri),
     "safetensors.save_file": lambda uri: safetensors.save_file({"x": torch.ones(2)}, uri),
     "safetensors.load_file": lambda uri: safetensors.load_file(uri),
-    "save_checkpoint": lambda uri: checkpoint.save_checkpoint(uri, {"x": torch.ones(2)}),
+    "checkpoint.save": lambda uri: checkpoint.save(uri, {"x": torch.ones(2)}),
     "hf.tokenizer": lambda uri: hf.tokenizer(uri),
     "open_stream": lambda uri: stream_io.open_stream(uri, "wb"),
     "TensorSerializer": lambda uri: tensorizer_ops.TensorSerializer(uri).close(),

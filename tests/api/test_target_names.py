@@ -57,10 +57,8 @@ SURFACES: dict[str, Callable[[str, str], Any]] = {
     ).close(),
     "convert": lambda target, model: tensorizer_ops.convert(model, target),
     "Reader.rewrite": lambda target, model: tensorizer_ops.Reader(model).rewrite(target),
-    "save_checkpoint": lambda target, _: checkpoint.save_checkpoint(target, TENSORS),
-    "save_checkpoint_async": lambda target, _: checkpoint.save_checkpoint_async(
-        target, TENSORS
-    ).result(),
+    "checkpoint.save": lambda target, _: checkpoint.save(target, TENSORS),
+    "checkpoint.save_async": lambda target, _: checkpoint.save_async(target, TENSORS).result(),
     "externalize": lambda target, _: tensorizer_ops.externalize(
         torch.jit.script(torch.nn.Linear(1, 1)), target, target + ".code"
     ),

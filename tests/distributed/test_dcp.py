@@ -23,9 +23,10 @@ import tensorizer_ops
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import s3_server
 from local_servers.web import nginx
+from support.folders import save_folder, save_folder_async
 from support.process import fork, wait
 from support.ranks import run_ranks
-from tensorizer_ops import checkpoint
+from tensorizer_ops import checkpoint, errors
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -57,20 +58,18 @@ def state_of(model, optimizer, epoch, more):
 
 MORE = {"list": [1, "a", None, 2.5], "pair": (1, 2), "numbers": torch.arange(10.0), "bytes": b"x"}
 where, options, what = given[0], json.loads(given[1]), given[2]
-writer = checkpoint.TensorizerStorageWriter(where, options=options)
-reader = checkpoint.TensorizerStorageReader(where, options=options, verify="crc32")
 if what == "save":
     model, optimizer = build(0)
     for _ in range(3):
         step(model, optimizer)
-    checkpoint.save(state_of(model, optimizer, 3, MORE), storage_writer=writer)
+    checkpoint.save(where, state_of(model, optimizer, 3, MORE), options=options)
 else:
     model, optimizer = build(1)
     step(model, optimizer)
     empty = {**MORE, "list": [0, "", None, None], "pair": None, "numbers": torch.zeros(10),
              "bytes": b""}
     state = state_of(model, optimizer, 0, empty)
-    checkpoint.load(state, storage_reader=reader)
+    checkpoint.load(where, state, options=options, verify="crc32")
     set_state_dict(model, optimizer, model_state_dict=state["model"],
                    optim_state_dict=state["optimizer"])
     assert state["epoch"] == 3
@@ -106,7 +105,7 @@ def test_training_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
         assert file.suffix == ".tensors" and not has_pickle(file.read_bytes())
     check_trained(run_ranks(tmp_path / "load", TRAIN, folder, "{}", "load", count=2).reports)
     weight = torch.zeros(65, 33)
-    checkpoint.load({"model": {"0.weight": weight}}, checkpoint_id=folder)
+    checkpoint.load(folder, {"model": {"0.weight": weight}})
     assert weight.any()
 
 
@@ -153,10 +152,11 @@ def test_places(
 
 def test_loads_from_a_web_server(tmp_path: Path) -> None:
     with nginx(tmp_path) as web:
-        checkpoint.save({"w": torch.arange(9.0)}, checkpoint_id=web.root / "checkpoint")
+        save_folder(web.root / "checkpoint", {"w": torch.arange(9.0)})
         loaded = {"w": torch.zeros(9)}
-        checkpoint.load(loaded, checkpoint_id=web.url("checkpoint"))
-        assert torch.equal(loaded["w"], torch.arange(9.0))
+        checkpoint.load(web.url("checkpoint"), loaded)
+        for found in (loaded, checkpoint.load(web.url("checkpoint"))):
+            assert torch.equal(found["w"], torch.arange(9.0))
 
 
 def state(value: int) -> dict[str, Any]:
@@ -169,8 +169,7 @@ def state(value: int) -> dict[str, Any]:
 def check_state(folder: str | Path, options: dict[str, str] | None = None) -> int:
     """Loads a state, whose values are all of one save, and returns which."""
     loaded = state(-1)
-    reader = checkpoint.TensorizerStorageReader(verify="crc32", options=options)
-    checkpoint.load(loaded, checkpoint_id=folder, storage_reader=reader)
+    checkpoint.load(folder, loaded, verify="crc32", options=options)
     wanted = state(loaded["epoch"])
     for name, tensor in loaded["weights"].items():
         assert torch.equal(tensor, wanted["weights"][name])
@@ -204,7 +203,7 @@ def test_a_save_in_the_background_is_of_its_moment(tmp_path: Path) -> None:
     assert pointers[0] in memory and not pointers[0] & pointers[1]
     assert len(pickle.dumps(writer)) < 10_000
     del first, second
-    saving = checkpoint.async_save(saved, checkpoint_id=tmp_path / "last", storage_writer=writer)
+    saving = save_folder_async(tmp_path / "last", saved, writer)
     for tensor in saved["weights"].values():
         tensor.zero_()
     saving.result()
@@ -218,20 +217,14 @@ def test_saves_with_one_writer_at_the_same_time(tmp_path: Path) -> None:
     for delay in range(20):
         saves = []
         for number in range(2):
-            saves.append(
-                checkpoint.async_save(
-                    {"w": torch.full((1000,), number)},
-                    checkpoint_id=tmp_path / str(number),
-                    storage_writer=writer,
-                    no_dist=True,
-                )
-            )
+            state = {"w": torch.full((1000,), number)}
+            saves.append(save_folder_async(tmp_path / str(number), state, writer))
             time.sleep(delay / 2000)
         for save in saves:
             save.result()
         for number in range(2):
             loaded = {"w": torch.zeros(1000, dtype=torch.int64)}
-            checkpoint.load(loaded, checkpoint_id=tmp_path / str(number), no_dist=True)
+            checkpoint.load(tmp_path / str(number), loaded)
             assert (loaded["w"] == number).all()
 
 
@@ -239,8 +232,7 @@ def saves_again_and_again(uri: str | Path, options: dict[str, str]) -> None:
     value = 0
     while True:
         value += 1
-        writer = checkpoint.TensorizerStorageWriter(options=options)
-        checkpoint.save(state(value), checkpoint_id=uri, storage_writer=writer, no_dist=True)
+        save_folder(uri, state(value), options=options)
 
 
 @pytest.mark.parametrize("place", ["file", "s3"])
@@ -249,8 +241,7 @@ def test_a_kill_leaves_a_whole_checkpoint(tmp_path: Path, place: str) -> None:
     with s3_server(tmp_path) as s3:
         uri: str | Path = tmp_path / "checkpoint" if place == "file" else "s3://bucket/run"
         options = {"fsync": "false"} if place == "file" else s3.options()
-        writer = checkpoint.TensorizerStorageWriter(options=options)
-        checkpoint.save(state(0), checkpoint_id=uri, storage_writer=writer)
+        save_folder(uri, state(0), options=options)
         seen = set()
         for _ in range(25 if place == "file" else 5):
             pid = fork(lambda: saves_again_and_again(uri, options))
@@ -266,15 +257,15 @@ def test_a_kill_leaves_a_whole_checkpoint(tmp_path: Path, place: str) -> None:
                 seen.add(check_state(uri))
         assert seen - {0}  # some saves were complete
     if place == "file":  # what the kills left, the next save deletes
-        checkpoint.save(state(1), checkpoint_id=uri)
+        save_folder(uri, state(1))
         assert len([name for name in os.listdir(uri) if name[0] != "."]) == 2
 
 
 def test_a_file_that_is_no_part_of_it_stays(tmp_path: Path) -> None:
     for name in ("rank-0.tensors", "notes.txt", "rank-x-0123456789abcdef.tensors"):
         (tmp_path / name).touch()
-    checkpoint.save(state(0), checkpoint_id=tmp_path)
-    checkpoint.save(state(1), checkpoint_id=tmp_path)
+    save_folder(tmp_path, state(0))
+    save_folder(tmp_path, state(1))
     assert len(list(tmp_path.iterdir())) == 5
 
 
@@ -284,10 +275,11 @@ def test_other_planners_are_opaque(tmp_path: Path) -> None:
     harmful = {"w": torch.ones(3), "pair": (1, 2), "path": Path("x")}
     dcp.save(harmful, storage_writer=writer, planner=DefaultSavePlanner())
     loaded: dict[str, Any] = {"w": torch.zeros(3), "pair": None}
-    checkpoint.load(loaded, checkpoint_id=tmp_path)
+    checkpoint.load(tmp_path, loaded)
     assert loaded["pair"] == (1, 2) and torch.equal(loaded["w"], torch.ones(3))
-    with pytest.raises(CheckpointException, match="weights_only"):
-        checkpoint.load({"path": None}, checkpoint_id=tmp_path)
+    for state in ({"path": None}, None):
+        with pytest.raises(errors.InvalidFormat, match="weights_only"):
+            checkpoint.load(tmp_path, state)
     theirs: dict[str, Any] = {"path": None}
     reader = checkpoint.TensorizerStorageReader(tmp_path)
     dcp.load(theirs, storage_reader=reader, planner=DefaultLoadPlanner())
@@ -304,7 +296,7 @@ def test_what_needs_pickle_is_refused(tmp_path: Path) -> None:
         ),
     ):
         with pytest.raises(CheckpointException, match=text):
-            checkpoint.save({"optimizer": {"path": value}}, checkpoint_id=tmp_path)
+            save_folder(tmp_path, {"optimizer": {"path": value}})
         assert not (tmp_path / "checkpoint.tensors").exists()
 
 
@@ -322,9 +314,9 @@ def parts(values):
     return sharded_tensor.ShardedTensor._init_from_local_shards_and_global_metadata(shards, whole)
 
 state = {"x": parts([1.0, 2.0]), "x from [4]": torch.full((4,), 9.0)}
-checkpoint.save(state, checkpoint_id=given[0])
+checkpoint.save(given[0], state)
 state = {"x": parts([0.0, 0.0]), "x from [4]": torch.zeros(4)}
-checkpoint.load(state, checkpoint_id=given[0])
+checkpoint.load(given[0], state)
 report([*(s.tensor.tolist() for s in state["x"].local_shards()), state["x from [4]"].tolist()])
 """
 
@@ -337,7 +329,7 @@ def test_a_tensor_with_the_name_of_a_part(tmp_path: Path) -> None:
 APART = """
 from tensorizer_ops import checkpoint
 try:
-    checkpoint.save({f"w{rank}": torch.ones(4)}, checkpoint_id=f"{given[0]}/{rank}")
+    checkpoint.save(f"{given[0]}/{rank}", {f"w{rank}": torch.ones(4)})
 except BaseException as error:
     report(str(error))
 """
@@ -350,11 +342,16 @@ def test_ranks_that_save_to_other_folders(tmp_path: Path) -> None:
 
 
 def test_places_that_are_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointException, match=r"cannot open .*checkpoint.tensors"):
-        checkpoint.load({"w": torch.zeros(4)}, checkpoint_id=tmp_path)
+    for state in ({"w": torch.zeros(4)}, None):
+        with pytest.raises(errors.IsADirectory, match=r"is a folder without 'checkpoint.tensors'"):
+            checkpoint.load(tmp_path, state)
     tensorizer_ops.save(tmp_path / "checkpoint.tensors", {"w": torch.ones(4)})
-    with pytest.raises(CheckpointException, match=r"lists no files of a checkpoint"):
-        checkpoint.load({"w": torch.zeros(4)}, checkpoint_id=tmp_path)
+    for state in ({"w": torch.zeros(4)}, None):
+        with pytest.raises(errors.InvalidFormat, match=r"lists no files of a checkpoint"):
+            checkpoint.load(tmp_path, state)
+    save_folder(tmp_path, {"w": torch.ones(4)})
+    with pytest.raises(errors.InvalidFormat, match="lists the files of many ranks"):
+        checkpoint.load(tmp_path / "checkpoint.tensors")
 
 
 def test_secrets_are_not_pickled() -> None:

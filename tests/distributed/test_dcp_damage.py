@@ -11,26 +11,26 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
 
 import tensorizer_ops
+from support.folders import save_folder
 from tensorizer_ops import checkpoint, errors
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
-    checkpoint.save({"w": torch.ones(1 << 16)}, checkpoint_id=tmp_path)
+    save_folder(tmp_path, {"w": torch.ones(1 << 16)})
     (file,) = tmp_path.glob("rank-*")
     data = bytearray(file.read_bytes())
     data[-(1 << 16)] ^= 1
     file.write_bytes(data)
-    reader = checkpoint.TensorizerStorageReader(tmp_path, verify="crc32")
-    with pytest.raises(CheckpointException, match=r"HashMismatch.*tensor 'w'"):
-        checkpoint.load({"w": torch.zeros(1 << 16)}, storage_reader=reader)
+    for state in ({"w": torch.zeros(1 << 16)}, None):
+        with pytest.raises(errors.HashMismatch, match="tensor 'w'"):
+            checkpoint.load(tmp_path, state, verify="crc32")
     file.unlink()
-    with pytest.raises(CheckpointException, match=r"NotFound.*rank-0-"):
-        checkpoint.load({"w": torch.zeros(1 << 16)}, checkpoint_id=tmp_path)
+    with pytest.raises(errors.NotFound, match="rank-0-"):
+        checkpoint.load(tmp_path, {"w": torch.zeros(1 << 16)})
 
 
 GOOD = {
@@ -120,11 +120,11 @@ def test_offsets_of_the_same_hash(tmp_path: Path, dims: int) -> None:
 
 @pytest.mark.parametrize("other", [torch.ones(()), torch.ones(2, 2, dtype=torch.uint8)])
 def test_a_value_that_is_another_tensor(tmp_path: Path, other: torch.Tensor) -> None:
-    checkpoint.save({"epoch": 3}, checkpoint_id=tmp_path)
+    save_folder(tmp_path, {"epoch": 3})
     (file,) = tmp_path.glob("rank-*")
     tensorizer_ops.save(file, {"epoch": other}, metadata=tensorizer_ops.metadata(file))
-    with pytest.raises(CheckpointException, match="must be the bytes of a value"):
-        checkpoint.load({"epoch": 0}, checkpoint_id=tmp_path)
+    with pytest.raises(errors.InvalidFormat, match="must be the bytes of a value"):
+        checkpoint.load(tmp_path, {"epoch": 0})
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_a_value_that_is_another_tensor(tmp_path: Path, other: torch.Tensor) -> 
     ],
 )
 def test_a_part_that_is_another_tensor_than_listed(tmp_path: Path, other: torch.Tensor) -> None:
-    checkpoint.save({"w": torch.ones(4)}, checkpoint_id=tmp_path)
+    save_folder(tmp_path, {"w": torch.ones(4)})
     (file,) = tmp_path.glob("rank-*")
     tensorizer_ops.save(file, {"w": other}, metadata=tensorizer_ops.metadata(file))
-    for wanted in (torch.zeros(4), torch.zeros(4).to(torch.float64)):
-        with pytest.raises(CheckpointException, match=r"the list of files says float32 \[4\]"):
-            checkpoint.load({"w": wanted}, checkpoint_id=tmp_path)
+    for state in ({"w": torch.zeros(4)}, {"w": torch.zeros(4).to(torch.float64)}, None):
+        with pytest.raises(errors.InvalidFormat, match=r"the list of files says float32 \[4\]"):
+            checkpoint.load(tmp_path, state)
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -154,11 +154,10 @@ def test_a_file_in_the_place_of_another(tmp_path: Path, encrypted: bool) -> None
     tensorizer_ops.keys.add("checkpoints", key=bytes(range(32)))
     options = {"key": "named:checkpoints"} if encrypted else {}
     for value in (1, 2):
-        writer = checkpoint.TensorizerStorageWriter(tmp_path / str(value), options=options)
-        checkpoint.save({"w": torch.full((4,), value)}, storage_writer=writer)
+        save_folder(tmp_path / str(value), {"w": torch.full((4,), value)}, options=options)
     (old,) = (tmp_path / "1").glob("rank-*")
     (new,) = (tmp_path / "2").glob("rank-*")
     new.write_bytes(old.read_bytes())
-    reader = checkpoint.TensorizerStorageReader(tmp_path / "2", options=options)
-    with pytest.raises(CheckpointException, match=f"{new.name}' is not the file that a rank has"):
-        checkpoint.load({"w": torch.zeros(4)}, storage_reader=reader)
+    for state in ({"w": torch.zeros(4)}, None):
+        with pytest.raises(errors.InvalidFormat, match=f"{new.name}' is not the file that a rank"):
+            checkpoint.load(tmp_path / "2", state, options=options)

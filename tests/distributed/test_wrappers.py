@@ -12,6 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import tensorizer_ops
 from local_servers.web import nginx
+from support.folders import save_folder
 from support.ranks import run_ranks
 from support.samples import assert_same, same
 from tensorizer_ops import checkpoint
@@ -23,16 +24,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_wrappers_are_filled(tmp_path: Path, verify: str) -> None:
     saved = {name: torch.rand(3, 500) for name in ("one", "two", "plain")}
     with nginx(tmp_path) as web:
-        checkpoint.save(dict(saved), checkpoint_id=web.root / "c")
+        save_folder(web.root / "c", saved)
         for place in (web.root / "c", web.url("c")):
             one = AsyncCollectiveTensor(torch.zeros(3, 500))
             two = TwoTensor(torch.zeros(3, 500), torch.zeros(3, 500))
             plain = torch.zeros(3, 500)
-            checkpoint.load(
-                {"one": one, "two": two, "plain": plain},
-                checkpoint_id=place,
-                storage_reader=checkpoint.TensorizerStorageReader(verify=verify),
-            )
+            checkpoint.load(place, {"one": one, "two": two, "plain": plain}, verify=verify)
             assert same(one.elem, saved["one"])
             assert same(two.a, saved["two"]) and same(two.b, saved["two"])
             assert same(plain, saved["plain"])
@@ -71,14 +68,14 @@ assert type(model[0].weight.to_local()).__name__ == "WeightWithDynamicFloat8Cast
 for _ in range(3):
     step(model, optimizer)
 state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
-checkpoint.save(state, checkpoint_id=given[0] + "/now")
-checkpoint.async_save(state, checkpoint_id=given[0] + "/then").result()
+checkpoint.save(given[0] + "/now", state)
+checkpoint.save_async(given[0] + "/then", state).result()
 step(model, optimizer)
 expected = weights(model)
 for when in ("now", "then"):
     model, optimizer = build(1)
     state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
-    checkpoint.load(state, checkpoint_id=f"{given[0]}/{when}")
+    checkpoint.load(f"{given[0]}/{when}", state)
     set_state_dict(
         model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     step(model, optimizer)

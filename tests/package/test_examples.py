@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import s3_server
-from support.process import run_example
+from support.process import ROOT, TIMEOUT, environment, run_example
 from tensorizer_ops import EncryptionParams
 
 
@@ -58,6 +60,29 @@ def test_background_save(tmp_path: Path) -> None:
     shown = run_example(tmp_path, "background_save.py", "--mebibytes", "8", "--steps", "8")
     for way in ("no save", "save", "save_async", "save in another process"):
         assert f"\n{way} " in shown
+
+
+def test_fsdp(tmp_path: Path) -> None:
+    def losses(folder: str, ranks: int, steps: int) -> str:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        program = [str(ROOT / "examples" / "fsdp.py"), folder, "--steps", str(steps)]
+        done = subprocess.run(
+            [*command, "--nproc-per-node", str(ranks), *program],
+            env=environment() | {"OMP_NUM_THREADS": "1"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        assert done.returncode == 0, done.stderr
+        what, _, loss = done.stdout.strip().rpartition(" ")
+        assert what == f"from step {'0' if steps == 20 else '20'} to {steps} on {ranks} ranks: loss"
+        return loss
+
+    two = losses("checkpoint", 2, 20)
+    assert len(list((tmp_path / "checkpoint").glob("rank-*"))) == 2
+    four = losses("checkpoint", 4, 40)
+    assert losses("alone", 1, 20) == two != four == losses("alone", 1, 40)
 
 
 def test_save_and_load(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
 import tensorizer_ops
+from support.folders import save_folder, save_folder_async
 from support.odd_tensors import NEED_TORCHAO, TENSORS, join_a_group
 from support.samples import raw, same
 from tensorizer_ops import checkpoint, distributed, protobuf, safetensors
@@ -72,7 +73,8 @@ def _save_with_a_writer(path: str, tensor: Any) -> None:
 
 
 def _save_a_checkpoint_async(path: str, tensor: Any) -> None:
-    checkpoint.save_checkpoint_async(path, {NAME: tensor, "other": torch.ones(2)}).result()
+    state = {NAME: tensor, "other": torch.ones(2)}
+    checkpoint.save_async(path, state, group=False).result()
 
 
 def _save_distributed(path: str, tensor: Any) -> None:
@@ -198,23 +200,29 @@ def _in_chunks(data: bytes) -> list[int]:
 def _dcp_save(
     folder: Path, tensor: Any, elements: torch.Tensor | None, in_background: bool = False
 ) -> None:
-    alone = not isinstance(tensor, DTensor)
     place = str(folder / "checkpoint")
     state = {NAME: tensor}
-    if in_background:
-        checkpoint.async_save(state, checkpoint_id=place, no_dist=alone).result()  # type: ignore[union-attr]
+    if isinstance(tensor, DTensor):  # it has a group
+        if in_background:
+            checkpoint.save_async(place, state).result()
+        else:
+            checkpoint.save(place, state)
+    elif in_background:
+        save_folder_async(place, state).result()
     else:
-        checkpoint.save(state, checkpoint_id=place, no_dist=alone)
-    state = {NAME: torch.zeros(tensor.shape)}
-    checkpoint.load(state, checkpoint_id=place, no_dist=alone)
-    _must_be(state[NAME], elements)
+        save_folder(place, state)
+    loaded = checkpoint.load(place, {NAME: torch.zeros(tensor.shape)})
+    _must_be(loaded[NAME], elements)
 
 
-def _dcp_load(path: str, state: dict[str, Any]) -> None:
-    alone = not isinstance(state[NAME], DTensor)
-    place = path + ".checkpoint"
-    checkpoint.save(tensorizer_ops.load(path), checkpoint_id=place, no_dist=alone)
-    checkpoint.load(state, checkpoint_id=place, no_dist=alone)
+def _load_from_a_folder(path: str, state: dict[str, Any]) -> None:
+    save_folder(path + ".checkpoint", tensorizer_ops.load(path))
+    checkpoint.load(path + ".checkpoint", state)
+
+
+def _load_from_a_file(path: str, state: dict[str, Any]) -> None:
+    checkpoint.save(path, tensorizer_ops.load(path, copy=True), group=False)
+    checkpoint.load(path, state)
 
 
 def _load_into_module(path: str, state: dict[str, Any]) -> None:
@@ -263,13 +271,14 @@ FUNCTIONS: dict[str, Use] = {
     "save_async": _saves(lambda path, x: tensorizer_ops.save_async(path, {NAME: x}).result()),
     "the op save": _saves(lambda path, x: ops.save(path, {NAME: x})),
     "Writer": _saves(_save_with_a_writer),
-    "save_checkpoint": _saves(lambda path, x: checkpoint.save_checkpoint(path, {NAME: x})),
-    "save_checkpoint_async": _saves(_save_a_checkpoint_async),
+    "checkpoint.save": _saves(lambda path, x: checkpoint.save(path, {NAME: x}, group=False)),
+    "checkpoint.save_async": _saves(_save_a_checkpoint_async),
     "distributed.save": _saves(_save_distributed),
     "distributed.save alone": _saves(lambda path, x: distributed.save(path, {NAME: x})),
-    "checkpoint.save": _dcp_save,
-    "checkpoint.async_save": functools.partial(_dcp_save, in_background=True),
-    "checkpoint.load": _fills(_dcp_load),
+    "checkpoint.save to a folder": _dcp_save,
+    "checkpoint.save_async to a folder": functools.partial(_dcp_save, in_background=True),
+    "checkpoint.load": _fills(_load_from_a_file),
+    "checkpoint.load of a folder": _fills(_load_from_a_folder),
     "verify_tensors": _verify,
     "load_into": _fills(lambda path, state: tensorizer_ops.load_into(state, path)),
     "load_into of a module": _fills(_load_into_a_module),
