@@ -13,7 +13,12 @@ import typing as _typing
 from tensorizer_ops import errors as errors
 from tensorizer_ops._base import library as _library, old_names as _old_names
 from tensorizer_ops._base.arguments import checked as _checked
-from tensorizer_ops._base.options import Hashes as Hashes, Options as Options, Verify as Verify
+from tensorizer_ops._base.options import (
+    Hashes as Hashes,
+    KnownOptions as KnownOptions,
+    Options as Options,
+    Verify as Verify,
+)
 from tensorizer_ops._base.progress import Progress as Progress
 from tensorizer_ops._base.slices import Slices as Slices
 from tensorizer_ops._registration import register as _register

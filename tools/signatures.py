@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ForwardRef
+from typing import Any, ForwardRef, is_typeddict
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 NAME = re.compile(r"^- `(?:class )?(\w+)")
@@ -71,7 +71,7 @@ def undocumented(function: Any) -> list[str]:
 def lines(name: str, value: Any) -> Iterator[str]:
     if inspect.isclass(value) and issubclass(value, BaseException):
         yield f"- `class {name}({', '.join(base.__qualname__ for base in value.__bases__)})`"
-    elif inspect.isclass(value) and not issubclass(value, Enum):
+    elif inspect.isclass(value) and not is_typeddict(value) and not issubclass(value, Enum):
         yield f"- `class {name}{signature(value)}`"
         yield from members(value)
     elif inspect.isfunction(value):

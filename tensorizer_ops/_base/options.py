@@ -6,12 +6,73 @@ Some options are secrets, so errors show only the names of options.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypedDict
 
 from tensorizer_ops._base.arguments import is_unicode, kind_of, not_unicode, wrong
 
+
+class KnownOptions(TypedDict, total=False):
+    """All options, except ``header.NAME``: a type checker finds a misspelt name in such a dict."""
+
+    ca_file: str | float
+    ca_path: str | float
+    client_cert: str | float
+    client_key: str | float
+    insecure: str | float
+    http2: str | float
+    header_everywhere: str | float
+    insecure_redirects: str | float
+    connect_timeout: str | float
+    stall_timeout: str | float
+    timeout: str | float
+    connections: str | float
+    chunk_size: str | float
+    retries: str | float
+    max_bandwidth: str | float
+    s3_access_key_id: str | float
+    s3_secret_access_key: str | float
+    s3_session_token: str | float
+    s3_endpoint: str | float
+    s3_region: str | float
+    s3_profile: str | float
+    s3_config_path: str | float
+    force_http: str | float
+    s3_anonymous: str | float
+    s3_requester_pays: str | float
+    s3_version_id: str | float
+    s3_sse_customer_key: str | float
+    s3_addressing: str | float
+    s3_signature_version: str | float
+    az_endpoint: str | float
+    az_account_key: str | float
+    az_sas_token: str | float
+    az_bearer_token: str | float
+    hf_endpoint: str | float
+    hf_token: str | float
+    redis_user: str | float
+    redis_password: str | float
+    db: str | float
+    ttl: str | float
+    overwrite: str | float
+    memory_ceiling: str | float
+    staging: str | float
+    key: str | float
+    kdf_limit: str | float
+    require_authenticated: str | float
+    digest: str | float
+    io: str | float
+    fsync: str | float
+    kdf: str | float
+    digests: str | float
+    digest_chunk: str | float
+    plain_digests: str | float
+    format: str | float
+    share: str | float
+    max_shard_size: str | float
+
+
 # Type checkers accept an int for a float, and a bool for an int.
-Options = Mapping[str, str | float]
+Options = Mapping[str, str | float] | KnownOptions
 Metadata = Mapping[str, str | float]
 
 Verify = Literal["none", "crc32", "all"]

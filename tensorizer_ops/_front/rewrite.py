@@ -79,7 +79,7 @@ def encrypt(
         source_options, target_options: options as for loads and for saves.
         progress: called with the bytes moved so far and the bytes to move in all.
     """
-    options = {**(target_options or {}), "key": key, "kdf": kdf}
+    options = {**as_text(target_options or {}), "key": key, "kdf": kdf}
     _rewrite(source, target, source_options, options, hashes, threads, progress)
 
 
@@ -96,7 +96,7 @@ def decrypt(
     progress: Progress | None = None,
 ) -> None:
     """Write an unencrypted copy of an encrypted file; otherwise like :func:`encrypt`."""
-    options = {**(source_options or {}), "key": key}
+    options = {**as_text(source_options or {}), "key": key}
     _rewrite(source, target, options, target_options, hashes, threads, progress)
 
 
@@ -120,8 +120,8 @@ def rekey(
         old_key: the name of the key of the source, as ``key`` of :func:`encrypt`.
         new_key: the name of the key of the target.
     """
-    opening = {**(source_options or {}), "key": old_key}
-    closing = {**(target_options or {}), "key": new_key, "kdf": kdf}
+    opening = {**as_text(source_options or {}), "key": old_key}
+    closing = {**as_text(target_options or {}), "key": new_key, "kdf": kdf}
     _rewrite(source, target, opening, closing, hashes, threads, progress)
 
 

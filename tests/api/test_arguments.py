@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tensorizer_ops
-from tensorizer_ops import Reader, keys, safetensors
+from tensorizer_ops import Reader, _core, keys, safetensors
 
 HIDDEN = "hidden"
 
@@ -304,3 +304,8 @@ def test_a_dict_in_place_of_the_path_of_a_compiled_save(path: str) -> None:
     with pytest.raises(Exception, match=r"uri is dict, and must be str or os.PathLike"):
         torch.compile(save, backend="eager", fullgraph=True)(torch.ones(1))
     torch.compiler.reset()
+
+
+def test_type_checkers_know_all_options() -> None:
+    known = {name for name in _core.option_names() if name != "header."}
+    assert tensorizer_ops.KnownOptions.__annotations__.keys() == known

@@ -39,6 +39,8 @@ def stream(source: Source, target: Sink) -> None:
 with open("a.tensors", "rb") as file:
     stream(file, io.BytesIO())
 copy("a.tensors", Path("b.tensors"), "crc32", "sha256", {"fsync": True, "memory_ceiling": 1 << 20})
+known: tensorizer_ops.KnownOptions = {"connections": 4, "key": "env:KEY"}
+copy("a.tensors", "b.tensors", "none", "chunked", known)
 """
 
 # Wrong lines, and the error that a type checker reports for each.
@@ -47,6 +49,7 @@ WRONG = {
     'tensorizer_ops.laod("m.tensors")': "attr-defined",
     "hashes: tensorizer_ops.Hashes = 'md5'": "assignment",
     "tensorizer_ops.load(7)": "arg-type",
+    "options: tensorizer_ops.KnownOptions = {'memory_cieling': 1 << 20}": "typeddict-unknown-key",
     'tensorizer_ops.load(open("m.txt"))': "arg-type",
     'tensorizer_ops.Reader("m.tensors")["x"] = 7': "index",
     'tensorizer_ops.keys.add(name="k", key=7)': "arg-type",
