@@ -34,6 +34,7 @@ BARE = """
 for file in $(ls -d /usr/bin/*gcc* /usr/bin/*g++* /usr/bin/cc /usr/bin/c++ /usr/bin/*clang* \
     2>/dev/null); do mount --bind /dev/null "$file"; done
 for folder in /etc/ssl /etc/pki; do [ ! -d $folder ] || mount -t tmpfs none $folder; done
+unset AWS_CA_BUNDLE CURL_CA_BUNDLE REQUESTS_CA_BUNDLE SSL_CERT_FILE
 exec "$@"
 """
 # Prints the libraries of the system that a load from a server uses, but for those of C and C++.

@@ -48,6 +48,12 @@ std::string ca_variable_in(std::string_view message) {
   return "";
 }
 
+// Returns whether the authorities whose path is in `message` are those that libcurl was built for.
+bool is_own_bundle(std::string_view message) {
+  const char* const own = curl_version_info(CURLVERSION_NOW)->cainfo;
+  return own != nullptr && message.find(own) != message.npos;
+}
+
 // Keeps programs that this process starts from inheriting the connection.
 int close_on_exec(void*, curl_socket_t socket, curlsocktype) {
   return fcntl(socket, F_SETFD, FD_CLOEXEC) == 0 ? CURL_SOCKOPT_OK : CURL_SOCKOPT_ERROR;
@@ -139,6 +145,11 @@ ConnectionFailure failure_of(CURLcode code, std::string_view detail) {
     case CURLE_SSL_CACERT_BADFILE:
       if (const std::string name = ca_variable_in(detail); !name.empty()) {
         failure.what += ", which the environment variable " + name + " names";
+      } else if (is_own_bundle(detail)) {
+        failure.what =
+            "this system has no certificate authorities where they usually are: install its "
+            "package ca-certificates, or name a file of them in SSL_CERT_FILE or the option "
+            "'ca_file'";
       }
       failure.is_argument = true;
       break;

@@ -100,3 +100,14 @@ def test_other_distributions_keep_them_elsewhere(web: Web, place: str) -> None:
     if subprocess.run([*elsewhere, "true"], capture_output=True).returncode:
         pytest.skip("this machine does not let a process mount a folder of its own")
     assert metadata_from(web, *elsewhere) == str(METADATA)
+
+
+def test_a_system_without_authorities(web: Web) -> None:
+    script = (
+        "mount -t tmpfs none /etc/ssl && { [ ! -d /etc/pki ] || mount -t tmpfs none /etc/pki; }"
+    )
+    without = ["unshare", "--mount", "--map-root-user", "sh", "-c", f'{script} && exec "$@"', "sh"]
+    if subprocess.run([*without, "true"], capture_output=True).returncode:
+        pytest.skip("this machine does not let a process mount a folder of its own")
+    said = metadata_from(web, *without)
+    assert "this system has no certificate authorities where they usually are: install" in said
