@@ -53,6 +53,17 @@ PREFIXES = """
 import tensorizer_ops, torch
 print(tensorizer_ops.cmake_prefix_path(), torch.utils.cmake_prefix_path, sep=";")
 """
+IS_FOR_CUDA = "import torch; print(torch.version.cuda or '')"
+# Prints what a compiler is told where CMake does not work.
+FLAGS = """
+import os, tensorizer_ops
+from torch.utils.cpp_extension import include_paths, library_paths
+library, package = tensorizer_ops.library_path(), os.path.dirname(tensorizer_ops.__file__)
+print(f"-I{package}/include", *(f"-I{path}" for path in include_paths()))
+print(library, f"{package}/libtensorizer_core.so", *(f"-L{path}" for path in library_paths()))
+print(*(f"-Wl,-rpath,{path}" for path in (package, os.path.dirname(library), *library_paths())))
+print("-ltorch -ltorch_cpu -lc10")
+"""
 
 
 def check_versions(wheel: Path) -> None:
@@ -118,14 +129,20 @@ def check_first_use(environment: Environment, wheel: Path, served: Path) -> None
 
 
 def check_cpp(environment: Environment, model: Path) -> None:
-    source, build = str(ROOT / "examples" / "cpp"), str(environment.work / "cpp")
-    prefixes = f"-DCMAKE_PREFIX_PATH={environment.python('-c', PREFIXES)}"
-    environment.run(
-        "cmake", "-S", source, "-B", build, "-G", "Ninja", "--log-level=ERROR", prefixes
-    )
-    environment.run("cmake", "--build", build, "--target", "load")
+    source, build = ROOT / "examples" / "cpp", environment.work / "cpp"
+    if environment.python("-c", IS_FOR_CUDA):
+        # The CMake package of such a torch needs a whole CUDA toolkit.
+        flags = environment.python("-c", FLAGS).split()
+        build.mkdir()
+        program = ("-std=c++20", str(source / "load.cpp"), "-o", str(build / "load"))
+        environment.run("g++", *program, *flags, "-Wl,--allow-shlib-undefined")
+    else:
+        prefixes = f"-DCMAKE_PREFIX_PATH={environment.python('-c', PREFIXES)}"
+        folders = ("-S", str(source), "-B", str(build), "-G", "Ninja")
+        environment.run("cmake", *folders, "--log-level=ERROR", prefixes)
+        environment.run("cmake", "--build", str(build), "--target", "load")
     copy = environment.work / "copy.tensors"
-    environment.run(str(Path(build, "load")), str(model), str(copy), "all", "1")
+    environment.run(str(build / "load"), str(model), str(copy), "all", "1")
     environment.run("tensorizer-ops", "verify", str(copy))
     print("A C++ program works, too.")
 
