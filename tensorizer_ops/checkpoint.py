@@ -23,7 +23,7 @@ from tensorizer_ops._base.nested import (
     rebuilt,
     refuse_key,
 )
-from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
+from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, as_text, texts_of
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Sink, Source, Target, local_path, place_of
 from tensorizer_ops._dcp import FILE, KEY
@@ -299,7 +299,9 @@ def _writer(
         raise wrong("uri", uri, "a path or a URI: many ranks save to a folder")
     Folder(uri, options)  # type: ignore[arg-type]
     # An empty file has none of what is saved, and all of its errors but those of a key.
-    plain = {k: v for k, v in (options or {}).items() if k not in ("key", "kdf", "plain_digests")}
+    plain = {
+        k: v for k, v in as_text(options or {}).items() if k not in ("key", "kdf", "plain_digests")
+    }
     save_tensors(io.BytesIO(), {}, hashes=hashes, threads=threads, options=plain, metadata=metadata)
     kind = import_module("tensorizer_ops._dcp.storage").TensorizerStorageWriter
     return kind(

@@ -218,6 +218,8 @@ def _rule(annotation: object) -> _Rule | None:
     for member in _members(annotation):
         if member is typing.Any:
             return None
+        if typing.is_typeddict(member):
+            continue  # it is for type checkers, beside the mapping that it is at run time
         origin, of = typing.get_origin(member), typing.get_args(member)
         if origin is typing.Literal:
             found.append(type(of[0]))

@@ -66,7 +66,10 @@ class HubEndpoint final : public HttpEndpoint {
       const bool is_safe = target && (insecure_redirects_ || !request.url.starts_with("https://") ||
                                       target->starts_with("https://"));
       if (is_safe) moved_to_ = *target;
-      if (!is_safe) refusal.note = "it redirects to a server that does not encrypt";
+      if (!is_safe) {
+        refusal.note = target ? "it redirects to a server that does not encrypt"
+                              : "it redirects to what is no server";
+      }
       refusal.recovered = is_safe;
       return refusal;
     }
