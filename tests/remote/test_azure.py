@@ -128,7 +128,7 @@ def test_credentials_in_the_environment(
     azure.account = "account2"
     azure.requests.clear()
     with pytest.raises(errors.PermissionDenied, match="was not signed, because there are no"):
-        ops.load(f"az://account2/{CONTAINER}/m", options=place(azure))
+        ops.load(f"az://account2/{CONTAINER}/m.tensors", options=place(azure))
     (asked,) = azure.requests
     assert "authorization" not in asked.headers and "sig" not in asked.query
 
