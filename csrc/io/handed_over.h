@@ -1,4 +1,4 @@
-// What a host has made, on its way to an op: an op takes numbers, and no objects of the host.
+// Objects that the host hands over to an op, which takes their numbers: ops take no such objects.
 #pragma once
 
 #include <cstdint>

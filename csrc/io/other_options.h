@@ -1,4 +1,4 @@
-// What other libraries call the options of this one.
+// The names that other libraries have for options of this one.
 #pragma once
 
 #include <string>

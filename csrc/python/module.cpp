@@ -125,7 +125,7 @@ void define_keys(nb::module_& module) {
   module.def("derive_key", &derived_key);
 }
 
-// What ops take by its number.
+// Sources, sinks and objects that ops take by their numbers.
 void define_files(nb::module_& module) {
   nb::class_<HandedOver>(module, "HandedOver").def_prop_ro("number", &HandedOver::number);
   module.def("buffer_source", [](nb::handle buffer, std::uint64_t start) {

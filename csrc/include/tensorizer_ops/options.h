@@ -37,7 +37,7 @@ struct HashKinds {
   friend constexpr bool operator==(const HashKinds&, const HashKinds&) = default;
 };
 
-// What saves write if not told otherwise: "chunked".
+// The hashes that saves write by default: "chunked".
 inline constexpr HashKinds kUsualHashes{.crc32 = true, .chunked = true};
 
 }  // namespace tensorizer

@@ -1,4 +1,4 @@
-// What to say of a path that names no file.
+// Advice for the error about a path that names no file.
 #pragma once
 
 #include <string>
