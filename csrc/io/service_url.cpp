@@ -42,4 +42,11 @@ std::string service_url(const std::string& given, bool force_http, const std::st
          (parts->port.empty() ? "" : ":" + parts->port) + path;
 }
 
+void require_https(const std::string& url, const std::string& what) {
+  if (!url.starts_with("http://")) return;
+  throw Error(ErrorKind::InvalidArgument,
+              what + " is " + quote(url) +
+                  ", which is not encrypted: set option 'force_http' to 'true' to allow that");
+}
+
 }  // namespace tensorizer

@@ -138,11 +138,8 @@ std::string url_of(const std::string& account, const AzureOptions& options,
           (suffix.empty() ? std::string(kSuffix) : suffix);
   }
   std::string checked = service_url(url, false, what);
-  if (checked.starts_with("http://") && !options.force_http &&
-      lower_case(connection["usedevelopmentstorage"]) != "true") {
-    throw Error(ErrorKind::InvalidArgument,
-                what + " is " + quote(checked) +
-                    ", which is not encrypted: set option 'force_http' to 'true' to allow that");
+  if (!options.force_http && lower_case(connection["usedevelopmentstorage"]) != "true") {
+    require_https(checked, what);
   }
   if (!options.endpoint.empty() && account_of(checked) != account) {
     checked += "/" + account;

@@ -73,11 +73,7 @@ HubSettings hub_settings(const HubOptions& options) {
   if (url.empty()) return {"https://huggingface.co", find_token(options)};
   if (options.force_http && url.find("://") == url.npos) url.insert(0, "http://");
   url = service_url(url, false, what);
-  if (url.starts_with("http://") && !options.force_http) {
-    throw Error(ErrorKind::InvalidArgument,
-                what + " is " + quote(url) +
-                    ", which is not encrypted: set option 'force_http' to 'true' to allow that");
-  }
+  if (!options.force_http) require_https(url, what);
   return {url, find_token(options)};
 }
 

@@ -14,6 +14,7 @@
 #include "io/aws/sign.h"
 #include "io/s3/open.h"
 #include "io/secret.h"
+#include "io/service_url.h"
 #include "io/xml.h"
 
 namespace tensorizer {
@@ -202,10 +203,8 @@ class S3Endpoint final : public HttpEndpoint {
  private:
   S3Settings find_settings(Cancel& cancel) const {
     S3Settings settings = S3Config(options_, cancel).settings();
-    if (options_.endpoint.starts_with("http://") && !options_.force_http) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "option 's3_endpoint' is " + quote(without_secrets(options_.endpoint)) +
-                      ", which is not encrypted: set option 'force_http' to 'true' to allow that");
+    if (!options_.force_http) {
+      require_https(without_secrets(options_.endpoint), "option 's3_endpoint'");
     }
     if (settings.endpoint.empty() && google_) settings.endpoint = kGoogle;
     if (settings.region.empty()) settings.region = google_ ? "auto" : "us-east-1";
