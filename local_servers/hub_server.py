@@ -52,6 +52,7 @@ class Hub:
     renamed: dict[str, str] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     valid_for: int = 1_000_000  # requests
+    damaged: tuple[bytes, bytes] = (b"", b"")  # what arrives in place of some bytes
     url: str = ""
     elsewhere: str = ""  # the URL of the other server
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -126,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not match:
             return self._answer(200, data, headers)
+        data = data.replace(*self.hub.damaged) if self.hub.damaged[0] else data
         begin = int(match[1])
         end = min(int(match[2] or len(data)) + 1, len(data))
         if begin >= len(data):

@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "base/error.h"
+#include "codec/whole_hash.h"
 #include "io/file_identity.h"
 #include "io/mapping.h"
 
@@ -92,6 +93,9 @@ class Source : public Redactor {
   // Returns an identifier that changes when the content changes (size and modification time for
   // files, ETag for HTTP); null if unknown.
   virtual std::optional<std::string> version() const { return std::nullopt; }
+
+  // Returns the digest that a server keeps of the whole source; null if it keeps none.
+  virtual std::optional<WholeDigest> digest() { return std::nullopt; }
 
   // Throws Unavailable if the source was replaced during the load and no read could notice, so that
   // the bytes may be of several files. Called at the end of a load.

@@ -47,6 +47,10 @@ def files_of(model: dict[str, torch.Tensor]) -> dict[str, bytes]:
     }
 
 
+def in_order(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return dict(sorted(model.items()))
+
+
 def load(hub: Hub, place: str, token: str = "") -> dict[str, torch.Tensor]:
     return tensorizer_ops.load(f"hf://{place}", options=hub.options(token))
 
@@ -101,6 +105,88 @@ def test_signatures_that_expire_are_renewed(hub: Hub) -> None:
     options = {**hub.options(), "chunk_size": "4194304", "connections": "1"}
     assert_same(tensorizer_ops.load("hf://org/big", options=options), big)
     assert len(hub.uses) > 1
+
+
+LARGE = {f"{i}": sample(torch.float32, (1024, 1024 + i), i) for i in range(5)}
+
+
+@pytest.fixture
+def with_marks(hub: Hub) -> Hub:
+    """A large and a small file with marks in the header, the first tensor and the last one."""
+    for name, model in {"large": LARGE, "small": {"a": torch.ones(9), "b": torch.ones(9)}}.items():
+        marked = {key: tensor.clone() for key, tensor in model.items()}
+        for key, mark in ((min(marked), b"FIRST..."), (max(marked), b"LAST....")):
+            marked[key].view(-1)[-2:] = torch.frombuffer(bytearray(mark), dtype=torch.float32)
+        repository = hub.repositories[f"org/{name}"] = Repository()
+        repository.commit({"model.safetensors": to_safetensors(marked, {"mark": "HEADER"})})
+    return hub
+
+
+@pytest.mark.parametrize("name", ["large", "small"])
+@pytest.mark.parametrize("mark", [b"HEADER", b"FIRST", b"LAST", None])
+def test_a_whole_file_is_verified_by_the_digest_of_the_hub(
+    with_marks: Hub, name: str, mark: bytes | None
+) -> None:
+    uri, options = f"hf://org/{name}", with_marks.options()
+    expected = tensorizer_ops.load(uri, options=options)
+    into = {key: torch.full_like(tensor, 7) for key, tensor in expected.items()}
+    if mark is None:
+        assert_same(tensorizer_ops.load(uri, verify="all", options=options), expected)
+        tensorizer_ops.load_into(into, uri, verify="all", options=options)
+        assert_same(into, expected)
+        tensorizer_ops.verify(uri, options=options)
+        return
+    with_marks.damaged = (mark, mark.lower())
+    tensorizer_ops.load(uri, options=options)
+    digest = "SHA-256" if name == "large" else "SHA-1 of git"
+    for check in (
+        lambda: tensorizer_ops.load(uri, verify="all", options=options),
+        lambda: tensorizer_ops.load_into(into, uri, verify="all", options=options),
+        lambda: tensorizer_ops.verify(uri, options=options),
+    ):
+        with pytest.raises(tensorizer_ops.errors.HashMismatch, match=f"the {digest} of all"):
+            check()
+    assert not any(tensor.any() for tensor in into.values())
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_small_reads_are_hashed_in_the_order_of_the_file(hub: Hub, threads: int) -> None:
+    many = {f"{i:04}": torch.full((i % 300,), i) for i in range(4000)}
+    hub.repositories["org/many"] = Repository()
+    hub.repositories["org/many"].commit({"model.safetensors": to_safetensors(many)})
+    options = {**hub.options(), "chunk_size": "65536"}
+    for ceiling in ("2MiB", "48MiB"):
+        loaded = tensorizer_ops.load(
+            "hf://org/many",
+            verify="all",
+            threads=threads,
+            options={**options, "memory_ceiling": ceiling},
+        )
+        assert_same(in_order(loaded), many)
+
+
+def test_shards_and_their_index_are_verified(hub: Hub) -> None:
+    uri, options = "hf://org/Model-1.5/shards", hub.options()
+    loaded = tensorizer_ops.load(uri, verify="all", options=options)
+    assert_same(in_order(loaded), MODEL)
+    hub.damaged = (b'": "a.safe', b'":  "a.saf')
+    with pytest.raises(tensorizer_ops.errors.HashMismatch, match="SHA-1 of git"):
+        tensorizer_ops.load(uri, options=options)
+    last = MODEL["layer 5.weight"].numpy().tobytes()[-16:]
+    hub.damaged = (last, b"x" * 16)
+    with pytest.raises(tensorizer_ops.errors.HashMismatch, match=r"b.safetensors.*SHA-256"):
+        tensorizer_ops.load(uri, verify="all", options=options)
+
+
+def test_parts_are_not_verified_by_the_digest_of_the_hub(hub: Hub) -> None:
+    uri, options = "hf://org/Model-1.5", hub.options()
+    with pytest.raises(ValueError, match="a part of it cannot be verified: it keeps no hashes"):
+        tensorizer_ops.load(uri, names=["layer 1.weight"], verify="all", options=options)
+    with tensorizer_ops.Reader(uri, options=options) as reader:
+        for _ in range(2):
+            assert_same(in_order(reader.load(verify="all")), MODEL)
+            part = {"layer 1.weight": reader["layer 1.weight"]}
+            assert_same(part, {"layer 1.weight": MODEL["layer 1.weight"]})
 
 
 def test_repositories_that_were_renamed(hub: Hub) -> None:

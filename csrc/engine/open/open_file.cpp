@@ -51,7 +51,7 @@ OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, C
                 ? nullptr
                 : std::make_unique<FileKeys>(resolve_key(options_.key), options_.kdf_limit,
                                              source_->label())),
-      catalogue_(read_catalogue(*source_, keys_.get(), cancel)),
+      catalogue_(read_catalogue(*source_, keys_.get(), cancel, &whole_files_)),
       names_(clean_names(all_names(*catalogue_))),
       ahead_(make_read_ahead(source_, *catalogue_, options_.memory_ceiling)),
       prefetch_cache_(std::make_shared<PrefetchCache>(source_, options_.memory_ceiling / 2)) {
@@ -126,6 +126,28 @@ std::shared_ptr<Source> OpenFile::source_to_load(std::span<const LoadItem> items
     if (std::shared_ptr<Source> found = prefetch_cache_->source_for(wanted, cancel)) return found;
   }
   return source_for(items, at_once, cancel);
+}
+
+std::shared_ptr<WholeFilesSource> OpenFile::source_of_whole(std::span<const LoadItem> items,
+                                                            Verify verify) const {
+  const bool has_own = !catalogue_->data_digests().empty() || !catalogue_->chunk_digests().empty();
+  if (whole_files_.empty() || verify != Verify::All || options_.digest || has_own) return nullptr;
+  std::uint64_t left = 0;
+  for (const Entry& entry : catalogue_->entries()) left += entry.data_size;
+  std::vector<bool> loaded(catalogue_->entries().size());
+  for (const LoadItem& item : items) {
+    const Entry& entry = catalogue_->entries()[item.entry];
+    // What has arrived of a tensor is used before the rest is there.
+    if (!is_whole(item, entry) || item.arrived != nullptr || loaded[item.entry]) continue;
+    loaded[item.entry] = true;
+    left -= entry.data_size;
+  }
+  if (left == 0) return std::make_shared<WholeFilesSource>(source_, whole_files_);
+  throw Error(ErrorKind::InvalidArgument,
+              source_->label() + ": a part of it cannot be verified: it keeps no hashes, and the " +
+                  whole_files_.front().digest.name() +
+                  " that its server keeps covers all of a file: load all tensors at once, or with "
+                  "verify=\"none\", or from a copy with hashes, which convert() writes");
 }
 
 std::shared_ptr<Source> OpenFile::source_for(std::uint64_t begin, std::uint64_t end,

@@ -12,6 +12,7 @@
 
 #include "engine/digest/file_keys.h"
 #include "engine/load/load.h"
+#include "engine/open/whole_files.h"
 #include "engine/options.h"
 #include "format/catalogue.h"
 #include "format/name_table.h"
@@ -36,6 +37,11 @@ class OpenFile {
   // Like source_for(), for a load, which also uses bytes that prefetch() has fetched.
   std::shared_ptr<Source> source_to_load(std::span<const LoadItem> items, bool at_once,
                                          Cancel& cancel);
+  // Returns the source for a load that verifies by digests that a server keeps of whole files,
+  // because the files themselves have none; null if there are no such digests, or a load verifies
+  // otherwise. Throws InvalidArgument unless the items are all data.
+  std::shared_ptr<WholeFilesSource> source_of_whole(std::span<const LoadItem> items,
+                                                    Verify verify) const;
   // Fetches the data of tensors for later loads (engine/open/prefetch_cache.h).
   void prefetch(std::vector<std::uint32_t> numbers, Progress& progress, Cancel& cancel);
   // Returns whether fetched bytes use their half of the memory ceiling.
@@ -91,6 +97,7 @@ class OpenFile {
   const std::shared_ptr<Source> source_;
   const LoadOptions options_;
   const std::unique_ptr<FileKeys> keys_;
+  std::vector<WholeFile> whole_files_;  // empty unless a server keeps a digest of each file
   const std::unique_ptr<Catalogue> catalogue_;
   const std::vector<std::string_view> names_;
   const std::unique_ptr<ReadAhead> ahead_;  // null for local files

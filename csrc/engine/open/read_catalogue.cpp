@@ -1,5 +1,8 @@
 #include "engine/open/read_catalogue.h"
 
+#include <algorithm>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,7 +54,8 @@ bool is_other(ConstBytes first) {
          !other_format(first).name.empty();
 }
 
-SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes, Cancel& cancel) {
+SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes,
+                                   std::optional<WholeFile>& whole, Cancel& cancel) {
   const SourceLocation location(source);
   const std::uint64_t size = kSafetensorsLength + safetensors_header_size(bytes, location);
   if (!read_on(source, source.start(), bytes, size, cancel)) {
@@ -61,11 +65,14 @@ SafetensorsHeader read_safetensors(Source& source, std::vector<std::byte> bytes,
                     std::to_string(size - kSafetensorsLength) + " bytes");
   }
   bytes.resize(size);
+  whole = whole_file(source, bytes);
   bytes.erase(bytes.begin(), bytes.begin() + kSafetensorsLength);
   return {std::move(bytes), location, cancel};
 }
 
-std::unique_ptr<Catalogue> read_file(Source& source, FileKeys* keys, Cancel& cancel) {
+// `whole`: set to the file, if it is a safetensors file and a server keeps its digest.
+std::unique_ptr<Catalogue> read_file(Source& source, FileKeys* keys,
+                                     std::optional<WholeFile>& whole, Cancel& cancel) {
   const SourceLocation location(source);
   std::vector<std::byte> first;
   // A sequential source must not be read past the index, however short that is.
@@ -80,19 +87,22 @@ std::unique_ptr<Catalogue> read_file(Source& source, FileKeys* keys, Cancel& can
                     ": this looks like the index of a sharded safetensors model, which is loaded "
                     "by its path, from s3://, and from http:// servers that support ranges");
   } else if (is_safetensors(first) && !is_other(first)) {
-    catalogue =
-        std::make_unique<SafetensorsHeader>(read_safetensors(source, std::move(first), cancel));
+    catalogue = std::make_unique<SafetensorsHeader>(
+        read_safetensors(source, std::move(first), whole, cancel));
   } else {
     refuse(first, location);
   }
   return catalogue;
 }
 
-std::unique_ptr<Catalogue> read_shards(ShardedSource& source, Cancel& cancel) {
+std::unique_ptr<Catalogue> read_shards(ShardedSource& source,
+                                       std::span<std::optional<WholeFile>> whole, Cancel& cancel) {
   std::vector<CataloguedShard> shards(source.shard_count());
   for_each_number(shards.size(), waiting_workers(source.hints(0, 1)), cancel, [&](std::size_t i) {
     Source& file = source.shard(i);
-    shards[i] = {read_file(file, nullptr, cancel), source.begin_of(i)};
+    const std::uint64_t begin = source.begin_of(i);
+    shards[i] = {read_file(file, nullptr, whole[i], cancel), begin};
+    if (whole[i]) whole[i]->move_to(begin);
     if (shards[i].catalogue->info().format == Format::Safetensors) return;
     throw Error(ErrorKind::InvalidFormat,
                 file.label() +
@@ -107,10 +117,17 @@ std::unique_ptr<Catalogue> read_shards(ShardedSource& source, Cancel& cancel) {
 
 }  // namespace
 
-std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel& cancel) {
+std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel& cancel,
+                                          std::vector<WholeFile>* whole) {
   auto* const sharded = dynamic_cast<ShardedSource*>(&source);
-  std::unique_ptr<Catalogue> catalogue =
-      sharded != nullptr ? read_shards(*sharded, cancel) : read_file(source, keys, cancel);
+  std::vector<std::optional<WholeFile>> files(sharded != nullptr ? sharded->shard_count() : 1);
+  std::unique_ptr<Catalogue> catalogue = sharded != nullptr
+                                             ? read_shards(*sharded, files, cancel)
+                                             : read_file(source, keys, files[0], cancel);
+  const auto is_known = [](const std::optional<WholeFile>& file) { return file.has_value(); };
+  if (whole != nullptr && std::ranges::all_of(files, is_known)) {
+    for (const std::optional<WholeFile>& file : files) whole->push_back(*file);
+  }
   if (keys != nullptr && !catalogue->encrypted()) {
     throw Error(ErrorKind::Crypto,
                 source.label() + ": a key was given, and the file is not encrypted");

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "engine/digest/file_keys.h"
+#include "engine/open/whole_files.h"
 #include "format/catalogue.h"
 #include "io/source.h"
 
@@ -11,6 +13,9 @@ namespace tensorizer {
 
 // Throws InvalidFormat for a file of another format, which it names if it is a common one; Crypto
 // if keys are given and the file is not encrypted, or what authenticates its metadata is wrong.
-std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel& cancel);
+//
+// `whole`: set to the files of a safetensors model, if a server keeps a digest of each.
+std::unique_ptr<Catalogue> read_catalogue(Source& source, FileKeys* keys, Cancel& cancel,
+                                          std::vector<WholeFile>* whole = nullptr);
 
 }  // namespace tensorizer

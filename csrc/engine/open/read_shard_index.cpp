@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/open/whole_files.h"
 #include "engine/read_arriving.h"
 
 namespace tensorizer {
@@ -21,6 +22,7 @@ ShardIndex read_shard_index(Source& source, Cancel& cancel) {
   }
   std::vector<std::byte> text;
   read_arriving(source, 0, size, text, cancel);
+  check_whole(source, text);
   return {std::move(text), location, cancel};
 }
 

@@ -16,6 +16,11 @@ void read_all(OpenFile& file, LoadSettings settings, Progress& progress, Cancel&
   const std::vector<LoadItem> items = file.all_items();
   settings.memory_ceiling = file.options().memory_ceiling;
   settings.keys = file.keys();
+  if (const auto whole = file.source_of_whole(items, settings.verify)) {
+    settings.verify = Verify::None;
+    load(*whole, file.catalogue(), items, settings, progress, cancel);
+    return whole->check(cancel);
+  }
   const std::shared_ptr<Source> source = file.source_for(items, settings.threads > 1, cancel);
   // The other half of the memory is for bytes that are read ahead.
   if (source.get() != &file.source()) settings.memory_ceiling /= 2;

@@ -55,6 +55,7 @@ HttpOutcome HttpConnection::ask(const HttpRequest& request, HttpReceiver& receiv
   request_ = request;
   receiver_ = &receiver;
   redirects_ = 0;
+  home_answer_.reset();
   head_size_ = 0;
   limits_ = TimeLimits(options_.stall_timeout + request.patience, options_.stall_timeout);
   start();
@@ -95,7 +96,7 @@ HttpOutcome HttpConnection::run(Cancel& cancel) {
     }
   } ended{*this};
   for (;;) {
-    HttpOutcome outcome{wait(cancel), answer_, request_.url};
+    HttpOutcome outcome{wait(cancel), answer_, request_.url, home_answer_};
     if (paused_ || outcome.failure || !leads_on()) return outcome;
     give_up();
     outcome.failure = follow();
@@ -110,6 +111,11 @@ bool HttpConnection::leads_on() const {
   const bool moved = status == 301 || status == 302 || status == 307 || status == 308 ||
                      (status == 303 && request_.body == nullptr);
   return moved && request_.follow_redirects && !answer_.header("location").empty();
+}
+
+// Returns true if the request goes to the server of its home.
+bool HttpConnection::is_at_home() const {
+  return origin_of(request_.url) == origin_of(request_.home);
 }
 
 // Starts the request at the redirect's target, or returns why not.
@@ -130,6 +136,7 @@ std::optional<ConnectionFailure> HttpConnection::follow() {
   if (request_.body != nullptr && !request_.body->rewind()) {
     return refuse("it redirects after more bytes were sent than are kept to be sent again");
   }
+  if (is_at_home()) home_answer_ = answer_;
   request_.url = *url;
   start();
   return {};
@@ -147,7 +154,7 @@ void HttpConnection::start() {
   curl_slist_free_all(headers_);
   headers_ = nullptr;
   for (const std::string& line : request_.headers) add_header(line);
-  if (origin_of(request_.url) == origin_of(request_.home)) {
+  if (is_at_home()) {
     for (const std::string& line : request_.home_headers) add_header(line);
   }
   set(easy_, CURLOPT_HTTPHEADER, headers_);

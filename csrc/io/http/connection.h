@@ -75,6 +75,8 @@ struct HttpOutcome {
   std::optional<ConnectionFailure> failure;
   HttpAnswer answer;
   std::string url;  // that sent the response, after all redirects
+  // The last response from the server of HttpRequest::home, if that redirected.
+  std::optional<HttpAnswer> home_answer = std::nullopt;
 };
 
 // Receives a response. An exception thrown here aborts the request.
@@ -136,6 +138,7 @@ class HttpConnection {
   void give_up() noexcept;
   HttpOutcome run(Cancel& cancel);
   bool leads_on() const;
+  bool is_at_home() const;
   std::optional<ConnectionFailure> follow();
   std::optional<ConnectionFailure> wait(Cancel& cancel);
   std::optional<ConnectionFailure> end();
@@ -163,6 +166,7 @@ class HttpConnection {
   bool paused_ = false;  // in any state: a response may begin before all of the body is sent
   int redirects_ = 0;
   HttpAnswer answer_;
+  std::optional<HttpAnswer> home_answer_;
   TimeLimits limits_{0, 0};
   std::uint64_t head_size_ = 0;  // of the responses of all redirects together
   std::uint64_t body_size_ = 0;

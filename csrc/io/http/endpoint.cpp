@@ -1,7 +1,7 @@
 #include "io/http/endpoint.h"
 
-#include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "base/text.h"
 #include "io/secret.h"
@@ -32,61 +32,44 @@ bool is_for_its_server_only(std::string_view line) {
   return name == "authorization" || name == "cookie";
 }
 
-class UrlEndpoint final : public HttpEndpoint {
- public:
-  UrlEndpoint(std::string_view url, const HttpOptions& options)
-      : url_(escaped(url)),
-        headers_(header_lines(options)),
-        headers_everywhere_(options.header_everywhere),
-        label_(quote(without_secrets(url), 4096)) {
-    for (const std::string& line : headers_) add_header_secrets(secrets_, line);
-    add_url_secrets(secrets_, url_);
-  }
-
-  void complete(HttpRequest& request, Cancel&) override {
-    const std::lock_guard lock(mutex_);
-    request.url = moved_to_.empty() ? url_ : moved_to_;
-    request.home = url_;
-    for (const std::string& line : headers_) {
-      const bool everywhere = headers_everywhere_ && !is_for_its_server_only(line);
-      (everywhere ? request.headers : request.home_headers).push_back(line);
-    }
-    request.secrets = secrets_;
-    add_url_secrets(request.secrets, moved_to_);
-  }
-
-  // After a redirect, later requests go straight to its target, which saves a round trip each. They
-  // return to the original URL if the target stops responding as expected: such targets are often
-  // valid for a limited time only.
-  HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {
-    const int status = outcome.answer.status;
-    const std::lock_guard lock(mutex_);
-    if (!outcome.failure && (status == 200 || status == 206)) {
-      if (outcome.url != url_) moved_to_ = outcome.url;
-      return {};
-    }
-    // 412 and 416 are about the file itself, and not about its URL.
-    if (request.url == url_ || status == 412 || status == 416) return {};
-    if (moved_to_ == request.url) moved_to_.clear();
-    HttpRefusal refusal;
-    refusal.recovered = !outcome.failure && status < 500;
-    refusal.temporary = !refusal.recovered;
-    return refusal;
-  }
-
-  const std::string& label() const override { return label_; }
-
- private:
-  const std::string url_;
-  const std::vector<std::string> headers_;
-  const bool headers_everywhere_;
-  const std::string label_;
-  Secrets secrets_;
-  std::mutex mutex_;
-  std::string moved_to_;
-};
-
 }  // namespace
+
+UrlEndpoint::UrlEndpoint(std::string url, const HttpOptions& options, std::string label)
+    : url_(std::move(url)),
+      headers_(header_lines(options)),
+      headers_everywhere_(options.header_everywhere),
+      label_(std::move(label)) {
+  for (const std::string& line : headers_) add_header_secrets(secrets_, line);
+  add_url_secrets(secrets_, url_);
+}
+
+void UrlEndpoint::complete(HttpRequest& request, Cancel&) {
+  const std::lock_guard lock(mutex_);
+  request.home = url();
+  request.url = moved_to_.empty() ? request.home : moved_to_;
+  for (const std::string& line : headers_) {
+    const bool everywhere = headers_everywhere_ && !is_for_its_server_only(line);
+    (everywhere ? request.headers : request.home_headers).push_back(line);
+  }
+  request.secrets = secrets_;
+  add_url_secrets(request.secrets, moved_to_);
+}
+
+HttpRefusal UrlEndpoint::learn(const HttpRequest& request, const HttpOutcome& outcome) {
+  const int status = outcome.answer.status;
+  const std::lock_guard lock(mutex_);
+  if (!outcome.failure && (status == 200 || status == 206)) {
+    if (outcome.url != request.url) moved_to_ = outcome.url;
+    return {};
+  }
+  // 412 and 416 are about the file itself, and not about its URL.
+  if (request.url == request.home || status == 412 || status == 416) return {};
+  if (moved_to_ == request.url) moved_to_.clear();
+  HttpRefusal refusal;
+  refusal.recovered = !outcome.failure && status < 500;
+  refusal.temporary = !refusal.recovered;
+  return refusal;
+}
 
 std::vector<std::string> header_lines(const HttpOptions& options) {
   std::vector<std::string> lines;
@@ -103,7 +86,8 @@ std::vector<std::string> header_lines(const HttpOptions& options) {
 
 std::unique_ptr<HttpEndpoint> url_endpoint(std::string_view url, const HttpOptions& options) {
   const Uri uri = split_uri(url);
-  return std::make_unique<UrlEndpoint>(uri.scheme + "://" + uri.rest, options);
+  return std::make_unique<UrlEndpoint>(escaped(uri.scheme + "://" + uri.rest), options,
+                                       quote(without_secrets(url), 4096));
 }
 
 }  // namespace tensorizer

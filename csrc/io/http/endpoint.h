@@ -2,14 +2,18 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/cancel.h"
 #include "base/error.h"
+#include "codec/whole_hash.h"
 #include "io/http/connection.h"
 #include "io/http/options.h"
+#include "io/secret.h"
 
 namespace tensorizer {
 
@@ -36,6 +40,34 @@ class HttpEndpoint {
 
   // Returns the URI for messages: without secrets, quoted.
   virtual const std::string& label() const = 0;
+
+  // Returns the digest that the server keeps of the whole file; null if there is none, and before
+  // the first response.
+  virtual std::optional<WholeDigest> digest() { return std::nullopt; }
+};
+
+// The endpoint of a URL. After a redirect, later requests go straight to its target, which saves a
+// round trip each. They return to the original URL if the target stops responding as expected: such
+// targets are often valid for a limited time only.
+class UrlEndpoint : public HttpEndpoint {
+ public:
+  UrlEndpoint(std::string url, const HttpOptions& options, std::string label);
+
+  void complete(HttpRequest& request, Cancel& cancel) override;
+  HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override;
+  const std::string& label() const override { return label_; }
+
+ private:
+  // Returns the URL of the file itself.
+  virtual std::string url() const { return url_; }
+
+  const std::string url_;
+  const std::vector<std::string> headers_;
+  const bool headers_everywhere_;
+  const std::string label_;
+  Secrets secrets_;
+  std::mutex mutex_;
+  std::string moved_to_;  // guarded by the mutex
 };
 
 // Returns the endpoint of an http:// or https:// URL.

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "codec/hmac.h"
 #include "io/hub/open.h"
 #include "io/hub/settings.h"
 #include "io/secret.h"
@@ -14,90 +16,69 @@ namespace tensorizer {
 
 namespace {
 
-bool is_redirect(int status) {
-  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
-}
-
 bool is_commit(std::string_view text) {
   return text.size() == 40 &&
          std::ranges::all_of(text, [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); });
 }
 
-// The Hub sends small files itself, and redirects to a signed URL, which expires, for others.
-class HubEndpoint final : public HttpEndpoint {
- public:
-  HubEndpoint(const HubName& name, const HubOptions& options, const HttpOptions& http,
-              std::shared_ptr<HubCommits> commits)
-      : name_(name),
-        settings_(hub_settings(options)),
-        headers_(header_lines(http)),
-        insecure_redirects_(http.insecure_redirects),
-        label_(quote("hf://" + name.repository + "@" + name.revision + "/" + name.file, 4096)),
-        commits_(std::move(commits)) {
-    for (const std::string& line : headers_) add_header_secrets(secrets_, line);
-    if (!settings_.token.empty()) secrets_.push_back(settings_.token);
+// Returns what an ETag says of the bytes of a file: its hash by git, or the SHA-256 of a large one.
+std::optional<WholeDigest> digest_in(std::string_view etag) {
+  if (etag.size() < 2 || etag.front() != '"' || etag.back() != '"') return std::nullopt;
+  const std::string hex(etag.substr(1, etag.size() - 2));
+  std::array<std::byte, 32> bytes{};
+  if (from_hex(hex, bytes)) return WholeDigest{WholeDigest::Hash::Sha256, lower_case(hex)};
+  if (from_hex(hex, Bytes(bytes).first(20))) {
+    return WholeDigest{WholeDigest::Hash::GitBlob, lower_case(hex)};
   }
+  return std::nullopt;
+}
 
-  void complete(HttpRequest& request, Cancel&) override {
-    const std::lock_guard lock(mutex_);
-    request.url = moved_to_.empty() ? own_url() : moved_to_;
-    request.follow_redirects = false;
+// The Hub sends small files itself, and redirects to a signed URL, which expires, for others.
+class HubEndpoint final : public UrlEndpoint {
+ public:
+  HubEndpoint(const HubName& name, HubSettings settings, const HttpOptions& http,
+              std::shared_ptr<HubCommits> commits)
+      : UrlEndpoint(settings.url, http,
+                    quote("hf://" + name.repository + "@" + name.revision + "/" + name.file, 4096)),
+        name_(name),
+        settings_(std::move(settings)),
+        commits_(std::move(commits)) {}
+
+  void complete(HttpRequest& request, Cancel& cancel) override {
+    UrlEndpoint::complete(request, cancel);
     request.log_in = false;
-    request.secrets = secrets_;
-    add_url_secrets(request.secrets, moved_to_);
-    if (!is_of_hub(request.url)) return;
-    request.headers.insert(request.headers.end(), headers_.begin(), headers_.end());
-    if (!settings_.token.empty()) {
-      request.headers.push_back("Authorization: Bearer " + settings_.token);
-    }
+    if (settings_.token.empty()) return;
+    request.home_headers.push_back("Authorization: Bearer " + settings_.token);
+    request.secrets.push_back(settings_.token);
   }
 
   HttpRefusal learn(const HttpRequest& request, const HttpOutcome& outcome) override {
-    HttpRefusal refusal;
-    const HttpAnswer& answer = outcome.answer;
-    const bool of_hub = is_of_hub(request.url);
-    const std::lock_guard lock(mutex_);
-    if (!outcome.failure && of_hub) {
-      const std::string commit(answer.header("x-repo-commit"));
-      if (is_commit(commit)) commits_->learn(name_, commit);
-    }
-    if (!outcome.failure && is_redirect(answer.status)) {
-      const auto target = redirected(request.url, std::string(answer.header("location")));
-      const bool is_safe = target && (insecure_redirects_ || !request.url.starts_with("https://") ||
-                                      target->starts_with("https://"));
-      if (is_safe) moved_to_ = *target;
-      if (!is_safe) {
-        refusal.note = target ? "it redirects to a server that does not encrypt"
-                              : "it redirects to what is no server";
-      }
-      refusal.recovered = is_safe;
-      return refusal;
-    }
-    // 412 and 416 are about the file itself, and not about its URL.
-    if (!outcome.failure && (answer.status < 300 || answer.status == 412 || answer.status == 416)) {
-      return refusal;
-    }
-    if (!moved_to_.empty() && request.url == moved_to_) {
-      moved_to_.clear();
-      refusal.recovered = !outcome.failure && answer.status < 500;
-      refusal.temporary = !refusal.recovered;
-      return refusal;
-    }
-    if (outcome.failure) return refusal;
-    explain(answer, refusal);
+    HttpRefusal refusal = UrlEndpoint::learn(request, outcome);
+    const bool of_hub = origin_of(outcome.url) == origin_of(settings_.url);
+    if (outcome.home_answer) keep(*outcome.home_answer, "x-linked-etag");
+    if (outcome.failure || !of_hub) return refusal;
+    keep(outcome.answer, "etag");
+    if (outcome.answer.status >= 300) explain(outcome.answer, refusal);
     return refusal;
   }
 
-  const std::string& label() const override { return label_; }
+  std::optional<WholeDigest> digest() override {
+    const std::lock_guard lock(mutex_);
+    return digest_;
+  }
 
  private:
-  std::string own_url() const {
+  std::string url() const override {
     return settings_.url + "/" + name_.repository + "/resolve/" +
            escape_uri(commits_->of(name_), false) + "/" + escape_uri(name_.file, true);
   }
 
-  bool is_of_hub(const std::string& url) const {
-    return origin_of(url) == origin_of(settings_.url);
+  // Keeps the commit that a response of the Hub names, and the digest in one of its headers.
+  void keep(const HttpAnswer& answer, std::string_view header) {
+    const std::string commit(answer.header("x-repo-commit"));
+    if (is_commit(commit)) commits_->learn(name_, commit);
+    const std::lock_guard lock(mutex_);
+    if (!digest_ && answer.status < 400) digest_ = digest_in(answer.header(header));
   }
 
   void explain(const HttpAnswer& answer, HttpRefusal& refusal) const {
@@ -126,14 +107,9 @@ class HubEndpoint final : public HttpEndpoint {
 
   const HubName name_;
   const HubSettings settings_;
-  const std::vector<std::string> headers_;
-  const bool insecure_redirects_;
-  const std::string label_;
   const std::shared_ptr<HubCommits> commits_;
-  Secrets secrets_;
-
-  std::mutex mutex_;  // guards what follows
-  std::string moved_to_;
+  std::mutex mutex_;
+  std::optional<WholeDigest> digest_;  // guarded by the mutex
 };
 
 }  // namespace
@@ -152,7 +128,7 @@ void HubCommits::learn(const HubName& name, const std::string& commit) {
 std::unique_ptr<HttpEndpoint> hub_endpoint(const HubName& name, const HubOptions& options,
                                            const HttpOptions& http,
                                            std::shared_ptr<HubCommits> commits) {
-  return std::make_unique<HubEndpoint>(name, options, http, std::move(commits));
+  return std::make_unique<HubEndpoint>(name, hub_settings(options), http, std::move(commits));
 }
 
 }  // namespace tensorizer

@@ -64,8 +64,9 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
 
 void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
                      Job& job, DataDigests* data_digests) {
+  const std::shared_ptr<WholeFilesSource> whole = file.source_of_whole(targets.items, verify);
   LoadSettings settings;
-  settings.verify = verify;
+  settings.verify = whole ? Verify::None : verify;
   settings.threads = parse_threads(threads);
   settings.data_digests = data_digests;
   settings.keys = file.keys();
@@ -84,14 +85,16 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   bool loaded = false;
   try {
     const std::shared_ptr<Source> source =
-        file.source_to_load(targets.items, settings.threads > 1, job.cancel);
+        whole ? whole : file.source_to_load(targets.items, settings.threads > 1, job.cancel);
     // Bytes in memory that were read ahead or prefetched use the other half.
-    if (source.get() != &file.source() || file.keeps_prefetched()) settings.memory_ceiling /= 2;
+    const bool in_memory = !whole && source.get() != &file.source();
+    if (in_memory || file.keeps_prefetched()) settings.memory_ceiling /= 2;
     tensorizer::load(*source, file.catalogue(), targets.items, settings, job.progress, job.cancel);
     loaded = true;
+    if (whole) whole->check(job.cancel);
     file.source().confirm(job.cancel);
   } catch (...) {
-    if (loaded) incomplete.assign(file.catalogue().entries().size(), true);
+    if (loaded || whole) incomplete.assign(file.catalogue().entries().size(), true);
     if (!incomplete.empty() && !targets.outputs.empty()) {
       targets.staging.finish();
       blank(targets, incomplete);
